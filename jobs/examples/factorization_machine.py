@@ -1,8 +1,10 @@
 """A factorization machine whose batches CPU workers prepare: ratings, with negative samples for each.
 
-It runs alone and under mpirun, saves its position with its parameters, and continues from there.
+It runs alone and under mpirun, saves its position with its parameters, and continues from there. Ratings are made up in
+the sizes and the skew of MovieLens 1M, or come from a `ratings.csv` of MovieLens, or of `movielens.py`.
 """
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable
@@ -13,69 +15,84 @@ import numpy as np
 
 import spotmpi
 
-USERS, ITEMS, FACTORS = 6040, 3706, 8  # those of MovieLens 1M
-ROWS, NEGATIVES = 512, 4  # ratings of a batch, and samples for each of them
-RATE = 0.05
+USERS, ITEMS, FACTORS = 6040, 3706, 8  # those of MovieLens 1M; ids of larger sets share a row of the model
+ROWS, NEGATIVES = 512, 4  # ratings of a made-up batch, and samples for each rating
+USER_SKEW, ITEM_SKEW = 1.15, 1.5  # of the logarithm of how much a user rates, and how often a movie is rated
+RATE = 0.5
 SAVE_EVERY = 10  # batches
 
 Batch = tuple[Any, Any, Any]
 
 
+@functools.cache
+def shares(count: int, skew: float, seed: int) -> Any:
+    """The share of each of *count* users or movies in all ratings: few have most of them."""
+    weights = np.random.default_rng(seed).lognormal(sigma=skew, size=count)
+    return weights / weights.sum()
+
+
 def ratings(number: int) -> dict[str, Any]:
-    """Batch *number* of the source: made up, with few items that have most of the ratings."""
+    """Batch *number* of the source, made up, with columns as `ratings.csv` has them."""
     generator = np.random.default_rng(number)
-    items = np.minimum(ITEMS - 1, generator.pareto(1.0, ROWS) * 40).astype(np.int64)
-    return {"user": generator.integers(0, USERS, ROWS), "item": items}
+    users = generator.choice(USERS, ROWS, p=shares(USERS, USER_SKEW, 0)) + 1
+    movies = generator.choice(ITEMS, ROWS, p=shares(ITEMS, ITEM_SKEW, 1)) + 1
+    return {"userId": users, "movieId": movies}
 
 
 def prepare(rows: dict[str, Any], seed: int) -> Batch:
     """Users, items and labels: each rating with random items that stand for ratings that do not exist."""
     generator = np.random.default_rng(seed)
-    negatives = generator.integers(0, ITEMS, ROWS * NEGATIVES)
-    users = np.concatenate([rows["user"], np.repeat(rows["user"], NEGATIVES)])
-    items = np.concatenate([rows["item"], negatives])
-    labels = np.concatenate([np.ones(ROWS), np.zeros(ROWS * NEGATIVES)])
+    rated_by, rated = rows["userId"] % USERS, rows["movieId"] % ITEMS
+    count = len(rated)
+    users = np.concatenate([rated_by, np.repeat(rated_by, NEGATIVES)])
+    items = np.concatenate([rated, generator.integers(0, ITEMS, count * NEGATIVES)])
+    labels = np.concatenate([np.ones(count), np.zeros(count * NEGATIVES)])
     return users, items, labels
 
 
 class Model:
-    """Factors of users and items in one array each, by stochastic gradient descent."""
+    """One row for each user and each item, and a last one for all: factors, and a linear weight in the last column."""
 
     def __init__(self) -> None:
-        generator = np.random.default_rng(0)
-        self.users = generator.normal(scale=0.1, size=(USERS, FACTORS))
-        self.items = generator.normal(scale=0.1, size=(ITEMS, FACTORS))
+        self.parameters = np.random.default_rng(0).normal(scale=0.1, size=(USERS + ITEMS + 1, FACTORS + 1))
+        self.parameters[:, FACTORS] = 0
 
     def gradient(self, batch: Batch) -> tuple[Any, float]:
-        """The gradient of both arrays, one above the other, and the mean logistic loss."""
+        """The gradient, each row's the mean over its samples, and the mean logistic loss."""
         users, items, labels = batch
-        scores = np.einsum("ij,ij->i", self.users[users], self.items[items])
+        own, other = self.parameters[users], self.parameters[USERS + items]
+        pairs = np.einsum("ij,ij->i", own[:, :FACTORS], other[:, :FACTORS])
+        scores = pairs + own[:, FACTORS] + other[:, FACTORS] + self.parameters[-1, FACTORS]
         errors = 1 / (1 + np.exp(-scores)) - labels
-        gradient = np.zeros((USERS + ITEMS, FACTORS))
-        np.add.at(gradient, users, errors[:, None] * self.items[items])
-        np.add.at(gradient, USERS + items, errors[:, None] * self.users[users])
+        own[:, FACTORS] = other[:, FACTORS] = 1  # what linear weights are multiplied with
+        gradient = np.zeros_like(self.parameters)
+        np.add.at(gradient, users, errors[:, None] * other)
+        np.add.at(gradient, USERS + items, errors[:, None] * own)
+        gradient[-1, FACTORS] = errors.sum()
+        counts = np.bincount(np.concatenate([users, USERS + items]), minlength=len(gradient))
+        counts[-1] = len(errors)
+        gradient /= np.maximum(counts, 1)[:, None]
         return gradient, float(np.mean(np.logaddexp(0, scores) - labels * scores))
 
     def update(self, gradient: Any) -> None:
-        """One step against the gradient."""
-        self.users -= RATE * gradient[:USERS]
-        self.items -= RATE * gradient[USERS:]
+        """One step of stochastic gradient descent."""
+        self.parameters -= RATE * gradient
 
     def checksum(self) -> str:
         """A digest of all parameters: equal only for the same ones."""
-        return hashlib.sha256(self.users.tobytes() + self.items.tobytes()).hexdigest()[:16]
+        return hashlib.sha256(self.parameters.tobytes()).hexdigest()[:16]
 
     def save(self, path: Path, position: int) -> None:
         """Write a checkpoint: complete or absent."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name("partial.npz")
-        np.savez(partial, users=self.users, items=self.items, position=position)
+        np.savez(partial, parameters=self.parameters, position=position)
         partial.replace(path)
 
     def load(self, path: Path) -> int:
         """Read a checkpoint; the position of the stream."""
         with np.load(path) as saved:
-            self.users, self.items = saved["users"], saved["items"]
+            self.parameters = saved["parameters"]
             return int(saved["position"])
 
 

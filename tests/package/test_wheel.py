@@ -63,7 +63,7 @@ def test_the_metadata_names_version_license_and_readme(metadata: Message, conten
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in contents)
     assert metadata["Requires-Python"] == ">=3.11"
     assert str(metadata.get_payload()).startswith("# spotmpi")
-    assert set(metadata.get_all("Provides-Extra", [])) == {"environments", "streams", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"environments", "kafka", "streams", "dev"}
 
 
 def imported_packages(folder: Path) -> set[str]:
@@ -85,7 +85,9 @@ def test_what_the_code_imports_is_required(metadata: Message) -> None:
         canonicalize_name(each.name) for each in requirements if 'extra == "environments"' in str(each.marker)
     }
     streams: set[str] = {
-        canonicalize_name(each.name) for each in requirements if 'extra == "streams"' in str(each.marker)
+        canonicalize_name(each.name)
+        for each in requirements
+        if re.search('extra == "(streams|kafka)"', str(each.marker))
     }
     distributions = packages_distributions()
 

@@ -1,0 +1,76 @@
+"""The made-up ratings of the examples have the shape of MovieLens, and its file is a source of the same stream."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pyarrow.csv
+import pytest
+
+from spotmpi.core import names
+from spotmpi.streams import sources
+from spotmpi.streams.order import Order, Settings
+from spotmpi.streams.stream import Stream
+from tests.unit.streams.conftest import InProcess
+
+
+@pytest.fixture
+def movielens(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The module of the example, with that of the model beside it."""
+    monkeypatch.syspath_prepend(names.EXAMPLES)
+    yield importlib.import_module("movielens")
+    for name in ("movielens", "factorization_machine"):
+        sys.modules.pop(name)
+
+
+@pytest.fixture
+def ratings(movielens: ModuleType, tmp_path: Path) -> Path:
+    """A file of the size of MovieLens 100K."""
+    movielens.main([str(tmp_path / "ratings.csv"), "--set", "100k"])
+    return tmp_path / "ratings.csv"
+
+
+def test_ratings_have_the_size_and_the_skew_of_the_real_set(ratings: Path) -> None:
+    table = pyarrow.csv.read_csv(ratings)
+    assert table.column_names == ["userId", "movieId", "rating", "timestamp"]
+    users, movies, stars = (table[name].to_numpy() for name in ("userId", "movieId", "rating"))
+    per_user, per_movie = np.bincount(users)[1:], np.bincount(movies, minlength=1683)[1:]
+    assert (len(table), len(per_user), len(per_movie)) == (100_000, 943, 1682)
+    assert len(set(zip(users, movies, strict=True))) == 100_000  # nobody rates a movie twice
+    assert per_user.min() >= 20
+    assert 50 < np.median(per_user) < 80  # 65 in the real set
+    assert 15 < np.median(per_movie) < 40  # 27
+    assert 500 < per_movie.max() < 943  # 583
+    assert 3.4 < stars.mean() < 3.7  # 3.53
+
+
+def test_a_seed_gives_the_same_file_and_another_one_does_not(
+    movielens: ModuleType, ratings: Path, tmp_path: Path
+) -> None:
+    for seed, same in ((0, True), (1, False)):
+        movielens.main([str(tmp_path / "again.csv"), "--set", "100k", "--seed", str(seed)])
+        assert ((tmp_path / "again.csv").read_bytes() == ratings.read_bytes()) is same
+
+
+def test_the_factorization_machine_learns_from_the_file(
+    movielens: ModuleType, ratings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTMPI_CHECKPOINT_PATH", str(tmp_path))
+    machine = sys.modules["factorization_machine"]
+    settings = Settings(str(ratings), 2000, shuffle=True, prepare="factorization_machine:prepare")
+    order = Order(sources.parts_of(settings), settings)
+
+    def train() -> tuple[str, float]:
+        stream = Stream(order, InProcess().submit, 0, 0, 1)
+        model = machine.train(stream)
+        (tmp_path / "model.npz").unlink()
+        return model.checksum(), model.gradient(next(iter(stream)))[1]
+
+    first, second = train(), train()
+    assert first == second
+    assert first[1] < 0.5 < machine.Model().gradient(next(iter(Stream(order, InProcess().submit, 0, 0, 1))))[1]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from spotmpi.backends import targets
@@ -15,6 +16,7 @@ from spotmpi.forecast.forecast import Goal
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
 from spotmpi.spec.node_groups import choose as fitting
+from spotmpi.spec.shapes import worker_spec
 from spotmpi.study.study import Study
 from spotmpi.study.trial import Cell
 
@@ -30,12 +32,37 @@ def with_prices(study: Study, on: TargetLike, say: Say) -> Study:
     budget = study.budget
     if budget.price is None:
         budget = replace(budget, prices=_spec_prices(study) or _target_prices(study, on, say))
+    if any(variant.spec.stream for variant in study.variants):
+        prices = {cell: budget.price_of(*cell) for cell in study.cells}
+        budget = replace(budget, prices=_with_workers(study, prices, on))
     if budget.money_limit is not None and any(budget.price_of(*cell) is None for cell in study.cells):
         remedy = (
             "needs [price] with node_hour and source, or an environment (--on STACK) with access to its AWS account"
         )
         raise input_error("limits.money", budget.money_limit, remedy)
     return replace(study, budget=budget)
+
+
+def _with_workers(study: Study, prices: Mapping[Cell, Price | None], on: TargetLike) -> dict[Cell, Price]:
+    """*prices* of a node with its share of the workers of the cell's stream.
+
+    Where nobody tells what a worker costs, it counts as a node.
+    """
+    environment = targets.environment_of(on)
+    shared: dict[Cell, Price] = {}
+    for (name, nodes), price in prices.items():
+        spec = study.variant(name).spec
+        if price is not None and spec.stream is not None:
+            workers = worker_spec(spec)
+            each = spec.stream.workers.price or price.node_hour
+            if spec.stream.workers.price is None and spec.price is None and environment and environment.node_groups:
+                with contextlib.suppress(SpotmpiError):
+                    each = environment_price(environment, [workers]).node_hour
+            share = f"{price.source}; with a node's share of {workers.nodes} stream workers"
+            price = Price(price.node_hour + each * workers.nodes / nodes, share)
+        if price is not None:
+            shared[name, nodes] = price
+    return shared
 
 
 def goal_with_price(goal: Goal, known: Price | None, specs: Iterable[JobSpec], on: TargetLike) -> Goal:

@@ -101,7 +101,7 @@ class Study:
         """The job spec of one trial."""
         spec = self.variant(trial.variant).spec.model_copy(update={"nodes": trial.nodes})
         if trial.role in (ALLREDUCE, READ):
-            return spec.model_copy(update={"program": trial.role, "args": []})
+            return spec.model_copy(update={"program": trial.role, "args": [], "stream": None})
         return spec.model_copy(update={"args": [*spec.args, NO_EXCHANGE]}) if trial.role == WITHOUT_ALLREDUCE else spec
 
     def variant(self, name: str) -> Variant:

@@ -59,6 +59,16 @@ def hourly(priced: Study) -> dict[str, float]:
     return {name: price.node_hour for name, price in prices_of(priced).items() if price}
 
 
+def test_a_node_costs_its_share_of_a_streams_workers_too(tmp_path: Path) -> None:
+    stream = {"source": "s3://set", "batch": 8, "workers": {"nodes": 6, "price": 0.1}}
+    spec = {"command": ["train"], "price": 1.5, "stream": stream}
+    values = {"spec": spec, "factors": {"nodes": [1, 2], "stream.workers.nodes": [6, 3]}}
+    budget = pricing.with_prices(study_file.from_values(values), Target("local", tmp_path), quiet).budget
+    costs = {cell: price.node_hour * cell[1] for cell, price in budget.prices.items()}
+    assert sorted(costs.values()) == pytest.approx([1.5 + 0.3, 1.5 + 0.6, 2 * 1.5 + 0.3, 2 * 1.5 + 0.6])
+    assert all("share of" in price.source for price in budget.prices.values())
+
+
 def test_a_node_costs_what_its_own_group_does_now(lab_target: Target) -> None:
     messages: list[str] = []
     assert hourly(pricing.with_prices(study(["g4dn"]), lab_target, messages.append)) == {"base": 0.20}

@@ -9,8 +9,7 @@ from pydantic import Field
 
 from spotmpi.core.errors import Problem
 from spotmpi.spec.kubernetes import Part
-from spotmpi.streams.order import FUNCTION, Settings
-from spotmpi.streams.results import JSON_LINES, PARQUET
+from spotmpi.streams.order import FUNCTION, JSON_LINES, PARQUET, Settings
 
 Count = Annotated[int, Field(ge=1)]
 _KEYS_OF_PROGRAMS = ("window", "on_error", "debug", "workers")

@@ -15,7 +15,7 @@ from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
 from spotmpi.spec.paths import is_path
 from spotmpi.spec.stream import Stream
-from spotmpi.streams.results import JSON_LINES, PARQUET
+from spotmpi.streams.order import JSON_LINES, PARQUET
 
 if TYPE_CHECKING:  # a local run starts faster without it
     from spotmpi.core.environment import NodeGroup

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from spotmpi.agent import protocol
 from spotmpi.streams.errors import StreamError
-from spotmpi.streams.results import PARQUET, ResultFiles, writer
+from spotmpi.streams.order import PARQUET
+from spotmpi.streams.results import ResultFiles, writer
 from spotmpi.streams.sources import function
 from spotmpi.streams.stream import Stream, stream
 

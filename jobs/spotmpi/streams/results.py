@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.streams.errors import StreamError
+from spotmpi.streams.order import JSON_LINES, PARQUET
 from spotmpi.streams.sources import function
-
-PARQUET, JSON_LINES = "parquet", "jsonl"
 
 Write = Callable[[Any, int], Any]
 

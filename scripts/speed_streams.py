@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 NAMES = ["lines", "light", "heavy", "full"]
 FILES = 8
-OWN, BY_HAND = ("flow.py", "run.toml"), ("by_hand.py", "pods.yaml")
+OWN, BY_HAND = ("flow.py", "run.py", "run.toml"), ("by_hand.py", "pods.yaml")
 RANKS = 64  # of which each has a client of its own in the measurement of the scheduler
 PROCESSES, INTERVALS, SECONDS = 4, 5, 3.0  # of those clients, and when their calls are counted
 SETTLE = 5.0  # seconds before
@@ -84,7 +84,8 @@ def main() -> None:
                     if preparation in selected:
                         figures += measure_rate(sides, preparation, folder, options.runs)
         if "full" in selected:
-            figures.append(measure_scheduler(folder, options.workers))
+            (folder / "full").mkdir()
+            figures.append(measure_scheduler(folder / "full", options.workers))
     result = {"load": os.getloadavg(), "cores": os.cpu_count(), "figures": [asdict(figure) for figure in figures]}
     print(json.dumps(result, indent=1) if options.json else table(figures))
 
@@ -149,7 +150,7 @@ def stream_workers(folder: Path, workers: int) -> Iterator[tuple[str, str]]:
     environment = {**os.environ, protocol.ENV_POOL_TLS: str(control), "PYTHONPATH": str(PROJECT)}
     command = [sys.executable, "-m", "spotmpi.programs.pool.local", f"--workers={workers}"]
     command += [f"--folder={code}", f"--control={control}"]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         address = Path(control, local.ADDRESS)
         while not address.exists():

@@ -41,7 +41,7 @@ def check_source(source: str, folder: Path) -> None:
 
 
 @functools.lru_cache(maxsize=4)
-def opened(path: str) -> Any:
+def open_file(path: str) -> Any:
     """An open Parquet file: its footer is read once for all row groups."""
     return pyarrow.parquet.ParquetFile(path)
 
@@ -49,19 +49,19 @@ def opened(path: str) -> Any:
 def read_and_prepare(prepare: Prepare, batch: Batch, seed: int) -> Any:
     """One batch, prepared by a worker."""
     path, group = batch
-    table = opened(path).read_row_group(group)
+    table = open_file(path).read_row_group(group)
     rows = {name: column.to_numpy() for name, column in zip(table.column_names, table.columns, strict=True)}
     return prepare(rows, seed)
 
 
-def prepared(client: Client, prepare: Prepare, todo: list[tuple[int, Batch]]) -> Iterator[tuple[int, Any]]:
+def in_order(client: Client, prepare: Prepare, todo: list[tuple[int, Batch]]) -> Iterator[tuple[int, Any]]:
     """The batches in order, with so many under way that workers stay busy."""
     under_way: deque[tuple[int, Future[Any]]] = deque()
     left = iter(todo)
     try:
         while True:
-            while len(under_way) < WINDOW and (following := next(left, None)):
-                number, batch = following
+            while len(under_way) < WINDOW and (entry := next(left, None)):
+                number, batch = entry
                 future = client.submit(read_and_prepare, prepare, batch, number, priority=-number, pure=False)
                 under_way.append((number, future))
             if not under_way:
@@ -86,13 +86,13 @@ def predict(client: Client, prepare: Prepare, source: str, folder: Path) -> None
     """Write the results that are missing."""
     folder.mkdir(parents=True, exist_ok=True)
     check_source(source, folder)
-    written = {path.name for path in folder.glob("results-*.parquet")}
+    existing = {path.name for path in folder.glob("results-*.parquet")}
     todo = [
         (number, batch)
         for number, batch in enumerate(batches_of(source))
-        if f"results-{number:08}.parquet" not in written
+        if f"results-{number:08}.parquet" not in existing
     ]
-    for number, batch in prepared(client, prepare, todo):
+    for number, batch in in_order(client, prepare, todo):
         write(folder, number, work.score(batch))
 
 

@@ -36,16 +36,16 @@ def predict(push: Any, pull: Any, prepare: str, source: str, folder: Path) -> No
     """Write the results of all batches."""
     folder.mkdir(parents=True, exist_ok=True)
     todo = list(enumerate(by_hand.batches_of(source)))
-    early: dict[int, Any] = {}
-    sent = 0
+    buffer: dict[int, Any] = {}
+    requests = 0
     for number in range(len(todo)):
-        while sent < min(len(todo), number + WINDOW):
-            push.send(pickle.dumps((*todo[sent], prepare)))
-            sent += 1
-        while number not in early:
-            arrived, dtype, shape = pickle.loads(pull.recv())
-            early[arrived] = np.frombuffer(pull.recv(copy=False), dtype).reshape(shape)
-        by_hand.write(folder, number, work.score(early.pop(number)))
+        while requests < min(len(todo), number + WINDOW):
+            push.send(pickle.dumps((*todo[requests], prepare)))
+            requests += 1
+        while number not in buffer:
+            key, dtype, shape = pickle.loads(pull.recv())
+            buffer[key] = np.frombuffer(pull.recv(copy=False), dtype).reshape(shape)
+        by_hand.write(folder, number, work.score(buffer.pop(number)))
 
 
 if __name__ == "__main__":

@@ -45,10 +45,10 @@ class Chunk:
     worker: int = 0  # which prepared them
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpacked, (tensors.pack(self.batches), self.skips, self.seconds, self.size, self.worker)
+        return _restore, (tensors.pack(self.batches), self.skips, self.seconds, self.size, self.worker)
 
 
-def _unpacked(batches: list[tuple[int, Any]], *values: Any) -> Chunk:
+def _restore(batches: list[tuple[int, Any]], *values: Any) -> Chunk:
     return Chunk(tensors.unpack(batches), *values)
 
 

@@ -34,7 +34,7 @@ class Checks:
         """Begin the checks of a chunk; the *first* batch of a rank is always among the sample."""
         batches = dict(chunk.batches)
         for each in requests:
-            if each.number in batches and (first or sampled(self._settings, each.number)):
+            if each.number in batches and (first or in_sample(self._settings, each.number)):
                 task = self._submit(each, chunk.worker)
                 self._under_way.append(_Check(each, copy.deepcopy(batches[each.number]), chunk.worker, task))
             first = False
@@ -49,14 +49,14 @@ class Checks:
         while len(self._under_way) > most:
             check = self._under_way.popleft()
             again: Chunk = check.task.result()
-            found = difference(check.batch, dict(again.batches).get(check.request.number))
-            if found:
+            where = difference(check.batch, dict(again.batches).get(check.request.number))
+            if where:
                 name = self._settings.prepare or self._settings.source
                 number, _, slices = check.request.choices[0]
                 rows = ", ".join(map(str, slices))
                 raise StreamError(
                     f"{name} is no function of its arguments: of batch {number} ({rows}) worker {check.worker} and "
-                    f"worker {again.worker} have different values: {found}; remove state, clocks and random numbers "
+                    f"worker {again.worker} have different values: {where}; remove state, clocks and random numbers "
                     "that do not come from `seed`"
                 )
 
@@ -66,7 +66,7 @@ class Checks:
             self._under_way.popleft().task.cancel()
 
 
-def sampled(settings: Settings, number: int) -> bool:
+def in_sample(settings: Settings, number: int) -> bool:
     """Whether batch *number* is among those that two workers prepare: the same ones in every attempt."""
     return random.Random(f"debug {settings.seed} {number}").random() < settings.debug
 

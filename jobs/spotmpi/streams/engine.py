@@ -133,19 +133,19 @@ class Engine:
 class _Task:
     def __init__(self, title: str, future: Future[Any], place: Callable[[str], Place | None]) -> None:
         self._title, self._future, self._place = title, future, place
-        self._fetched: concurrent.futures.Future[Any] | None = None
+        self._result: concurrent.futures.Future[Any] | None = None
 
     def fetch(self) -> None:
-        if self._fetched is None:
-            self._fetched = concurrent.futures.Future()
+        if self._result is None:
+            self._result = concurrent.futures.Future()
             # A daemon: a process must be able to end while nobody answers.
-            threading.Thread(target=self._run, args=(self._fetched,), daemon=True).start()
+            threading.Thread(target=self._run, args=(self._result,), daemon=True).start()
 
-    def _run(self, fetched: concurrent.futures.Future[Any]) -> None:
+    def _run(self, result: concurrent.futures.Future[Any]) -> None:
         try:
-            fetched.set_result(self._fetch())
+            result.set_result(self._fetch())
         except BaseException as error:
-            fetched.set_exception(error)
+            result.set_exception(error)
 
     def result(self, on_wait: OnWait = _ignore) -> Any:
         from distributed.client import FutureCancelledError
@@ -173,13 +173,13 @@ class _Task:
 
     def _wait(self, on_wait: OnWait) -> Any:
         self.fetch()
-        assert self._fetched
+        assert self._result
         while True:
             try:
-                return self._fetched.result(_WAIT_INTERVAL)
+                return self._result.result(_WAIT_INTERVAL)
             except TimeoutError:
-                if self._fetched.done():
-                    return self._fetched.result()
+                if self._result.done():
+                    return self._result.result()
                 on_wait(self._place(str(self._future.key)))
 
     def _fetch(self) -> Any:

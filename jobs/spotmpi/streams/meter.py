@@ -24,7 +24,7 @@ class Meter:
 
     def begin(self) -> None:
         """Count from zero."""
-        self._begin = self._reported = time.perf_counter()
+        self._begin = self._last_report = time.perf_counter()
         self.waited = self.preparing = 0.0
         self.size = 0
         self._pending = False
@@ -43,8 +43,8 @@ class Meter:
     def report(self, batches: int, under_way: int, skipped: int, force: bool = False) -> None:
         """Report if that is due."""
         now = time.perf_counter()
-        if force or self._pending or now - self._reported >= self._interval:
-            self._reported, self._pending = now, False
+        if force or self._pending or now - self._last_report >= self._interval:
+            self._last_report, self._pending = now, False
             self._report(batches, under_way, skipped)
 
     def report_pending(self, batches: int, under_way: int, skipped: int, pending: dict[str, Any]) -> None:

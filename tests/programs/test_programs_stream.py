@@ -91,7 +91,7 @@ def test_any_number_of_workers_trains_the_same_digits(
 def test_a_killed_rank_resumes_the_stream_at_the_position_of_the_checkpoint(
     image: Image, local: BackendHarness, checksums: dict[Any, str]
 ) -> None:
-    options = (*DIGITS[:3], "1500")
+    options = (*DIGITS[:3], "600")
     values = spec(image, "digits", options, workers=2, checkpoint={"every": "0.1s"}, limits={"failures": 1})
     run = local.submit(values)
     local.wait_for_iteration(run, 10)

@@ -62,7 +62,7 @@ def _streamed(data: Input, options: TrainingOptions, world: World, position: int
             "offset": offset,
             "share": share,
         },
-        start + count * world.size,
+        start + max(0, count) * world.size,
         (f"{data.source.function} {json.dumps(data.source.arguments)}", len(data.dataset), fingerprint),
     )
     return iter(spotmpi.stream(start, world.rank, world.size, source))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,29 @@ from spotmpi.streams import kafka, sources, storage
 from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Order, Settings
 from tests.testbed.java_servers import free_port, hdfs, java_installed, kafka_broker
+from tests.unit.backends.real_ranks import local_harness
 from tests.unit.streams.test_tar import samples, write_tar
+
+# Ends after two batches, once more messages have come; the next attempt continues.
+INTERRUPTED = """
+import os
+from pathlib import Path
+import spotmpi
+from confluent_kafka import Producer
+
+position = Path(os.environ["SPOTMPI_CHECKPOINT_PATH"], "position")
+stream = spotmpi.stream(start=int(position.read_text()) if position.exists() else 0)
+for batch in stream:
+    print("batch", batch, flush=True)
+    if stream.count == 2 and not position.exists():
+        producer = Producer({{"bootstrap.servers": "{broker}"}})
+        for number in range(100, 130):
+            producer.produce("logged", value=b"%d" % number, partition=number % 3)
+        producer.flush()
+        position.parent.mkdir(parents=True, exist_ok=True)
+        position.write_text(str(stream.position))
+        raise SystemExit(1)
+"""
 
 pytestmark = [
     pytest.mark.nightly("servers of Java start for 10 s; by day a web server and the pure parts are tested"),
@@ -90,6 +114,27 @@ def test_a_resume_reads_the_recorded_offsets_of_a_topic_that_grew(broker: str) -
     assert sources.parts_of(settings, record) == record
     assert sum(part.rows for part in sources.parts_of(settings)) == 60
     assert sorted(values(sources.read(settings, Order(record, settings).slices(0)))) == list(range(30))
+
+
+def test_a_second_attempt_of_a_run_reads_the_messages_of_the_first(broker: str, tmp_path: Path) -> None:
+    create(broker, "logged")
+    produce(broker, "logged", range(60))
+    (tmp_path / "flow.py").write_text("def prepare(rows, seed):\n    return [int(row['value']) for row in rows]\n")
+    (tmp_path / "train.py").write_text(INTERRUPTED.format(broker=broker))
+    values = {
+        "command": [sys.executable, "train.py"],
+        "launcher": "none",
+        "files": [str(tmp_path / name) for name in ("flow.py", "train.py")],
+        "limits": {"failures": 1},
+        "stream": {"source": f"kafka://{broker}/logged", "batch": 10, "prepare": "flow:prepare"},
+    }
+    for local in local_harness(tmp_path / "runs"):
+        events = local.all_events(values)
+    lines = [str(event.values["text"]) for event in events if event.kind == "line"]
+    read = [json.loads(line.partition(" ")[2]) for line in lines if line.startswith("batch ")]
+    assert events[-1].kind == "succeeded"
+    assert len(read) == 6
+    assert sorted(number for batch in read for number in batch) == list(range(60))
 
 
 def test_offsets_of_transactions_have_no_message(broker: str) -> None:

@@ -199,13 +199,15 @@ def test_the_number_of_workers_changes_no_parameter(streams: Streams, undisturbe
 
 
 @at_night
-def test_a_drill_of_a_worker_measures_how_long_it_is_missing(streams: Streams, undisturbed: str) -> None:
+def test_workers_are_drilled_and_become_more_while_ranks_wait(streams: Streams, undisturbed: str) -> None:
     run = streams.paused(streams.values())
     recovery = drill(streams.runs.backend, run.id, RANKS + 1, "evict")
     assert str(recovery).startswith("evict of worker 1: lost after ")
     assert str(drill(streams.runs.backend, run.id, RANKS, "kill")).startswith(
         "kill of worker 0: its process was killed"
     )
+    streams.runs.backend.resize(run.id, 3)
+    run.until("worker 2", lambda event: event.kind == record.JOINED and event.values["worker"] == 2)
     assert streams.finish(run) == undisturbed
 
 

@@ -169,9 +169,8 @@ def own_side(folder: Path, workers: int) -> Iterator[Side]:
     with stream_workers(folder, workers) as (url, tls):
         engine = Engine(url, tls)
         source = str(folder / "set")
-        tasks = [engine.submit("start", time.sleep, 0.5, worker=worker) for worker in range(workers)]
-        for task in tasks:
-            task.result()
+        while len(engine.workers()) < workers:
+            time.sleep(0.1)
 
         def run(preparation: str, results: Path) -> None:
             name = f"scripts.streams.work:{preparation}"

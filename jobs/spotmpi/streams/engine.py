@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from spotmpi.programs.pool.settings import resource, security, worker_index
+from spotmpi.programs.pool.settings import security, worker_index
 from spotmpi.streams import chunk
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost
 
@@ -80,25 +80,34 @@ class Engine:
         self._name, self._serials = secrets.token_hex(4), itertools.count()
 
     def submit(
-        self, title: str, function: Callable[..., Any], *args: Any, priority: int = 0, worker: int | None = None
+        self, title: str, function: Callable[..., Any], *args: Any, priority: int = 0, avoid: int | None = None
     ) -> Task:
-        """Execute a call, on the *worker* of that number if given; the one with the greatest *priority* comes first."""
+        """Execute a call; of those that wait, the one with the greatest *priority* comes first.
+
+        *avoid* is the number of a worker that executes it only if there is no other.
+        """
         key = f"{title.replace(' ', '-')}-{self._name}-{next(self._serials)}"
-        needs = None if worker is None else {resource(worker): 1}
+        options: dict[str, Any] = {}
+        if avoid is not None and (others := [url for number, url in self.workers().items() if number != avoid]):
+            options = {"workers": others, "allow_other_workers": True}
         # As bytes: Dask would look for futures in every slice of every batch.
         call = pickle.dumps((function, args))
-        future = self._client.submit(execute, call, key=key, priority=priority, pure=False, resources=needs)
+        future = self._client.submit(execute, call, key=key, priority=priority, pure=False, **options)
         return _Task(title, future, self._place)
+
+    def workers(self) -> dict[int, str]:
+        """The addresses of the workers that are connected now, by their numbers."""
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        return {worker_index(str(worker["name"])): str(address) for address, worker in workers.items()}
 
     def _place(self, key: str) -> Place | None:
         """Where the task of a key is; None where that is unknown, as of one that waits for a worker."""
         try:
             processing = self._client.processing()
             address = next(worker for worker, keys in processing.items() if key in keys)
-            workers = self._client.scheduler_info(n_workers=-1)["workers"]
+            worker = next(number for number, url in self.workers().items() if url == address)
         except Exception:  # the wait for the result has the failure
             return None
-        worker = worker_index(str(workers[address]["name"]))
         try:
             call = self._client._run
             batches = self._client.sync(call, chunk.current, workers=[address], callback_timeout=_ASK_TIMEOUT)

@@ -79,7 +79,7 @@ class Reports:
         last = {rank: self._recent[rank][-1] for rank in since}
         deltas = [_delta(last[rank], first) for rank, first in since.items()]
         counts = [int(each["batches"]) for each in last.values()]
-        newest = next(iter(last.values()))
+        newest = last.get(0) or next(iter(last.values()))  # rank 0 counts the workers
         workers = max(int(newest["workers"]), 1)
         busy = sum(each["preparing"] for each in deltas) / workers
         return Figures(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import sys
@@ -39,8 +40,8 @@ _RANK_VARIABLES = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("RANK", "W
 class Submit(Protocol):
     """How a stream has a function executed by a worker."""
 
-    def __call__(self, title: str, function: Any, *args: Any, priority: int = 0, worker: int | None = None) -> Task:
-        """Submit one call, for the *worker* of that number if given."""
+    def __call__(self, title: str, function: Any, *args: Any, priority: int = 0, avoid: int | None = None) -> Task:
+        """Submit one call, to a worker other than number *avoid* if there is one."""
         ...
 
 
@@ -127,9 +128,8 @@ class Stream:
 
     def _recompute(self, request: Request, worker: int) -> Task:
         """The batch of *request* again, by a worker other than *worker*."""
-        other, priority = (worker + 1) % self.settings.workers, -request.number
         title = f"batch {request.number} again"
-        return self._submit(title, chunk.prepare, self.settings, [request], priority=priority, worker=other)
+        return self._submit(title, chunk.prepare, self.settings, [request], priority=-request.number, avoid=worker)
 
     def _result(self, under_way: deque[_Chunk]) -> Chunk:
         """The next chunk, which is under way no more."""
@@ -226,11 +226,15 @@ def stream(
         start,
         rank,
         own_size if size is None else size,
-        functools.partial(_print, digest(parts)[:DIGEST]),
+        functools.partial(_print, engine if rank == 0 else None, digest(parts)[:DIGEST]),
     )
 
 
-def _print(source: str, report: dict[str, Any]) -> None:
+def _print(engine: Engine | None, source: str, report: dict[str, Any]) -> None:
+    """Print a report; with *engine* it has the number of the workers that are connected, which may be changed."""
+    if engine:
+        with contextlib.suppress(Exception):  # the wait for a batch has the failure
+            report = {**report, "workers": len(engine.workers()) or report["workers"]}
     print(protocol.encode(protocol.STREAM, source=source, **report), flush=True)
 
 

@@ -17,13 +17,13 @@ class InProcess:
         self.under_way = self.most = 0
         self.sizes: list[int] = []
         self.cancelled = self.fetched = 0
-        self.chosen: list[int] = []  # the numbers of workers that were asked for
+        self.avoided: list[int] = []  # the numbers of workers that were to be avoided
 
-    def submit(self, title: str, function: Any, *args: Any, priority: int = 0, worker: int | None = None) -> _Task:
+    def submit(self, title: str, function: Any, *args: Any, priority: int = 0, avoid: int | None = None) -> _Task:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         self.sizes.append(len(args[1]))
-        self.chosen += [] if worker is None else [worker]
+        self.avoided += [] if avoid is None else [avoid]
         return _Task(self, lambda: function(*args))
 
 

@@ -19,13 +19,13 @@ def test_the_sample_has_the_first_batch_and_a_share_of_the_others(
 ) -> None:
     stream = make_stream(prepare=PREFIX + "double", debug=share, workers=2)
     assert len(list(stream)) == 40
-    assert len(workers.chosen) == checked
+    assert len(workers.avoided) == checked
     assert workers.under_way == 0
 
 
 def test_another_worker_prepares_the_sample(make_stream: Any, workers: InProcess) -> None:
     list(make_stream(prepare=PREFIX + "double", debug=1.0, workers=3))
-    assert set(workers.chosen) == {1}  # this process is worker 0
+    assert set(workers.avoided) == {0}  # which this process is
 
 
 def test_a_prepare_with_state_ends_the_run_with_batch_rows_and_values(make_stream: Any) -> None:
@@ -42,7 +42,7 @@ def test_a_prepare_with_state_ends_the_run_with_batch_rows_and_values(make_strea
 
 def test_a_skipped_batch_of_the_sample_is_compared_by_what_replaces_it(make_stream: Any, workers: InProcess) -> None:
     list(make_stream(prepare=PREFIX + "fail_at_7", on_error="skip", debug=1.0, workers=2))
-    assert len(workers.chosen) == 40
+    assert len(workers.avoided) == 40
 
 
 @pytest.mark.parametrize(

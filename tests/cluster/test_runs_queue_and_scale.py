@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 
 import pytest
 
 from spotmpi.agent import record
+from spotmpi.core import names
+from tests.cluster.pools import LIMIT, PoolRun, has_workers, place, small_pods
 from tests.cluster.runs import Runs, plain
 from tests.testbed.cluster import Cluster
 from tests.testbed.kueue import Kueue
 from tests.testbed.kwok import Kwok
+from tests.testbed.waiting import wait_for
 
 pytestmark = [
     pytest.mark.cluster,
@@ -40,6 +44,31 @@ def test_of_two_runs_with_quota_for_one_the_second_waits_with_a_reason_and_then_
 
         assert second.end().kind == "succeeded", second.recent_events()
         assert second.lines() == ["my turn"]
+
+
+@pytest.mark.pod_images("chainermn")
+def test_node_0_and_the_workers_of_a_pool_are_admitted_on_their_own_and_a_resize_queues_the_workers_again(
+    runs: Runs, tmp_path: Path
+) -> None:
+    controller = Kueue(runs.testbed.plane)
+    small = {"queue": "pools", "templates": [small_pods(tmp_path)]}
+    with controller.running():
+        controller.queue(runs.namespace, "pools", {"cpu": "200m"})
+        up = PoolRun(runs, 1, kubernetes=small)
+        with up.join() as pool:
+            wait_for("the worker", lambda: has_workers(pool, 1), LIMIT)
+            assert pool.submit(place, 1).result(LIMIT)[0] == 1
+            workloads = runs.testbed.get("workloads", "-n", runs.namespace)["items"]
+            owners = {each["metadata"]["ownerReferences"][0]["name"]: each for each in workloads}
+            assert set(owners) == {up.run.id, names.workers_name(up.run.id)}
+
+            pool.scale(2)
+            up.run.until("its reason", lambda event: "insufficient unused quota" in (event.reason or ""), limit=LIMIT)
+            assert not has_workers(pool, 1) and not has_workers(pool, 2), "the quota is too small for two"
+            pool.scale(1)
+            wait_for("the worker", lambda: has_workers(pool, 1), LIMIT)
+            assert pool.submit(place, 2).result(LIMIT)[0] == 2
+        assert runs.backend.state(up.run.id).state == "running"
 
 
 def running(runs: Runs) -> int:

@@ -29,7 +29,8 @@ class JoinedRun:
         """Request another number of workers of a pool on this machine."""
         control = os.environ.get(protocol.ENV_POOL_CONTROL)
         if control is None:
-            raise PoolError(f"pods cannot resize their pool: use `spotmpi resize {self.run} {workers}` outside of it")
+            remedy = f"set pool.workers, or run `spotmpi resize {self.run} {workers}` outside of the pool"
+            raise PoolError(f"pods have no access to the cluster's API and cannot resize their pool: {remedy}")
         write_atomically(Path(control, WORKERS), str(workers))
 
     def summary(self) -> PoolSummary:

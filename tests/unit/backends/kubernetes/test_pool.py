@@ -150,6 +150,28 @@ def test_a_worker_killed_for_memory_says_so_with_its_remedy_and_is_not_why_the_p
     assert look(cluster, failed)[-1].reason == "driver failed"
 
 
+def test_a_pool_with_more_workers_than_logs_are_read_at_once_says_whose_output_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(following, "MAX_STREAMS", 2)
+    cluster = PoolCluster([NODE_0, *(worker(index) for index in range(4))])
+    events: list[Event] = []
+
+    async def collect() -> None:
+        async for entries in ClusterFollower(cluster, jobset(workers=4)).follow():  # type: ignore[arg-type]
+            events.extend(entry.event for entry in entries if entry.event)
+            if events:
+                return
+
+    do(collect())
+    (event,) = events
+    assert event.kind == record.WAITING and event.values[RUNNING]
+    assert event.reason == (
+        "the output of 2 nodes is shown as it comes, that of others once one of them has ended; "
+        "`spotmpi logs digits-1` shows all so far"
+    )
+
+
 def test_output_of_workers_is_that_of_the_node_after_their_index_and_later_pods_have_predecessors() -> None:
     assert [jobsets.node_index(pod) for pod in (NODE_0, worker(0), worker(7))] == [0, 1, 8]
     assert [jobsets.node_title(pod) for pod in (NODE_0, worker(7))] == ["node 0", "worker 7"]

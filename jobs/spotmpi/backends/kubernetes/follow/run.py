@@ -230,6 +230,13 @@ class ClusterFollower:
             self._report_waiting(reason)
         if name not in self._logs and self._has_output(pod):
             self._logs[name] = self._start_task(self._read_log(pod))
+            if len(self._logs) == MAX_STREAMS + 1:
+                text = (
+                    f"the output of {MAX_STREAMS} nodes is shown as it comes, that of others once one of them has ended"
+                )
+                event = self._event(record.WAITING, f"{text}; `spotmpi logs {self._run.run}` shows all so far")
+                with contextlib.suppress(asyncio.QueueFull):
+                    self._queue.put_nowait([Entry(0, event=replace(event, values={**event.values, RUNNING: True}))])
 
     async def _watch_events(self) -> None:
         try:

@@ -59,7 +59,11 @@ def install(plan: AgentPlan) -> None:
     if wheels is None:
         require_own(python, installed_version, driver)
     elif not (driver and all(installed_version(name) == driver[name] for name in EXACT)):
-        _unpack(wheels, python, driver)
+        started = time.monotonic()
+        names = unpack(_read(wheels), wheels["architecture"], folder(), python, driver)
+        if names:
+            seconds = time.monotonic() - started
+            sys.stderr.write("unpacked in %.1f s, which the image lacks: %s\n" % (seconds, ", ".join(names)))
 
 
 def require_python(python: str, driver: Driver) -> None:
@@ -142,14 +146,14 @@ def installed_version(name: str) -> Optional[str]:
         return None
 
 
-def _unpack(wheels: Wheels, python: str, driver: Driver) -> None:
-    """Unpack the selected wheels to `folder`, which appears once all of them are there."""
+def unpack(archive: bytes, architecture: str, target: str, python: str, driver: Driver) -> List[str]:
+    """Unpack the wheels that this Python needs to *target*, which appears once all of them are there; their names."""
     import lzma  # few pods need them
     import tarfile
 
-    started, temporary = time.monotonic(), folder() + ".part"
+    temporary = "%s.%d.part" % (target, os.getpid())
     shutil.rmtree(temporary, ignore_errors=True)
-    with lzma.open(io.BytesIO(_read(wheels))) as file, tarfile.open(fileobj=file, mode="r|") as tar:
+    with lzma.open(io.BytesIO(archive)) as file, tarfile.open(fileobj=file, mode="r|") as tar:
         first = tar.next()
         assert first is not None and first.name == MANIFEST
         content = tar.extractfile(first)
@@ -157,16 +161,14 @@ def _unpack(wheels: Wheels, python: str, driver: Driver) -> None:
         manifest: Manifest = json.loads(content.read())
         selected = select(manifest, python, installed_version, driver)
         if not selected:
-            return
-        require_architecture(wheels["architecture"])
+            return []
+        require_architecture(architecture)
         for member in tar:
             wheel, _, name = member.name.partition("/")
             if wheel in selected:
                 _write(os.path.join(temporary, name), tar.extractfile(member))
-    os.rename(temporary, folder())
-    names = ["%(name)s %(version)s" % manifest["wheels"][each] for each in selected]
-    seconds = time.monotonic() - started
-    sys.stderr.write("unpacked in %.1f s, which the image lacks: %s\n" % (seconds, ", ".join(sorted(names))))
+    os.rename(temporary, target)
+    return sorted("%(name)s %(version)s" % manifest["wheels"][each] for each in selected)
 
 
 def _read(wheels: Wheels) -> bytes:
@@ -206,3 +208,8 @@ def _write(path: str, content: Optional[IO[bytes]]) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:
         shutil.copyfileobj(content, file)
+
+
+if __name__ == "__main__":  # for an interpreter of this machine that is not spotmpi's: ARCHIVE ARCHITECTURE FOLDER
+    with open(sys.argv[1], "rb") as _archive:
+        unpack(_archive.read(), sys.argv[2], sys.argv[3], "%d.%d" % sys.version_info[:2], None)

@@ -12,7 +12,11 @@ import hashlib
 import io
 import json
 import lzma
+import os
+import platform
 import re
+import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -23,11 +27,16 @@ from spotmpi.agent import store
 from spotmpi.agent.pool_wheels import MANIFEST, Manifest, Wheel, numbers
 from spotmpi.core import archives, names
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.rank_source import rank_source
 from spotmpi.images.environment import run_uv
 
 LOCK = names.IMAGES / "pool" / "wheels.lock"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}  # by the name that Kubernetes has for them
+_PROBE = """
+import importlib.util, sys
+print("%d.%d" % sys.version_info[:2], importlib.util.find_spec("distributed") is not None)
+"""
 _FORMAT = 1  # of the archive
 _PLATFORM = "manylinux_2_17"  # runs with glibc 2.17 and newer
 _PRESET = 2  # of xz: 3 s for 5 MB, where the default takes 12 s for 4.5 MB
@@ -35,6 +44,32 @@ _OMITTED = re.compile(
     r"^\.\.|^bin/|(^|/)(tests|__pycache__)/|\.dist-info/(RECORD|INSTALLER|REQUESTED|[^/]*\.json)$|(^|/)_yaml\..*\.so$"
 )
 _REQUIREMENT = re.compile(r"^Requires-Dist: ([\w.-]+)[^;\n]*>=\s*([\d.]+)", re.MULTILINE)
+
+
+def unpack_for(python: str, say: Callable[[str], None]) -> Path | None:
+    """The folder with what an interpreter of this machine lacks of Dask; None if it has it, or is another version.
+
+    Raises:
+        SpotmpiError: the wheels cannot be fetched or unpacked.
+    """
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    probe = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True)
+    if probe.returncode or probe.stdout.split() != [own, "False"]:
+        return None
+    packed = pack(platform.machine(), say)
+    prefix = archives.digest(f"{python}".encode())
+    folder = names.cache_folder() / "wheels" / f"{packed.digest}-{prefix}"
+    if not folder.is_dir():
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(packed.archive)
+            file.flush()
+            command = [python, "-m", "spotmpi.agent.pool_wheels", file.name, packed.architecture, str(folder)]
+            environment = {**os.environ, "PYTHONPATH": str(rank_source())}
+            process = subprocess.run(command, capture_output=True, text=True, env=environment)
+        if process.returncode and not folder.is_dir():
+            last = process.stderr.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+            raise SpotmpiError(f"could not unpack Dask for {python}: {last[0]}")
+    return folder if folder.is_dir() else None
 
 
 class PackedWheels(NamedTuple):

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import lzma
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,14 @@ from spotmpi.programs.pool import settings
 
 
 def install(*arguments: str, purpose: str) -> None:
-    """What `uv pip install --target` writes, of three packages (seen with uv 0.13)."""
+    """What `uv pip install --target` writes, of four packages (seen with uv 0.13)."""
     options = dict(itertools.pairwise(arguments))
     folder, python = Path(options["--target"]), options["--python-version"]
     requires = "Requires-Dist: zict>=2.9\nRequires-Dist: uvloop>=0.1; extra == 'fast'\n"
     packages = {
         ("distributed", "2026.8.0"): {"distributed/__init__.py": "", "distributed/tests/test_it.py": "assert True"},
         ("zict", "3.0.0"): {"zict/__init__.py": "1"},
+        ("cloudpickle", "3.1.2"): {"cloudpickle/__init__.py": "2"},
         ("msgpack", "1.2.4"): {f"msgpack/_cmsgpack.cpython-{python.replace('.', '')}-x86_64-linux-gnu.so": python},
     }
     for (name, version), files in packages.items():
@@ -58,15 +60,15 @@ def test_wheels_that_are_the_same_for_all_pythons_are_packed_once_and_without_te
     manifest, files = content(wheels.pack("x86_64", lambda text: None))
     folders = manifest["pythons"]
     assert set(folders) == {"3.10", "3.11", "3.12", "3.13"}
-    (distributed,) = {each[0] for each in folders.values()}
-    assert len({each[1] for each in folders.values()}) == 4, "compiled for each"
+    (distributed,) = {each[1] for each in folders.values()}
+    assert len({each[2] for each in folders.values()}) == 4, "compiled for each"
     assert {name for name in files if name.startswith(distributed)} == {
         f"{distributed}/distributed/__init__.py",
         f"{distributed}/distributed-2026.8.0.dist-info/METADATA",
     }
-    assert len(files) == 2 + 2 + 4 * 2
+    assert len(files) == 2 + 2 + 2 + 4 * 2
     minimum = {each["name"]: each["minimum"] for each in manifest["wheels"].values()}
-    assert minimum == {"distributed": "2026.8.0", "zict": "2.9", "msgpack": "0"}
+    assert minimum == {"distributed": "2026.8.0", "zict": "2.9", "msgpack": "0", "cloudpickle": "0"}
 
 
 def test_packing_is_done_once_for_each_architecture(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +84,25 @@ def test_a_cache_folder_that_cannot_be_written_is_named(cache: Path) -> None:
     cache.write_text("a file")
     with pytest.raises(SpotmpiError, match=r"cannot write .*/cache/wheels: .*; set SPOTMPI_CACHE to a folder"):
         wheels.pack("x86_64", lambda text: None)
+
+
+def test_an_interpreter_without_dask_gets_a_folder_of_what_it_lacks(cache: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "python 3"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')  # without site-packages
+    bare.chmod(0o755)
+    folder = wheels.unpack_for(str(bare), lambda text: None)
+    assert folder is not None and folder.parent == cache / "wheels"
+    assert (folder / "zict" / "__init__.py").read_text() == "1" and not (folder / "distributed" / "tests").exists()
+    assert wheels.unpack_for(str(bare), lambda text: None) == folder
+
+
+def test_an_interpreter_with_dask_or_of_another_version_gets_nothing(cache: Path, tmp_path: Path) -> None:
+    assert wheels.unpack_for(sys.executable, lambda text: None) is None
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\necho 3.99 False\n")
+    other.chmod(0o755)
+    assert wheels.unpack_for(str(other), lambda text: None) is None
+    assert not cache.exists()
 
 
 def test_the_lock_has_the_versions_of_our_images_and_of_spotmpi_itself() -> None:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -69,6 +70,8 @@ class LocalBackend:
         if spec.image is not None:
             image_environment.prepare(spec.image, say)
         pooled = spec.pool is not None or spec.stream is not None
+        if pooled and spec.image is None:
+            plan = _with_dask(plan, spec, say)
         packed = code_folder.pack(*spec.code_paths) if spec.files or (pooled and spec.code) else None
         paths = self._paths(plan["run"])
         try:
@@ -203,3 +206,21 @@ def _start_supervisor(paths: names.RunPaths, lock: int) -> None:
             pass_fds=[lock],
             start_new_session=True,
         )
+
+
+def _with_dask(plan: LocalPlan, spec: JobSpec, say: Say) -> LocalPlan:
+    """The plan of a pool or stream, whose command finds Dask where its interpreter has none."""
+    command = spec.command or []
+    if spec.pool and not command:
+        return plan  # scheduler and workers use this interpreter
+    name = command[0] if command and Path(command[0]).name.startswith("python") else "python3"
+    python = shutil.which(name, path=plan["environment"].get("PATH"))
+    if python is None or Path(python).parent == Path(sys.executable).parent:
+        return plan
+    from spotmpi.images.wheels import unpack_for
+
+    folder = unpack_for(python, say)
+    if folder is None:
+        return plan
+    paths = [plan["environment"].get("PYTHONPATH", ""), str(folder)]
+    return {**plan, "environment": {**plan["environment"], "PYTHONPATH": ":".join(filter(None, paths))}}

@@ -1,4 +1,4 @@
-"""Kueue, run outside the cluster with its webhooks: it admits JobSets by quota."""
+"""Kueue, run outside the cluster with its webhooks: it admits Jobs and JobSets by quota, as an environment's does."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.testbed.web import free_ports
 
 _NAMESPACE = "kueue-system"
 # Kueue serves only the webhooks of the frameworks that it manages; the others would refuse everything.
-_SERVED = ("-jobset-x-k8s-io-", "-kueue-x-k8s-io-")
+_SERVED = ("-batch-v1-job", "-jobset-x-k8s-io-", "-kueue-x-k8s-io-")
 
 
 class Kueue(Controller):
-    """The controller of queues; it looks at JobSets only, and at those only that name a queue."""
+    """The controller of queues; it looks at Jobs and JobSets only, and at those only that name a queue."""
 
     name = "kueue"
 
@@ -34,7 +34,7 @@ class Kueue(Controller):
             "webhook": {"port": self._port, "host": "127.0.0.1", "certDir": str(self.folder / "serving")},
             "health": {"healthProbeBindAddress": f"127.0.0.1:{self._health}"},
             "metrics": {"bindAddress": "0"},
-            "integrations": {"frameworks": ["jobset.x-k8s.io/jobset"]},
+            "integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset"]},
         }
         return [
             f"--config={self.write_configuration(configuration)}",
@@ -50,7 +50,7 @@ class Kueue(Controller):
         return ["unshare", "--mount", "sh", "-c", view, "sh", *super().command()]
 
     def install(self) -> None:
-        """Define queues and quotas in the cluster, and the webhooks that check them and JobSets."""
+        """Define queues and quotas in the cluster, and the webhooks that check them, Jobs and JobSets."""
         webhooks = self.webhooks(module_file("kueue", "manifests.yaml"), self._port)
         for configuration in webhooks:
             configuration["webhooks"] = [

@@ -19,6 +19,7 @@ from spotmpi.backends.kubernetes.follow import jobset as jobsets
 from spotmpi.backends.kubernetes.follow import outcome, run_folder
 from spotmpi.backends.kubernetes.follow import run as following
 from spotmpi.backends.kubernetes.follow.run import RUNNING, ClusterFollower
+from spotmpi.backends.kubernetes.follow.waiting import Observations, workers_waiting_reason
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, NotPermitted, SpotmpiError, UnknownRun
@@ -115,6 +116,16 @@ def test_workers_that_wait_are_counted_against_those_that_the_pool_is_to_have_an
     (event,) = look(cluster, jobset(workers=4))
     assert event.kind == record.WAITING and event.values[RUNNING]
     assert event.reason == "3/4 workers: 0/2 nodes: insufficient cpu", "and no countdown: the pool is up"
+
+
+def test_workers_that_a_queue_holds_back_have_its_reason() -> None:
+    seen = Observations(pods={"node-0": NODE_0})
+    message = "couldn't assign flavors: insufficient unused quota for cpu"
+    for name in (f"{RUN}-workers-0-abcde", f"jobset-{RUN}-de992", f"job-{RUN}-workers-1f2e3"):
+        seen.add_event({"reason": "Pending", "involvedObject": {"name": name}, "message": message + " in " + name[:6]})
+    assert workers_waiting_reason(seen, RUN, 3) == f"3 workers: Pending: {message} in job-di"
+    seen.pods["worker"] = worker(0)
+    assert workers_waiting_reason(seen, RUN, 3) is None
 
 
 def test_a_pool_whose_node_0_waits_says_so_whatever_its_workers_wait_for() -> None:

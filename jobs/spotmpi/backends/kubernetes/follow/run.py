@@ -272,7 +272,7 @@ class ClusterFollower:
         wait = start_wait(self._jobset, self._run.submitted, self._seen.pods.values(), self._first_look)
         is_up = reason is None  # no run waits for any of its workers
         if is_up and self._run.workers:
-            reason = workers_waiting_reason(self._seen, self._run.workers)
+            reason = workers_waiting_reason(self._seen, self._run.run, self._run.workers)
         if reason and wait and not is_up:
             left = wait.since + self._run.start_limit - self._client.now()
             if left > 0:

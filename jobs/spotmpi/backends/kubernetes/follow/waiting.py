@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from spotmpi.backends.kubernetes.follow.jobset import is_worker, node_index, pod_name, unix_time
+from spotmpi.core.names import workers_name
 from spotmpi.plan.manifests import LABEL_QUEUE
 
 Object = Mapping[str, Any]
@@ -102,9 +103,18 @@ def waiting_reason(seen: Observations, run: str, nodes: int, workers: int = 0) -
     return reason or _unreachable_nodes(gang, seen, nodes)
 
 
-def workers_waiting_reason(seen: Observations, workers: int) -> str | None:
-    """The reason that most workers of a pool or stream share, with how many wait; None when all have started."""
-    return _most_frequent_reason(filter(is_worker, seen.pods.values()), seen, f"{workers} workers")
+def workers_waiting_reason(seen: Observations, run: str, workers: int) -> str | None:
+    """The reason that most workers of a pool or stream share, with how many wait; None when all have started.
+
+    While a queue holds them back they have no pods. The name of its workload contains that of their Job; those of pods
+    begin with it.
+    """
+    pods = list(filter(is_worker, seen.pods.values()))
+    job = workers_name(run)
+    about_job = next((text for name, text in seen.messages.items() if job in name and not name.startswith(job)), None)
+    if not pods and workers and about_job:
+        return f"{workers} workers: {about_job}"
+    return _most_frequent_reason(pods, seen, f"{workers} workers")
 
 
 def _most_frequent_reason(pods: Iterable[Object], seen: Observations, what: str) -> str | None:

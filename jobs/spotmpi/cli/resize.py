@@ -1,4 +1,4 @@
-"""`spotmpi resize`: the number of workers of a pool."""
+"""`spotmpi resize`: the number of workers of a pool or stream."""
 
 from typing import Annotated
 
@@ -13,9 +13,9 @@ def command(
     on: On = None,
     runs: RunsFolder = None,
 ) -> None:
-    """Change the number of workers of a pool.
+    """Change the number of workers of a pool, or of a run with a stream.
 
-    They come and go some time after this returns; calls of a worker that goes are executed by another one.
+    They come and go some time after this returns; another one takes over what a worker that goes had to do.
     """
     from spotmpi.api import pools
 

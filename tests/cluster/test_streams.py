@@ -18,7 +18,7 @@ from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.spec.job import from_values
-from tests.cluster.runs import FollowedRun, Runs
+from tests.cluster.runs import FollowedRun, Runs, digits, parameters
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(400)]
 
@@ -258,6 +258,19 @@ def test_ranks_of_torchrun_on_two_nodes_take_their_batches_from_node_0s_schedule
     assert run.end(LIMIT).kind == record.SUCCEEDED, run.recent_events()
     lines = [line for text in results(run.folder).values() for line in text.decode().splitlines()]
     assert [json.loads(line) for line in lines] == [{"x": row, "square": row * row} for row in range(100)]
+
+
+@at_night
+def test_digits_through_a_stream_trains_the_same_parameters_as_on_this_machine(
+    runs: Runs, streams: Streams, tmp_path: Path
+) -> None:
+    arguments = ["--global-batch", "64", "--epochs", "2", "--batches", "stream"]
+    kubernetes = {"templates": [str(tmp_path / "pods.yaml")]}
+    values = digits(args=arguments, stream={"workers": {"nodes": 2}}, kubernetes=kubernetes)
+    expected = parameters(local_run(tmp_path / "local", values)[0])
+    run = runs.start(values)
+    assert run.end(LIMIT).kind == record.SUCCEEDED, run.recent_events()
+    assert parameters(run.events) == expected
 
 
 # Node 0's rank is done at once, and that of node 1 only when the test says so.

@@ -59,7 +59,7 @@ def worker_price(paths: RunPaths) -> float | None:
 
     The nodes of a local run are all this machine.
     """
-    values = json_object(paths.plan) or {}
+    values = _plan_object(paths)
     if values.get("backend") != KUBERNETES:
         return None
     try:
@@ -82,10 +82,19 @@ class ClusterNamespace(NamedTuple):
 
 def cluster_of(paths: RunPaths) -> ClusterNamespace | None:
     """The namespace of the run that the folder is a copy of; None where it is no copy."""
-    values = json_object(paths.plan) if paths.plan.is_file() else None
-    if values is None or values.get("backend") != KUBERNETES:
+    values = _plan_object(paths)
+    if values.get("backend") != KUBERNETES:
         return None
     return ClusterNamespace(values.get("context"), str(values.get("namespace")))
+
+
+def _plan_object(paths: RunPaths) -> dict[str, Any]:
+    """The plan in a run folder, however deep pod templates and volumes nest it; empty where it cannot be read."""
+    try:
+        values = json.loads(paths.plan.read_text(errors="replace"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def json_object(path: Path) -> dict[str, Any] | None:

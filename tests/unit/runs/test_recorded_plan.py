@@ -40,6 +40,14 @@ def test_a_copy_names_its_cluster(tmp_path: Path) -> None:
     assert (recorded.backend, recorded.context, recorded.namespace) == ("kubernetes", "lab", "team")
 
 
+def test_a_copy_names_its_cluster_however_deep_its_pods_volumes_are_nested(tmp_path: Path) -> None:
+    volume: dict[str, Any] = {"name": "wheels"}
+    for _ in range(30):
+        volume = {"sources": [volume]}
+    paths = write(tmp_path, {**cached_plan(SPEC, "run-1", "lab", "team"), "objects": [volume]})
+    assert recorded_plan.cluster_of(paths) == ("lab", "team")
+
+
 def test_a_plan_from_before_versions_is_read_as_version_0(tmp_path: Path) -> None:
     recorded = recorded_plan.read(write(tmp_path, {"run": "run-1", "name": "train", "backend": "kubernetes"}))
     assert (recorded.version, recorded.namespace, recorded.objects) == (0, None, ())

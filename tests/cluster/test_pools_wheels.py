@@ -9,6 +9,8 @@ import cloudpickle
 import pytest
 
 from spotmpi.agent import record
+from spotmpi.backends.kubernetes import backend
+from spotmpi.programs.pool import settings
 from tests.cluster.pools import LIMIT, PoolRun, has_workers
 from tests.cluster.runs import Runs
 from tests.testbed.waiting import wait_for
@@ -60,6 +62,16 @@ def test_pools_get_the_locked_wheels_once_for_each_namespace(runs: Runs, image: 
     assert batch.run.end(LIMIT).kind == record.SUCCEEDED, batch.run.recent_events()
     assert "sum 15 by /spotmpi/work/wheels/dask/__init__.py" in batch.run.lines()
     assert _wheels(runs) == maps
+
+
+def test_a_driver_with_another_python_ends_the_pool_in_its_first_pod_with_both_versions(
+    runs: Runs, image: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "versions", lambda: {**settings.versions(), "python": "3.99"})
+    end = PoolRun(runs, 1, kubernetes=image).run.end(LIMIT)
+    assert end.kind == record.FAILED
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert str(end.reason).startswith(f"the image has Python {own} and the driver Python 3.99, and functions are")
 
 
 def _wheels(runs: Runs) -> dict[str, str]:

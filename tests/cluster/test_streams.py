@@ -18,6 +18,7 @@ from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.spec.job import from_values
+from tests.cluster.pools import small_pods
 from tests.cluster.runs import FollowedRun, Runs, digits, parameters
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(400)]
@@ -57,8 +58,6 @@ def predict(batches):
     for batch in batches:
         yield {"x": batch["x"], "square": batch["x"] ** 2}
 """
-# Pods that fit beside each other on two cores.
-SMALL_PODS = "spec: {containers: [{name: node, resources: {requests: {cpu: 100m}}}]}\n"
 
 
 class Streams:
@@ -67,7 +66,8 @@ class Streams:
     def __init__(self, runs: Runs, folder: Path) -> None:
         self.runs = runs
         self.folder = folder
-        for name, text in (("train.py", TRAIN), ("flow.py", PREDICT), ("pods.yaml", SMALL_PODS)):
+        self.kubernetes = {"templates": [small_pods(folder)]}
+        for name, text in (("train.py", TRAIN), ("flow.py", PREDICT)):
             (folder / name).write_text(text)
 
     def values(self, workers: int = 2, **values: Any) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Streams:
             "nodes": RANKS,
             "stream": {**STREAM, "workers": {"nodes": workers}},
             "limits": {"failures": 0},
-            "kubernetes": {"templates": [str(self.folder / "pods.yaml")]},
+            "kubernetes": self.kubernetes,
             **values,
         }
 
@@ -265,8 +265,7 @@ def test_digits_through_a_stream_trains_the_same_parameters_as_on_this_machine(
     runs: Runs, streams: Streams, tmp_path: Path
 ) -> None:
     arguments = ["--global-batch", "64", "--epochs", "2", "--batches", "stream"]
-    kubernetes = {"templates": [str(tmp_path / "pods.yaml")]}
-    values = digits(args=arguments, stream={"workers": {"nodes": 2}}, kubernetes=kubernetes)
+    values = digits(args=arguments, stream={"workers": {"nodes": 2}}, kubernetes=streams.kubernetes)
     expected = parameters(local_run(tmp_path / "local", values)[0])
     run = runs.start(values)
     assert run.end(LIMIT).kind == record.SUCCEEDED, run.recent_events()

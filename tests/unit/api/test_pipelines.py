@@ -47,6 +47,8 @@ def test_the_spec_has_resources_limits_and_image(tmp_path: Path) -> None:
     path.write_text('image = "pytorch"\nslots = 2\n[stream]\nsource = "other"\nwindow = 3\nbatch = 1\n')
     spec = spotmpi.pipeline("/set", flow.double, train, batch=5).spec(path, ["slots=4"])
     assert (spec.image, spec.slots, spec.command and spec.command[0]) == ("pytorch", 4, "python")
+    path.write_text('[kubernetes]\nimage = "registry/mine:1"\n')
+    assert (spotmpi.pipeline("/set", flow.double, train, batch=5).spec(path).command or [])[0] == "python"
     assert spec.stream and (spec.stream.source, spec.stream.window, spec.stream.batch) == ("/set", 3, 5)
 
 

@@ -22,7 +22,7 @@ from spotmpi.pools import calls
 from spotmpi.pools.progress import ProgressBar, for_map
 from spotmpi.programs.pool import call
 from spotmpi.programs.pool.local import LocalPool
-from spotmpi.programs.pool.scheduler import DriverWatch, worker_title
+from spotmpi.programs.pool.scheduler import DriverWatch
 from spotmpi.programs.pool.settings import settings, version_difference, versions, worker_index
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
@@ -80,7 +80,7 @@ def test_reclaims_do_not_count_as_failures_of_calls() -> None:
 
 
 def test_a_worker_is_known_by_the_number_in_its_name() -> None:
-    assert (worker_index("12-a9f3"), worker_index("tls://10.0.0.1:80"), worker_title("3-0c")) == (12, -1, "worker 3")
+    assert (worker_index("12-a9f3"), worker_index("tls://10.0.0.1:80")) == (12, -1)
 
 
 def test_a_key_names_function_driver_map_and_index() -> None:

@@ -29,19 +29,22 @@ from distributed.http.utils import get_handlers
 from spotmpi.agent import protocol
 from spotmpi.agent.files import write_atomically
 from spotmpi.programs.pool.call import KEY_MARK, CallAborted
+from spotmpi.programs.pool.execution import cut
 from spotmpi.programs.pool.settings import security, settings, versions, worker_index
 
 KEEPER = "spotmpi-keeper"  # the client of Dask that holds calls for drivers that lost their connection
 MAX_DEATHS = 3  # of its worker's process, after which a call is given up
 _CONTACT = 30.0  # seconds since a client's last heartbeat, which comes every 5 s, for which it counts as connected
 _WATCH = 0.25  # seconds between looks at the drivers
+_UNFINISHED = ("processing", "queued", "no-worker")
 _WORKER_CLIENT = "Client-worker-"  # the name of a client in a worker begins with it
 
 
 class PoolScheduler(Scheduler):
     """Dask's scheduler, which also gives up calls that end their worker's process again and again."""
 
-    deaths: dict[Any, int]
+    deaths: dict[Any, int]  # of processes, by the key of the call that ended them
+    unclear: dict[int, list[Any]]  # the keys of which one ended the process of a worker, by its number
 
     async def remove_worker(self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True) -> Any:
         """Remove a worker; a connection that breaks without notice is the end of its process.
@@ -50,24 +53,32 @@ class PoolScheduler(Scheduler):
         """
         worker = self.workers.get(self.coerce_address(address))
         if worker is not None and not expected and "ttl" not in stimulus_id:
-            for task in sorted(worker.processing, key=lambda task: task.priority or ())[: worker.nthreads]:
-                self.deaths[task.key] = self.deaths.get(task.key, 0) + 1
-                if self.deaths[task.key] >= MAX_DEATHS:
-                    self._abort(task.key, worker.address, worker_title(str(worker.name)), stimulus_id)
+            tasks = sorted(worker.processing, key=lambda task: task.priority or ())
+            if len(tasks) == 1:
+                self._blame(tasks[0].key, worker_index(str(worker.name)), stimulus_id)
+            elif tasks:  # one may have finished just before, and the next one have ended the process
+                self.unclear[worker_index(str(worker.name))] = [task.key for task in tasks]
         return await super().remove_worker(address=address, stimulus_id=stimulus_id, expected=expected, close=close)
 
-    def _abort(self, key: Any, address: str, worker: str, stimulus_id: str) -> None:
+    def settle(self, worker: int, executed: str | None) -> None:
+        """Blame the end of a worker's process on the key that it *executed*; None where nobody knows it."""
+        keys = self.unclear.pop(worker, [])
+        blamed = keys[:1] if executed is None else [key for key in keys if cut(key) == executed]
+        for key in blamed:
+            self._blame(key, worker, f"spotmpi-death-{time.time()}")
+
+    def _blame(self, key: Any, worker: int, stimulus_id: str) -> None:
+        self.deaths[key] = self.deaths.get(key, 0) + 1
+        task = self.tasks.get(key)
+        if self.deaths[key] < MAX_DEATHS or task is None or task.state not in _UNFINISHED:
+            return
         name, deaths = str(key).partition(KEY_MARK)[0], self.deaths.pop(key)
-        reason = f"a call of {name} ended the process of its worker {deaths} times, at last that of {worker}: given up"
-        recommendations = self.transition(
-            key,
-            "erred",
-            exception=pickle.dumps(CallAborted(reason)),
-            cause=key,
-            stimulus_id=stimulus_id,
-            worker=address,
-        )
-        self.transitions(recommendations, stimulus_id)
+        title = f"worker {worker}"
+        reason = f"a call of {name} ended the process of its worker {deaths} times, at last that of {title}: given up"
+        values: dict[str, Any] = {"exception": pickle.dumps(CallAborted(reason)), "cause": key}
+        if task.processing_on is not None:
+            values["worker"] = task.processing_on.address
+        self.transitions(self.transition(key, "erred", stimulus_id=stimulus_id, **values), stimulus_id)
 
 
 class Keeper(SchedulerPlugin):
@@ -86,6 +97,7 @@ class Keeper(SchedulerPlugin):
             spotmpi_pool=self.describe,
             spotmpi_calls=self.calls,
             spotmpi_size=self.set_size,
+            spotmpi_settle=self.settle,
             spotmpi_dashboard=self.open_dashboard,
         )
         scheduler.stream_handlers["spotmpi-release"] = self.release
@@ -108,6 +120,7 @@ class Keeper(SchedulerPlugin):
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Count a worker that is beyond the size that is known here, and record that one has joined."""
+        self.scheduler.settle(worker_index(str(scheduler.workers[worker].name)), None)
         self.size = max(self.size, worker_index(str(scheduler.workers[worker].name)) + 1)
         self.joined = True
 
@@ -128,6 +141,10 @@ class Keeper(SchedulerPlugin):
         }
         description = {"id": self.scheduler.id, "versions": versions(), "size": self.size, "joined": self.joined}
         return {**description, "workers": workers}
+
+    async def settle(self, worker: int, executed: str) -> None:
+        """Learn which key the former process of a worker *executed* when it ended, if any."""
+        self.scheduler.settle(worker, executed)
 
     async def calls(self) -> dict[Any, str]:
         """The state of every call that is held, by key."""
@@ -151,11 +168,6 @@ class Keeper(SchedulerPlugin):
             files = get_handlers(scheduler, ["distributed.http.statics"], prefix="")
             scheduler.http_application.add_handlers(".*", files)
         return {"port": scheduler.services["dashboard"].port}
-
-
-def worker_title(name: str) -> str:
-    """How messages name the worker called *name*."""
-    return f"worker {worker_index(name)}"
 
 
 class DriverWatch:
@@ -191,7 +203,7 @@ async def serve(options: argparse.Namespace) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    PoolScheduler.deaths = {}
+    PoolScheduler.deaths, PoolScheduler.unclear = {}, {}
     # Drivers compare the versions that matter; Dask would warn each of them of every other difference.
     distributed.versions.error_message = lambda *arguments, **options: {"warning": "", "error": ""}
     scheduler = PoolScheduler(

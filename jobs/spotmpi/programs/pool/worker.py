@@ -20,9 +20,11 @@ from pathlib import Path
 
 import dask
 from distributed import Worker
+from distributed.core import rpc
 
 from spotmpi.agent import protocol
 from spotmpi.programs.pool import files
+from spotmpi.programs.pool.execution import ExecutionFile
 from spotmpi.programs.pool.output import forward_output
 from spotmpi.programs.pool.settings import resource, security, settings
 
@@ -36,6 +38,8 @@ async def work(options: argparse.Namespace) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    certificates = security(os.environ[protocol.ENV_POOL_TLS])
+    execution = ExecutionFile(Path(f"{options.folder}.call"))
     worker = Worker(
         options.address,
         name=f"{options.worker}-{secrets.token_hex(3)}",
@@ -43,7 +47,8 @@ async def work(options: argparse.Namespace) -> int:
         memory_limit=0,
         host=options.host,
         protocol="tls",
-        security=security(os.environ[protocol.ENV_POOL_TLS]),
+        security=certificates,
+        plugins=(execution,),
         resources={resource(options.worker): PLENTY},
         death_timeout=options.timeout,
         local_directory=str(Path(options.folder, _SCRATCH)),
@@ -52,6 +57,9 @@ async def work(options: argparse.Namespace) -> int:
     )
     forward_output(worker, options.worker)
     try:
+        if execution.former is not None:  # before the scheduler sends a call, which may end this process too
+            async with rpc(options.address, connection_args=certificates.get_connection_args("worker")) as scheduler:
+                await scheduler.spotmpi_settle(worker=options.worker, executed=execution.former)
         await worker
     except Exception as error:  # Dask wraps what it could not do
         print(f"worker {options.worker} cannot reach {options.address}: {error}", file=sys.stderr)

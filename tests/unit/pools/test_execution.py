@@ -1,0 +1,59 @@
+"""The end of a worker's process is blamed on the call that it executed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from distributed import Client
+
+from spotmpi.programs.pool.call import CallAborted
+from spotmpi.programs.pool.execution import ExecutionFile
+from spotmpi.programs.pool.scheduler import MAX_DEATHS, PoolScheduler
+
+FINISHED, ENDING = "add-spotmpi-1", "end-spotmpi-2"
+
+
+def test_a_later_process_reads_which_call_was_executed(tmp_path: Path) -> None:
+    path = tmp_path / "worker-0.call"
+    first = ExecutionFile(path)
+    first.transition(FINISHED, "ready", "executing")
+    first.transition(FINISHED, "executing", "memory")
+    assert (first.former, ExecutionFile(path).former) == (None, "")
+
+    second = ExecutionFile(path)
+    second.transition(ENDING, "ready", "executing")
+    assert (second.former, ExecutionFile(path).former) == ("", ENDING)
+
+
+@pytest.mark.parametrize(("executed", "blamed"), [(ENDING, [ENDING]), (None, [FINISHED]), ("", []), ("other", [])])
+def test_of_several_calls_the_executed_one_is_blamed(executed: str | None, blamed: list[str]) -> None:
+    scheduler = PoolScheduler.__new__(PoolScheduler)  # before its event loop starts
+    scheduler.deaths, scheduler.unclear, scheduler.tasks = {}, {0: [FINISHED, ENDING]}, {}
+
+    scheduler.settle(1, executed)
+    assert not scheduler.deaths, "another worker"
+    scheduler.settle(0, executed)
+    scheduler.settle(0, executed)  # nothing is left to settle
+
+    assert scheduler.deaths == dict.fromkeys(blamed, 1)
+
+
+def test_a_call_that_waits_for_a_worker_can_be_given_up() -> None:
+    async def give_up() -> None:
+        PoolScheduler.deaths, PoolScheduler.unclear = {}, {}
+        scheduler = PoolScheduler(protocol="inproc", dashboard=False)
+        async with scheduler, Client(scheduler.address, asynchronous=True, set_as_default=False) as client:
+            ending = client.submit(int, key=ENDING)
+            finished = client.submit(int, key=FINISHED)
+            while len(scheduler.tasks) < 2:
+                await asyncio.sleep(0.01)
+            for _ in range(MAX_DEATHS):
+                scheduler.unclear = {0: [FINISHED, ENDING]}
+                scheduler.settle(0, ENDING)
+            with pytest.raises(CallAborted, match=r"a call of end ended the process of its worker 3 times"):
+                await ending
+            assert not finished.done()
+
+    asyncio.run(give_up())

@@ -41,8 +41,7 @@ def _write_spec(path: Path, script: str | None) -> None:
 def _copy_example(name: str, path: Path) -> None:
     from spotmpi.spec import template
 
-    template.write_example(name, path)
-    print(path)
+    print(*template.write_example(name, path), sep="\n")
     verb = "bench" if "[factors]" in path.read_text(encoding="utf-8") else "run"
     typer.echo(f"next: spotmpi {verb} {path}", err=True)
 

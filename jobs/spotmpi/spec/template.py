@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from spotmpi.core import names
 from spotmpi.core.errors import input_error
-from spotmpi.spec.job import JobSpec
+from spotmpi.spec.job import JobSpec, read_toml
 from spotmpi.spec.pool import Pool
 from spotmpi.spec.source import write_new_file
 from spotmpi.spec.stream import Stream, StreamWorkers
@@ -31,6 +31,7 @@ slots = 2                 # processes per node
 _EXAMPLE_KEYS = frozenset({"image", "program", "command", "args", "nodes", "slots"})
 _SCRIPT_KEYS = frozenset({"program", "command", "nodes", "slots"})
 _FIRST_CHOICES = ("train.py", "main.py")
+_COMPLETE = re.compile(r"^(program|files) = ", re.MULTILINE)  # an example that needs no other file
 _NOT_SCRIPTS = re.compile(r"setup|conftest|__\w+__|test_.*|.*_test")
 
 # What a script imports, and the image and launcher that it suggests.
@@ -108,17 +109,26 @@ def template(script: str | None = None) -> str:
 
 
 def examples() -> dict[str, Path]:
-    """The ready specs and studies that need no file but themselves, by name."""
+    """The ready specs and studies that need no file but themselves and those that they send, by name."""
     files = [*names.EXAMPLES.glob("*.toml"), *names.STUDIES.glob("*.toml")]
-    return {path.stem: path for path in sorted(files) if "\nprogram = " in path.read_text(encoding="utf-8")}
+    return {path.stem: path for path in sorted(files) if _COMPLETE.search(path.read_text(encoding="utf-8"))}
 
 
-def write_example(name: str, path: Path) -> None:
-    """Copy a ready spec or study to *path*; InputError for an unknown name or a file that exists."""
+def write_example(name: str, path: Path) -> list[Path]:
+    """Copy a ready spec or study to *path*, and the files that it sends beside it; the files that are new.
+
+    Raises:
+        InputError: an unknown name, or a file that exists.
+    """
     known = examples()
     if name not in known:
         raise input_error("--example", name, f"use one of: {', '.join(sorted(known))}")
-    write_new_file(path, known[name].read_text(encoding="utf-8"))
+    example = known[name]
+    files = read_toml(example).get("files", ())
+    sources = {**{path.parent / file: example.parent / file for file in files}, path: example}
+    for target, source in sources.items():
+        write_new_file(target, source.read_text(encoding="utf-8"))
+    return list(sources)
 
 
 def write(path: Path, script: str | None = None) -> None:

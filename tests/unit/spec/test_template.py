@@ -66,14 +66,17 @@ def test_scripts_of_a_folder_are_found(
     assert template.likeliest(scripts) == likeliest
 
 
-def test_every_example_that_needs_no_other_file_can_be_copied(tmp_path: Path) -> None:
+def test_every_example_that_is_complete_can_be_copied_with_the_files_that_it_sends(tmp_path: Path) -> None:
     examples = template.examples()
 
-    assert {"digits", "ssd", "cpu"} <= set(examples) and not any(name.startswith("foreign") for name in examples)
+    assert {"digits", "ssd", "cpu", "stream"} <= set(examples) and not any(
+        name.startswith("foreign") for name in examples
+    )
     for name in examples:
         template.write_example(name, tmp_path / f"{name}.toml")
         if examples[name].parent == names.EXAMPLES:
             load(tmp_path / f"{name}.toml")
+    assert (tmp_path / "factorization_machine.py").is_file()
     with pytest.raises(InputError, match="exists already"):
         template.write_example("digits", tmp_path / "digits.toml")
     with pytest.raises(InputError, match="use one of: allreduce, cpu, digits"):

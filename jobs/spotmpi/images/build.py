@@ -29,6 +29,8 @@ _BUILDS: dict[str, dict[tuple[tuple[str, str], ...], tuple[str, ...]]] = {
     "pytorch": {(): ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"), _V100: _CUDA_12},
 }
 
+PYTHON = "3.11"  # of every image
+
 _ECR = re.compile(r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?")
 
 

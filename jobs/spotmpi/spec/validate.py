@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -238,6 +239,7 @@ def _metrics(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Proble
 def _cluster(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     if capabilities.lasting is not None:
         yield from validate_cluster.nodes(spec, capabilities.groups)
+        yield from validate_cluster.driver_python(spec, ".".join(map(str, sys.version_info[:2])))
     yield from validate_cluster.problems(spec, capabilities.lasting)
 
 

@@ -56,6 +56,22 @@ def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
             yield from _kernels(spec.image, each) if each.spec.resources.gpu else ()
 
 
+def driver_python(spec: JobSpec, python: str) -> Iterable[Problem]:
+    """Why a driver with this minor version of *python* cannot use a pool in one of spotmpi's images."""
+    if spec.pool is None or spec.image is None or spec.kubernetes.image:
+        return
+    if spec.command or spec.limits.driver == "none":  # the driver is in the pool, or comes later from anywhere
+        return
+    from spotmpi.images import build
+
+    if python != build.PYTHON:
+        remedy = (
+            f"has Python {build.PYTHON} and this driver has {python}, and functions are pickled for one minor version: "
+        )
+        remedy += f"use spotmpi with Python {build.PYTHON}, a command as the driver, or an image of yours"
+        yield Problem("image", spec.image, remedy)
+
+
 def stream(spec: JobSpec, stream: Stream, lasting: Sequence[str]) -> Iterable[Problem]:
     """Why pods cannot read the source of a stream, or why its results would be lost with them."""
     source, mounts = stream.source, [mount.path for mount in spec.kubernetes.mounts]

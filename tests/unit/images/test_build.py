@@ -111,3 +111,8 @@ def test_a_builder_that_fails_or_is_missing_is_an_error(builder: Path, monkeypat
         build_image("chainermn")
     with pytest.raises(InputError, match="use one of: buildah, podman, docker"):
         build_image("chainermn", tool="kaniko")
+
+
+def test_every_image_has_the_python_that_pools_compare_with_the_drivers() -> None:
+    for image in ("chainermn", "pytorch"):
+        assert f"venv --quiet --python {build.PYTHON} " in build.Build(image).dockerfile.read_text()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from spotmpi.core.errors import InputError
+from spotmpi.spec import validate_cluster
 from spotmpi.spec.job import from_values
 from spotmpi.spec.validate import TargetCapabilities, validate
 
@@ -37,6 +38,20 @@ def test_a_launcher_without_its_table_and_a_table_without_its_launcher_are_refus
     assert messages({"launcher": "pool"}) == ["pool: a pool needs workers: add the table [pool] with workers = N"]
     without = {"launcher": "none", "command": ["true"], "pool": {"workers": 1}}
     assert messages(without, tools=frozenset({"none"})) == ['pool: needs launcher = "pool", not "none"']
+
+
+def test_a_driver_of_another_python_than_our_image_has_is_refused_before_pods_are_asked_for() -> None:
+    other = "has Python 3.11 and this driver has 3.12, and functions are pickled for one minor version"
+    pool = {**POOL, "image": "pytorch"}
+    in_pool = {**pool, "command": ["python", "drive.py"]}
+    later = {**pool, "limits": {"driver": "none"}}
+    foreign = {**POOL, "kubernetes": {"image": "registry.example/own:1"}}
+
+    assert [str(each) for each in validate_cluster.driver_python(from_values(pool), "3.11")] == []
+    (problem,) = validate_cluster.driver_python(from_values(pool), "3.12")
+    assert str(problem).startswith(f"image = 'pytorch': {other}: use spotmpi with Python 3.11, a command as the driver")
+    for values in (in_pool, later, foreign, {"command": ["true"], "image": "pytorch"}):
+        assert list(validate_cluster.driver_python(from_values(values), "3.12")) == []
 
 
 def test_more_workers_or_gpus_than_there_are_are_refused() -> None:

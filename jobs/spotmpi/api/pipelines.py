@@ -76,7 +76,7 @@ def pipeline(
     """A stream of *source* that workers prepare, and what consumes it: *train* or *predict*.
 
     ``train(batches)`` is an ordinary loop in each rank; ``predict(batches)`` yields one result per batch, which are
-    written as *write* says: ``"parquet"``, ``"jsonl"`` or a function of results and number. *options* are the other
+    written as *write* says: ``"parquet"``, ``"jsonl"``, ``"files"`` or a function of results and number. *options* are the other
     keys of the table ``[stream]``, such as ``batch=4096, workers={"nodes": 16}``. Functions have to be in modules.
 
     Raises:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from spotmpi.core.errors import Problem
 from spotmpi.spec.kubernetes import Part
-from spotmpi.streams.order import FUNCTION, JSON_LINES, PARQUET, Settings
+from spotmpi.streams.order import FORMATS, FUNCTION, Settings
 
 Count = Annotated[int, Field(ge=1)]
 _KEYS_OF_PROGRAMS = ("window", "on_error", "debug", "workers")
@@ -39,7 +39,7 @@ class Stream(Part):
     prepare: str | None = Field(None, description="module:function that workers call with rows and seed of each batch")
     write: str | None = Field(
         None,
-        description='how predictions are written: "parquet", "jsonl", or module:function, called with results, number',
+        description='how predictions are written: "parquet", "jsonl", "files", or module:function(results, number)',
     )
     window: Count = Field(8, description="chunks of batches that are under way for each rank")
     seed: int = Field(0, ge=0, description="of the order of batches, and of the seed of each batch")
@@ -86,7 +86,7 @@ class Stream(Part):
         if self.debug and self.workers.nodes == 1:
             remedy = "compares batches of two workers: set stream.workers.nodes to 2 or more, or remove it"
             yield Problem("stream.debug", self.debug, remedy)
-        formats = {"prepare": "", "write": f'"{PARQUET}", "{JSON_LINES}" or '}
-        for key, value in (("prepare", self.prepare), ("write", self.write)):
-            if value is not None and f'"{value}"' not in formats[key] and not FUNCTION.fullmatch(value):
-                yield Problem(f"stream.{key}", value, f"use {formats[key]}a function, such as flow:{key}")
+        formats = ", ".join(f'"{each}"' for each in FORMATS)
+        for key, value, others in (("prepare", self.prepare, ""), ("write", self.write, f"{formats} or ")):
+            if value is not None and not (others and value in FORMATS) and not FUNCTION.fullmatch(value):
+                yield Problem(f"stream.{key}", value, f"use {others}a function, such as flow:{key}")

@@ -15,7 +15,7 @@ from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
 from spotmpi.spec.paths import is_path
 from spotmpi.spec.stream import Stream
-from spotmpi.streams.order import JSON_LINES, PARQUET
+from spotmpi.streams.order import FORMATS
 
 if TYPE_CHECKING:  # a local run starts faster without it
     from spotmpi.core.environment import NodeGroup
@@ -85,9 +85,7 @@ def stream(spec: JobSpec, stream: Stream, lasting: Sequence[str]) -> Iterable[Pr
         remedy = "no such file on this machine, and no run volume: set kubernetes.volume to a claim, or use a URL"
         yield Problem("stream.source", source, remedy)
     predicts = (spec.command or [])[1:4] == _PREDICT
-    if pod_context.VOLUME not in lasting and (
-        stream.write in (PARQUET, JSON_LINES) or (predicts and stream.write is None)
-    ):
+    if pod_context.VOLUME not in lasting and (stream.write in FORMATS or (predicts and stream.write is None)):
         remedy = (
             "results in the run folder are lost with the pods: set kubernetes.volume to a claim, or name a function"
         )

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from spotmpi.streams.errors import StreamError
 
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # module:function
-PARQUET, JSON_LINES = "parquet", "jsonl"  # how predictions are written
+PARQUET, FILES = "parquet", "files"
+FORMATS = (PARQUET, "jsonl", FILES)  # how predictions are written
 KEEP, DROP, PAD = "keep", "drop", "pad"  # what happens to incomplete batches and rounds
 _MAX_DIFFERENCES = 5  # parts that a message names
 

@@ -49,7 +49,7 @@ def test_all_that_does_not_fit_together_is_said_at_once() -> None:
         "stream.length": "a function as the source needs its number of batches in an epoch",
         "stream.batch": "a function as the source decides itself how many rows it gives",
         "stream.prepare": "use a function, such as flow:prepare",
-        "stream.write": 'use "parquet", "jsonl" or a function, such as flow:write',
+        "stream.write": 'use "parquet", "jsonl", "files" or a function, such as flow:write',
         "stream.workers.nodes": "exceeds the 8 processes possible here",
     }
     assert problems(spec({"source": "set", "length": 3})) == {
@@ -100,7 +100,9 @@ def test_a_source_that_pods_do_not_have_is_refused(lasting: tuple[str, ...], sou
     assert remedy in problems(spec({**FILES, "source": source}), lasting=lasting)["stream.source"]
 
 
-@pytest.mark.parametrize(("write", "command"), [("parquet", ["x"]), ("jsonl", ["x"]), (None, PREDICT)])
+@pytest.mark.parametrize(
+    ("write", "command"), [("parquet", ["x"]), ("jsonl", ["x"]), ("files", ["x"]), (None, PREDICT)]
+)
 def test_results_that_would_be_lost_with_the_pods_are_refused(write: str | None, command: list[str]) -> None:
     stream = FILES | ({"write": write} if write else {})
     assert "are lost with the pods" in problems(spec(stream, command=command), lasting=())["stream.write"]

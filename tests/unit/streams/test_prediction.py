@@ -65,3 +65,19 @@ def test_columns_of_arrays_are_written_as_rows(tmp_path: Path) -> None:
     files.write({"x": np.arange(2), "y": ["a", "b"]}, 3)
     assert files.path(3).read_text() == '{"x": 0, "y": "a"}\n{"x": 1, "y": "b"}\n'
     assert files.missing(range(2, 5)) == [2, 4]
+
+
+def test_files_of_a_batch_are_a_folder_that_a_replay_replaces(tmp_path: Path) -> None:
+    files = ResultFiles(tmp_path, "files")
+    files.write({"a.png": b"1", "old.txt": "2"}, 3)
+    files.write({"a.png": b"1", "b.txt": "ü"}, 3)
+
+    assert {path.name: path.read_bytes() for path in files.path(3).iterdir()} == {"a.png": b"1", "b.txt": "ü".encode()}
+    assert files.missing(range(2, 5)) == [2, 4]
+    for wrong, message in (
+        ([b"1"], "needs a dictionary of bytes or text by name"),
+        ({"../x": b""}, "not a plain file"),
+    ):
+        with pytest.raises(StreamError, match=message):
+            files.write(wrong, 4)
+    assert files.missing([4]) == [4]

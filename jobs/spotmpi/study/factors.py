@@ -124,7 +124,7 @@ KNOWN: dict[str, Factor] = {
     "data": Factor((str,), _data_source, _SYNTHETIC, level_names=_SOURCES, changes="args data"),
     "data_cache": Factor((str,), _option("--data-cache"), "--data-cache", level_names=_CACHES),
     "data_location": Factor((str,), _data_location, level_names=_LOCATIONS, changes="data"),
-    "stream.workers.nodes": Factor((int,), _stream_workers, label="{level} stream workers", changes="stream"),
+    "stream.workers.nodes": Factor((int,), _stream_workers, label="stream workers {level}", changes="stream"),
     "stream.window": Factor((int,), _stream_window, label="window {level}", changes="stream"),
     "launcher": Factor((str,), _spec_key("launcher"), label="{level}", changes="launcher"),
     "global_batch": Factor((int,), _option("--global-batch", _BATCHES), "--global-batch"),

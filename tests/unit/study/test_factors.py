@@ -68,7 +68,7 @@ def test_workers_and_window_of_a_stream_are_factors() -> None:
     factors = {"stream": {"workers": {"nodes": [2, 4]}, "window": [8, 16]}}  # as TOML reads stream.window = [8, 16]
     variants = study_of(factors, spec).variants
     assert [variant.name for variant in variants] == [
-        f"window {window}, {workers} stream workers" for window in (8, 16) for workers in (2, 4)
+        f"window {window}, stream workers {workers}" for window in (8, 16) for workers in (2, 4)
     ]
     streams = [variant.spec.stream for variant in variants if variant.spec.stream]
     assert [(stream.workers.nodes, stream.workers.cpu, stream.window) for stream in streams] == [

@@ -5,13 +5,14 @@ The scheduler cannot tell, since the message that a call has finished is lost wi
 
 from __future__ import annotations
 
-import os
+import mmap
 from pathlib import Path
 from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
 _SIZE = 512  # bytes of a key; longer ones are cut
+_NONE = bytes(_SIZE)
 
 
 class ExecutionFile(WorkerPlugin):
@@ -25,14 +26,16 @@ class ExecutionFile(WorkerPlugin):
 
     def __init__(self, path: Path) -> None:
         self.former = path.read_bytes().rstrip(b"\0").decode(errors="replace") if path.exists() else None
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with path.open("w+b") as file:
+            file.truncate(_SIZE)
+            self._key = mmap.mmap(file.fileno(), _SIZE)  # two writes took a tenth of the rate of calls of 1 ms
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         """Note that a call begins or ends; Dask calls it before it executes one."""
         if finish == "executing":
-            os.pwrite(self._file, cut(key).encode().ljust(_SIZE, b"\0"), 0)
+            self._key[:] = cut(key).encode().ljust(_SIZE, b"\0")
         elif start == "executing":
-            os.pwrite(self._file, bytes(_SIZE), 0)
+            self._key[:] = _NONE
 
 
 def cut(key: Any) -> str:

@@ -18,6 +18,7 @@ from spotmpi.spec import job
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import Source, read_spec
 from spotmpi.spec.stream import Stream
+from spotmpi.streams.order import CONSUMER, PREDICT, TRAIN
 
 Function = Callable[..., Any]
 
@@ -44,7 +45,7 @@ class Pipeline:
         files = [*spec.files, *(file for file in self.files if file not in spec.files)]
         python = "python" if spec.image or spec.kubernetes.image else sys.executable  # the versions of the workers
         changes = {
-            "command": [python, "-m", "spotmpi.streams.rank", self.mode, self.consumer],
+            "command": [python, *CONSUMER, self.mode, self.consumer],
             "files": spec.files if spec.code else files,
             "name": spec.name or self.consumer.partition(":")[2],
             "stream": {**stream, **self.values},
@@ -93,9 +94,9 @@ def pipeline(
         raise input_error("pipeline", ", ".join(unknown), f"unknown options; use {', '.join(Stream.model_fields)}")
     if predict:
         values = {"remainder": "keep", **values}  # every row once
-    name = _name("train" if train else "predict", consumer)
+    mode = TRAIN if train else PREDICT
+    name = _name(mode, consumer)
     files = [_file(each) for each in (source, prepare, write, consumer) if callable(each)]
-    mode = "train" if train else "predict"
     return Pipeline({**values, **options}, mode, name, tuple(dict.fromkeys(filter(None, files))))
 
 

@@ -57,7 +57,7 @@ def unpack_for(python: str, say: Callable[[str], None]) -> Path | None:
     if probe.returncode or probe.stdout.split() != [own, "False"]:
         return None
     packed = pack(platform.machine(), say)
-    prefix = archives.digest(f"{python}".encode())
+    prefix = archives.digest(python.encode())
     folder = names.cache_folder() / "wheels" / f"{packed.digest}-{prefix}"
     if not folder.is_dir():
         with tempfile.NamedTemporaryFile() as file:

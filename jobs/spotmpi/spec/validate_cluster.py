@@ -15,14 +15,13 @@ from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
 from spotmpi.spec.paths import is_path
 from spotmpi.spec.stream import Stream
-from spotmpi.streams.order import FORMATS
+from spotmpi.streams.order import CONSUMER, FORMATS, PREDICT
 
 if TYPE_CHECKING:  # a local run starts faster without it
     from spotmpi.core.environment import NodeGroup
 
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 NAMES = "names of variables have letters, digits and _ only, and do not begin with SPOTMPI_"
-_PREDICT = ["-m", "spotmpi.streams.rank", "predict"]  # how a pipeline that predicts is started
 _OURS = ("/spotmpi", "/dev/shm", "/etc/passwd", "/etc/group")
 # Arguments that set the number and place of ranks: mpirun's spellings of both families, with one dash or two.
 _WORLD = {"n": "nodes and slots", "np": "nodes and slots", "c": "nodes and slots", "N": "slots", "npernode": "slots"}
@@ -65,11 +64,11 @@ def driver_python(spec: JobSpec, python: str) -> Iterable[Problem]:
     from spotmpi.images import build
 
     if python != build.PYTHON:
-        remedy = (
-            f"has Python {build.PYTHON} and this driver has {python}, and functions are pickled for one minor version: "
+        cause = (
+            f"has Python {build.PYTHON} and this driver has {python}, and functions are pickled for one minor version"
         )
-        remedy += f"use spotmpi with Python {build.PYTHON}, a command as the driver, or an image of yours"
-        yield Problem("image", spec.image, remedy)
+        remedy = f"use spotmpi with Python {build.PYTHON}, a command as the driver, or an image of yours"
+        yield Problem("image", spec.image, f"{cause}: {remedy}")
 
 
 def stream(spec: JobSpec, stream: Stream, lasting: Sequence[str]) -> Iterable[Problem]:
@@ -84,7 +83,7 @@ def stream(spec: JobSpec, stream: Stream, lasting: Sequence[str]) -> Iterable[Pr
     elif path and not path.startswith("/") and pod_context.VOLUME not in lasting:
         remedy = "no such file on this machine, and no run volume: set kubernetes.volume to a claim, or use a URL"
         yield Problem("stream.source", source, remedy)
-    predicts = (spec.command or [])[1:4] == _PREDICT
+    predicts = tuple((spec.command or [])[1:4]) == (*CONSUMER, PREDICT)
     if pod_context.VOLUME not in lasting and (stream.write in FORMATS or (predicts and stream.write is None)):
         remedy = (
             "results in the run folder are lost with the pods: set kubernetes.volume to a claim, or name a function"

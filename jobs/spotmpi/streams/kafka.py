@@ -52,7 +52,7 @@ def parse(source: str) -> Topic:
     parts = urlsplit(source)
     name = unquote(parts.path.strip("/"))
     if not parts.netloc or not name or "/" in name:
-        raise StreamError(f"the source {source} names no topic: write kafka://BROKER:9092/TOPIC")
+        raise StreamError(f"the source {source.partition('?')[0]} names no topic: write kafka://BROKER:9092/TOPIC")
     properties = {key: _value(source, value) for key, value in parse_qsl(parts.query, keep_blank_values=True)}
     return Topic(parts.netloc, name, properties)
 

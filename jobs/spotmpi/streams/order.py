@@ -20,6 +20,8 @@ from spotmpi.streams.errors import StreamError
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # module:function
 PARQUET, FILES = "parquet", "files"
 FORMATS = (PARQUET, "jsonl", FILES)  # how predictions are written
+TRAIN, PREDICT = "train", "predict"
+CONSUMER = ("-m", "spotmpi.streams.rank")  # what starts the function of a pipeline, after the interpreter
 KEEP, DROP, PAD = "keep", "drop", "pad"  # what happens to incomplete batches and rounds
 _MAX_DIFFERENCES = 5  # parts that a message names
 

@@ -14,12 +14,10 @@ from pathlib import Path
 
 from spotmpi.agent import protocol
 from spotmpi.streams.errors import StreamError
-from spotmpi.streams.order import PARQUET
+from spotmpi.streams.order import PARQUET, TRAIN
 from spotmpi.streams.results import ResultFiles, writer
 from spotmpi.streams.sources import function
 from spotmpi.streams.stream import Stream, stream
-
-PREDICT, TRAIN = "predict", "train"
 
 
 def predict(name: str, batches: Stream, folder: Path) -> None:

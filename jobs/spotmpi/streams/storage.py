@@ -10,15 +10,8 @@ from typing import Any, TypeVar
 from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Part
 
-_CHECKSUMS = (
-    "ETag",
-    "etag",
-    "md5Hash",
-    "checksum",
-    "content_md5",
-    "Content-MD5",
-    "Digest",
-)  # keys of fsspec's file systems
+# Keys of fsspec's file systems.
+_CHECKSUMS = ("ETag", "etag", "md5Hash", "checksum", "content_md5", "Content-MD5", "Digest")
 _TIMES = ("mtime", "LastModified", "Last-Modified", "modificationTime", "created")
 PAUSES: tuple[float, ...] = (0.2, 1.0, 5.0)  # seconds before storage that failed is asked again
 _REFUSALS = (PermissionError, IsADirectoryError, NotADirectoryError)

@@ -42,7 +42,6 @@ def test_of_several_calls_the_executed_one_is_blamed(executed: str | None, blame
 
 def test_a_call_that_waits_for_a_worker_can_be_given_up() -> None:
     async def give_up() -> None:
-        PoolScheduler.deaths, PoolScheduler.unclear = {}, {}
         scheduler = PoolScheduler(protocol="inproc", dashboard=False)
         async with scheduler, Client(scheduler.address, asynchronous=True, set_as_default=False) as client:
             ending = client.submit(int, key=ENDING)

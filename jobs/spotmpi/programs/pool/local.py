@@ -134,10 +134,8 @@ class LocalPool:
         arguments = launchers.pool_worker(sys.executable, worker, self._address, str(folder))
         arguments += ["--host=127.0.0.1", f"--reason={reason}"]
         threads = str(self._options.cpu)
-        environment = {
-            "RANK": str(self._node(worker)),
-            protocol.ENV_POOL: self._address,
-        }  # the tag of its lines: its node
+        # RANK is the tag of its lines: its node.
+        environment = {"RANK": str(self._node(worker)), protocol.ENV_POOL: self._address}
         environment.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads))
         process = self._start(["--tag", *arguments], environment)
         self._workers[worker], self._started[worker] = process, now

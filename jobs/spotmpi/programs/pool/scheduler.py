@@ -43,8 +43,10 @@ _WORKER_CLIENT = "Client-worker-"  # the name of a client in a worker begins wit
 class PoolScheduler(Scheduler):
     """Dask's scheduler, which also gives up calls that end their worker's process again and again."""
 
-    deaths: dict[Any, int]  # of processes, by the key of the call that ended them
-    unclear: dict[int, list[Any]]  # the keys of which one ended the process of a worker, by its number
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.deaths: dict[Any, int] = {}  # of processes, by the key of the call that ended them
+        self.unclear: dict[int, list[Any]] = {}  # the keys of which one ended the process of a worker, by its number
 
     async def remove_worker(self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True) -> Any:
         """Remove a worker; a connection that breaks without notice is the end of its process.
@@ -73,8 +75,8 @@ class PoolScheduler(Scheduler):
         if self.deaths[key] < MAX_DEATHS or task is None or task.state not in _UNFINISHED:
             return
         name, deaths = str(key).partition(KEY_MARK)[0], self.deaths.pop(key)
-        title = f"worker {worker}"
-        reason = f"a call of {name} ended the process of its worker {deaths} times, at last that of {title}: given up"
+        times = f"{deaths} times, at last that of worker {worker}"
+        reason = f"a call of {name} ended the process of its worker {times}: given up"
         values: dict[str, Any] = {"exception": pickle.dumps(CallAborted(reason)), "cause": key}
         if task.processing_on is not None:
             values["worker"] = task.processing_on.address
@@ -203,7 +205,6 @@ async def serve(options: argparse.Namespace) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    PoolScheduler.deaths, PoolScheduler.unclear = {}, {}
     # Drivers compare the versions that matter; Dask would warn each of them of every other difference.
     distributed.versions.error_message = lambda *arguments, **options: {"warning": "", "error": ""}
     scheduler = PoolScheduler(

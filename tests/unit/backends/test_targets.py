@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from spotmpi.backends import targets
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
@@ -13,6 +12,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster import cached_plan
 from spotmpi.runs import cache
 from spotmpi.spec.job import from_values
+from tests.unit.backends.kubernetes.served_api import write_kubeconfig
 
 
 @pytest.fixture
@@ -21,11 +21,8 @@ def runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     spec = from_values({"image": "chainermn", "program": "digits"})
     plan = cached_plan(spec, "a-run", "there", "team")
     cache.create(RunPaths(tmp_path / "runs" / "a-run"), spec.to_toml(), {**plan, "owner": "me"}, 1.0)
-    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
-    contexts = [{"name": name, "context": {"cluster": "c"}} for name in ("here", "there")]
-    content = {"clusters": [cluster], "contexts": contexts, "current-context": "here"}
-    (tmp_path / "config").write_text(yaml.safe_dump(content))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    configs = [write_kubeconfig(tmp_path / name, "http://127.0.0.1:1", name) for name in ("here", "there")]
+    monkeypatch.setenv("KUBECONFIG", ":".join(map(str, configs)))
     return tmp_path / "runs"
 
 

@@ -11,8 +11,8 @@ from spotmpi.backends.kubernetes import backend, volume_access
 from spotmpi.backends.kubernetes.follow import run
 from spotmpi.core.names import RunPaths
 from tests.unit.backends.kubernetes.served_api import Server
-from tests.unit.backends.kubernetes.volume_cluster import recorded_run
-from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, jobset, pod
+from tests.unit.backends.kubernetes.volume_cluster import VolumeCluster, recorded_run
+from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, jobset, pod
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +43,15 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 def remote(tmp_path: Path) -> RunPaths:
     """The folder of a finished run on the run volume."""
     return recorded_run(tmp_path / "volume")
+
+
+@pytest.fixture
+def volume_cluster(tmp_path: Path) -> VolumeCluster:
+    """A cluster with that run volume, of which no pod runs."""
+    return VolumeCluster(tmp_path / "volume")
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> RunPaths:
+    """The folder of that run on this machine, which does not exist yet."""
+    return RunPaths(tmp_path / "here" / RUN)

@@ -6,7 +6,13 @@ import json
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
+
+import pytest
+import yaml
+
+from spotmpi.backends.kubernetes.client.api import ClusterApi
 
 Object = dict[str, Any]
 Answers = dict[str, list[tuple[int, str]]]
@@ -25,9 +31,29 @@ def status(code: int, message: str = "no") -> Object:
     return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message}
 
 
-def listing(*items: Object) -> str:
+def listing(*items: Object, kind: str = "Pod") -> str:
     metadata = {"resourceVersion": "8"}
-    return json.dumps({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": list(items)})
+    return json.dumps({"kind": f"{kind}List", "apiVersion": "v1", "metadata": metadata, "items": list(items)})
+
+
+def write_kubeconfig(
+    path: Path, server: str, name: str = "test", current: bool = True, user: Object | None = None, **cluster: str
+) -> Path:
+    """Write a kubeconfig with one context; returns its path."""
+    content = {
+        "clusters": [{"name": name, "cluster": {"server": server, **cluster}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": "me", "namespace": "here"}}],
+        "users": [{"name": "me", "user": user or {}}],
+    }
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump({**content, **({"current-context": name} if current else {})}))
+    return path
+
+
+def api_at(port: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterApi:
+    """A client of the server on a port of this machine, which is also that of the current context."""
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(folder / "config", f"http://127.0.0.1:{port}")))
+    return ClusterApi(None, None)
 
 
 class Server:

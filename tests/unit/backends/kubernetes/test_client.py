@@ -9,34 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from lightkube import ApiError
 
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import POD, RESYNC, ClusterApi
 from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
-from spotmpi.core.errors import InputError, SpotmpiError
-from tests.unit.backends.kubernetes.served_api import Object, Server, change, listing, pod, status
+from spotmpi.core.errors import SpotmpiError
+from tests.unit.backends.kubernetes.served_api import Object, Server, api_at, change, listing, pod, status
 
 
 @pytest.fixture
 def api(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterApi:
     monkeypatch.setattr(cluster_api, "RETRY_DELAY", 0.01)
     return api_at(server.port, tmp_path, monkeypatch)
-
-
-def api_at(port: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterApi:
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "test",
-        "clusters": [{"name": "test", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-        "users": [{"name": "test", "user": {}}],
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "here"}}],
-    }
-    (folder / "config").write_text(yaml.safe_dump(config))
-    monkeypatch.setenv("KUBECONFIG", str(folder / "config"))
-    return ClusterApi(None, None)
 
 
 def take(stream: Callable[[], AsyncIterator[Any]], count: int) -> list[Any]:
@@ -143,9 +128,7 @@ def test_a_user_who_may_list_but_not_watch_sees_changes(api: ClusterApi, server:
 
 
 def test_events_about_one_object_are_selected_by_the_server(api: ClusterApi, server: Server) -> None:
-    server.answers["other"] = [
-        (200, json.dumps({"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": []}))
-    ]
+    server.answers["other"] = [(200, listing(kind="Event"))]
     assert asyncio.run(api.list(cluster_api.EVENT, about="pod-1")) == []
     assert "fieldSelector=involvedObject.name%3Dpod-1" in server.requests[0]
 
@@ -166,8 +149,7 @@ def test_a_long_list_is_read_in_pages_without_unused_fields(api: ClusterApi, ser
 
 def test_events_of_nodes_are_read_from_the_namespace_that_keeps_them(api: ClusterApi, server: Server) -> None:
     event = {"metadata": {"name": "e"}, "involvedObject": {"kind": "Node", "name": "n"}, "reason": "Rebooted"}
-    events = {"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": [event]}
-    server.answers["other"] = [(200, json.dumps(events))]
+    server.answers["other"] = [(200, listing(event, kind="Event"))]
     assert [event["reason"] for event in asyncio.run(api.node_events())] == ["Rebooted"]
     assert "/api/v1/namespaces/default/events?" in server.requests[0]
     assert "fieldSelector=involvedObject.kind%3DNode" in server.requests[0]
@@ -188,18 +170,16 @@ def test_a_followed_log_yields_its_lines(api: ClusterApi, server: Server) -> Non
     assert "container=node" in server.requests[0]  # a pod template may add others
 
 
-def test_following_the_log_of_a_deleted_pod_raises_missing(api: ClusterApi, server: Server) -> None:
-    server.answers["log"] = [(404, json.dumps(status(404, 'pods "a" not found')))]
-    with pytest.raises(ApiError) as refused:
+@pytest.mark.parametrize(
+    ("code", "message", "missing"), [(404, 'pods "a" not found', True), (500, "kubelet away", False)]
+)
+def test_the_log_of_a_deleted_pod_is_missing_and_one_that_is_refused_for_a_moment_is_not(
+    api: ClusterApi, server: Server, code: int, message: str, missing: bool
+) -> None:
+    server.answers["log"] = [(code, json.dumps(status(code, message)))]
+    with pytest.raises(ApiError, match=message) as refused:
         take(lambda: api.log("a", None, True), 1)
-    assert is_missing(refused.value)
-
-
-def test_a_log_that_is_refused_for_a_moment_is_not_missing(api: ClusterApi, server: Server) -> None:
-    server.answers["log"] = [(500, json.dumps(status(500, "kubelet away")))]
-    with pytest.raises(ApiError, match="kubelet away") as refused:
-        take(lambda: api.log("a", None, True), 1)
-    assert not is_missing(refused.value)
+    assert is_missing(refused.value) is missing
 
 
 @pytest.mark.parametrize("follow", [True, False])
@@ -210,34 +190,25 @@ def test_a_line_of_a_log_that_arrives_in_parts_is_joined(api: ClusterApi, server
     assert "\n".join(items).split("\n") == ["one", long, "last, without its end"]
 
 
+NO_JOBSET = "JobSet, which runs need, is not installed on the cluster; install its chart"
+
+
 @pytest.mark.parametrize(
-    ("code", "body", "words"),
+    ("code", "answer", "words"),
     [
-        (404, "404 page not found", "JobSet, which runs need, is not installed on the cluster; install its chart"),
-        (
-            404,
-            json.dumps(status(404, "the server could not find the requested resource")),
-            "JobSet, which runs need, is not installed on the cluster; install its chart",
-        ),
-        (403, json.dumps(status(403, "User cannot create")), r"not permitted \(User cannot create\)"),
-        (
-            500,
-            json.dumps(status(500, 'failed calling webhook "vjobset.kb.io": connection refused')),
-            "JobSet's webhook does not answer",
-        ),
-        (
-            401,
-            json.dumps(status(401, "Unauthorized")),
-            r"the cluster does not accept your credentials \(Unauthorized\); log in again",
-        ),
-        (422, json.dumps(status(422, "spec.x: invalid")), "spec.x: invalid"),
+        (404, "404 page not found", NO_JOBSET),
+        (404, status(404, "the server could not find the requested resource"), NO_JOBSET),
+        (403, status(403, "User cannot create"), r"not permitted \(User cannot create\)"),
+        (500, status(500, 'failed calling webhook "vjobset.kb.io": refused'), "JobSet's webhook does not answer"),
+        (401, status(401, "No"), r"the cluster does not accept your credentials \(No\); log in again"),
+        (422, status(422, "spec.x: invalid"), "spec.x: invalid"),
         (502, "<html>bad gateway</html>", "the cluster answered 502"),
     ],
 )
 def test_errors_of_a_submission_become_one_line(
-    api: ClusterApi, server: Server, code: int, body: str, words: str
+    api: ClusterApi, server: Server, code: int, answer: str | Object, words: str
 ) -> None:
-    server.answers["other"] = [(code, body)]
+    server.answers["other"] = [(code, answer if isinstance(answer, str) else json.dumps(answer))]
     jobset = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "a"}, "spec": {}}
     with (
         pytest.raises(SpotmpiError, match=f"could not submit the run: {words}") as raised,
@@ -254,12 +225,6 @@ def test_a_command_in_a_deleted_pod_is_a_one_line_error(api: ClusterApi, server:
         translate_errors("read the folder"),
     ):
         asyncio.run(api.execute("gone", ["true"]))
-
-
-def test_a_context_that_the_kubeconfig_lacks_is_an_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    with pytest.raises(InputError, match="context"):
-        ClusterApi("absent", None)
 
 
 def test_a_timeout_is_reported_with_its_length(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

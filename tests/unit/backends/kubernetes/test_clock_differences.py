@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
 from email.utils import formatdate
 from pathlib import Path
 
@@ -21,10 +20,19 @@ from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.runs import reader
 from spotmpi.spec.job import from_values
-from tests.unit.backends.kubernetes.served_api import Server
-from tests.unit.backends.kubernetes.test_client import api_at
-from tests.unit.backends.kubernetes.test_follow import follow, look
-from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, jobset, pod, stamp, unscheduled_pod
+from tests.unit.backends.kubernetes.served_api import Server, api_at, listing
+from tests.unit.backends.kubernetes.watched_cluster import (
+    FakeCluster,
+    Object,
+    condition,
+    follow,
+    jobset,
+    log_line,
+    look,
+    pod,
+    stamp,
+    unscheduled_pod,
+)
 
 SPEC = from_values({"command": ["x"], "nodes": 2, "launcher": "mpirun", "kubernetes": {"image": "any"}})
 CLOCKS = pytest.mark.parametrize("ahead", [-600.0, 600.0], ids=["terminal ahead", "terminal behind"])
@@ -36,13 +44,10 @@ class Training(FakeCluster):
     async def patch(self, kind: str, name: str, values: Object) -> None:
         leader = pod(0, "Succeeded", -self.ahead)
         self.pods.append(leader)
-        story = [("started", {"attempt": 1, "failures": 0, "interruptions": 0}), ("succeeded", {})]
-        self.logs[leader["metadata"]["name"]] = [
-            json.dumps({"n": n, "e": {"t": self.now() + n, "event": kind, **more}}, separators=(",", ":"))
-            for n, (kind, more) in enumerate(story, 1)
-        ]
-        completed = [{"type": "Completed", "status": "True", "lastTransitionTime": stamp(-self.ahead)}]
-        self.jobsets[0]["status"] = {"conditions": completed}
+        counts = {"attempt": 1, "failures": 0, "interruptions": 0}
+        self.add_log(leader, log_line(1, "started", t=self.now() + 1, **counts))
+        self.add_log(leader, log_line(2, "succeeded", t=self.now() + 2))
+        self.jobsets[0]["status"] = condition("Completed", lastTransitionTime=stamp(-self.ahead))
         self.put(cluster_api.JOBSET, "MODIFIED", self.jobsets[0])
 
 
@@ -105,8 +110,8 @@ def test_no_terminal_gives_up_a_run_before_its_time(ahead: float) -> None:
 @CLOCKS
 def test_a_deleted_run_has_ended_by_the_clusters_clock(ahead: float) -> None:
     cluster = FakeCluster([unscheduled_pod(0, "no GPU", -ahead)], ahead=ahead)
-    delete: Callable[[list[Event]], None] = lambda events: cluster.put(cluster_api.JOBSET, "DELETED", jobset())  # noqa: E731
-    assert abs(follow(cluster, jobset(age=-ahead), delete)[-1].time - cluster.now()) < 60
+    cluster.put(cluster_api.JOBSET, "DELETED", jobset())
+    assert abs(follow(cluster, jobset(age=-ahead))[-1].time - cluster.now()) < 60
 
 
 @pytest.mark.parametrize(("ahead", "counts"), [(600.0, 600.0), (-600.0, -600.0), (1.0, 0.0)])
@@ -121,7 +126,7 @@ def test_the_date_of_a_response_sets_the_clock_unless_the_difference_is_below_it
 
 def test_the_client_reads_the_date_of_its_responses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(ahead=-600.0)
-    server.answers["list"] = [(200, json.dumps({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": []}))]
+    server.answers["list"] = [(200, listing())]
     cluster: ClusterApi = api_at(server.port, tmp_path, monkeypatch)
     try:
         asyncio.run(cluster.list(cluster_api.POD))

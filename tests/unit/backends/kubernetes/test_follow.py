@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from lightkube import ApiError
 
 from spotmpi.agent import pod_record, record
 from spotmpi.backends.kubernetes.client import api
-from spotmpi.backends.kubernetes.follow.run import ClusterFollower
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests
 from tests.unit.backends.kubernetes.watched_cluster import (
@@ -21,47 +20,16 @@ from tests.unit.backends.kubernetes.watched_cluster import (
     FakeCluster,
     Object,
     api_error,
+    condition,
+    follow,
     jobset,
+    log_line,
+    look,
     pod,
     stamp,
+    terminated_pod,
     unscheduled_pod,
 )
-
-
-def follow(
-    cluster: FakeCluster, of: Object, script: Callable[[list[Event]], None] = lambda events: None, enough: int = 99
-) -> list[Event]:
-    """Give the events of a followed run; *script* is called after each, and *enough* events end the following."""
-
-    async def collect() -> list[Event]:
-        events: list[Event] = []
-        async for entries in ClusterFollower(cluster, of).follow():  # type: ignore[arg-type]
-            for event in (each.event for entry in entries for each in entry.split() if each.event):
-                events.append(event)
-                script(events)
-            if len(events) >= enough:
-                break
-        return events
-
-    return asyncio.run(asyncio.wait_for(collect(), 20))
-
-
-def look(cluster: FakeCluster, of: Object) -> list[Event]:
-    """Give the events of a run as they are now."""
-
-    async def collect() -> list[Event]:
-        batches = ClusterFollower(cluster, of).snapshot()  # type: ignore[arg-type]
-        return [entry.event async for entries in batches for entry in entries if entry.event]
-
-    return asyncio.run(asyncio.wait_for(collect(), 20))
-
-
-def log_line(number: int, kind: str, **values: Any) -> str:
-    return json.dumps({"n": number, "e": {"t": time.time(), "event": kind, **values}}, separators=(",", ":"))
-
-
-def failed(reason: str, kind: str = "Failed") -> Object:
-    return {"conditions": [{"type": kind, "status": "True", "message": reason}]}
 
 
 def test_the_reason_of_a_wait_is_reported_once_and_again_when_it_changes() -> None:
@@ -78,14 +46,9 @@ def test_the_reason_of_a_wait_is_reported_once_and_again_when_it_changes() -> No
 
 
 def test_the_clouds_diagnosis_is_part_of_the_waiting_reason() -> None:
-    waiting = FakeCluster([unscheduled_pod(0, "0/2 nodes: insufficient nvidia.com/gpu")])
-
-    async def collect() -> list[Event | None]:
-        batches = ClusterFollower(waiting, jobset(), lambda: "scaling group gpu-a: no capacity in the zone")  # type: ignore[arg-type]
-        return [entry.event async for entries in batches.snapshot() for entry in entries]
-
-    (event,) = asyncio.run(asyncio.wait_for(collect(), 20))
-    assert event and str(event.reason).startswith(
+    cluster = FakeCluster([unscheduled_pod(0, "0/2 nodes: insufficient nvidia.com/gpu")])
+    (event,) = look(cluster, jobset(), lambda: "scaling group gpu-a: no capacity in the zone")
+    assert str(event.reason).startswith(
         "1/2 nodes: 0/2 nodes: insufficient nvidia.com/gpu; scaling group gpu-a: no capacity in the zone (gives up in"
     )
 
@@ -100,58 +63,47 @@ def test_the_start_limit_counts_down_and_ends_a_run_whose_first_node_never_comes
     assert steps == ["gives up in 3 s)", "gives up in 2 s)", "gives up in 1 s)"]
     assert "limits.start (4s) is over: 1/2 nodes: containers are being created" in str(events[-1].reason)
     assert cluster.deleted == [RUN]
-    assert cluster.patched[0]["metadata"]["annotations"][manifests.ANNOTATION_GIVEN_UP] == events[-1].reason
+    assert cluster.patched[0][2]["metadata"]["annotations"][manifests.ANNOTATION_GIVEN_UP] == events[-1].reason
 
 
 def test_a_snapshot_ends_a_run_that_has_waited_too_long() -> None:
     cluster = FakeCluster([unscheduled_pod(0, "no GPU", 690)])
     (end,) = look(cluster, jobset(age=700))
-    assert (
-        end.kind == record.FAILED and "limits.start (600s) is over" in str(end.reason) and "no GPU" in str(end.reason)
-    )
+    assert end.kind == record.FAILED
+    assert "limits.start (600s) is over" in str(end.reason) and "no GPU" in str(end.reason)
     assert cluster.deleted == [RUN]
 
 
 @pytest.mark.parametrize(
-    ("of", "pods"),
+    ("pods", "of"),
     [
-        (jobset(age=700, suspend=True), []),  # a queue holds it
-        (jobset(age=700), [pod(0, "Running", 650), pod(1, "Pending", 650)]),  # node 0's agent keeps the limit itself
-        (jobset(age=700), [pod(0, "Pending", 30)]),  # started again a moment ago
-        (jobset(age=700, status={"restarts": 1}), []),  # the time since when is unknown
-        (
-            jobset(
-                age=700,
-                status={"conditions": [{"type": "Suspended", "status": "False", "lastTransitionTime": stamp(5)}]},
-            ),
+        pytest.param([], {"suspend": True}, id="a queue holds it"),
+        pytest.param([pod(0, "Running", 650), pod(1, "Pending", 650)], {}, id="its first node keeps the limit itself"),
+        pytest.param([pod(0, "Pending", 30)], {}, id="it was restarted a moment ago"),
+        pytest.param([], {"status": {"restarts": 1}}, id="since when it restarts is unknown"),
+        pytest.param(
+            [], {"status": condition("Suspended", "False", lastTransitionTime=stamp(5))}, id="just resumed by its queue"
+        ),
+        pytest.param(
             [],
+            {
+                "status": condition("Suspended", "True", lastTransitionTime=stamp(690)),
+                "labels": {manifests.LABEL_QUEUE: "team"},
+            },
+            id="just admitted by its queue",
         ),
     ],
-    ids=["queued", "led", "restarted", "restarting", "admitted"],
 )
-def test_a_run_that_has_not_waited_too_long_for_its_first_node_is_left_alone(of: Object, pods: list[Object]) -> None:
+def test_a_run_that_has_not_waited_too_long_for_its_first_node_is_left_alone(pods: list[Object], of: Object) -> None:
     cluster = FakeCluster(pods)
-    events = look(cluster, of)
-    assert not any(event.terminal for event in events)
-    assert not cluster.deleted
-
-
-def test_a_run_that_its_queue_has_just_admitted_has_its_whole_start_limit() -> None:
-    conditions = {"conditions": [{"type": "Suspended", "status": "True", "lastTransitionTime": stamp(690)}]}
-    queued = jobset(age=700, status=conditions)
-    queued["metadata"]["labels"] = {manifests.LABEL_QUEUE: "team"}
-    cluster = FakeCluster([])
-    assert not any(event.terminal for event in look(cluster, queued))
+    assert not any(event.terminal for event in look(cluster, jobset(age=700, **of)))
     assert not cluster.deleted
 
 
 def test_the_end_comes_last_also_where_a_nodes_clock_is_ahead() -> None:
     cluster = FakeCluster([pod(0, "Running")])
-    name = pod(0, "Running")["metadata"]["name"]
-    late = {"t": time.time() + 60, "event": record.RESTARTED, "attempt": 1}
-    cluster.logs[name] = [json.dumps({"n": 1, "e": late}, separators=(",", ":"))]
-    deleted = jobset()
-    deleted["metadata"]["annotations"][manifests.ANNOTATION_STOPPED] = "enough"
+    cluster.add_log(cluster.pods[0], log_line(1, record.RESTARTED, t=time.time() + 60, attempt=1))
+    deleted = jobset(annotations={manifests.ANNOTATION_STOPPED: "enough"})
     events = follow(cluster, jobset(), lambda events: cluster.put(api.JOBSET, "DELETED", deleted))
     assert [event.kind for event in events] == [record.RESTARTED, record.STOPPED]
     assert events[1].time > events[0].time
@@ -164,31 +116,48 @@ def test_a_user_who_may_not_delete_a_run_goes_on_waiting_for_it() -> None:
     assert event.kind == record.WAITING and "limits.start (600s) is over" in str(event.reason)
 
 
-def test_a_run_given_up_by_another_terminal_failed_with_that_reason() -> None:
-    cluster = FakeCluster([unscheduled_pod(0, "no GPU")])
+GIVEN_UP = jobset(annotations={manifests.ANNOTATION_GIVEN_UP: "limits.start (600s) is over"})
+STOPPED = jobset(annotations={manifests.ANNOTATION_STOPPED: "enough"})
+STOPPING = {**STOPPED, "metadata": {**STOPPED["metadata"], "deletionTimestamp": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "end"),
+    [
+        pytest.param(
+            [("MODIFIED", GIVEN_UP), ("DELETED", GIVEN_UP)],
+            (record.FAILED, "limits.start (600s) is over"),
+            id="given up by another terminal",
+        ),
+        pytest.param(
+            [("MODIFIED", STOPPED), ("MODIFIED", STOPPING)],
+            (record.STOPPED, "enough"),
+            id="stopped by another terminal, before its last pod is gone",
+        ),
+        pytest.param([("DELETED", jobset())], (record.STOPPED, "its JobSet was deleted"), id="deleted"),
+        pytest.param(
+            [(api.RESYNC, {"items": []})],
+            (record.STOPPED, "its JobSet was deleted"),
+            id="deleted while the API was out of reach",
+        ),
+        pytest.param(
+            [("DELETED", jobset(status=condition("Completed")))],
+            (record.SUCCEEDED, None),
+            id="completed, then deleted by its TTL",
+        ),
+    ],
+)
+def test_the_last_changes_of_a_jobset_are_the_end_of_its_run(
+    changes: list[tuple[str, Object]], end: tuple[str, str | None]
+) -> None:
+    cluster = FakeCluster([unscheduled_pod(0, "no GPU"), pod(1, "Pending")])
 
     def script(events: list[Event]) -> None:
-        given_up = jobset()
-        given_up["metadata"]["annotations"][manifests.ANNOTATION_GIVEN_UP] = "limits.start (600s) is over"
-        cluster.put(api.JOBSET, "MODIFIED", given_up)
-        cluster.put(api.JOBSET, "DELETED", given_up)
+        for change in changes:
+            cluster.put(api.JOBSET, *change)
 
-    end = follow(cluster, jobset(), script)[-1]
-    assert (end.kind, end.reason) == (record.FAILED, "limits.start (600s) is over")
-
-
-def test_a_deleted_jobset_is_a_stopped_run() -> None:
-    cluster = FakeCluster([unscheduled_pod(0, "no GPU")])
-    end = follow(cluster, jobset(), lambda events: cluster.put(api.JOBSET, "DELETED", jobset()))[-1]
-    assert (end.kind, end.reason) == (record.STOPPED, "its JobSet was deleted")
-
-
-def test_a_run_that_completed_before_its_jobset_was_deleted_has_succeeded() -> None:
-    """As after its TTL, where the follower saw nothing of the end."""
-    cluster = FakeCluster([pod(0, "Running")])
-    completed = jobset(status={"conditions": [{"type": "Completed", "status": "True"}]})
-    cluster.put(api.JOBSET, "DELETED", completed)
-    assert [event.kind for event in follow(cluster, jobset())][-1] == record.SUCCEEDED
+    last = follow(cluster, jobset(), script)[-1]
+    assert (last.kind, last.reason) == end
 
 
 class LatePods(FakeCluster):
@@ -207,9 +176,8 @@ def test_the_output_of_a_pod_that_ended_at_once_is_complete(cluster_type: type[F
     leader = pod(0, "Succeeded")
     cluster = cluster_type([leader])
     line = json.dumps({"n": 2, pod_record.LINE: [1, 0, 1, time.time(), 0, "o", "hello"]}, separators=(",", ":"))
-    cluster.logs[leader["metadata"]["name"]] = [log_line(1, "started", attempt=1), line, log_line(3, "succeeded")]
-    completed = jobset(nodes=1, status={"conditions": [{"type": "Completed", "status": "True"}]})
-    cluster.put(api.JOBSET, "MODIFIED", completed)
+    cluster.add_log(leader, log_line(1, "started", attempt=1), line, log_line(3, "succeeded"))
+    cluster.put(api.JOBSET, "MODIFIED", jobset(nodes=1, status=condition("Completed")))
 
     events = follow(cluster, jobset(nodes=1))
 
@@ -219,106 +187,87 @@ def test_the_output_of_a_pod_that_ended_at_once_is_complete(cluster_type: type[F
 
 def test_the_output_of_a_pod_is_read_once_its_container_has_ended_though_its_phase_is_still_pending() -> None:
     """A kubelet reports the end of a container, and only a second later the phase of its pod."""
-    terminated = {"terminated": {"exitCode": 0, "finishedAt": stamp()}}
-    leader = pod(0, "Pending", containerStatuses=[{"name": "node", "state": terminated}])
+    leader = terminated_pod(0, 0, "Completed", phase="Pending")
     cluster = FakeCluster([leader])
-    cluster.logs[leader["metadata"]["name"]] = [log_line(1, "started", attempt=1), log_line(2, "succeeded")]
-
-    events = follow(cluster, jobset(nodes=1))
-
-    assert [event.kind for event in events] == [record.STARTED, record.SUCCEEDED]
-
-
-def test_a_stop_by_another_terminal_is_reported_before_the_last_pod_is_gone() -> None:
-    cluster = FakeCluster([pod(0, "Running"), pod(1, "Pending")])
-
-    def script(events: list[Event]) -> None:
-        deleted = jobset()
-        deleted["metadata"]["annotations"][manifests.ANNOTATION_STOPPED] = "enough"
-        cluster.put(api.JOBSET, "MODIFIED", deleted)
-        cluster.put(api.JOBSET, "MODIFIED", deleted | {"metadata": {**deleted["metadata"], "deletionTimestamp": "x"}})
-
-    end = follow(cluster, jobset(), script)[-1]
-    assert (end.kind, end.reason) == (record.STOPPED, "enough")
-
-
-def test_a_jobset_deleted_while_the_api_was_out_of_reach_is_a_stopped_run() -> None:
-    cluster = FakeCluster([unscheduled_pod(0, "no GPU")])
-    no_jobset: Object = {"items": []}
-    end = follow(cluster, jobset(), lambda events: cluster.put(api.JOBSET, api.RESYNC, no_jobset))[-1]
-    assert end.kind == record.STOPPED
+    cluster.add_log(leader, log_line(1, "started", attempt=1), log_line(2, "succeeded"))
+    assert [event.kind for event in follow(cluster, jobset(nodes=1))] == [record.STARTED, record.SUCCEEDED]
 
 
 def test_the_end_recorded_by_the_agent_has_priority_over_the_jobsets() -> None:
     leader = pod(0, "Running")
     cluster = FakeCluster([leader, pod(1, "Running")])
-    cluster.logs[leader["metadata"]["name"]] = [log_line(1, "started", attempt=1), log_line(2, "failed", reason="why")]
+    cluster.add_log(leader, log_line(1, "started", attempt=1), log_line(2, "failed", reason="why"))
 
     def script(events: list[Event]) -> None:
-        cluster.put(api.JOBSET, "MODIFIED", jobset(status=failed("jobset failed due to exit code 78")))
+        failed = condition("Failed", message="jobset failed due to exit code 78")
+        cluster.put(api.JOBSET, "MODIFIED", jobset(status=failed))
         cluster.put(api.POD, "MODIFIED", pod(0, "Failed"))
 
     events = follow(cluster, jobset(), script)
     assert [(event.kind, event.reason) for event in events] == [(record.STARTED, None), (record.FAILED, "why")]
 
 
-def test_the_last_line_of_an_agents_traceback_is_in_the_reason() -> None:
-    leader = pod(0, "Failed")
-    cluster = FakeCluster([leader])
-    cluster.logs[leader["metadata"]["name"]] = ["Traceback", "ImportError: no such module"]
-    of = jobset(status=failed("job failed"))
-    of["status"]["conditions"][0]["lastTransitionTime"] = stamp(3600)
-    (end,) = look(cluster, of)
-    assert end.kind == record.FAILED and end.time < time.time() - 3000, "it did not end when somebody looked"
-    assert end.reason == "job failed; ImportError: no such module"
+def test_a_run_ended_when_its_jobset_did_not_when_somebody_looked() -> None:
+    failed = condition("Failed", message="job failed", lastTransitionTime=stamp(3600))
+    (end,) = look(FakeCluster([pod(0, "Failed")]), jobset(status=failed))
+    assert end.kind == record.FAILED and end.time < time.time() - 3000
 
 
-def out_of_retries() -> Object:
-    condition = {"type": "Failed", "status": "True", "message": "jobset failed", "reason": "ReachedMaxRestarts"}
-    return jobset(status={"conditions": [condition]})
-
-
-def killed_pod(code: int, reason: str) -> Object:
-    end = {"exitCode": code, "reason": reason}
-    return pod(0, "Failed", 60, containerStatuses=[{"name": "node", "state": {"terminated": end}}])
-
-
-def test_the_last_attempts_failure_is_in_the_reason_when_retries_are_exhausted() -> None:
-    """The reason has the failure itself, not only that JobSet restarts no more."""
-    leader = killed_pod(1, "Error")
-    cluster = FakeCluster([leader, pod(1, "Succeeded", 60)])
-    cluster.logs[leader["metadata"]["name"]] = [log_line(1, "started", attempt=1)]
-    cluster.logs[leader["metadata"]["name"]] += [log_line(2, "restarted", reason="no progress"), "an old stray"]
-    assert look(cluster, out_of_retries())[-1].reason == "no progress; limits.failures = 2 is used up"
-
-
-def test_the_failure_of_an_earlier_attempt_is_not_the_reason_of_the_last_one() -> None:
-    """The reason comes from the last pod's output, not from an earlier attempt."""
-    leader = pod(0, "Failed", -60)  # made since
-    cluster = FakeCluster([leader])
-    cluster.logs[leader["metadata"]["name"]] = [
-        log_line(1, "restarted", reason="no progress"),
-        "ImportError: no module",
-    ]
-    assert look(cluster, out_of_retries())[-1].reason == "limits.failures = 2 is used up; ImportError: no module"
+NO_RETRIES = {"message": "jobset failed", "reason": "ReachedMaxRestarts"}
 
 
 @pytest.mark.parametrize(
-    ("code", "reason", "text"),
+    ("leader", "lines", "why", "reason"),
     [
-        (137, "OOMKilled", "node 0 exceeded the memory limit of its pod (/dev/shm counts): raise resources.memory"),
-        (137, "Error", "the agent of node 0 ended with exit code 137; limits.failures = 2 is used up"),
+        pytest.param(
+            pod(0, "Failed"),
+            ["Traceback", "ImportError: no such module"],
+            {"message": "job failed"},
+            "job failed; ImportError: no such module",
+            id="the last line of an agent's traceback",
+        ),
+        pytest.param(
+            terminated_pod(0, 1, "Error", 60),
+            [log_line(1, "started", attempt=1), log_line(2, "restarted", reason="no progress"), "an old stray"],
+            NO_RETRIES,
+            "no progress; limits.failures = 2 is used up",
+            id="the last attempt's failure when retries are exhausted",
+        ),
+        pytest.param(
+            pod(0, "Failed", -60),  # made since
+            [log_line(1, "restarted", reason="no progress"), "ImportError: no module"],
+            NO_RETRIES,
+            "limits.failures = 2 is used up; ImportError: no module",
+            id="not the failure of an earlier attempt",
+        ),
+        pytest.param(
+            terminated_pod(0, 137, "OOMKilled", 60),
+            [],
+            NO_RETRIES,
+            "node 0 exceeded the memory limit of its pod (/dev/shm counts): raise resources.memory, or use less; "
+            "limits.failures = 2 is used up",
+            id="memory",
+        ),
+        pytest.param(
+            terminated_pod(0, 137, "Error", 60),
+            [],
+            NO_RETRIES,
+            "the agent of node 0 ended with exit code 137; limits.failures = 2 is used up",
+            id="the exit code of a killed agent",
+        ),
     ],
 )
-def test_the_reason_says_what_killed_an_agent(code: int, reason: str, text: str) -> None:
-    """The reason names memory or the exit code, not only that JobSet restarts no more."""
-    assert text in str(look(FakeCluster([killed_pod(code, reason)]), out_of_retries())[-1].reason)
+def test_the_reason_of_a_failed_run_is_what_its_pods_say_and_not_only_that_jobset_restarts_no_more(
+    leader: Object, lines: list[str], why: Object, reason: str
+) -> None:
+    cluster = FakeCluster([leader, pod(1, "Succeeded", 60)])
+    cluster.add_log(leader, *lines)
+    assert look(cluster, jobset(status=condition("Failed", **why)))[-1].reason == reason
 
 
 def test_a_worker_killed_for_memory_is_reported_before_the_next_attempt() -> None:
     """The node and the remedy are reported once, instead of "lost" for each attempt."""
-    end = {"exitCode": 137, "reason": "OOMKilled"}
-    dead = pod(1, "Failed", containerStatuses=[{"name": "node", "state": {"terminated": end}}])
+    dead = terminated_pod(1, 137, "OOMKilled")
     (event,) = follow(FakeCluster([pod(0, "Running"), dead, dead]), jobset(), enough=1)
     assert event.kind == record.WAITING and str(event.reason).startswith("node 1 exceeded the memory limit of its pod")
 

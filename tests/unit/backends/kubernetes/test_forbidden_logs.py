@@ -8,7 +8,6 @@ import pytest
 
 import spotmpi
 from spotmpi.agent import record
-from spotmpi.backends.kubernetes import backend
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.follow import run_folder
 from spotmpi.backends.kubernetes.follow.run import ClusterFollower
@@ -16,19 +15,25 @@ from spotmpi.backends.targets import Target
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.runs.pod_output import Entry
-from tests.unit.backends.kubernetes.test_follow import follow, look
-from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, api_error, jobset, pod
+from tests.unit.backends.kubernetes.watched_cluster import (
+    RUN,
+    FakeCluster,
+    api_error,
+    condition,
+    follow,
+    jobset,
+    look,
+    pod,
+)
 
 RIGHT = "you may not read logs of pods in namespace here: ask for `get` on `pods/log`"
-COMPLETED = {"conditions": [{"type": "Completed", "status": "True"}]}
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+def cluster(cluster: FakeCluster) -> FakeCluster:
     """The cluster of every context, which forbids reading logs, as RBAC without `pods/log` does."""
-    cluster = FakeCluster([pod(0, "Running"), pod(1, "Running")], [jobset()])
+    cluster.pods.append(pod(1, "Running"))
     cluster.errors["log"] = api_error(403)
-    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: cluster)
     return cluster
 
 
@@ -58,7 +63,7 @@ def test_the_end_of_a_run_is_reported_without_its_output(cluster: FakeCluster, m
 
     def script(events: list[Event]) -> None:
         if len(events) == 2:
-            cluster.put(cluster_api.JOBSET, "MODIFIED", jobset(status=COMPLETED))
+            cluster.put(cluster_api.JOBSET, "MODIFIED", jobset(status=condition("Completed")))
 
     events = follow(cluster, jobset(), script)
     assert reasons(events) == [

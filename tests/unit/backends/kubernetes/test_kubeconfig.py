@@ -7,24 +7,18 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from spotmpi.backends.kubernetes.client import kubeconfig
 from spotmpi.backends.kubernetes.client.api import POD, ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.client.kubeconfig import context_of
 from spotmpi.core.errors import InputError, SpotmpiError
+from tests.unit.backends.kubernetes.served_api import write_kubeconfig
 
 
-def write_config(path: Path, name: str, *, current: bool = True, authority: str = "ca") -> Path:
-    content = {
-        "clusters": [{"name": name, "cluster": {"server": f"https://{name}", "certificate-authority": authority}}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": "me"}}],
-        "users": [{"name": "me", "user": {"token": f"token of {name}"}}],
-    }
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(yaml.safe_dump({**content, **({"current-context": name} if current else {})}))
-    return path
+def write_config(path: Path, name: str, current: bool = True, authority: str = "ca") -> Path:
+    token, cluster = {"token": f"token of {name}"}, {"certificate-authority": authority}
+    return write_kubeconfig(path, f"https://{name}", name, current, token, **cluster)
 
 
 def test_several_files_count_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,31 +40,40 @@ def test_a_relative_path_is_resolved_from_its_own_file(tmp_path: Path, monkeypat
     assert config.abs_file(config.cluster.certificate_auth) == str(tmp_path / "two" / "ca.crt")
 
 
-@pytest.mark.parametrize("text", ["a: [", "clusters: [{}]", "just words", "- 1", "\x00", "users: [{name: a, user: 3}]"])
-def test_a_file_that_is_no_kubeconfig_is_named(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is one line with the file and its problem, not a parser's exception."""
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: [", r"broken.*not a kubeconfig"),
+        ("clusters: [{}]", r"broken.*not a kubeconfig"),
+        ("just words", r"broken.*not a kubeconfig"),
+        ("- 1", r"broken.*not a kubeconfig"),
+        ("\x00", r"broken.*not a kubeconfig"),
+        ("users: [{name: a, user: 3}]", r"broken.*not a kubeconfig"),
+        ("", r"No current context.*kubectl config get-contexts"),
+        ("{current-context: a, contexts: [{name: a, context: {cluster: b}}]}", "'b', which is not in the kubeconfig"),
+    ],
+)
+def test_a_broken_kubeconfig_is_one_line_that_names_the_problem(
+    text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is not a parser's exception or a bare KeyError."""
     (tmp_path / "broken").write_text(text)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "broken"))
-    with pytest.raises(InputError, match=r"broken.*not a kubeconfig") as refused:
+    with pytest.raises(InputError, match=problem) as refused:
         kubeconfig.configuration(None)
     assert "\n" not in str(refused.value)
 
 
-def test_an_empty_file_has_no_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "empty").touch()
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "empty"))
-    with pytest.raises(InputError, match=r"No current context.*kubectl config get-contexts"):
-        kubeconfig.configuration(None)
+def test_a_context_that_the_kubeconfig_lacks_is_an_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(InputError, match="context"):
+        ClusterApi("absent", None)
 
 
-def login_with(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def login_with(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, server: str = "http://127.0.0.1:1") -> None:
     """Write a kubeconfig whose user logs in by *command*, in version v1 of the credential API."""
-    path = write_config(folder / "config", "first")
-    content = yaml.safe_load(path.read_text())
     program = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", command]}
-    content["users"][0]["user"] = {"exec": program}
-    content["clusters"][0]["cluster"] = {"server": "http://127.0.0.1:1"}
-    path.write_text(yaml.safe_dump(content))
+    path = write_kubeconfig(folder / "config", server, user={"exec": program})
     monkeypatch.setenv("KUBECONFIG", str(path))
 
 
@@ -91,14 +94,3 @@ def test_a_failed_login_is_reported_with_the_programs_message(tmp_path: Path, mo
     words = "could not list: Exec sh returned 255: the SSO session has expired; log in again"
     with pytest.raises(SpotmpiError, match=words), translate_errors("list"):
         asyncio.run(ClusterApi(None, "n").find(POD, "a"))
-
-
-def test_a_context_that_refers_to_an_unknown_cluster_is_an_input_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The error names the missing entry, instead of a bare KeyError."""
-    path = write_config(tmp_path / "config", "first")
-    path.write_text(path.read_text().replace("cluster: first", "cluster: other"))
-    monkeypatch.setenv("KUBECONFIG", str(path))
-    with pytest.raises(InputError, match="'other', which is not in the kubeconfig"):
-        kubeconfig.configuration(None)

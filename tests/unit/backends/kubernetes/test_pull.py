@@ -52,14 +52,13 @@ def unix_socket(folder: Path) -> None:
     ],
 )
 def test_an_unsafe_entry_is_skipped_with_a_message_and_all_others_are_downloaded(
-    remote: RunPaths, tmp_path: Path, plant: Callable[[Path], None], why: str
+    remote: RunPaths, local: RunPaths, volume_cluster: VolumeCluster, plant: Callable[[Path], None], why: str
 ) -> None:
     plant(remote.folder)
     (remote.folder / "latest").symlink_to("checkpoints/7")
     (remote.folder / "loop").symlink_to("loop")
-    local = RunPaths(tmp_path / "here" / RUN)
 
-    messages = pull(VolumeCluster(remote.folder.parent), local)
+    messages = pull(volume_cluster, local)
 
     assert messages[-1] == f"skipped in the download of {RUN}: outside ({why})"
     assert not os.path.lexists(local.folder / "outside")
@@ -68,13 +67,12 @@ def test_an_unsafe_entry_is_skipped_with_a_message_and_all_others_are_downloaded
 
 
 def test_a_running_runs_folder_is_downloaded_without_files_removed_during_the_download(
-    remote: RunPaths, tmp_path: Path
+    remote: RunPaths, local: RunPaths, volume_cluster: VolumeCluster
 ) -> None:
     big, names = 4 << 20, ["a-grows", "b-is-cut", "c-is-removed", "d-becomes-a-pipe", "e-stays"]
     for name in names:
         (remote.folder / name).write_bytes(b"x" * (big if name < "c" else 1))
     (remote.folder / "c-rotated").mkdir()
-    cluster, local = VolumeCluster(remote.folder.parent), RunPaths(tmp_path / "here" / RUN)
 
     def change() -> None:
         with (remote.folder / "a-grows").open("ab") as file:
@@ -85,15 +83,11 @@ def test_a_running_runs_folder_is_downloaded_without_files_removed_during_the_do
         (remote.folder / "d-becomes-a-pipe").unlink()
         os.mkfifo(remote.folder / "d-becomes-a-pipe")
 
-    cluster.meanwhile = change
-    messages = pull(cluster, local)
+    volume_cluster.meanwhile = change
 
-    assert messages[-1] == f"skipped in the download of {RUN}: " + ", ".join(
-        [
-            "c-is-removed (was removed while it was read)",
-            "c-rotated (was removed while it was read)",
-            "d-becomes-a-pipe (is not a file, folder or link)",
-        ]
+    assert pull(volume_cluster, local)[-1] == (
+        f"skipped in the download of {RUN}: c-is-removed (was removed while it was read), "
+        "c-rotated (was removed while it was read), d-becomes-a-pipe (is not a file, folder or link)"
     )
     assert (local.folder / "a-grows").read_bytes() == b"x" * big
     assert (local.folder / "b-is-cut").stat().st_size == 10  # as it was when its turn came
@@ -101,28 +95,31 @@ def test_a_running_runs_folder_is_downloaded_without_files_removed_during_the_do
     assert (local.checkpoints / "7" / "model.npz").read_text() == "weights"
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_skipped(remote: RunPaths, tmp_path: Path) -> None:
+def test_a_file_that_shrinks_while_it_is_read_is_skipped(
+    remote: RunPaths, local: RunPaths, volume_cluster: VolumeCluster
+) -> None:
     (remote.folder / "a-log").write_bytes(b"x" * (4 << 20))
-    cluster, local = VolumeCluster(remote.folder.parent), RunPaths(tmp_path / "here" / RUN)
-    cluster.meanwhile = lambda: os.truncate(remote.folder / "a-log", 10)
-    messages = pull(cluster, local)
+    volume_cluster.meanwhile = lambda: os.truncate(remote.folder / "a-log", 10)
+    messages = pull(volume_cluster, local)
     assert messages[-1] == f"skipped in the download of {RUN}: a-log (was truncated while it was read)"
     assert not (local.folder / "a-log").exists() and (local.checkpoints / "7" / "model.npz").exists()
 
 
-def test_the_first_of_many_skipped_entries_are_named(remote: RunPaths, tmp_path: Path) -> None:
+def test_the_first_of_many_skipped_entries_are_named(
+    remote: RunPaths, local: RunPaths, volume_cluster: VolumeCluster
+) -> None:
     for number in range(10):
         (remote.folder / f"link\n{number}").symlink_to("/")
-    messages = pull(VolumeCluster(remote.folder.parent), RunPaths(tmp_path / "here" / RUN))
-    assert messages[-1].count("is a link out of") == 8 and messages[-1].endswith("), and 2 more")
-    assert r"'link\n0' (" in messages[-1]
+    message = pull(volume_cluster, local)[-1]
+    assert message.count("is a link out of") == 8 and message.endswith("), and 2 more")
+    assert r"'link\n0' (" in message
 
 
-def test_a_truncated_archive_is_an_error(remote: RunPaths, tmp_path: Path) -> None:
-    cluster, local = VolumeCluster(remote.folder.parent), RunPaths(tmp_path / "here" / RUN)
-    cluster.torn_before = pack.LEFT_OUT.encode()  # at the end of an entry, where tar's own format shows nothing
+@pytest.mark.usefixtures("remote")
+def test_a_truncated_archive_is_an_error(local: RunPaths, volume_cluster: VolumeCluster) -> None:
+    volume_cluster.torn_before = pack.LEFT_OUT.encode()  # at the end of an entry, where tar's own format shows nothing
     with pytest.raises(SpotmpiError, match="from the run volume: the end of the archive is missing; pull again"):
-        pull(cluster, local)
+        pull(volume_cluster, local)
     assert not local.folder.exists()
 
 

@@ -4,88 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
-from lightkube import ApiError
 
-from spotmpi.agent import ssh
+from spotmpi.agent import protocol, ssh
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
 from spotmpi.core.errors import NotPermitted, RunInUse
-from spotmpi.plan.cluster import ClusterTarget
-from spotmpi.plan.manifests import Submission, kubernetes_plan
 from spotmpi.spec.job import from_values
+from tests.unit.backends.kubernetes.namespace import CREATED, Namespace, planned
+from tests.unit.backends.kubernetes.watched_cluster import Object
 
-Object = dict[str, Any]
-TARGET = ClusterTarget("here", "any:1", None, {}, (), "any")
-
-
-CREATED = "2026-11-20T11:00:00Z"
+GO = {"spec": {"suspend": False}}
 
 
-class Namespace:
-    """Takes objects, but for kinds that the user may not create; `policies` are there, None if nobody may list them.
-
-    The API server says when it made an object (``metadata.creationTimestamp``: RFC 3339, whole seconds, by its own
-    clock, read-only for clients; https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/).
-    """
-
-    namespace = "here"
-
-    def __init__(self, *forbidden: str) -> None:
-        self.forbidden = forbidden
-        self.policies: Sequence[Object] | None = []
-        self.created: list[Object] = []
-        self.deleting = False
-
-    async def create(self, values: Object) -> Object:
-        if values["kind"] in self.forbidden:
-            raise refused(403, f'secrets is forbidden: User "ann" cannot create {values["kind"]}')
-        if values["kind"] == "JobSet" and self.created:
-            raise refused(409, "already exists")
-        self.created.append(values)
-        return {"metadata": {"uid": "u", "creationTimestamp": CREATED}}
-
-    async def find(self, kind: str, name: str) -> Object | None:
-        if self.deleting:  # it is visible until all it owned is gone
-            self.deleting, self.created = False, []
-            return {"metadata": {"deletionTimestamp": "now"}}
-        return next((each for each in self.created if each["kind"] == kind), None)
-
-    async def list(self, kind: str) -> Sequence[Object]:
-        assert kind == api.NETWORK_POLICY
-        if self.policies is None:
-            raise refused(403, "networkpolicies is forbidden")
-        return self.policies
-
-    async def delete(self, kind: str, name: str, wait: bool = False) -> None:
-        self.deleting = wait
-        self.created = self.created if wait else []
-
-    async def patch(self, kind: str, name: str, values: Object) -> None:
-        self.created[0] = {**self.created[0], "spec": {**self.created[0]["spec"], **values["spec"]}}
-
-    def kinds(self) -> Sequence[str]:
-        return [each["kind"] for each in self.created]
+def plan(ssh_secret: str | None = None, **values: Any) -> Object:
+    spec = from_values({"command": ["x"], "nodes": 2, "launcher": "mpirun", **values})
+    return planned(spec, ssh_secret=ssh_secret)
 
 
-def refused(code: int, message: str) -> ApiError:
-    request = httpx2.Request("POST", "https://cluster/secrets")
-    body = {"kind": "Status", "code": code, "message": message}
-    return ApiError(request=request, response=httpx2.Response(code, json=body, request=request))
-
-
-def plan(ssh_secret: str | None, *forward: str, nodes: int = 2) -> Object:
-    spec = from_values({"command": ["x"], "nodes": nodes, "launcher": "mpirun", "forward": list(forward)})
-    keys = dict.fromkeys([*generate_keys(), *(f"env.{name}" for name in forward)], "later")
-    objects = kubernetes_plan(spec, TARGET, Submission("x-1", "ann", keys, {}, {}))
-    return {"run": "x-1", "namespace": "here", "objects": objects, "ssh_secret": ssh_secret}
+def pool_plan(**kubernetes: Any) -> Object:
+    return planned(from_values({"launcher": "pool", "pool": {"workers": 3}, "kubernetes": kubernetes}))
 
 
 def submit(namespace: Namespace, run_plan: Object) -> tuple[list[Object], list[str]]:
@@ -105,8 +48,24 @@ def test_a_run_is_resumed_with_a_secret_of_its_own() -> None:
     namespace = Namespace()
     objects, messages = submit(namespace, plan("mpi-ssh"))
     assert namespace.kinds() == ["JobSet", "Secret", "ConfigMap", "NetworkPolicy"] and not messages
-    assert namespace.created[0]["spec"]["suspend"] is False and keys_volume(namespace)["secretName"] == "x-1-parts"
+    assert namespace.patched == [("JobSet", "x-1", GO)] and keys_volume(namespace)["secretName"] == "x-1-parts"
     assert "PRIVATE KEY" in namespace.created[1]["stringData"]["id"] and "PRIVATE KEY" not in str(objects)
+
+
+def test_the_workers_of_a_pool_start_with_node_0_once_all_parts_are_created() -> None:
+    namespace = Namespace()
+    submit(namespace, pool_plan())
+    assert namespace.kinds() == ["JobSet", "Secret", "ConfigMap", "NetworkPolicy", "Job"]
+    assert namespace.patched == [("JobSet", "x-1", GO), ("Job", "x-1-workers", GO)]
+    secret, job = namespace.created[1], namespace.created[4]
+    assert "BEGIN PRIVATE KEY" in secret["stringData"][protocol.POOL_KEY]
+    assert job["metadata"]["ownerReferences"][0]["uid"] == "u"
+
+
+def test_a_queue_starts_a_pool_and_its_workers() -> None:
+    namespace = Namespace()
+    submit(namespace, pool_plan(queue="gpus"))
+    assert not namespace.patched
 
 
 def test_agents_count_limits_from_the_creation_of_the_jobset() -> None:
@@ -122,7 +81,7 @@ def test_a_user_who_may_not_create_secrets_gets_the_environments_key_pair_and_a_
     objects, messages = submit(namespace, plan("mpi-ssh"))
     assert namespace.kinds() == ["JobSet", "ConfigMap", "NetworkPolicy"]
     assert [each["kind"] for each in objects] == namespace.kinds()
-    assert namespace.created[0]["spec"]["suspend"] is False
+    assert namespace.patched == [("JobSet", "x-1", GO)]
     volume = keys_volume(namespace)
     assert volume["secretName"] == "mpi-ssh" and volume["defaultMode"] == 0o440
     assert [item["key"] for item in volume["items"]] == ["id", "id.pub", "authorized_keys"]
@@ -130,17 +89,32 @@ def test_a_user_who_may_not_create_secrets_gets_the_environments_key_pair_and_a_
 
 
 @pytest.mark.parametrize(
-    ("run_plan", "remedy"),
+    ("run_plan", "error"),
     [
-        (plan(None), r"right to create Secrets in here, or name a Secret .* \(kubernetes.ssh_secret\)"),
-        (plan("mpi-ssh", "HF_TOKEN"), r"or keep HF_TOKEN in a Secret \(kubernetes.secret_env\) instead of forwarding"),
+        (
+            plan(),
+            r"could not create the run's Secret: {}; ask for the right to create Secrets in here, "
+            r"or name a Secret .* \(kubernetes.ssh_secret\)",
+        ),
+        (
+            plan("mpi-ssh", forward=["HF_TOKEN"]),
+            r"could not create the run's Secret: {}; ask for the right to create Secrets in here, "
+            r"or keep HF_TOKEN in a Secret \(kubernetes.secret_env\) instead of forwarding",
+        ),
+        (
+            pool_plan(),
+            r"could not create the run's Secret, which holds the TLS key of its workers: {}; "
+            r"ask for the right to create Secrets in here",
+        ),
     ],
+    ids=["no key pair", "forwarded variables", "pool"],
 )
-def test_without_a_shared_key_pair_nothing_is_created_and_the_error_has_the_remedy(
-    run_plan: Object, remedy: str
+def test_a_run_that_needs_a_secret_of_its_own_is_not_created_without_one_and_the_error_has_the_remedy(
+    run_plan: Object, error: str
 ) -> None:
     namespace = Namespace("Secret")
-    with pytest.raises(NotPermitted, match=rf'not permitted \(.*User "ann" cannot create Secret\); ask for .*{remedy}'):
+    refusal = r'not permitted \(.*User "ann" cannot create Secret\)'
+    with pytest.raises(NotPermitted, match=error.format(refusal)):
         submit(namespace, run_plan)
     assert namespace.created == []
 
@@ -168,10 +142,13 @@ def created_policy(namespace: Namespace) -> Object:
         policy({"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]}, policyTypes=["Egress"]),
     ],
 )
-def test_in_a_namespace_that_denies_egress_pods_of_a_run_may_reach_each_other(denying: Object) -> None:
+@pytest.mark.parametrize("run_plan", [plan(), pool_plan()], ids=["gang", "pool"])
+def test_in_a_namespace_that_denies_egress_pods_of_a_run_may_reach_each_other(
+    run_plan: Object, denying: Object
+) -> None:
     namespace = Namespace()
     namespace.policies = [denying]
-    objects, _ = submit(namespace, plan(None))
+    objects, _ = submit(namespace, run_plan)
     assert created_policy(namespace)["policyTypes"] == ["Ingress", "Egress"]
     assert created_policy(namespace)["egress"] == [{"to": [PEERS]}]
     assert [each["spec"] for each in objects if each["kind"] == "NetworkPolicy"] == [created_policy(namespace)]
@@ -190,7 +167,7 @@ def test_in_a_namespace_that_denies_egress_pods_of_a_run_may_reach_each_other(de
 def test_a_run_does_not_restrict_egress_that_is_open(policies: list[Object] | None) -> None:
     namespace = Namespace()
     namespace.policies = policies
-    _, messages = submit(namespace, plan(None))
+    _, messages = submit(namespace, plan())
     assert created_policy(namespace)["policyTypes"] == ["Ingress"] and "egress" not in created_policy(namespace)
     note = "you may not list the NetworkPolicies of namespace here: if they deny egress, nodes of the run "
     assert messages == ([] if policies is not None else [note + "will not reach each other"])
@@ -199,7 +176,7 @@ def test_a_run_does_not_restrict_egress_that_is_open(policies: list[Object] | No
 def test_a_run_of_one_node_gets_no_egress_rule() -> None:
     namespace = Namespace()
     namespace.policies = [policy(policyTypes=["Egress"])]
-    submit(namespace, plan(None, nodes=1))
+    submit(namespace, plan(nodes=1))
     assert created_policy(namespace)["policyTypes"] == ["Ingress"]
 
 
@@ -215,26 +192,18 @@ def test_parts_of_an_earlier_jobset_that_the_cluster_is_about_to_delete_are_wait
 ) -> None:
     """Garbage collection comes after the owner has gone (Kubernetes docs: background cascading deletion)."""
     monkeypatch.setattr(submitting, "_RETRY_INTERVAL", 0.001)
-    namespace, remaining = Namespace("Secret"), ["NetworkPolicy", "ConfigMap", "NetworkPolicy"]
-    usual = namespace.create
-
-    async def create(values: Object) -> Object:
-        if values["kind"] in remaining:
-            remaining.remove(values["kind"])
-            raise refused(409, "already exists")
-        return await usual(values)
-
-    namespace.create = create  # type: ignore[method-assign]
+    namespace = Namespace("Secret")
+    namespace.conflicts = ["NetworkPolicy", "ConfigMap", "NetworkPolicy"]
     submit(namespace, plan("mpi-ssh"))
-    assert namespace.kinds()[0] == "JobSet" and not remaining
+    assert namespace.kinds()[0] == "JobSet" and not namespace.conflicts
     assert set(namespace.kinds()) == {"JobSet", "ConfigMap", "NetworkPolicy"}
 
 
 def test_an_existing_run_of_that_name_is_an_error() -> None:
     namespace = Namespace()
-    namespace.created.append({"kind": api.JOBSET, "metadata": {}})
+    namespace.created.append({"kind": api.JOBSET, "metadata": {"name": "x-1"}})
     with pytest.raises(RunInUse, match="run x-1 already exists in here"):
-        submit(namespace, plan(None))
+        submit(namespace, plan())
 
 
 def test_a_key_pair_that_runs_share_is_the_host_key_as_well(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from spotmpi.backends.kubernetes.client.view import ClusterView
 from spotmpi.core.errors import NotPermitted, SpotmpiError
-from tests.unit.backends.kubernetes.served_api import Server, listing, pod, status
-from tests.unit.backends.kubernetes.test_client import api_at
+from tests.unit.backends.kubernetes.served_api import Server, api_at, listing, pod, status
 from tests.unit.backends.kubernetes.test_kubeconfig import login_with
 
 SECRET = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "ssh"}, "data": {"id": "eA=="}}
@@ -31,8 +30,8 @@ def test_one_object_is_read_in_its_namespace_and_a_missing_one_is_none(view: Clu
 
 
 def test_nodes_have_no_namespace_and_other_objects_are_listed_in_all_of_them(view: ClusterView, server: Server) -> None:
-    nodes = {"kind": "NodeList", "apiVersion": "v1", "metadata": {}, "items": [{"metadata": {"name": "n-1"}}]}
-    server.answers["other"] = [(200, json.dumps(nodes)), (200, listing(pod("a", 5)))]
+    nodes = listing({"metadata": {"name": "n-1"}}, kind="Node")
+    server.answers["other"] = [(200, nodes), (200, listing(pod("a", 5)))]
     assert [each["metadata"]["name"] for each in view.list("Node")] == ["n-1"]
     assert [each["metadata"]["name"] for each in view.list("Pod", "*", {"run": "x"})] == ["a"]
     assert server.requests[0].startswith("other /api/v1/nodes?")
@@ -61,9 +60,8 @@ def test_several_threads_and_a_running_event_loop_may_use_one_view(view: Cluster
 def test_a_login_program_runs_once_for_all_requests(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    login_with(tmp_path, monkeypatch, f'echo login >> {tmp_path}/logins; echo \'{{"status": {{"token": "t"}}}}\'')
-    config = (tmp_path / "config").read_text()
-    (tmp_path / "config").write_text(config.replace("127.0.0.1:1", f"127.0.0.1:{server.port}"))
+    login = f'echo login >> {tmp_path}/logins; echo \'{{"status": {{"token": "t"}}}}\''
+    login_with(tmp_path, monkeypatch, login, f"http://127.0.0.1:{server.port}")
     server.answers["other"] = [(200, json.dumps(SECRET))] * 2
     view = ClusterView(None)
     assert [view.get("Secret", "ssh") for _ in range(2)] == [SECRET] * 2

@@ -17,9 +17,8 @@ from spotmpi.backends.kubernetes import pull as pulling
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.core.names import RunPaths
-from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster
+from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, Object
 
-Object = dict[str, Any]
 VOLUME = Volume("claim", "registry/image:1", ("key",))
 
 
@@ -34,13 +33,10 @@ class VolumeCluster(FakeCluster):
     has then come no further than pipes hold (64 KiB, pipe(7)), so a file of some MiB is being read.
     """
 
-    namespace = "here"
-
     def __init__(self, root: Path, pods: Sequence[Object] = (), phases: Sequence[str] = ("Pending", "Running")) -> None:
-        super().__init__(list(pods))
+        super().__init__(pods)
         self.root = root
         self.phases = list(phases)
-        self.created: list[Object] = []
         self.events: list[Object] = []
         self.commands: list[tuple[str, Sequence[str]]] = []
         self.claim: Object | None = {"metadata": {"name": "claim", "uid": "7"}}
@@ -53,6 +49,7 @@ class VolumeCluster(FakeCluster):
         return values
 
     async def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
+        self._raise(kind)
         if kind == api.CLAIM:
             return self.claim
         phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]

@@ -1,9 +1,11 @@
-"""A terminal's copy of a run whose end it has not seen: only the run's cluster can say how the run is."""
+"""A terminal's copy of a run: only the run's cluster can say how the run is, and how often it was started."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ import spotmpi
 from spotmpi.api import cleanup
 from spotmpi.backends import targets
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
+from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts
 from spotmpi.backends.kubernetes.submit import objects
 from spotmpi.core.errors import InputError
 from spotmpi.core.names import RunPaths
@@ -18,20 +21,29 @@ from spotmpi.core.progress import Say
 from spotmpi.plan import manifests
 from spotmpi.plan.cluster import ClusterPlan, cached_plan
 from spotmpi.runs import cache, reader, recorded_plan
-from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, api_error, jobset
+from spotmpi.runs.reader import RunState
+from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, api_error, jobset, log_line, pod
 
 
-def copy(runs_folder: Path, context: str | None = "this", run: str = RUN) -> RunPaths:
-    """Lay down the copy of a run that was submitted in 1970."""
-    paths = RunPaths(runs_folder / run)
-    spec = manifests.spec_of(jobset())
+def copy(runs_folder: Path, *events: dict[str, Any], context: str | None = "this", run: str = RUN) -> RunPaths:
+    """Lay down the copy of a run that was submitted in 1970, with *events* that were seen since."""
+    paths, spec = RunPaths(runs_folder / run), manifests.spec_of(jobset())
     cache.create(paths, spec.to_toml(), cached_plan(spec, run, context, "here"), 1000.0)
+    with paths.events.open("a") as file:
+        file.writelines(json.dumps({"t": 1000.0 + at, **event}) + "\n" for at, event in enumerate(events, 1))
     return paths
 
 
-def record_end(paths: RunPaths) -> None:
-    with paths.events.open("a") as file:
-        file.write('{"t": 1001, "event": "stopped"}\n')
+STOPPED = {"event": "stopped"}
+
+
+def started(attempt: int, failures: int, interruptions: int) -> dict[str, Any]:
+    """The event of an attempt's start."""
+    return {"event": "started", "attempt": attempt, "failures": failures, "interruptions": interruptions}
+
+
+def counts(state: RunState) -> tuple[int, int, int]:
+    return state.attempt, state.failures, state.interruptions
 
 
 def clean(folder: Path, messages: list[str] | None = None) -> list[str]:
@@ -98,30 +110,22 @@ def test_a_run_without_a_jobset_in_its_cluster_is_lost_and_can_be_resumed(runs: 
 def test_a_copy_records_the_context_even_if_it_was_the_current_one(runs: Path, cluster: FakeCluster) -> None:
     """The record has the context's name, so that a later command contacts the same cluster."""
     KubernetesBackend(runs).list()
-    assert runs_of(runs) == [("this", "here")]
+    assert [recorded_plan.cluster_of(paths) for paths in reader.every(runs)] == [("this", "here")]
 
 
-def runs_of(folder: Path) -> list[recorded_plan.ClusterNamespace | None]:
-    return [recorded_plan.cluster_of(paths) for paths in reader.every(folder)]
-
-
-@pytest.mark.parametrize("verb", ["events", "stop"])
-def test_the_local_backend_refuses_a_run_of_a_cluster(runs: Path, verb: str) -> None:
+@pytest.mark.parametrize(
+    "call", [lambda on: spotmpi.logs(RUN, True, on), lambda on: spotmpi.stop(RUN, on=on)], ids=["logs", "stop"]
+)
+def test_the_local_backend_refuses_a_run_of_a_cluster(runs: Path, call: Callable[[targets.Target], object]) -> None:
     """One line says so: `stop` does not wait, and `logs` does not speak of a supervisor."""
     copy(runs)
-    local = targets.Target(targets.LOCAL, runs)
-    calls: dict[str, Callable[[], object]] = {
-        "events": lambda: spotmpi.logs(RUN, True, local),
-        "stop": lambda: spotmpi.stop(RUN, on=local),
-    }
     with pytest.raises(InputError, match=f"run {RUN} is in namespace here of context this: omit --on"):
-        calls[verb]()
+        call(targets.Target(targets.LOCAL, runs))
 
 
 def test_a_record_in_use_is_not_deleted(runs: Path) -> None:
     """The folder stays, with a line, so that `--resume` still finds it while it submits."""
-    paths, messages = copy(runs), list[str]()
-    record_end(paths)
+    paths, messages = copy(runs, STOPPED), list[str]()
     with reader.lock(paths):
         assert clean(runs, messages) == []
     assert messages == [f"{RUN} is kept: another process is writing the record of run {RUN}; try again later"]
@@ -132,8 +136,7 @@ def test_a_record_is_not_deleted_while_its_run_is_being_continued(
     runs: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder stays, whichever command is first; the run goes on and needs its record."""
-    paths = copy(runs)
-    record_end(paths)
+    paths = copy(runs, STOPPED)
     deleted: list[list[str]] = []
 
     async def create(api: FakeCluster, plan: ClusterPlan, say: Say) -> objects.CreatedRun:
@@ -158,9 +161,51 @@ def test_a_record_is_not_deleted_while_its_run_is_being_continued(
 
 
 def test_a_record_resumed_before_its_deletion_is_not_deleted(runs: Path) -> None:
-    paths, messages = copy(runs), list[str]()
-    record_end(paths)
+    copy(runs, STOPPED)
+    messages: list[str] = []
     old = cleanup.old_runs(runs, 1e12, messages.append)
     copy(runs)
     assert cleanup.delete_records(old, messages.append) == []
     assert messages == [f"{RUN} is kept: it has been resumed"]
+
+
+@pytest.mark.parametrize("recorded", [0, 1, 3])
+def test_all_attempts_are_counted_while_the_gang_restarts(runs: Path, cluster: FakeCluster, recorded: int) -> None:
+    """The counters come from JobSet; the copied events of a restarting gang are incomplete."""
+    cluster.pods, cluster.jobsets = [], [jobset(status={"restarts": 15, "restartsCountTowardsMax": 2})]
+    copy(runs, *(started(attempt + 1, 0, attempt) for attempt in range(recorded)))
+    state = KubernetesBackend(runs).state(RUN)
+    assert (state.state, *counts(state)) == ("waiting", 15, 2, 13)
+
+
+def test_the_attempt_of_a_running_pod_is_not_waiting(runs: Path, cluster: FakeCluster) -> None:
+    cluster.pods, cluster.jobsets = [pod(0, "Running"), pod(1, "Running")], [jobset(status={"restarts": 15})]
+    cluster.add_log(cluster.pods[0], log_line(1, "started", t=4e9, attempt=1, failures=0, interruptions=0))
+    copy(runs)
+    assert counts(KubernetesBackend(runs).state(RUN)) == (16, 0, 15)
+
+
+def test_the_agents_counts_have_priority_where_they_cover_every_restart() -> None:
+    """JobSet counts a deleted pod as a failure, the agents as an interruption: each restart is counted once."""
+    status = {"restarts": 3, "restartsCountTowardsMax": 3}
+    state = RunState(RUN, "", "", "running", attempt=4, failures=0, interruptions=3)
+    assert add_restart_counts(state, jobset(status=status), 0, waiting=False) == state
+
+
+def test_a_running_attempt_counts_and_so_do_those_of_earlier_submissions() -> None:
+    status = {"restarts": 2}
+    state = add_restart_counts(RunState(RUN, "", "", "running", attempt=5), jobset(status=status), 5, waiting=False)
+    assert counts(state) == (8, 0, 2)
+    assert counts(add_restart_counts(RunState(RUN, "", "", "submitted"), jobset(), 0, waiting=False)) == (0, 0, 0)
+
+
+def test_counts_do_not_decrease_where_an_agent_has_lost_its_record(runs: Path) -> None:
+    """Without a run volume each attempt is an agent's first: it counts from the beginning."""
+    assert counts(reader.state(copy(runs, started(3, 1, 1), started(1, 0, 0)))) == (3, 1, 1)
+
+
+def test_a_resumed_run_counts_failures_from_zero(runs: Path) -> None:
+    paths = copy(runs, started(4, 2, 1), {"event": "failed", "failures": 3, "interruptions": 1})
+    copy(runs, started(5, 0, 0))
+    assert counts(reader.state(paths)) == (5, 0, 0)
+    assert reader.earlier_attempts(paths) == 4

@@ -42,6 +42,13 @@ class Bench:
         path.write_text(tomli_w.dumps({**values, "kubernetes": kubernetes}))
         return path
 
+    def small_pods(self) -> list[str]:
+        """The templates by which many pods fit on the cluster's nodes: each requests a tenth of a CPU."""
+        path = self.folder / "small.json"
+        small = {"name": "node", "resources": {"requests": {"cpu": "100m"}}}
+        path.write_text(json.dumps({"spec": {"containers": [small]}}))
+        return [str(path)]
+
     def spotmpi(self, *arguments: str) -> list[str]:
         """The command line of spotmpi for this cluster."""
         return [SPOTMPI, *arguments, "--on", str(self.target.on), "--runs", str(self.target.runs_folder)]

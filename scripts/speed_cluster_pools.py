@@ -190,8 +190,5 @@ def scheduler_host() -> str:
 
 def _pool_spec(bench: Bench, **values: Any) -> Path:
     """The spec of a pool whose pods request little."""
-    template = bench.folder / "small.json"
-    small = {"name": "node", "resources": {"requests": {"cpu": "100m"}}}
-    template.write_text(json.dumps({"spec": {"containers": [small]}}))
-    kubernetes = {"templates": [str(template)]}
+    kubernetes = {"templates": bench.small_pods()}
     return bench.spec(launcher="pool", pool={"workers": WORKERS}, kubernetes=kubernetes, **values)

@@ -1,12 +1,13 @@
 """Measures runs on a cluster beside the same without spotmpi, on a real Kubernetes of its own on this machine.
 
-    scripts/speed-kubernetes [--runs 5] [--only start,command,pool,call,following,recovery,scale] [--json]
+    scripts/speed-kubernetes [--runs 5] [--only start,command,pool,call,stream,following,recovery,scale] [--json]
 
 start      submit to first program line of an mpirun job on two pods, beside `kubectl apply` of a JobSet whose two pods
            only print, and beside an MPIJob of the MPI Operator that does the same work; the sides take turns
 command    `spotmpi run -- echo` to its line, beside `kubectl run --attach` of the same image; the sides take turns
 pool       a pool of four to its first result, beside `kubectl apply` of as many pods that print
 call       a small call through the tunnel and inside of the cluster, beside plain Dask with TLS on the same pods
+stream     rows a second of a prediction by a stream with 16 workers, beside Dask by hand with TLS on the same pods
 following  100,000 lines of 20 pods by `spotmpi logs`, beside `kubectl logs`, with the memory of each
 scale      a run of 1,000 nodes that only seem to run (kwok): submitting, showing, following and stopping it, with
            the memory and the requests to the API of each
@@ -37,6 +38,7 @@ from scripts.speed import Figure, _interleaved, _spread, table  # noqa: E402
 from scripts.speed_bench import IMAGE, SPOTMPI, Bench  # noqa: E402
 from scripts.speed_clients import Counting, Measured, Measuring, first_line  # noqa: E402
 from scripts.speed_cluster_pools import measure_call, measure_command, measure_pool  # noqa: E402
+from scripts.speed_cluster_streams import measure_streams  # noqa: E402
 from scripts.speed_manifests import LINE, mpi_job, printing_jobset  # noqa: E402
 from spotmpi.api.drill import Recovery  # noqa: E402
 from tests.testbed.cluster import running_cluster  # noqa: E402
@@ -131,12 +133,9 @@ def measure_following(bench: Bench, count: int) -> list[Figure]:
 
 def _printed(bench: Bench) -> str:
     """A run whose pods have printed all their lines and stay."""
-    template = bench.folder / "small.yaml"
-    small = {"name": "node", "resources": {"requests": {"cpu": "100m"}}}
-    template.write_text(json.dumps({"spec": {"containers": [small]}}))
     program = f"for i in range({LINES // PODS}): print(f'{{i:06d}} {'x' * 60}')\n"
     program += "import time; print('all', flush=True); time.sleep(3600)"
-    more: dict[str, Any] = {"limits": {"no_progress": "1h"}, "kubernetes": {"templates": [str(template)]}}
+    more: dict[str, Any] = {"limits": {"no_progress": "1h"}, "kubernetes": {"templates": bench.small_pods()}}
     spec = bench.spec(command=["python3", "-u", "-c", program], launcher="none", nodes=PODS, **more)
     run = spotmpi.run(spec, on=bench.target, detach=True).id
     last = bench.kubectl("logs", "-l", f"spotmpi.dev/run={run}", "--tail=1", f"--max-log-requests={PODS}")
@@ -211,6 +210,7 @@ MEASUREMENTS: dict[str, Callable[[Bench, int], list[Figure]]] = {
     "command": measure_command,
     "pool": measure_pool,
     "call": measure_call,
+    "stream": measure_streams,
     "following": measure_following,
     "recovery": measure_recovery,
     "scale": measure_scale,

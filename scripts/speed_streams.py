@@ -13,11 +13,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import hashlib
 import itertools
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -29,20 +27,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet
-
 from scripts.speed import PROJECT, Figure, _interleaved, _spread, table
 from scripts.speed_pools import plain_dask
-from scripts.streams import by_hand, work, zeromq
+from scripts.streams import work, zeromq
+from scripts.streams.sides import Side, dask_side, rate, require_equal_results, stream_side
 from spotmpi.agent import protocol
 from spotmpi.core.certificates import pool_certificates, write_certificates
 from spotmpi.programs.pool import local
 from spotmpi.programs.pool.settings import security
 from spotmpi.streams.engine import Engine
-from spotmpi.streams.order import Order, Part, Settings
-from spotmpi.streams.rank import predict
-from spotmpi.streams.sources import parts_of
-from spotmpi.streams.stream import Stream
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -53,8 +46,6 @@ OWN, BY_HAND = ("flow.py", "run.py", "run.toml"), ("by_hand.py", "pods.yaml")
 RANKS = 64  # of which each has a client of its own in the measurement of the scheduler
 PROCESSES, INTERVALS, SECONDS = 4, 5, 3.0  # of those clients, and when their calls are counted
 SETTLE = 5.0  # seconds before
-
-Side = Callable[[str, Path], None]  # predicts into a folder, with the preparation of that name
 
 
 def main() -> None:
@@ -77,7 +68,7 @@ def main() -> None:
             with contextlib.ExitStack() as stack:
                 sides = {
                     "spotmpi": stack.enter_context(own_side(folder, options.workers)),
-                    "Dask by hand": stack.enter_context(dask_side(folder, options.workers)),
+                    "Dask by hand": stack.enter_context(plain_dask_side(folder, options.workers)),
                     "ZeroMQ": stack.enter_context(zeromq_side(folder, options.workers)),
                 }
                 for preparation in ("light", "heavy"):
@@ -105,10 +96,9 @@ def _lines(name: str) -> int:
 def measure_rate(sides: dict[str, Side], preparation: str, folder: Path, count: int) -> list[Figure]:
     """Rows a second of all sides, and the ratios."""
     print(f"measuring {preparation} preparation", file=sys.stderr, flush=True)
-    rates = {name: functools.partial(_rate, side, preparation, folder) for name, side in sides.items()}
-    if preparation == "light":  # the other has noise, by seeds that each side draws itself
-        checksums = {_checksum(side, folder) for side in sides.values()}
-        assert len(checksums) == 1, checksums
+    if preparation == "light":
+        require_equal_results(sides.values(), folder)
+    rates = {name: functools.partial(rate, side, preparation, folder) for name, side in sides.items()}
     samples = _interleaved(dict[str, Callable[[], float]](rates), count)
     medians = {name: statistics.median(values) for name, values in samples.items()}
     details = {f"{name}, rows/s": _spread(values) for name, values in samples.items()}
@@ -118,27 +108,6 @@ def measure_rate(sides: dict[str, Side], preparation: str, folder: Path, count: 
         Figure(f"{preparation} preparation / Dask by hand", dask, "", f"at least {least}", dask >= least, details),
         Figure(f"{preparation} preparation / raw ZeroMQ", raw, "", "at least 0.6", raw >= 0.6),
     ]
-
-
-def _checksum(side: Side, folder: Path) -> str:
-    """The digest of all results of a side."""
-    _rate(side, "light", folder)
-    whole = hashlib.sha256()
-    for path in sorted((folder / "results").glob("*.parquet")):
-        whole.update(pyarrow.parquet.read_table(path)["score"].to_numpy().tobytes())
-    return whole.hexdigest()
-
-
-def _rate(side: Side, preparation: str, folder: Path) -> float:
-    """Rows a second of one prediction of the whole data set."""
-    results = folder / "results"
-    shutil.rmtree(results, ignore_errors=True)
-    begin = time.perf_counter()
-    side(preparation, results)
-    seconds = time.perf_counter() - begin
-    count = len(list(results.glob("*.parquet")))
-    assert count == len(by_hand.batches_of(str(folder / "set"))), count
-    return count * work.BATCH / seconds
 
 
 @contextlib.contextmanager
@@ -168,32 +137,18 @@ def own_side(folder: Path, workers: int) -> Iterator[Side]:
     """A stream, as a rank has it in a run."""
     with stream_workers(folder, workers) as (url, tls):
         engine = Engine(url, tls)
-        source = str(folder / "set")
         while len(engine.workers()) < workers:
             time.sleep(0.1)
-
-        def run(preparation: str, results: Path) -> None:
-            name = f"scripts.streams.work:{preparation}"
-            settings = Settings(source, work.BATCH, prepare=name, write="parquet", remainder="keep", workers=workers)
-            parts = [Part(*part) for part in engine.submit("source", parts_of, settings).result()]
-            stream = Stream(Order(parts, settings), engine.submit, 0, 0, 1)
-            with contextlib.redirect_stderr(None):
-                predict("scripts.streams.flow:predict", stream, results)
-
-        yield run
+        yield stream_side(engine, folder / "set", workers)
         engine.close()
 
 
 @contextlib.contextmanager
-def dask_side(folder: Path, workers: int) -> Iterator[Side]:
+def plain_dask_side(folder: Path, workers: int) -> Iterator[Side]:
     """Dask by hand, with TLS and as many workers of one thread."""
     with plain_dask(folder, workers) as client:
         client.wait_for_workers(workers, timeout=120)
-
-        def run(preparation: str, results: Path) -> None:
-            by_hand.predict(client, getattr(work, preparation), str(folder / "set"), results)
-
-        yield run
+        yield dask_side(client, folder / "set")
 
 
 @contextlib.contextmanager

@@ -29,6 +29,11 @@ def describe(node: int, code: int, lines: Iterable[Line]) -> str:
     return protocol.truncate(_diagnose(node, code, [line for line in lines if line.stream == "e"]))
 
 
+def process_end(code: int) -> str:
+    """How a process with this exit *code* ended (negative: killed by that signal), as a predicate."""
+    return "was killed by %s" % _name(-code) if code < 0 else "ended with exit code %d" % code
+
+
 def _diagnose(node: int, code: int, lines: list[Line]) -> str:
     scheduler = [line.text for line in lines if line.rank is None and line.text.startswith(SCHEDULER_END)]
     if scheduler:
@@ -56,7 +61,7 @@ def _diagnose(node: int, code: int, lines: list[Line]) -> str:
     if no_finalize:
         return "rank %s ended without MPI_Finalize" % no_finalize.group(1)
     if code < 0:
-        return "the launcher on node %d was killed by %s" % (node, _name(-code))
+        return "the launcher on node %d %s" % (node, process_end(code))
     if code > 128 and _known_signal(code - 128):
         return "the launcher on node %d ended with exit code %d (%s)" % (node, code, _name(code - 128))
     return "the launcher on node %d ended with exit code %d%s" % (node, code, _exception(lines, None) or _last(lines))

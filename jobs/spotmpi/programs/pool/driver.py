@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from spotmpi.agent import protocol, starter
-from spotmpi.agent.exit_diagnosis import SCHEDULER_END
+from spotmpi.agent.exit_diagnosis import SCHEDULER_END, process_end
 
 _WAIT_FOR = "--wait-for="
 _POLL = 0.05  # seconds between looks at the children
@@ -67,7 +67,7 @@ def _first_end(children: list[subprocess.Popen[bytes]], wait_for: Path | None) -
                 continue
             if code is not None:
                 if child is children[0] and code != protocol.NOT_RETRYABLE:
-                    print(f"{SCHEDULER_END}ended with exit code {code}", file=sys.stderr, flush=True)
+                    print(f"{SCHEDULER_END}{process_end(code)}", file=sys.stderr, flush=True)
                     return max(code, 1)
                 return code if code >= 0 else 128 - code
         time.sleep(_POLL)

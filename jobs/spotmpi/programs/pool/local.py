@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spotmpi.agent import hardware, launchers, protocol, starter
-from spotmpi.agent.exit_diagnosis import SCHEDULER_END
+from spotmpi.agent.exit_diagnosis import SCHEDULER_END, process_end
 from spotmpi.agent.files import write_atomically
 
 ADDRESS = "address.json"  # in the control folder: where the scheduler listens
@@ -78,7 +78,7 @@ class LocalPool:
             ended = scheduler.poll()
             if ended is not None:
                 if ended not in (0, protocol.NOT_RETRYABLE):
-                    print(f"{SCHEDULER_END}{_end(ended)}", file=sys.stderr, flush=True)
+                    print(f"{SCHEDULER_END}{process_end(ended)}", file=sys.stderr, flush=True)
                 return ended if ended > 0 else 1
             if driver is not None and driver.poll() is not None:
                 return driver.returncode if driver.returncode >= 0 else 128 - driver.returncode
@@ -113,7 +113,7 @@ class LocalPool:
         return None
 
     def _worker_ended(self, worker: int, code: int, now: float) -> str | None:
-        reason = f"worker {worker} {_end(code)}{self._memory_reason(code)}"
+        reason = f"worker {worker} {process_end(code)}{self._memory_reason(code)}"
         if code == protocol.NOT_RETRYABLE:
             return f"{reason}, and starting it again cannot help: see its output above"
         early = self._early_ends.get(worker, 0) + 1 if now - self._started[worker] < _STEADY else 0
@@ -177,11 +177,6 @@ def process_ids(control: Path) -> Iterator[tuple[int, int]]:
     for path in sorted(control.glob("node-*.pid")):
         with contextlib.suppress(OSError, ValueError):
             yield int(path.stem.removeprefix("node-")), int(path.read_text())
-
-
-def _end(code: int) -> str:
-    """How a process ended, as a predicate."""
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def main(arguments: list[str]) -> int:

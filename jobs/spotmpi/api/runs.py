@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spotmpi.agent import record
+from spotmpi.api.stream_price import with_price
 from spotmpi.backends import targets
 from spotmpi.backends.base import Backend, Plan
 from spotmpi.backends.follow import follow, submit
@@ -121,7 +122,7 @@ def list_runs(on: TargetLike = None, mine: bool = False) -> list[RunState]:
 
 def status(run: str, on: TargetLike = None) -> RunState:
     """The current state of a run; its id may be shortened."""
-    return targets.backend_of(run, on).state(run)
+    return with_price(targets.backend_of(run, on).state(run))
 
 
 def logs(run: str, follow: bool = False, on: TargetLike = None) -> Iterator[Event]:
@@ -319,4 +320,4 @@ def _submit(
         say(note)
     submit(backend, spec, plan, say)
     run: str = plan["run"]
-    return backend.state(run) if detach else follow(backend, run, watch, say)
+    return backend.state(run) if detach else with_price(follow(backend, run, watch, say))

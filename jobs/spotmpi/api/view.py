@@ -228,9 +228,8 @@ def stream_texts(state: RunState) -> list[str]:
     """The figures of a run's stream in a line, and what would help in another; empty without a stream."""
     if state.stream is None:
         return []
-    values = dict(state.stream)
-    advice = values.pop("advice")
-    return [stream_text(Figures(**values)), *([advice] if advice else [])]
+    advice = state.stream["advice"]
+    return [stream_text(Figures.from_json(state.stream)), *([advice] if advice else [])]
 
 
 def event_text(event: Event, pace: Pace) -> str:

@@ -119,11 +119,19 @@ def highest_node_price(
     environment: Environment, groups: Sequence[NodeGroup], aws: Aws | None = None, now: datetime | None = None
 ) -> Price:
     """The price of a node of the most expensive of *groups*, with source and time; SpotmpiError where unknown."""
-    aws, now = aws or open_account(environment.region), now or datetime.now(UTC)
-    prices = {group.name: group_price(environment, group, aws, now) for group in groups}
+    now = now or datetime.now(UTC)
+    prices = group_prices(environment, groups, aws, now)
     group = max(groups, key=lambda group: prices[group.name])
     kind = "spot price" if group.market == "spot" else "list price on demand"
     return Price(prices[group.name], f"{kind} of {group.type} in {environment.zone}, {now:%Y-%m-%d %H:%M} UTC")
+
+
+def group_prices(
+    environment: Environment, groups: Sequence[NodeGroup], aws: Aws | None = None, now: datetime | None = None
+) -> dict[str, float]:
+    """US dollars per hour of a node of each of *groups* now, by name; SpotmpiError where one is unknown."""
+    aws, now = aws or open_account(environment.region), now or datetime.now(UTC)
+    return {group.name: group_price(environment, group, aws, now) for group in groups}
 
 
 def group_price(environment: Environment, group: NodeGroup, aws: Aws, now: datetime) -> float:

@@ -34,7 +34,7 @@ def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Sect
     candidates: Sequence[Section | None] = (
         cost_section(report.rows, lines, study.budget),
         time_breakdown.section(report.rows, report.without_allreduce),
-        stream_section.section(report.rows, partial(_node_price, study.budget)),
+        stream_section.section(report.rows, partial(_worker_price, study.budget)),
         comparison.effect_section(report.rows, study.variants),
         scaling.model_section(series),
         compared,
@@ -48,10 +48,10 @@ def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Sect
 _HOUR = 3600.0
 
 
-def _node_price(budget: Budget, row: Row) -> float | None:
-    """Dollars per hour of a node of *row*."""
+def _worker_price(budget: Budget, row: Row) -> float | None:
+    """Dollars per hour of one more worker of the stream of *row*, which counts as a node where nobody tells."""
     price = budget.price_of(row.line.variant, row.nodes)
-    return price.node_hour if price else None
+    return (price.worker_hour or price.node_hour) if price else None
 
 
 def _cost_per_thousand(row: Row, budget: Budget) -> float | None:

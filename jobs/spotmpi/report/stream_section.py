@@ -16,7 +16,7 @@ _TONES = {5: "works", 4: "waits"}
 _HEADER = ("Variant", "Nodes", "Workers", "Batches/s", "MB/s of a rank", "Ranks wait", "Workers wait", "Skipped")
 _MEDIANS = ("batches_per_second", "mb_per_second", "ranks_wait", "workers_wait")
 
-Price = Callable[[Row], float | None]  # dollars per hour of a node
+Price = Callable[[Row], float | None]  # dollars per hour of a worker
 
 
 def section(rows: Sequence[Row], price: Price = lambda row: None) -> Section | None:

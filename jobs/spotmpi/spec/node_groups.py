@@ -45,6 +45,14 @@ def fills_nodes(spec: JobSpec) -> bool:
     return spec.kubernetes.spread != "any"
 
 
+def pods_per_node(spec: JobSpec, group: NodeGroup) -> int:
+    """How many pods of a spec that does not fill nodes share a node of a group that it fits."""
+    counts = [group.vcpus // (spec.resources.cpu * spec.slots)]
+    if memory := _memory_mib(spec):
+        counts.append(int((group.allocatable_mib or group.memory_mib) // memory))
+    return max(1, min(counts))
+
+
 def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]:
     """The groups that the spec names, or else the first that it fits; the problems if there is none.
 

@@ -36,6 +36,11 @@ class Figures:
     workers_wait: float
     source: str | None = None
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Figures:
+        """The figures in what `to_json` returned."""
+        return cls(**{key: value for key, value in values.items() if key != "advice"})
+
     def to_json(self, price: float | None = None) -> dict[str, Any]:
         """Plain JSON values, with the advice; *price* is dollars per hour of a worker's node."""
         return {**asdict(self), "advice": advice(self, price)}

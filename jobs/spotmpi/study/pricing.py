@@ -59,7 +59,7 @@ def _with_workers(study: Study, prices: Mapping[Cell, Price | None], on: TargetL
                 with contextlib.suppress(SpotmpiError):
                     each = environment_price(environment, [workers]).node_hour
             share = f"{price.source}; with a node's share of {workers.nodes} stream workers"
-            price = Price(price.node_hour + each * workers.nodes / nodes, share)
+            price = Price(price.node_hour + each * workers.nodes / nodes, share, each)
         if price is not None:
             shared[name, nodes] = price
     return shared

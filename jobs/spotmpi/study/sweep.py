@@ -137,7 +137,7 @@ def load_sweep(folder: Path) -> Sweep:
 
 def _with_recorded_prices(study: Study, prices: list[Any]) -> Study:
     """*study* with the node prices at the time of the sweep."""
-    known = {(variant, nodes): Price(price["node_hour"], price["source"]) for variant, nodes, price in prices}
+    known = {(variant, nodes): Price(**price) for variant, nodes, price in prices}
     return dataclasses.replace(study, budget=dataclasses.replace(study.budget, prices=known))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from spotmpi.cli.report import print_report
+from spotmpi.core.price import Price
 from spotmpi.report import files, trial_results
 from spotmpi.report.chart import Chart, Curve, Drawing, Strips
 from spotmpi.report.files import markdown, page
@@ -83,6 +84,11 @@ def test_a_stream_has_a_section_with_both_waits_and_advice(runs: Path) -> None:
         ("base", "2", "2", "10.00", "1.000", "50.0 %", "0.0 %", "3"),
     )
     assert streams.bullets[0] == "1 node: ranks wait 50 % for batches: 4 nodes would do, $7.20/h more"
+    sweep = find_sweep("study-1", runs)
+    prices = {cell: Price(3.7, "with the share of two workers", 0.05) for cell in sweep.study.cells}
+    sweep.study = replace(sweep.study, budget=replace(sweep.study.budget, prices=prices))
+    sweep.save()
+    assert section(gather([], runs, NOW), "Streams").bullets[0].endswith("4 nodes would do, $0.10/h more")
     (strips,) = streams.charts
     assert isinstance(strips, Strips)
     assert [(strip.name, strip.parts) for strip in strips.strips] == [

@@ -66,7 +66,7 @@ def test_a_node_costs_its_share_of_a_streams_workers_too(tmp_path: Path) -> None
     budget = pricing.with_prices(study_file.from_values(values), Target("local", tmp_path), quiet).budget
     costs = {cell: price.node_hour * cell[1] for cell, price in budget.prices.items()}
     assert sorted(costs.values()) == pytest.approx([1.5 + 0.3, 1.5 + 0.6, 2 * 1.5 + 0.3, 2 * 1.5 + 0.6])
-    assert all("share of" in price.source for price in budget.prices.values())
+    assert all("share of" in price.source and price.worker_hour == 0.1 for price in budget.prices.values())
 
 
 def test_a_node_costs_what_its_own_group_does_now(lab_target: Target) -> None:

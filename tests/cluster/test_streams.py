@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from spotmpi.agent import record
+from spotmpi.agent import protocol, record
 from spotmpi.api.drill import drill
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
@@ -20,6 +22,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.spec.job import from_values
 from tests.cluster.pools import small_pods
 from tests.cluster.runs import FollowedRun, Runs, digits, parameters
+from tests.testbed.kueue import Kueue
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(400)]
 
@@ -188,6 +191,48 @@ def test_a_reclaimed_node_restarts_the_gang_alone_and_its_workers_join_again(
     assert len(run.summary()["attempts"]) == 2
     joined = [event.values["worker"] for event in run.events if event.kind == record.JOINED]
     assert sorted(joined) == [0, 0, 1, 1], "of each attempt"
+
+
+@at_night
+def test_a_killed_scheduler_costs_an_attempt_that_the_next_one_continues(streams: Streams, undisturbed: str) -> None:
+    run = streams.paused(streams.values(limits={"failures": 1}))
+    before = streams.workers(run)
+    os.kill(run.process(0, "the scheduler", lambda command: "-m spotmpi.programs.pool.scheduler" in command), SIGKILL)
+    restarted = run.until_kind(record.RESTARTED, limit=LIMIT)
+    assert restarted.reason == "node 0: the scheduler was killed by SIGKILL"
+    streams.until_paused(run, attempt=2)
+    assert streams.workers(run) == before, "no worker's pod was replaced"
+    assert streams.finish(run) == undisturbed
+    assert [attempt["cause"] for attempt in run.summary()["attempts"]] == ["failure", "succeeded"]
+    counts = [event.values["batches"] for event in run.events if event.values.get("kind") == protocol.STREAM]
+    assert counts[-1] == (60 - 20) / RANKS, "it went on from the checkpoint"
+
+
+@pytest.mark.tools("kueue")
+@pytest.mark.nightly("a controller to build; half a minute")
+def test_gang_and_workers_are_admitted_on_their_own_and_ranks_wait_for_the_workers_quota(
+    streams: Streams, undisturbed: str
+) -> None:
+    controller = Kueue(streams.runs.testbed.plane)
+    values = streams.values(command=["python3", EXAMPLE.name])
+    values["kubernetes"] = {**streams.kubernetes, "queue": "streams"}
+
+    def waits(*parts: str) -> Callable[[Event], bool]:
+        return lambda event: all(part in (event.reason or "") for part in parts)
+
+    with controller.running():
+        controller.queue(streams.runs.namespace, "streams", {"cpu": "100m"})  # the gang and the workers take 200m each
+        run = streams.start(values)
+        run.until("that the gang waits for quota", waits("insufficient quota", "200m > 100m"))
+        assert streams.runs.backend.state(run.id).state == "waiting"
+        controller.queue(streams.runs.namespace, "streams", {"cpu": "300m"})
+        run.until_kind(record.STARTED, limit=LIMIT)
+        run.until("that the workers wait for quota", waits("2 workers: ", "insufficient unused quota"))
+        state = streams.runs.backend.state(run.id)
+        assert state.state == "running" and "2 workers: Pending: " in str(state.reason)
+        controller.queue(streams.runs.namespace, "streams", {"cpu": "400m"})
+        assert run.end(LIMIT).kind == record.SUCCEEDED, run.recent_events()
+    assert checksum(run.events) == undisturbed
 
 
 @at_night

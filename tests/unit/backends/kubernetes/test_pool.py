@@ -18,7 +18,7 @@ from spotmpi.backends.kubernetes.follow import jobset as jobsets
 from spotmpi.backends.kubernetes.follow import outcome, run_folder
 from spotmpi.backends.kubernetes.follow import run as following
 from spotmpi.backends.kubernetes.follow.run import RUNNING
-from spotmpi.backends.kubernetes.follow.waiting import Observations, workers_waiting_reason
+from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason, workers_waiting_reason
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError, UnknownRun
 from spotmpi.plan import manifests, pool
@@ -131,11 +131,12 @@ def test_a_pool_that_is_up_waits_for_nothing() -> None:
     assert look(FakeCluster([NODE_0, worker(0), worker(1), worker(2)]), jobset()) == []
 
 
-def test_workers_that_a_queue_holds_back_have_its_reason() -> None:
-    seen = Observations(pods={"node-0": NODE_0})
+def test_what_a_queue_holds_back_has_its_reason() -> None:
+    seen = Observations()
     message = "couldn't assign flavors: insufficient unused quota for cpu"
-    for name in (f"{RUN}-workers-0-abcde", f"jobset-{RUN}-de992", f"job-{RUN}-workers-1f2e3"):
+    for name in (f"{RUN}-workers-0-abcde", f"job-{RUN}-workers-1f2e3", f"jobset-{RUN}-de992"):
         seen.add_event({"reason": "Pending", "involvedObject": {"name": name}, "message": message + " in " + name[:6]})
+    assert waiting_reason(seen, RUN, 1, 3) == f"Pending: {message} in jobset"
     assert workers_waiting_reason(seen, RUN, 3) == f"3 workers: Pending: {message} in job-di"
     seen.pods["worker"] = worker(0)
     assert workers_waiting_reason(seen, RUN, 3) is None

@@ -97,7 +97,9 @@ def waiting_reason(seen: Observations, run: str, nodes: int, workers: int = 0) -
     """
     gang = {name: pod for name, pod in seen.pods.items() if not is_worker(pod)}
     if not gang:
-        about_run = next((message for name, message in seen.messages.items() if run in name), None)
+        of_workers = workers_name(run)  # which a queue admits on their own
+        about_gang = (text for name, text in seen.messages.items() if run in name and of_workers not in name)
+        about_run = next(about_gang, None)
         return about_run or f"no pods yet{_permission_note(seen)}"
     reason = _most_frequent_reason(gang.values(), seen, "node 0" if workers and nodes == 1 else f"{nodes} nodes")
     return reason or _unreachable_nodes(gang, seen, nodes)

@@ -20,6 +20,7 @@ POLL_INTERVAL = 0.1  # seconds between checks of limits and requests
 REAP_INTERVAL = 0.005  # seconds between checks of launchers that have closed their pipes
 TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 PIPE_GRACE = 1.0  # seconds that output may still arrive after the last launcher ended
+NO_PROGRESS = "no progress for limits.no_progress"  # how the reason for that end begins
 
 
 class Clock:
@@ -174,7 +175,8 @@ class Attempt:
             return StopRequest(Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE), False)
         patience = allowed["no_progress"]
         if self.progress.alive and patience and now > self.progress.last_progress + patience:
-            reason = "no progress for limits.no_progress (%gs), last iteration %s" % (
+            reason = "%s (%gs), last iteration %s" % (
+                NO_PROGRESS,
                 patience,
                 "none" if self.progress.iteration is None else self.progress.iteration,
             )

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from . import hardware, pod_context, protocol, record, ssh
-from .attempt import Attempt
+from .attempt import NO_PROGRESS, Attempt
 from .attempt_history import AttemptHistory
 from .fencing import Fenced
 from .node import Daemon, Notice, attempt_plan, check_hardware, unpack_code, write_environment
@@ -258,6 +258,7 @@ def _run_launchers(
         outcome = _wait_for_launchers(coordinator, stop_source, pod.launcher_count - 1)
     if outcome.cause == FAILURE:
         outcome = _find_interruption(coordinator, stop_source) or _add_oom_nodes(coordinator, outcome)
+        outcome = _add_missing_workers(pod, coordinator, outcome)
     # mpirun may have noticed first that a host is gone, and it names no node.
     if outcome.cause == INTERRUPTION and not outcome.lost_nodes:
         coordinator.serve(0.05)
@@ -304,6 +305,14 @@ def _add_oom_nodes(coordinator: Coordinator, outcome: Outcome) -> Outcome:
         return outcome
     nodes = ", ".join("node %d" % node for node in oom_killed)
     return outcome._replace(reason="%s; out of memory on %s: raise resources.memory" % (outcome.reason, nodes))
+
+
+def _add_missing_workers(pod: PodContext, coordinator: Coordinator, outcome: Outcome) -> Outcome:
+    """*outcome*, with a stream's lack of workers where nothing went on: they may lack nodes, or quota of a queue."""
+    has_workers = len(coordinator.workers) > len(coordinator.of_gang(coordinator.workers))
+    if pod.plan["pool"] is None or has_workers or not str(outcome.reason).startswith(NO_PROGRESS):
+        return outcome
+    return outcome._replace(reason="%s; no worker of the stream is connected" % outcome.reason)
 
 
 def _record_outcome(history: AttemptHistory, outcome: Outcome) -> Outcome:

@@ -311,3 +311,11 @@ def test_a_worker_that_can_never_work_ends_the_run_of_a_stream(pool: Callable[..
 
 def _exists(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.nightly("a second of waiting for nothing; by day the same agents end for other reasons")
+def test_a_gang_that_waits_for_workers_in_vain_ends_with_that_reason(pool: Callable[..., Pool]) -> None:
+    run = pool(*GANG, **{**STREAM, "limits": {"failures": 0, "no_progress": "1s"}})
+    assert run.codes()[0] == 78
+    reason = "no progress for limits.no_progress (1s), last iteration none; no worker of the stream is connected"
+    assert str(run.events()[-1].reason) == f"{reason}; limits.failures = 0 is used up"

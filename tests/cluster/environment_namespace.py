@@ -11,7 +11,7 @@ from typing import Any
 
 from infra import names, program
 from infra.stack_config import read
-from tests.infra.conftest import config_of, record
+from tests.infra.mock_engine import config_of, record
 from tests.testbed.cluster import Cluster
 from tests.testbed.kubernetes import as_yaml
 

@@ -1,165 +1,19 @@
-"""A mock engine that records every resource with its options, and fills in computed outputs as AWS would."""
+"""What the tests of the Pulumi program and of its CI scripts share."""
 
-import asyncio
-import json
+from __future__ import annotations
+
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pulumi
-import pulumi.runtime
 import pytest
-import yaml
-from pulumi.runtime import mocks as engine
+from moto import mock_aws
 from pulumi.runtime.proto.source_pb2 import StackTrace
 
-from infra import program
-from infra.settings import Settings
-from infra.stack_config import read
+from infra.ci import commands
 from tests.cloud.service_models import shared_models
 from tests.infra.scripted_pulumi import ScriptedPulumi
-
-# A run takes 0.2 s and is the same for the same settings; tests don't change a recording.
-_RUNS: dict[str, "Recording"] = {}
-# Pulumi's name of the organization in self-managed backends.
-_DIY = "organization"
-_LOOP = asyncio.new_event_loop()
-REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-@dataclass(frozen=True)
-class Resource:
-    """One registered resource: type token, logical name, inputs as the engine names them, and its options."""
-
-    kind: str
-    name: str
-    inputs: Mapping[str, Any]
-    urn: str
-    parent: str
-    depends_on: frozenset[str]
-    deleted_with: str
-    provider: str
-    protect: bool
-    ignore_changes: tuple[str, ...]
-    delete_timeout: str
-
-
-@dataclass
-class Recording:
-    """The resources of one run of a program in order, its look-ups and its exports."""
-
-    resources: list[Resource] = field(default_factory=list)
-    exports: dict[str, Any] = field(default_factory=dict)
-    lookups: list[str] = field(default_factory=list)
-    read: dict[str, str] = field(default_factory=dict)
-
-    def of(self, kind: str) -> list[Resource]:
-        """The resources of a type, given by the last part of its token, in the order of their names."""
-        matches = [
-            resource for resource in self.resources if resource.kind == kind or resource.kind.split(":")[-1] == kind
-        ]
-        return sorted(matches, key=lambda resource: resource.urn)
-
-    def one(self, kind: str, name: str | None = None) -> Resource:
-        """The only resource of a type, or of a type and name."""
-        matches = [resource for resource in self.of(kind) if name is None or resource.name == name]
-        assert len(matches) == 1, f"{kind} {name}: {[resource.name for resource in matches]}"
-        return matches[0]
-
-
-class _Answers(engine.Mocks):
-    """The computed outputs of AWS."""
-
-    def __init__(self, recording: Recording, stack_outputs: Mapping[str, Any]):
-        self._recording, self._stack_outputs = recording, stack_outputs
-
-    def new_resource(self, args: engine.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
-        computed: dict[str, dict[str, Any]] = {
-            "eks:index:Cluster": {"clusterSecurityGroupId": "sg-cluster", "kubeconfigJson": "{}"},
-            "aws:ec2/launchTemplate:LaunchTemplate": {"latestVersion": 1},
-            "aws:eks/nodeGroup:NodeGroup": {"resources": [{"autoscalingGroups": [{"name": f"eks-{args.name}-asg"}]}]},
-            "aws:ecr/repository:Repository": {"repositoryUrl": f"registry.example/{args.inputs.get('name')}"},
-            "tls:index/privateKey:PrivateKey": {"privateKeyOpenssh": "PRIVATE", "publicKeyOpenssh": "PUBLIC"},
-            "pulumi:pulumi:StackReference": {"outputs": dict(self._stack_outputs)},
-        }
-        own = {"arn": f"arn:aws:mock:::{args.name}"} if args.typ.startswith("aws:") else {}
-        return f"{args.name}-id", {"name": args.name, **args.inputs, **own, **computed.get(args.typ, {})}
-
-    def call(self, args: engine.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
-        self._recording.lookups.append(args.token)
-        return {}, None
-
-
-class _Monitor(engine.MockMonitor):
-    """Records the requests of the SDK with their options, which `Mocks` does not get."""
-
-    def __init__(self, recording: Recording, stack_outputs: Mapping[str, Any]):
-        super().__init__(_Answers(recording, stack_outputs))
-        self._recording, self._lock = recording, threading.Lock()
-
-    def ReadResource(self, request: Any) -> Any:
-        with self._lock:
-            answer = super().ReadResource(request)  # type: ignore[no-untyped-call]
-            self._recording.read[request.name] = request.type
-        return answer
-
-    def RegisterResource(self, request: Any) -> Any:
-        with self._lock:
-            answer = super().RegisterResource(request)  # type: ignore[no-untyped-call]
-            if request.type != "pulumi:pulumi:Stack":
-                self._recording.resources.append(_resource(request, answer.urn))
-        return answer
-
-
-def _resource(request: Any, urn: str) -> Resource:
-    return Resource(
-        kind=request.type,
-        name=request.name,
-        inputs=pulumi.runtime.rpc.deserialize_properties(request.object),
-        urn=urn,
-        parent=request.parent,
-        depends_on=frozenset(request.dependencies),
-        deleted_with=request.deletedWith,
-        provider=request.provider,
-        protect=request.protect,
-        ignore_changes=tuple(request.ignoreChanges),
-        delete_timeout=request.customTimeouts.delete,
-    )
-
-
-def record(what: Callable[[], object], stack: str = "lab", stack_outputs: Mapping[str, Any] | None = None) -> Recording:
-    """Run any piece of a program against the mock engine and wait until all of it is registered."""
-    recording = Recording()
-    asyncio.set_event_loop(_LOOP)  # which `asyncio.run` of an earlier test may have removed
-    monitor = _Monitor(recording, stack_outputs or {})
-    pulumi.runtime.set_mocks(
-        monitor.mocks, project="spotmpi", stack=stack, preview=False, monitor=monitor, organization=_DIY
-    )
-    root = pulumi.runtime.get_root_resource()
-    assert isinstance(root, pulumi.runtime.stack.Stack)
-    root.outputs.clear()
-
-    @pulumi.runtime.test  # type: ignore[untyped-decorator]
-    def body() -> pulumi.Output[None]:
-        what()
-        return pulumi.Output.all(**root.outputs).apply(recording.exports.update)
-
-    body()
-    return recording
-
-
-def config_of(stack: str) -> dict[str, str]:
-    """The configuration of a ready stack as the engine passes it, with an address that has access."""
-    text = (REPOSITORY / "stacks" / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8")
-    values = {"spotmpi:access": ["198.51.100.7/32"], **yaml.safe_load(text)["config"]}
-    return {key: _text(value) for key, value in values.items()}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -177,47 +31,9 @@ def no_stack_traces() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def settings_of() -> Callable[..., Settings]:
-    """Makes settings from a ready stack's configuration with some values replaced."""
-
-    def make(stack: str = "lab", **values: Any) -> Settings:
-        return read(stack, {**config_of(stack), **{f"spotmpi:{key}": _text(value) for key, value in values.items()}})
-
-    return make
-
-
-@pytest.fixture
-def build_with_data_stack(settings_of: Callable[..., Settings]) -> Callable[..., Recording]:
-    """Runs the whole program for a ready stack with a data stack that has these outputs."""
-
-    def make(stack: str, outputs: Mapping[str, Any]) -> Recording:
-        # A refused program leaves futures that nobody awaits; their errors are not printed.
-        asyncio.get_event_loop().set_exception_handler(lambda loop, context: None)
-        return record(lambda: program.build(settings_of(stack)), stack, outputs)
-
-    return make
-
-
-@pytest.fixture
-def run(settings_of: Callable[..., Settings]) -> Callable[..., Recording]:
-    """Runs the whole program for a ready stack with some values replaced, against the mock engine."""
-
-    def make(stack: str = "lab", **values: Any) -> Recording:
-        storage = {"zone": None, "file_system_id": "fs-0123abcd", "access_point_id": "fsap-0123abcd"}
-        key = json.dumps([stack, values], sort_keys=True)
-        if key not in _RUNS:
-            settings = settings_of(stack, **values)
-            _RUNS[key] = record(lambda: program.build(settings), stack, storage)
-        return _RUNS[key]
-
-    return make
-
-
 @pytest.fixture(name="pulumi")
 def scripted_pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedPulumi]:
     """A `pulumi` on PATH, and the variables and the account that the CI scripts need."""
-    from moto import mock_aws
 
     scripted = ScriptedPulumi(tmp_path)
     monkeypatch.setenv("PATH", f"{scripted.path}{os.pathsep}{os.environ['PATH']}")
@@ -249,7 +65,6 @@ def ci(project: Path, capfd: pytest.CaptureFixture[str]) -> Ci:
     """Runs one of the commands for a stack of a small project: exit code, stdout and stderr."""
 
     def run(command: str, *arguments: str) -> tuple[int, str, str]:
-        from infra.ci import commands
 
         code = commands.main(command, arguments, project)
         return code, *capfd.readouterr()

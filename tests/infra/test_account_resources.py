@@ -4,40 +4,35 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pulumi_aws
 import pytest
 
 from infra import policies
 from spotmpi.core import environment
-
-if TYPE_CHECKING:
-    from tests.infra.conftest import Recording
-
-    Run = Callable[..., Recording]
+from tests.infra.mock_engine import Recording, run
 
 CI = {"repository": "example/spotmpi", "state_bucket": "example-state"}
 COMPUTE = ["lab", "p3", "g5", "cpu"]
 
 
 @pytest.mark.parametrize("stack", COMPUTE)
-def test_the_exports_are_what_the_package_reads(run: Run, stack: str) -> None:
+def test_the_exports_are_what_the_package_reads(stack: str) -> None:
     parsed = environment.parse(json.loads(json.dumps(run(stack).exports)))
     assert parsed.name == parsed.cluster == f"spotmpi-{stack}"
     assert (parsed.uid, parsed.gid, parsed.namespace) == (1000, 1000, "training")
     assert set(parsed.model_dump()) == set(run(stack).exports)
 
 
-def test_exported_groups_have_the_machine_labels_and_taint(run: Run) -> None:
+def test_exported_groups_have_the_machine_labels_and_taint() -> None:
     group = environment.parse(run("p3").exports).group("p3")
     assert (group.gpus, group.vcpus, group.memory_mib, group.max, group.market) == (1, 8, 62464, 8, "spot")
     assert group.labels["spotmpi.dev/group"] == "p3"
     assert (group.taint.key, group.taint.effect) == ("nvidia.com/gpu", "NoSchedule")
 
 
-def test_exported_labels_and_taint_are_those_of_the_nodes(run: Run) -> None:
+def test_exported_labels_and_taint_are_those_of_the_nodes() -> None:
     recording = run("cpu")
     node = recording.one("aws:eks/nodeGroup:NodeGroup", "spotmpi-cpu-c6i").inputs
     group = environment.parse(recording.exports).group("c6i")
@@ -47,7 +42,7 @@ def test_exported_labels_and_taint_are_those_of_the_nodes(run: Run) -> None:
 
 
 @pytest.mark.parametrize("stack", COMPUTE)
-def test_no_kubeconfig_or_key_is_exported(run: Run, stack: str) -> None:
+def test_no_kubeconfig_or_key_is_exported(stack: str) -> None:
     text = json.dumps(run(stack).exports).lower()
     assert not [word for word in ("kubeconfig", "private", "token", "certificate") if word in text]
 
@@ -60,7 +55,7 @@ def taggable(kind: str) -> bool:
 
 
 @pytest.mark.parametrize("stack", [*COMPUTE, "p3-data"])
-def test_every_taggable_resource_is_tagged(run: Run, stack: str) -> None:
+def test_every_taggable_resource_is_tagged(stack: str) -> None:
     resources = [
         resource for resource in run(stack, tags={"team": "vision"}).resources if resource.kind.startswith("aws:")
     ]
@@ -71,14 +66,14 @@ def test_every_taggable_resource_is_tagged(run: Run, stack: str) -> None:
         assert one.inputs["tags"]["team"] == "vision", one.name
 
 
-def test_the_provider_has_default_tags_and_refuses_other_accounts(run: Run) -> None:
+def test_the_provider_has_default_tags_and_refuses_other_accounts() -> None:
     inputs = run("lab", account="123456789012").one("pulumi:providers:aws").inputs
     assert json.loads(inputs["defaultTags"])["tags"]["spotmpi:environment"] == "spotmpi-lab"
     assert json.loads(inputs["allowedAccountIds"]) == ["123456789012"]
     assert inputs["region"] == "us-east-1"
 
 
-def test_every_aws_resource_uses_that_provider(run: Run) -> None:
+def test_every_aws_resource_uses_that_provider() -> None:
     recording = run("g5")
     others = [
         resource.name
@@ -88,7 +83,7 @@ def test_every_aws_resource_uses_that_provider(run: Run) -> None:
     assert others == []
 
 
-def test_each_image_has_a_repository_with_immutable_tags(run: Run) -> None:
+def test_each_image_has_a_repository_with_immutable_tags() -> None:
     recording = run("lab")
     names = {resource.inputs["name"] for resource in recording.of("aws:ecr/repository:Repository")}
     assert names == {"spotmpi-lab/chainermn", "spotmpi-lab/pytorch"}
@@ -99,13 +94,13 @@ def test_each_image_has_a_repository_with_immutable_tags(run: Run) -> None:
     assert len(recording.of("LifecyclePolicy")) == 2
 
 
-def test_no_budget_and_no_roles_by_default(run: Run) -> None:
+def test_no_budget_and_no_roles_by_default() -> None:
     recording = run("lab")
     assert recording.of("Budget") == recording.of("OpenIdConnectProvider") == []
     assert "ci_roles" not in recording.exports
 
 
-def test_a_budget_counts_this_environment_only_and_mails_twice(run: Run) -> None:
+def test_a_budget_counts_this_environment_only_and_mails_twice() -> None:
     recording = run("lab", budget={"monthly_usd": 150, "email": "ops@example.com"})
     inputs = recording.one("Budget").inputs
     assert (inputs["limitAmount"], inputs["limitUnit"], inputs["timeUnit"]) == ("150.00", "USD", "MONTHLY")
@@ -124,7 +119,7 @@ def trust(recording: Recording, role: str) -> dict[str, Any]:
     return dict(document["Statement"][0]["Condition"]["StringEquals"])
 
 
-def test_a_preview_only_reads_and_changes_need_a_github_environment_and_the_main_branch(run: Run) -> None:
+def test_a_preview_only_reads_and_changes_need_a_github_environment_and_the_main_branch() -> None:
     recording = run("lab", ci=CI)
     assert trust(recording, "ci-spotmpi-lab-preview") == {
         f"{ISSUER}:aud": "sts.amazonaws.com",
@@ -140,7 +135,7 @@ def test_a_preview_only_reads_and_changes_need_a_github_environment_and_the_main
     assert set(recording.exports["ci_roles"]) == {"preview", "build", "destroy", "boundary"}
 
 
-def test_no_ci_role_is_an_administrator_or_may_change_itself(run: Run) -> None:
+def test_no_ci_role_is_an_administrator_or_may_change_itself() -> None:
     recording = run("lab", ci=CI)
     roles = [resource.name for resource in recording.of("aws:iam/role:Role") if resource.name.startswith("ci-")]
     assert len(roles) == 3
@@ -152,13 +147,13 @@ def test_no_ci_role_is_an_administrator_or_may_change_itself(run: Run) -> None:
         assert '"*:*"' not in text and '"iam:*"' not in text and "role/ci-" not in text
 
 
-def test_the_boundary_has_the_name_that_the_build_role_requires(run: Run) -> None:
+def test_the_boundary_has_the_name_that_the_build_role_requires() -> None:
     boundary = run("lab", ci=CI).one("aws:iam/policy:Policy").inputs
     assert boundary["name"] == policies.BOUNDARY_NAME
     assert json.loads(boundary["policy"]) == policies.boundary()
 
 
-def test_an_existing_oidc_provider_is_used(run: Run) -> None:
+def test_an_existing_oidc_provider_is_used() -> None:
     arn = "arn:aws:iam::123456789012:oidc-provider/token.actions.githubusercontent.com"
     recording = run("lab", ci={**CI, "provider_arn": arn})
     assert recording.of("OpenIdConnectProvider") == []
@@ -166,7 +161,7 @@ def test_an_existing_oidc_provider_is_used(run: Run) -> None:
     assert document["Statement"][0]["Principal"] == {"Federated": arn}
 
 
-def test_a_preview_reads_the_state_and_neither_writes_nor_decrypts_it(run: Run) -> None:
+def test_a_preview_reads_the_state_and_neither_writes_nor_decrypts_it() -> None:
     key = "arn:aws:kms:us-east-1:123456789012:key/0123abcd-0123-4567-89ab-0123456789ab"
     recording = run("lab", ci={**CI, "secrets_key_arn": key})
     state = {

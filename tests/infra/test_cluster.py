@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tests.infra.conftest import Recording
-
-    Run = Callable[..., Recording]
+from tests.infra.mock_engine import run
 
 ALICE = "arn:aws:iam::123456789012:user/alice"
 TRAINERS = "arn:aws:iam::123456789012:role/trainers"
 
 
-def test_the_control_plane_has_every_input(run: Run) -> None:
+def test_the_control_plane_has_every_input() -> None:
     inputs = run("lab").one("eks:index:Cluster").inputs
     expected = {
         "name": "spotmpi-lab",
@@ -40,7 +35,7 @@ def test_the_control_plane_has_every_input(run: Run) -> None:
     assert inputs["accessEntries"] == {}
 
 
-def test_admins_administer_and_users_only_join_a_group(run: Run) -> None:
+def test_admins_administer_and_users_only_join_a_group() -> None:
     entries = (
         run("lab", cluster={"admins": [ALICE], "users": [TRAINERS]}).one("eks:index:Cluster").inputs["accessEntries"]
     )
@@ -51,7 +46,7 @@ def test_admins_administer_and_users_only_join_a_group(run: Run) -> None:
     assert entries["user-0"] == {"principalArn": TRAINERS, "kubernetesGroups": ["spotmpi:users"]}
 
 
-def test_secrets_are_encrypted_with_a_separate_key_if_set(run: Run) -> None:
+def test_secrets_are_encrypted_with_a_separate_key_if_set() -> None:
     plain, encrypted = run("lab"), run("lab", cluster={"encrypt_secrets": True})
     assert plain.of("aws:kms/key:Key") == []
     key = encrypted.one("aws:kms/key:Key")
@@ -59,7 +54,7 @@ def test_secrets_are_encrypted_with_a_separate_key_if_set(run: Run) -> None:
     assert encrypted.one("eks:index:Cluster").inputs["encryptionConfigKeyArn"] == f"arn:aws:mock:::{key.name}"
 
 
-def test_control_plane_logs_are_deleted_with_the_environment(run: Run) -> None:
+def test_control_plane_logs_are_deleted_with_the_environment() -> None:
     recording = run("lab")
     logs = recording.one("LogGroup")
     assert logs.inputs["name"] == "/aws/eks/spotmpi-lab/cluster"
@@ -67,7 +62,7 @@ def test_control_plane_logs_are_deleted_with_the_environment(run: Run) -> None:
     assert logs.urn in recording.one("eks:index:Cluster").depends_on
 
 
-def test_system_nodes_are_few_on_demand_and_without_taint(run: Run) -> None:
+def test_system_nodes_are_few_on_demand_and_without_taint() -> None:
     system = run("lab").one("aws:eks/nodeGroup:NodeGroup", "spotmpi-lab-system").inputs
     assert system["capacityType"] == "ON_DEMAND"
     assert system["scalingConfig"] == {"desiredSize": 2, "minSize": 2, "maxSize": 3}
@@ -76,7 +71,7 @@ def test_system_nodes_are_few_on_demand_and_without_taint(run: Run) -> None:
     assert "taints" not in system
 
 
-def test_the_add_ons_are_those_and_no_others(run: Run) -> None:
+def test_the_add_ons_are_those_and_no_others() -> None:
     assert {resource.inputs["addonName"] for resource in run("lab").of("Addon")} == {
         "vpc-cni",
         "kube-proxy",
@@ -88,7 +83,7 @@ def test_the_add_ons_are_those_and_no_others(run: Run) -> None:
     }
 
 
-def test_nodes_wait_for_network_add_ons_and_other_add_ons_wait_for_nodes(run: Run) -> None:
+def test_nodes_wait_for_network_add_ons_and_other_add_ons_wait_for_nodes() -> None:
     recording = run("lab")
     addons = {resource.inputs["addonName"]: resource for resource in recording.of("Addon")}
     system = recording.one("aws:eks/nodeGroup:NodeGroup", "spotmpi-lab-system")
@@ -97,7 +92,7 @@ def test_nodes_wait_for_network_add_ons_and_other_add_ons_wait_for_nodes(run: Ru
     assert all(system.urn in addons[name].depends_on for name in late)
 
 
-def test_everything_in_the_cluster_waits_for_the_control_plane(run: Run) -> None:
+def test_everything_in_the_cluster_waits_for_the_control_plane() -> None:
     recording = run("lab")
     control_plane = recording.one("eks:index:Cluster").urn
     named = [resource for resource in recording.resources if resource.inputs.get("clusterName") == "spotmpi-lab"]
@@ -105,7 +100,7 @@ def test_everything_in_the_cluster_waits_for_the_control_plane(run: Run) -> None
     assert all(control_plane in resource.depends_on for resource in named)
 
 
-def test_network_policies_are_enforced_and_warm_addresses_match_the_plan(run: Run) -> None:
+def test_network_policies_are_enforced_and_warm_addresses_match_the_plan() -> None:
     text = run("lab").one("Addon", "spotmpi-lab-vpc-cni").inputs["configurationValues"]
     assert json.loads(text) == {
         "enableNetworkPolicy": "true",
@@ -113,13 +108,13 @@ def test_network_policies_are_enforced_and_warm_addresses_match_the_plan(run: Ru
     }
 
 
-def test_an_add_on_version_is_pinned_if_set_and_else_eks_default(run: Run) -> None:
+def test_an_add_on_version_is_pinned_if_set_and_else_eks_default() -> None:
     recording = run("lab", cluster={"addon_versions": {"coredns": "v1.12.4-eksbuild.1"}})
     assert recording.one("Addon", "spotmpi-lab-coredns").inputs["addonVersion"] == "v1.12.4-eksbuild.1"
     assert "addonVersion" not in recording.one("Addon", "spotmpi-lab-vpc-cni").inputs
 
 
-def test_every_node_group_has_its_version_and_its_ami_release_if_set(run: Run) -> None:
+def test_every_node_group_has_its_version_and_its_ami_release_if_set() -> None:
     cluster = {"version": "1.35", "system": {"ami_release": "1.35.2-20260901"}}
     groups = [
         {"name": "new", "type": "g4dn.xlarge", "max": 2},
@@ -135,7 +130,7 @@ def test_every_node_group_has_its_version_and_its_ami_release_if_set(run: Run) -
     }
 
 
-def test_the_efs_driver_has_its_role_by_pod_identity(run: Run) -> None:
+def test_the_efs_driver_has_its_role_by_pod_identity() -> None:
     recording = run("lab")
     addon = recording.one("Addon", "spotmpi-lab-aws-efs-csi-driver")
     association = {"roleArn": "arn:aws:mock:::spotmpi-lab-efs-csi", "serviceAccount": "efs-csi-controller-sa"}
@@ -144,7 +139,7 @@ def test_the_efs_driver_has_its_role_by_pod_identity(run: Run) -> None:
     assert trust["Statement"][0]["Principal"] == {"Service": "pods.eks.amazonaws.com"}
 
 
-def test_node_roles_are_attached_before_any_node_is_created(run: Run) -> None:
+def test_node_roles_are_attached_before_any_node_is_created() -> None:
     recording = run("lab")
     attached = {resource.urn for resource in recording.of("RolePolicyAttachment") if "-nodes-" in resource.name}
     assert len(attached) == 3

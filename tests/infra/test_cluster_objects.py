@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import yaml
@@ -11,14 +11,9 @@ from pulumi.runtime import rpc
 
 from infra.autoscaling import priorities
 from infra.quotas import quotas
-from infra.settings import Group, Settings, Team
+from infra.settings import Group, Team
 from infra.sources import CHARTS
-
-if TYPE_CHECKING:
-    from tests.infra.conftest import Recording
-
-    Run = Callable[..., Recording]
-    SettingsOf = Callable[..., Settings]
+from tests.infra.mock_engine import Recording, run
 
 QUEUES = {"enabled": True, "teams": [{"name": "vision", "gpus": 1}, {"name": "speech", "gpus": 1}]}
 
@@ -32,7 +27,7 @@ def kubernetes(recording: Recording) -> list[Any]:
 
 
 @pytest.mark.parametrize("stack", ["lab", "g5", "cpu"])
-def test_every_object_is_deleted_with_the_cluster_and_uses_its_provider(run: Run, stack: str) -> None:
+def test_every_object_is_deleted_with_the_cluster_and_uses_its_provider(stack: str) -> None:
     recording = run(stack, queueing=QUEUES)
     control_plane = recording.one("eks:index:Cluster").urn
     assert len(kubernetes(recording)) > 15
@@ -41,14 +36,14 @@ def test_every_object_is_deleted_with_the_cluster_and_uses_its_provider(run: Run
         assert "pulumi:providers:kubernetes::" in resource.provider, resource.name
 
 
-def test_roles_and_keys_of_components_are_deleted_one_by_one(run: Run) -> None:
+def test_roles_and_keys_of_components_are_deleted_one_by_one() -> None:
     """The engine hands a parent's `deleted_with` to its children, so no component may carry one."""
     recording = run("lab")
     others = [resource for resource in recording.resources if not resource.kind.startswith("kubernetes:")]
     assert [resource.name for resource in others if resource.deleted_with] == []
 
 
-def test_the_provider_waits_for_nodes_add_ons_and_storage(run: Run) -> None:
+def test_the_provider_waits_for_nodes_add_ons_and_storage() -> None:
     recording = run("lab")
     provider = recording.one("pulumi:providers:kubernetes")
     waited = ("aws:eks/nodeGroup:NodeGroup", "Addon", "MountTarget", "SecurityGroupIngressRule")
@@ -63,11 +58,11 @@ def test_the_provider_waits_for_nodes_add_ons_and_storage(run: Run) -> None:
         ("cpu", {"jobset", "cluster-autoscaler"}),
     ],
 )
-def test_a_stack_has_the_charts_it_needs_and_no_others(run: Run, stack: str, expected: set[str]) -> None:
+def test_a_stack_has_the_charts_it_needs_and_no_others(stack: str, expected: set[str]) -> None:
     assert set(releases(run(stack))) == expected
 
 
-def test_every_chart_is_pinned_and_rolls_back(run: Run) -> None:
+def test_every_chart_is_pinned_and_rolls_back() -> None:
     p4d = {"name": "p4d", "type": "p4d.24xlarge", "max": 4, "efa": True}
     charts = releases(run("g5", groups=[p4d], queueing=QUEUES, accelerators={"dcgm": True}))
     assert set(charts) == set(CHARTS)
@@ -76,7 +71,7 @@ def test_every_chart_is_pinned_and_rolls_back(run: Run) -> None:
         assert (inputs["atomic"], inputs["cleanupOnFail"]) == (True, True)
 
 
-def test_controllers_stay_on_system_nodes_and_plugins_on_gpu_nodes(run: Run) -> None:
+def test_controllers_stay_on_system_nodes_and_plugins_on_gpu_nodes() -> None:
     charts = releases(run("lab", queueing=QUEUES, accelerators={"dcgm": True}))
     system, gpu = {"spotmpi.dev/role": "system"}, {"spotmpi.dev/role": "gpu"}
     assert charts["jobset"]["values"]["controller"]["nodeSelector"] == system
@@ -88,13 +83,13 @@ def test_controllers_stay_on_system_nodes_and_plugins_on_gpu_nodes(run: Run) -> 
         assert values["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
 
 
-def test_the_efa_plugin_runs_on_nodes_with_efa(run: Run) -> None:
+def test_the_efa_plugin_runs_on_nodes_with_efa() -> None:
     p4d = {"name": "p4d", "type": "p4d.24xlarge", "max": 4, "efa": True}
     values = releases(run("g5", groups=[p4d]))["efa-device-plugin"]["values"]
     assert values["supportedInstanceLabels"]["values"] == ["p4d.24xlarge"]
 
 
-def test_a_mirror_replaces_address_version_and_image(run: Run) -> None:
+def test_a_mirror_replaces_address_version_and_image() -> None:
     mirror = {
         "chart": "oci://mirror.example/jobset",
         "version": "0.11.0",
@@ -110,12 +105,12 @@ def test_a_mirror_replaces_address_version_and_image(run: Run) -> None:
     }
 
 
-def test_a_digest_pins_the_image_behind_its_tag(run: Run) -> None:
+def test_a_digest_pins_the_image_behind_its_tag() -> None:
     image = releases(run("lab"))["cluster-autoscaler"]["values"]["image"]
     assert image["tag"].startswith("v1.35.0@sha256:")
 
 
-def test_the_autoscaler_prefers_groups_in_the_order_of_the_settings(run: Run) -> None:
+def test_the_autoscaler_prefers_groups_in_the_order_of_the_settings() -> None:
     values = releases(run("g5"))["cluster-autoscaler"]["values"]
     assert values["autoDiscovery"] == {"clusterName": "spotmpi-g5"}
     assert values["extraArgs"]["expander"] == "priority,least-waste"
@@ -131,14 +126,14 @@ def test_thirty_groups_have_thirty_priorities() -> None:
     assert len(yaml.safe_load(priorities("spotmpi-lab", groups))) == 30
 
 
-def test_the_autoscaler_starts_after_its_role_is_associated(run: Run) -> None:
+def test_the_autoscaler_starts_after_its_role_is_associated() -> None:
     recording = run("lab")
     release = recording.one("Release", "spotmpi-lab-cluster-autoscaler")
     assert recording.one("PodIdentityAssociation").urn in release.depends_on
     assert recording.one("RolePolicy").urn in release.depends_on
 
 
-def test_the_namespace_is_restricted_in_every_mode(run: Run) -> None:
+def test_the_namespace_is_restricted_in_every_mode() -> None:
     metadata = run("lab").one("Namespace").inputs["metadata"]
     assert metadata["name"] == "training"
     assert metadata["labels"] == {
@@ -146,7 +141,7 @@ def test_the_namespace_is_restricted_in_every_mode(run: Run) -> None:
     }
 
 
-def test_all_traffic_is_denied_but_dns_and_https_if_set(run: Run) -> None:
+def test_all_traffic_is_denied_but_dns_and_https_if_set() -> None:
     policies = {
         resource.inputs["metadata"]["name"]: resource.inputs["spec"] for resource in run("lab").of("NetworkPolicy")
     }
@@ -164,14 +159,14 @@ def test_all_traffic_is_denied_but_dns_and_https_if_set(run: Run) -> None:
     assert set(policies) == {"deny-all", "allow-dns", "allow-https"}
 
 
-def test_without_https_only_dns_is_allowed(run: Run) -> None:
+def test_without_https_only_dns_is_allowed() -> None:
     policies = {
         resource.inputs["metadata"]["name"] for resource in run("lab", network={"https_out": False}).of("NetworkPolicy")
     }
     assert policies == {"deny-all", "allow-dns"}
 
 
-def test_users_may_run_jobs_in_the_namespace_and_only_read_nodes(run: Run) -> None:
+def test_users_may_run_jobs_in_the_namespace_and_only_read_nodes() -> None:
     recording = run("lab")
     role = recording.one("Role", "spotmpi-lab-users").inputs
     assert role["metadata"]["namespace"] == "training"
@@ -183,7 +178,7 @@ def test_users_may_run_jobs_in_the_namespace_and_only_read_nodes(run: Run) -> No
     assert subjects == [{"kind": "Group", "name": "spotmpi:users", "apiGroup": "rbac.authorization.k8s.io"}]
 
 
-def test_users_may_only_list_events_in_the_namespace_of_node_events(run: Run) -> None:
+def test_users_may_only_list_events_in_the_namespace_of_node_events() -> None:
     recording = run("lab")
     roles = [resource.inputs for resource in recording.of("kubernetes:rbac.authorization.k8s.io/v1:Role")]
     (role,) = [role for role in roles if role["metadata"]["namespace"] == "default"]
@@ -194,7 +189,7 @@ def test_users_may_only_list_events_in_the_namespace_of_node_events(run: Run) ->
     assert binding["subjects"] == recording.one("RoleBinding", "spotmpi-lab-users").inputs["subjects"]
 
 
-def test_nobody_gets_a_wildcard(run: Run) -> None:
+def test_nobody_gets_a_wildcard() -> None:
     recording = run("lab", queueing=QUEUES)
     roles = [resource for resource in kubernetes(recording) if resource.kind.endswith("Role")]
     assert len(roles) == 4
@@ -203,11 +198,11 @@ def test_nobody_gets_a_wildcard(run: Run) -> None:
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
 
 
-def test_runs_get_no_token_for_the_api(run: Run) -> None:
+def test_runs_get_no_token_for_the_api() -> None:
     assert run("lab").one("ServiceAccount").inputs["automountServiceAccountToken"] is False
 
 
-def test_the_ssh_secret_holds_one_ed25519_key_pair_and_is_encrypted_and_never_exported(run: Run) -> None:
+def test_the_ssh_secret_holds_one_ed25519_key_pair_and_is_encrypted_and_never_exported() -> None:
     recording = run("lab")
     assert recording.one("PrivateKey").inputs == {"algorithm": "ED25519"}
     secret = recording.one("kubernetes:core/v1:Secret").inputs
@@ -219,12 +214,12 @@ def test_the_ssh_secret_holds_one_ed25519_key_pair_and_is_encrypted_and_never_ex
     assert "PRIVATE" not in str(recording.exports)
 
 
-def test_without_queues_there_is_no_kueue(run: Run) -> None:
+def test_without_queues_there_is_no_kueue() -> None:
     recording = run("lab")
     assert not [resource for resource in recording.resources if "kueue" in resource.kind or "kueue" in resource.name]
 
 
-def test_each_team_has_a_queue_with_its_gpus(run: Run) -> None:
+def test_each_team_has_a_queue_with_its_gpus() -> None:
     recording = run("p3", queueing=QUEUES)
     queue = recording.one("kubernetes:kueue.x-k8s.io/v1beta1:ClusterQueue", "spotmpi-p3-clusterqueue-vision").inputs
     assert queue["spec"]["cohort"] == "spotmpi-p3"
@@ -237,7 +232,7 @@ def test_each_team_has_a_queue_with_its_gpus(run: Run) -> None:
     assert recording.exports["queues"] == {"vision": 1, "speech": 1}
 
 
-def test_a_queue_waits_for_kueue_and_kueue_for_jobset(run: Run) -> None:
+def test_a_queue_waits_for_kueue_and_kueue_for_jobset() -> None:
     recording = run("p3", queueing=QUEUES)
     kueue = recording.one("Release", "spotmpi-p3-kueue")
     assert recording.one("Release", "spotmpi-p3-jobset").urn in kueue.depends_on

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from infra.names import eks_groups
 from infra.settings import Group
-
-if TYPE_CHECKING:
-    from tests.infra.conftest import Recording, Resource
-
-    Run = Callable[..., Recording]
+from tests.infra.mock_engine import Recording, Resource, run
 
 P4D = {"name": "p4d", "type": "p4d.24xlarge", "max": 4, "efa": True}
 
@@ -22,14 +17,14 @@ def node_group(recording: Recording, name: str) -> Resource:
     return recording.one("aws:eks/nodeGroup:NodeGroup", name)
 
 
-def test_a_group_starts_without_nodes_and_leaves_its_size_to_the_autoscaler(run: Run) -> None:
+def test_a_group_starts_without_nodes_and_leaves_its_size_to_the_autoscaler() -> None:
     group = node_group(run("p3"), "spotmpi-p3-p3")
     assert group.inputs["scalingConfig"] == {"desiredSize": 0, "minSize": 0, "maxSize": 8}
     assert group.ignore_changes == ("scalingConfig",)
     assert group.delete_timeout == "30m"
 
 
-def test_a_gpu_group_is_spot_in_one_zone_of_one_type_with_the_gpu_image(run: Run) -> None:
+def test_a_gpu_group_is_spot_in_one_zone_of_one_type_with_the_gpu_image() -> None:
     inputs = node_group(run("p3"), "spotmpi-p3-p3").inputs
     assert inputs["capacityType"] == "SPOT"
     assert inputs["instanceTypes"] == ["p3.2xlarge"]
@@ -39,19 +34,19 @@ def test_a_gpu_group_is_spot_in_one_zone_of_one_type_with_the_gpu_image(run: Run
     assert inputs["nodeRepairConfig"]["enabled"] is True
 
 
-def test_an_update_of_versions_needs_no_additional_capacity(run: Run) -> None:
+def test_an_update_of_versions_needs_no_additional_capacity() -> None:
     update = node_group(run("p3"), "spotmpi-p3-p3").inputs["updateConfig"]
     assert update == {"maxUnavailablePercentage": 100, "updateStrategy": "MINIMAL"}
 
 
-def test_cpu_groups_have_a_taint_of_their_own_and_no_gpu_label(run: Run) -> None:
+def test_cpu_groups_have_a_taint_of_their_own_and_no_gpu_label() -> None:
     inputs = node_group(run("cpu"), "spotmpi-cpu-c6i").inputs
     assert inputs["amiType"] == "AL2023_x86_64_STANDARD"
     assert inputs["taints"] == [{"key": "spotmpi.dev/work", "value": "present", "effect": "NO_SCHEDULE"}]
     assert inputs["labels"] == {"spotmpi.dev/role": "work", "spotmpi.dev/group": "c6i"}
 
 
-def test_the_autoscaler_knows_labels_taint_and_gpus_of_an_empty_group(run: Run) -> None:
+def test_the_autoscaler_knows_labels_taint_and_gpus_of_an_empty_group() -> None:
     every = [resource.inputs for resource in run("p3").of("aws:autoscaling/tag:Tag")]
     assert {tag["autoscalingGroupName"] for tag in every} == {
         "eks-spotmpi-p3-p3-asg",
@@ -70,7 +65,7 @@ def test_the_autoscaler_knows_labels_taint_and_gpus_of_an_empty_group(run: Run) 
     }
 
 
-def test_a_machine_is_closed_encrypted_and_tagged(run: Run) -> None:
+def test_a_machine_is_closed_encrypted_and_tagged() -> None:
     inputs = run("p3").one("LaunchTemplate", "spotmpi-p3-p3").inputs
     assert inputs["metadataOptions"] == {
         "httpEndpoint": "enabled",
@@ -85,11 +80,11 @@ def test_a_machine_is_closed_encrypted_and_tagged(run: Run) -> None:
 
 
 @pytest.mark.parametrize("unwanted", ["instanceType", "instanceMarketOptions", "iamInstanceProfile", "imageId"])
-def test_a_launch_template_has_no_input_that_a_managed_group_refuses(run: Run, unwanted: str) -> None:
+def test_a_launch_template_has_no_input_that_a_managed_group_refuses(unwanted: str) -> None:
     assert all(unwanted not in resource.inputs for resource in run("p3").of("LaunchTemplate"))
 
 
-def test_a_placement_group_exists_only_if_set(run: Run) -> None:
+def test_a_placement_group_exists_only_if_set() -> None:
     with_group, without = run("p3"), run("lab")
     assert with_group.one("PlacementGroup").inputs["strategy"] == "cluster"
     placement = with_group.one("LaunchTemplate", "spotmpi-p3-p3").inputs["placement"]
@@ -99,18 +94,18 @@ def test_a_placement_group_exists_only_if_set(run: Run) -> None:
     assert all("placement" not in resource.inputs for resource in without.of("LaunchTemplate"))
 
 
-def test_placement_groups_are_named_by_the_engine_so_that_regions_never_clash(run: Run) -> None:
+def test_placement_groups_are_named_by_the_engine_so_that_regions_never_clash() -> None:
     assert "name" not in run("p3").one("PlacementGroup").inputs
 
 
-def test_groups_of_one_environment_share_neither_template_nor_placement(run: Run) -> None:
+def test_groups_of_one_environment_share_neither_template_nor_placement() -> None:
     recording = run("g5")
     assert {resource.name for resource in recording.of("PlacementGroup")} == {"spotmpi-g5-g5", "spotmpi-g5-g6"}
     used = {resource.inputs["launchTemplate"]["id"] for resource in recording.of("aws:eks/nodeGroup:NodeGroup")}
     assert len(used) == 4
 
 
-def test_efa_puts_one_adapter_on_each_network_card_in_a_group_of_peers(run: Run) -> None:
+def test_efa_puts_one_adapter_on_each_network_card_in_a_group_of_peers() -> None:
     recording = run("g5", groups=[P4D])
     interfaces = recording.one("LaunchTemplate", "spotmpi-g5-p4d").inputs["networkInterfaces"]
     assert [(card["networkCardIndex"], card["deviceIndex"]) for card in interfaces] == [
@@ -126,14 +121,14 @@ def test_efa_puts_one_adapter_on_each_network_card_in_a_group_of_peers(run: Run)
         assert rule["securityGroupId"] == rule["referencedSecurityGroupId"] == "spotmpi-g5-p4d-efa-id"
 
 
-def test_without_efa_there_are_no_interfaces_peers_or_plugin(run: Run) -> None:
+def test_without_efa_there_are_no_interfaces_peers_or_plugin() -> None:
     recording = run("p3")
     assert all("networkInterfaces" not in resource.inputs for resource in recording.of("LaunchTemplate"))
     assert [resource.name for resource in recording.of("SecurityGroup")] == ["spotmpi-p3-nfs"]
     assert not [resource for resource in recording.of("Release") if "efa" in resource.name]
 
 
-def test_on_demand_gpus_are_tagged_for_the_guardrails(run: Run) -> None:
+def test_on_demand_gpus_are_tagged_for_the_guardrails() -> None:
     dear: dict[str, Any] = {"name": "g5", "type": "g5.xlarge", "max": 1, "market": "on-demand"}
     recording = run("lab", groups=[dear], accelerators={"on_demand": True})
     group = node_group(recording, "spotmpi-lab-g5").inputs
@@ -156,7 +151,7 @@ def test_a_group_past_the_quota_is_split_without_changing_its_first_part(
     assert eks_groups(Group(name="g", type="g5.xlarge", min=low, max=high)) == expected
 
 
-def test_all_parts_of_a_split_group_share_placement_label_and_template(run: Run) -> None:
+def test_all_parts_of_a_split_group_share_placement_label_and_template() -> None:
     recording = run("lab", groups=[{"name": "g5", "type": "g5.xlarge", "max": 512}])
     parts = [part for part in recording.of("aws:eks/nodeGroup:NodeGroup") if "system" not in part.name]
     assert [part.name for part in parts] == ["spotmpi-lab-g5", "spotmpi-lab-g5-2"]
@@ -166,7 +161,7 @@ def test_all_parts_of_a_split_group_share_placement_label_and_template(run: Run)
     assert tagged == {"eks-spotmpi-lab-g5-asg", "eks-spotmpi-lab-g5-2-asg"}
 
 
-def test_a_bigger_group_changes_nothing_but_its_own_maximum(run: Run) -> None:
+def test_a_bigger_group_changes_nothing_but_its_own_maximum() -> None:
     group = {"name": "g4dn", "type": "g4dn.xlarge", "placement_group": False}
     small, big = (run("lab", groups=[{**group, "max": size}]) for size in (2, 40))
     before, after = ({resource.urn: resource.inputs for resource in recording.resources} for recording in (small, big))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from infra.guardrails import rules
 from infra.guardrails.pack import policies
-
-if TYPE_CHECKING:
-    from tests.infra.conftest import Recording
+from tests.infra.mock_engine import run
 
 GROUP = "aws:eks/nodeGroup:NodeGroup"
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
@@ -123,7 +121,7 @@ def test_every_rule_has_a_passing_and_a_refused_case() -> None:
 
 
 @pytest.mark.parametrize("stack", ["lab", "p3", "g5", "cpu", "p3-data", "g5-data"])
-def test_no_ready_stack_breaks_a_rule(run: Callable[..., Recording], stack: str) -> None:
+def test_no_ready_stack_breaks_a_rule(stack: str) -> None:
     recording = run(stack)
     findings = [
         f"{resource.name}: {finding}"

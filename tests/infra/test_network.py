@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from ipaddress import IPv4Network
-from typing import TYPE_CHECKING
 
 import pytest
 
 from infra import addresses
-
-if TYPE_CHECKING:
-    from tests.infra.conftest import Recording
-
-    Run = Callable[..., Recording]
+from tests.infra.mock_engine import run
 
 
 @pytest.mark.parametrize("prefix", range(16, 25))
@@ -34,14 +28,14 @@ def test_the_prefix_for_a_number_of_nodes_is_the_smallest_vpc_that_holds_them() 
     assert {nodes: addresses.prefix_for(nodes) for nodes in prefixes} == prefixes
 
 
-def test_the_lab_has_no_nat_and_no_private_route(run: Run) -> None:
+def test_the_lab_has_no_nat_and_no_private_route() -> None:
     recording = run("lab")
     assert recording.of("NatGateway") == recording.of("Eip") == []
     assert [table.name for table in recording.of("RouteTable")] == ["spotmpi-lab-public"]
     assert all(subnet.inputs["mapPublicIpOnLaunch"] for subnet in recording.of("Subnet"))
 
 
-def test_private_nodes_get_one_nat_in_their_own_zone_and_no_public_address(run: Run) -> None:
+def test_private_nodes_get_one_nat_in_their_own_zone_and_no_public_address() -> None:
     recording = run("g5")
     nat = recording.one("NatGateway")
     gateway_subnet = recording.one("Subnet", "spotmpi-g5-gateway")
@@ -53,7 +47,7 @@ def test_private_nodes_get_one_nat_in_their_own_zone_and_no_public_address(run: 
     assert "gatewayId" not in routes
 
 
-def test_eks_gets_two_zones_with_the_gpus_first(run: Run) -> None:
+def test_eks_gets_two_zones_with_the_gpus_first() -> None:
     recording = run("lab")
     cluster = recording.one("eks:index:Cluster")
     assert cluster.inputs["subnetIds"] == ["spotmpi-lab-nodes-id", "spotmpi-lab-second-id"]
@@ -62,7 +56,7 @@ def test_eks_gets_two_zones_with_the_gpus_first(run: Run) -> None:
 
 
 @pytest.mark.parametrize("stack", ["lab", "g5"])
-def test_s3_is_reached_without_nat_from_every_route_table(run: Run, stack: str) -> None:
+def test_s3_is_reached_without_nat_from_every_route_table(stack: str) -> None:
     recording = run(stack)
     endpoint = recording.one("VpcEndpoint")
     assert endpoint.inputs["serviceName"] == "com.amazonaws.us-east-1.s3"
@@ -70,25 +64,25 @@ def test_s3_is_reached_without_nat_from_every_route_table(run: Run, stack: str) 
     assert len(endpoint.inputs["routeTableIds"]) == len(recording.of("RouteTable"))
 
 
-def test_the_default_security_group_allows_no_traffic(run: Run) -> None:
+def test_the_default_security_group_allows_no_traffic() -> None:
     inputs = run("lab").one("DefaultSecurityGroup").inputs
     assert (inputs["ingress"], inputs["egress"]) == ([], [])
 
 
-def test_no_security_group_has_inline_rules(run: Run) -> None:
+def test_no_security_group_has_inline_rules() -> None:
     for group in run("g5").of("SecurityGroup"):
         assert not group.inputs.get("ingress")
         assert not group.inputs.get("egress")
 
 
-def test_nodes_are_created_after_their_routes_and_deleted_before_them(run: Run) -> None:
+def test_nodes_are_created_after_their_routes_and_deleted_before_them() -> None:
     recording = run("g5")
     routes = {resource.urn for resource in recording.of("Route") + recording.of("RouteTableAssociation")}
     for group in recording.of("aws:eks/nodeGroup:NodeGroup"):
         assert routes <= group.depends_on
 
 
-def test_a_bigger_environment_keeps_its_subnets(run: Run) -> None:
+def test_a_bigger_environment_keeps_its_subnets() -> None:
     group = {"name": "g4dn", "type": "g4dn.xlarge", "placement_group": False}
     small, big = (run("lab", groups=[{**group, "max": size}]).of("Subnet") for size in (2, 512))
     assert [subnet.inputs for subnet in small] == [subnet.inputs for subnet in big]

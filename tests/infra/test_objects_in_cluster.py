@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pulumi.runtime import rpc
 
+from tests.infra.mock_engine import Recording, run
 from tests.testbed.control_plane import ControlPlane
 from tests.testbed.daemon import wait_until
 from tests.testbed.kubernetes import Kubernetes, as_yaml
 from tests.testbed.programs import module_file
-
-if TYPE_CHECKING:
-    from tests.infra.conftest import Recording
-
-    Run = Callable[..., Recording]
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 QUEUES = {"enabled": True, "teams": [{"name": "vision", "gpus": 1}, {"name": "speech", "gpus": 1}]}
@@ -67,7 +63,7 @@ def environment(kubernetes: Kubernetes, recording: Recording) -> None:
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_a_strict_dry_run_accepts_every_object(kubernetes: Kubernetes, run: Run, stack: str) -> None:
+def test_a_strict_dry_run_accepts_every_object(kubernetes: Kubernetes, stack: str) -> None:
     validate_strictly(kubernetes, objects(run(stack)))
 
 
@@ -80,7 +76,7 @@ def validate_strictly(kubernetes: Kubernetes, items: list[dict[str, Any]]) -> No
     assert len(result.stdout.split()) == len(items)
 
 
-def test_an_object_with_a_misspelt_field_would_be_refused(kubernetes: Kubernetes, run: Run) -> None:
+def test_an_object_with_a_misspelt_field_would_be_refused(kubernetes: Kubernetes) -> None:
     volume = next(one for one in objects(run("lab")) if one["kind"] == "PersistentVolume")
     volume = {**volume, "spec": {**volume["spec"], "accessMode": ["ReadWriteMany"]}}
     result = kubernetes.try_kubectl(
@@ -90,7 +86,7 @@ def test_an_object_with_a_misspelt_field_would_be_refused(kubernetes: Kubernetes
     assert "accessMode" in result.stderr
 
 
-def test_the_volume_and_its_claim_bind_to_each_other(kubernetes: Kubernetes, run: Run) -> None:
+def test_the_volume_and_its_claim_bind_to_each_other(kubernetes: Kubernetes) -> None:
     environment(kubernetes, run("lab"))
 
     def unbound() -> str:
@@ -102,7 +98,7 @@ def test_the_volume_and_its_claim_bind_to_each_other(kubernetes: Kubernetes, run
     assert kubernetes.get("pv", "spotmpi-lab")["status"]["phase"] == "Bound"
 
 
-def test_applying_everything_again_changes_nothing(kubernetes: Kubernetes, run: Run) -> None:
+def test_applying_everything_again_changes_nothing(kubernetes: Kubernetes) -> None:
     recording = run("lab")
     environment(kubernetes, recording)
     kinds = ("pv", "pvc", "networkpolicy", "role", "rolebinding", "serviceaccount")
@@ -141,7 +137,7 @@ MAY_NOT = [
 
 
 @pytest.fixture
-def user(plane: ControlPlane, kubernetes: Kubernetes, run: Run, tmp_path: Path) -> Kubernetes:
+def user(plane: ControlPlane, kubernetes: Kubernetes, tmp_path: Path) -> Kubernetes:
     """The API as a user who is in the users' group and nothing else."""
     environment(kubernetes, run("lab"))
     return Kubernetes(plane.kubeconfig_of("trainer", groups=["spotmpi:users"]))
@@ -181,7 +177,7 @@ def test_users_list_the_events_of_nodes_and_change_none(user: Kubernetes, kubern
     assert not allowed(user, "list", "events", "-n", "kube-system")
 
 
-def test_the_namespace_refuses_a_privileged_pod(kubernetes: Kubernetes, run: Run) -> None:
+def test_the_namespace_refuses_a_privileged_pod(kubernetes: Kubernetes) -> None:
     environment(kubernetes, run("lab"))
     container = {"name": "main", "image": "image", "securityContext": {"privileged": True}}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "root"}, "spec": {"containers": [container]}}
@@ -191,7 +187,7 @@ def test_the_namespace_refuses_a_privileged_pod(kubernetes: Kubernetes, run: Run
 
 @pytest.mark.tools("kueue")
 @pytest.mark.nightly("builds Kueue, 2 minutes where it is missing")
-def test_teams_get_queues_with_their_quota(kubernetes: Kubernetes, run: Run) -> None:
+def test_teams_get_queues_with_their_quota(kubernetes: Kubernetes) -> None:
     kubernetes.define(module_file("kueue", "bases"))
     validate_strictly(kubernetes, objects(run("lab", queueing=QUEUES)))
     environment(kubernetes, run("lab", queueing=QUEUES))

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.infra.conftest import Recording
-
-    Run = Callable[..., Recording]
+from tests.infra.mock_engine import run
 
 STACKS = ["lab", "p3", "g5", "cpu", "p3-data", "g5-data"]
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_a_stack_is_built_without_look_ups(run: Run, stack: str) -> None:
+def test_a_stack_is_built_without_look_ups(stack: str) -> None:
     assert run(stack).lookups == []
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_every_resource_has_a_component_and_a_unique_name(run: Run, stack: str) -> None:
+def test_every_resource_has_a_component_and_a_unique_name(stack: str) -> None:
     resources = run(stack).resources
     assert [urn for urn, count in Counter(one.urn for one in resources).items() if count > 1] == []
     at_the_root = {one.kind for one in resources if one.parent.split("::")[2] == "pulumi:pulumi:Stack"}
@@ -31,16 +26,16 @@ def test_every_resource_has_a_component_and_a_unique_name(run: Run, stack: str) 
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_every_name_starts_with_the_environments(run: Run, stack: str) -> None:
+def test_every_name_starts_with_the_environments(stack: str) -> None:
     assert [one.name for one in run(stack).resources if not one.name.startswith(f"spotmpi-{stack}")] == []
 
 
-def test_two_runs_declare_the_same(run: Run) -> None:
+def test_two_runs_declare_the_same() -> None:
     first, second = run("g5"), run("g5", images=["chainermn", "pytorch"])
     assert {one.urn: one.inputs for one in first.resources} == {one.urn: one.inputs for one in second.resources}
 
 
-def test_ten_groups_declare_ten_times_the_resources_of_one(run: Run) -> None:
+def test_ten_groups_declare_ten_times_the_resources_of_one() -> None:
     groups = [{"name": f"g{index}", "type": "g4dn.xlarge", "max": 8} for index in range(10)]
     one = run("lab", groups=groups[:1])
     ten = run("lab", groups=groups)

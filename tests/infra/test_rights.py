@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from fnmatch import fnmatch
-from typing import TYPE_CHECKING
 
 import pytest
 from moto.iam.aws_managed_policies import aws_managed_policies_data
 
 from infra import policies
 from spotmpi.environments.iam import BOUNDARY, BUILD, POLICIES, PUSH, policy
+from tests.infra.mock_engine import run
 from tests.tools import REPOSITORY
-
-if TYPE_CHECKING:
-    from tests.infra.conftest import Recording
-
-    Run = Callable[..., Recording]
 
 FULL = {
     "cluster": {"encrypt_secrets": True, "admins": ["arn:aws:iam::123456789012:role/a"]},
@@ -28,14 +22,14 @@ FULL = {
 
 
 @pytest.mark.parametrize("stack", ["lab", "p3", "g5", "cpu", "p3-data", "full"])
-def test_every_kind_of_resource_has_its_rights(run: Run, stack: str) -> None:
+def test_every_kind_of_resource_has_its_rights(stack: str) -> None:
     recording = run("lab", **FULL) if stack == "full" else run(stack)
     kinds = {resource.kind for resource in recording.resources if resource.kind.startswith(("aws:", "eks:"))}
 
     assert kinds and kinds <= set(BUILD)
 
 
-def test_nothing_is_allowed_that_no_resource_needs(run: Run) -> None:
+def test_nothing_is_allowed_that_no_resource_needs() -> None:
     recordings = [run("lab", **FULL), *(run(stack) for stack in ("lab", "p3", "g5", "cpu", "p3-data"))]
 
     assert set(BUILD) == {

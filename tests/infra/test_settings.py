@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from infra.checks import find_warnings
 from infra.errors import SettingsError
-from infra.settings import Settings
 from infra.stack_config import read
-
-if TYPE_CHECKING:
-    SettingsOf = Callable[..., Settings]
+from tests.infra.mock_engine import settings_of
 
 GROUP = {"name": "g4dn", "type": "g4dn.xlarge", "max": 2, "placement_group": False}
 
@@ -39,26 +35,26 @@ def problems(stack: str, config: dict[str, Any]) -> dict[str, tuple[Any, str]]:
 
 
 @pytest.mark.parametrize("stack", ["lab", "p3", "g5", "cpu", "p3-data", "g5-data"])
-def test_every_ready_stack_is_valid(settings_of: SettingsOf, stack: str) -> None:
+def test_every_ready_stack_is_valid(stack: str) -> None:
     assert settings_of(stack).name == f"spotmpi-{stack}"
 
 
-def test_defaults_of_the_model_reach_the_settings(settings_of: SettingsOf) -> None:
+def test_defaults_of_the_model_reach_the_settings() -> None:
     settings = settings_of("lab")
     assert (settings.cluster.version, settings.network.cidr, settings.storage.keep) == ("1.35", "10.0.0.0/16", False)
     assert settings.groups[0].market == "spot"
     assert settings.other_zone == "us-east-1b"
 
 
-def test_the_second_zone_is_a_unless_the_nodes_are_in_a(settings_of: SettingsOf) -> None:
+def test_the_second_zone_is_a_unless_the_nodes_are_in_a() -> None:
     assert settings_of("lab", zone="us-east-1d").other_zone == "us-east-1a"
 
 
-def test_an_account_number_keeps_its_leading_zero(settings_of: SettingsOf) -> None:
+def test_an_account_number_keeps_its_leading_zero() -> None:
     assert settings_of("lab", account="012345678901").account == "012345678901"
 
 
-def test_a_kubernetes_version_stays_text(settings_of: SettingsOf) -> None:
+def test_a_kubernetes_version_stays_text() -> None:
     assert settings_of("lab", cluster={"version": "1.34"}).cluster.version == "1.34"
 
 
@@ -204,16 +200,16 @@ def test_more_groups_than_the_eks_quota_are_refused() -> None:
     assert remedy.startswith("EKS allows 30 node groups")
 
 
-def test_a_raised_quota_is_a_setting(settings_of: SettingsOf) -> None:
+def test_a_raised_quota_is_a_setting() -> None:
     groups = [group(name=f"g{index}", max=1) for index in range(100)]
     assert len(settings_of("lab", groups=groups, cluster={"max_node_groups": 101}).groups) == 100
 
 
-def test_five_hundred_and_twelve_nodes_fit_the_default_network(settings_of: SettingsOf) -> None:
+def test_five_hundred_and_twelve_nodes_fit_the_default_network() -> None:
     assert settings_of("lab", groups=[group(max=512)]).groups[0].max == 512
 
 
-def test_a_group_with_efa_gives_a_warning_about_our_images(settings_of: SettingsOf) -> None:
+def test_a_group_with_efa_gives_a_warning_about_our_images() -> None:
     without_efa = {"name": "g5", "type": "g5.48xlarge", "max": 2, "placement_group": False}
     (warning,) = find_warnings(settings_of("lab", groups=[{**without_efa, "efa": True}], network={"private": True}))
     assert warning.startswith("spotmpi:groups: g5 has efa: true: NCCL uses it only with libfabric")

@@ -54,9 +54,7 @@ class Recording:
 
     def of(self, kind: str) -> list[Resource]:
         """The resources of a type, given by the last part of its token, in the order of their names."""
-        matches = [
-            resource for resource in self.resources if resource.kind == kind or resource.kind.split(":")[-1] == kind
-        ]
+        matches = [resource for resource in self.resources if kind in (resource.kind, resource.kind.split(":")[-1])]
         return sorted(matches, key=lambda resource: resource.urn)
 
     def one(self, kind: str, name: str | None = None) -> Resource:
@@ -64,6 +62,11 @@ class Recording:
         matches = [resource for resource in self.of(kind) if name is None or resource.name == name]
         assert len(matches) == 1, f"{kind} {name}: {[resource.name for resource in matches]}"
         return matches[0]
+
+    @property
+    def node_groups(self) -> dict[str, Resource]:
+        """The node groups of EKS by name, without the prefix of the environment."""
+        return {resource.name.split("-", 2)[2]: resource for resource in self.of("aws:eks/nodeGroup:NodeGroup")}
 
 
 class _Answers(engine.Mocks):

@@ -8,6 +8,8 @@ from tests.infra.mock_engine import run
 
 ALICE = "arn:aws:iam::123456789012:user/alice"
 TRAINERS = "arn:aws:iam::123456789012:role/trainers"
+BEFORE_NODES = {"vpc-cni", "kube-proxy", "eks-pod-identity-agent"}
+AFTER_NODES = {"coredns", "metrics-server", "aws-efs-csi-driver", "eks-node-monitoring-agent"}
 
 
 def test_the_control_plane_has_every_input() -> None:
@@ -16,6 +18,7 @@ def test_the_control_plane_has_every_input() -> None:
         "name": "spotmpi-lab",
         "version": "1.35",
         "authenticationMode": "API",
+        "accessEntries": {},
         "endpointPublicAccess": True,
         "endpointPrivateAccess": True,
         "publicAccessCidrs": ["198.51.100.7/32"],
@@ -32,13 +35,11 @@ def test_the_control_plane_has_every_input() -> None:
     }
     assert {key: inputs.get(key) for key in expected} == expected
     assert "encryptionConfigKeyArn" not in inputs
-    assert inputs["accessEntries"] == {}
 
 
 def test_admins_administer_and_users_only_join_a_group() -> None:
-    entries = (
-        run("lab", cluster={"admins": [ALICE], "users": [TRAINERS]}).one("eks:index:Cluster").inputs["accessEntries"]
-    )
+    recording = run("lab", cluster={"admins": [ALICE], "users": [TRAINERS]})
+    entries = recording.one("eks:index:Cluster").inputs["accessEntries"]
     assert entries["admin-0"]["principalArn"] == ALICE
     policy = entries["admin-0"]["accessPolicies"]["admin"]
     assert policy["policyArn"].endswith("AmazonEKSClusterAdminPolicy")
@@ -47,23 +48,21 @@ def test_admins_administer_and_users_only_join_a_group() -> None:
 
 
 def test_secrets_are_encrypted_with_a_separate_key_if_set() -> None:
-    plain, encrypted = run("lab"), run("lab", cluster={"encrypt_secrets": True})
-    assert plain.of("aws:kms/key:Key") == []
+    assert run("lab").of("aws:kms/key:Key") == []
+    encrypted = run("lab", cluster={"encrypt_secrets": True})
     key = encrypted.one("aws:kms/key:Key")
     assert key.inputs["enableKeyRotation"] is True
     assert encrypted.one("eks:index:Cluster").inputs["encryptionConfigKeyArn"] == f"arn:aws:mock:::{key.name}"
 
 
 def test_control_plane_logs_are_deleted_with_the_environment() -> None:
-    recording = run("lab")
-    logs = recording.one("LogGroup")
-    assert logs.inputs["name"] == "/aws/eks/spotmpi-lab/cluster"
-    assert logs.inputs["retentionInDays"] == 14
-    assert logs.urn in recording.one("eks:index:Cluster").depends_on
+    logs = run("lab").one("LogGroup")
+    assert (logs.inputs["name"], logs.inputs["retentionInDays"]) == ("/aws/eks/spotmpi-lab/cluster", 14)
+    assert logs.urn in run("lab").one("eks:index:Cluster").depends_on
 
 
 def test_system_nodes_are_few_on_demand_and_without_taint() -> None:
-    system = run("lab").one("aws:eks/nodeGroup:NodeGroup", "spotmpi-lab-system").inputs
+    system = run("lab").node_groups["system"].inputs
     assert system["capacityType"] == "ON_DEMAND"
     assert system["scalingConfig"] == {"desiredSize": 2, "minSize": 2, "maxSize": 3}
     assert system["labels"] == {"spotmpi.dev/role": "system"}
@@ -71,41 +70,25 @@ def test_system_nodes_are_few_on_demand_and_without_taint() -> None:
     assert "taints" not in system
 
 
-def test_the_add_ons_are_those_and_no_others() -> None:
-    assert {resource.inputs["addonName"] for resource in run("lab").of("Addon")} == {
-        "vpc-cni",
-        "kube-proxy",
-        "eks-pod-identity-agent",
-        "coredns",
-        "metrics-server",
-        "aws-efs-csi-driver",
-        "eks-node-monitoring-agent",
-    }
-
-
-def test_nodes_wait_for_network_add_ons_and_other_add_ons_wait_for_nodes() -> None:
-    recording = run("lab")
-    addons = {resource.inputs["addonName"]: resource for resource in recording.of("Addon")}
-    system = recording.one("aws:eks/nodeGroup:NodeGroup", "spotmpi-lab-system")
-    assert {addons[name].urn for name in ("vpc-cni", "kube-proxy", "eks-pod-identity-agent")} <= system.depends_on
-    late = ("coredns", "metrics-server", "aws-efs-csi-driver", "eks-node-monitoring-agent")
-    assert all(system.urn in addons[name].depends_on for name in late)
+def test_nodes_wait_for_network_add_ons_and_all_other_add_ons_wait_for_nodes() -> None:
+    addons = {resource.inputs["addonName"]: resource for resource in run("lab").of("Addon")}
+    assert set(addons) == BEFORE_NODES | AFTER_NODES
+    system = run("lab").node_groups["system"]
+    assert {addons[name].urn for name in BEFORE_NODES} <= system.depends_on
+    assert all(system.urn in addons[name].depends_on for name in AFTER_NODES)
 
 
 def test_everything_in_the_cluster_waits_for_the_control_plane() -> None:
-    recording = run("lab")
-    control_plane = recording.one("eks:index:Cluster").urn
-    named = [resource for resource in recording.resources if resource.inputs.get("clusterName") == "spotmpi-lab"]
+    control_plane = run("lab").one("eks:index:Cluster").urn
+    named = [resource for resource in run("lab").resources if resource.inputs.get("clusterName") == "spotmpi-lab"]
     assert len(named) == 7 + 2 + 1
     assert all(control_plane in resource.depends_on for resource in named)
 
 
 def test_network_policies_are_enforced_and_warm_addresses_match_the_plan() -> None:
     text = run("lab").one("Addon", "spotmpi-lab-vpc-cni").inputs["configurationValues"]
-    assert json.loads(text) == {
-        "enableNetworkPolicy": "true",
-        "env": {"MINIMUM_IP_TARGET": "8", "WARM_IP_TARGET": "1"},
-    }
+    addresses = {"MINIMUM_IP_TARGET": "8", "WARM_IP_TARGET": "1"}
+    assert json.loads(text) == {"enableNetworkPolicy": "true", "env": addresses}
 
 
 def test_an_add_on_version_is_pinned_if_set_and_else_eks_default() -> None:
@@ -120,27 +103,23 @@ def test_every_node_group_has_its_version_and_its_ami_release_if_set() -> None:
         {"name": "new", "type": "g4dn.xlarge", "max": 2},
         {"name": "old", "type": "g4dn.xlarge", "max": 2, "ami_release": "1.34.6-20260501"},
     ]
-    node_groups = run("lab", cluster=cluster, groups=groups).of("aws:eks/nodeGroup:NodeGroup")
-
-    versions = {each.name: (each.inputs.get("version"), each.inputs.get("releaseVersion")) for each in node_groups}
-    assert versions == {
-        "spotmpi-lab-system": ("1.35", "1.35.2-20260901"),
-        "spotmpi-lab-new": ("1.35", None),
-        "spotmpi-lab-old": ("1.34", "1.34.6-20260501"),
+    node_groups = {name: each.inputs for name, each in run("lab", cluster=cluster, groups=groups).node_groups.items()}
+    assert {name: (each["version"], each.get("releaseVersion")) for name, each in node_groups.items()} == {
+        "system": ("1.35", "1.35.2-20260901"),
+        "new": ("1.35", None),
+        "old": ("1.34", "1.34.6-20260501"),
     }
 
 
 def test_the_efs_driver_has_its_role_by_pod_identity() -> None:
-    recording = run("lab")
-    addon = recording.one("Addon", "spotmpi-lab-aws-efs-csi-driver")
     association = {"roleArn": "arn:aws:mock:::spotmpi-lab-efs-csi", "serviceAccount": "efs-csi-controller-sa"}
+    addon = run("lab").one("Addon", "spotmpi-lab-aws-efs-csi-driver")
     assert addon.inputs["podIdentityAssociations"] == [association]
-    trust = json.loads(recording.one("aws:iam/role:Role", "spotmpi-lab-efs-csi").inputs["assumeRolePolicy"])
+    trust = json.loads(run("lab").one("aws:iam/role:Role", "spotmpi-lab-efs-csi").inputs["assumeRolePolicy"])
     assert trust["Statement"][0]["Principal"] == {"Service": "pods.eks.amazonaws.com"}
 
 
 def test_node_roles_are_attached_before_any_node_is_created() -> None:
-    recording = run("lab")
-    attached = {resource.urn for resource in recording.of("RolePolicyAttachment") if "-nodes-" in resource.name}
+    attached = {resource.urn for resource in run("lab").of("RolePolicyAttachment") if "-nodes-" in resource.name}
     assert len(attached) == 3
-    assert all(attached <= group.depends_on for group in recording.of("aws:eks/nodeGroup:NodeGroup"))
+    assert all(attached <= group.depends_on for group in run("lab").node_groups.values())

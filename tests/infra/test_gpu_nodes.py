@@ -8,53 +8,43 @@ import pytest
 
 from infra.names import eks_groups
 from infra.settings import Group
-from tests.infra.mock_engine import Recording, Resource, run
+from tests.infra.mock_engine import run
 
 P4D = {"name": "p4d", "type": "p4d.24xlarge", "max": 4, "efa": True}
 
 
-def node_group(recording: Recording, name: str) -> Resource:
-    return recording.one("aws:eks/nodeGroup:NodeGroup", name)
-
-
-def test_a_group_starts_without_nodes_and_leaves_its_size_to_the_autoscaler() -> None:
-    group = node_group(run("p3"), "spotmpi-p3-p3")
-    assert group.inputs["scalingConfig"] == {"desiredSize": 0, "minSize": 0, "maxSize": 8}
-    assert group.ignore_changes == ("scalingConfig",)
-    assert group.delete_timeout == "30m"
-
-
-def test_a_gpu_group_is_spot_in_one_zone_of_one_type_with_the_gpu_image() -> None:
-    inputs = node_group(run("p3"), "spotmpi-p3-p3").inputs
-    assert inputs["capacityType"] == "SPOT"
-    assert inputs["instanceTypes"] == ["p3.2xlarge"]
-    assert inputs["amiType"] == "AL2023_x86_64_NVIDIA"
-    assert inputs["subnetIds"] == ["spotmpi-p3-nodes-id"]
-    assert inputs["taints"] == [{"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"}]
-    assert inputs["nodeRepairConfig"]["enabled"] is True
-
-
-def test_an_update_of_versions_needs_no_additional_capacity() -> None:
-    update = node_group(run("p3"), "spotmpi-p3-p3").inputs["updateConfig"]
-    assert update == {"maxUnavailablePercentage": 100, "updateStrategy": "MINIMAL"}
+def test_a_gpu_group_is_spot_in_one_zone_of_one_type_and_leaves_its_size_to_the_autoscaler() -> None:
+    group = run("p3").node_groups["p3"]
+    expected = {
+        "scalingConfig": {"desiredSize": 0, "minSize": 0, "maxSize": 8},
+        "capacityType": "SPOT",
+        "instanceTypes": ["p3.2xlarge"],
+        "amiType": "AL2023_x86_64_NVIDIA",
+        "subnetIds": ["spotmpi-p3-nodes-id"],
+        "taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"}],
+        # An update of versions needs no additional capacity.
+        "updateConfig": {"maxUnavailablePercentage": 100, "updateStrategy": "MINIMAL"},
+    }
+    assert {key: group.inputs[key] for key in expected} == expected
+    assert group.inputs["nodeRepairConfig"]["enabled"] is True
+    assert (group.ignore_changes, group.delete_timeout) == (("scalingConfig",), "30m")
 
 
 def test_cpu_groups_have_a_taint_of_their_own_and_no_gpu_label() -> None:
-    inputs = node_group(run("cpu"), "spotmpi-cpu-c6i").inputs
+    inputs = run("cpu").node_groups["c6i"].inputs
     assert inputs["amiType"] == "AL2023_x86_64_STANDARD"
     assert inputs["taints"] == [{"key": "spotmpi.dev/work", "value": "present", "effect": "NO_SCHEDULE"}]
     assert inputs["labels"] == {"spotmpi.dev/role": "work", "spotmpi.dev/group": "c6i"}
 
 
 def test_the_autoscaler_knows_labels_taint_and_gpus_of_an_empty_group() -> None:
-    every = [resource.inputs for resource in run("p3").of("aws:autoscaling/tag:Tag")]
-    assert {tag["autoscalingGroupName"] for tag in every} == {
-        "eks-spotmpi-p3-p3-asg",
-        "eks-spotmpi-p3-p3-spread-asg",
-    }
-    tags = [tag for tag in every if tag["autoscalingGroupName"] == "eks-spotmpi-p3-p3-asg"]
-    stem = "k8s.io/cluster-autoscaler/node-template/"
-    assert {tag["tag"]["key"].removeprefix(stem): tag["tag"]["value"] for tag in tags} == {
+    tags: dict[str, dict[str, str]] = {}
+    for resource in run("p3").of("aws:autoscaling/tag:Tag"):
+        tag = resource.inputs["tag"]
+        key = tag["key"].removeprefix("k8s.io/cluster-autoscaler/node-template/")
+        tags.setdefault(resource.inputs["autoscalingGroupName"], {})[key] = tag["value"]
+    assert set(tags) == {"eks-spotmpi-p3-p3-asg", "eks-spotmpi-p3-p3-spread-asg"}
+    assert tags["eks-spotmpi-p3-p3-asg"] == {
         "label/spotmpi.dev/role": "gpu",
         "label/spotmpi.dev/group": "p3",
         "label/nvidia.com/gpu.present": "true",
@@ -67,53 +57,41 @@ def test_the_autoscaler_knows_labels_taint_and_gpus_of_an_empty_group() -> None:
 
 def test_a_machine_is_closed_encrypted_and_tagged() -> None:
     inputs = run("p3").one("LaunchTemplate", "spotmpi-p3-p3").inputs
-    assert inputs["metadataOptions"] == {
-        "httpEndpoint": "enabled",
-        "httpTokens": "required",
-        "httpPutResponseHopLimit": 1,
-    }
-    assert inputs["blockDeviceMappings"][0]["ebs"]["encrypted"] == "true"
-    assert inputs["blockDeviceMappings"][0]["ebs"]["volumeType"] == "gp3"
+    metadata = {"httpEndpoint": "enabled", "httpTokens": "required", "httpPutResponseHopLimit": 1}
+    assert inputs["metadataOptions"] == metadata
+    disk = inputs["blockDeviceMappings"][0]["ebs"]
+    assert (disk["encrypted"], disk["volumeType"]) == ("true", "gp3")
     kinds = {entry["resourceType"]: entry["tags"] for entry in inputs["tagSpecifications"]}
     assert set(kinds) == {"instance", "volume", "network-interface"}
     assert all(tags["spotmpi:environment"] == "spotmpi-p3" for tags in kinds.values())
 
 
-@pytest.mark.parametrize("unwanted", ["instanceType", "instanceMarketOptions", "iamInstanceProfile", "imageId"])
-def test_a_launch_template_has_no_input_that_a_managed_group_refuses(unwanted: str) -> None:
-    assert all(unwanted not in resource.inputs for resource in run("p3").of("LaunchTemplate"))
+def test_a_launch_template_has_no_input_that_a_managed_group_refuses() -> None:
+    refused = {"instanceType", "instanceMarketOptions", "iamInstanceProfile", "imageId"}
+    assert not [resource.name for resource in run("p3").of("LaunchTemplate") if refused & set(resource.inputs)]
 
 
-def test_a_placement_group_exists_only_if_set() -> None:
-    with_group, without = run("p3"), run("lab")
-    assert with_group.one("PlacementGroup").inputs["strategy"] == "cluster"
-    placement = with_group.one("LaunchTemplate", "spotmpi-p3-p3").inputs["placement"]
-    assert placement == {"groupName": "spotmpi-p3-p3"}
-    assert "placement" not in with_group.one("LaunchTemplate", "spotmpi-p3-p3-spread").inputs
-    assert without.of("PlacementGroup") == []
-    assert all("placement" not in resource.inputs for resource in without.of("LaunchTemplate"))
-
-
-def test_placement_groups_are_named_by_the_engine_so_that_regions_never_clash() -> None:
-    assert "name" not in run("p3").one("PlacementGroup").inputs
+def test_a_placement_group_exists_only_if_set_and_is_named_by_the_engine_so_that_regions_never_clash() -> None:
+    placement_group = run("p3").one("PlacementGroup").inputs
+    assert placement_group["strategy"] == "cluster" and "name" not in placement_group
+    templates = {each.name: each.inputs.get("placement") for each in run("p3").of("LaunchTemplate")}
+    assert templates["spotmpi-p3-p3"] == {"groupName": "spotmpi-p3-p3"}
+    assert templates["spotmpi-p3-p3-spread"] is None
+    assert run("lab").of("PlacementGroup") == []
+    assert all("placement" not in resource.inputs for resource in run("lab").of("LaunchTemplate"))
 
 
 def test_groups_of_one_environment_share_neither_template_nor_placement() -> None:
     recording = run("g5")
     assert {resource.name for resource in recording.of("PlacementGroup")} == {"spotmpi-g5-g5", "spotmpi-g5-g6"}
-    used = {resource.inputs["launchTemplate"]["id"] for resource in recording.of("aws:eks/nodeGroup:NodeGroup")}
-    assert len(used) == 4
+    assert len({group.inputs["launchTemplate"]["id"] for group in recording.node_groups.values()}) == 4
 
 
 def test_efa_puts_one_adapter_on_each_network_card_in_a_group_of_peers() -> None:
     recording = run("g5", groups=[P4D])
     interfaces = recording.one("LaunchTemplate", "spotmpi-g5-p4d").inputs["networkInterfaces"]
-    assert [(card["networkCardIndex"], card["deviceIndex"]) for card in interfaces] == [
-        (0, 0),
-        (1, 1),
-        (2, 1),
-        (3, 1),
-    ]
+    places = [(card["networkCardIndex"], card["deviceIndex"]) for card in interfaces]
+    assert places == [(0, 0), (1, 1), (2, 1), (3, 1)]
     assert all(card["interfaceType"] == "efa" for card in interfaces)
     assert all(card["securityGroups"] == ["sg-cluster", "spotmpi-g5-p4d-efa-id"] for card in interfaces)
     for direction in ("SecurityGroupIngressRule", "SecurityGroupEgressRule"):
@@ -130,10 +108,9 @@ def test_without_efa_there_are_no_interfaces_peers_or_plugin() -> None:
 
 def test_on_demand_gpus_are_tagged_for_the_guardrails() -> None:
     dear: dict[str, Any] = {"name": "g5", "type": "g5.xlarge", "max": 1, "market": "on-demand"}
-    recording = run("lab", groups=[dear], accelerators={"on_demand": True})
-    group = node_group(recording, "spotmpi-lab-g5").inputs
+    group = run("lab", groups=[dear], accelerators={"on_demand": True}).node_groups["g5"].inputs
     assert (group["capacityType"], group["tags"]["spotmpi:on-demand-gpus"]) == ("ON_DEMAND", "said")
-    assert "spotmpi:on-demand-gpus" not in node_group(run("lab"), "spotmpi-lab-g4dn").inputs["tags"]
+    assert "spotmpi:on-demand-gpus" not in run("lab").node_groups["g4dn"].inputs["tags"]
 
 
 @pytest.mark.parametrize(
@@ -153,10 +130,11 @@ def test_a_group_past_the_quota_is_split_without_changing_its_first_part(
 
 def test_all_parts_of_a_split_group_share_placement_label_and_template() -> None:
     recording = run("lab", groups=[{"name": "g5", "type": "g5.xlarge", "max": 512}])
-    parts = [part for part in recording.of("aws:eks/nodeGroup:NodeGroup") if "system" not in part.name]
-    assert [part.name for part in parts] == ["spotmpi-lab-g5", "spotmpi-lab-g5-2"]
-    assert {part.inputs["labels"]["spotmpi.dev/group"] for part in parts} == {"g5"}
-    assert len({part.inputs["launchTemplate"]["id"] for part in parts}) == len(recording.of("PlacementGroup")) == 1
+    parts = {name: part.inputs for name, part in recording.node_groups.items() if name != "system"}
+    assert set(parts) == {"g5", "g5-2"}
+    assert {part["labels"]["spotmpi.dev/group"] for part in parts.values()} == {"g5"}
+    templates = {part["launchTemplate"]["id"] for part in parts.values()}
+    assert len(templates) == len(recording.of("PlacementGroup")) == 1
     tagged = {resource.inputs["autoscalingGroupName"] for resource in recording.of("aws:autoscaling/tag:Tag")}
     assert tagged == {"eks-spotmpi-lab-g5-asg", "eks-spotmpi-lab-g5-2-asg"}
 

@@ -8,26 +8,16 @@ import pytest
 
 from tests.infra.mock_engine import run
 
-STACKS = ["lab", "p3", "g5", "cpu", "p3-data", "g5-data"]
 
-
-@pytest.mark.parametrize("stack", STACKS)
-def test_a_stack_is_built_without_look_ups(stack: str) -> None:
-    assert run(stack).lookups == []
-
-
-@pytest.mark.parametrize("stack", STACKS)
-def test_every_resource_has_a_component_and_a_unique_name(stack: str) -> None:
+@pytest.mark.parametrize("stack", ["lab", "p3", "g5", "cpu", "p3-data", "g5-data"])
+def test_a_stack_needs_no_look_ups_and_each_resource_has_a_component_and_a_unique_name(stack: str) -> None:
     resources = run(stack).resources
+    assert run(stack).lookups == []
+    assert [one.name for one in resources if not one.name.startswith(f"spotmpi-{stack}")] == []
     assert [urn for urn, count in Counter(one.urn for one in resources).items() if count > 1] == []
     at_the_root = {one.kind for one in resources if one.parent.split("::")[2] == "pulumi:pulumi:Stack"}
     loose = {kind for kind in at_the_root if not kind.startswith("spotmpi:")}
     assert loose <= {"pulumi:providers:aws", "pulumi:providers:kubernetes"}
-
-
-@pytest.mark.parametrize("stack", STACKS)
-def test_every_name_starts_with_the_environments(stack: str) -> None:
-    assert [one.name for one in run(stack).resources if not one.name.startswith(f"spotmpi-{stack}")] == []
 
 
 def test_two_runs_declare_the_same() -> None:
@@ -37,7 +27,5 @@ def test_two_runs_declare_the_same() -> None:
 
 def test_ten_groups_declare_ten_times_the_resources_of_one() -> None:
     groups = [{"name": f"g{index}", "type": "g4dn.xlarge", "max": 8} for index in range(10)]
-    one = run("lab", groups=groups[:1])
-    ten = run("lab", groups=groups)
-    each = len(run("lab", groups=groups[:2]).resources) - len(one.resources)
-    assert len(ten.resources) == len(one.resources) + 9 * each
+    one, two, ten = (len(run("lab", groups=groups[:count]).resources) for count in (1, 2, 10))
+    assert ten == one + 9 * (two - one)

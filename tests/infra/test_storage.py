@@ -11,8 +11,7 @@ from tests.infra.mock_engine import run, run_with_data_stack
 def test_the_file_system_is_encrypted_elastic_and_in_the_gpu_zone() -> None:
     inputs = run("lab").one("aws:efs/fileSystem:FileSystem").inputs
     assert inputs["encrypted"] is True
-    assert inputs["throughputMode"] == "elastic"
-    assert inputs["availabilityZoneName"] == "us-east-1a"
+    assert (inputs["throughputMode"], inputs["availabilityZoneName"]) == ("elastic", "us-east-1a")
 
 
 def test_regional_storage_names_no_zone() -> None:
@@ -34,31 +33,23 @@ def test_the_access_point_has_a_folder_of_user_1000() -> None:
 
 
 def test_only_the_clusters_nodes_reach_the_mount_target_and_only_by_nfs() -> None:
-    recording = run("lab")
-    rules = recording.of("SecurityGroupIngressRule")
-    assert [rule.name for rule in rules] == ["spotmpi-lab-nfs"]
-    assert rules[0].inputs["referencedSecurityGroupId"] == "sg-cluster"
-    assert (rules[0].inputs["fromPort"], rules[0].inputs["toPort"], rules[0].inputs["ipProtocol"]) == (
-        2049,
-        2049,
-        "tcp",
-    )
-    target = recording.one("MountTarget").inputs
-    assert target["securityGroups"] == ["spotmpi-lab-nfs-id"]
-    assert target["subnetId"] == "spotmpi-lab-nodes-id"
+    rule = run("lab").one("SecurityGroupIngressRule")
+    assert rule.name == "spotmpi-lab-nfs"
+    nfs = {"referencedSecurityGroupId": "sg-cluster", "fromPort": 2049, "toPort": 2049, "ipProtocol": "tcp"}
+    assert {key: rule.inputs[key] for key in nfs} == nfs
+    target = run("lab").one("MountTarget").inputs
+    assert (target["securityGroups"], target["subnetId"]) == (["spotmpi-lab-nfs-id"], "spotmpi-lab-nodes-id")
 
 
 def test_nodes_are_deleted_before_the_mount_target() -> None:
     recording = run("p3")
     way = {recording.one("MountTarget").urn, recording.one("SecurityGroupIngressRule", "spotmpi-p3-nfs").urn}
-    groups = [each for each in recording.of("aws:eks/nodeGroup:NodeGroup") if "system" not in each.name]
-    assert len(groups) == 2
-    assert all(way <= group.depends_on for group in groups)
+    assert set(recording.node_groups) == {"p3", "p3-spread", "system"}
+    assert all(way <= group.depends_on for name, group in recording.node_groups.items() if name != "system")
 
 
 def test_the_volume_is_static_shared_and_retained() -> None:
-    spec = run("lab").one("PersistentVolume").inputs["spec"]
-    assert spec == {
+    assert run("lab").one("PersistentVolume").inputs["spec"] == {
         "capacity": {"storage": "1024Gi"},
         "accessModes": ["ReadWriteMany"],
         "persistentVolumeReclaimPolicy": "Retain",
@@ -82,47 +73,44 @@ def test_the_claim_names_its_volume_so_that_both_bind() -> None:
 
 def test_a_data_stack_has_only_protected_storage() -> None:
     recording = run("p3-data")
-    assert {resource.kind for resource in recording.resources} == {
-        "pulumi:providers:aws",
-        "spotmpi:storage:FileSystem",
-        "aws:efs/fileSystem:FileSystem",
-        "aws:efs/backupPolicy:BackupPolicy",
-        "aws:efs/accessPoint:AccessPoint",
+    assert {resource.kind: resource.protect for resource in recording.resources} == {
+        "pulumi:providers:aws": False,
+        "spotmpi:storage:FileSystem": False,
+        "aws:efs/fileSystem:FileSystem": True,
+        "aws:efs/backupPolicy:BackupPolicy": True,
+        "aws:efs/accessPoint:AccessPoint": True,
     }
-    assert all(resource.protect for resource in recording.resources if resource.kind.startswith("aws:efs/"))
-    assert recording.exports == {
-        "zone": "us-east-1a",
-        "file_system_id": "spotmpi-p3-data-id",
-        "access_point_id": "spotmpi-p3-data-id",
-    }
+    ids = {"file_system_id": "spotmpi-p3-data-id", "access_point_id": "spotmpi-p3-data-id"}
+    assert recording.exports == {"zone": "us-east-1a", **ids}
 
 
-def test_a_stack_with_a_data_stack_has_no_storage_of_its_own() -> None:
+def test_a_stack_with_a_data_stack_mounts_its_storage_and_has_none_of_its_own() -> None:
     recording = run("p3")
+    assert recording.read == {"organization/spotmpi/p3-data": "pulumi:pulumi:StackReference"}
     assert recording.of("aws:efs/fileSystem:FileSystem") == recording.of("AccessPoint") == []
     assert recording.one("MountTarget").inputs["fileSystemId"] == "fs-0123abcd"
     assert recording.one("PersistentVolume").inputs["spec"]["csi"]["volumeHandle"] == "fs-0123abcd::fsap-0123abcd"
     assert not any(resource.protect for resource in recording.resources)
 
 
-def test_the_data_stack_is_found_by_name_in_the_same_project() -> None:
-    assert run("p3").read == {"organization/spotmpi/p3-data": "pulumi:pulumi:StackReference"}
-
-
-def test_a_data_stack_that_was_never_built_is_reported_with_the_command() -> None:
-    with pytest.raises(pulumi.RunError, match=r"'p3-data' has no output '.*': run `pulumi up --stack p3-data` first"):
-        run_with_data_stack("p3", {})
-
-
-def test_persistent_storage_in_another_zone_is_refused() -> None:
-    outputs = {"zone": "us-east-1f", "file_system_id": "fs-1", "access_point_id": "fsap-1"}
-    with pytest.raises(pulumi.RunError, match="is in us-east-1f: set `zone` of 'p3' to us-east-1f"):
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ({}, r"'p3-data' has no output '.*': run `pulumi up --stack p3-data` first"),
+        (
+            {"zone": "us-east-1f", "file_system_id": "fs-1", "access_point_id": "fsap-1"},
+            "is in us-east-1f: set `zone` of 'p3' to us-east-1f",
+        ),
+    ],
+    ids=["never built", "in another zone"],
+)
+def test_an_unusable_data_stack_is_refused_with_the_remedy(outputs: dict[str, str], message: str) -> None:
+    with pytest.raises(pulumi.RunError, match=message):
         run_with_data_stack("p3", outputs)
 
 
 def test_an_existing_file_system_is_used_as_it_is() -> None:
-    own = {"file_system_id": "fs-89abcdef", "access_point_id": "fsap-89abcdef"}
-    recording = run("lab", storage=own)
+    recording = run("lab", storage={"file_system_id": "fs-89abcdef", "access_point_id": "fsap-89abcdef"})
     assert recording.of("aws:efs/fileSystem:FileSystem") == []
     assert recording.read == {}
     assert recording.one("MountTarget").inputs["fileSystemId"] == "fs-89abcdef"

@@ -15,6 +15,9 @@ from infra.ci import commands
 from tests.cloud.service_models import shared_models
 from tests.infra.scripted_pulumi import ScriptedPulumi
 
+ACCOUNT = "123456789012"
+Ci = Callable[..., tuple[int, str, str]]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def service_models() -> Iterator[None]:
@@ -34,39 +37,33 @@ def no_stack_traces() -> Iterator[None]:
 @pytest.fixture(name="pulumi")
 def scripted_pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedPulumi]:
     """A `pulumi` on PATH, and the variables and the account that the CI scripts need."""
-
     scripted = ScriptedPulumi(tmp_path)
     monkeypatch.setenv("PATH", f"{scripted.path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://example-state")
     monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "known")
-    monkeypatch.setenv("SPOTMPI_ACCOUNT", "123456789012")
+    monkeypatch.setenv("SPOTMPI_ACCOUNT", ACCOUNT)
     monkeypatch.delenv("SPOTMPI_ACCESS", raising=False)
     with mock_aws():
         yield scripted
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A project with a stack that its team can reach, and one of persistent storage."""
-    folder = tmp_path / "project"
-    (folder / "stacks").mkdir(parents=True)
-    (folder / "stacks" / "Pulumi.lab.yaml").write_text(
-        "config:\n  aws:region: us-east-1\n  spotmpi:access: [198.51.100.7/32]\n"
-    )
-    (folder / "stacks" / "Pulumi.p3-data.yaml").write_text("config:\n  aws:region: us-east-1\n  spotmpi:kind: data\n")
-    return folder
-
-
-Ci = Callable[..., tuple[int, str, str]]
+def lab_file(tmp_path: Path) -> Path:
+    """The file of a stack that its team can reach, in a project that has a stack of persistent storage too."""
+    stacks = tmp_path / "project" / "stacks"
+    stacks.mkdir(parents=True)
+    (stacks / "Pulumi.p3-data.yaml").write_text("config:\n  aws:region: us-east-1\n  spotmpi:kind: data\n")
+    path = stacks / "Pulumi.lab.yaml"
+    path.write_text("config:\n  aws:region: us-east-1\n  spotmpi:access: [198.51.100.7/32]\n")
+    return path
 
 
 @pytest.fixture
-def ci(project: Path, capfd: pytest.CaptureFixture[str]) -> Ci:
+def ci(lab_file: Path, capfd: pytest.CaptureFixture[str]) -> Ci:
     """Runs one of the commands for a stack of a small project: exit code, stdout and stderr."""
 
     def run(command: str, *arguments: str) -> tuple[int, str, str]:
-
-        code = commands.main(command, arguments, project)
+        code = commands.main(command, arguments, lab_file.parent.parent)
         return code, *capfd.readouterr()
 
     return run

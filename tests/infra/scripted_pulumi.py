@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ class ScriptedPulumi:
             'echo "${answer#* }" >&2\n'
             'exit "${answer%% *}"\n'
         )
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        program.chmod(0o755)
         self.path = str(program.parent)
 
     def answers(self, *lines: str) -> None:

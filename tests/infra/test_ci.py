@@ -2,60 +2,76 @@
 
 from __future__ import annotations
 
-import stat
+import json
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 from botocore.exceptions import NoCredentialsError
 
 from infra.ci import aws, stack_file
 from infra.ci.errors import CiError
-from tests.infra.ci_account import ACCOUNT, LAB
-from tests.infra.conftest import Ci
-from tests.infra.scripted_pulumi import ScriptedPulumi
+from tests.infra.conftest import ACCOUNT, Ci
+from tests.infra.scripted_pulumi import STATE, ScriptedPulumi, secret
+
+UP = "up --yes --policy-pack infra/guardrails"
+SET_ACCESS = "config set --path spotmpi:access"
 
 
 def test_a_stack_with_a_kms_key_needs_no_passphrase(
-    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch, project: Path
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch, lab_file: Path
 ) -> None:
-    path = project / "stacks" / "Pulumi.lab.yaml"
-    path.write_text(path.read_text() + "secretsprovider: awskms://alias/spotmpi-state?region=us-east-1\n")
+    key = "awskms://alias/spotmpi-state?region=us-east-1"
+    lab_file.write_text(lab_file.read_text() + f"secretsprovider: {key}\n")
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
     pulumi.answers(*["0 done"] * 2)
     assert ci("up", "lab")[0] == 0
-    select = "stack select --create --secrets-provider awskms://alias/spotmpi-state?region=us-east-1"
-    assert pulumi.commands == [select, "up --yes --policy-pack infra/guardrails"]
-
-
-def test_another_account_is_refused_before_pulumi_runs(
-    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SPOTMPI_ACCOUNT", "999999999999")
-    code, _, errors = ci("destroy", "lab")
-    assert code == 1
-    assert pulumi.calls == []
-    assert "account 123456789012, but stack 'lab' belongs to 999999999999" in errors
-    assert "nothing was changed" in errors
+    assert pulumi.commands == [f"stack select --create --secrets-provider {key}", UP]
 
 
 @pytest.mark.parametrize(
-    ("variables", "message"),
+    ("variables", "arguments", "message"),
     [
-        ({"PULUMI_BACKEND_URL": ""}, "PULUMI_BACKEND_URL is (not set): set it to the bucket"),
-        ({"PULUMI_BACKEND_URL": "https://api.pulumi.com"}, "PULUMI_BACKEND_URL is https://api.pulumi.com"),
-        ({"PULUMI_CONFIG_PASSPHRASE": None}, "it decrypts the state's secrets"),
-        ({"SPOTMPI_ACCOUNT": None}, "has no account: set spotmpi:account there, or SPOTMPI_ACCOUNT"),
+        ({"PULUMI_BACKEND_URL": ""}, ("up", "lab"), "PULUMI_BACKEND_URL is (not set): set it to the bucket"),
+        (
+            {"PULUMI_BACKEND_URL": "https://api.pulumi.com"},
+            ("up", "lab"),
+            "PULUMI_BACKEND_URL is https://api.pulumi.com",
+        ),
+        ({"PULUMI_CONFIG_PASSPHRASE": None}, ("up", "lab"), "it decrypts the state's secrets"),
+        ({"SPOTMPI_ACCOUNT": None}, ("up", "lab"), "has no account: set spotmpi:account there, or SPOTMPI_ACCOUNT"),
+        (
+            {"SPOTMPI_ACCOUNT": "999999999999"},
+            ("destroy", "lab"),
+            "account 123456789012, but stack 'lab' belongs to 999999999999: assume a role there; nothing was changed",
+        ),
+        ({}, ("destroy", "nope"), "use one of lab, p3-data, or create it"),
+        ({}, ("destroy", "p3-data"), "holds persistent storage"),
     ],
 )
-def test_a_missing_variable_is_named(
-    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str | None], message: str
+def test_a_command_that_is_refused_runs_no_pulumi(
+    pulumi: ScriptedPulumi,
+    ci: Ci,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str | None],
+    arguments: tuple[str, ...],
+    message: str,
 ) -> None:
     for name, value in variables.items():
         monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
-    code, _, errors = ci("up", "lab")
-    assert code == 1
-    assert message in errors
+    code, _, errors = ci(*arguments)
+    assert code == 1 and message in errors
+    assert pulumi.calls == []
+
+
+@pytest.mark.parametrize("command", ["preview", "up"])
+def test_a_stack_without_access_is_refused_with_the_variable_to_set(
+    pulumi: ScriptedPulumi, ci: Ci, lab_file: Path, command: str
+) -> None:
+    lab_file.write_text("config:\n  aws:region: us-east-1\n")
+    code, _, errors = ci(command, "lab")
+    assert code == 1 and "set spotmpi:access in its file, or SPOTMPI_ACCESS" in errors
     assert pulumi.calls == []
 
 
@@ -67,52 +83,18 @@ def test_wrong_usage_is_status_2(pulumi: ScriptedPulumi, ci: Ci, arguments: tupl
     assert pulumi.calls == []
 
 
-def test_an_unknown_stack_lists_the_known_ones(pulumi: ScriptedPulumi, ci: Ci) -> None:
-    code, _, errors = ci("destroy", "nope")
-    assert code == 1 and "use one of lab, p3-data, or create it" in errors
-
-
-def test_persistent_storage_is_never_destroyed_by_ci(pulumi: ScriptedPulumi, ci: Ci) -> None:
-    code, _, errors = ci("destroy", "p3-data")
-    assert code == 1 and "holds persistent storage" in errors
-    assert pulumi.calls == []
-
-
-class ScriptedDown:
-    """A `spotmpi` beside Python that records its arguments and variables, and exits with a given status."""
-
-    def __init__(self, folder: Path):
-        self._call, self._status = folder / "call", folder / "status"
-        self.python = folder / "python"
-        program = folder / "spotmpi"
-        program.write_text(
-            f'#!/bin/sh\necho "$* [$PULUMI_BACKEND_URL] [$AWS_REGION]" > {self._call}\nexit $(cat {self._status})\n'
-        )
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        self.exit_with(0)
-
-    def exit_with(self, status: int) -> None:
-        self._status.write_text(str(status))
-
-    @property
-    def call(self) -> str:
-        return self._call.read_text().strip()
-
-
-@pytest.fixture
-def down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedDown:
-    scripted = ScriptedDown(tmp_path)
-    monkeypatch.setattr("sys.executable", str(scripted.python))
-    return scripted
-
-
 @pytest.mark.parametrize("status", [0, 1])
-def test_a_stack_is_taken_down_by_spotmpi_down(pulumi: ScriptedPulumi, ci: Ci, down: ScriptedDown, status: int) -> None:
+def test_a_stack_is_taken_down_by_spotmpi_down(
+    pulumi: ScriptedPulumi, ci: Ci, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    program = tmp_path / "spotmpi"
+    program.write_text(f'#!/bin/sh\necho "$* [$PULUMI_BACKEND_URL] [$AWS_REGION]" > {tmp_path}/call\nexit {status}\n')
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     pulumi.answers("0 lab")
-    down.exit_with(status)
     assert ci("destroy", "lab")[0] == status
-    assert down.call == "down lab --yes [s3://example-state] [us-east-1]"
-    assert [call.split(" --stack")[0] for call in pulumi.calls] == ["stack --show-name"]
+    assert (tmp_path / "call").read_text() == "down lab --yes [s3://example-state] [us-east-1]\n"
+    assert pulumi.commands == ["stack --show-name"]
 
 
 def test_spotmpi_down_is_the_real_command(pulumi: ScriptedPulumi, ci: Ci) -> None:
@@ -120,7 +102,7 @@ def test_spotmpi_down_is_the_real_command(pulumi: ScriptedPulumi, ci: Ci) -> Non
     pulumi.answers("0 lab", "255 error: incorrect passphrase")
     code, _, errors = ci("destroy", "lab")
     assert code == 1 and "the state of lab can't be decrypted: set PULUMI_CONFIG_PASSPHRASE" in errors
-    assert [call.split(" --stack")[0] for call in pulumi.calls] == ["stack --show-name", "stack export"]
+    assert pulumi.commands == ["stack --show-name", "stack export"]
 
 
 def test_without_spotmpi_next_to_python_the_error_names_setup(
@@ -132,43 +114,39 @@ def test_without_spotmpi_next_to_python_the_error_names_setup(
     assert code == 1 and "command not found: /nowhere/spotmpi; run ./scripts/setup" in errors
 
 
-def test_a_stale_lock_is_reported_with_the_remedy(pulumi: ScriptedPulumi, ci: Ci) -> None:
-    pulumi.answers("255 error: the stack is currently locked by 1 lock(s).")
-    code, _, errors = ci("up", "lab")
-    assert code == 1 and "pulumi cancel --yes --stack lab" in errors
-    assert len(pulumi.calls) == 1, "a locked stack is not tried again"
-
-
-def test_a_stack_that_was_never_built_is_reported(pulumi: ScriptedPulumi, ci: Ci) -> None:
-    pulumi.never_built()
-    pulumi.answers("255 error: no stack named 'lab' found")
-    code, _, errors = ci("preview", "lab")
-    assert code == 1 and "no state of stack 'lab' in s3://example-state" in errors
-
-
-def test_a_stack_that_was_never_built_is_no_failure_at_night(pulumi: ScriptedPulumi, ci: Ci) -> None:
-    pulumi.answers("255 error: no stack named 'lab' found")
-    code, _, errors = ci("destroy", "lab", "--if-built")
-    assert code == 0 and "nothing to destroy" in errors
-    assert len(pulumi.calls) == 1
-
-
-def test_up_stops_at_the_first_step_that_fails(pulumi: ScriptedPulumi, ci: Ci) -> None:
-    pulumi.answers("0 selected", "7 quota")
-    assert ci("up", "lab")[0] == 7
-    assert len(pulumi.calls) == 2
-
-
-def test_a_log_group_that_eks_recreated_is_reported_with_the_remedy(pulumi: ScriptedPulumi, ci: Ci) -> None:
-    # As the AWS provider reports it (terraform-aws-eks#920, #2277 and others).
-    message = (
-        "creating CloudWatch Logs Log Group (/aws/eks/spotmpi-lab/cluster): ResourceAlreadyExistsException: The ..."
-    )
-    pulumi.answers("0 selected", f"255 error: {message}")
-    code, _, errors = ci("up", "lab")
-    assert code == 1
-    command = "aws logs delete-log-group --log-group-name /aws/eks/spotmpi-lab/cluster --region us-east-1"
-    assert command in errors
+@pytest.mark.parametrize(
+    ("arguments", "answers", "status", "message"),
+    [
+        (
+            ("up", "lab"),
+            ("255 error: the stack is currently locked by 1 lock(s).",),
+            1,
+            "pulumi cancel --yes --stack lab",
+        ),
+        # What is not built is no failure at night.
+        (("destroy", "lab", "--if-built"), ("255 error: no stack named 'lab' found",), 0, "nothing to destroy"),
+        (("up", "lab"), ("0 selected", "7 quota"), 7, "quota"),
+        # As the AWS provider reports a log group that EKS recreated (terraform-aws-eks#920, #2277 and others).
+        (
+            ("up", "lab"),
+            (
+                "0 selected",
+                "255 error: creating CloudWatch Logs Log Group (/aws/eks/spotmpi-lab/cluster): "
+                "ResourceAlreadyExistsException: The ...",
+            ),
+            1,
+            "aws logs delete-log-group --log-group-name /aws/eks/spotmpi-lab/cluster --region us-east-1",
+        ),
+    ],
+    ids=["a stale lock", "never built", "a failed step", "a recreated log group"],
+)
+def test_pulumis_first_error_ends_the_command_with_a_remedy(
+    pulumi: ScriptedPulumi, ci: Ci, arguments: tuple[str, ...], answers: tuple[str, ...], status: int, message: str
+) -> None:
+    pulumi.answers(*answers)
+    code, output, errors = ci(*arguments)
+    assert code == status and message in output + errors
+    assert len(pulumi.calls) == len(answers)
 
 
 def test_a_missing_pulumi_is_reported(pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,12 +161,120 @@ def test_missing_credentials_name_the_account_to_log_in_to() -> None:
             raise NoCredentialsError
 
     with pytest.raises(CiError, match="log in, or assume a role in account 123456789012"):
-        aws.check_account(LAB, Sts())
+        aws.check_account(stack_file.StackFile("lab", "us-east-1", ACCOUNT, "compute"), Sts())
 
 
-def test_file_and_variable_have_to_agree_on_the_account(project: Path) -> None:
-    path = project / "stacks" / "Pulumi.lab.yaml"
-    path.write_text(f'config:\n  aws:region: us-east-1\n  spotmpi:account: "{ACCOUNT}"\n')
-    assert stack_file.read("lab", path.parent, {}).account == ACCOUNT
+def test_file_and_variable_have_to_agree_on_the_account(lab_file: Path) -> None:
+    lab_file.write_text(f'config:\n  aws:region: us-east-1\n  spotmpi:account: "{ACCOUNT}"\n')
+    assert stack_file.read("lab", lab_file.parent, {}).account == ACCOUNT
     with pytest.raises(CiError, match="make them agree"):
-        stack_file.read("lab", path.parent, {"SPOTMPI_ACCOUNT": "999999999999"})
+        stack_file.read("lab", lab_file.parent, {"SPOTMPI_ACCOUNT": "999999999999"})
+
+
+def create_cluster(*cidrs: str) -> None:
+    """Create stack lab's cluster in moto, whose public endpoint allows the CIDRs."""
+    boto3.client("eks", region_name="us-east-1").create_cluster(
+        name="spotmpi-lab",
+        roleArn=f"arn:aws:iam::{ACCOUNT}:role/control",
+        resourcesVpcConfig={"endpointPublicAccess": True, "publicAccessCidrs": list(cidrs)},
+    )
+
+
+def test_up_appends_addresses_to_those_of_the_file(
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24,198.51.100.7/32")
+    pulumi.answers(*["0 done"] * 3)
+    assert ci("up", "lab")[0] == 0
+    assert pulumi.commands == ["stack select --create", f"{SET_ACCESS}[1] 203.0.113.0/24", UP]
+
+
+@pytest.mark.parametrize(("build_answer", "status"), [("0 built", 0), ("7 quota", 7)])
+def test_a_temporary_address_is_removed_however_the_build_ends(
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch, build_answer: str, status: int
+) -> None:
+    monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24")
+    create_cluster("198.51.100.7/32", "203.0.113.0/24", "192.0.2.1/32")
+    pulumi.answers(*["0 done"] * 3, build_answer, *["0 done"] * 2)
+    code, _, errors = ci("up", "lab", "--access", "192.0.2.1/32")
+    assert code == status
+    assert pulumi.commands[1:] == [
+        f"{SET_ACCESS}[1] 203.0.113.0/24",
+        f"{SET_ACCESS}[2] 192.0.2.1/32",
+        UP,
+        "config rm --path spotmpi:access[2]",
+        "up --yes --skip-preview --target **aws:eks/cluster:Cluster::**",
+    ]
+    assert "removing access to the Kubernetes API for 192.0.2.1/32" in errors
+
+
+def test_a_build_without_a_cluster_has_no_access_to_remove(pulumi: ScriptedPulumi, ci: Ci) -> None:
+    pulumi.answers("0 selected", "0 set", "7 quota", "0 removed")
+    assert ci("up", "lab", "--access", "192.0.2.1/32")[0] == 7
+    assert pulumi.commands[-1] == "config rm --path spotmpi:access[1]"
+
+
+def test_an_address_that_could_not_be_removed_is_reported_and_fails_the_command(pulumi: ScriptedPulumi, ci: Ci) -> None:
+    create_cluster("198.51.100.7/32", "192.0.2.1/32")
+    pulumi.answers("0 selected", "0 set", "0 built", "0 removed", "9 throttled")
+    code, _, errors = ci("up", "lab", "--access", "192.0.2.1/32")
+    assert code == 9 and "may still be open to 192.0.2.1/32: repeat the command" in errors
+
+
+def test_persistent_storage_needs_no_access(pulumi: ScriptedPulumi, ci: Ci) -> None:
+    pulumi.answers("0 selected", "0 built")
+    assert ci("up", "p3-data")[0] == 0
+
+
+def test_a_preview_checks_the_account_and_the_guardrails(pulumi: ScriptedPulumi, ci: Ci) -> None:
+    pulumi.answers("0 created", "0 imported", "0 1 to create")
+    code, output, errors = ci("preview", "lab")
+    assert code == 0
+    ssh = "urn:pulumi:lab::spotmpi::spotmpi:inside:MpiSsh$kubernetes:core/v1:Secret::mpi-ssh"
+    command = f"preview --diff --policy-pack infra/guardrails --exclude {ssh} --stack lab --non-interactive"
+    assert pulumi.calls[-1].startswith(f"{command} [file:///")
+    assert pulumi.calls[-1].endswith("/state] [true] [us-east-1]")
+    assert "account 123456789012" in errors
+    left_out = "not compared, because they hold secrets (providers are shown as updated): kubernetes:core/v1:Secret"
+    assert left_out in errors
+    assert "1 to create" in output
+
+
+def test_a_preview_reads_the_state_once_and_gets_neither_secrets_nor_keys(
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch, lab_file: Path
+) -> None:
+    lab_file.write_text(lab_file.read_text() + "encryptionsalt: v1:x\n")
+    monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
+    pulumi.answers("0 created", "0 imported", "0 1 to create")
+    assert ci("preview", "lab")[0] == 0
+    reads = [call.split(" [")[0] for call in pulumi.calls if "[s3://example-state]" in call]
+    assert reads == ["stack export --stack lab --non-interactive"]
+    assert "ciphertext" not in json.dumps(pulumi.imported)
+    key, vpc, ssh, shell = pulumi.imported["resources"]
+    replacement = secret(plaintext=json.dumps("apiVersion: v1\nkind: Config\n"))
+    assert key["outputs"]["private"] == shell["inputs"]["kubeconfig"] == replacement
+    assert ssh["inputs"]["stringData"] == [replacement]
+    assert vpc == STATE["resources"][1]
+    assert lab_file.read_text().endswith("encryptionsalt: v1:x\n")
+
+
+def test_a_preview_includes_the_storage_of_the_data_stack(pulumi: ScriptedPulumi, ci: Ci, lab_file: Path) -> None:
+    lab_file.write_text(lab_file.read_text() + "  spotmpi:storage: {keep: true}\n")
+    pulumi.answers(*["0 done"] * 5)
+    assert ci("preview", "lab")[0] == 0
+    exported = [call for call in pulumi.calls if "[s3://example-state]" in call]
+    assert [call.split("--stack ")[1].split()[0] for call in exported] == ["lab-data", "lab"]
+
+
+def test_a_preview_includes_permanent_access(pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24")
+    pulumi.answers(*["0 done"] * 4)
+    assert ci("preview", "lab")[0] == 0
+    assert pulumi.commands[-2] == f"{SET_ACCESS}[1] 203.0.113.0/24"
+
+
+def test_a_preview_of_a_stack_that_was_never_built_is_reported(pulumi: ScriptedPulumi, ci: Ci) -> None:
+    pulumi.never_built()
+    pulumi.answers("255 error: no stack named 'lab' found")
+    code, _, errors = ci("preview", "lab")
+    assert code == 1 and "no state of stack 'lab' in s3://example-state" in errors

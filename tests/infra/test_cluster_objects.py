@@ -16,55 +16,45 @@ from infra.sources import CHARTS
 from tests.infra.mock_engine import Recording, run
 
 QUEUES = {"enabled": True, "teams": [{"name": "vision", "gpus": 1}, {"name": "speech", "gpus": 1}]}
+P4D = {"name": "p4d", "type": "p4d.24xlarge", "max": 4, "efa": True}
+RBAC = "kubernetes:rbac.authorization.k8s.io/v1"
+KUEUE = "kubernetes:kueue.x-k8s.io/v1beta1"
 
 
 def releases(recording: Recording) -> dict[str, Mapping[str, Any]]:
     return {resource.inputs["name"]: resource.inputs for resource in recording.of("Release")}
 
 
-def kubernetes(recording: Recording) -> list[Any]:
-    return [resource for resource in recording.resources if resource.kind.startswith("kubernetes:")]
+def network_policies(recording: Recording) -> dict[str, Any]:
+    return {each.inputs["metadata"]["name"]: each.inputs["spec"] for each in recording.of("NetworkPolicy")}
 
 
 @pytest.mark.parametrize("stack", ["lab", "g5", "cpu"])
-def test_every_object_is_deleted_with_the_cluster_and_uses_its_provider(stack: str) -> None:
+def test_every_object_and_no_other_resource_is_deleted_with_the_cluster_and_uses_its_provider(stack: str) -> None:
+    """The engine hands a parent's `deleted_with` to its children, so no component may carry one."""
     recording = run(stack, queueing=QUEUES)
     control_plane = recording.one("eks:index:Cluster").urn
-    assert len(kubernetes(recording)) > 15
-    for resource in kubernetes(recording):
+    objects = [resource for resource in recording.resources if resource.kind.startswith("kubernetes:")]
+    assert len(objects) > 15
+    for resource in objects:
         assert resource.deleted_with == control_plane, resource.name
         assert "pulumi:providers:kubernetes::" in resource.provider, resource.name
-
-
-def test_roles_and_keys_of_components_are_deleted_one_by_one() -> None:
-    """The engine hands a parent's `deleted_with` to its children, so no component may carry one."""
-    recording = run("lab")
-    others = [resource for resource in recording.resources if not resource.kind.startswith("kubernetes:")]
-    assert [resource.name for resource in others if resource.deleted_with] == []
+    assert [each.name for each in recording.resources if each.deleted_with and each not in objects] == []
 
 
 def test_the_provider_waits_for_nodes_add_ons_and_storage() -> None:
-    recording = run("lab")
-    provider = recording.one("pulumi:providers:kubernetes")
-    waited = ("aws:eks/nodeGroup:NodeGroup", "Addon", "MountTarget", "SecurityGroupIngressRule")
-    for kind in waited:
-        assert {resource.urn for resource in recording.of(kind)} <= provider.depends_on, kind
+    provider = run("lab").one("pulumi:providers:kubernetes")
+    for kind in ("aws:eks/nodeGroup:NodeGroup", "Addon", "MountTarget", "SecurityGroupIngressRule"):
+        assert {resource.urn for resource in run("lab").of(kind)} <= provider.depends_on, kind
 
 
-@pytest.mark.parametrize(
-    ("stack", "expected"),
-    [
-        ("lab", {"jobset", "cluster-autoscaler", "nvidia-device-plugin"}),
-        ("cpu", {"jobset", "cluster-autoscaler"}),
-    ],
-)
-def test_a_stack_has_the_charts_it_needs_and_no_others(stack: str, expected: set[str]) -> None:
-    assert set(releases(run(stack))) == expected
+def test_a_stack_has_the_charts_it_needs_and_no_others() -> None:
+    assert set(releases(run("lab"))) == {"jobset", "cluster-autoscaler", "nvidia-device-plugin"}
+    assert set(releases(run("cpu"))) == {"jobset", "cluster-autoscaler"}
 
 
 def test_every_chart_is_pinned_and_rolls_back() -> None:
-    p4d = {"name": "p4d", "type": "p4d.24xlarge", "max": 4, "efa": True}
-    charts = releases(run("g5", groups=[p4d], queueing=QUEUES, accelerators={"dcgm": True}))
+    charts = releases(run("g5", groups=[P4D], queueing=QUEUES, accelerators={"dcgm": True}))
     assert set(charts) == set(CHARTS)
     for name, inputs in charts.items():
         assert inputs["version"] == CHARTS[name].version
@@ -84,36 +74,24 @@ def test_controllers_stay_on_system_nodes_and_plugins_on_gpu_nodes() -> None:
 
 
 def test_the_efa_plugin_runs_on_nodes_with_efa() -> None:
-    p4d = {"name": "p4d", "type": "p4d.24xlarge", "max": 4, "efa": True}
-    values = releases(run("g5", groups=[p4d]))["efa-device-plugin"]["values"]
+    values = releases(run("g5", groups=[P4D]))["efa-device-plugin"]["values"]
     assert values["supportedInstanceLabels"]["values"] == ["p4d.24xlarge"]
 
 
 def test_a_mirror_replaces_address_version_and_image() -> None:
-    mirror = {
-        "chart": "oci://mirror.example/jobset",
-        "version": "0.11.0",
-        "image": "mirror.example/jobset",
-        "tag": "v1",
-    }
-    inputs = releases(run("lab", sources={"jobset": mirror}))["jobset"]
-    assert (inputs["chart"], inputs["version"]) == ("oci://mirror.example/jobset", "0.11.0")
-    assert inputs["values"]["image"] == {
-        "repository": "mirror.example/jobset",
-        "tag": "v1",
-        "pullPolicy": "IfNotPresent",
-    }
-
-
-def test_a_digest_pins_the_image_behind_its_tag() -> None:
-    image = releases(run("lab"))["cluster-autoscaler"]["values"]["image"]
-    assert image["tag"].startswith("v1.35.0@sha256:")
+    image = {"repository": "mirror.example/jobset", "tag": "v1"}
+    chart = {"chart": "oci://mirror.example/jobset", "version": "0.11.0"}
+    jobset = {**chart, "image": image["repository"], "tag": image["tag"]}
+    inputs = releases(run("lab", sources={"jobset": jobset}))["jobset"]
+    assert {key: inputs[key] for key in chart} == chart
+    assert inputs["values"]["image"] == {**image, "pullPolicy": "IfNotPresent"}
 
 
 def test_the_autoscaler_prefers_groups_in_the_order_of_the_settings() -> None:
     values = releases(run("g5"))["cluster-autoscaler"]["values"]
     assert values["autoDiscovery"] == {"clusterName": "spotmpi-g5"}
     assert values["extraArgs"]["expander"] == "priority,least-waste"
+    assert values["image"]["tag"].startswith("v1.35.0@sha256:")
     assert yaml.safe_load(values["expanderPriorities"]) == {
         100: ["^eks-spotmpi-g5-g5(-[0-9]+)?-[0-9a-f]{7}-.*"],
         99: ["^eks-spotmpi-g5-g6(-[0-9]+)?-[0-9a-f]{7}-.*"],
@@ -127,75 +105,56 @@ def test_thirty_groups_have_thirty_priorities() -> None:
 
 
 def test_the_autoscaler_starts_after_its_role_is_associated() -> None:
-    recording = run("lab")
-    release = recording.one("Release", "spotmpi-lab-cluster-autoscaler")
-    assert recording.one("PodIdentityAssociation").urn in release.depends_on
-    assert recording.one("RolePolicy").urn in release.depends_on
+    release = run("lab").one("Release", "spotmpi-lab-cluster-autoscaler")
+    assert {run("lab").one(kind).urn for kind in ("PodIdentityAssociation", "RolePolicy")} <= release.depends_on
 
 
 def test_the_namespace_is_restricted_in_every_mode() -> None:
     metadata = run("lab").one("Namespace").inputs["metadata"]
+    modes = ("enforce", "audit", "warn")
     assert metadata["name"] == "training"
-    assert metadata["labels"] == {
-        f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")
-    }
+    assert metadata["labels"] == {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in modes}
 
 
 def test_all_traffic_is_denied_but_dns_and_https_if_set() -> None:
-    policies = {
-        resource.inputs["metadata"]["name"]: resource.inputs["spec"] for resource in run("lab").of("NetworkPolicy")
-    }
-    assert policies["deny-all"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
-    dns = policies["allow-dns"]["egress"]
-    assert dns[0]["ports"] == [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
-    assert dns[0]["to"][0]["podSelector"]["matchLabels"] == {"k8s-app": "kube-dns"}
-    https = policies["allow-https"]["egress"]
-    assert https == [
-        {
-            "to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}}],
-            "ports": [{"protocol": "TCP", "port": 443}],
-        }
-    ]
+    policies = network_policies(run("lab"))
     assert set(policies) == {"deny-all", "allow-dns", "allow-https"}
-
-
-def test_without_https_only_dns_is_allowed() -> None:
-    policies = {
-        resource.inputs["metadata"]["name"] for resource in run("lab", network={"https_out": False}).of("NetworkPolicy")
-    }
-    assert policies == {"deny-all", "allow-dns"}
+    assert policies["deny-all"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    (dns,) = policies["allow-dns"]["egress"]
+    assert dns["ports"] == [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
+    assert dns["to"][0]["podSelector"]["matchLabels"] == {"k8s-app": "kube-dns"}
+    internet = {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}}
+    assert policies["allow-https"]["egress"] == [{"to": [internet], "ports": [{"protocol": "TCP", "port": 443}]}]
+    assert set(network_policies(run("lab", network={"https_out": False}))) == {"deny-all", "allow-dns"}
 
 
 def test_users_may_run_jobs_in_the_namespace_and_only_read_nodes() -> None:
-    recording = run("lab")
-    role = recording.one("Role", "spotmpi-lab-users").inputs
+    role = run("lab").one("Role", "spotmpi-lab-users").inputs
     assert role["metadata"]["namespace"] == "training"
     groups = {group for rule in role["rules"] for group in rule["apiGroups"]}
     assert groups == {"", "batch", "jobset.x-k8s.io", "networking.k8s.io"}
-    everywhere = recording.one("ClusterRole").inputs["rules"]
+    everywhere = run("lab").one("ClusterRole").inputs["rules"]
     assert {verb for rule in everywhere for verb in rule["verbs"]} == {"get", "list", "watch"}
-    subjects = recording.one("RoleBinding", "spotmpi-lab-users").inputs["subjects"]
+    subjects = run("lab").one("RoleBinding", "spotmpi-lab-users").inputs["subjects"]
     assert subjects == [{"kind": "Group", "name": "spotmpi:users", "apiGroup": "rbac.authorization.k8s.io"}]
 
 
 def test_users_may_only_list_events_in_the_namespace_of_node_events() -> None:
-    recording = run("lab")
-    roles = [resource.inputs for resource in recording.of("kubernetes:rbac.authorization.k8s.io/v1:Role")]
+    roles = [resource.inputs for resource in run("lab").of(f"{RBAC}:Role")]
     (role,) = [role for role in roles if role["metadata"]["namespace"] == "default"]
     assert role["rules"] == [{"apiGroups": [""], "resources": ["events"], "verbs": ["list"]}]
-    binding = recording.one("RoleBinding", "spotmpi-lab-node-events").inputs
+    binding = run("lab").one("RoleBinding", "spotmpi-lab-node-events").inputs
     assert binding["metadata"] == role["metadata"] == {"name": "spotmpi-node-events", "namespace": "default"}
     assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == ("Role", "spotmpi-node-events")
-    assert binding["subjects"] == recording.one("RoleBinding", "spotmpi-lab-users").inputs["subjects"]
+    assert binding["subjects"] == run("lab").one("RoleBinding", "spotmpi-lab-users").inputs["subjects"]
 
 
 def test_nobody_gets_a_wildcard() -> None:
     recording = run("lab", queueing=QUEUES)
-    roles = [resource for resource in kubernetes(recording) if resource.kind.endswith("Role")]
+    roles = [*recording.of(f"{RBAC}:Role"), *recording.of(f"{RBAC}:ClusterRole")]
     assert len(roles) == 4
-    for resource in roles:
-        for rule in resource.inputs["rules"]:
-            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+    for rule in (rule for role in roles for rule in role.inputs["rules"]):
+        assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
 
 
 def test_runs_get_no_token_for_the_api() -> None:
@@ -203,30 +162,28 @@ def test_runs_get_no_token_for_the_api() -> None:
 
 
 def test_the_ssh_secret_holds_one_ed25519_key_pair_and_is_encrypted_and_never_exported() -> None:
-    recording = run("lab")
-    assert recording.one("PrivateKey").inputs == {"algorithm": "ED25519"}
-    secret = recording.one("kubernetes:core/v1:Secret").inputs
+    assert run("lab").one("PrivateKey").inputs == {"algorithm": "ED25519"}
+    secret = run("lab").one("kubernetes:core/v1:Secret").inputs
     assert secret["metadata"] == {"name": "mpi-ssh", "namespace": "training"}
     assert secret["stringData"] == {
         rpc._special_sig_key: rpc._special_secret_sig,
         "value": {"id": "PRIVATE", "id.pub": "PUBLIC", "authorized_keys": "PUBLIC"},
     }
-    assert "PRIVATE" not in str(recording.exports)
+    assert "PRIVATE" not in str(run("lab").exports)
 
 
 def test_without_queues_there_is_no_kueue() -> None:
-    recording = run("lab")
-    assert not [resource for resource in recording.resources if "kueue" in resource.kind or "kueue" in resource.name]
+    assert not [each for each in run("lab").resources if "kueue" in each.kind or "kueue" in each.name]
 
 
 def test_each_team_has_a_queue_with_its_gpus() -> None:
     recording = run("p3", queueing=QUEUES)
-    queue = recording.one("kubernetes:kueue.x-k8s.io/v1beta1:ClusterQueue", "spotmpi-p3-clusterqueue-vision").inputs
+    queue = recording.one(f"{KUEUE}:ClusterQueue", "spotmpi-p3-clusterqueue-vision").inputs
     assert queue["spec"]["cohort"] == "spotmpi-p3"
     group = queue["spec"]["resourceGroups"][0]
     assert group["coveredResources"] == ["cpu", "memory", "nvidia.com/gpu"]
     assert group["flavors"][0]["resources"][2] == {"name": "nvidia.com/gpu", "nominalQuota": "1"}
-    local = recording.one("kubernetes:kueue.x-k8s.io/v1beta1:LocalQueue", "spotmpi-p3-localqueue-vision").inputs
+    local = recording.one(f"{KUEUE}:LocalQueue", "spotmpi-p3-localqueue-vision").inputs
     assert local["metadata"] == {"name": "vision", "namespace": "training"}
     assert local["spec"] == {"clusterQueue": "vision"}
     assert recording.exports["queues"] == {"vision": 1, "speech": 1}
@@ -239,15 +196,11 @@ def test_a_queue_waits_for_kueue_and_kueue_for_jobset() -> None:
     assert kueue.urn in recording.one("ResourceFlavor").depends_on
 
 
-def test_a_share_of_the_gpus_includes_the_same_share_of_other_resources() -> None:
-    groups = [Group(name="p3", type="p3.2xlarge", max=8)]
-    assert quotas(Team(name="vision", gpus=6), groups) == [
+def test_a_share_of_the_gpus_includes_the_same_share_of_other_resources_and_without_gpus_counts_nodes() -> None:
+    assert quotas(Team(name="vision", gpus=6), [Group(name="p3", type="p3.2xlarge", max=8)]) == [
         {"name": "cpu", "nominalQuota": "48"},
         {"name": "memory", "nominalQuota": "374784Mi"},
         {"name": "nvidia.com/gpu", "nominalQuota": "6"},
     ]
-
-
-def test_without_gpus_a_share_is_counted_in_nodes() -> None:
-    groups = [Group(name="c6i", type="c6i.xlarge", max=4)]
-    assert quotas(Team(name="ci", gpus=1), groups)[0] == {"name": "cpu", "nominalQuota": "4"}
+    without_gpus = quotas(Team(name="ci", gpus=1), [Group(name="c6i", type="c6i.xlarge", max=4)])
+    assert without_gpus[0] == {"name": "cpu", "nominalQuota": "4"}

@@ -27,8 +27,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     control_plane = ControlPlane(tmp_path_factory.mktemp("plane"))
     try:
         control_plane.start()
-        kubernetes = Kubernetes(control_plane.kubeconfig)
-        kubernetes.define(module_file("jobset", "bases"))
+        Kubernetes(control_plane.kubeconfig).define(module_file("jobset", "bases"))
         yield control_plane
     finally:
         control_plane.stop()
@@ -57,8 +56,8 @@ def _unwrap(value: Any) -> Any:
     return [_unwrap(inner) for inner in value] if isinstance(value, list) else value
 
 
-def environment(kubernetes: Kubernetes, recording: Recording) -> None:
-    """Make all objects of a run, each field checked."""
+def create_objects(kubernetes: Kubernetes, recording: Recording) -> None:
+    """Create all objects of a run, each field checked."""
     kubernetes.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=as_yaml(objects(recording)))
 
 
@@ -87,7 +86,7 @@ def test_an_object_with_a_misspelt_field_would_be_refused(kubernetes: Kubernetes
 
 
 def test_the_volume_and_its_claim_bind_to_each_other(kubernetes: Kubernetes) -> None:
-    environment(kubernetes, run("lab"))
+    create_objects(kubernetes, run("lab"))
 
     def unbound() -> str:
         claim = kubernetes.get("pvc", "runs", "-n", "training")
@@ -100,7 +99,7 @@ def test_the_volume_and_its_claim_bind_to_each_other(kubernetes: Kubernetes) -> 
 
 def test_applying_everything_again_changes_nothing(kubernetes: Kubernetes) -> None:
     recording = run("lab")
-    environment(kubernetes, recording)
+    create_objects(kubernetes, recording)
     kinds = ("pv", "pvc", "networkpolicy", "role", "rolebinding", "serviceaccount")
 
     def versions() -> dict[str, str]:
@@ -109,37 +108,28 @@ def test_applying_everything_again_changes_nothing(kubernetes: Kubernetes) -> No
         return {one["metadata"]["uid"]: one["metadata"]["resourceVersion"] for one in ours}
 
     before = versions()
-    environment(kubernetes, recording)
+    create_objects(kubernetes, recording)
     assert versions() == before
 
 
-MAY = [
-    ("create", "jobsets.jobset.x-k8s.io"),
-    ("delete", "jobsets.jobset.x-k8s.io"),
-    ("create", "jobs.batch"),
-    ("delete", "jobs.batch"),
-    ("create", "configmaps"),
-    ("create", "secrets"),
-    ("create", "networkpolicies.networking.k8s.io"),
-    ("create", "pods"),
-    ("create", "pods/exec"),
-    ("create", "pods/portforward"),
-    ("get", "pods/log"),
-    ("watch", "events"),
-]
-MAY_NOT = [
-    ("create", "rolebindings.rbac.authorization.k8s.io"),
-    ("create", "roles.rbac.authorization.k8s.io"),
-    ("create", "serviceaccounts/token"),
-    ("delete", "persistentvolumeclaims"),
-    ("create", "daemonsets.apps"),
-]
+JOBSETS, JOBS, RBAC = "jobsets.jobset.x-k8s.io", "jobs.batch", "rbac.authorization.k8s.io"
+PODS = ("pods", "pods/exec", "pods/portforward")
+MAY = {
+    "create": (JOBSETS, JOBS, "configmaps", "secrets", "networkpolicies.networking.k8s.io", *PODS),
+    "delete": (JOBSETS, JOBS),
+    "get": ("pods/log",),
+    "watch": ("events",),
+}
+MAY_NOT = {
+    "create": (f"rolebindings.{RBAC}", f"roles.{RBAC}", "serviceaccounts/token", "daemonsets.apps"),
+    "delete": ("persistentvolumeclaims",),
+}
 
 
 @pytest.fixture
 def user(plane: ControlPlane, kubernetes: Kubernetes, tmp_path: Path) -> Kubernetes:
     """The API as a user who is in the users' group and nothing else."""
-    environment(kubernetes, run("lab"))
+    create_objects(kubernetes, run("lab"))
     return Kubernetes(plane.kubeconfig_of("trainer", groups=["spotmpi:users"]))
 
 
@@ -150,10 +140,10 @@ def allowed(user: Kubernetes, verb: str, what: str, *place: str) -> bool:
 
 
 def test_users_have_all_rights_for_runs_in_the_namespace_and_none_in_others(user: Kubernetes) -> None:
-    in_namespace = ("-n", "training")
-    assert [what for what in MAY if not allowed(user, *what, *in_namespace)] == []
-    assert [what for what in MAY_NOT if allowed(user, *what, *in_namespace)] == []
-    assert [what for what in MAY + MAY_NOT if allowed(user, *what, "-n", "default")] == []
+    may, may_not = ([(verb, what) for verb in rights for what in rights[verb]] for rights in (MAY, MAY_NOT))
+    assert [right for right in may if not allowed(user, *right, "-n", "training")] == []
+    assert [right for right in may_not if allowed(user, *right, "-n", "training")] == []
+    assert [right for right in may + may_not if allowed(user, *right, "-n", "default")] == []
 
 
 def test_users_see_nodes_and_why_the_autoscaler_waits_but_change_neither(user: Kubernetes) -> None:
@@ -178,7 +168,7 @@ def test_users_list_the_events_of_nodes_and_change_none(user: Kubernetes, kubern
 
 
 def test_the_namespace_refuses_a_privileged_pod(kubernetes: Kubernetes) -> None:
-    environment(kubernetes, run("lab"))
+    create_objects(kubernetes, run("lab"))
     container = {"name": "main", "image": "image", "securityContext": {"privileged": True}}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "root"}, "spec": {"containers": [container]}}
     result = kubernetes.try_kubectl("create", "-n", "training", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
@@ -190,7 +180,7 @@ def test_the_namespace_refuses_a_privileged_pod(kubernetes: Kubernetes) -> None:
 def test_teams_get_queues_with_their_quota(kubernetes: Kubernetes) -> None:
     kubernetes.define(module_file("kueue", "bases"))
     validate_strictly(kubernetes, objects(run("lab", queueing=QUEUES)))
-    environment(kubernetes, run("lab", queueing=QUEUES))
+    create_objects(kubernetes, run("lab", queueing=QUEUES))
     queue = kubernetes.get("clusterqueues.kueue.x-k8s.io", "vision")
     resources = queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
     assert {one["name"]: one["nominalQuota"] for one in resources}["nvidia.com/gpu"] == "1"

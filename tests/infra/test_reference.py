@@ -1,16 +1,14 @@
 """docs/environments.md: its generated parts are up to date, and the files that it names exist."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from infra import costs, reference
 from infra.settings import Settings
+from tests.tools import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-PAGE = REPOSITORY / "docs" / "environments.md"
-TEXT = PAGE.read_text(encoding="utf-8")
+TEXT = (REPOSITORY / "docs" / "environments.md").read_text(encoding="utf-8")
 
 
 def test_the_generated_parts_are_up_to_date() -> None:
@@ -22,13 +20,10 @@ def test_every_setting_has_a_row_with_a_meaning() -> None:
     keys = {key for key, _ in rows}
     assert {"aws:region", "groups[].max", "cluster.system.nodes", "storage.keep", "budget", "budget.email"} <= keys
     assert all(meaning != "None" for _, meaning in rows)
+    assert any("(one of `spot`, `on-demand`)" in meaning for _, meaning in rows)
     assert {name for name in Settings.model_fields if name not in ("project", "stack", "region")} <= {
         key.split(".")[0].removesuffix("[]") for key in keys
     }
-
-
-def test_a_choice_lists_its_values() -> None:
-    assert "(one of `spot`, `on-demand`)" in reference.settings_table()
 
 
 def test_a_page_without_marks_is_refused() -> None:
@@ -36,15 +31,11 @@ def test_a_page_without_marks_is_refused() -> None:
         reference.insert("nothing", "settings", "table")
 
 
-@pytest.mark.parametrize("script", sorted(set(re.findall(r"scripts/[\w-]+", TEXT))))
-def test_every_script_on_the_page_exists(script: str) -> None:
-    assert (REPOSITORY / script).is_file()
-
-
-def test_every_file_on_the_page_exists() -> None:
-    named = set(re.findall(r"`((?:infra|jobs|stacks|docs)/[\w./-]+\.\w+)`", TEXT))
-    assert named
-    assert [name for name in named if not (REPOSITORY / name).is_file()] == []
+def test_every_script_and_file_on_the_page_exists() -> None:
+    scripts = set(re.findall(r"scripts/[\w-]+", TEXT))
+    files = set(re.findall(r"`((?:infra|jobs|stacks|docs)/[\w./-]+\.\w+)`", TEXT))
+    assert scripts and files
+    assert [name for name in scripts | files if not (REPOSITORY / name).is_file()] == []
 
 
 def test_every_ready_stack_is_on_the_page() -> None:

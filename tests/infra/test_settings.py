@@ -12,11 +12,16 @@ from infra.errors import SettingsError
 from infra.stack_config import read
 from tests.infra.mock_engine import settings_of
 
+ME = "arn:aws:iam::123456789012:role/me"
 GROUP = {"name": "g4dn", "type": "g4dn.xlarge", "max": 2, "placement_group": False}
 
 
 def group(**values: Any) -> dict[str, Any]:
     return {**GROUP, **values}
+
+
+def groups(count: int, most: int) -> list[dict[str, Any]]:
+    return [group(name=f"g{index}", max=most) for index in range(count)]
 
 
 def problems(stack: str, config: dict[str, Any]) -> dict[str, tuple[Any, str]]:
@@ -44,18 +49,12 @@ def test_defaults_of_the_model_reach_the_settings() -> None:
     assert (settings.cluster.version, settings.network.cidr, settings.storage.keep) == ("1.35", "10.0.0.0/16", False)
     assert settings.groups[0].market == "spot"
     assert settings.other_zone == "us-east-1b"
-
-
-def test_the_second_zone_is_a_unless_the_nodes_are_in_a() -> None:
     assert settings_of("lab", zone="us-east-1d").other_zone == "us-east-1a"
 
 
-def test_an_account_number_keeps_its_leading_zero() -> None:
-    assert settings_of("lab", account="012345678901").account == "012345678901"
-
-
-def test_a_kubernetes_version_stays_text() -> None:
-    assert settings_of("lab", cluster={"version": "1.34"}).cluster.version == "1.34"
+def test_an_account_keeps_its_leading_zero_and_a_version_stays_text() -> None:
+    settings = settings_of("lab", account="012345678901", cluster={"version": "1.34"})
+    assert (settings.account, settings.cluster.version) == ("012345678901", "1.34")
 
 
 CASES: list[tuple[dict[str, Any], str, str]] = [
@@ -67,11 +66,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"spotmpi:second_zone": "us-east-1a"}, "spotmpi:second_zone", "use a zone other than `zone`"),
     ({"spotmpi:second_zone": "eu-west-1a"}, "spotmpi:second_zone", "use a zone of region us-east-1"),
     ({"spotmpi:account": "1234"}, "spotmpi:account", "does not match"),
-    (
-        {"spotmpi:access": None},
-        "spotmpi:access",
-        "list the addresses that may reach the Kubernetes API: pulumi config set",
-    ),
+    ({"spotmpi:access": None}, "spotmpi:access", "list the addresses that may reach the Kubernetes API"),
     ({"spotmpi:access": ["0.0.0.0/0"]}, "spotmpi:access.0", "too wide; list your own addresses"),
     ({"spotmpi:access": ["10.1.2.3/8"]}, "spotmpi:access.0", "first address of a range"),
     ({"spotmpi:access": [f"198.51.100.{i}/32" for i in range(41)]}, "spotmpi:access", "EKS allows at most 40"),
@@ -146,11 +141,6 @@ def test_an_invalid_setting_is_reported_with_its_remedy(config: dict[str, Any], 
     assert remedy in reported[key][1]
 
 
-def test_efa_on_a_type_without_it_is_refused_behind_nat_too() -> None:
-    reported = problems("lab", {"spotmpi:network": {"private": True}, "spotmpi:groups": [group(efa=True)]})
-    assert reported == {"spotmpi:groups.0.efa": (True, "set it to false: g4dn.xlarge has no Elastic Fabric Adapter")}
-
-
 def test_all_problems_are_reported_at_once_with_their_values() -> None:
     invalid = {"spotmpi:zone": "eu-west-1a", "spotmpi:access": ["0.0.0.0/0"], "spotmpi:groups": [group(min=9)]}
     reported = problems("lab", invalid)
@@ -171,41 +161,49 @@ def test_the_message_has_key_value_and_remedy_line_by_line() -> None:
     ]
 
 
-def test_a_too_long_stack_name_is_refused_with_the_excess() -> None:
-    reported = problems("a-very-long-stack-name-for-one-experiment", {})
-    assert "shorten the stack or group name by" in reported["stack"][1]
+@pytest.mark.parametrize(
+    ("stack", "remedy"),
+    [
+        ("a-very-long-stack-name-for-one-experiment", "shorten the stack or group name by"),
+        *((stack, "lower-case letters") for stack in ("Lab", "my_lab", "lab-", "a--b")),
+    ],
+)
+def test_a_stack_name_that_is_too_long_or_no_label_is_refused(stack: str, remedy: str) -> None:
+    assert remedy in problems(stack, {})["stack"][1]
 
 
-@pytest.mark.parametrize("stack", ["Lab", "my_lab", "lab-", "a--b"])
-def test_a_stack_name_that_is_no_label_is_refused(stack: str) -> None:
-    assert "lower-case letters" in problems(stack, {})["stack"][1]
+@pytest.mark.parametrize(
+    ("config", "key", "value", "remedy"),
+    [
+        (
+            {"spotmpi:network": {"cidr": "10.0.0.0/20"}, "spotmpi:groups": [group(max=512)]},
+            "spotmpi:network.cidr",
+            "10.0.0.0/20",
+            "room for 202 of 514 nodes with 10 addresses each: use a /18 in a new stack",
+        ),
+        ({"spotmpi:groups": groups(8, 450)}, "spotmpi:network.cidr", "10.0.0.0/16", "no VPC is larger"),
+        ({"spotmpi:groups": groups(30, 1)}, "spotmpi:groups", 31, "EKS allows 30 node groups"),
+        (
+            {"spotmpi:network": {"private": True}, "spotmpi:groups": [group(efa=True)]},
+            "spotmpi:groups.0.efa",
+            True,
+            "set it to false: g4dn.xlarge has no Elastic Fabric Adapter",
+        ),
+        ({"spotmpi:cluster": {"admins": [ME], "users": [ME]}}, "spotmpi:cluster.users", ME, "listed twice, remove one"),
+        ({"spotmpi:cluster": {"users": [ME, ME]}}, "spotmpi:cluster.users", ME, "listed twice, remove one"),
+    ],
+    ids=["addresses", "any VPC", "node groups", "EFA behind NAT", "admin and user", "user twice"],
+)
+def test_settings_that_do_not_fit_together_are_one_problem_with_value_and_remedy(
+    config: dict[str, Any], key: str, value: object, remedy: str
+) -> None:
+    reported = problems("lab", config)
+    assert list(reported) == [key]
+    assert reported[key][0] == value and remedy in reported[key][1]
 
 
-def test_too_many_nodes_for_the_addresses_are_refused_with_a_sufficient_prefix() -> None:
-    config = {"spotmpi:network": {"cidr": "10.0.0.0/20"}, "spotmpi:groups": [group(max=512)]}
-    value, remedy = problems("lab", config)["spotmpi:network.cidr"]
-    assert value == "10.0.0.0/20"
-    assert remedy == "room for 202 of 514 nodes with 10 addresses each: use a /18 in a new stack"
-
-
-def test_more_nodes_than_fit_any_vpc_are_refused() -> None:
-    groups = [group(name=f"g{index}", max=450) for index in range(8)]
-    assert "no VPC is larger" in problems("lab", {"spotmpi:groups": groups})["spotmpi:network.cidr"][1]
-
-
-def test_more_groups_than_the_eks_quota_are_refused() -> None:
-    groups = [group(name=f"g{index}", max=1) for index in range(30)]
-    value, remedy = problems("lab", {"spotmpi:groups": groups})["spotmpi:groups"]
-    assert value == 31
-    assert remedy.startswith("EKS allows 30 node groups")
-
-
-def test_a_raised_quota_is_a_setting() -> None:
-    groups = [group(name=f"g{index}", max=1) for index in range(100)]
-    assert len(settings_of("lab", groups=groups, cluster={"max_node_groups": 101}).groups) == 100
-
-
-def test_five_hundred_and_twelve_nodes_fit_the_default_network() -> None:
+def test_a_raised_quota_is_a_setting_and_512_nodes_fit_the_default_network() -> None:
+    assert len(settings_of("lab", groups=groups(100, 1), cluster={"max_node_groups": 101}).groups) == 100
     assert settings_of("lab", groups=[group(max=512)]).groups[0].max == 512
 
 
@@ -214,10 +212,3 @@ def test_a_group_with_efa_gives_a_warning_about_our_images() -> None:
     (warning,) = find_warnings(settings_of("lab", groups=[{**without_efa, "efa": True}], network={"private": True}))
     assert warning.startswith("spotmpi:groups: g5 has efa: true: NCCL uses it only with libfabric")
     assert find_warnings(settings_of("lab", groups=[without_efa])) == []
-
-
-def test_a_role_has_one_access_entry() -> None:
-    me = "arn:aws:iam::123456789012:role/me"
-    for cluster in ({"admins": [me], "users": [me]}, {"users": [me, me]}):
-        value, remedy = problems("lab", {"spotmpi:cluster": cluster})["spotmpi:cluster.users"]
-        assert value == me and remedy.startswith("listed twice, remove one")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,7 +58,8 @@ def test_throttled_calls_are_repeated_with_growing_pauses(
         nonlocal tries
         tries += 1
         body, status = (THROTTLED, 503) if tries <= refusals else (REGIONS, 200)
-        return AWSResponse(request.url, status, {"content-type": "text/xml"}, _Raw(body))
+        raw = SimpleNamespace(stream=lambda **_: iter([body]))
+        return AWSResponse(request.url, status, {"content-type": "text/xml"}, raw)
 
     account.client("ec2", "us-east-1").meta.events.register("before-send", wire)
 
@@ -69,11 +71,3 @@ def test_throttled_calls_are_repeated_with_growing_pauses(
         with pytest.raises(CallError, match="throttled by AWS; repeat the command in a minute"):
             zones.regions(account)
         assert tries == 6 and len(pauses) == 5
-
-
-class _Raw:
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    def stream(self, **_: Any) -> Any:
-        yield self._body

@@ -1,11 +1,10 @@
-"""The bucket of Pulumi's state: made by `up` after a yes, looked at by the doctor, allowed by `doctor --iam`."""
+"""The bucket of Pulumi's state: created by `up` after a yes, allowed by `doctor --iam`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import boto3
 import pytest
@@ -15,12 +14,10 @@ from spotmpi.aws import state_bucket
 from spotmpi.aws.account import Aws
 from spotmpi.aws.state_bucket import Bucket, BucketStatus, create, from_variables, status
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.iam import policy
 from spotmpi.environments.up import NotConfirmed, UpOptions, up
 from tests.cloud.account.fake_account import KEY_ID, SECRET, FakeAccount
 from tests.cloud.fake_environment import FIRST, FakeEnvironment
-from tests.unit.environments.doctor.unbuilt import finding_of, without_environment
 
 
 @pytest.fixture
@@ -44,20 +41,16 @@ def test_the_bucket_is_the_one_in_pulumis_backend_url(address: str, named: Bucke
     assert from_variables({state_bucket.VARIABLE: address}) == named
 
 
-@pytest.mark.parametrize(
-    ("region", "bucket"), [("us-east-1", Bucket("my-state", None)), ("us-east-1", Bucket("my-state", "eu-west-1"))]
-)
-def test_a_created_bucket_is_private_encrypted_and_versioned(aws: Aws, region: str, bucket: Bucket) -> None:
-    assert status(aws, region, bucket) is None
-
-    create(aws, region, bucket)
-
-    assert status(aws, region, bucket) == BucketStatus(versioned=True, private=True)
-    s3 = boto3.client("s3", region_name=region)
+@pytest.mark.parametrize("bucket", [Bucket("my-state", None), Bucket("my-state", "eu-west-1")])
+def test_a_created_bucket_is_private_encrypted_and_versioned(aws: Aws, bucket: Bucket) -> None:
+    assert status(aws, "us-east-1", bucket) is None
+    create(aws, "us-east-1", bucket)
+    assert status(aws, "us-east-1", bucket) == BucketStatus(versioned=True, private=True)
+    s3 = boto3.client("s3", region_name="us-east-1")
     (rule,) = s3.get_bucket_encryption(Bucket="my-state")["ServerSideEncryptionConfiguration"]["Rules"]
     assert rule["ApplyServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
     assert s3.get_bucket_location(Bucket="my-state")["LocationConstraint"] == bucket.region
-    create(aws, region, bucket)
+    create(aws, "us-east-1", bucket)
 
 
 def test_a_bucket_with_s3_defaults_is_neither_private_nor_versioned(aws: Aws) -> None:
@@ -71,73 +64,40 @@ def test_a_bucket_name_of_another_account_is_an_error(account: FakeAccount) -> N
         create(account, "us-east-1", Bucket("my-state", None))
 
 
-def with_state(lab: FakeEnvironment, address: str = "s3://my-state") -> Dependencies:
+def up_with_state(lab: FakeEnvironment, address: str = "s3://my-state") -> None:
+    """Run `up` with its state at *address*."""
     pulumi = lab.dependencies.pulumi
-    return replace(
-        lab.dependencies, pulumi=replace(pulumi, variables={**pulumi.variables, "PULUMI_BACKEND_URL": address})
-    )
+    pulumi = replace(pulumi, variables={**pulumi.variables, "PULUMI_BACKEND_URL": address})
+    up("lab", replace(lab.dependencies, pulumi=pulumi), UpOptions(images=False))
 
 
 def test_up_creates_the_bucket_after_one_confirmation(lab: FakeEnvironment) -> None:
-    up("lab", with_state(lab), UpOptions(images=False))
-
+    up_with_state(lab)
     question = "Create bucket my-state in us-east-1 for Pulumi's state (private, encrypted, versioned)?"
     assert lab.actions[:2] == [question, "Build lab as shown?"]
     assert status(lab.account, "us-east-1", Bucket("my-state", None)) == BucketStatus(True, True)
     lab.actions.clear()
-    up("lab", with_state(lab), UpOptions(images=False))
+    up_with_state(lab)
     assert lab.actions == []
 
 
 def test_declining_the_bucket_runs_no_pulumi_command(lab: FakeEnvironment) -> None:
     lab.confirmations = [False]
     with pytest.raises(NotConfirmed, match="create it, or set PULUMI_BACKEND_URL to an existing backend"):
-        up("lab", with_state(lab))
+        up_with_state(lab)
     assert lab.pulumi_commands() == [] and lab.account.s3.buckets == {}
 
 
 def test_another_backend_needs_no_bucket(lab: FakeEnvironment) -> None:
-    up("lab", with_state(lab, "file:///tmp/state"), UpOptions(images=False))
+    up_with_state(lab, "file:///tmp/state")
     assert lab.pulumi_commands() == FIRST and lab.account.s3.buckets == {}
 
 
 def test_a_bucket_with_unreadable_settings_is_used(lab: FakeEnvironment) -> None:
     lab.account.refuse("GetBucketVersioning", "AccessDenied")
-
-    up("lab", with_state(lab), UpOptions(images=False))
-
+    up_with_state(lab)
     assert lab.pulumi_commands() == FIRST and lab.account.s3.buckets == {}
     assert any("can't be read: s3:GetBucketVersioning in us-east-1 is not permitted" in line for line in lab.output)
-
-
-BLOCKED = {"PublicAccessBlockConfiguration": state_bucket.PRIVATE}
-VERSIONED = {"VersioningConfiguration": {"Status": "Enabled"}}
-
-
-@pytest.mark.parametrize(
-    ("buckets", "level", "message"),
-    [
-        ({}, "warning", "bucket my-state for Pulumi's state does not exist"),
-        ({"my-state": BLOCKED}, "warning", "my-state is not versioned"),
-        ({"my-state": VERSIONED}, "warning", "my-state does not block public access"),
-        ({"my-state": {**BLOCKED, **VERSIONED}}, "ok", "my-state is private and versioned"),
-    ],
-)
-def test_the_doctor_checks_the_bucket(
-    account: FakeAccount,
-    tmp_path: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    buckets: Mapping[str, Any],
-    level: str,
-    message: str,
-) -> None:
-    without_environment(tmp_path, monkeypatch)
-    account.s3.buckets = dict(buckets)
-    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://my-state")
-
-    finding = finding_of(account, "state bucket")
-
-    assert (finding.level, finding.message) == (level, message) and bool(finding.remedy) == (level != "ok")
 
 
 def test_the_policies_allow_the_use_of_the_state_and_no_more() -> None:

@@ -7,18 +7,21 @@ from pathlib import Path
 import pytest
 
 from tests.cloud.account.fake_account import FakeAccount
-from tests.unit.environments.doctor.healthy_environment import HealthyEnvironment, create_healthy_environment
-from tests.unit.environments.doctor.unbuilt import without_environment
+from tests.unit.environments.doctor.examined import HealthyEnvironment, write_stack
 
 
 @pytest.fixture
 def account(account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeAccount:
     """An account in which all is well and nothing is built, and a folder with the stack `mine`."""
-    without_environment(tmp_path, monkeypatch)
+    (tmp_path / "stacks").mkdir()
+    monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "state"))
+    monkeypatch.delenv("PULUMI_BACKEND_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    write_stack()
     return account
 
 
 @pytest.fixture
 def healthy(account: FakeAccount) -> HealthyEnvironment:
     """A live environment in which all is well."""
-    return create_healthy_environment(account)
+    return HealthyEnvironment(account)

@@ -2,36 +2,94 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
 
 from spotmpi.aws.launch_failures import LAUNCH_FAILURES, explain_failure
-from tests.unit.environments.doctor.healthy_environment import TAGS, HealthyEnvironment
+from spotmpi.environments.checks.account import kubernetes_version
+from spotmpi.environments.checks.check import Finding, LiveEnvironment, Subject
+from tests.unit.environments.doctor.examined import (
+    AUTOSCALER_TAGS,
+    FROM_NODES,
+    GROUP_TAGS,
+    MOUNT_TARGET,
+    NFS_RULE,
+    NODE_GROUP,
+    HealthyEnvironment,
+    tool_output,
+)
+
+NODE_GROUP_CHECK = "node group spotmpi-mine-g4dn-1234567"
+VERSION_CHECK = "Kubernetes version"
+ENDS = datetime(2027, 3, 27, tzinfo=UTC)
+OVER = "standard support of 1.35 ended on 2027-03-27: EKS may upgrade the control plane at any time"
+SOON = "standard support of 1.35 ends on 2027-03-27, in 90 days: then EKS upgrades the control plane"
+
+
+def support(healthy: HealthyEnvironment, ends: datetime, status: str, today: date) -> Finding:
+    """What is found on a day, where EKS says that standard support ends then."""
+    version = {"clusterVersion": "1.35", "versionStatus": status, "endOfStandardSupportDate": ends}
+    healthy.account.script("DescribeClusterVersions", clusterVersions=[version])
+    subject = Subject(healthy.account, "us-east-1", None, tool_output)
+    (finding,) = kubernetes_version(subject, LiveEnvironment(healthy.environment, healthy.cluster), today)
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("today", "status", "level", "message"),
+    [
+        (date(2026, 12, 26), "STANDARD_SUPPORT", "ok", "1.35, in standard support until 2027-03-27"),
+        (date(2026, 12, 27), "STANDARD_SUPPORT", "warning", SOON),
+        (date(2027, 3, 28), "STANDARD_SUPPORT", "error", OVER),
+        (date(2027, 3, 27), "EXTENDED_SUPPORT", "error", OVER),
+    ],
+)
+def test_support_that_ends_is_reported_in_time(
+    healthy: HealthyEnvironment, today: date, status: str, level: str, message: str
+) -> None:
+    finding = support(healthy, ENDS, status, today)
+    assert (finding.level, finding.message) == (level, message)
+    assert finding.command == ("" if level == "ok" else "spotmpi upgrade mine")
+    assert healthy.account.requests_of("DescribeClusterVersions")[-1] == {"clusterVersions": ["1.35"]}
+
+
+def test_a_day_counts_in_utc_as_aws_bills_it(healthy: HealthyEnvironment) -> None:
+    evening = datetime.fromisoformat("2027-03-26T17:00:00-07:00")
+    assert "until 2027-03-27" in support(healthy, evening, "STANDARD_SUPPORT", date(2026, 1, 1)).message
+
+
+def test_the_doctor_reports_support_and_where_it_is_unknown(healthy: HealthyEnvironment) -> None:
+    healthy.account.script("DescribeClusterVersions", clusterVersions=[])
+    assert healthy.findings()[VERSION_CHECK].message == "1.35: the end of its standard support is unknown"
+    healthy.account.refuse("DescribeClusterVersions", "AccessDeniedException")
+    finding = healthy.findings()[VERSION_CHECK]
+    assert finding.level == "warning" and "eks:DescribeClusterVersions in us-east-1 is not permitted" in finding.message
+
+
+def test_nodes_older_than_the_control_plane_are_named(healthy: HealthyEnvironment) -> None:
+    older = {**NODE_GROUP, "version": "1.34", "releaseVersion": "1.34.6-20260501"}
+    healthy.account.script("DescribeNodegroup", nodegroup=older)
+    finding = healthy.findings()["node versions"]
+    assert (finding.level, finding.command) == ("warning", "spotmpi upgrade mine")
+    assert finding.message == "spotmpi-mine-g4dn-1234567 are older than the control plane, 1.35"
 
 
 def test_add_ons_that_are_missing_or_unhealthy_are_errors(healthy: HealthyEnvironment) -> None:
     issue = {"code": "InsufficientNumberOfReplicas", "message": "no node for it"}
     healthy.account.eks.addons = {"vpc-cni": "v1"}
     healthy.account.script("DescribeAddon", addon={"status": "DEGRADED", "health": {"issues": [issue]}})
-
     findings = healthy.findings()
-
     assert findings["add-on coredns"].message == "is not installed"
     assert findings["add-on vpc-cni"].message == "is DEGRADED: no node for it"
-
-
-NODE_GROUP = "node group spotmpi-mine-g4dn-1234567"
 
 
 @pytest.mark.parametrize("code", LAUNCH_FAILURES)
 def test_an_unhealthy_node_group_has_awss_reason(healthy: HealthyEnvironment, code: str) -> None:
     issue = {"code": code, "message": "long story"}
     healthy.account.script("DescribeNodegroup", nodegroup={"status": "DEGRADED", "health": {"issues": [issue]}})
-
-    finding = healthy.findings()[NODE_GROUP]
-
+    finding = healthy.findings()[NODE_GROUP_CHECK]
     assert (finding.level, finding.message, finding.remedy) == ("error", *LAUNCH_FAILURES[code])
 
 
@@ -56,9 +114,7 @@ def test_a_failed_instance_launch_is_a_warning_with_the_reason(
         "StartTime": datetime(2026, 11, 20, 3, 4, tzinfo=UTC),
     }
     healthy.account.autoscaling.activities["eks-g4dn"] = [failed]
-
-    finding = healthy.findings()[NODE_GROUP]
-
+    finding = healthy.findings()[NODE_GROUP_CHECK]
     assert finding.level == "warning" and finding.remedy == LAUNCH_FAILURES[code].remedy
     assert finding.message == f"the last instance launch failed (2026-11-20 03:04 UTC): {LAUNCH_FAILURES[code].message}"
 
@@ -67,63 +123,52 @@ def test_an_unknown_reason_keeps_awss_message() -> None:
     assert explain_failure("NewCode", "never\nseen").message == "NewCode: never seen"
 
 
-@pytest.mark.parametrize("key", [key for key in TAGS if key != "eks:cluster-name"])
+@pytest.mark.parametrize("key", AUTOSCALER_TAGS)
 def test_a_scaling_group_without_the_autoscalers_tags_is_an_error(healthy: HealthyEnvironment, key: str) -> None:
-    healthy.account.autoscaling.add("eks-g4dn", {**TAGS, key: "other"})
-
+    healthy.account.autoscaling.add("eks-g4dn", {**GROUP_TAGS, key: "other"})
     finding = healthy.findings()["scaling of g4dn"]
-
     assert finding.level == "error" and finding.remedy.startswith("run `pulumi up`")
     assert key in finding.message or "no Auto Scaling group has this group's tag" in finding.message
 
 
 def test_nodes_that_are_warm_are_reported(healthy: HealthyEnvironment) -> None:
     healthy.account.autoscaling.groups["eks-g4dn"]["MinSize"] = 2
-
     assert healthy.findings()["scaling of g4dn"].message == "1 of 2 nodes; 2 kept warm by `spotmpi scale`"
 
 
 @pytest.mark.parametrize(
-    ("target", "message"),
+    ("difference", "message"),
     [
-        (
-            {"AvailabilityZoneName": "us-east-1b", "LifeCycleState": "available"},
-            "none in us-east-1a (in other zones: us-east-1b)",
-        ),
-        ({"AvailabilityZoneName": "us-east-1a", "LifeCycleState": "creating"}, "is creating"),
+        ({"AvailabilityZoneName": "us-east-1b"}, "none in us-east-1a (in other zones: us-east-1b)"),
+        ({"LifeCycleState": "creating"}, "is creating"),
     ],
 )
 def test_an_unusable_mount_target_is_an_error(
-    healthy: HealthyEnvironment, target: dict[str, str], message: str
+    healthy: HealthyEnvironment, difference: dict[str, str], message: str
 ) -> None:
-    healthy.account.script("DescribeMountTargets", MountTargets=[{"MountTargetId": "fsmt-12345678", **target}])
-
+    healthy.account.script("DescribeMountTargets", MountTargets=[{**MOUNT_TARGET, **difference}])
     findings = healthy.findings()
-
     assert findings["mount target"].message == message and "port 2049" not in findings
 
 
 @pytest.mark.parametrize(
-    "rule",
+    ("rule", "level"),
     [
-        {"IsEgress": False, "IpProtocol": "tcp", "FromPort": 22, "ToPort": 22},
-        {"IsEgress": True, "IpProtocol": "tcp", "FromPort": 2049, "ToPort": 2049},
-        {"IsEgress": False, "IpProtocol": "udp", "FromPort": 2049, "ToPort": 2049},
+        ({**NFS_RULE, "FromPort": 22, "ToPort": 22}, "error"),
+        ({**NFS_RULE, "IsEgress": True}, "error"),
+        ({**NFS_RULE, "IpProtocol": "udp"}, "error"),
+        ({"ReferencedGroupInfo": {"GroupId": "sg-other"}, "IsEgress": False, "IpProtocol": "-1"}, "error"),
+        ({**FROM_NODES, "IsEgress": False, "IpProtocol": "-1"}, "ok"),
     ],
+    ids=["another port", "egress", "another protocol", "another group", "all traffic"],
 )
-def test_a_port_that_the_nodes_cannot_reach_is_an_error(healthy: HealthyEnvironment, rule: dict[str, Any]) -> None:
-    healthy.account.script(
-        "DescribeSecurityGroupRules", SecurityGroupRules=[{**rule, "ReferencedGroupInfo": {"GroupId": "sg-nodes"}}]
-    )
-    assert "allows the nodes (sg-nodes): mounting would hang" in healthy.findings()["port 2049"].message
-
-    strange = {"IsEgress": False, "IpProtocol": "-1", "ReferencedGroupInfo": {"GroupId": "sg-other"}}
-    healthy.account.script("DescribeSecurityGroupRules", SecurityGroupRules=[strange])
-    assert healthy.findings()["port 2049"].level == "error"
-    healthy.account.script(
-        "DescribeSecurityGroupRules", SecurityGroupRules=[{**strange, "ReferencedGroupInfo": {"GroupId": "sg-nodes"}}]
-    )
-    assert healthy.findings()["port 2049"].level == "ok"
+def test_a_port_that_the_nodes_cannot_reach_is_an_error(
+    healthy: HealthyEnvironment, rule: dict[str, Any], level: str
+) -> None:
+    healthy.account.script("DescribeSecurityGroupRules", SecurityGroupRules=[rule])
+    finding = healthy.findings()["port 2049"]
+    assert finding.level == level
+    assert ("allows the nodes (sg-nodes): mounting would hang" in finding.message) == (level == "error")
 
 
 @pytest.mark.parametrize("code", ["ImageNotFoundException", "RepositoryNotFoundException"])
@@ -131,7 +176,5 @@ def test_an_image_missing_from_the_registry_is_reported_with_the_command(
     healthy: HealthyEnvironment, code: str
 ) -> None:
     healthy.account.refuse("DescribeImages", code)
-
     finding = healthy.findings()["image chainermn"]
-
     assert finding.level == "warning" and finding.command == "spotmpi image push chainermn --on mine"

@@ -2,104 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from infra.settings import Settings
+from spotmpi.aws import state_bucket
 from spotmpi.aws.zones import default_second_zone
 from spotmpi.environments.doctor import doctor, run_tool
 from tests.cloud.account.fake_account import FakeAccount
-from tests.unit.environments.doctor.unbuilt import STACK, TOOLS, finding_of, stack, tool_output
+from tests.unit.environments.doctor.examined import STACK, TAGS, TOOLS, finding_of, tool_output, write_stack
+
+LEFTOVERS = {
+    "file systems": "fs-1",
+    "mount targets": "fsmt-1",
+    "network interfaces": "eni-1",
+    "volumes": "vol-1",
+    "log groups": "/aws/eks/spotmpi-mine/cluster",
+}
 
 
 def test_in_a_healthy_account_every_line_is_ok(account: FakeAccount) -> None:
     findings = doctor("mine", account, tool_output)
-
+    kinds = ("CloudFormation stacks", *LEFTOVERS, "keys", "image repositories")
     assert [finding for finding in findings if finding.level != "ok"] == []
     assert [finding.check for finding in findings] == [
         *("credentials", "region", "zone", "second zone", "pulumi", "aws", "kubectl", "group gpus", "quota of gpus"),
-        *(
-            f"leftover {what}"
-            for what in (
-                "CloudFormation stacks",
-                "file systems",
-                "mount targets",
-                "network interfaces",
-                "volumes",
-                "log groups",
-                "keys",
-                "image repositories",
-            )
-        ),
+        *(f"leftover {kind}" for kind in kinds),
     ]
 
 
 def test_without_a_stack_only_account_and_tools_are_checked(account: FakeAccount) -> None:
     findings = doctor(None, account, tool_output)
-
     assert [finding.check for finding in findings] == ["credentials", "region", "pulumi", "aws", "kubectl"]
 
 
 def test_credentials_of_another_account_end_the_account_checks(account: FakeAccount) -> None:
-    stack(STACK + "  spotmpi:account: '999999999999'\n")
-
+    write_stack(STACK + "  spotmpi:account: '999999999999'\n")
     findings = doctor("mine", account, tool_output)
-
     assert findings[0].level == "error" and "the stack to 999999999999" in findings[0].message
     assert [finding.check for finding in findings[1:]] == ["pulumi", "aws", "kubectl", "account"]
 
 
 def test_the_root_user_is_a_warning(account: FakeAccount) -> None:
     account.script("GetCallerIdentity", Account="1", Arn="arn:aws:iam::1:root")
-
     assert finding_of(account, "credentials").level == "warning"
 
 
 def test_expired_credentials_are_one_error_and_the_tools_are_still_checked(account: FakeAccount) -> None:
     account.refuse("GetCallerIdentity", "ExpiredToken")
-
     findings = doctor("mine", account, tool_output)
-
     assert [finding.level for finding in findings] == ["error", "ok", "ok", "ok", "warning"]
     assert "have expired" in findings[0].message and "not checked without credentials" in findings[-1].message
 
 
+REGIONAL = "  spotmpi:storage: {one_zone: false}\n"
+
+
 @pytest.mark.parametrize(
-    ("region", "message"), [("af-south-1", "is not enabled"), ("eu-nowhere-1", "AWS has no region")]
+    ("setting", "replacement", "check", "level", "message"),
+    [
+        ("us-east-1\n", "af-south-1\n", "region", "error", "is not enabled in this account: enable it"),
+        ("us-east-1\n", "eu-nowhere-1\n", "region", "error", "AWS has no region eu-nowhere-1: change aws:region"),
+        ("us-east-1a", "us-west-2a", "zone", "error", "set spotmpi:zone to one of us-east-1a, us-east-1b, us-east-1c"),
+        ("us-east-1a", "us-east-1d", "zone", "error", "EFS has no One Zone storage in us-east-1d (use1-az9): set"),
+        ("us-east-1a\n", f"us-east-1d\n{REGIONAL}", "zone", "ok", "us-east-1d is use1-az9"),
+        ("us-east-1a\n", f"us-east-1b\n{REGIONAL}", "zone", "error", "EKS does not support zone us-east-1b (use1-az3)"),
+        ("us-east-1a\n", f"us-east-1c\n{REGIONAL}", "zone", "ok", "us-east-1c is use1-az1"),
+        ("g5.xlarge", "g99.xlarge", "group gpus", "error", "us-east-1 has no instance type g99.xlarge: change"),
+        ("g5.xlarge", "t3.xlarge", "group gpus", "error", "t3.xlarge does not support cluster placement groups: set"),
+        ("g5.xlarge", "t3.xlarge, placement_group: false", "group gpus", "ok", "t3.xlarge is offered in us-east-1a"),
+    ],
 )
-def test_an_unusable_region_is_an_error(account: FakeAccount, region: str, message: str) -> None:
-    stack(STACK.replace("us-east-1\n", f"{region}\n"))
-
-    finding = finding_of(account, "region")
-
-    assert finding.level == "error" and message in finding.message and finding.remedy
-
-
-def test_a_zone_of_another_region_is_an_error_that_lists_the_zones(account: FakeAccount) -> None:
-    stack(STACK.replace("us-east-1a", "us-west-2a"))
-
-    finding = finding_of(account, "zone")
-
-    assert (
-        finding.level == "error" and finding.remedy == "set spotmpi:zone to one of us-east-1a, us-east-1b, us-east-1c"
-    )
-
-
-def test_a_zone_without_one_zone_storage_is_an_error_if_the_stack_needs_it(account: FakeAccount) -> None:
+def test_an_unusable_setting_is_an_error_with_the_remedy(
+    account: FakeAccount, setting: str, replacement: str, check: str, level: str, message: str
+) -> None:
     account.ec2.zones["us-east-1"]["us-east-1d"] = "use1-az9"  # a zone younger than the table
-    stack(STACK.replace("us-east-1a", "us-east-1d"))
-    assert "EFS has no One Zone storage in us-east-1d (use1-az9)" in finding_of(account, "zone").message
-
-    stack(STACK.replace("us-east-1a", "us-east-1d") + "  spotmpi:storage: {one_zone: false}\n")
-    assert finding_of(account, "zone").level == "ok"
+    write_stack(STACK.replace(setting, replacement))
+    finding = finding_of(account, check)
+    assert finding.level == level and message in f"{finding.message}: {finding.remedy}"
 
 
-def test_a_zone_that_eks_does_not_support_is_an_error_whatever_its_letter(account: FakeAccount) -> None:
-    stack(STACK.replace("us-east-1a", "us-east-1b") + "  spotmpi:storage: {one_zone: false}\n")
-    assert finding_of(account, "zone").message == "EKS does not support zone us-east-1b (use1-az3)"
-
+def test_a_zone_is_supported_by_its_id_whatever_its_letter(account: FakeAccount) -> None:
     account.ec2.zones["us-east-1"]["us-east-1b"] = "use1-az2"
+    write_stack(STACK.replace("us-east-1a", "us-east-1b"))
     assert finding_of(account, "zone").level == "ok"
 
 
@@ -117,21 +105,41 @@ DEFAULT = STACK.replace("  spotmpi:second_zone: us-east-1c\n", "")
 )
 def test_an_unusable_second_zone_lists_the_usable_ones(account: FakeAccount, text: str, message: str) -> None:
     account.ec2.zones["us-east-1"]["us-east-1d"] = "use1-az4"
-    stack(text)
-
+    write_stack(text)
     finding = finding_of(account, "second zone")
-
     assert (finding.level, finding.message) == ("error", message)
     assert finding.remedy == "set spotmpi:second_zone to one of us-east-1c, us-east-1d"
 
 
 def test_the_default_second_zone_is_that_of_infra_and_checked_by_its_id(account: FakeAccount) -> None:
     account.ec2.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az4"}
-    stack(DEFAULT)
+    write_stack(DEFAULT)
     assert finding_of(account, "second zone").message == "us-east-1b is use1-az4"
     for zone in ("us-east-1a", "us-east-1b", "us-east-1f"):
         settings = Settings(stack="mine", region="us-east-1", zone=zone)
         assert settings.other_zone == default_second_zone("us-east-1", zone)
+
+
+BLOCKED = {"PublicAccessBlockConfiguration": state_bucket.PRIVATE}
+VERSIONED = {"VersioningConfiguration": {"Status": "Enabled"}}
+
+
+@pytest.mark.parametrize(
+    ("buckets", "level", "message"),
+    [
+        ({}, "warning", "bucket my-state for Pulumi's state does not exist"),
+        ({"my-state": BLOCKED}, "warning", "my-state is not versioned"),
+        ({"my-state": VERSIONED}, "warning", "my-state does not block public access"),
+        ({"my-state": {**BLOCKED, **VERSIONED}}, "ok", "my-state is private and versioned"),
+    ],
+)
+def test_the_bucket_of_pulumis_state_is_private_and_versioned(
+    account: FakeAccount, monkeypatch: pytest.MonkeyPatch, buckets: Mapping[str, Any], level: str, message: str
+) -> None:
+    account.s3.buckets = dict(buckets)
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://my-state")
+    finding = finding_of(account, "state bucket")
+    assert (finding.level, finding.message) == (level, message) and bool(finding.remedy) == (level != "ok")
 
 
 @pytest.mark.parametrize(
@@ -151,9 +159,8 @@ def test_each_tool_must_be_installed_and_new_enough(
     account: FakeAccount, name: str, answer: str | None, level: str, message: str
 ) -> None:
     finding = finding_of(account, name, lambda command: answer if command[0] == name else TOOLS[command[0]])
-
-    assert (finding.level, message in finding.message) == (level, True)
-    assert (finding.level == "ok") or finding.command.startswith("https://")
+    assert finding.level == level and message in finding.message
+    assert finding.level == "ok" or finding.command.startswith("https://")
 
 
 def test_versions_are_read_from_real_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,32 +168,15 @@ def test_versions_are_read_from_real_programs(tmp_path: Path, monkeypatch: pytes
     program.write_text('#!/bin/sh\necho "v3.$#.7"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-
     assert run_tool(("pulumi", "version")) == "v3.1.7\n"
     assert run_tool(("no-such-program",)) is None
 
 
 def test_a_type_that_the_zone_does_not_offer_is_an_error_with_the_remedy(account: FakeAccount) -> None:
     account.ec2.not_offered.add(("g5.xlarge", "us-east-1a"))
-
     finding = finding_of(account, "group gpus")
-
     assert (finding.level, finding.message) == ("error", "g5.xlarge is not offered in us-east-1a")
     assert finding.command == "spotmpi zones --types g5.xlarge --nodes 8 --write mine"
-
-
-def test_a_type_that_does_not_exist_is_an_error(account: FakeAccount) -> None:
-    stack(STACK.replace("g5.xlarge", "g99.xlarge"))
-
-    assert "has no instance type g99.xlarge" in finding_of(account, "group gpus").message
-
-
-def test_a_group_that_needs_a_placement_group_its_type_lacks_is_an_error(account: FakeAccount) -> None:
-    stack(STACK.replace("g5.xlarge", "t3.xlarge"))
-    assert "does not support cluster placement groups" in finding_of(account, "group gpus").message
-
-    stack(STACK.replace("g5.xlarge, max: 8", "t3.xlarge, max: 8, placement_group: false"))
-    assert finding_of(account, "group gpus").level == "ok"
 
 
 @pytest.mark.parametrize(
@@ -202,8 +192,45 @@ def test_the_quota_is_compared_with_the_groups_max(
     account: FakeAccount, quota: float, running: list[str], level: str, message: str
 ) -> None:
     account.quotas.values["L-3819A6DF"], account.ec2.spot_types["us-east-1"] = quota, running
-
     finding = finding_of(account, "quota of gpus")
-
     assert finding.level == level and message in finding.message
     assert ("--request-quota" in finding.command) == (level != "ok")
+
+
+@pytest.mark.parametrize("kind", LEFTOVERS)
+def test_leftovers_of_a_former_environment_come_with_a_command(account: FakeAccount, kind: str) -> None:
+    account.efs.file_systems["fs-1"] = account.ec2.volumes["vol-1"] = TAGS
+    account.efs.mount_targets["fsmt-1"] = "fs-1"
+    account.ec2.interfaces["eni-1"] = ("vpc-1", "available", TAGS)
+    account.logs.groups.add("/aws/eks/spotmpi-mine/cluster")
+    finding = finding_of(account, f"leftover {kind}")
+    assert finding.level == "warning" and "1 of a former spotmpi-mine" in finding.message
+    assert LEFTOVERS[kind] in finding.message and LEFTOVERS[kind] in finding.command
+    assert finding.command.endswith("--region us-east-1")
+
+
+def test_resources_of_others_are_no_leftovers(account: FakeAccount) -> None:
+    account.efs.file_systems["fs-2"] = {"spotmpi:environment": "spotmpi-mine-data"}
+    assert finding_of(account, "leftover file systems").level == "ok"
+    filters = [request["Filters"][0] for request in account.requests_of("DescribeNetworkInterfaces")]
+    assert all(each["Values"] == ["spotmpi-mine"] for each in filters)
+    assert {each["Name"] for each in filters} >= {"tag:spotmpi:environment", "tag:cluster.k8s.amazonaws.com/name"}
+
+
+def test_interfaces_that_the_cni_left_in_our_network_are_found_without_our_tag(account: FakeAccount) -> None:
+    account.ec2.interfaces["eni-7"] = ("vpc-1", "available", {"node.k8s.amazonaws.com/instance_id": "i-1"})
+    assert finding_of(account, "leftover network interfaces").level == "ok"
+    account.ec2.networks["vpc-1"] = TAGS
+    assert "eni-7" in finding_of(account, "leftover network interfaces").message
+
+
+def test_a_built_environment_has_no_leftovers(account: FakeAccount) -> None:
+    account.efs.file_systems["fs-1"] = TAGS
+    account.eks.version = "1.35"
+    finding = finding_of(account, "leftover file systems")
+    assert (finding.level, finding.message) == ("ok", "spotmpi-mine is built: tagged resources are in use")
+
+
+def test_persistent_storage_is_no_leftover_of_its_own_stack(account: FakeAccount) -> None:
+    write_stack("config:\n  aws:region: us-east-1\n  spotmpi:zone: us-east-1a\n  spotmpi:kind: data\n")
+    assert not [finding for finding in doctor("mine", account, tool_output) if finding.check.startswith("leftover")]

@@ -2,62 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from tests.cloud.account.ec2 import machine
 from tests.unit.backends.kubernetes.scripted_cluster import Object, node
-from tests.unit.environments.doctor.healthy_environment import KEY, PRIVATE, PUBLIC, HealthyEnvironment, secret
+from tests.unit.environments.doctor.examined import KEY, PRIVATE, PUBLIC, HealthyEnvironment, secret
+
+UNKNOWN = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
 
 
-def changed_node(key: str, value: Any, name: str = "a") -> Object:
-    """The node with one thing different, by a path with slashes where labels have none."""
-    node_object = node(name)
-    where = node_object
-    *path, last = key.split("|")
-    for part in path:
-        where = where[part]
-    where[last] = value
-    return node_object
-
-
-NODES = [
-    (changed_node("status|conditions", [{"type": "Ready", "status": "Unknown"}]), "is not ready"),
-    (
-        changed_node("metadata|labels|node.kubernetes.io/instance-type", "g5.xlarge"),
-        "is of type g5.xlarge, but group g4dn has g4dn",
-    ),
-    (changed_node("status|allocatable", {"cpu": "4", "memory": "15Gi"}), "has 0 of 1 GPUs"),
-]
-
-
-@pytest.mark.parametrize(("node_object", "message"), NODES)
+@pytest.mark.parametrize(
+    ("node_object", "message"),
+    [
+        (node("a") | {"status": node("a")["status"] | UNKNOWN}, "is not ready"),
+        (
+            node("a", **{"node.kubernetes.io/instance-type": "g5.xlarge"}),
+            "is of type g5.xlarge, but group g4dn has g4dn.xlarge",
+        ),
+        (node("a", gpus=0), "has 0 of 1 GPUs"),
+    ],
+    ids=["not ready", "another type", "no GPU"],
+)
 def test_a_node_that_differs_from_its_group_is_an_error(
     healthy: HealthyEnvironment, node_object: Object, message: str
 ) -> None:
     healthy.cluster.objects[0] = node_object
-
     finding = healthy.findings()["node a"]
-
     assert finding.level == "error" and message in finding.message and finding.remedy
 
 
 @pytest.mark.parametrize(
-    ("place", "message"),
+    ("zone", "placement_group", "message"),
     [
-        (
-            {"AvailabilityZone": "us-east-1b", "GroupName": "x"},
-            "is in us-east-1b, but the environment is in us-east-1a",
-        ),
-        ({"AvailabilityZone": "us-east-1a", "GroupName": ""}, "is in no placement group, but its node group sets one"),
+        ("us-east-1b", "x", "is in us-east-1b, but the environment is in us-east-1a"),
+        ("us-east-1a", "", "is in no placement group, but its node group sets one"),
     ],
 )
 def test_a_node_with_the_wrong_placement_is_an_error(
-    healthy: HealthyEnvironment, place: dict[str, str], message: str
+    healthy: HealthyEnvironment, zone: str, placement_group: str, message: str
 ) -> None:
-    machine = {"InstanceId": f"i-{'a':0>17}", "Placement": place}
-    healthy.account.script("DescribeInstances", Reservations=[{"Instances": [machine]}])
-
+    place = {"AvailabilityZone": zone, "GroupName": placement_group}
+    healthy.account.ec2.machines[f"i-{'a':0>17}"] = machine(Placement=place)
     assert healthy.findings()["node a"].message == message
 
 
@@ -73,13 +58,12 @@ def test_a_node_with_the_wrong_placement_is_an_error(
 def test_a_stopped_or_missing_controller_is_an_error(
     healthy: HealthyEnvironment, name: str, check: str, message: str
 ) -> None:
-    for each in healthy.cluster.objects:
-        if each["metadata"]["name"] == name:
-            each["status"] = {"desiredNumberScheduled": 1}
+    (controller,) = [each for each in healthy.cluster.objects if each["metadata"]["name"] == name]
+    controller["status"] = {"desiredNumberScheduled": 1}
     finding = healthy.findings()[check]
     assert finding.level == "error" and message in finding.message
 
-    healthy.cluster.objects = [each for each in healthy.cluster.objects if each["metadata"]["name"] != name]
+    healthy.cluster.objects.remove(controller)
     assert "is not installed" in healthy.findings()[check].message
 
 
@@ -99,33 +83,27 @@ def test_the_autoscalers_own_status_is_read(healthy: HealthyEnvironment) -> None
         ({**KEY, "id": "thisIsTheKey\n"}, "has an `id` that is not an OpenSSH private key"),
         ({**KEY, "id.pub": "ssh-rsa AAAA"}, "has an `id.pub` that is not an ED25519 public key"),
         ({**KEY, "authorized_keys": PUBLIC.replace("A", "B")}, "has `authorized_keys` without its own public key"),
+        (None, "does not exist"),
     ],
 )
-def test_an_invalid_key_is_an_error_and_is_never_shown(
-    healthy: HealthyEnvironment, values: dict[str, str], message: str
+def test_an_invalid_or_missing_key_is_an_error_and_is_never_shown(
+    healthy: HealthyEnvironment, values: dict[str, str] | None, message: str
 ) -> None:
-    healthy.cluster.objects = [each for each in healthy.cluster.objects if each["kind"] != "Secret"] + [secret(values)]
-
+    others = [each for each in healthy.cluster.objects if each["kind"] != "Secret"]
+    healthy.cluster.objects = others if values is None else [*others, secret(values)]
     finding = healthy.findings()["SSH key"]
-
     assert finding.level == "error" and finding.message.startswith(f"Secret mpi-ssh {message}")
     assert "thisIsTheKey" not in str(finding)
 
 
 def test_without_permission_to_read_secrets_the_key_is_reported_as_not_checked(healthy: HealthyEnvironment) -> None:
     healthy.cluster.forbidden.add("Secret")
-
     finding = healthy.findings()["SSH key"]
-
     assert finding.level == "ok"
     assert finding.message == "not checked: only administrators of the cluster may read Secret mpi-ssh"
 
 
-def test_a_missing_key_and_an_unbound_claim_are_errors(healthy: HealthyEnvironment) -> None:
-    healthy.cluster.objects = [each for each in healthy.cluster.objects if each["kind"] != "Secret"]
+def test_an_unbound_claim_is_an_error(healthy: HealthyEnvironment) -> None:
     healthy.cluster.objects[-1]["status"] = {"phase": "Pending"}
-
-    findings = healthy.findings()
-
-    assert findings["SSH key"].message == "Secret mpi-ssh does not exist"
-    assert findings["volume"].message == "claim runs is Pending" and "describe pvc runs" in findings["volume"].command
+    finding = healthy.findings()["volume"]
+    assert finding.message == "claim runs is Pending" and "describe pvc runs" in finding.command

@@ -1,0 +1,134 @@
+"""What the doctor examines: an account in which nothing is built, and a live environment with its cluster."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from spotmpi.core import environment
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.environments.checks.check import Finding, LiveEnvironment
+from spotmpi.environments.doctor import doctor
+from tests.cloud.account.ec2 import machine
+from tests.cloud.account.eks import STANDARD
+from tests.cloud.account.fake_account import FakeAccount
+from tests.unit.backends.kubernetes.scripted_cluster import Object, ScriptedCluster, node
+from tests.unit.core.test_environment import OUTPUTS
+
+STACK = """config:
+  aws:region: us-east-1
+  spotmpi:zone: us-east-1a
+  spotmpi:second_zone: us-east-1c
+  spotmpi:groups:
+    - {name: gpus, type: g5.xlarge, max: 8}
+"""
+TOOLS = {"pulumi": "v3.200.0\n", "aws": "aws-cli/2.31.4 Python/3.13.7\n", "kubectl": "Client Version: v1.35.4\n"}
+TAGS = {"spotmpi:environment": "spotmpi-mine"}
+
+PUBLIC = f"ssh-ed25519 {'A' * 68} spotmpi"
+PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nthisIsTheKey\n-----END OPENSSH PRIVATE KEY-----\n"
+KEY = {"id": PRIVATE, "id.pub": PUBLIC, "authorized_keys": PUBLIC}
+TEMPLATE = "k8s.io/cluster-autoscaler/node-template"
+AUTOSCALER_TAGS = {
+    f"{TEMPLATE}/label/spotmpi.dev/group": "g4dn",
+    f"{TEMPLATE}/taint/nvidia.com/gpu": "present:NoSchedule",
+    f"{TEMPLATE}/resources/nvidia.com/gpu": "1",
+    "k8s.io/cluster-autoscaler/enabled": "true",
+    "k8s.io/cluster-autoscaler/spotmpi-mine": "owned",
+}
+GROUP_TAGS = {"eks:cluster-name": "spotmpi-mine", **AUTOSCALER_TAGS}
+NODE_GROUP = {
+    "version": "1.35",
+    "releaseVersion": "1.35.2-20260901",
+    "amiType": "AL2023_x86_64_NVIDIA",
+    "status": "ACTIVE",
+    "health": {"issues": []},
+    "scalingConfig": {"minSize": 0, "maxSize": 2},
+    "resources": {"autoScalingGroups": [{"name": "eks-g4dn"}]},
+}
+ADDONS = ("vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-efs-csi-driver")
+MOUNT_TARGET = {
+    "MountTargetId": "fsmt-12345678",
+    "AvailabilityZoneName": "us-east-1a",
+    "LifeCycleState": "available",
+}
+FROM_NODES = {"ReferencedGroupInfo": {"GroupId": "sg-nodes"}}
+NFS_RULE = {**FROM_NODES, "IsEgress": False, "IpProtocol": "tcp", "FromPort": 2049, "ToPort": 2049}
+
+
+def write_stack(text: str = STACK) -> None:
+    Path("stacks/Pulumi.mine.yaml").write_text(text)
+
+
+def tool_output(command: Sequence[str]) -> str | None:
+    return TOOLS[command[0]]
+
+
+def finding_of(account: FakeAccount, check: str, tools: Any = tool_output) -> Finding:
+    (one,) = [finding for finding in doctor("mine", account, tools) if finding.check == check]
+    return one
+
+
+def secret(values: Mapping[str, str]) -> Object:
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
+    return {"kind": "Secret", "metadata": {"name": "mpi-ssh", "namespace": "training"}, "data": data}
+
+
+def healthy_cluster() -> ScriptedCluster:
+    """A cluster in which all is well."""
+
+    def instance(kind: str, name: str, namespace: str = "kube-system", **values: Any) -> Object:
+        return {"kind": kind, "metadata": {"name": name, "namespace": namespace}, **values}
+
+    status = "time: 2026-11-20\nautoscalerStatus: Running\nclusterWide:\n  health:\n    status: Healthy\n"
+    running = {"availableReplicas": 1}
+    return ScriptedCluster(
+        [
+            node("a"),
+            {**node("system", gpus=0), "metadata": {**node("system")["metadata"], "labels": {}}},
+            instance("Deployment", "jobset-controller", "jobset-system", status=running),
+            instance("Deployment", "cluster-autoscaler", status=running),
+            instance("Deployment", "coredns", status={"availableReplicas": 2}),
+            instance("DaemonSet", "nvidia-device-plugin", status={"desiredNumberScheduled": 1, "numberReady": 1}),
+            instance("ConfigMap", "cluster-autoscaler-status", data={"status": status}),
+            secret(KEY),
+            instance("PersistentVolumeClaim", "runs", "training", status={"phase": "Bound"}),
+        ]
+    )
+
+
+class HealthyEnvironment:
+    """A built environment in which all is well with its cluster, its stack, and the doctor's findings about them."""
+
+    def __init__(self, account: FakeAccount) -> None:
+        self.account, self.cluster = account, healthy_cluster()
+        group = {**OUTPUTS["node_groups"][0], "placement_group": True}
+        named = {"name": "spotmpi-mine", "cluster": "spotmpi-mine", "node_groups": [group]}
+        self.environment = environment.parse({**OUTPUTS, **named})
+        self.failure: SpotmpiError | None = None
+        write_stack(STACK.replace("gpus, type: g5.xlarge, max: 8", "g4dn, type: g4dn.xlarge, max: 2"))
+        account.script("DescribeImages", imageDetails=[])
+        account.script("DescribeMountTargets", MountTargets=[MOUNT_TARGET])
+        account.script("DescribeMountTargetSecurityGroups", SecurityGroups=["sg-nfs"])
+        rules = [{**FROM_NODES, "IsEgress": True, "IpProtocol": "-1"}, NFS_RULE]
+        account.script("DescribeSecurityGroupRules", SecurityGroupRules=rules)
+        account.eks.version = "1.35"
+        account.eks.offered["1.35"] = (STANDARD, datetime.now(UTC) + timedelta(days=200))
+        account.eks.addons = dict.fromkeys(ADDONS, "v1.2")
+        account.eks.groups["spotmpi-mine-g4dn-1234567"] = NODE_GROUP
+        account.autoscaling.add("eks-g4dn", GROUP_TAGS, nodes=1)
+        account.autoscaling.activities["eks-g4dn"] = [{"Description": "Terminating EC2 instance: i-0"}]
+        place = {"AvailabilityZone": "us-east-1a", "GroupName": "spotmpi-mine-g4dn"}
+        account.ec2.machines[f"i-{'a':0>17}"] = machine(Placement=place)
+
+    def open_live(self, stack: str) -> LiveEnvironment:
+        assert stack == "mine"
+        if self.failure:
+            raise self.failure
+        return LiveEnvironment(self.environment, self.cluster)
+
+    def findings(self) -> dict[str, Finding]:
+        return {finding.check: finding for finding in doctor("mine", self.account, tool_output, self.open_live)}

@@ -32,7 +32,7 @@ RUN_ELSEWHERE = {
     "spotmpi pull ID": "tests/cluster/test_runs_volume.py",
     "spotmpi init --environment lab": "tests/package/test_project_in_engine.py",
     "spotmpi zones --types g5.xlarge,g4dn.xlarge --nodes 2 --write lab": "tests/unit/environments/zones/test_zones_command.py",
-    "spotmpi doctor lab": "tests/unit/environments/doctor/test_live_environment.py",
+    "spotmpi doctor lab": "tests/unit/environments/doctor/test_doctor.py",
     "spotmpi up lab --expires 8h": "tests/engine/test_up_and_down_in_engine.py",
     "spotmpi data push my-set voc --on lab": "tests/unit/data/test_datasets.py",
     "spotmpi run job.toml --on lab --nodes 2 --set limits.cost=1": "tests/unit/environments/test_cost_limit.py",

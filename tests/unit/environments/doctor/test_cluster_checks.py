@@ -16,7 +16,7 @@ UNKNOWN = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
     [
         (node("a") | {"status": node("a")["status"] | UNKNOWN}, "is not ready"),
         (
-            node("a", **{"node.kubernetes.io/instance-type": "g5.xlarge"}),
+            node("a", 1, **{"node.kubernetes.io/instance-type": "g5.xlarge"}),
             "is of type g5.xlarge, but group g4dn has g4dn.xlarge",
         ),
         (node("a", gpus=0), "has 0 of 1 GPUs"),

@@ -19,8 +19,7 @@ from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import ClusterTarget, on_groups
 from spotmpi.plan.manifests import Submission, kubernetes_plan, spec_of
 from spotmpi.plan.templates import Template
-from spotmpi.spec.job import JobSpec, from_values
-from tests.testbed.network_policies import matches
+from spotmpi.spec.job import from_values
 
 Golden = Callable[[str, str], None]
 
@@ -183,8 +182,7 @@ def test_the_agent_plan_has_the_image_that_a_template_sets() -> None:
 
 def test_the_pod_template_of_workers_is_in_the_plan_of_a_pool_alone() -> None:
     objects = plan(POOL)
-    (job,) = [part for part in objects if part["kind"] == "Job"]
-    assert manifests.workers_template(objects) is job["spec"]["template"]
+    assert manifests.workers_template(objects) is objects[-1]["spec"]["template"]
     assert manifests.workers_template(plan(SMALL)) is None
 
 
@@ -226,35 +224,6 @@ def test_the_same_arguments_give_the_same_plan_and_no_object_twice(values: dict[
                 walk(item)
 
     walk(first)
-
-
-@every_plan
-def test_every_other_object_is_owned_by_the_jobset_and_in_its_namespace(values: dict[str, Any], target: Target) -> None:
-    jobset, *parts = plan(values, target)
-    assert jobset["kind"] == "JobSet" and jobset["spec"]["suspend"] is True
-    assert [part["kind"] for part in parts] == [
-        "ConfigMap",
-        "Secret",
-        "NetworkPolicy",
-        *(["Job"] * bool({"pool", "stream"} & {*values})),
-    ]
-    for part in parts:
-        assert part["metadata"]["ownerReferences"][0]["uid"] == manifests.OWNER_UID
-        assert part["metadata"]["namespace"] == "training"
-        assert part["metadata"]["labels"][names.LABEL_RUN] == "digits-1"
-
-
-@every_plan
-def test_pods_keep_to_the_restricted_standard(values: dict[str, Any], target: Target) -> None:
-    pod = next(values_of(plan(values, target)[0], "template"))["spec"]["template"]["spec"]
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert pod["automountServiceAccountToken"] is False
-    for container in pod["containers"]:
-        assert container["securityContext"]["allowPrivilegeEscalation"] is False
-        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    kinds = {kind for volume in pod["volumes"] for kind in volume} - {"name"}
-    assert kinds <= {"configMap", "secret", "emptyDir", "downwardAPI", "persistentVolumeClaim"}
 
 
 @every_plan
@@ -303,9 +272,7 @@ def test_each_exit_matches_its_failure_rule(reason: str, message: str, action: s
 
 
 def test_the_jobset_carries_its_spec() -> None:
-    spec = from_values(FULL)
-    assert isinstance(spec, JobSpec)
-    assert spec_of(kubernetes_plan(spec, NODES, submission())[0]) == spec
+    assert spec_of(plan(FULL, NODES)[0]) == from_values(FULL)
 
 
 @pytest.mark.parametrize(
@@ -375,23 +342,6 @@ def test_the_longest_run_id_gives_names_that_kubernetes_takes() -> None:
     hosts = json.loads(next(part for part in parts if part["kind"] == "ConfigMap")["data"]["plan.json"])["hosts"]
     for name in [jobset["metadata"]["name"], *(part["metadata"]["name"] for part in parts), *hosts]:
         assert len(name) <= 63 - len("-abcde") and re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
-
-
-def test_the_network_policy_lets_a_run_talk_to_itself_and_to_no_other() -> None:
-    one, other = names.run_labels("digits-1"), names.run_labels("digits-2")
-    policy = plan(SMALL)[-1]
-    assert policy["kind"] == "NetworkPolicy" and policy["spec"]["policyTypes"] == ["Ingress"]
-    (rule,) = policy["spec"]["ingress"]
-    (peers,) = rule["from"]
-    assert matches(policy["spec"]["podSelector"], one) and not matches(policy["spec"]["podSelector"], other)
-    assert matches(peers["podSelector"], one)
-    assert not matches(peers["podSelector"], other) and not matches(peers["podSelector"], {})
-
-
-def test_in_a_namespace_that_denies_egress_pods_of_a_run_may_open_connections_to_each_other() -> None:
-    policy = plan(SMALL, replace(TARGET, egress_denied=True))[-1]
-    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
-    assert policy["spec"]["egress"] == [{"to": policy["spec"]["ingress"][0]["from"]}]
 
 
 def test_archives_depend_on_names_and_contents_alone() -> None:

@@ -17,11 +17,23 @@ from spotmpi.plan.manifests import Submission, kubernetes_plan
 from spotmpi.spec.job import from_values
 
 PACKED = PackedWheels("x86_64", b"0123456789")
+VERSIONS = {"python": "3.11"}
 
 
 @pytest.fixture(autouse=True)
 def pieces_of_four_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheels, "LARGEST", 4)
+
+
+def pool_plan(**values: Any) -> list[dict[str, Any]]:
+    spec = from_values({"launcher": "pool", "pool": {"workers": 2}, **values})
+    target = ClusterTarget("team", "debian", None, {}, (), "any")
+    return kubernetes_plan(spec, target, Submission("pool-1", "ann", {}, {}, {}, versions=VERSIONS))
+
+
+def agent_plan(objects: list[dict[str, Any]]) -> Any:
+    (config_map,) = [each for each in objects if each["kind"] == "ConfigMap"]
+    return json.loads(config_map["data"]["plan.json"])
 
 
 def test_an_archive_is_cut_into_immutable_config_maps_that_are_named_by_its_content() -> None:
@@ -34,10 +46,7 @@ def test_an_archive_is_cut_into_immutable_config_maps_that_are_named_by_its_cont
 
 
 def test_all_pods_of_a_pool_mount_the_pieces_and_their_agents_know_the_digest() -> None:
-    spec = from_values({"launcher": "pool", "pool": {"workers": 2}})
-    target = ClusterTarget("team", "debian", None, {}, (), "any")
-    versions = {"python": "3.11"}
-    objects = kubernetes_plan(spec, target, Submission("pool-1", "ann", {}, {}, {}, versions=versions))
+    objects = pool_plan()
     before = copy.deepcopy(objects)
 
     changed = wheels.with_wheels(objects, PACKED)
@@ -50,18 +59,13 @@ def test_all_pods_of_a_pool_mount_the_pieces_and_their_agents_know_the_digest() 
         assert [each["configMap"]["items"][0]["path"] for each in volume] == ["0", "1", "2"]
         (mount,) = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "wheels"]
         assert mount["mountPath"] == pod_context.WHEELS
-    (config_map,) = [each for each in changed if each["kind"] == "ConfigMap"]
-    plan = json.loads(config_map["data"]["plan.json"])
+    plan = agent_plan(changed)
     assert (plan["wheels"]["sha256"], plan["wheels"]["architecture"]) == (PACKED.sha256, "x86_64")
-    assert plan["pool"]["versions"] == versions
+    assert plan["pool"]["versions"] == VERSIONS
 
 
 @pytest.mark.parametrize(
     "values", [{"command": ["true"]}, {"limits": {"driver": "none"}}], ids=["the driver is in the pod", "detached"]
 )
 def test_a_pool_that_waits_for_no_driver_from_here_takes_any_version(values: dict[str, Any]) -> None:
-    spec = from_values({"launcher": "pool", "pool": {"workers": 2}, **values})
-    target = ClusterTarget("team", "debian", None, {}, (), "any")
-    objects = kubernetes_plan(spec, target, Submission("pool-1", "ann", {}, {}, {}, versions={"python": "3.11"}))
-    (config_map,) = [each for each in objects if each["kind"] == "ConfigMap"]
-    assert json.loads(config_map["data"]["plan.json"])["pool"]["versions"] is None
+    assert agent_plan(pool_plan(**values))["pool"]["versions"] is None

@@ -12,11 +12,11 @@ import pytest
 
 from spotmpi.backends.base import Backend
 from spotmpi.backends.local.backend import LocalBackend
-from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec, from_values
 from spotmpi.spec.validate import require_valid
+from tests.contract import processes
 from tests.contract.processes import wait_until
 
 
@@ -48,9 +48,13 @@ class BackendHarness:
         spec = self.spec(values)
         self.backend.submit(spec, self.backend.plan(spec, run), lambda text: None)
 
+    def events(self, run: str) -> list[Event]:
+        """Every event of a run from its submission to its end, which is waited for."""
+        return list(self.backend.events(run, follow=True))
+
     def all_events(self, values: dict[str, Any]) -> list[Event]:
-        """Every event of a run from its submission to its end."""
-        return list(self.backend.events(self.submit(values), follow=True))
+        """Every event of a new run."""
+        return self.events(self.submit(values))
 
     def wait_for_state(self, run: str, state: str) -> RunState:
         """Wait until the run's state is *state*; returns it."""
@@ -62,20 +66,18 @@ class BackendHarness:
         return wait_until(lambda: (self.backend.state(run).iteration or 0) >= least, self.timeout) and least
 
 
-@pytest.fixture(params=["local"])
-def harness(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[BackendHarness]:
-    """Each backend in turn."""
-    monkeypatch.chdir(tmp_path)
-    backend = LocalBackend(tmp_path / "runs")
-    yield BackendHarness(backend)
+def local_harness(folder: Path, timeout: float = BackendHarness.timeout) -> Iterator[BackendHarness]:
+    """The local backend with its runs in *folder*; nothing may be left of them."""
+    backend = LocalBackend(folder)
+    yield BackendHarness(backend, timeout=timeout)
     for state in backend.list():
         backend.stop(state.id, "the test is over", now=True)
         wait_until(lambda run=state.id: backend.state(run).over)  # type: ignore[misc]
+        wait_until(lambda run=state.id: not processes.of_run(run))  # type: ignore[misc]
 
 
-@pytest.fixture
-def paths_of(harness: BackendHarness) -> Any:
-    """A function that gives the paths of a run by its id."""
-    return lambda run: names.RunPaths(Path(harness.backend.state(run).folder))
+@pytest.fixture(params=["local"])
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendHarness]:
+    """Each backend in turn."""
+    monkeypatch.chdir(tmp_path)
+    yield from local_harness(tmp_path / "runs")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
@@ -17,24 +16,18 @@ from tests.contract.event_values import command, iterations, kinds, texts
 from tests.contract.fake_program import fake_job
 
 
-def test_a_run_gives_its_events_in_order_and_ends_with_its_end(harness: BackendHarness) -> None:
-    events = harness.all_events(fake_job(iterations=3))
+def test_a_run_gives_its_events_in_order_and_the_same_ones_after_its_end(harness: BackendHarness) -> None:
+    run = harness.submit(fake_job(iterations=3))
+    events = harness.events(run)
 
     assert kinds(events) == ["submitted", "started", "succeeded"]
     assert events[0].kind == "submitted" and events[-1].kind == "succeeded"
     assert [event.time for event in events] == sorted(event.time for event in events)
     assert iterations(events) == [1, 2, 3]
     assert texts(events) == ["hello from attempt 1", "bye"]
-
-
-def test_events_read_again_after_the_end_are_the_same(harness: BackendHarness) -> None:
-    run = harness.submit(fake_job(iterations=3))
-    live = list(harness.backend.events(run, follow=True))
-
-    again = list(harness.backend.events(run, follow=True))
-
-    assert [event.to_json() for event in again] == [event.to_json() for event in live]
-    assert [event.to_json() for event in harness.backend.events(run, follow=False)] == [e.to_json() for e in live]
+    for follow in (True, False):
+        again = harness.backend.events(run, follow=follow)
+        assert [event.to_json() for event in again] == [event.to_json() for event in events]
 
 
 def test_a_failing_command_is_retried_up_to_the_limit_and_its_reason_reported(harness: BackendHarness) -> None:
@@ -48,51 +41,64 @@ def test_a_failing_command_is_retried_up_to_the_limit_and_its_reason_reported(ha
     assert "exit code 3" in reason and "no such weights" in reason and "limits.failures = 2" in reason
 
 
-def test_no_failure_allowed_means_one_attempt(harness: BackendHarness) -> None:
-    events = harness.all_events(command("false", limits={"failures": 0}))
+@pytest.mark.parametrize(
+    ("job", "attempts", "reason"),
+    [
+        pytest.param(command("false", limits={"failures": 0}), 1, "exit code 1", id="no failure is allowed"),
+        pytest.param(fake_job(fault={1: [2, "exit 78"]}, limits={"failures": 5}), 1, "78", id="exit code 78"),
+        pytest.param(fake_job(fault={1: [2, "fatal"]}), 1, "wrong key: use another", id="an error of the user"),
+        pytest.param(
+            command("sh", "-c", "exit 75", limits={"interruptions": 1}),
+            2,
+            "limits.interruptions = 1",
+            id="interruptions",
+        ),
+        pytest.param(command("sleep", "60", limits={"start": "0.5s"}), 1, "limits.start (0.5s)", id="silence"),
+    ],
+)
+def test_a_run_fails_with_its_reason_after_as_many_attempts_as_its_limits_allow(
+    harness: BackendHarness, job: dict[str, Any], attempts: int, reason: str
+) -> None:
+    events = harness.all_events(job)
 
-    assert kinds(events) == ["submitted", "started", "failed"]
+    assert kinds(events).count("started") == attempts
+    assert events[-1].kind == "failed" and reason in str(events[-1].reason)
 
 
-@pytest.mark.parametrize("what", ["exit 78", "fatal"])
-def test_errors_that_are_not_retryable_are_not_retried(harness: BackendHarness, what: str) -> None:
-    events = harness.all_events(fake_job(fault={1: [2, what]}, limits={"failures": 5}))
-
-    assert kinds(events) == ["submitted", "started", "failed"]
-    assert events[-1].reason == "wrong key: use another" if what == "fatal" else "78" in (events[-1].reason or "")
+LOST_HOST = "PRTE has lost communication with a remote daemon.\\n\\nRemote daemon: [prterun-a-1@0,1] on node a-1\\n"
 
 
-def test_exit_code_75_is_an_interruption_and_uses_up_no_failure(harness: BackendHarness) -> None:
-    run = harness.submit(fake_job(iterations=4, fault={1: [2, "exit 75"], 2: [3, "exit 75"]}, limits={"failures": 0}))
-    events = list(harness.backend.events(run, follow=True))
+@pytest.mark.parametrize(
+    ("job", "interruptions", "reason"),
+    [
+        pytest.param(fake_job(iterations=4, fault={1: [2, "exit 75"], 2: [3, "exit 75"]}), 2, "75", id="exit code 75"),
+        pytest.param(
+            command("sh", "-c", f'[ "$SPOTMPI_ATTEMPT" = 2 ] || printf "{LOST_HOST}" >&2'),
+            1,
+            "lost a-1",
+            id="a launcher that lost a host, even with exit code 0",
+        ),
+    ],
+)
+def test_an_interruption_uses_up_no_failure(
+    harness: BackendHarness, job: dict[str, Any], interruptions: int, reason: str
+) -> None:
+    run = harness.submit({**job, "limits": {"failures": 0}})
+    events = harness.events(run)
 
-    again = ["interrupted", "restarted"]
-    assert kinds(events) == ["submitted", "started", *again, "started", *again, "started", "succeeded"]
+    again = ["started", "interrupted", "restarted"] * interruptions
+    assert kinds(events) == ["submitted", *again, "started", "succeeded"]
+    assert reason in str(next(event.reason for event in events if event.kind == "interrupted"))
     state = harness.backend.state(run)
-    assert (state.failures, state.interruptions, state.attempt) == (0, 2, 3)
-
-
-def test_a_launcher_that_lost_a_host_is_interrupted_even_with_exit_code_0(harness: BackendHarness) -> None:
-    words = "PRTE has lost communication with a remote daemon.\\n\\nRemote daemon: [prterun-a-1@0,1] on node a-1\\n"
-    once = f'[ "$SPOTMPI_ATTEMPT" = 2 ] || printf "{words}" >&2'
-    events = harness.all_events(command("sh", "-c", once, limits={"failures": 0}))
-
-    assert kinds(events) == ["submitted", "started", "interrupted", "restarted", "started", "succeeded"]
-    assert "lost a-1" in str(next(event.reason for event in events if event.kind == "interrupted"))
-
-
-def test_interruptions_have_a_limit_of_their_own(harness: BackendHarness) -> None:
-    events = harness.all_events(command("sh", "-c", "exit 75", limits={"interruptions": 1}))
-
-    assert kinds(events).count("started") == 2
-    assert "limits.interruptions = 1" in (events[-1].reason or "")
+    assert (state.failures, state.interruptions, state.attempt) == (0, interruptions, interruptions + 1)
 
 
 def test_a_failed_attempt_is_resumed_from_its_checkpoint(harness: BackendHarness) -> None:
     run = harness.submit(fake_job(iterations=9, every=3, fault={1: [5, "kill"]}))
-    events = list(harness.backend.events(run, follow=True))
+    events = harness.events(run)
 
     assert iterations(events) == [1, 2, 3, 4, 5, 4, 5, 6, 7, 8, 9]
+    assert "SIGKILL" in str(next(event.reason for event in events if event.kind == "restarted"))
     assert [event.values["iteration"] for event in events if event.values.get("kind") == "resumed"] == [3]
     assert harness.backend.state(run).failures == 1
 
@@ -108,7 +114,7 @@ def test_a_stop_waits_for_a_checkpoint_and_resume_continues_from_it(harness: Bac
     assert stopped.reason == "enough for today" and 2 <= (stopped.iteration or 0) < 60
     harness.resume(run, {**job, "env": {**job["env"], "FAKE_PAUSE": "0.001"}})
     finished = harness.wait_for_state(run, "succeeded")
-    events = list(harness.backend.events(run, follow=True))
+    events = harness.events(run)
     resumed = [event.values["iteration"] for event in events if event.values.get("kind") == "resumed"]
     assert resumed == [stopped.iteration]
     assert finished.iteration == 60 and finished.attempt == 2
@@ -131,7 +137,7 @@ def test_now_means_without_a_checkpoint(harness: BackendHarness) -> None:
     harness.backend.stop(run, "now", now=True)
 
     harness.wait_for_state(run, "stopped")
-    events = list(harness.backend.events(run, follow=True))
+    events = harness.events(run)
     assert not [event for event in events if event.values.get("kind") == "checkpoint"]
 
 
@@ -154,12 +160,6 @@ def test_a_running_run_cannot_be_started_again(harness: BackendHarness) -> None:
     harness.wait_for_state(run, "stopped")
 
 
-def test_a_silent_program_has_until_the_start_limit(harness: BackendHarness) -> None:
-    events = harness.all_events(command("sleep", "60", limits={"start": "0.5s"}))
-
-    assert events[-1].kind == "failed" and "limits.start (0.5s)" in (events[-1].reason or "")
-
-
 def test_a_program_without_progress_is_killed_and_retried(harness: BackendHarness) -> None:
     job = fake_job(iterations=4, fault={1: [2, "hang"]}, limits={"no_progress": "0.6s"})
     events = harness.all_events(job)
@@ -174,7 +174,7 @@ def test_a_run_beyond_its_time_limit_ends_with_a_checkpoint_and_is_not_retried(h
     events = harness.all_events(fake_job(iterations=10_000, pause=0.02, every=10_000, limits={"run": "4s"}))
 
     assert kinds(events) == ["submitted", "started", "failed"]
-    assert "limits.run (4s)" in (events[-1].reason or "")
+    assert "limits.run (4s)" in str(events[-1].reason)
     assert [event.values["reason"] for event in events if event.values.get("kind") == "checkpoint"] == ["notice"]
 
 
@@ -194,11 +194,12 @@ def test_state_and_list_report_the_progress_of_a_run(harness: BackendHarness) ->
     assert final.submitted and final.ended and final.ended > final.submitted
 
 
-def test_list_gives_the_oldest_first(harness: BackendHarness) -> None:
-    runs = [harness.submit(command("sh", "-c", f"sleep {pause}")) for pause in (0.4, 0.01, 0.2)]
-    for run in runs:
-        harness.wait_for_state(run, "succeeded")
+def test_runs_at_once_do_not_mix_and_are_listed_the_oldest_first(harness: BackendHarness) -> None:
+    pauses = {"one": 0.4, "two": 0.01, "three": 0.2}  # seconds, so that they end in another order
+    lines = "for i in 1 2 3; do echo {}; done; sleep {}"
+    runs = [harness.submit(command("sh", "-c", lines.format(*item))) for item in pauses.items()]
 
+    assert [texts(harness.events(run)) for run in runs] == [[word] * 3 for word in pauses]
     assert [state.id for state in harness.backend.list()] == runs
 
 
@@ -211,35 +212,23 @@ def test_another_process_follows_a_running_run(harness: BackendHarness, tmp_path
     run = harness.submit(fake_job(iterations=15, pause=0.05))
     harness.wait_for_iteration(run, 2)
 
-    other = subprocess.run(
-        [str(Path(sys.executable).with_name("spotmpi")), "logs", "-f", run, "--runs", str(tmp_path / "runs"), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    spotmpi, runs = Path(sys.executable).with_name("spotmpi"), tmp_path / "runs"
+    command = [str(spotmpi), "logs", "-f", run, "--runs", str(runs), "--json"]
+    other = subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     assert other.returncode == 0, other.stderr
     printed = [json.loads(line) for line in other.stdout.splitlines()]
-    assert printed == [event.to_json() for event in harness.backend.events(run, follow=True)]
+    assert printed == [event.to_json() for event in harness.events(run)]
     assert [event["iteration"] for event in printed if event.get("kind") == "metric"] == list(range(1, 16))
-
-
-def test_two_runs_at_once_do_not_mix(harness: BackendHarness) -> None:
-    runs = [harness.submit(command("sh", "-c", f"for i in 1 2 3; do echo {word}; done")) for word in ("one", "two")]
-
-    outputs = [texts(list(harness.backend.events(run, follow=True))) for run in runs]
-
-    assert outputs == [["one"] * 3, ["two"] * 3]
-    assert not set(itertools.chain(*outputs)) - {"one", "two"}
 
 
 def test_a_run_ends_with_a_checkpoint_before_it_costs_more_than_its_limit(harness: BackendHarness) -> None:
     # A dollar a second: of four dollars, one second is kept for the checkpoint.
     money: dict[str, Any] = {"price": 3600.0, "limits": {"cost": 4.0}, "checkpoint": {"grace": "1s"}}
     run = harness.submit(fake_job(iterations=100_000, **money))
-    events = list(harness.backend.events(run, follow=True))
+    events = harness.events(run)
 
-    assert kinds(events)[-1] == "failed" and "limits.cost ($4) is nearly spent" in (events[-1].reason or "")
+    assert kinds(events)[-1] == "failed" and "limits.cost ($4) is nearly spent" in str(events[-1].reason)
     start = next(event.time for event in events if event.kind == "started")
     assert 2.0 < events[-1].time - start < 4.0
     assert [event.values["reason"] for event in events if event.values.get("kind") == "checkpoint"][-1] == "notice"

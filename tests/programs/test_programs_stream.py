@@ -14,9 +14,9 @@ import pytest
 from spotmpi.agent import protocol
 from spotmpi.backends.local.pool import kill_pool_process
 from spotmpi.programs import shapes
-from tests.contract.conftest import BackendHarness
+from tests.contract.conftest import BackendHarness, local_harness
 from tests.programs.by_day import in_chainermn
-from tests.unit.backends.real_ranks import attempts_of, local_harness, paths_of, rank
+from tests.unit.backends.local_runs import attempts_of, paths_of, rank
 
 if TYPE_CHECKING:
     from tests.programs.conftest import Image

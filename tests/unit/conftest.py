@@ -12,9 +12,8 @@ import pytest
 
 from spotmpi.cli.main import main
 from tests.cloud.service_models import shared_models
-from tests.contract.conftest import BackendHarness
+from tests.contract.conftest import BackendHarness, local_harness
 from tests.unit.agent.gang import Gang
-from tests.unit.backends.real_ranks import local_harness
 
 if TYPE_CHECKING:
     from tests.cloud.account.fake_account import FakeAccount

@@ -1,16 +1,17 @@
-"""Runs on this machine, for tests: their specs, folders and events."""
+"""Runs on this machine, for tests: their specs, folders, records and processes."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from spotmpi.agent import record
 from spotmpi.core import names
-from spotmpi.core.events import Event
 from spotmpi.runs import reader
 from tests.contract import processes
 from tests.contract.conftest import BackendHarness
 from tests.contract.processes import wait_until
+
+SLOW = 300.0  # seconds of timeout where frameworks are imported by several ranks at once
 
 
 def paths_of(local: BackendHarness, run: str) -> names.RunPaths:
@@ -30,14 +31,25 @@ def python(code: str, **more: Any) -> dict[str, Any]:
     return {"command": ["python3", "-c", code], "launcher": "none", **more}
 
 
-def texts(events: list[Event]) -> list[str]:
-    return [event.values["text"] for event in events if event.kind == record.LINE]
+def rank(run: str, number: int) -> int:
+    """The process id of a rank, once its launcher has started it."""
+
+    def find() -> int:
+        for pid in processes.of_run(run):
+            variables = _variables(pid)
+            own_rank = variables.get("OMPI_COMM_WORLD_RANK", variables.get("RANK"))
+            command = Path(f"/proc/{pid}/cmdline").read_bytes() if Path(f"/proc/{pid}").exists() else b""
+            others = (b"spotmpi.programs.loader", b"spotmpi.programs.pool", b"distributed.run", b"starter.py")
+            if own_rank == str(number) and not any(other in command for other in others):
+                return pid
+        return 0
+
+    return wait_until(find)
 
 
-def events_of(local: BackendHarness, run: str) -> list[Event]:
-    return list(local.backend.events(run, follow=True))
-
-
-def rank_of(run: str) -> int:
-    """The process of the fake program."""
-    return wait_until(lambda: next((pid for pid, command in processes.of_run(run).items() if "FAKE_" in command), 0))
+def _variables(pid: int) -> dict[str, str]:
+    try:
+        items = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return {}
+    return dict(item.split("=", 1) for item in items if "=" in item)

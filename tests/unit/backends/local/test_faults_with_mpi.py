@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -15,9 +16,10 @@ import pytest
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
 from spotmpi.runs import reader
-from tests.contract.conftest import BackendHarness
+from spotmpi.spec.job import load
+from tests.contract.conftest import BackendHarness, local_harness
 from tests.contract.processes import wait_until
-from tests.unit.backends.real_ranks import SLOW, attempts_of, local_harness, paths_of, rank
+from tests.unit.backends.local_runs import SLOW, attempts_of, paths_of, rank
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
 
@@ -41,22 +43,19 @@ WAYS = {
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """The checksum of the parameters that an uninterrupted run comes to, by the way its ranks were started."""
-    checksums: dict[str, str] = {}
 
+    @functools.cache
     def checksum(way: str) -> str:
-        if way not in checksums:
-            harness = BackendHarness(LocalBackend(tmp_path_factory.mktemp(way)), timeout=SLOW)
-            run = harness.submit({"program": "digits", "args": DIGITS, **WAYS[way]})
-            harness.wait_for_state(run, "succeeded")
-            checksums[way] = _result(paths_of(harness, run))
-        return checksums[way]
+        harness = BackendHarness(LocalBackend(tmp_path_factory.mktemp(way)), timeout=SLOW)
+        run = harness.submit({"program": "digits", "args": DIGITS, **WAYS[way]})
+        harness.wait_for_state(run, "succeeded")
+        return _result(paths_of(harness, run))
 
     return checksum
 
 
 def _result(paths: names.RunPaths) -> str:
-    summary = reader.summary(paths)
-    assert summary is not None
+    summary: Any = reader.summary(paths)
     return str(summary["result"]["parameters"])
 
 
@@ -122,8 +121,6 @@ def test_a_stopped_run_resumes_with_other_limits_and_ends_bit_for_bit_the_same(
 def test_a_foreign_script_is_measured_by_its_own_lines_under_each_launcher(
     local: BackendHarness, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spotmpi.spec.job import load
-
     monkeypatch.chdir(names.PROJECT)
     values = load(names.EXAMPLES / f"{name}.toml").model_dump(exclude_unset=True)
     run = local.submit({**values, "args": ["--steps", "50"]})
@@ -146,8 +143,6 @@ def test_a_foreign_script_is_measured_by_its_own_lines_under_each_launcher(
     ],
 )
 def test_the_light_examples_run(local: BackendHarness, name: str) -> None:
-    from spotmpi.spec.job import load
-
     light = {"allreduce": ["--max-bytes", "4096"]}.get(name, ["--global-batch", "64", "--epochs", "1"])
     spec = load(names.EXAMPLES / f"{name}.toml", [f"args={json.dumps(light)}"])
 

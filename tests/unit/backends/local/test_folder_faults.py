@@ -17,29 +17,27 @@ import pytest
 from spotmpi.agent import record
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
-from spotmpi.core.events import Event
 from spotmpi.runs import reader
 from tests.contract import processes
 from tests.contract.conftest import BackendHarness
+from tests.contract.event_values import texts
 from tests.contract.fake_program import fake_job
 from tests.contract.processes import wait_until
-from tests.unit.backends.local_runs import events_of, paths_of, python, shell, texts
+from tests.unit.backends.local_runs import paths_of, python, shell
 
 
 def test_a_torn_line_in_any_file_of_a_run_hides_nothing_else(local: BackendHarness) -> None:
     run = local.submit(fake_job(iterations=3))
-    events = events_of(local, run)
+    events = local.events(run)
     paths = paths_of(local, run)
     for path in (paths.events, paths.metrics, paths.logs / "1" / "node-0.log"):
         head, rest = path.read_bytes().split(b"\n", 1)
         path.write_bytes(head + b"\n" + head[: len(head) // 2] + b"\n\xff\xfe\nnull\n[1]\n\n" + rest + b'{"t": 1, "ev')
 
-    again = events_of(local, run)
+    again = local.events(run)
 
-    def summaries(events: list[Event]) -> list[str]:
-        return [event.kind for event in events if event.kind != record.LINE]
-
-    assert summaries(again) == summaries(events) and "bye" in texts(again)
+    expected = [event.kind for event in events if event.kind != record.LINE]
+    assert [event.kind for event in again if event.kind != record.LINE] == expected and "bye" in texts(again)
     assert local.backend.state(run).state == "succeeded" and local.backend.state(run).iteration == 3
 
 
@@ -54,10 +52,8 @@ def test_a_run_is_resumed_after_a_torn_last_line(local: BackendHarness) -> None:
     local.resume(run, job)
 
     local.wait_for_state(run, "succeeded")
-    metrics = [
-        values["iteration"] for values in reader.lines(paths_of(local, run).metrics) if values["kind"] == "metric"
-    ]
-    assert metrics == [1, 2, 3, 4]
+    metrics = [values for values in reader.lines(paths_of(local, run).metrics) if values["kind"] == "metric"]
+    assert [values["iteration"] for values in metrics] == [1, 2, 3, 4]
 
 
 def test_a_run_whose_folder_is_deleted_ends_and_its_follower_says_why(local: BackendHarness) -> None:
@@ -106,6 +102,15 @@ def mount_tmpfs(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+def fill(folder: Path, block: int) -> Path:
+    """Fill the file system with a file, in blocks of so many bytes; returns that file."""
+    filler = folder / "filler"
+    with filler.open("wb") as file, pytest.raises(OSError, match="No space left"):
+        while True:
+            os.write(file.fileno(), b"x" * block)
+    return filler
+
+
 def test_a_read_only_run_folder_is_a_one_line_error_and_nothing_is_started(mount_tmpfs: Callable[[str], Path]) -> None:
     local = BackendHarness(LocalBackend(mount_tmpfs("ro,size=1m")))
 
@@ -121,10 +126,7 @@ def test_a_full_disk_ends_the_run_with_its_reason_and_it_can_be_resumed_later(
     job = fake_job(iterations=10_000, pause=0.001, every=50)
     run = local.submit(job)
     local.wait_for_iteration(run, 100)
-    filler = folder / "filler"
-    with filler.open("wb") as file, pytest.raises(OSError, match="No space left"):
-        while True:
-            os.write(file.fileno(), b"x" * 4096)
+    filler = fill(folder, 4096)
 
     state = local.wait_for_state(run, "failed")
 
@@ -141,16 +143,7 @@ def test_a_full_disk_ends_the_run_with_its_reason_and_it_can_be_resumed_later(
 def test_a_disk_that_a_program_has_filled_before_it_failed_is_the_reason(mount_tmpfs: Callable[[str], Path]) -> None:
     folder = mount_tmpfs("size=2m")
     local = BackendHarness(LocalBackend(folder / "runs"))
-    fill = f"""
-import os, sys
-try:
-    with open({str(folder / "filler")!r}, "wb") as file:
-        while True:
-            os.write(file.fileno(), b"x" * 4096)
-except OSError:
-    sys.exit(1)
-"""
-    run = local.submit(python(fill))
+    run = local.submit(shell(f"cat /dev/zero > {folder}/filler 2> /dev/null; exit 1"))
 
     state = local.wait_for_state(run, "failed")
 
@@ -169,9 +162,7 @@ def test_a_disk_that_is_full_at_the_start_loses_nothing_of_the_run(mount_tmpfs: 
     paths = paths_of(local, run)
     wait_until(lambda: not reader.alive(paths))
     before = {path: path.read_bytes() for path in (paths.spec, paths.plan, paths.metrics)}
-    with (folder / "filler").open("wb") as file, pytest.raises(OSError, match="No space left"):
-        while True:
-            os.write(file.fileno(), b"x" * 512)
+    fill(folder, 512)
 
     with pytest.raises(Exception, match="No space left"):
         local.resume(run, job)

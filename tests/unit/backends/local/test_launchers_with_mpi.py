@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,14 +15,16 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import launchers, record
-from spotmpi.core.events import Event
+from spotmpi.agent import exit_diagnosis, launchers, protocol, record
+from spotmpi.agent.lines import Line
+from spotmpi.images.environment import prepare
 from spotmpi.runs import reader
 from tests.contract import processes
-from tests.contract.conftest import BackendHarness
+from tests.contract.conftest import BackendHarness, local_harness
+from tests.contract.event_values import texts
 from tests.contract.fake_program import SOURCE, fake_job
 from tests.contract.processes import wait_until
-from tests.unit.backends.real_ranks import SLOW, attempts_of, local_harness, paths_of, rank
+from tests.unit.backends.local_runs import SLOW, attempts_of, paths_of, rank
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
 
@@ -36,24 +39,16 @@ def own_open_mpi() -> int:
 
 # Image, launcher and more of each way. Our images have Open MPI 5, Debian has Open MPI 4.
 MPIRUN = {"image": "chainermn", "launcher": "mpirun", "slots": 2}
-OWN_MPIRUN = {"launcher": "mpirun", "slots": 2}
 TORCHRUN = {"image": "pytorch", "launcher": "torchrun", "nodes": 2, "slots": 1}
-WITH_OPEN_MPI_4 = pytest.param(
-    OWN_MPIRUN,
-    marks=pytest.mark.skipif(own_open_mpi() != 4, reason="needs Open MPI 4: scripts/images-packages"),
-    id="mpirun-4",
-)
-BY_MPIRUN = pytest.mark.parametrize("start", [pytest.param(MPIRUN, id="mpirun"), WITH_OPEN_MPI_4])
-LAUNCHERS = pytest.mark.parametrize(
-    "start", [pytest.param(MPIRUN, id="mpirun"), WITH_OPEN_MPI_4, pytest.param(TORCHRUN, id="torchrun")]
-)
-
-
+WITH_OPEN_MPI_4 = pytest.mark.skipif(own_open_mpi() != 4, reason="needs Open MPI 4: scripts/images-packages")
 AT_NIGHT = pytest.mark.nightly("starts PyTorch twice, 5 s; mpirun and the test that kills a rank take the same way")
-SELDOM_TORCHRUN = pytest.mark.parametrize(
-    "start",
-    [pytest.param(MPIRUN, id="mpirun"), WITH_OPEN_MPI_4, pytest.param(TORCHRUN, id="torchrun", marks=AT_NIGHT)],
-)
+MPIRUNS = [
+    pytest.param(MPIRUN, id="mpirun"),
+    pytest.param({"launcher": "mpirun", "slots": 2}, marks=WITH_OPEN_MPI_4, id="mpirun-4"),
+]
+BY_MPIRUN = pytest.mark.parametrize("start", MPIRUNS)
+LAUNCHERS = pytest.mark.parametrize("start", [*MPIRUNS, pytest.param(TORCHRUN, id="torchrun")])
+SELDOM_TORCHRUN = pytest.mark.parametrize("start", [*MPIRUNS, pytest.param(TORCHRUN, id="torchrun", marks=AT_NIGHT)])
 
 
 @pytest.fixture
@@ -72,10 +67,6 @@ def launcher(run: str) -> list[int]:
     return wait_until(
         lambda: [pid for pid, command in processes.of_run(run).items() if words.search(command.split(" -c ")[0])]
     )
-
-
-def texts(events: list[Event]) -> list[str]:
-    return [event.values["text"] for event in events if event.kind == record.LINE]
 
 
 @LAUNCHERS
@@ -145,7 +136,7 @@ def test_a_stop_gets_its_checkpoint_before_the_launcher_hears_of_it(
     reasons = [line["reason"] for line in reader.lines(paths_of(local, run).metrics) if line["kind"] == "checkpoint"]
     assert reasons == ["notice"]
     if start is not TORCHRUN:  # torchrun itself prints one on SIGTERM
-        assert not [text for text in texts(list(local.backend.events(run, follow=True))) if "Traceback" in text]
+        assert not [text for text in texts(local.events(run)) if "Traceback" in text]
 
 
 @SELDOM_TORCHRUN
@@ -176,29 +167,16 @@ def test_an_exception_in_a_rank_is_the_reason(local: BackendHarness, start: dict
 def test_every_rank_sees_the_same_variables_except_its_own_numbers(
     local: BackendHarness, start: dict[str, Any]
 ) -> None:
-    code = "import json, os; print('VARIABLES ' + json.dumps({k: os.environ.get(k) for k in {}}))"
     requested = {"MINE": "with spaces, 'quotes', $HOME and ünïcode", "OMP_NUM_THREADS": "1"}
-    names = [
-        *requested,
-        "SPOTMPI_RUN",
-        "SPOTMPI_WORLD_SIZE",
-        "SPOTMPI_ATTEMPT",
-        "SPOTMPI_CHECKPOINT_PATH",
-        "PATH",
-        "HOME",
-    ]
-    command = ["python", "-c", code.replace("{}", repr(names), 1)]
+    own = ["SPOTMPI_RUN", "SPOTMPI_WORLD_SIZE", "SPOTMPI_ATTEMPT", "SPOTMPI_CHECKPOINT_PATH"]
+    names = [*requested, *own, "PATH", "HOME"]
+    code = f"import json, os; print('VARIABLES ' + json.dumps({{k: os.environ.get(k) for k in {names!r}}}))"
 
-    environments = [
-        json.loads(text.partition(" ")[2])
-        for text in texts(local.all_events({"command": command, "env": requested, **start}))
-        if text.startswith("VARIABLES")
-    ]
+    output = texts(local.all_events({"command": ["python", "-c", code], "env": requested, **start}))
 
-    assert len(environments) == 2 and environments[0] == environments[1]
-    assert {name: environments[0][name] for name in requested} == requested and environments[0][
-        "SPOTMPI_WORLD_SIZE"
-    ] == "2"
+    first, second = [json.loads(text.partition(" ")[2]) for text in output if text.startswith("VARIABLES")]
+    assert first == second
+    assert {**requested, "SPOTMPI_WORLD_SIZE": "2"}.items() <= first.items()
 
 
 @BY_MPIRUN
@@ -222,3 +200,49 @@ def test_ten_thousand_quick_lines_of_each_rank_arrive_in_order(local: BackendHar
         lines = [event.values for event in events if event.kind == record.LINE]
         printed = [line["text"] for line in lines if line["rank"] == number]
         assert printed == [f"{i} {'y' * 60}" for i in range(10_000)]
+
+
+# In place of ssh: the daemon of the other host runs on this machine.
+AGENT = """#!/bin/sh
+shift
+exec setsid sh -c "$*"
+"""
+
+
+@pytest.mark.parametrize("image", ["chainermn", "pytorch"])
+def test_mpirun_that_lost_a_host_is_an_interruption_whatever_its_exit_code(image: str, tmp_path: Path) -> None:
+    environment_folder, agent = prepare(image), tmp_path / "agent"
+    agent.write_text(AGENT)
+    agent.chmod(0o755)
+    command = [str(environment_folder / "bin" / "mpirun"), "--prtemca", "plm_ssh_agent", str(agent), "-np", "2"]
+    command += ["--host", "elsewhere:1,localhost:1", "sh", "-c", "echo $$; exec sleep 600"]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment = {**os.environ, **root, "PATH": f"{environment_folder / 'bin'}:{os.environ['PATH']}"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as mpirun:
+        assert mpirun.stdout
+        ranks = [int(mpirun.stdout.readline()) for _ in range(2)]
+        for process in daemons_of(agent):
+            os.kill(process, signal.SIGKILL)
+        try:
+            _, words = mpirun.communicate(timeout=60)
+        finally:
+            for rank in ranks:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(rank, signal.SIGKILL)
+
+    lines = [Line(None, "e", line) for line in words.splitlines()]
+    effective = exit_diagnosis.effective_exit_code(mpirun.returncode, lines)
+    assert effective == protocol.INTERRUPTED, (mpirun.returncode, words)
+    assert exit_diagnosis.describe(0, mpirun.returncode, lines).startswith("lost ")
+
+
+def daemons_of(agent: Path) -> list[int]:
+    """The processes of the daemon that mpirun had started by *agent*."""
+    candidates = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            program, *arguments = (folder / "cmdline").read_text().split("\0")
+            if program.endswith("/prted") and str(agent) in arguments:
+                candidates.append(int(folder.name))
+    return candidates

@@ -16,8 +16,9 @@ import pytest
 from spotmpi.core import names
 from spotmpi.streams.order import Order, Part, Settings
 from spotmpi.streams.stream import Stream
-from tests.contract.conftest import BackendHarness
-from tests.unit.backends.real_ranks import attempts_of, local_harness, paths_of
+from tests.contract.conftest import BackendHarness, local_harness
+from tests.contract.event_values import texts
+from tests.unit.backends.local_runs import attempts_of, paths_of
 from tests.unit.streams.conftest import InProcess
 
 EXAMPLE = names.EXAMPLES / "factorization_machine.py"
@@ -85,6 +86,7 @@ for batch in (stream := spotmpi.stream()):
     if stream.count % 1000 == 0:
         print("workers have", resident(), "MB", flush=True)
 """
+LOOP = "import spotmpi\nfor batch in spotmpi.stream():\n    pass\n"
 # Is killed with its sixth batch, once.
 PREDICTION = """
 import os, signal
@@ -118,30 +120,32 @@ def checksum(example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return str(example.train(Stream(order, InProcess().submit, 0, 0, 1)).checksum())
 
 
-def spec(**values: Any) -> dict[str, Any]:
-    """A run of the example by the interpreter of this test."""
-    command = [sys.executable, EXAMPLE.name]
-    return {"command": command, "launcher": "none", "files": [str(EXAMPLE)], "limits": {"failures": 1}, **values}
+def finished(
+    local: BackendHarness, folder: Path, program: str, flow: str = "", **values: Any
+) -> tuple[list[str], str, str]:
+    """Execute a run whose rank is *program* by the interpreter of this test.
 
+    *flow* is the module ``flow`` of its workers, which else have that of the example.
 
-def finished(local: BackendHarness, values: dict[str, Any]) -> tuple[list[Any], str]:
-    """The attempts of a run, and its output."""
-    events = local.all_events(values)
-    lines = [event.values["text"] for event in events if event.kind == "line"]
-    return attempts_of(local, local.backend.list()[-1].id), "\n".join(lines)
+    Returns:
+        The cause of the end of each attempt, the output, and the reason of the end.
+    """
+    (folder / "train.py").write_text(program)
+    (folder / "flow.py").write_text(flow)
+    files = [str(folder / "train.py"), str(folder / "flow.py") if flow else str(EXAMPLE)]
+    command = {"command": [sys.executable, "train.py"], "launcher": "none", "files": files}
+    events = local.all_events({**command, "limits": {"failures": 1}, **values})
+    run = local.backend.list()[-1]
+    return [attempt["cause"] for attempt in attempts_of(local, run.id)], "\n".join(texts(events)), run.reason or ""
 
 
 def test_a_killed_worker_and_a_killed_rank_change_nothing(local: BackendHarness, checksum: str, tmp_path: Path) -> None:
-    (tmp_path / "faults.py").write_text(FAULTS)
-    values = spec(files=[str(EXAMPLE), str(tmp_path / "faults.py")], command=[sys.executable, "faults.py"])
+    stream, metrics = {**STREAM, "workers": {"nodes": 2}}, {"pattern": r"step (?P<iteration>\d+) loss"}
+    causes, output, _ = finished(local, tmp_path, FAULTS, stream=stream, metrics=metrics)
 
-    values["metrics"] = {"pattern": r"step (?P<iteration>\d+) loss"}
-
-    attempts, output = finished(local, {**values, "stream": {**STREAM, "workers": {"nodes": 2}}})
-
-    assert [attempt["cause"] for attempt in attempts] == ["failure", "succeeded"]
-    stream = local.backend.list()[-1].stream
-    assert stream and (stream["ranks"], stream["workers"], stream["fewest"]) == (1, 2, stream["most"])
+    assert causes == ["failure", "succeeded"]
+    figures = local.backend.list()[-1].stream
+    assert figures and (figures["ranks"], figures["workers"], figures["fewest"]) == (1, 2, figures["most"])
     assert '"spotmpi"' not in output
     assert "worker 0 was killed by SIGKILL" in output
     assert f"checksum {checksum}" in output
@@ -150,79 +154,63 @@ def test_a_killed_worker_and_a_killed_rank_change_nothing(local: BackendHarness,
 @pytest.mark.nightly("each is a run of several seconds")
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("window", [1, 3, 16])
-def test_workers_and_window_change_nothing(local: BackendHarness, checksum: str, workers: int, window: int) -> None:
+def test_workers_and_window_change_nothing(
+    local: BackendHarness, checksum: str, tmp_path: Path, workers: int, window: int
+) -> None:
     stream = {**STREAM, "window": window, "workers": {"nodes": workers}}
-    assert f"checksum {checksum}" in finished(local, spec(stream=stream))[1]
+    assert f"checksum {checksum}" in finished(local, tmp_path, EXAMPLE.read_text(), stream=stream)[1]
 
 
-@pytest.mark.nightly("a run of several seconds")
-def test_a_prepare_that_raises_ends_the_run_with_batch_and_rows(local: BackendHarness, tmp_path: Path) -> None:
-    (tmp_path / "flow.py").write_text("def rows(n):\n    return n\n\ndef prepare(rows, seed):\n    1 / (rows - 7)\n")
-    (tmp_path / "train.py").write_text("import spotmpi\nfor batch in spotmpi.stream():\n    pass\n")
-    stream = {"source": "flow:rows", "length": 20, "prepare": "flow:prepare"}
-    values = spec(files=[str(tmp_path / name) for name in ("flow.py", "train.py")], stream=stream)
+@pytest.mark.nightly("a run of several seconds each; the hang waits for limits.no_progress")
+@pytest.mark.parametrize(
+    ("flow", "values", "cause", "reason", "printed"),
+    [
+        pytest.param(
+            "def rows(n):\n    return n\n\ndef prepare(rows, seed):\n    1 / (rows - 7)\n",
+            {},
+            "not retryable",
+            r"flow:prepare failed for batch 7 \(flow:rows rows 7 to 7\): ZeroDivisionError",
+            "1 / (rows - 7)",
+            id="raises",
+        ),
+        pytest.param(
+            "import os\n\ndef rows(n):\n    os._exit(1)\n",
+            {"prepare": None, "window": 1},
+            "not retryable",
+            "batch 0 ended the process of its worker again and again",
+            "",
+            id="ends its worker",
+        ),
+        pytest.param(
+            "import time\n\ndef rows(n):\n    return n\n\n"
+            "def prepare(rows, seed):\n    time.sleep(3600 if rows == 7 else 0)\n",
+            {},
+            "failure",
+            r".*worker [01] has spent \d+ s on batch 7 \(flow:rows rows 7 to 7\), and rank 0 waits",
+            "",
+            id="hangs",
+        ),
+        pytest.param(
+            "import os\n\ndef rows(n):\n    return [n]\n\ndef prepare(rows, seed):\n    return [os.getpid()]\n",
+            {"debug": 1e-9},  # the first batch
+            "not retryable",
+            r"flow:prepare is no function of its arguments: of batch 0 \(flow:rows rows 0 to 0\) "
+            r"worker ([01]) and worker (?!\1)[01] have different values: \[0\] is \d+, then \d+",
+            "",
+            id="has state, where the run compares",
+        ),
+    ],
+)
+def test_a_faulty_prepare_ends_the_run_with_batch_and_rows(
+    local: BackendHarness, tmp_path: Path, flow: str, values: dict[str, Any], cause: str, reason: str, printed: str
+) -> None:
+    stream = {"source": "flow:rows", "length": 20, "prepare": "flow:prepare", "workers": {"nodes": 2}, **values}
+    limits = {"failures": 0, "no_progress": "30s"}
+    causes, output, end = finished(local, tmp_path, LOOP, flow, stream=stream, limits=limits)
 
-    attempts, output = finished(local, {**values, "command": [sys.executable, "train.py"]})
-
-    assert [attempt["cause"] for attempt in attempts] == ["not retryable"]
-    assert "flow:prepare failed for batch 7 (flow:rows rows 7 to 7): ZeroDivisionError" in output
-    assert "1 / (rows - 7)" in output
-    reason = local.backend.list()[-1].reason
-    assert reason and "flow:prepare failed for batch 7" in reason
-
-
-@pytest.mark.nightly("a run of several seconds")
-def test_a_prepare_that_ends_its_worker_again_and_again_ends_the_run(local: BackendHarness, tmp_path: Path) -> None:
-    (tmp_path / "flow.py").write_text("import os\n\ndef rows(number):\n    os._exit(1)\n")
-    (tmp_path / "train.py").write_text("import spotmpi\nfor batch in spotmpi.stream():\n    pass\n")
-    values = spec(files=[str(tmp_path / name) for name in ("flow.py", "train.py")])
-    values["stream"] = {"source": "flow:rows", "length": 20, "window": 1}
-
-    attempts, _ = finished(local, {**values, "command": [sys.executable, "train.py"]})
-
-    assert [attempt["cause"] for attempt in attempts] == ["not retryable"]
-    reason = local.backend.list()[-1].reason
-    assert reason and reason.startswith("batch 0 ended the process of its worker again and again")
-
-
-@pytest.mark.nightly("waits for limits.no_progress")
-def test_a_prepare_that_hangs_is_named_with_batch_rows_and_worker(local: BackendHarness, tmp_path: Path) -> None:
-    (tmp_path / "flow.py").write_text(
-        "import time\n\ndef rows(n):\n    return n\n\n"
-        "def prepare(rows, seed):\n    time.sleep(3600 if rows == 7 else 0)\n"
-    )
-    (tmp_path / "train.py").write_text("import spotmpi\nfor batch in spotmpi.stream():\n    pass\n")
-    values = spec(files=[str(tmp_path / name) for name in ("flow.py", "train.py")])
-    values["stream"] = {"source": "flow:rows", "length": 20, "prepare": "flow:prepare", "workers": {"nodes": 2}}
-    values["limits"] = {"failures": 0, "no_progress": "30s"}
-
-    attempts, _ = finished(local, {**values, "command": [sys.executable, "train.py"]})
-
-    assert [attempt["cause"] for attempt in attempts] == ["failure"]
-    reason = local.backend.list()[-1].reason
-    expected = r"worker [01] has spent \d+ s on batch 7 \(flow:rows rows 7 to 7\), and rank 0 waits"
-    assert reason and re.search(expected, reason), reason
-
-
-@pytest.mark.nightly("a run of several seconds")
-def test_a_prepare_with_state_ends_the_run_that_compares(local: BackendHarness, tmp_path: Path) -> None:
-    (tmp_path / "flow.py").write_text(
-        "import os\n\ndef rows(n):\n    return [n]\n\ndef prepare(rows, seed):\n    return [os.getpid()]\n"
-    )
-    (tmp_path / "train.py").write_text("import spotmpi\nfor batch in spotmpi.stream():\n    pass\n")
-    values = spec(files=[str(tmp_path / name) for name in ("flow.py", "train.py")])
-    values["stream"] = {"source": "flow:rows", "length": 20, "prepare": "flow:prepare", "workers": {"nodes": 2}}
-    values["stream"]["debug"] = 1e-9  # the first batch
-
-    attempts, _ = finished(local, {**values, "command": [sys.executable, "train.py"]})
-
-    assert [attempt["cause"] for attempt in attempts] == ["not retryable"]
-    reason = local.backend.list()[-1].reason
-    assert reason and re.match(
-        r"flow:prepare is no function of its arguments: of batch 0 \(flow:rows rows 0 to 0\) "
-        r"worker ([01]) and worker (?!\1)[01] have different values: \[0\] is \d+, then \d+",
-        reason,
-    )
+    assert causes == [cause]
+    assert re.match(reason, end), end
+    assert printed in output
 
 
 @pytest.mark.nightly("a run of several seconds")
@@ -231,17 +219,11 @@ def test_a_source_that_changed_between_attempts_is_an_error(local: BackendHarnes
     data.mkdir()
     for number in range(4):
         (data / f"{number}.bin").write_bytes(bytes(number))
-    (tmp_path / "train.py").write_text(
-        "import spotmpi\n"
-        "for batch in spotmpi.stream():\n    pass\n"
-        f"open({str(data / '1.bin')!r}, 'w').write('other')\n"
-        "raise SystemExit(1)\n"
-    )
-    values = spec(files=[str(tmp_path / "train.py")], command=[sys.executable, "train.py"])
+    program = f"{LOOP}open({str(data / '1.bin')!r}, 'w').write('other')\nraise SystemExit(1)\n"
 
-    attempts, output = finished(local, {**values, "stream": {"source": str(data), "batch": 1}})
+    causes, output, _ = finished(local, tmp_path, program, stream={"source": str(data), "batch": 1})
 
-    assert [attempt["cause"] for attempt in attempts] == ["failure", "not retryable"]
+    assert causes == ["failure", "not retryable"]
     assert "is not what it was when the run began" in output
 
 
@@ -249,37 +231,28 @@ def test_a_source_that_changed_between_attempts_is_an_error(local: BackendHarnes
 def test_a_killed_scheduler_costs_an_attempt_and_changes_nothing(
     local: BackendHarness, checksum: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "faults.py").write_text(FAULTS.replace("node-1.pid", "node-0.pid").replace("26", "-1"))
-    values = spec(files=[str(EXAMPLE), str(tmp_path / "faults.py")], command=[sys.executable, "faults.py"])
+    program = FAULTS.replace("node-1.pid", "node-0.pid").replace("26", "-1")
+    causes, output, _ = finished(local, tmp_path, program, stream=STREAM)
 
-    attempts, output = finished(local, {**values, "stream": STREAM})
-
-    assert len(attempts) == 2
+    assert len(causes) == 2
     assert "node 0: the scheduler was killed by SIGKILL" in output
     assert f"checksum {checksum}" in output
 
 
 @pytest.mark.nightly("a frozen worker counts as lost after 15 to 30 s")
 def test_a_frozen_worker_changes_nothing(local: BackendHarness, checksum: str, tmp_path: Path) -> None:
-    (tmp_path / "faults.py").write_text(FREEZE)
-    values = spec(files=[str(EXAMPLE), str(tmp_path / "faults.py")], command=[sys.executable, "faults.py"])
+    causes, output, _ = finished(local, tmp_path, FREEZE, stream={**STREAM, "workers": {"nodes": 2}})
 
-    attempts, output = finished(local, {**values, "stream": {**STREAM, "workers": {"nodes": 2}}})
-
-    assert [attempt["cause"] for attempt in attempts] == ["succeeded"]
+    assert causes == ["succeeded"]
     assert f"checksum {checksum}" in output
 
 
 @pytest.mark.nightly("a run of 15 s")
 def test_the_memory_of_workers_stays_flat_beside_a_slow_rank(local: BackendHarness, tmp_path: Path) -> None:
-    (tmp_path / "flow.py").write_text(
-        "import numpy\n\ndef rows(number):\n    return numpy.full(5_000, float(number))\n"  # 40 kB
-    )
-    (tmp_path / "train.py").write_text(SLOW)
-    values = spec(files=[str(tmp_path / "flow.py"), str(tmp_path / "train.py")])
+    flow = "import numpy\n\ndef rows(number):\n    return numpy.full(5_000, float(number))\n"  # 40 kB
     stream = {"source": "flow:rows", "length": 10_000, "window": 4, "workers": {"nodes": 2}}
 
-    _, output = finished(local, {**values, "command": [sys.executable, "train.py"], "stream": stream})
+    output = finished(local, tmp_path, SLOW, flow, stream=stream)[1]
 
     sizes = [int(line.split()[2]) for line in output.splitlines() if line.startswith("workers have ")]
     assert len(sizes) == 10
@@ -290,9 +263,13 @@ def test_the_memory_of_workers_stays_flat_beside_a_slow_rank(local: BackendHarne
 def test_a_prediction_that_is_continued_has_every_row_once(local: BackendHarness, tmp_path: Path) -> None:
     (tmp_path / "flow.py").write_text(PREDICTION)
     (tmp_path / "data.csv").write_text("x\n" + "".join(f"{row}\n" for row in range(100)))
-    stream = {"source": str(tmp_path / "data.csv"), "batch": 7, "remainder": "keep", "write": "jsonl"}
-    values = spec(files=[str(tmp_path / "flow.py")], stream=stream, limits={"failures": 0})
-    values["command"] = [sys.executable, "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
+    values = {
+        "command": [sys.executable, "-m", "spotmpi.streams.rank", "predict", "flow:predict"],
+        "launcher": "none",
+        "files": [str(tmp_path / "flow.py")],
+        "stream": {"source": str(tmp_path / "data.csv"), "batch": 7, "remainder": "keep", "write": "jsonl"},
+        "limits": {"failures": 0},
+    }
 
     run = local.submit(values)
     local.wait_for_state(run, "failed")
@@ -312,12 +289,12 @@ def test_two_ranks_under_mpirun_train_the_same_parameters(tmp_path: Path) -> Non
     checksums = set()
     for workers in (1, 3):
         for local in local_harness(tmp_path / f"runs-{workers}", timeout=300.0):
-            values = spec(image="chainermn", launcher="mpirun", slots=2, command=["python", EXAMPLE.name])
-            run = local.submit({**values, "stream": {**STREAM, "workers": {"nodes": workers}}})
-            local.wait_for_state(run, "succeeded")
-            lines = [event.values["text"] for event in local.backend.events(run, False) if event.kind == "line"]
+            ranks = {"image": "chainermn", "launcher": "mpirun", "slots": 2, "command": ["python", EXAMPLE.name]}
+            stream = {**STREAM, "workers": {"nodes": workers}}
+            run = local.submit({**ranks, "files": [str(EXAMPLE)], "limits": {"failures": 1}, "stream": stream})
+            lines = texts(local.events(run))
             checksums |= {line.split("checksum ")[1][:16] for line in lines if "checksum " in line}
             assert json.loads((paths_of(local, run).stream / "source.json").read_text())["parts"]
-            stream = local.backend.state(run).stream
-            assert stream and (stream["ranks"], stream["fewest"], stream["most"]) == (2, 20, 20)
+            figures = local.backend.state(run).stream
+            assert figures and (figures["ranks"], figures["fewest"], figures["most"]) == (2, 20, 20)
     assert len(checksums) == 1

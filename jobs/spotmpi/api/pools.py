@@ -63,9 +63,9 @@ def pool(
 
 
 def resize(run: str, workers: int, on: TargetLike = None) -> None:
-    """Change the number of workers of a pool; they come and go some time after this returns."""
+    """Change the number of workers of a pool or stream; they come and go some time after this returns."""
     if workers < 1:
-        raise input_error("workers", workers, "a pool has at least one worker")
+        raise input_error("workers", workers, f"needs to be 1 or more; `spotmpi stop {run}` ends the run")
     backend = targets.backend_of(run, on)
     run = backend.state(run).id
     backend.resize(run, workers)
@@ -77,7 +77,7 @@ def resize(run: str, workers: int, on: TargetLike = None) -> None:
 
 @contextlib.contextmanager
 def dashboard(run: str, on: TargetLike = None) -> Iterator[str]:
-    """The address of Dask's dashboard of a pool on this machine, while in the context.
+    """The address of Dask's dashboard of a pool or stream on this machine, while in the context.
 
     Raises:
         SpotmpiError: it has ended, does not take this driver, or has no bokeh.
@@ -110,7 +110,7 @@ class ExistingRun:
         state = self._backend.state(self.run)
         self.run = state.id
         if state.over:
-            raise SpotmpiError(f"pool {state.id} {state.state}: {state.reason or 'no reason recorded'}")
+            raise SpotmpiError(f"run {state.id} {state.state}: {state.reason or 'no reason recorded'}")
         return self._connect(output)
 
     def resize(self, workers: int) -> None:

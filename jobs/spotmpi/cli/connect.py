@@ -1,4 +1,4 @@
-"""`spotmpi connect`: the address of a pool for any Dask client, or of its dashboard."""
+"""`spotmpi connect`: the address of a pool or stream for any Dask client, or of its dashboard."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def command(
     runs: RunsFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Print how any Dask client reaches a pool, and keep the way open until Ctrl-C.
+    """Print how any Dask client reaches a pool or stream, and keep the way open until Ctrl-C.
 
     It prints the address of the scheduler and the three files that a client needs: the run's certificate, its key, and
     the authority that issued it. With --dashboard it prints the address of Dask's dashboard on this machine, for which
-    the pool's image needs the package bokeh.
+    the run's image needs the package bokeh.
     """
     import json
 
@@ -52,7 +52,7 @@ def command(
 
 
 def _wait_for_end(backend: Backend, run: str) -> None:
-    """Keep the way open until the pool ends, or Ctrl-C."""
+    """Keep the way open until the run ends, or Ctrl-C."""
     import time
 
     try:

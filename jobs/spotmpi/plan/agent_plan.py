@@ -113,9 +113,10 @@ def _rank(spec: JobSpec) -> list[str]:
 
 def _environment(spec: JobSpec, run: str) -> dict[str, str]:
     folder = f"{pod_context.RUNS}/{run}"
+    code = [pod_context.CODE] if spec.code or spec.files else []
+    python_path = [*code, boot.CODE, *filter(None, [spec.env.get("PYTHONPATH")])]  # the program needs all of them
     environment = {
         "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": f"{pod_context.CODE}:{boot.CODE}" if spec.code or spec.files else boot.CODE,
         "HOME": pod_context.WORK,
         **_threads(spec.resources.cpu),
         protocol.ENV_RUN: run,
@@ -136,4 +137,4 @@ def _environment(spec: JobSpec, run: str) -> dict[str, str]:
         environment[protocol.ENV_STREAM] = _stream_settings(spec.stream).to_json()
         environment[protocol.ENV_STREAM_FOLDER] = f"{folder}/stream"
     nccl = {f"NCCL_{name}": value for name, value in spec.nccl.items()}
-    return {**environment, **nccl, **spec.env}
+    return {**environment, **nccl, **spec.env, "PYTHONPATH": ":".join(python_path)}

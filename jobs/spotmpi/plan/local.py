@@ -127,7 +127,7 @@ def _python(machine: Machine) -> str:
 
 
 def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict[str, str]:
-    threads = str(spec.resources.cpu)
+    threads, python_path = str(spec.resources.cpu), _python_path(spec, paths, machine)
     environment = {
         "PATH": f"{machine.image_bin}:{machine.path}" if machine.image_bin else machine.path,
         "PYTHONUNBUFFERED": "1",
@@ -141,26 +141,36 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
         protocol.ENV_CHECKPOINT_EVERY: f"{spec.checkpoint.every:g}",
         protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
         protocol.ENV_TENSORBOARD: str(paths.tensorboard),
+        **python_path,
     }
     if spec.stream:
-        folders = [str(paths.code), machine.folder, machine.source, machine.python_path]
-        environment["PYTHONPATH"] = ":".join(dict.fromkeys(filter(None, folders)))
         environment[protocol.ENV_STREAM] = spec.stream.settings.to_json()
         environment[protocol.ENV_STREAM_FOLDER] = str(paths.stream)
         environment[protocol.ENV_POOL_TLS] = str(paths.pool)
         environment[protocol.ENV_POOL_CONTROL] = str(paths.pool)
-    elif spec.program:
-        environment["PYTHONPATH"] = machine.source
     elif spec.launcher == "pool":
-        folders = [str(paths.code), machine.source, machine.python_path]
-        environment["PYTHONPATH"] = ":".join(filter(None, folders))
         environment[protocol.ENV_POOL_TLS] = str(paths.pool)
         environment[protocol.ENV_POOL_CONTROL] = str(paths.pool)
-    elif spec.code or spec.files:
-        environment["PYTHONPATH"] = ":".join(filter(None, [machine.folder, machine.python_path]))
     if spec.data is not None:
         environment[protocol.ENV_DATA] = spec.data.path
-    return {**environment, **spec.env}
+    return {**environment, **spec.env, **python_path}
+
+
+def _python_path(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict[str, str]:
+    """PYTHONPATH where the program needs folders of spotmpi's: these first, and those of the spec or terminal last."""
+    own = spec.env.get("PYTHONPATH", "")
+    last = own or machine.python_path
+    if spec.stream:
+        folders = [str(paths.code), machine.folder, machine.source, last]
+    elif spec.program:
+        folders = [machine.source, own]
+    elif spec.launcher == "pool":
+        folders = [str(paths.code), machine.source, last]
+    elif spec.code or spec.files:
+        folders = [machine.folder, last]
+    else:
+        return {}
+    return {"PYTHONPATH": ":".join(dict.fromkeys(filter(None, folders)))}
 
 
 def _threads(spec: JobSpec) -> int:

@@ -106,7 +106,7 @@ class Engine:
         """
         answer: dict[str, Any] = self._wait(self._client.ask("dashboard"))
         if "port" not in answer:
-            remedy = "add bokeh to the image of the pool, or to this environment for a pool without image"
+            remedy = "add bokeh to the image of the run, or to this environment for a run without image"
             raise PoolError(f"Dask's dashboard cannot be shown: {answer['failure']}; {remedy}")
         return int(answer["port"])
 

@@ -33,7 +33,7 @@ class OnePool:
     @contextmanager
     def pool_address(self, run: str) -> Iterator[PoolAddress]:
         if self.sizes:
-            raise SpotmpiError("pool scan-1 stopped: closed by its driver")
+            raise SpotmpiError("run scan-1 stopped: closed by its driver")
         yield PoolAddress("tls://127.0.0.1:40001", Path("/runs/it's/pool"))
 
 
@@ -72,9 +72,10 @@ def test_connect_prints_the_address_of_the_dashboard(
 def test_resize_requests_the_number_of_workers(in_process: InProcess, backend: OnePool) -> None:
     code, _, errors = in_process("resize", "scan", "24")
     assert backend.sizes == [("scan-1", 24)]
-    assert (code, errors) == (1, "spotmpi: pool scan-1 stopped: closed by its driver\n")
+    assert (code, errors) == (1, "spotmpi: run scan-1 stopped: closed by its driver\n")
 
 
-def test_a_pool_has_at_least_one_worker(in_process: InProcess, backend: OnePool) -> None:
-    assert in_process("resize", "scan", "0") == (2, "", "spotmpi: workers = 0: a pool has at least one worker\n")
+def test_a_run_keeps_at_least_one_worker(in_process: InProcess, backend: OnePool) -> None:
+    problem = "spotmpi: workers = 0: needs to be 1 or more; `spotmpi stop scan` ends the run\n"
+    assert in_process("resize", "scan", "0") == (2, "", problem)
     assert backend.sizes == []

@@ -35,3 +35,4 @@ def test_code_of_the_users_is_found_before_ours(values: dict[str, Any]) -> None:
 
     assert python_path() == boot.CODE
     assert python_path(**values) == f"{pod_context.CODE}:{boot.CODE}"
+    assert python_path(env={"PYTHONPATH": "/lib"}, **values) == f"{pod_context.CODE}:{boot.CODE}:/lib"

@@ -130,6 +130,24 @@ def test_what_this_machine_shares_or_does_not_heed_is_noted(values: dict[str, An
     assert plan["oversubscribed"] == any("oversubscribed" in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("values", "folders"),
+    [
+        ({**DIGITS, "image": "chainermn"}, "/checkout/jobs:/lib"),
+        ({"launcher": "pool", "pool": {"workers": 1}}, "/runs/digits-261121083059-bcdf/code:/checkout/jobs:/lib"),
+        ({"command": ["x"], "code": "/home/ann/src"}, "/home/ann/work it's:/lib"),
+        ({"command": ["x"]}, "/lib"),
+    ],
+    ids=["program", "pool", "code", "command"],
+)
+def test_folders_that_the_program_needs_come_before_those_of_the_specs_python_path(
+    values: dict[str, Any], folders: str
+) -> None:
+    machine = replace(MACHINE, python_path="/home/ann/lib")
+    plan = local_plan(from_values({**values, "env": {"PYTHONPATH": "/lib"}}), PATHS, machine, {})
+    assert plan["environment"]["PYTHONPATH"] == folders
+
+
 def test_python_is_that_of_the_image_or_the_one_on_path() -> None:
     torchrun = {"command": ["x"], "launcher": "torchrun"}
     assert local_plan(from_values(torchrun), PATHS, BARE, {})["commands"][0]["arguments"][0] == "python3"

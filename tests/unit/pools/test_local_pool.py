@@ -40,5 +40,13 @@ class TestLocalPool(PoolContract):
         ):
             pytest.fail("there is a dashboard")
 
+    @pytest.mark.filterwarnings("error:Mismatched versions")
+    def test_drivers_are_not_warned_of_versions_that_need_not_be_the_same(
+        self, pool: Pool, runs_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("distributed.versions.get_package_info", lambda packages: {"numpy": "0.1"})
+        with spotmpi.pool(pool.run_id, on=Target("local", runs_folder)) as driver:
+            assert driver.submit(abs, -1).result(60) == driver.client.submit(abs, -1).result(60) == 1
+
     def test_its_repr_says_what_it_is(self, pool: Pool) -> None:
         assert repr(pool) == f"<pool {pool.run_id}: 2 of 2 workers connected on 127.0.0.1, 0 calls>"

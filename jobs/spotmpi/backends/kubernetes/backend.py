@@ -183,6 +183,8 @@ class KubernetesBackend:
         state = add_restart_counts(reader.state(paths), jobset, reader.earlier_attempts(paths), waiting)
         if state.state in record.TERMINAL:
             return state
+        if last and last.terminal:  # another process writes the copy, and is still reading the last output
+            return replace(state, state=last.kind, reason=last.reason, ended=last.time)
         if last and waiting:
             return replace(state, state=record.WAITING, reason=last.reason)
         return replace(
@@ -221,7 +223,7 @@ class KubernetesBackend:
 
     def pool_address(self, run: str) -> AbstractContextManager[PoolAddress]:
         """The scheduler of a pool that is up, by a port of this machine while the context lasts."""
-        return pool_access.pool_address(self._api, run)
+        return pool_access.pool_address(self._api, run, lambda: self.state(run))
 
     def forward_port(self, run: str, port: int) -> AbstractContextManager[int]:
         """A port of this machine that leads to one of node 0's pod while the context lasts."""

@@ -20,15 +20,17 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.client.port_forward import forward_port
 from spotmpi.backends.kubernetes.client.portal import call, serve
-from spotmpi.backends.kubernetes.fault_injection import NotRunning, pod_of
-from spotmpi.backends.kubernetes.follow.outcome import jobset_end, terminal_condition
+from spotmpi.backends.kubernetes.fault_injection import pod_of
+from spotmpi.backends.kubernetes.follow.jobset import has_started, is_worker, pod_phase
+from spotmpi.backends.kubernetes.follow.outcome import terminal_condition
 from spotmpi.core import certificates, names
 from spotmpi.core.errors import NotPermitted, Problem, SpotmpiError, UnknownRun, input_error
 from spotmpi.plan import manifests, pool
+from spotmpi.runs.reader import RunState
 from spotmpi.spec.shapes import workers_of
 
 LISTEN_TIMEOUT = 10  # seconds for which one look waits until the scheduler listens
-_POLL_INTERVAL = 0.5  # seconds between looks
+_POLL_INTERVAL = 1.0  # seconds between looks, if no pod changes before
 # Prints the TLS files once the scheduler listens: Dask's client does not survive a port without a listener.
 _READ_FILES = f"""
 import json, os, time
@@ -49,17 +51,19 @@ if listens():
 
 
 @contextmanager
-def pool_address(open_api: Callable[[], ClusterApi], run: str) -> Iterator[PoolAddress]:
+def pool_address(
+    open_api: Callable[[], ClusterApi], run: str, state: Callable[[], RunState]
+) -> Iterator[PoolAddress]:
     """The address of a pool's scheduler on this machine once it listens, through a tunnel that lasts for the context.
 
-    *open_api* opens a client for each event loop: for the wait, and for the tunnel.
+    *open_api* opens a client for each event loop: for the wait, and for the tunnel. *state* is the run's current state.
 
     Raises:
         UnknownRun: there is no such run.
         InputError: it is no pool.
         SpotmpiError: it ended before.
     """
-    files = call(_wait_for_files(open_api(), run))
+    files = call(_wait_for_files(open_api(), run, state))
     with tempfile.TemporaryDirectory(prefix="spotmpi-pool-") as folder:
         tls = certificates.write_certificates(Path(folder, "tls"), files)
         with forward_to_node_0(open_api(), run, protocol.POOL_PORT) as port:
@@ -77,16 +81,44 @@ def forward_to_node_0(api: ClusterApi, run: str, remote: int) -> Iterator[int]:
         yield forward.port
 
 
-async def _wait_for_files(api: ClusterApi, run: str) -> dict[str, str]:
+async def _wait_for_files(api: ClusterApi, run: str, state: Callable[[], RunState]) -> dict[str, str]:
     """The TLS files by name, once the scheduler of a pool listens."""
-    while True:
-        jobset = await _find_pool(api, run)
-        if end := jobset_end(jobset, False, manifests.spec_of(jobset).limits.failures, api.now()):
-            raise SpotmpiError(f"pool {run} {end.kind}: {end.reason or 'no reason recorded'}")
-        with contextlib.suppress(NotRunning):
-            if files := await _read_files(api, await pod_of(api, run, 0)):
+    changed = asyncio.Event()
+    watching = asyncio.create_task(_watch_node_0(api, run, changed))
+    try:
+        while True:
+            changed.clear()
+            jobset, pod = await _find_pool(api, run), await _node_0(api, run)
+            if pod and pod_phase(pod) == "Running" and (files := await _read_files(api, pod)):
                 return files
-        await asyncio.sleep(_POLL_INTERVAL)
+            # Node 0's agent knows why a run ends, and says so seconds before the JobSet shows it.
+            if terminal_condition(jobset) or (pod and has_started(pod)):
+                end = await asyncio.to_thread(state)
+                if end.over:
+                    raise SpotmpiError(f"run {run} {end.state}: {end.reason or 'no reason recorded'}")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), _POLL_INTERVAL)
+    finally:
+        watching.cancel()
+
+
+async def _watch_node_0(api: ClusterApi, run: str, changed: asyncio.Event) -> None:
+    """Set *changed* whenever a pod of node 0 changes."""
+    async for _ in api.watch(cluster_api.POD, labels=_node_0_labels(run)):
+        changed.set()
+
+
+async def _node_0(api: ClusterApi, run: str) -> Object | None:
+    """The newest pod of node 0, whether it runs or not."""
+    with translate_errors(f"find node 0 of run {run}"):
+        pods = await api.list(cluster_api.POD, _node_0_labels(run))
+    pods = [pod for pod in pods if not is_worker(pod)]
+    return max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
+
+
+def _node_0_labels(run: str) -> dict[str, str]:
+    """The labels of node 0's pods; those of worker 0 have them too."""
+    return {names.LABEL_RUN: run, manifests.LABEL_INDEX: "0"}
 
 
 async def _read_files(api: ClusterApi, pod: Object) -> dict[str, str]:
@@ -114,7 +146,7 @@ async def _find_pool(api: ClusterApi, run: str) -> Object:
 
 
 async def resize(api: ClusterApi, run: str, workers: int) -> None:
-    """Set the number of a pool's workers; Kubernetes starts the new ones, or ends those with the highest numbers.
+    """Set the number of a run's workers; Kubernetes starts the new ones, or ends those with the highest numbers.
 
     Raises:
         UnknownRun: there is no such run.
@@ -123,15 +155,13 @@ async def resize(api: ClusterApi, run: str, workers: int) -> None:
     jobset = await _find_pool(api, run)
     spec = manifests.spec_of(jobset)
     if terminal_condition(jobset) or jobset["metadata"].get("deletionTimestamp"):
-        raise input_error("run", run, "has ended; start another pool")
-    if workers < 1:
-        raise input_error("workers", workers, f"a pool has at least one worker; `spotmpi stop {run}` ends it")
+        raise input_error("run", run, "has ended; submit it again")
     own = workers_of(spec)
     submitted = own.count if own else 0
     if spec.limits.cost is not None and workers > submitted:
-        remedy = f"limits.cost is counted for the {submitted} workers of its submission; start a larger pool"
+        remedy = f"limits.cost is counted for the {submitted} workers of its submission; submit it again with more"
         raise input_error("workers", workers, remedy)
-    with translate_errors(f"resize the pool {run}"):
+    with translate_errors(f"resize run {run}"):
         await api.patch(cluster_api.JOB, names.workers_name(run), {"spec": pool.sizes(workers)})
         note = {"metadata": {"annotations": {pool.ANNOTATION_WORKERS: str(workers)}}}
         await api.patch(cluster_api.JOBSET, run, note)

@@ -40,7 +40,7 @@ def pool_address(paths: names.RunPaths) -> Iterator[PoolAddress]:
         except (OSError, ValueError):
             state = reader.state(paths)
             if state.over:
-                raise SpotmpiError(f"pool {paths.id} {state.state}: {state.reason or 'no reason recorded'}") from None
+                raise SpotmpiError(f"run {paths.id} {state.state}: {state.reason or 'no reason recorded'}") from None
         time.sleep(_POLL)
     yield PoolAddress(url, paths.pool)
 
@@ -61,7 +61,7 @@ def kill_pool_process(paths: names.RunPaths, node: int, fault: str) -> None:
     try:
         os.kill(processes[node], signal.SIGKILL)
     except ProcessLookupError:
-        raise SpotmpiError(f"node {node} of pool {paths.id} does not run at the moment; try again") from None
+        raise SpotmpiError(f"node {node} of run {paths.id} does not run at the moment; try again") from None
 
 
 def _require_pool(paths: names.RunPaths) -> None:

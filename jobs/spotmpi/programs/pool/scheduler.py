@@ -36,6 +36,7 @@ KEEPER = "spotmpi-keeper"  # the client of Dask that holds calls for drivers tha
 MAX_DEATHS = 3  # of its worker's process, after which a call is given up
 _CONTACT = 30.0  # seconds since a client's last heartbeat, which comes every 5 s, for which it counts as connected
 _WATCH = 0.25  # seconds between looks at the drivers
+_PAGES = ("distributed.http.scheduler.info", "distributed.http.statics")  # of the dashboard, besides those of bokeh
 _UNFINISHED = ("processing", "queued", "no-worker")
 _WORKER_CLIENT = "Client-worker-"  # the name of a client in a worker begins with it
 
@@ -167,8 +168,7 @@ class Keeper(SchedulerPlugin):
         if not self._has_dashboard:
             self._has_dashboard = True
             connect(scheduler.http_application, scheduler.http_server, scheduler, prefix="")
-            files = get_handlers(scheduler, ["distributed.http.statics"], prefix="")
-            scheduler.http_application.add_handlers(".*", files)
+            scheduler.http_application.add_handlers(".*", get_handlers(scheduler, list(_PAGES), prefix=""))
         return {"port": scheduler.services["dashboard"].port}
 
 

@@ -51,9 +51,7 @@ if listens():
 
 
 @contextmanager
-def pool_address(
-    open_api: Callable[[], ClusterApi], run: str, state: Callable[[], RunState]
-) -> Iterator[PoolAddress]:
+def pool_address(open_api: Callable[[], ClusterApi], run: str, state: Callable[[], RunState]) -> Iterator[PoolAddress]:
     """The address of a pool's scheduler on this machine once it listens, through a tunnel that lasts for the context.
 
     *open_api* opens a client for each event loop: for the wait, and for the tunnel. *state* is the run's current state.

@@ -70,6 +70,7 @@ class ClusterFollower:
         self._recorded_end: Entry | None = None  # the end as node 0's agent recorded it
         self._jobset_end: Event | None = None  # and as the JobSet shows it
         self._ended = asyncio.Event()
+        self._has_joined = False  # whether a worker ever has
         self._log_slots = asyncio.Semaphore(MAX_STREAMS)
         self._first_look = client.now()
         self._last_reason: frozenset[str] = frozenset()
@@ -131,6 +132,7 @@ class ClusterFollower:
         """*entries* without the end of the run, which comes last."""
         ends = [entry for entry in entries if entry.event and entry.event.kind in record.TERMINAL]
         self._recorded_end = ends[-1] if ends else self._recorded_end
+        self._has_joined = self._has_joined or any(e.event and e.event.kind == record.JOINED for e in entries)
         self._exits.note(entries)
         return [entry for entry in entries if entry not in ends] if ends else entries
 
@@ -166,13 +168,16 @@ class ClusterFollower:
         """End the stream when the JobSet has ended and its logs are read."""
         await self._ended.wait()
         await self._find_unseen_pods()
+        if not self._has_joined:  # or their logs would be waited for
+            await self._end_workers()
         if self._logs:
             _, late = await asyncio.wait(self._logs.values(), timeout=LOG_TIMEOUT)
             if late and self._folder_lock.locked():
                 await asyncio.wait(late, timeout=START_TIMEOUT)
         async for entries in self._output_of_deleted_pods():
             await self._queue.put(entries)
-        await self._end_workers()
+        if self._has_joined:
+            await self._end_workers()
         await self._queue.put(None)
 
     async def _find_unseen_pods(self) -> None:

@@ -36,9 +36,7 @@ COMMANDS = {
     "list": Entry("list_runs", "List runs, oldest first."),
     "status": Entry("status", "Show a run's state, progress and attempts."),
     "logs": Entry("logs", "Print a run's output from its first line on."),
-    "connect": Entry(
-        "connect", "Print how Dask clients reach a pool or stream, and keep the way open until Ctrl-C."
-    ),
+    "connect": Entry("connect", "Print how Dask clients reach a pool or stream, and keep the way open until Ctrl-C."),
     "resize": Entry("resize", "Change the number of workers of a pool, or of a run with a stream."),
     "stop": Entry("stop", "Stop a run after a checkpoint and wait until it has ended."),
     "drill": Entry("drill", "Inject a fault into a run and measure its recovery."),

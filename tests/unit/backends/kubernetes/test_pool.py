@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Coroutine
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from spotmpi.agent import pod_context, protocol, record
-from spotmpi.backends.kubernetes import fault_injection, pool_access, stop
+from spotmpi.backends.kubernetes import backend, fault_injection, pool_access, stop
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.follow import jobset as jobsets
@@ -22,6 +23,8 @@ from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_rea
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError, UnknownRun
 from spotmpi.plan import manifests, pool
+from spotmpi.runs import cache
+from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import from_values
 from spotmpi.spec.validate import validate
 from tests.unit.backends.kubernetes import watched_cluster
@@ -32,6 +35,7 @@ from tests.unit.backends.kubernetes.watched_cluster import (
     api_error,
     condition,
     follow,
+    log_line,
     look,
     terminated_pod,
     unscheduled_pod,
@@ -41,6 +45,8 @@ T = TypeVar("T")
 POOL: Object = {"launcher": "pool", "pool": {"workers": 3}}
 STREAM: Object = {"source": "s3://set", "batch": 8, "workers": {"nodes": 3}}
 NODE_0, NODE_1 = watched_cluster.pod(0, "Running"), watched_cluster.pod(1, "Running")
+REFUSED = terminated_pod(0, protocol.NOT_RETRYABLE, "Error", phase="Pending")
+GOING_ON = RunState(RUN, "", RUN, RUNNING)
 
 
 def jobset(workers: int = 3, status: Object | None = None, spec: Object = POOL, **values: Any) -> Object:
@@ -73,6 +79,13 @@ def of_stream(pod: Object) -> Object:
     """A worker's pod as that of a run of two nodes with a stream."""
     labels = {**pod["metadata"]["labels"], names.LABEL_FIRST_NODE: "2"}
     return {**pod, "metadata": {**pod["metadata"], "labels": labels}}
+
+
+def refusing_cluster(status: Object, *pods: Object) -> FakeCluster:
+    """A cluster with a pool whose image does not fit its driver, as node 0's agent has just said."""
+    cluster = FakeCluster([REFUSED, *pods], [jobset(status=status)])
+    cluster.add_log(REFUSED, log_line(1, record.FAILED, reason="the image has Python 3.11"))
+    return cluster
 
 
 def do(work: Coroutine[Any, Any, T]) -> T:
@@ -231,9 +244,8 @@ def test_a_resize_changes_both_numbers_of_the_job_together(limits: Object, worke
 @pytest.mark.parametrize(
     ("run", "workers", "problem"),
     [
-        ([jobset()], 0, "workers = 0: a pool has at least one worker; `spotmpi stop digits-1` ends it"),
         ([jobset(limits={"cost": 5})], 4, "limits.cost is counted for the 3 workers of its submission"),
-        ([jobset(status=condition("Completed"))], 4, "has ended; start another pool"),
+        ([jobset(status=condition("Completed"))], 4, "has ended; submit it again"),
         ([watched_cluster.jobset()], 4, "has no workers"),
         ([], 4, "run = 'digits-1': no such run"),
     ],
@@ -246,16 +258,17 @@ def test_a_resize_that_cannot_be_is_refused_with_its_remedy(run: list[Object], w
 
 
 def test_the_files_of_tls_come_from_node_0s_pod_once_its_scheduler_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_access, "_POLL_INTERVAL", 0.01)
+    monkeypatch.setattr(pool_access, "_POLL_INTERVAL", 60.0)  # it watches the pod
     cluster = FakeCluster([watched_cluster.pod(0, "Pending"), worker(0)], [jobset()])
 
     async def come_up() -> dict[str, str]:
-        reading = asyncio.ensure_future(pool_access._wait_for_files(cluster, RUN))  # type: ignore[arg-type]
+        reading = asyncio.ensure_future(pool_access._wait_for_files(cluster, RUN, lambda: GOING_ON))  # type: ignore[arg-type]
         await asyncio.sleep(0.1)
-        cluster.pods[0] = NODE_0
-        await asyncio.sleep(0.1)
-        assert not reading.done(), "it does not listen yet"
-        cluster.outputs = [json.dumps({protocol.POOL_CA: "ca"})]
+        for output in ("", json.dumps({protocol.POOL_CA: "ca"})):
+            assert not reading.done(), "it does not listen yet"
+            cluster.pods[0], cluster.outputs = NODE_0, [output]
+            cluster.put(api.POD, "MODIFIED", NODE_0)
+            await asyncio.sleep(0.1)
         return await reading
 
     assert do(come_up()) == {protocol.POOL_CA: "ca"}
@@ -263,15 +276,40 @@ def test_the_files_of_tls_come_from_node_0s_pod_once_its_scheduler_listens(monke
 
 @pytest.mark.parametrize(
     ("run", "problem"),
-    [
-        ([], "no such run in the namespace"),
-        ([watched_cluster.jobset()], "has no workers"),
-        ([jobset(status=condition("Failed", message="no driver"))], f"pool {RUN} failed: no driver"),
-    ],
+    [([], "no such run in the namespace"), ([watched_cluster.jobset()], "has no workers")],
 )
-def test_a_pool_that_never_comes_up_is_not_waited_for(run: list[Object], problem: str) -> None:
+def test_only_pools_and_streams_have_an_address(run: list[Object], problem: str) -> None:
     with pytest.raises(SpotmpiError, match=problem):
-        do(pool_access._wait_for_files(FakeCluster([], run), RUN))  # type: ignore[arg-type]
+        do(pool_access._wait_for_files(FakeCluster([], run), RUN, lambda: GOING_ON))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("status", [condition("Failed", message="FailJobSet"), {}], ids=["JobSet failed", "only agent"])
+@pytest.mark.parametrize("followed", [False, True])
+def test_a_pool_that_ends_before_it_is_up_is_given_up_with_the_reason_that_its_agent_recorded(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, status: Object, followed: bool
+) -> None:
+    run, cluster = jobset(status=status), refusing_cluster(status)
+    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: cluster)
+    pools = KubernetesBackend(runs)
+    pools._ensure_copy(run)
+    follower = cache.RunCache(names.RunPaths(runs / RUN)) if followed else contextlib.nullcontext()  # writes the copy
+    with follower, pytest.raises(SpotmpiError) as error, pools.pool_address(RUN):
+        pytest.fail("it has an address")
+    assert str(error.value) == f"run {RUN} failed: the image has Python 3.11"
+
+
+def test_workers_that_wait_for_a_node_0_that_has_failed_are_ended_before_their_logs_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(following, "LOG_TIMEOUT", 60.0)
+    cluster = refusing_cluster({}, worker(0))
+
+    async def patch(kind: str, name: str, values: Object) -> None:
+        assert (kind, name, values) == (api.JOB, f"{RUN}-workers", {"spec": {"suspend": True}})
+        cluster.put(api.POD, "MODIFIED", worker(0, watched_cluster.pod(0, "Failed")))
+
+    monkeypatch.setattr(cluster, "patch", patch)
+    assert follow(cluster, jobset())[-1].reason == "the image has Python 3.11"
 
 
 @pytest.mark.parametrize(
@@ -287,8 +325,8 @@ def test_a_pool_that_never_comes_up_is_not_waited_for(run: list[Object], problem
     ],
 )
 def test_all_pods_count_for_the_rate(tmp_path: Path, values: Object, rate: float) -> None:
-    backend = KubernetesBackend(tmp_path, namespace="here")
-    assert backend.inspect(from_values({**values, "price": 1.5})).rate == pytest.approx(rate)
+    pools = KubernetesBackend(tmp_path, namespace="here")
+    assert pools.inspect(from_values({**values, "price": 1.5})).rate == pytest.approx(rate)
 
 
 def test_gpus_of_workers_are_left_to_the_scheduler(tmp_path: Path) -> None:

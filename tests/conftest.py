@@ -100,7 +100,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def api_server() -> Iterator[Kubernetes]:
     """A real API server with nothing behind it; needs the pinned programs, but neither root nor containers."""
     # Plain tests must not pay for what only marked ones use.
-    from tests.testbed.api_server import running_api_server
+    from tests.testbed.control_plane import running_api_server
 
     with running_api_server() as kubernetes:
         yield kubernetes

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 
 from tests.testbed import leftovers
-from tests.testbed.cluster import NODES, Cluster, start_cluster, stop_cluster
+from tests.testbed.cluster import NODES, start_cluster, stop_cluster
 from tests.testbed.errors import TestbedError
 from tests.testbed.kubernetes import Kubernetes
 from tests.testbed.slot import Slot, every_slot
+
+_EXPORTS = "environment.sh"  # what `env` prints
 
 
 def start(options: argparse.Namespace) -> None:
@@ -19,7 +20,11 @@ def start(options: argparse.Namespace) -> None:
     cluster = start_cluster(set(options.image), options.nodes, outlives_us=True)
     for node in cluster.nodes if options.gpus else []:
         node.set_gpus(options.gpus)
-    _note(cluster)
+    variables = {"KUBECONFIG": str(cluster.kubeconfig)}
+    variables["SPOTMPI_TESTBED_BIN"] = cluster.environment["PATH"].partition(":")[0]
+    variables |= {f"IMAGE_{name.upper().replace('-', '_')}": reference for name, reference in cluster.images.items()}
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    (cluster.slot.folder / _EXPORTS).write_text("\n".join([*exports, 'export PATH="$SPOTMPI_TESTBED_BIN:$PATH"', ""]))
     number = cluster.slot.index
     print(f'cluster {number} runs; use it with: eval "$(scripts/cluster env {number})"', file=sys.stderr)
     print(f"end it with: scripts/cluster stop {number}", file=sys.stderr)
@@ -34,42 +39,27 @@ def stop(options: argparse.Namespace) -> None:
 
 def status(options: argparse.Namespace) -> None:
     """Print the state of every cluster on this machine; exit 1 if one ended without cleaning up."""
-    dead = False
-    for slot in every_slot():
-        traces = leftovers.find(slot)
-        if not traces:
-            continue
-        runs = slot.is_taken()
-        dead = dead or not runs
-        print(f"cluster {slot.index} {'runs' if runs else 'ended without cleaning up; run scripts/cluster stop'}")
-        print(_nodes(slot) if runs else "\n".join(f"  {trace}" for trace in traces))
+    slots = {slot: traces for slot in every_slot() if (traces := leftovers.find(slot))}
+    dead = [slot for slot in slots if not slot.is_taken()]
+    for slot, traces in slots.items():
+        if slot in dead:
+            print(f"cluster {slot.index} ended without cleaning up; run scripts/cluster stop")
+            print("\n".join(f"  {trace}" for trace in traces))
+        else:
+            nodes = Kubernetes(slot.folder / "admin.kubeconfig").try_kubectl("get", "nodes", "-o", "wide")
+            print(f"cluster {slot.index} runs\n{nodes.stdout.rstrip() or nodes.stderr.rstrip()}")
     if dead:
         raise SystemExit(1)
 
 
 def env(options: argparse.Namespace) -> None:
     """Print shell lines that put the cluster's kubeconfig, kubectl and image names into the environment."""
-    note = Slot(options.number).folder / "note.json"
-    if not note.exists():
+    exports = Slot(options.number).folder / _EXPORTS
+    if not exports.exists():
         raise TestbedError(
             f"no cluster {options.number} was started by hand; scripts/cluster status lists those that run"
         )
-    for name, value in json.loads(note.read_text()).items():
-        print(f"export {name}={shlex.quote(value)}")
-    print('export PATH="$SPOTMPI_TESTBED_BIN:$PATH"')
-
-
-def _note(cluster: Cluster) -> None:
-    """Keep what `env` prints."""
-    lines = {"KUBECONFIG": str(cluster.kubeconfig)}
-    lines["SPOTMPI_TESTBED_BIN"] = cluster.environment["PATH"].partition(":")[0]
-    lines |= {f"IMAGE_{name.upper().replace('-', '_')}": reference for name, reference in cluster.images.items()}
-    (cluster.slot.folder / "note.json").write_text(json.dumps(lines, indent=2))
-
-
-def _nodes(slot: Slot) -> str:
-    result = Kubernetes(slot.folder / "admin.kubeconfig").try_kubectl("get", "nodes", "-o", "wide")
-    return result.stdout.rstrip() or result.stderr.rstrip()
+    print(exports.read_text(), end="")
 
 
 def _parser() -> argparse.ArgumentParser:

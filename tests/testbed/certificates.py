@@ -44,29 +44,16 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_subject(user, groups), self._name, key.public_key())
         if hosts:
-            builder = builder.add_extension(
-                x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False
-            )
+            names = x509.SubjectAlternativeName([_host(host) for host in hosts])
+            builder = builder.add_extension(names, critical=False)
         stem = user.replace(":", "-").replace("/", "-")
         issued = Credential(self._folder / f"{stem}.crt", self._folder / f"{stem}.key")
         issued.certificate.write_bytes(_pem(builder.sign(self._key, hashes.SHA256())))
-        write_key(issued.key, key)
+        issued.key.touch(mode=0o600)
+        # The form that keys of service accounts must have.
+        form = serialization.PrivateFormat.TraditionalOpenSSL
+        issued.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
         return issued
-
-
-def service_account_key(path: Path) -> Path:
-    """Write a fresh key that signs service account tokens, and return its path."""
-    write_key(path, ec.generate_private_key(ec.SECP256R1()))
-    return path
-
-
-def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    """Write a private key that only its owner may read, in the form that service account keys must have."""
-    path.touch(mode=0o600)
-    encoding = serialization.Encoding.PEM
-    path.write_bytes(
-        key.private_bytes(encoding, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
-    )
 
 
 def write_kubeconfig(path: Path, server: str, authority: Path, credential: Credential) -> Path:
@@ -75,10 +62,7 @@ def write_kubeconfig(path: Path, server: str, authority: Path, credential: Crede
     def inline(source: Path) -> str:
         return base64.b64encode(source.read_bytes()).decode()
 
-    user = {
-        "client-certificate-data": inline(credential.certificate),
-        "client-key-data": inline(credential.key),
-    }
+    user = {"client-certificate-data": inline(credential.certificate), "client-key-data": inline(credential.key)}
     cluster = {"server": server, "certificate-authority-data": inline(authority)}
     content = {
         "apiVersion": "v1",

@@ -11,6 +11,7 @@ from typing import IO
 
 from tests.testbed import cgroups, images, leftovers, prerequisites
 from tests.testbed.control_plane import ControlPlane
+from tests.testbed.controller import Controller
 from tests.testbed.dns import Dns
 from tests.testbed.jobset import JobSet
 from tests.testbed.kubernetes import Kubernetes
@@ -43,25 +44,23 @@ class Cluster(Kubernetes):
         self.plane.start()
         cgroups.create(self.slot.cgroup)
         create_bridge(self.slot, len(self.nodes))
-        self.dns.start()
-        self.jobset.start()
-        self.policy_engine.start()
+        controllers: list[Controller] = [self.dns, self.jobset, self.policy_engine]
+        for controller in controllers:
+            controller.start()
         for node in self.nodes:
             Store().lend_to(node.folder)
             node.start()
-        self.dns.wait_until_ready()
         for node in self.nodes:
             node.wait_until_ready()
-        self.jobset.wait_until_ready()
-        self.policy_engine.wait_until_ready()
+        for controller in controllers:
+            controller.wait_until_ready()
 
     def stop(self) -> None:
         """Stop every part and remove all its resources from this machine."""
         for node in self.nodes:
             node.stop()
-        self.policy_engine.stop()
-        self.jobset.stop()
-        self.dns.stop()
+        for controller in (self.policy_engine, self.jobset, self.dns):
+            controller.stop()
         self.plane.stop()
         leftovers.clean(self.slot)
         if self._lock:
@@ -80,7 +79,8 @@ class Cluster(Kubernetes):
             subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", folder], check=True)
         os.chown(folder, 1000, 1000)
         self.apply(*shared_claim(f"{namespace}-{name}", name, folder), namespace=namespace)
-        self.wait_for_phase("Bound", "pvc", name, "-n", namespace)
+        bound = "--for=jsonpath={.status.phase}=Bound"
+        self.kubectl("wait", bound, "pvc", name, "-n", namespace, "--timeout=60s", limit=90)
         return folder
 
     def node(self, name: str) -> Node:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 from tests.testbed.daemon import SYSTEM_PATH, Daemon
-from tests.testbed.errors import TestbedError
+from tests.testbed.errors import TestbedError, run_command
 
 # The namespace that the kubelet's side of containerd uses.
 _NAMESPACE = "k8s.io"
@@ -57,14 +56,8 @@ class Containerd:
 
     def ctr(self, *arguments: str | Path, limit: float = 600.0) -> str:
         """Return what containerd's own client printed; TestbedError has its error output."""
-        result = self._ctr(*arguments, limit=limit)
-        if result.returncode:
-            raise TestbedError(f"ctr {' '.join(map(str, arguments))} failed: {result.stderr.strip()}")
-        return result.stdout
-
-    def images(self) -> list[str]:
-        """Return the names of all images."""
-        return self.ctr("images", "list", "--quiet").split()
+        command = ["ctr", "--address", self.socket, "--namespace", _NAMESPACE, *arguments]
+        return run_command(command, {"PATH": SYSTEM_PATH}, limit)
 
     def image_digests(self) -> dict[str, str]:
         """Return the digest of every image's manifest by the image's name."""
@@ -74,11 +67,8 @@ class Containerd:
     def _health(self) -> str:
         if not self.socket.exists():
             return f"{self.socket} is not there"
-        result = self._ctr("version", limit=5)
-        return result.stderr.strip() or "ctr version failed" if result.returncode else ""
-
-    def _ctr(self, *arguments: str | Path, limit: float) -> subprocess.CompletedProcess[str]:
-        command = ["ctr", "--address", self.socket, "--namespace", _NAMESPACE, *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=limit, check=False, env={"PATH": SYSTEM_PATH}
-        )
+        try:
+            self.ctr("version", limit=5)
+        except TestbedError as error:
+            return str(error)
+        return ""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.testbed.certificates import Authority, Credential, service_account_key, write_kubeconfig
+from tests.testbed.certificates import Authority, Credential, write_kubeconfig
 from tests.testbed.daemon import Daemon
+from tests.testbed.kubernetes import Kubernetes
 from tests.testbed.programs import program
-from tests.testbed.web import free_ports, https_health
+from tests.testbed.web import free_ports, http_health
 
 ADMIN_GROUP = "system:masters"
-SERVICE_RANGE = "10.96.0.0/16"
 _START_LIMIT = 60.0
 # By default 20 and 50 requests a second, for which a Job of a thousand pods would wait.
 _PACE = ("--kube-api-qps=200", "--kube-api-burst=400")
@@ -48,8 +50,8 @@ class ControlPlane:
         if not self.alone:
             self.controller_manager.start()
             self.scheduler.start()
-            self._wait_for_controllers()
-            self.scheduler.wait_until_ready(lambda: self._health("scheduler", "/healthz"), _START_LIMIT)
+            self._wait_for("controllers", self.controller_manager)
+            self._wait_for("scheduler", self.scheduler)
 
     @contextlib.contextmanager
     def patient_with_nodes(self) -> Iterator[None]:
@@ -65,22 +67,23 @@ class ControlPlane:
         self.controller_manager.stop()
         self.controller_manager.arguments = arguments
         self.controller_manager.start()
-        self._wait_for_controllers()
-
-    def _wait_for_controllers(self) -> None:
-        self.controller_manager.wait_until_ready(lambda: self._health("controllers", "/healthz"), _START_LIMIT)
+        self._wait_for("controllers", self.controller_manager)
 
     def stop(self) -> None:
         """End all programs, the store last."""
-        for daemon in (self.scheduler, self.controller_manager):
-            daemon.stop()
+        self.scheduler.stop()
+        self.controller_manager.stop()
         # Open watches delay a graceful end by a minute, and their answers are not needed any more.
         self.api_server.kill()
         self.etcd.stop()
 
     def wait_for_api_server(self) -> None:
         """Wait until the API server answers that it is ready."""
-        self.api_server.wait_until_ready(lambda: self._health("api", "/readyz"), _START_LIMIT)
+        self._wait_for("api", self.api_server, "/readyz")
+
+    def _wait_for(self, port: str, daemon: Daemon, path: str = "/healthz") -> None:
+        address = f"https://127.0.0.1:{self._ports[port]}{path}"
+        daemon.wait_until_ready(lambda: http_health(address, self._admin), _START_LIMIT)
 
     def kubeconfig_of(self, user: str, credential: Credential | None = None, groups: Sequence[str] = ()) -> Path:
         """Return a kubeconfig for a user, who has only the rights of the groups or of role bindings."""
@@ -91,9 +94,6 @@ class ControlPlane:
     def _daemon(self, name: str, flags: list[str], inherited_files: Sequence[int] = ()) -> Daemon:
         arguments = [program(name), *flags]
         return Daemon(name, arguments, self.folder, outlives_us=self.outlives_us, inherited_files=inherited_files)
-
-    def _health(self, port: str, path: str) -> str:
-        return https_health(f"https://127.0.0.1:{self._ports[port]}{path}", self._admin)
 
     def _etcd_flags(self) -> list[str]:
         client, peer = (f"http://127.0.0.1:{self._ports[port]}" for port in ("etcd", "peer"))
@@ -111,14 +111,14 @@ class ControlPlane:
     def _api_server_flags(self) -> list[str]:
         serving = self.authority.issue("kube-apiserver", hosts=["127.0.0.1", "localhost"])
         to_kubelet = self.authority.issue("kube-apiserver-kubelet-client", [ADMIN_GROUP])
-        accounts = service_account_key(self.folder / "pki" / "service-accounts.key")
+        accounts = self.authority.issue("service-accounts").key
         return [
             f"--etcd-servers=http://127.0.0.1:{self._ports['etcd']}",
             "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1",
             "--endpoint-reconciler-type=none",
             f"--secure-port={self._ports['api']}",
-            f"--service-cluster-ip-range={SERVICE_RANGE}",
+            "--service-cluster-ip-range=10.96.0.0/16",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             # Nobody would make the accounts that it looks for.
@@ -161,3 +161,16 @@ class ControlPlane:
             f"--cert-dir={self.folder / 'pki' / port}",
             "--leader-elect=false",
         ]
+
+
+@contextlib.contextmanager
+def running_api_server() -> Iterator[Kubernetes]:
+    """Return an API server alone, which checks, defaults and stores objects: no root, no containers, nothing runs."""
+    folder = Path(tempfile.mkdtemp(prefix="spotmpi-api-"))
+    plane = ControlPlane(folder, alone=True)
+    try:
+        plane.start()
+        yield Kubernetes(plane.kubeconfig)
+    finally:
+        plane.stop()
+        shutil.rmtree(folder, ignore_errors=True)

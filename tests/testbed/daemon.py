@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,7 +62,7 @@ class Daemon:
         """End the program by SIGTERM, after `limit` seconds by SIGKILL; nothing happens where it is gone."""
         if self._process is None:
             return
-        self._send(signal.SIGTERM)
+        self._process.terminate()
         try:
             self._process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -75,14 +73,19 @@ class Daemon:
         """End the program by SIGKILL, as a crash would."""
         if self._process is None:
             return
-        self._send(signal.SIGKILL)
+        self._process.kill()
         self._process.wait(10)
         self._process = None
 
-    def _send(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, number)
+    @contextlib.contextmanager
+    def running(self, probe: Callable[[], str], limit: float) -> Iterator[None]:
+        """Have it running during the block, ready by then; it is killed at the end."""
+        self.start()
+        try:
+            self.wait_until_ready(probe, limit)
+            yield
+        finally:
+            self.kill()
 
     def wait_until_ready(self, probe: Callable[[], str], limit: float) -> None:
         """Wait until `probe` returns "" instead of a reason; TestbedError after `limit` seconds or at its end."""
@@ -90,10 +93,9 @@ class Daemon:
 
     def explain(self) -> str:
         """Return the program's state and the last lines of its log."""
-        code = self._process.poll() if self._process else None
-        state = (
-            "is not running" if self._process is None else f"ended with {code}" if code is not None else "is running"
-        )
+        state = "is running"
+        if self.pid is None:
+            state = f"ended with {self._process.returncode}" if self._process else "is not running"
         lines = self.log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:] if self.log.exists() else []
         return "\n  ".join([f"{self.name} {state}; end of {self.log}:", *lines])
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from tests.testbed.control_plane import ControlPlane
-from tests.testbed.daemon import Daemon
+from tests.testbed.controller import Controller
 from tests.testbed.node import DOMAIN
-from tests.testbed.programs import program
 from tests.testbed.slot import Slot
-from tests.testbed.web import free_ports, http_health
+from tests.testbed.web import free_port, http_health
 
 _COREFILE = """\
 {domain}:53 in-addr.arpa:53 ip6.arpa:53 {{
@@ -29,26 +28,21 @@ _COREFILE = """\
 """
 
 
-class Dns:
-    """The cluster's name server."""
+class Dns(Controller):
+    """The cluster's name server; ready once it knows the cluster's services."""
+
+    name = "coredns"
 
     def __init__(self, slot: Slot, plane: ControlPlane) -> None:
-        self._ready = free_ports(1)[0]
-        corefile = slot.folder / "Corefile"
+        self._address, self._ready = slot.gateway, free_port()
+        super().__init__(plane)
+
+    def flags(self) -> list[str]:
+        corefile = self.folder / "Corefile"
         corefile.write_text(
-            _COREFILE.format(address=slot.gateway, ready=self._ready, domain=DOMAIN, kubeconfig=plane.kubeconfig)
+            _COREFILE.format(address=self._address, ready=self._ready, domain=DOMAIN, kubeconfig=self.plane.kubeconfig)
         )
-        arguments = [program("coredns"), "-conf", corefile]
-        self.daemon = Daemon("coredns", arguments, slot.folder, outlives_us=plane.outlives_us)
+        return ["-conf", str(corefile)]
 
-    def start(self) -> None:
-        """Start it, without waiting."""
-        self.daemon.start()
-
-    def wait_until_ready(self, limit: float = 30.0) -> None:
-        """Wait until it knows the cluster's services."""
-        self.daemon.wait_until_ready(lambda: http_health(f"http://127.0.0.1:{self._ready}/ready"), limit)
-
-    def stop(self) -> None:
-        """End it."""
-        self.daemon.stop()
+    def refusal(self) -> str:
+        return http_health(f"http://127.0.0.1:{self._ready}/ready")

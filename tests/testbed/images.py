@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
+import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.testbed import debian
 from tests.testbed.daemon import SYSTEM_PATH
-from tests.testbed.errors import TestbedError
+from tests.testbed.errors import TestbedError, run_command
 from tests.testbed.programs import REPOSITORY
-from tests.testbed.slot import cache_folder
+from tests.testbed.slot import cache_folder, locked
 from tests.testbed.store import PAUSE_IMAGE, REGISTRY, Store
 
 _OWN = REPOSITORY / "tests" / "testbed" / "dockerfiles"
 _SHIPPED = REPOSITORY / "images"
 _BASE = "localhost/spotmpi-debian"
+# A plain Debian root file system, built once by debootstrap, is the base of every test image.
+_RELEASE = "bookworm"
+# What the Dockerfiles of images/ install by apt, and what tests look at pods with.
+_PACKAGES = ("ca-certificates", "iproute2", "openssh-server", "python3", "python3-venv")
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-_REQUIRED_GIB = {"pytorch": 20.0}
-_REQUIRED_GIB_DEFAULT = 4.0
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Image:
         """Return the image's full name, with a tag that changes with everything it is built from."""
         if self.name == "pause":
             return PAUSE_IMAGE
-        digest = hashlib.sha256(f"{debian.recipe_hash()} {self.arguments}".encode())
+        digest = hashlib.sha256(f"{_debian_hash()} {self.arguments}".encode())
         for path in _files_of(self):
             digest.update(f"\0{path.name}\0".encode() + path.read_bytes())
         return f"{REGISTRY}/{self.name}:{digest.hexdigest()[:12]}"
@@ -50,12 +48,12 @@ class Image:
 
 def find(name: str) -> Image:
     """Return the image of that name, a folder of images/ or of tests/testbed/dockerfiles/."""
-    if (_SHIPPED / name / "Dockerfile").is_file():
+    shipped, own = (folder / name / "Dockerfile" for folder in (_SHIPPED, _OWN))
+    if shipped.is_file():
         # The shipped Dockerfiles use CUDA by default.
-        plain = (("REQUIREMENTS", "requirements.lock"),)
-        return Image(name, _SHIPPED / name / "Dockerfile", _SHIPPED, plain)
-    if (_OWN / name / "Dockerfile").is_file():
-        return Image(name, _OWN / name / "Dockerfile", _OWN / name)
+        return Image(name, shipped, _SHIPPED, (("REQUIREMENTS", "requirements.lock"),))
+    if own.is_file():
+        return Image(name, own, _OWN / name)
     raise TestbedError(f"no image {name!r}: neither {_SHIPPED / name} nor {_OWN / name} has a Dockerfile")
 
 
@@ -65,8 +63,8 @@ def provide(names: set[str]) -> dict[str, str]:
     images_by_name = {name: find(name) for name in sorted({"pause", "base", *names})}
     for image in images_by_name.values():
         if image.reference() not in store.names():
-            with _only_builder():
-                # Another session may have built it while we waited.
+            # The disk has room for one build at once. Another session may have built the image while we waited.
+            with locked(cache_folder() / "images.lock"):
                 if image.reference() not in store.names():
                     _build_into(store, image)
     references = {name: image.reference() for name, image in images_by_name.items()}
@@ -74,19 +72,10 @@ def provide(names: set[str]) -> dict[str, str]:
     return references
 
 
-@contextlib.contextmanager
-def _only_builder() -> Iterator[None]:
-    """Hold the lock that keeps two sessions from building at once: the disk has room for one."""
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with (cache_folder() / "images.lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
 def _build_into(store: Store, image: Image) -> None:
     _require_disk(image)
     started = time.monotonic()
-    _talk(f"image {image.name}: building")
+    print(f"image {image.name}: building", file=sys.stderr, flush=True)
     _provide_base()
     reference = image.reference()
     _buildah("build", *_build_options(image), "--tag", reference, str(image.context))
@@ -96,11 +85,12 @@ def _build_into(store: Store, image: Image) -> None:
         # One copy less on the disk before the next one is made.
         _buildah("rmi", reference)
         store.add(reference, archive)
-    _talk(f"image {image.name}: built and unpacked in {time.monotonic() - started:.0f} s")
+    took = time.monotonic() - started
+    print(f"image {image.name}: built and unpacked in {took:.0f} s", file=sys.stderr, flush=True)
 
 
 def _build_options(image: Image) -> list[str]:
-    arguments = [("BASE_IMAGE", f"{_BASE}:{debian.recipe_hash()}"), *image.arguments]
+    arguments = [("BASE_IMAGE", f"{_BASE}:{_debian_hash()}"), *image.arguments]
     options = ["--isolation", "chroot", "--network", "host", "--file", str(image.dockerfile)]
     if _CERTIFICATES.exists() and image.context == _SHIPPED:
         # A private authority of this machine must be trusted in the build too, but not in the image.
@@ -111,10 +101,10 @@ def _build_options(image: Image) -> list[str]:
 
 
 def _provide_base() -> None:
-    tag = f"{_BASE}:{debian.recipe_hash()}"
+    tag = f"{_BASE}:{_debian_hash()}"
     if tag in _buildah("images", "--format", "{{.Name}}:{{.Tag}}").split():
         return
-    archive = debian.root_archive()
+    archive = _root_archive()
     with tempfile.TemporaryDirectory(prefix="base-", dir=cache_folder()) as scratch:
         context = Path(scratch)
         (context / archive.name).hardlink_to(archive)
@@ -126,10 +116,7 @@ def _buildah(*arguments: str) -> str:
     storage = cache_folder() / "buildah"
     command = ["buildah", "--storage-driver", "overlay", "--root", f"{storage}/root", "--runroot", f"{storage}/run"]
     environment = {"PATH": SYSTEM_PATH, "HOME": str(cache_folder()), "TMPDIR": str(cache_folder())}
-    result = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, env=environment)
-    if result.returncode:
-        raise TestbedError(f"buildah {arguments[0]} failed:\n{result.stdout[-3000:]}{result.stderr[-3000:]}")
-    return result.stdout
+    return run_command([*command, *arguments], environment, limit=3600)
 
 
 def _files_of(image: Image) -> list[Path]:
@@ -141,12 +128,38 @@ def _files_of(image: Image) -> list[Path]:
 
 
 def _require_disk(image: Image) -> None:
-    required = _REQUIRED_GIB.get(image.name, _REQUIRED_GIB_DEFAULT)
-    cache_folder().mkdir(parents=True, exist_ok=True)
+    required = 20.0 if image.name == "pytorch" else 4.0
     free = shutil.disk_usage(cache_folder()).free / 2**30
     if free < required:
         raise TestbedError(f"image {image.name} needs {required:g} GiB in {cache_folder()}, {free:.1f} are free")
 
 
-def _talk(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def _debian_hash() -> str:
+    """Return 12 hex digits that change with the inputs of the file system."""
+    return hashlib.sha256(" ".join([_RELEASE, *_PACKAGES]).encode()).hexdigest()[:12]
+
+
+def _root_archive() -> Path:
+    """Return the tar of the file system, which is built first if it is not cached (about a minute)."""
+    archive = cache_folder() / f"debian-{_debian_hash()}.tar"
+    if not archive.exists():
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="debian-", dir=archive.parent) as scratch:
+            _make_root(Path(scratch), archive)
+    return archive
+
+
+def _make_root(scratch: Path, archive: Path) -> None:
+    root, aside = scratch / "root", scratch / "root.tar"
+    command = ["debootstrap", "--variant=minbase", f"--include={','.join(_PACKAGES)}", _RELEASE, str(root)]
+    if mirror := os.environ.get("DEBIAN_MIRROR"):
+        command.append(mirror)
+    environment = {**os.environ, "PATH": SYSTEM_PATH, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    run_command(command, environment, limit=3600)
+    for path in [*root.glob("var/cache/apt/archives/*.deb"), *root.glob("etc/ssh/ssh_host_*")]:
+        # Images must not share host keys; runs bring their own.
+        path.unlink()
+    shutil.rmtree(root / "var/lib/apt/lists", ignore_errors=True)
+    (root / "var/lib/apt/lists/partial").mkdir(parents=True)
+    run_command(["tar", "--create", "--file", aside, "--directory", root, "--xattrs", "."])
+    aside.rename(archive)

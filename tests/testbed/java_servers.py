@@ -6,15 +6,15 @@ import base64
 import contextlib
 import os
 import shutil
-import socket
-import subprocess
-import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from spotmpi.core import names
+from tests.testbed.daemon import Daemon
+from tests.testbed.errors import run_command
+from tests.testbed.web import free_ports, socket_health
 
 POM = Path(__file__).parent / "java" / "pom.xml"
 _START = 120.0  # seconds
@@ -30,22 +30,15 @@ def class_path(profile: str) -> str:
     path = names.cache_folder() / "java" / f"{profile}.classpath"
     path.parent.mkdir(parents=True, exist_ok=True)
     goal = ["dependency:build-classpath", f"-Dmdep.outputFile={path}"]
-    subprocess.run(["mvn", "-q", "-B", "-f", str(POM), f"-P{profile}", *goal], check=True)
+    run_command(["mvn", "-q", "-B", "-f", POM, f"-P{profile}", *goal])
     return path.read_text()
-
-
-def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @contextlib.contextmanager
 def kafka_broker(folder: Path, **settings: str) -> Iterator[str]:
     """The address of a broker that is its own controller (KRaft), with its data in *folder*."""
     folder.mkdir(parents=True)
-    broker, controller = free_port(), free_port()
+    broker, controller = free_ports(2)
     values = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -64,30 +57,27 @@ def kafka_broker(folder: Path, **settings: str) -> Iterator[str]:
     }
     (folder / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in values.items()))
     java, environment = ["java", "-Xmx512m"], {**os.environ, "CLASSPATH": class_path("kafka")}
-    config = ["-c", str(folder / "server.properties")]
-    form = ["kafka.tools.StorageTool", "format", "-t", _cluster_id(), *config]
-    _run([*java, *form], environment)
-    with _process([*java, "kafka.Kafka", config[1]], environment, folder / "kafka.log", lambda: _listens(broker)):
+    config = folder / "server.properties"
+    identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    run_command([*java, "kafka.tools.StorageTool", "format", "-t", identity, "-c", config], environment)
+    server = Daemon("kafka", [*java, "kafka.Kafka", config], folder, environment)
+    with server.running(lambda: socket_health(("127.0.0.1", broker)), _START):
         yield f"127.0.0.1:{broker}"
-
-
-def _cluster_id() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 @contextlib.contextmanager
 def hdfs(folder: Path) -> Iterator[str]:
     """The address of a name node's web interface (WebHDFS), with one data node and its data in *folder*."""
     folder.mkdir(parents=True)
-    ports = {name: free_port() for name in ("rpc", "web", "data", "data_web", "data_ipc")}
+    rpc, web, data, data_web, data_ipc = free_ports(5)
     values = {
-        "fs.defaultFS": f"hdfs://127.0.0.1:{ports['rpc']}",
-        "dfs.namenode.http-address": f"127.0.0.1:{ports['web']}",
+        "fs.defaultFS": f"hdfs://127.0.0.1:{rpc}",
+        "dfs.namenode.http-address": f"127.0.0.1:{web}",
         "dfs.namenode.name.dir": f"{folder}/name",
         "dfs.datanode.data.dir": f"{folder}/data",
-        "dfs.datanode.address": f"127.0.0.1:{ports['data']}",
-        "dfs.datanode.http.address": f"127.0.0.1:{ports['data_web']}",
-        "dfs.datanode.ipc.address": f"127.0.0.1:{ports['data_ipc']}",
+        "dfs.datanode.address": f"127.0.0.1:{data}",
+        "dfs.datanode.http.address": f"127.0.0.1:{data_web}",
+        "dfs.datanode.ipc.address": f"127.0.0.1:{data_ipc}",
         "dfs.datanode.hostname": "127.0.0.1",
         "dfs.replication": "1",
         "dfs.permissions.enabled": "false",
@@ -110,41 +100,17 @@ def hdfs(folder: Path) -> Iterator[str]:
         ["java", "-Xmx512m", "--add-opens=java.base/java.lang=ALL-UNNAMED", f"org.apache.hadoop.hdfs.server.{name}"]
         for name in ("namenode.NameNode", "datanode.DataNode")
     )
-    _run([*name_node, "-format", "-nonInteractive"], environment)
-    address = f"127.0.0.1:{ports['web']}"
+    run_command([*name_node, "-format", "-nonInteractive"], environment)
+    address = f"127.0.0.1:{web}"
     with (
-        _process(name_node, environment, folder / "name.log", lambda: _listens(ports["web"])),
-        _process(data_node, environment, folder / "data.log", lambda: _has_data_node(address)),
+        Daemon("name-node", name_node, folder, environment).running(lambda: socket_health(("127.0.0.1", web)), _START),
+        Daemon("data-node", data_node, folder, environment).running(lambda: _without_data_node(address), _START),
     ):
         yield address
 
 
-def _has_data_node(address: str) -> bool:
-    """Whether a data node has registered, so that files can be written."""
+def _without_data_node(address: str) -> str:
+    """Return "" once a data node has registered, so that files can be written."""
     url = f"http://{address}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
     with urllib.request.urlopen(url) as answer:
-        return b'"NumLiveDataNodes" : 1' in answer.read()
-
-
-def _run(command: list[str], environment: dict[str, str]) -> None:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as connection:
-        return connection.connect_ex(("127.0.0.1", port)) == 0
-
-
-@contextlib.contextmanager
-def _process(command: list[str], environment: dict[str, str], log: Path, started: Callable[[], bool]) -> Iterator[None]:
-    """A server, once it has started; it is killed at the end."""
-    with log.open("wb") as output, subprocess.Popen(command, env=environment, stdout=output, stderr=output) as process:
-        try:
-            deadline = time.monotonic() + _START
-            while not started():
-                assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-2000:]
-                time.sleep(0.1)
-            yield
-        finally:
-            process.kill()
+        return "" if b'"NumLiveDataNodes" : 1' in answer.read() else "no data node has registered"

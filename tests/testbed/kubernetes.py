@@ -19,7 +19,6 @@ from tests.testbed.errors import TestbedError
 from tests.testbed.programs import program
 
 Object = dict[str, Any]
-_DEFINITION_LIMIT = 30.0
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
@@ -62,21 +61,15 @@ class Kubernetes:
 
     def get(self, *arguments: str) -> Object:
         """Return the output of `kubectl get ... -o json`."""
-        objects: Object = json.loads(self.kubectl("get", *arguments, "-o", "json"))
-        return objects
+        return dict(json.loads(self.kubectl("get", *arguments, "-o", "json")))
 
     def pods(self, namespace: str) -> list[Object]:
         """Return all pods of a namespace."""
-        items: list[Object] = self.get("pods", "-n", namespace)["items"]
-        return items
+        return list(self.get("pods", "-n", namespace)["items"])
 
     def phase(self, namespace: str, pod: str) -> str:
         """Return a pod's phase, such as Running."""
         return self.kubectl("get", "pod", pod, "-n", namespace, "-o", "jsonpath={.status.phase}")
-
-    def wait_for_phase(self, phase: str, *which: str) -> None:
-        """Wait until an object's status has that phase; TestbedError after a minute."""
-        self.kubectl("wait", f"--for=jsonpath={{.status.phase}}={phase}", "--timeout=60s", *which, limit=90)
 
     def apply(self, *objects: Object | Path, namespace: str = "default") -> None:
         """Apply objects, or files and folders of them, on the server's side, so that their size does not matter."""
@@ -91,13 +84,9 @@ class Kubernetes:
     def define(self, resources: Path) -> None:
         """Apply custom resource definitions, a file or a folder of them, and wait until the server serves them."""
         self.apply(resources)
-
-        def unserved() -> str:
-            answer = self.get(f"--filename={resources}")
-            missing = [each["metadata"]["name"] for each in answer.get("items", [answer]) if not _is_established(each)]
-            return " ".join(missing)
-
-        wait_until(f"{resources.name} in the cluster", unserved, _DEFINITION_LIMIT)
+        # Right after it was applied a definition has no conditions at all, which kubectl takes for an error.
+        command = ("wait", "--for=condition=Established", f"--filename={resources}", "--timeout=30s")
+        wait_until(f"{resources.name} in the cluster", lambda: self.try_kubectl(*command).stderr.strip(), limit=30)
 
     def evict(self, pod: str, namespace: str) -> None:
         """Evict a pod as a drain does: with its grace period, and marked as a disruption."""
@@ -109,19 +98,12 @@ class Kubernetes:
     def namespace(self, prefix: str = "test", labels: dict[str, str] | None = None) -> Iterator[str]:
         """Return the name of a fresh namespace that is deleted, with all in it, at the end of the block."""
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
-        metadata = {"name": name, "labels": labels or {}}
-        self.kubectl(
-            "create", "-f", "-", stdin=as_yaml([{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}])
-        )
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}}
+        self.kubectl("create", "-f", "-", stdin=as_yaml([namespace]))
         try:
             yield name
         finally:
             self.try_kubectl("delete", "namespace", name, "--wait=false")
-
-
-def _is_established(definition: Object) -> bool:
-    conditions = definition.get("status", {}).get("conditions") or []
-    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
 
 
 def as_yaml(objects: Sequence[Object]) -> str:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-import yaml
 from lightkube.resources.core_v1 import Node
 
 from tests.testbed.control_plane import ControlPlane
 from tests.testbed.controller import Controller
 from tests.testbed.programs import module_file
-from tests.testbed.web import free_ports, http_health
+from tests.testbed.web import free_port, http_health
 
 _MARK = {"kwok.x-k8s.io/node": "fake"}
 # Without the stage that completes the pods of Jobs: they run until somebody stops them; and without the heartbeats of
 # nodes, whose leases are enough.
-_STAGES = (
-    "node/fast/node-initialize.yaml",
-    "pod/fast/pod-ready.yaml",
-    "pod/fast/pod-delete.yaml",
-)
+_STAGES = ("node/fast/node-initialize.yaml", "pod/fast/pod-ready.yaml", "pod/fast/pod-delete.yaml")
 _AT_ONCE = 8
 # By default four of each.
 _OPTIONS = {"podPlayStageParallelism": 32, "nodePlayStageParallelism": 32, "nodeLeaseParallelism": 32}
@@ -33,33 +27,23 @@ class Kwok(Controller):
     name = "kwok"
 
     def __init__(self, plane: ControlPlane, lease: int = 40) -> None:
-        (self._port,) = free_ports(1)
+        self._port = free_port()
         self._lease = lease
         super().__init__(plane)
 
     def flags(self) -> list[str]:
-        """Return the program's arguments."""
         ((key, value),) = _MARK.items()
+        kind = {"apiVersion": "config.kwok.x-k8s.io/v1alpha1", "kind": "KwokConfiguration"}
         return [
             f"--kubeconfig={self.plane.kubeconfig}",
             f"--manage-nodes-with-annotation-selector={key}={value}",
             f"--server-address=127.0.0.1:{self._port}",
             f"--node-lease-duration-seconds={self._lease}",
-            f"--config={self._configuration()}",
+            f"--config={self.write_configuration({**kind, 'options': _OPTIONS})}",
             *(f"--config={module_file('kwok', stage)}" for stage in _STAGES),
         ]
 
-    def _configuration(self) -> Path:
-        path = self.folder / "kwok.yaml"
-        kind = {"apiVersion": "config.kwok.x-k8s.io/v1alpha1", "kind": "KwokConfiguration"}
-        path.write_text(yaml.safe_dump({**kind, "options": _OPTIONS}))
-        return path
-
-    def install(self) -> None:
-        """Nothing: its stages are files of its own."""
-
     def refusal(self) -> str:
-        """Return "" when it serves, else why not."""
         return http_health(f"http://127.0.0.1:{self._port}/healthz")
 
     def add_nodes(self, count: int, capacity: dict[str, str]) -> None:
@@ -78,14 +62,10 @@ class Kwok(Controller):
 def _node(index: int, capacity: dict[str, str]) -> Any:
     name = f"kwok-{index}"
     room = {"pods": "110", "cpu": "32", "memory": "256Gi", **capacity}
-    return Node.from_dict(
-        {
-            "metadata": {
-                "name": name,
-                "annotations": dict(_MARK),
-                "labels": {"type": "kwok", "kubernetes.io/hostname": name},
-            },
-            "spec": {"taints": [{"key": "kwok", "value": "fake", "effect": "NoSchedule"}]},
-            "status": {"capacity": room, "allocatable": room},
-        }
-    )
+    labels = {"type": "kwok", "kubernetes.io/hostname": name}
+    node = {
+        "metadata": {"name": name, "annotations": dict(_MARK), "labels": labels},
+        "spec": {"taints": [{"key": "kwok", "value": "fake", "effect": "NoSchedule"}]},
+        "status": {"capacity": room, "allocatable": room},
+    }
+    return Node.from_dict(node)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,7 +36,7 @@ def clean(slot: Slot) -> None:
 
 def kill_programs(slot: Slot) -> None:
     """Kill the daemons and the containerd shims of the slot, and wait until they are gone."""
-    _kill(list(_programs_of(slot)))
+    cgroups.kill_all(lambda: list(_programs_of(slot)))
 
 
 def find(slot: Slot) -> list[str]:
@@ -59,23 +57,6 @@ def _programs_of(slot: Slot) -> Iterator[int]:
             pid = int(path.parent.name)
             if mark in path.read_bytes() and pid != os.getpid():
                 yield pid
-
-
-def _kill(pids: list[int], limit: float = 10.0) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + limit
-    while any(_runs(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def _mounts_below(folder: Path) -> list[str]:

@@ -15,7 +15,6 @@ class MpiOperator(Controller):
     name = "mpi-operator"
 
     def flags(self) -> list[str]:
-        """Return the program's arguments."""
         return [f"--kubeConfig={self.plane.kubeconfig}", f"--lock-namespace={_NAMESPACE}", "--logtostderr"]
 
     def install(self) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
-from tests.testbed.errors import TestbedError
+from tests.testbed.errors import TestbedError, run_command
 from tests.testbed.slot import Slot
 
 
@@ -42,7 +41,4 @@ def write_cni_configuration(slot: Slot, node: int, folder: Path) -> None:
 
 
 def _ip(*arguments: str) -> str:
-    result = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise TestbedError(f"ip {' '.join(arguments)} failed: {result.stderr.strip()}")
-    return result.stdout
+    return run_command(["ip", *arguments])

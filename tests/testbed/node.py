@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import yaml
@@ -68,18 +66,13 @@ class Node:
 
     def kill_containers(self) -> None:
         """Kill every process of every pod on this node, as a power cut would."""
-        for pid in cgroups.processes(self._cgroup):
-            _kill(pid)
+        cgroups.kill(cgroups.processes(self._cgroup))
 
     def pod_processes(self, uid: str) -> dict[int, str]:
         """Return the command line of every process of a pod, by process id, for tests that kill one of them."""
-        processes = {}
-        for pid in cgroups.processes(self._cgroup):
-            if _belongs_to(pid, uid):
-                processes[pid] = (
-                    Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                )
-        return processes
+        pids = [pid for pid in cgroups.processes(self._cgroup) if _belongs_to(pid, uid)]
+        lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ") for pid in pids}
+        return {pid: line.decode(errors="replace").strip() for pid, line in lines.items()}
 
     def set_gpus(self, count: int) -> None:
         """Set the number of GPUs that the scheduler and the kubelet see on the node."""
@@ -93,18 +86,13 @@ class Node:
         self._kubernetes.kubectl("delete", "node", self.name)
 
     def _readiness(self) -> str:
-        result = self._kubernetes.try_kubectl(
-            "get",
-            "node",
-            self.name,
-            "-o",
-            "jsonpath={.status.conditions[?(@.type=='Ready')].status} "
-            "{.status.conditions[?(@.type=='Ready')].message} {.spec.taints[*].key}",
-        )
+        ready = ".status.conditions[?(@.type=='Ready')]"
+        state = f"jsonpath={{{ready}.status}} {{{ready}.message}} {{.spec.taints[*].key}}"
+        result = self._kubernetes.try_kubectl("get", "node", self.name, "-o", state)
         if result.returncode:
             return result.stderr.strip()
-        ready = result.stdout.startswith("True") and "node.kubernetes.io/not-ready" not in result.stdout
-        return "" if ready else result.stdout.strip() or "the kubelet has not told its state yet"
+        is_ready = result.stdout.startswith("True") and "node.kubernetes.io/not-ready" not in result.stdout
+        return "" if is_ready else result.stdout.strip() or "the kubelet has not told its state yet"
 
     def _kubelet_command(self) -> list[str | Path]:
         identity = self._plane.authority.issue(f"system:node:{self.name}", ["system:nodes"])
@@ -159,10 +147,3 @@ def _belongs_to(pid: int, uid: str) -> bool:
         return f"pod{uid}" in Path(f"/proc/{pid}/cgroup").read_text()
     except OSError:
         return False
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return

@@ -15,18 +15,12 @@ SECURITY: Object = {
     "fsGroup": 1000,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-_CONTAINER_SECURITY: Object = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def container(image: str, command: Sequence[str], **more: Any) -> Object:
     """Return a container that the restricted Pod Security Standard admits."""
-    return {
-        "name": "main",
-        "image": image,
-        "command": list(command),
-        "securityContext": dict(_CONTAINER_SECURITY),
-        **more,
-    }
+    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    return {"name": "main", "image": image, "command": list(command), "securityContext": security, **more}
 
 
 def pod_spec(image: str, command: Sequence[str], **more: Any) -> Object:
@@ -75,27 +69,18 @@ def jobset(name: str, nodes: int, spec: Object) -> Object:
             {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [75]}},
         ]
     }
-    rule = {"name": "interrupted", "action": "RestartJobSetAndIgnoreMaxRestarts"}
-    rule |= {"onJobFailureReasons": ["PodFailurePolicy"]}  # type: ignore[dict-item]
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": name},
-        "spec": {
-            "replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": job}}],
-            "failurePolicy": {"maxRestarts": 0, "rules": [rule]},
-            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-        },
+    restart = {"action": "RestartJobSetAndIgnoreMaxRestarts", "onJobFailureReasons": ["PodFailurePolicy"]}
+    gang = {
+        "replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": job}}],
+        "failurePolicy": {"maxRestarts": 0, "rules": [{"name": "interrupted", **restart}]},
+        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
     }
+    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name}, "spec": gang}
 
 
 def shared_claim(volume: str, claim: str, folder: Path) -> list[Object]:
     """Return a volume on a folder of the machine that all nodes share, and the claim that is bound to it."""
-    common: Object = {
-        "accessModes": ["ReadWriteMany"],
-        "storageClassName": "",
-        "volumeMode": "Filesystem",
-    }
+    common: Object = {"accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeMode": "Filesystem"}
     size = {"storage": "1Gi"}
     volume_spec = {**common, "capacity": size, "hostPath": {"path": str(folder), "type": "Directory"}}
     claim_spec = {**common, "resources": {"requests": size}, "volumeName": volume}

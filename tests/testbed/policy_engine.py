@@ -20,54 +20,47 @@ from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.resources.networking_v1 import NetworkPolicy
 
 from tests.testbed.control_plane import ControlPlane
-from tests.testbed.daemon import Daemon
+from tests.testbed.controller import Controller
 from tests.testbed.errors import TestbedError
 from tests.testbed.network_policies import NAME_LABEL, Endpoint, endpoint, rules
 from tests.testbed.slot import Slot
+from tests.tools import REPOSITORY
 
-PROJECT = Path(__file__).resolve().parents[2]
 # Where packets pass between pods, and from a pod to an address of this machine.
-_JUMPS = (
-    ("FORWARD", "-s", "{network}"),
-    ("FORWARD", "-d", "{network}"),
-    ("INPUT", "-i", "{bridge}"),
-)
+_JUMPS = (("FORWARD", "-s", "{network}"), ("FORWARD", "-d", "{network}"), ("INPUT", "-i", "{bridge}"))
 _BRIDGED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 _SETTLE = 0.02  # seconds in which changes that come together are taken together
 
 
-class PolicyEngine:
-    """The program that enforces policies; stopping it leaves the rules as they are."""
+class PolicyEngine(Controller):
+    """The program that enforces policies; ready once its rules are applied."""
+
+    name = "policy-engine"
 
     def __init__(self, slot: Slot, plane: ControlPlane) -> None:
         self._slot = slot
-        command = [sys.executable, "-m", __name__, plane.kubeconfig, slot.index]
-        environment = {"PYTHONPATH": str(PROJECT), "XDG_CACHE_HOME": str(slot.folder.parents[2])}
-        self.daemon = Daemon("policy-engine", command, slot.folder, environment, outlives_us=plane.outlives_us)
+        super().__init__(plane)
 
-    def start(self) -> None:
-        """Have bridged packets filtered, and start it, without waiting."""
+    def command(self) -> list[str]:
+        environment = [f"PYTHONPATH={REPOSITORY}", f"XDG_CACHE_HOME={self._slot.folder.parents[2]}"]
+        arguments = [str(self.plane.kubeconfig), str(self._slot.index)]
+        return ["env", *environment, sys.executable, "-m", __name__, *arguments]
+
+    def install(self) -> None:
+        """Have bridged packets filtered."""
         if not _BRIDGED.exists():
             subprocess.run(["modprobe", "br_netfilter"], check=False, capture_output=True)
         if not _BRIDGED.exists():
             raise TestbedError("the kernel does not filter bridged packets: run `modprobe br_netfilter`")
         _BRIDGED.write_text("1\n")
-        self.daemon.start()
 
-    def wait_until_ready(self, limit: float = 30.0) -> None:
-        """Wait until its rules are applied."""
-        self.daemon.wait_until_ready(self._refusal, limit)
+    def refusal(self) -> str:
+        return "" if has_rules(self._slot) else "its rules are not applied yet"
 
     def stop(self) -> None:
         """Stop it and remove its rules."""
-        self.daemon.stop()
+        super().stop()
         remove_rules(self._slot)
-
-    def _refusal(self) -> str:
-        result = subprocess.run(
-            ["iptables", "-w", "-S", _chain(self._slot)], capture_output=True, text=True, check=False
-        )
-        return result.stderr.strip()
 
 
 def _chain(slot: Slot) -> str:

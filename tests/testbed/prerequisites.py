@@ -23,11 +23,10 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 def missing() -> list[str]:
     """Return one line, with its remedy, for each missing prerequisite of the testbed."""
-    packages = missing_packages()
     lines = []
     if os.geteuid() != 0:
         lines.append("it needs root (containers, mounts, a network bridge): run the tests as root")
-    if packages:
+    if packages := missing_packages():
         lines.append(f"Debian packages are missing: {' '.join(packages)}; run scripts/cluster-packages")
     if "overlay" not in Path("/proc/filesystems").read_text().split():
         lines.append("the kernel has no overlay file system: run `modprobe overlay`")

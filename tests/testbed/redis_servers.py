@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.testbed.daemon import Daemon
 from tests.testbed.proxies import Proxy, running_proxies
+from tests.testbed.web import socket_health
 
 PREFIXES = ("user", "order", "session")
 _CHUNK = 500  # keys of one MSET
@@ -35,21 +35,15 @@ def _redis(folder: Path, keys: int) -> Iterator[Path]:
     path = folder / "socket"
     options = {"--port": "0", "--unixsocket": str(path), "--dir": str(folder), "--save": "", "--daemonize": "no"}
     command = ["redis-server", *(word for option in options.items() for word in option)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            _fill(path, keys)
-            yield path
-        finally:
-            process.kill()
+    server = Daemon("redis", command, folder)
+    with server.running(lambda: socket_health(path), limit=10):
+        _fill(path, keys)
+        yield path
 
 
 def _fill(path: Path, keys: int) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
-        for _ in range(200):
-            with contextlib.suppress(OSError):
-                connection.connect(str(path))
-                break
-            time.sleep(0.05)
+        connection.connect(str(path))
         names = [f"{prefix}:{number}" for prefix in PREFIXES for number in range(keys)]
         for first in range(0, len(names), _CHUNK):
             connection.sendall(f"MSET {' '.join(f'{name} 1' for name in names[first : first + _CHUNK])}\r\n".encode())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -21,31 +22,31 @@ def cache_folder() -> Path:
     return Path(base) / "spotmpi" / "testbed"
 
 
-@dataclass(frozen=True)
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file at *path* during the block, waiting for other sessions that hold it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
 class Slot:
     """One of the places for a test cluster on this machine."""
 
-    index: int
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.folder = cache_folder() / f"slot-{index}"  # all files, sockets, mounts and logs of the cluster
+        self.bridge = f"spotmpi{index}"  # the network interface that joins the pods
+        self.network = f"10.213.{index}"  # the first three numbers of the pods' and nodes' /24 network
+        self.gateway = f"{self.network}.1"  # the machine's own address on the bridge; cluster DNS listens there
+        self.cgroup = f"spotmpi-testbed-{index}"  # below which all containers run, relative to each hierarchy
 
-    @property
-    def folder(self) -> Path:
-        """Return the folder that holds all files, sockets, mounts and logs of the cluster."""
-        return cache_folder() / f"slot-{self.index}"
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Slot) and other.index == self.index
 
-    @property
-    def bridge(self) -> str:
-        """Return the name of the network interface that joins the pods."""
-        return f"spotmpi{self.index}"
-
-    @property
-    def network(self) -> str:
-        """Return the first three numbers of the pods' and nodes' /24 network."""
-        return f"10.213.{self.index}"
-
-    @property
-    def gateway(self) -> str:
-        """Return the machine's own address on the bridge; cluster DNS listens there."""
-        return f"{self.network}.1"
+    def __hash__(self) -> int:
+        return self.index
 
     def node_address(self, node: int) -> str:
         """Return the address of a node, which is one more address of the machine on the bridge."""
@@ -55,11 +56,6 @@ class Slot:
         """Return the first and the last address for pods of a node."""
         first = 20 + 100 * node
         return f"{self.network}.{first}", f"{self.network}.{first + 99}"
-
-    @property
-    def cgroup(self) -> str:
-        """Return the cgroup below which all containers run, relative to each hierarchy."""
-        return f"spotmpi-testbed-{self.index}"
 
     def lock(self) -> IO[str] | None:
         """Return the held lock, or None where another cluster holds it; closing it, or our end, frees it."""

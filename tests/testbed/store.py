@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import re
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from tests.testbed.containerd import Containerd
-from tests.testbed.slot import cache_folder, every_slot
+from tests.testbed.slot import cache_folder, every_slot, locked
 
 REGISTRY = "spotmpi.test"
 _LAYERS = Path("io.containerd.snapshotter.v1.overlayfs") / "snapshots"
@@ -62,14 +61,10 @@ class Store:
                 (target / _LAYERS / layer.name).symlink_to(layer)
 
     def _list(self, containerd: Containerd) -> None:
-        (self.folder / "images").write_text("\n".join(containerd.images()) + "\n")
+        (self.folder / "images").write_text("\n".join(containerd.image_digests()) + "\n")
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "lock").open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
+    def _locked(self) -> contextlib.AbstractContextManager[object]:
+        return locked(self.folder / "lock")
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[Containerd]:

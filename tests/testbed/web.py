@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import ssl
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 from tests.testbed.certificates import Credential
 
 
+def free_port() -> int:
+    """Return a free loopback port."""
+    return free_ports(1)[0]
+
+
 def free_ports(count: int) -> list[int]:
     """Return that many different free loopback ports."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
-def https_health(url: str, credential: Credential | None = None) -> str:
+def socket_health(server: Path | tuple[str, int]) -> str:
+    """Return "" when somebody listens at a Unix socket, or at a host and port, else the reason why not."""
+    family, address = (socket.AF_UNIX, str(server)) if isinstance(server, Path) else (socket.AF_INET, server)
+    with socket.socket(family) as connection:
+        code = connection.connect_ex(address)
+    return os.strerror(code) if code else ""
+
+
+def http_health(url: str, credential: Credential | None = None) -> str:
     """Return "" when the address answers 200, else the reason why not."""
     context = ssl.create_default_context()
     # Components other than the API server sign their own certificate; this only asks for their health on loopback.
@@ -30,18 +43,9 @@ def https_health(url: str, credential: Credential | None = None) -> str:
     context.verify_mode = ssl.CERT_NONE
     if credential:
         context.load_cert_chain(credential.certificate, credential.key)
-    return _health(url, urllib.request.HTTPSHandler(context=context))
-
-
-def http_health(url: str) -> str:
-    """Return "" when the address answers 200, else the reason why not."""
-    return _health(url)
-
-
-def _health(url: str, *handlers: urllib.request.BaseHandler) -> str:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *handlers)
+    handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     try:
-        with opener.open(url, timeout=2):
+        with urllib.request.build_opener(*handlers).open(url, timeout=2):
             return ""
     except urllib.error.HTTPError as error:
         return f"{error.code} {error.read(300).decode(errors='replace').strip()}"

@@ -15,7 +15,8 @@ from spotmpi.streams import kafka, sources, storage
 from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Order, Settings
 from tests.contract.conftest import local_harness
-from tests.testbed.java_servers import free_port, hdfs, java_installed, kafka_broker
+from tests.testbed.java_servers import hdfs, java_installed, kafka_broker
+from tests.testbed.web import free_port
 from tests.unit.streams.test_tar import samples, write_tar
 
 # Ends after two batches, once more messages have come; the next attempt continues.

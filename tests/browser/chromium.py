@@ -17,6 +17,7 @@ from typing import Any
 
 NAMES = ("chromium", "google-chrome", "chromium-browser")
 _OPTIONS = ("--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--remote-debugging-pipe")
+_CONSOLE_EVENTS = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
 _PATIENCE = 60.0  # seconds for any one answer; a loaded machine starts a browser slowly
 
 
@@ -73,7 +74,10 @@ class Tab:
             self._events.append(self._message())
         page.evaluate("document.fonts.ready.then(() => 0)")  # all earlier events of the page have arrived by now
         for event in self._events:
-            _note(page, event)
+            if event["method"] == "Network.requestWillBeSent":
+                page.requests.append(event["params"]["request"]["url"])
+            elif event["method"] in _CONSOLE_EVENTS:
+                page.console.append(json.dumps(event["params"]))
         return page
 
     def call(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -86,8 +90,7 @@ class Tab:
         while (message := self._message()).get("id") != self._last:
             self._events.append(message)
         assert "error" not in message, (method, message["error"])
-        result: dict[str, Any] = message["result"]
-        return result
+        return dict(message["result"])
 
     def _message(self) -> dict[str, Any]:
         until = time.monotonic() + _PATIENCE
@@ -97,16 +100,7 @@ class Tab:
             assert more, "the browser does not answer"
             self._rest += more
         message, self._rest = self._rest.split(b"\0", 1)
-        values: dict[str, Any] = json.loads(message)
-        return values
-
-
-def _note(page: Page, event: Mapping[str, Any]) -> None:
-    section_titles = event.get("params", {})
-    if event.get("method") == "Network.requestWillBeSent":
-        page.requests.append(section_titles["request"]["url"])
-    elif event.get("method") in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
-        page.console.append(json.dumps(section_titles))
+        return dict(json.loads(message))
 
 
 @contextlib.contextmanager

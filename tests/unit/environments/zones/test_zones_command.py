@@ -8,13 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spotmpi.core import names
+from tests.cloud.account.answers import Refusal
 from tests.cloud.account.fake_account import SECRET, TOKEN, FakeAccount
 from tests.cloud.account.market import NOW, quota_request
 from tests.unit.conftest import InProcess
@@ -29,13 +30,8 @@ def spotmpi(account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return in_process
 
 
-class Terminal(io.StringIO):
-    """A terminal on which a person has typed something."""
-
-    def isatty(self) -> bool:
-        return True
-
-
+LAB_FILE = Path("stacks/Pulumi.lab.yaml")
+G_QUOTA = "L-3819A6DF"
 ZONES = ("zones", "--types", "g5.xlarge,g4dn.xlarge", "--nodes", "8")
 
 
@@ -48,9 +44,8 @@ def test_the_table_has_a_line_for_each_row_and_a_reason_for_all_but_the_first(sp
     assert [cells[0] for cells in table] == ["1", "2", "3", "4", "5", "6"]
     assert table[0][1:7] == ["g4dn.xlarge", "us-east-1a", "yes", "$0.2000", "0.2000-0.4000", "3"]
     assert "$0.5260 62% 32 of 64 - 0 16 yes no yes" in " ".join(table[0])
-    assert [cells[0] for cells in reasons] == ["2", "3", "4", "5", "6"] and all(
-        cells[2] == "in" and cells[4:] for cells in reasons
-    )
+    assert [cells[0] for cells in reasons] == ["2", "3", "4", "5", "6"]
+    assert all(cells[2] == "in" and cells[4:] for cells in reasons)
     assert "A whole environment at row 1: $0.20/h idle, $1.93/h with 8 busy nodes" in out
 
 
@@ -71,7 +66,7 @@ def test_a_narrow_terminal_gets_two_tables_with_whole_words(
 
 
 def test_the_quota_that_the_first_row_lacks_is_printed(spotmpi: InProcess, account: FakeAccount) -> None:
-    account.quotas.values["L-3819A6DF"] = 8.0
+    account.quotas.values[G_QUOTA] = 8.0
 
     assert "Row 1 lacks 24 vCPUs of spot quota for 8 nodes: --request-quota requests them." in spotmpi(*ZONES)[1]
 
@@ -88,13 +83,9 @@ def test_a_column_that_is_not_permitted_is_marked_and_stderr_names_the_right_to_
 
 
 def test_pending_requests_are_printed_with_their_age(spotmpi: InProcess, account: FakeAccount) -> None:
-    from datetime import UTC, datetime
-
-    account.quotas.requests = [quota_request("L-3819A6DF", 64, datetime.now(UTC) - timedelta(days=3, hours=2))]
-
-    out = spotmpi(*ZONES)[1]
-
-    assert "Requested 3 days ago: 64 vCPUs of spot G and VT in us-east-1 (PENDING, request r-1)." in out
+    account.quotas.requests = [quota_request(G_QUOTA, 64, datetime.now(UTC) - timedelta(days=3, hours=2))]
+    line = "Requested 3 days ago: 64 vCPUs of spot G and VT in us-east-1 (PENDING, request r-1)."
+    assert line in spotmpi(*ZONES)[1]
 
 
 def test_json_holds_every_row_and_null_for_unknown_values(spotmpi: InProcess, account: FakeAccount) -> None:
@@ -110,12 +101,9 @@ def test_json_holds_every_row_and_null_for_unknown_values(spotmpi: InProcess, ac
 
 
 def test_write_changes_only_region_zone_and_type_and_prints_the_reason(spotmpi: InProcess) -> None:
-    before = Path("stacks/Pulumi.lab.yaml").read_text()
-
+    before = LAB_FILE.read_text().splitlines()
     code, _, err = spotmpi(*ZONES, "--region", "us-west-2", "--write", "lab")
-
-    after = Path("stacks/Pulumi.lab.yaml").read_text()
-    changed = [line.strip() for line in after.splitlines() if line not in before.splitlines()]
+    changed = [line.strip() for line in LAB_FILE.read_text().splitlines() if line not in before]
     assert code == 0 and changed == ["aws:region: us-west-2", "spotmpi:zone: us-west-2a"]
     assert "zone us-west-2a, type g4dn.xlarge (row 1: best of 4)" in err
     assert "the zone was us-east-1a: if lab is already built" in err
@@ -123,24 +111,20 @@ def test_write_changes_only_region_zone_and_type_and_prints_the_reason(spotmpi: 
 
 def test_write_sets_a_second_zone_where_eks_does_not_support_the_default_one(spotmpi: InProcess) -> None:
     code, _, err = spotmpi(*ZONES, "--write", "lab")
-
-    assert code == 0 and "  spotmpi:second_zone: us-east-1c\n" in Path("stacks/Pulumi.lab.yaml").read_text()
+    assert code == 0 and "  spotmpi:second_zone: us-east-1c\n" in LAB_FILE.read_text()
     assert "second zone set to us-east-1c: EKS needs a second one, and supports this one" in err
-
     assert "second zone" not in spotmpi(*ZONES, "--write", "lab")[2]
     assert "EKS does not support use1-az3; choose another row" in spotmpi(*ZONES, "--row", "6", "--write", "lab")[2]
 
 
 def test_another_row_is_written_only_with_row(spotmpi: InProcess) -> None:
     code, _, err = spotmpi(*ZONES, "--row", "3", "--write", "lab")
-
-    assert code == 0 and "type: g5.xlarge" in Path("stacks/Pulumi.lab.yaml").read_text()
+    assert code == 0 and "type: g5.xlarge" in LAB_FILE.read_text()
     assert "(row 3: $0.2000/h more per node (+100%))" in err
 
 
 def test_write_warns_of_a_smaller_max_and_of_storage_in_another_stack(spotmpi: InProcess) -> None:
     err = spotmpi("zones", "--types", "g5.xlarge", "-n", "20", "--write", "g5")[2]
-
     assert "group g5 has max 16: raise it to 20 for 20 nodes" in err
     assert "its storage is in the stack g5-data: set the same zone in that stack's file" in err
 
@@ -159,44 +143,40 @@ def test_write_warns_of_a_smaller_max_and_of_storage_in_another_stack(spotmpi: I
 def test_invalid_options_give_one_line_and_exit_code_2(
     spotmpi: InProcess, account: FakeAccount, more: tuple[str, ...], message: str
 ) -> None:
-    account.quotas.values["L-3819A6DF"] = 0.0
-    before = Path("stacks/Pulumi.lab.yaml").read_text()
+    account.quotas.values[G_QUOTA] = 0.0
+    before = LAB_FILE.read_text()
 
     code, _, err = spotmpi(*ZONES, *more)
 
     assert code == 2 and message in err and len(err.splitlines()) == 1
-    assert Path("stacks/Pulumi.lab.yaml").read_text() == before
+    assert LAB_FILE.read_text() == before
     assert account.requests_of("RequestServiceQuotaIncrease") == []
-
-
-def test_a_confirmed_request_is_made_and_printed(spotmpi: InProcess, account: FakeAccount) -> None:
-    account.quotas.values["L-3819A6DF"] = 0.0
-
-    code, out, err = spotmpi(*ZONES, "--request-quota", "--yes", "--json")
-
-    assert code == 0 and json.loads(out)["requested"]["vcpus"] == 32
-    assert "requested spot G and VT in us-east-1: 0 -> 32 vCPUs (request r-1, PENDING)" in err
 
 
 @pytest.mark.parametrize(("answer", "requests"), [("y", 1), ("n", 0)])
 def test_a_request_needs_confirmation(
     spotmpi: InProcess, account: FakeAccount, monkeypatch: pytest.MonkeyPatch, answer: str, requests: int
 ) -> None:
-    account.quotas.values["L-3819A6DF"] = 0.0
-    monkeypatch.setattr(sys, "stdin", Terminal(answer + "\n"))
-
+    account.quotas.values[G_QUOTA] = 0.0
+    terminal = io.StringIO(f"{answer}\n")
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
     spotmpi(*ZONES, "--request-quota")
-
     assert len(account.requests_of("RequestServiceQuotaIncrease")) == requests
 
 
-def test_no_second_request_is_made_while_one_is_pending(spotmpi: InProcess, account: FakeAccount) -> None:
-    account.quotas.values["L-3819A6DF"], account.quotas.requests = 0.0, [quota_request("L-3819A6DF", 64, NOW)]
+def test_a_confirmed_request_is_made_and_no_second_one_while_it_is_pending(
+    spotmpi: InProcess, account: FakeAccount
+) -> None:
+    account.quotas.values[G_QUOTA] = 0.0
+    code, out, err = spotmpi(*ZONES, "--request-quota", "--yes", "--json")
+    assert code == 0 and json.loads(out)["requested"]["vcpus"] == 32
+    assert "requested spot G and VT in us-east-1: 0 -> 32 vCPUs (request r-1, PENDING)" in err
 
+    account.quotas.requests = [quota_request(G_QUOTA, 64, NOW)]
     code, _, err = spotmpi(*ZONES, "--request-quota", "--yes")
-
     assert code == 0 and "a request for 64 vCPUs is pending (PENDING, request r-1)" in err
-    assert account.requests_of("RequestServiceQuotaIncrease") == []
+    assert len(account.requests_of("RequestServiceQuotaIncrease")) == 1
 
 
 @pytest.mark.parametrize(
@@ -226,13 +206,8 @@ def test_without_credentials_a_real_process_prints_one_line(
 
 
 def test_no_secret_reaches_the_terminal_even_when_aws_repeats_it(spotmpi: InProcess, account: FakeAccount) -> None:
-    def answer(region: str, request: Any) -> Any:
-        from tests.cloud.account.answers import Refusal
-
-        raise Refusal("InternalError", f"bad token X-Amz-Security-Token={TOKEN}&x=1 aws_secret_access_key: {SECRET}")
-
-    account.answers["GetSpotPlacementScores"] = answer
+    text = f"bad token X-Amz-Security-Token={TOKEN}&x=1 aws_secret_access_key: {SECRET}"
+    account.refusals["GetSpotPlacementScores"] = None, Refusal("InternalError", text)
     code, out, err = spotmpi(*ZONES)
-
     assert code == 0 and "InternalError" in err and "[redacted]" in err
     assert TOKEN not in out + err and SECRET not in out + err

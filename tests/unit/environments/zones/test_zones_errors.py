@@ -6,8 +6,9 @@ from datetime import timedelta
 from email.utils import format_datetime
 
 import pytest
+from botocore.exceptions import ClientError
 
-from spotmpi.aws.errors import CloudError
+from spotmpi.aws.errors import CloudError, translate_error
 from spotmpi.core.errors import InputError
 from spotmpi.environments.zones.comparison import compare_zones
 from tests.cloud.account.answers import Refusal
@@ -50,9 +51,8 @@ def test_without_zones_the_offerings_name_them(account: FakeAccount) -> None:
     comparison = compare(account)
 
     assert {each.zone for each in comparison.rows} == {"us-east-1a", "us-east-1b", "us-east-1c"}
-    assert (
-        comparison.rows[0].zone_id is None and comparison.rows[0].score is None and comparison.rows[0].one_zone is None
-    )
+    first = comparison.rows[0]
+    assert first.zone_id is first.score is first.one_zone is None
 
 
 def test_without_zones_and_offerings_the_error_has_both_reasons(account: FakeAccount) -> None:
@@ -69,9 +69,8 @@ def test_throttling_that_outlasts_the_retries_costs_one_column(account: FakeAcco
     comparison = compare(account)
 
     assert comparison.rows[0].gaps == {"score": "throttled"}
-    assert comparison.unknown == (
-        "ec2:GetSpotPlacementScores in us-east-1: throttled by AWS; repeat the command in a minute",
-    )
+    (message,) = comparison.unknown
+    assert message == "ec2:GetSpotPlacementScores in us-east-1: throttled by AWS; repeat the command in a minute"
 
 
 def test_a_denied_region_leaves_the_other_one_compared(account: FakeAccount) -> None:
@@ -107,20 +106,12 @@ def test_a_fatal_error_is_one_line(account: FakeAccount, code: str, message: str
 
 @pytest.mark.parametrize("code", ["AuthFailure", "SignatureDoesNotMatch", "RequestExpired"])
 def test_a_wrong_clock_is_distinguished_from_wrong_keys(code: str) -> None:
-    from spotmpi.aws.errors import translate_error
+    def message(date: str) -> str:
+        refusal = ClientError(Refusal(code, "", date).parsed, "DescribeRegions")
+        return str(translate_error(refusal, "ec2:DescribeRegions", "us-east-1", NOW))
 
-    late = translate_error(_refusal(code, LATE), "ec2:DescribeRegions", "us-east-1", NOW)
-    on_time = translate_error(_refusal(code, ON_TIME), "ec2:DescribeRegions", "us-east-1", NOW)
-
-    assert str(late) == "this machine's clock is 42 minutes ahead of AWS's: set it (`timedatectl`), then repeat"
-    assert "clock" not in str(on_time)
-
-
-def _refusal(code: str, date: str) -> Exception:
-    from botocore.exceptions import ClientError
-
-    refused: Exception = ClientError(Refusal(code, "", date).parsed, "DescribeRegions")
-    return refused
+    assert message(LATE) == "this machine's clock is 42 minutes ahead of AWS's: set it (`timedatectl`), then repeat"
+    assert "clock" not in message(ON_TIME)
 
 
 @pytest.mark.parametrize(

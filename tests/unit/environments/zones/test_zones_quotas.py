@@ -35,7 +35,6 @@ def test_a_request_is_for_running_and_needed_vcpus_together(account: FakeAccount
     account.ec2.spot_types["us-east-1"] = ["g5.xlarge"]
 
     requested = request_quota(compare(account).rows[0], account)
-
     assert requested is not None and requested.vcpus == 36
     (request,) = account.requests_of("RequestServiceQuotaIncrease")
     assert request == {"ServiceCode": "ec2", "QuotaCode": "L-3819A6DF", "DesiredValue": 36.0}
@@ -46,18 +45,20 @@ def test_nothing_is_requested_where_the_quota_suffices(account: FakeAccount) -> 
     assert account.requests_of("RequestServiceQuotaIncrease") == []
 
 
-def test_an_already_open_request_gives_a_plain_error(account: FakeAccount) -> None:
+@pytest.mark.parametrize(
+    ("operation", "code", "message"),
+    [
+        ("RequestServiceQuotaIncrease", "ResourceAlreadyExistsException", "is already open; AWS accepts one at a time"),
+        ("GetServiceQuota", "AccessDeniedException", "quota: not permitted"),
+    ],
+    ids=["already open", "unknown quota"],
+)
+def test_a_request_that_cannot_be_made_is_a_plain_error(
+    account: FakeAccount, operation: str, code: str, message: str
+) -> None:
     account.quotas.values["L-3819A6DF"] = 0.0
-    account.refuse("RequestServiceQuotaIncrease", "ResourceAlreadyExistsException")
-
-    with pytest.raises(CloudError, match="is already open; AWS accepts one at a time"):
-        request_quota(compare(account).rows[0], account)
-
-
-def test_an_unknown_quota_is_not_requested(account: FakeAccount) -> None:
-    account.refuse("GetServiceQuota", "AccessDeniedException")
-
-    with pytest.raises(CloudError, match="quota: not permitted"):
+    account.refuse(operation, code)
+    with pytest.raises(CloudError, match=message):
         request_quota(compare(account).rows[0], account)
 
 
@@ -69,29 +70,17 @@ def test_a_quota_that_was_never_touched_has_its_default(account: FakeAccount) ->
 
 
 @pytest.mark.parametrize(
-    ("machine", "code"),
+    ("code", "types"),
     [
-        ("g5.xlarge", "L-3819A6DF"),
-        ("g4dn.xlarge", "L-3819A6DF"),
-        ("g6e.12xlarge", "L-3819A6DF"),
-        ("vt1.3xlarge", "L-3819A6DF"),
-        ("p2.xlarge", "L-7212CCBC"),
-        ("p3dn.24xlarge", "L-7212CCBC"),
-        ("p4d.24xlarge", "L-7212CCBC"),
-        ("p5.48xlarge", "L-C4BD4855"),
-        ("c6i.xlarge", "L-34B43A08"),
-        ("t3.medium", "L-34B43A08"),
-        ("im4gn.large", "L-34B43A08"),
-        ("inf2.xlarge", None),
-        ("hpc7a.12xlarge", None),
-        ("mac1.metal", None),
-        ("trn1.2xlarge", None),
-        ("dl1.24xlarge", None),
-        ("x2idn.16xlarge", None),
+        ("L-3819A6DF", "g5.xlarge g4dn.xlarge g6e.12xlarge vt1.3xlarge"),
+        ("L-7212CCBC", "p2.xlarge p3dn.24xlarge p4d.24xlarge"),
+        ("L-C4BD4855", "p5.48xlarge"),
+        ("L-34B43A08", "c6i.xlarge t3.medium im4gn.large"),
+        (None, "inf2.xlarge hpc7a.12xlarge mac1.metal trn1.2xlarge dl1.24xlarge x2idn.16xlarge"),
     ],
 )
-def test_each_family_counts_against_its_own_quota(machine: str, code: str | None) -> None:
-    assert quota_code(machine) == code
+def test_each_family_counts_against_its_own_quota(code: str | None, types: str) -> None:
+    assert {name: quota_code(name) for name in types.split()} == dict.fromkeys(types.split(), code)
 
 
 def test_a_family_without_known_quota_is_compared_without_it(account: FakeAccount) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.environments.zones.comparing import BOTH, compare, row
+
+TWO_ZONES = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
 
 
 def test_every_column_of_a_row_is_what_aws_answered(account: FakeAccount) -> None:
@@ -30,53 +33,46 @@ def test_every_column_of_a_row_is_what_aws_answered(account: FakeAccount) -> Non
     assert match.gaps == {} and match.lost == ""
 
 
-def test_there_is_a_row_for_each_type_and_zone_of_each_region(account: FakeAccount) -> None:
-    comparison = compare(account, "g5.xlarge", "g4dn.xlarge", regions=BOTH)
-
-    zones = {"us-east-1a", "us-east-1b", "us-east-1c", "us-west-2a", "us-west-2b"}
-    assert {(each.type, each.zone) for each in comparison.rows} == {
-        (machine, zone) for machine in ("g5.xlarge", "g4dn.xlarge") for zone in zones
-    }
-    assert len(comparison.rows) == 10
+def test_there_is_a_row_for_each_type_and_zone_and_all_but_the_first_have_a_reason(account: FakeAccount) -> None:
+    types = ("g5.xlarge", "g4dn.xlarge", "t3.xlarge")
+    rows = compare(account, *types, regions=BOTH).rows
+    zones = ("us-east-1a", "us-east-1b", "us-east-1c", "us-west-2a", "us-west-2b")
+    assert sorted((each.type, each.zone) for each in rows) == sorted(itertools.product(types, zones))
+    assert [bool(each.lost) for each in rows] == [False] + [True] * 14
 
 
-def test_the_first_row_has_no_reason_and_every_other_one_has(account: FakeAccount) -> None:
-    first, *rest = compare(account, "g5.xlarge", "g4dn.xlarge", "t3.xlarge", regions=BOTH).rows
-
-    assert first.lost == "" and len(rest) == 14 and all(each.lost for each in rest)
-
-
-def test_a_zone_that_lacks_the_type_comes_last(account: FakeAccount) -> None:
-    account.ec2.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
-    account.ec2.not_offered.add(("g5.xlarge", "us-east-1a"))
-
-    first, last = compare(account).rows
-
-    assert (first.zone, last.zone) == ("us-east-1b", "us-east-1a")
-    assert last.lost == "g5.xlarge is not offered in us-east-1a" and last.offered is False
-
-
-def test_scores_are_matched_by_zone_id(account: FakeAccount) -> None:
-    account.ec2.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
-    account.ec2.scores["g5.xlarge"] = {"use1-az6": 2, "use1-az1": 8}
-
-    first, last = compare(account).rows
-
-    assert (first.zone, last.zone) == ("us-east-1b", "us-east-1a")
-    assert last.lost == "placement score 2, the first row has 8"
-
-
-def test_a_more_expensive_zone_ranks_lower(account: FakeAccount) -> None:
-    account.ec2.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
-    account.ec2.zone_prices["g5.xlarge", "us-east-1a"] = 0.5
-
-    first, last = compare(account).rows
-
-    assert first.zone == "us-east-1b" and last.lost == "$0.1000/h more per node (+25%)"
+@pytest.mark.parametrize(
+    ("market", "last", "reason"),
+    [
+        ({"not_offered": {("g5.xlarge", "us-east-1a")}}, "us-east-1a", "g5.xlarge is not offered in us-east-1a"),
+        # By zone id, not by name.
+        (
+            {"scores": {"g5.xlarge": {"use1-az6": 2, "use1-az1": 8}}},
+            "us-east-1a",
+            "placement score 2, the first row has 8",
+        ),
+        ({"zone_prices": {("g5.xlarge", "us-east-1a"): 0.5}}, "us-east-1a", "$0.1000/h more per node (+25%)"),
+        (
+            {"zones": {"us-east-1": {**TWO_ZONES, "us-east-1b": "use1-az9"}}},
+            "us-east-1b",
+            "no EFS One Zone storage in the zone",
+        ),
+    ],
+    ids=["type not offered", "lower score", "higher price", "no One Zone storage"],
+)
+def test_the_worse_of_two_zones_comes_last_with_the_reason(
+    account: FakeAccount, market: dict[str, Any], last: str, reason: str
+) -> None:
+    for name, value in {"zones": {"us-east-1": TWO_ZONES}, **market}.items():
+        setattr(account.ec2, name, value)
+    rows = compare(account).rows
+    assert [each.lost for each in rows] == ["", reason]
+    assert rows[1].zone == last
+    assert (rows[1].offered, rows[1].one_zone) == ("not offered" not in reason, "One Zone" not in reason)
 
 
 def test_a_clear_placement_score_beats_the_price_and_a_small_difference_does_not(account: FakeAccount) -> None:
-    account.ec2.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
+    account.ec2.zones["us-east-1"] = TWO_ZONES
     account.ec2.zone_prices["g5.xlarge", "us-east-1a"] = 0.5
     account.ec2.scores["g5.xlarge"] = {"use1-az6": 9, "use1-az1": 7}
     assert compare(account).rows[0].zone == "us-east-1b"
@@ -85,27 +81,13 @@ def test_a_clear_placement_score_beats_the_price_and_a_small_difference_does_not
     assert compare(account).rows[0].zone == "us-east-1a"
 
 
-def test_a_zone_without_one_zone_storage_ranks_lower(account: FakeAccount) -> None:
-    account.ec2.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az9"}
-
-    first, last = compare(account).rows
-
-    assert (first.zone, last.zone) == ("us-east-1a", "us-east-1b")
-    assert last.one_zone is False and last.lost == "no EFS One Zone storage in the zone"
-
-
 def test_a_zone_without_eks_ranks_below_a_more_expensive_one(account: FakeAccount) -> None:
     account.ec2.zone_prices = {("g5.xlarge", "us-east-1a"): 0.6, ("g5.xlarge", "us-east-1b"): 0.1}
 
-    comparison = compare(account)
-
-    assert [each.zone for each in comparison.rows] == ["us-east-1c", "us-east-1a", "us-east-1b"]
-    assert comparison.rows[-1].eks is False and comparison.rows[-1].lost == "EKS does not support use1-az3"
-    assert [each.second_zones for each in comparison.rows] == [
-        ("us-east-1a",),
-        ("us-east-1c",),
-        ("us-east-1c", "us-east-1a"),
-    ]
+    rows = compare(account).rows
+    assert [each.zone for each in rows] == ["us-east-1c", "us-east-1a", "us-east-1b"]
+    assert rows[-1].eks is False and rows[-1].lost == "EKS does not support use1-az3"
+    assert [each.second_zones for each in rows] == [("us-east-1a",), ("us-east-1c",), ("us-east-1c", "us-east-1a")]
 
 
 def test_a_type_without_placement_group_ranks_below_a_more_expensive_one(account: FakeAccount) -> None:
@@ -128,10 +110,8 @@ def test_a_short_quota_ranks_lower_with_the_missing_amount(account: FakeAccount)
 def test_a_type_without_spot_price_in_a_week_ranks_lower(account: FakeAccount) -> None:
     del account.ec2.spot_prices["g4dn.xlarge"]
 
-    comparison = compare(account, "g5.xlarge", "g4dn.xlarge")
-
-    assert row(comparison, "us-east-1a", "g4dn.xlarge").lost == "no spot price in the last 7 days"
-    assert row(comparison, "us-east-1a", "g4dn.xlarge").busy is None
+    lost = row(compare(account, "g5.xlarge", "g4dn.xlarge"), "us-east-1a", "g4dn.xlarge")
+    assert lost.lost == "no spot price in the last 7 days" and lost.busy is None
 
 
 def test_only_spot_machines_that_run_are_counted_against_the_quota(account: FakeAccount) -> None:

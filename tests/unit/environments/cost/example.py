@@ -15,6 +15,7 @@ from tests.cloud.account.fake_account import FakeAccount
 KIND = ("g5.xlarge", "us-east-1a", "spot")
 T0 = datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp()
 HOUR = 3600.0
+EC2 = "Amazon Elastic Compute Cloud - Compute"
 ONE, TWO = "i-0000000000000000a", "i-0000000000000000b"
 
 # The example. Hours after T0; g5.xlarge costs $0.40 an hour at first and $0.60 from hour 2.5 on.
@@ -40,43 +41,32 @@ LIVES = [
 CURVES = {KIND: PriceCurve(tuple((T0 + hour * HOUR, float(price)) for hour, price in CHANGES))}
 
 
-def activity(verb: str, machine: str, hour: float, end_hour: float, cause: str = "a user request") -> dict[str, Any]:
+def at(hour: float) -> datetime:
+    """That many hours after T0."""
+    return datetime.fromtimestamp(T0 + hour * HOUR, UTC)
+
+
+def activity(verb: str, machine: str, hour: float, cause: str = "a user request", **more: str) -> dict[str, Any]:
+    """A scaling activity that took six minutes."""
     return {
         "Description": f"{verb} EC2 instance: {machine}",
         "Cause": f"At 2026-11-20 {cause}",
         "StatusCode": "Successful",
-        "StartTime": datetime.fromtimestamp(T0 + hour * HOUR, UTC),
-        "EndTime": datetime.fromtimestamp(T0 + end_hour * HOUR, UTC),
+        "StartTime": at(hour),
+        "EndTime": at(hour + 0.1),
         "Details": json.dumps({"Subnet ID": "subnet-1", "Availability Zone": "us-east-1a"}),
+        **more,
     }
 
 
-def activities() -> list[dict[str, Any]]:
-    """The scaling activities of the group of both machines, newest first."""
-    return [
-        activity("Terminating", ONE, 4.0, 4.1),
-        activity("Terminating", TWO, 2.0, 2.1, "an EC2 instance rebalance recommendation"),
-        {**activity("Launching a new", "i-0fffffffffffffff0", 0, 0), "StatusCode": "Failed"},
-        activity("Launching a new", TWO, 0.0, 0.1),
-        activity("Launching a new", ONE, 0.0, 0.1),
-    ]
-
-
-def history() -> list[dict[str, Any]]:
-    """The spot price's changes as EC2 reports them."""
-    return [
-        {
-            "InstanceType": "g5.xlarge",
-            "AvailabilityZone": "us-east-1a",
-            "Timestamp": datetime.fromtimestamp(T0 + hour * HOUR, UTC),
-            "SpotPrice": price,
-        }
-        for hour, price in CHANGES
-    ]
-
-
-def service(name: str, dollars: str) -> dict[str, Any]:
-    return {"Keys": [name], "Metrics": {"UnblendedCost": {"Amount": dollars, "Unit": "USD"}}}
+# Of the group of both machines, newest first.
+ACTIVITIES = [
+    activity("Terminating", ONE, 4.0),
+    activity("Terminating", TWO, 2.0, "an EC2 instance rebalance recommendation"),
+    activity("Launching a new", "i-0fffffffffffffff0", 0, StatusCode="Failed"),
+    activity("Launching a new", TWO, 0.0),
+    activity("Launching a new", ONE, 0.0),
+]
 
 
 def record_run(folder: Path, uses: list[Usage], **plan: Any) -> None:
@@ -114,16 +104,17 @@ def script(account: FakeAccount, lab: environment.Environment) -> None:
     account.autoscaling.add("eks-gpus", {CLUSTER_TAG: lab.cluster, GROUP_TAG: "gpus"}, most=8)
     account.autoscaling.add("eks-system", {CLUSTER_TAG: lab.cluster})
     account.autoscaling.add("eks-other", {CLUSTER_TAG: "other", GROUP_TAG: "gpus"})
-    account.autoscaling.activities["eks-gpus"] = activities()
-    account.answers = {
-        "DescribeInstances": lambda region, request: {
-            "Reservations": [{"Instances": [{"InstanceId": ONE, "PrivateDnsName": "ip-10-0-0-1.ec2.internal"}]}]
-        },
-        "DescribeSpotPriceHistory": lambda region, request: {"SpotPriceHistory": history()},
-        "GetCostAndUsage": lambda region, request: {
-            "ResultsByTime": [
-                {"Groups": [service("Amazon Elastic Compute Cloud - Compute", "3.10"), service("EC2 - Other", "0.5")]},
-                {"Groups": [service("Amazon Elastic Compute Cloud - Compute", "0.40")]},
-            ]
-        },
-    }
+    account.autoscaling.activities["eks-gpus"] = ACTIVITIES
+    instance = {"InstanceId": ONE, "PrivateDnsName": "ip-10-0-0-1.ec2.internal"}
+    account.script("DescribeInstances", Reservations=[{"Instances": [instance]}])
+    kind = {"InstanceType": "g5.xlarge", "AvailabilityZone": "us-east-1a"}
+    prices = [{**kind, "Timestamp": at(hour), "SpotPrice": price} for hour, price in CHANGES]
+    account.script("DescribeSpotPriceHistory", SpotPriceHistory=prices)
+    days = [{EC2: "3.10", "EC2 - Other": "0.5"}, {EC2: "0.40"}]
+    account.script("GetCostAndUsage", ResultsByTime=[{"Groups": bill_of_a_day(day)} for day in days])
+
+
+def bill_of_a_day(dollars: dict[str, str]) -> list[dict[str, Any]]:
+    """AWS's bill of a day by the name of a service."""
+    metrics = {name: {"UnblendedCost": {"Amount": amount, "Unit": "USD"}} for name, amount in dollars.items()}
+    return [{"Keys": [name], "Metrics": each} for name, each in metrics.items()]

@@ -14,19 +14,8 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.cost import environment_cost
 from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.conftest import InProcess
-from tests.unit.environments.cost.example import (
-    BIG,
-    CURVES,
-    HOUR,
-    KIND,
-    LIVES,
-    ONE,
-    SMALL,
-    T0,
-    TWO,
-    Colleagues,
-    record_run,
-)
+from tests.unit.environments.cost import example
+from tests.unit.environments.cost.example import BIG, CURVES, HOUR, LIVES, ONE, SMALL, T0, TWO, Colleagues, record_run
 
 
 def test_the_worked_example_has_the_cost_computed_by_hand() -> None:
@@ -44,7 +33,7 @@ def test_the_worked_example_has_the_cost_computed_by_hand() -> None:
 
 
 def test_only_the_requested_time_counts_and_running_machines_count_until_now() -> None:
-    living = [Lifetime(ONE, None, "gpus", KIND, T0, T0, None)]
+    living = [Lifetime(ONE, None, "gpus", example.KIND, T0, T0, None)]
 
     assert make_bill(living, [], CURVES, T0 + HOUR, T0 + 3 * HOUR).dollars == pytest.approx(1.5 * 0.4 + 0.5 * 0.6)
     assert make_bill(LIVES, [], CURVES, T0 + 5 * HOUR, T0 + 6 * HOUR).machines == ()
@@ -61,7 +50,7 @@ def test_an_environments_cost_comes_from_scaling_activities_and_run_records(
     cost = environment_cost(lab_environment, T0 - HOUR, Target(runs_folder=tmp_path), account, T0 + 9 * HOUR)
 
     assert cost.bill == make_bill(LIVES, [*BIG, *SMALL], CURVES, T0 - HOUR, T0 + 9 * HOUR)
-    assert cost.billed == {"Amazon Elastic Compute Cloud - Compute": pytest.approx(3.5), "EC2 - Other": 0.5}
+    assert cost.billed == {example.EC2: pytest.approx(3.5), "EC2 - Other": 0.5}
     (query,) = account.requests_of("GetCostAndUsage")
     assert query["TimePeriod"] == {"Start": "2026-11-20", "End": "2026-11-21"}
     assert query["Filter"]["Tags"] == {"Key": "spotmpi:environment", "Values": [lab_environment.name]}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from spotmpi.aws.prices import node_price
 from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.errors import InputError
-from spotmpi.environments.cost import run_cost
+from spotmpi.environments.cost import Cost, run_cost
 from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.conftest import InProcess
 from tests.unit.environments.cost.example import BIG, HOUR, ONE, SMALL, T0, record_run
@@ -24,17 +23,11 @@ def test_a_run_costs_its_share_of_the_machines_in_its_record(
 ) -> None:
     record_run(tmp_path, BIG, environment="spotmpi-lab")
     record_run(tmp_path, SMALL)
-    stacks: list[str] = []
-
-    def of_stack(stack: str) -> environment.Environment:
-        stacks.append(stack)
-        return lab_environment
-
-    monkeypatch.setattr(environment, "of_stack", of_stack)
+    environments = {"lab": lab_environment}
+    monkeypatch.setattr(environment, "of_stack", lambda stack: environments[stack])
 
     cost = run_cost("bi", Target(runs_folder=tmp_path), None, account, T0 + 9 * HOUR)
 
-    assert stacks == ["lab"]
     assert (cost.dollars, cost.shares[0].waiting) == pytest.approx((1.50, 0.08))
     assert [share.run for share in cost.shares] == ["big"]
 
@@ -46,39 +39,33 @@ def test_a_finished_runs_cost_is_saved_and_outlives_its_environment(
     record_run(tmp_path, SMALL)
     monkeypatch.setattr(environment, "of_stack", lambda stack: pytest.fail("the stack is gone"))
 
-    first = run_cost("big", Target(runs_folder=tmp_path), None, account, T0 + 9 * HOUR)
+    def cost_at(hour: float) -> Cost:
+        return run_cost("big", Target(runs_folder=tmp_path), None, account, T0 + hour * HOUR)
+
+    first = cost_at(9)
     assert first.dollars == pytest.approx(1.50)
     account.requests.clear()
-    assert run_cost("big", Target(runs_folder=tmp_path), None, account, T0 + 99 * HOUR) == first
-    assert account.requests == []
+    assert cost_at(99) == first and account.requests == []
 
     # A resumed run is computed again, and so is one whose saved cost is unreadable.
     events = tmp_path / "big" / "events.jsonl"
     more = {"t": T0 + 4 * HOUR, "event": "started", "attempt": 3, "machines": [{"node": 0, "instance": ONE}]}
     events.write_text(events.read_text() + json.dumps(more) + "\n")
-    assert run_cost("big", Target(runs_folder=tmp_path), None, account, T0 + 5 * HOUR).dollars == pytest.approx(
-        1.50 + 0.60
-    )
+    assert cost_at(5).dollars == pytest.approx(1.50 + 0.60)
     events.write_text(events.read_text() + json.dumps({"t": T0 + 5 * HOUR, "event": "succeeded"}) + "\n")
     (tmp_path / "big" / "bill.json").write_text("{")
-    assert run_cost("big", Target(runs_folder=tmp_path), None, account, T0 + 9 * HOUR).dollars == pytest.approx(
-        1.50 + 0.60
-    )
+    assert cost_at(9).dollars == pytest.approx(1.50 + 0.60)
 
 
-def test_a_given_price_needs_no_aws_and_a_missing_one_is_requested(tmp_path: Path) -> None:
+def test_a_given_price_needs_no_aws(tmp_path: Path) -> None:
     record_run(tmp_path, BIG)
-
-    assert run_cost("big", Target(runs_folder=tmp_path), price=1.0, now=T0 + 9 * HOUR).dollars == pytest.approx(
-        1.5 * 2 + 1.0
-    )
-    with pytest.raises(InputError, match=r"price: the price of a node is unknown: give --price, or the run"):
-        run_cost("big", Target(runs_folder=tmp_path))
+    cost = run_cost("big", Target(runs_folder=tmp_path), price=1.0, now=T0 + 9 * HOUR)
+    assert cost.dollars == pytest.approx(1.5 * 2 + 1.0)
 
 
-def test_a_local_run_has_no_environment_with_a_price(tmp_path: Path) -> None:
-    record_run(tmp_path, BIG, backend="local", environment={"PATH": "/bin"})
-
+@pytest.mark.parametrize("plan", [{}, {"backend": "local", "environment": {"PATH": "/bin"}}], ids=["unknown", "local"])
+def test_a_run_without_an_environment_needs_a_price(tmp_path: Path, plan: dict[str, Any]) -> None:
+    record_run(tmp_path, BIG, **plan)
     with pytest.raises(InputError, match=r"price: the price of a node is unknown: give --price, or the run"):
         run_cost("big", Target(runs_folder=tmp_path))
 
@@ -120,10 +107,11 @@ def test_a_runs_cost_is_printed_and_saved_when_its_follower_sees_it_end(
     monkeypatch.setattr("spotmpi.environments.cost.open_account", lambda region: account)
     follow = ("logs", "-f", "big", "--runs", str(tmp_path))
 
-    with refusing(account, "DescribeSpotPriceHistory"):
-        code, _, err = in_process(*follow)
+    account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
+    code, _, err = in_process(*follow)
     assert code == 0 and "the cost of this run is not known yet, try `spotmpi cost big` later: " in err
     assert "not permitted" in err and not (tmp_path / "big" / "bill.json").exists()
+    account.refusals.clear()
     code, _, err = in_process(*follow)
     assert code == 0 and err.endswith("spotmpi: cost of its nodes: $1.50\n")
     account.requests.clear()
@@ -131,11 +119,3 @@ def test_a_runs_cost_is_printed_and_saved_when_its_follower_sees_it_end(
     assert account.requests == []
     code, _, err = in_process("logs", "-f", "small", "--runs", str(tmp_path))
     assert code == 0 and "cost" not in err
-
-
-@contextmanager
-def refusing(account: FakeAccount, operation: str) -> Iterator[None]:
-    """Refuse an operation within the block."""
-    account.refuse(operation, "UnauthorizedOperation")
-    yield
-    del account.refusals[operation]

@@ -16,7 +16,9 @@ from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.checks.check import Finding
 from spotmpi.environments.dependencies import Dependencies
+from spotmpi.environments.down import down
 from spotmpi.environments.pulumi_cli import Pulumi
+from spotmpi.environments.up import UpOptions, up
 from spotmpi.images.build import Build
 from spotmpi.runs.reader import RunState
 from tests.cloud.account.fake_account import FakeAccount
@@ -107,6 +109,18 @@ class FakeEnvironment:
         lines = path.read_text().splitlines() if path.exists() else []
         path.unlink(missing_ok=True)
         return [line for line in lines if not line.startswith(("stack export", "stack output"))]
+
+    def up(self, **options: Any) -> Environment:
+        return up("lab", self.dependencies, UpOptions(**options))
+
+    def down(self, delete_data: str | None = None) -> list[tuple[str, str]]:
+        """The kind and id of each leftover."""
+        return [(each.what, each.id) for each in down("lab", self.dependencies, delete_data)]
+
+    def forget(self) -> None:
+        """Start records of actions and commands anew."""
+        self.actions.clear()
+        self.pulumi_commands()
 
     def write_stack(self, more: str = "", name: str = "lab") -> None:
         (self.folder / "stacks" / f"Pulumi.{name}.yaml").write_text(SETTINGS + more)

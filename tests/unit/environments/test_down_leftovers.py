@@ -5,42 +5,81 @@ from __future__ import annotations
 import pytest
 
 from spotmpi.environments.down import down
-from spotmpi.environments.up import UpOptions, up
+from spotmpi.environments.resource_kinds import RESOURCE_KINDS
 from tests.cloud.account.ec2 import machine
-from tests.cloud.fake_environment import FakeEnvironment
+from tests.cloud.fake_environment import CNI, FakeEnvironment
 
 GROUP = "/aws/eks/spotmpi-lab/cluster"
 OURS = {"spotmpi:environment": "spotmpi-lab"}
+LOAD_BALANCER = "arn:aws:elasticloadbalancing:us-east-1:1:loadbalancer/net/x/1"
+
+
+def leave_one_of_each_kind(lab: FakeEnvironment) -> None:
+    """Add to the account leftovers of the environment, resources of others, and deleted ones that AWS still lists."""
+    lab.account.efs.file_systems["fs-1"] = {}
+    lab.account.efs.mount_targets["fsmt-12345678"] = "fs-of-another-stack"
+    lab.account.ec2.volumes["vol-1"] = {}
+    lab.account.logs.groups.add("/aws/eks/spotmpi-lab/late")
+    lab.account.kms.keys["key-1"] = "Enabled"
+    lab.account.ecr.repositories |= {"spotmpi-lab/chainermn", "spotmpi-other/chainermn"}
+    lab.account.cloudformation.stacks = {
+        "eksctl-spotmpi-lab-cluster": {"alpha.eksctl.io/cluster-name": "spotmpi-lab"},
+        "eksctl-spotmpi-lab-two-cluster": {"alpha.eksctl.io/cluster-name": "spotmpi-lab-two"},
+        "spotmpi-lab-two": {},
+    }
+    lab.account.tagging.resources = {
+        LOAD_BALANCER: "spotmpi-lab",
+        "arn:aws:elasticfilesystem:us-east-1:1:file-system/fs-1": "spotmpi-lab",
+        "arn:aws:sns:us-east-1:1:theirs": "spotmpi-other",
+    }
+
+
+def test_one_untagged_resource_of_each_kind_is_found_by_name_or_recorded_id(lab: FakeEnvironment) -> None:
+    csi = {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}
+    lab.cluster.objects.append({"kind": "PersistentVolume", "metadata": {"name": "pvc-1"}, "spec": {"csi": csi}})
+    lab.account.ec2.interfaces = {"eni-1": ("vpc-1", "in-use", CNI)}
+    lab.up(images=False)
+    leave_one_of_each_kind(lab)
+
+    leftovers = down("lab", lab.dependencies)
+
+    ids = {each.what: each.id for each in leftovers}
+    assert ids == {
+        "CloudFormation stacks": "eksctl-spotmpi-lab-cluster",
+        "file systems": "fs-1",
+        "mount targets": "fsmt-12345678",
+        "network interfaces": "eni-1",
+        "volumes": "vol-1",
+        "log groups": "/aws/eks/spotmpi-lab/late",
+        "keys": "key-1",
+        "image repositories": "spotmpi-lab/chainermn",
+        "tagged": LOAD_BALANCER,
+    }
+    assert set(ids) - {"tagged"} == {kind.name for kind in RESOURCE_KINDS}
+    assert all(each.id in each.command for each in leftovers if each.what != "tagged")
 
 
 @pytest.mark.parametrize("again", [1, 4])
-def test_the_log_group_that_eks_recreates_is_deleted_again(lab: FakeEnvironment, again: int) -> None:
-    up("lab", lab.dependencies, UpOptions(images=False))
-    lab.account.logs.groups = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
-    lab.account.logs.recreations[GROUP] = again
-
-    assert down("lab", lab.dependencies) == ()
-
-    assert lab.account.logs.groups == {"/aws/eks/spotmpi-lab-two/cluster"}
-    assert f"deleted log group {GROUP}, which EKS had recreated" in lab.output
+def test_the_log_group_that_eks_recreates_is_deleted_again(built: FakeEnvironment, again: int) -> None:
+    built.account.logs.groups = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
+    built.account.logs.recreations[GROUP] = again
+    assert built.down() == []
+    assert built.account.logs.groups == {"/aws/eks/spotmpi-lab-two/cluster"}
+    assert f"deleted log group {GROUP}, which EKS had recreated" in built.output
 
 
-def test_a_log_group_that_eks_keeps_recreating_is_listed_in_the_end(lab: FakeEnvironment) -> None:
-    up("lab", lab.dependencies, UpOptions(images=False))
-    lab.account.logs.groups, lab.account.logs.recreations[GROUP] = {GROUP}, 100
+def test_a_log_group_that_eks_keeps_recreating_is_listed_in_the_end(built: FakeEnvironment) -> None:
+    built.account.logs.groups, built.account.logs.recreations[GROUP] = {GROUP}, 100
+    assert built.down() == [("log groups", GROUP)]
+    assert built.actions.count("wait") == 5
 
-    assert [each.id for each in down("lab", lab.dependencies)] == [GROUP]
-    assert lab.actions.count("wait") == 5
-
-    lab.account.logs.recreations.clear()
-    assert down("lab", lab.dependencies) == ()
+    built.account.logs.recreations.clear()
+    assert built.down() == []
 
 
 def test_the_log_group_of_an_existing_cluster_is_not_deleted(lab: FakeEnvironment) -> None:
-    lab.account.eks.version = "1.35"
-    lab.account.logs.groups = {GROUP}
-
-    assert [each.id for each in down("lab", lab.dependencies)] == [GROUP]
+    lab.account.eks.version, lab.account.logs.groups = "1.35", {GROUP}
+    assert lab.down() == [("log groups", GROUP)]
 
 
 DELETED = [
@@ -60,29 +99,21 @@ DELETED = [
 ]
 
 
-def test_a_resource_that_only_the_tagging_api_lists_is_no_leftover(lab: FakeEnvironment) -> None:
-    up("lab", lab.dependencies, UpOptions(images=False))
-    lab.account.ec2.machines["i-1"] = machine("terminated", OURS)
-    lab.account.ec2.gateways["nat-1"] = ("deleted", OURS)
-    lab.account.kms.keys["key-1"] = "PendingDeletion"
-    lab.account.tagging.resources = {f"arn:aws:{each}": "spotmpi-lab" for each in DELETED}
+def test_of_tagged_resources_only_those_that_their_service_has_are_leftovers(built: FakeEnvironment) -> None:
+    account = built.account
+    account.tagging.resources = {f"arn:aws:{each}": "spotmpi-lab" for each in DELETED}
+    account.ec2.machines["i-1"] = machine("terminated", OURS)
+    account.ec2.gateways["nat-1"] = ("deleted", OURS)
+    account.kms.keys["key-1"] = "PendingDeletion"
+    assert built.down() == []
 
-    assert down("lab", lab.dependencies) == ()
-
-
-def test_a_tagged_resource_that_its_service_has_is_a_leftover(lab: FakeEnvironment) -> None:
-    up("lab", lab.dependencies, UpOptions(images=False))
-    lab.account.ec2.machines["i-1"] = machine("running", OURS)
-    lab.account.ec2.gateways["nat-1"] = ("available", OURS)
-    lab.account.kms.keys["key-2"] = "Enabled"
-    lab.account.ec2.volumes["vol-1"] = OURS
-    lab.account.eks.version = "1.35"
-    lab.account.ec2.others |= {"subnet-1": OURS, "eipalloc-1": OURS}
-    lab.account.tagging.resources = {f"arn:aws:{each}": "spotmpi-lab" for each in DELETED}
-
-    leftovers = [(each.what, each.id.rpartition(":")[2]) for each in down("lab", lab.dependencies)]
-
-    assert leftovers == [
+    account.ec2.machines["i-1"] = machine("running", OURS)
+    account.ec2.gateways["nat-1"] = ("available", OURS)
+    account.kms.keys["key-2"] = "Enabled"
+    account.ec2.volumes["vol-1"] = OURS
+    account.eks.version = "1.35"
+    account.ec2.others |= {"subnet-1": OURS, "eipalloc-1": OURS}
+    assert [(kind, id.rpartition(":")[2]) for kind, id in built.down()] == [
         ("volumes", "vol-1"),
         ("tagged", "elastic-ip/eipalloc-1"),
         ("tagged", "instance/i-1"),

@@ -7,7 +7,6 @@ import yaml
 
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.stack_file import read_stack
-from spotmpi.environments.up import UpOptions, up
 from spotmpi.environments.versions import pin_running_versions
 from tests.cloud.account.eks import Eks, node_group
 from tests.cloud.fake_environment import FakeEnvironment
@@ -63,10 +62,10 @@ def test_a_file_without_a_version_gets_the_running_one(lab: FakeEnvironment, eks
 
 
 def test_up_pins_running_versions_before_the_preview(lab: FakeEnvironment) -> None:
-    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.up(images=False)
     assert read_stack("lab").kubernetes is None
     lab.account.eks.version = "1.35"
-    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.up(images=False)
     assert read_stack("lab").kubernetes == "1.35"
 
 

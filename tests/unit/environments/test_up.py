@@ -7,16 +7,17 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spotmpi.cli import environment_commands
 from spotmpi.core.errors import InputError, SpotmpiError
-from spotmpi.environments import pulumi_cli
 from spotmpi.environments.checks.check import Finding
 from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.environments.resource_inventory import read_inventory
 from spotmpi.environments.stack_file import read_stack
-from spotmpi.environments.up import NotConfirmed, UpOptions, up
+from spotmpi.environments.up import NotConfirmed, up
 from spotmpi.runs.reader import RunState
 from tests.cloud.fake_environment import FIRST, GROUP_TAGS, FakeEnvironment, Killed
 from tests.unit.conftest import InProcess
@@ -24,7 +25,7 @@ from tests.unit.core.test_environment import OUTPUTS
 
 
 def test_up_builds_after_a_confirmation_and_ends_with_a_smoke_run(lab: FakeEnvironment) -> None:
-    built = up("lab", lab.dependencies)
+    built = lab.up()
 
     assert built.name == "spotmpi-lab" and lab.pulumi_commands() == FIRST
     command = "aws eks update-kubeconfig --name spotmpi-lab --region us-east-1"
@@ -38,61 +39,51 @@ def test_the_smoke_run_has_two_nodes_if_a_group_allows_them(lab: FakeEnvironment
     """One node alone would not show that pods reach each other."""
     (group,) = OUTPUTS["node_groups"]
     (lab.folder / "outputs").write_text(json.dumps({**OUTPUTS, "node_groups": [{**group, "max": most}]}))
-    up("lab", lab.dependencies)
+    lab.up()
     assert lab.smoke_run["nodes"] == nodes
 
 
 def test_data_is_pushed_before_the_smoke_run_and_again_by_the_next_up(lab: FakeEnvironment) -> None:
-    options = UpOptions(data=(("set", "voc"), ("s3://sets/coco/", "coco")))
+    data = (("set", "voc"), ("s3://sets/coco/", "coco"))
     lab.failures["data"] = "the terminal went away"
     with pytest.raises(SpotmpiError, match="the terminal went away"):
-        up("lab", lab.dependencies, options)
+        lab.up(data=data)
     assert not any(each.startswith("run") for each in lab.actions)
 
-    up("lab", lab.dependencies, options)
+    lab.up(data=data)
 
     staged = ["data set as voc on lab", "data s3://sets/coco/ as coco on lab"]
     assert lab.actions[-3:] == [*staged, "run chainermn on lab"]
 
 
 def test_up_again_needs_no_confirmation_and_repeats_nothing(lab: FakeEnvironment) -> None:
-    up("lab", lab.dependencies)
-    lab.actions.clear()
-    lab.pulumi_commands()
-
-    up("lab", lab.dependencies)
-
+    lab.up()
+    lab.forget()
+    lab.up()
     assert lab.actions == [] and lab.pulumi_commands() == FIRST[:2]
 
 
-@pytest.mark.parametrize("step", ["up", "aws", "push", "run"])
-def test_up_continues_where_it_was_interrupted(lab: FakeEnvironment, step: str) -> None:
-    if step == "up":
-        (lab.folder / "up.failure").write_text("the network went away")
-    else:
-        lab.failures[step] = "the network went away"
+def test_a_failed_build_is_repeated(lab: FakeEnvironment) -> None:
+    (lab.folder / "up.failure").write_text("the network went away")
     with pytest.raises(SpotmpiError, match="the network went away"):
-        up("lab", lab.dependencies)
-
-    up("lab", lab.dependencies)
-
-    tries = [what.split()[0] for what in lab.actions]
-    assert tries.count(step) == (2 if step != "up" else 0)
-    assert all(tries.count(each) == 1 for each in ("aws", "push", "run") if each != step)
-    assert lab.pulumi_commands().count("up --yes --skip-preview @lab") == (2 if step == "up" else 1)
+        lab.up()
+    lab.up()
+    assert [action.split()[0] for action in lab.actions] == ["Build", "Build", "aws", "push", "run"]
+    assert lab.pulumi_commands().count("up --yes --skip-preview @lab") == 2
 
 
-OPTIONS = UpOptions(data=(("set", "voc"),), expires=timedelta(hours=8))
-
-
+@pytest.mark.parametrize("failure", ["the network went away", Killed], ids=["failed", "killed"])
 @pytest.mark.parametrize("step", ["Build", "aws", "push", "data", "run"])
-def test_a_killed_up_continues_and_does_nothing_twice(lab: FakeEnvironment, step: str) -> None:
-    lab.failures[step] = Killed
-    with pytest.raises(Killed):
-        up("lab", lab.dependencies, OPTIONS)
-    assert [each.split()[0] for each in lab.actions][-1] == step
+def test_a_failed_or_killed_up_continues_and_does_nothing_twice(
+    lab: FakeEnvironment, step: str, failure: str | type[Killed]
+) -> None:
+    options: dict[str, Any] = {"data": (("set", "voc"),), "expires": timedelta(hours=8)}
+    lab.failures[step] = failure
+    with pytest.raises((SpotmpiError, Killed)):
+        lab.up(**options)
+    assert lab.actions[-1].split()[0] == step
 
-    up("lab", lab.dependencies, OPTIONS)
+    lab.up(**options)
 
     tries = [what.split()[0] for what in lab.actions]
     steps = ["Build", "aws", "push", "data", "run"]
@@ -110,7 +101,7 @@ GROUP = "/aws/eks/spotmpi-lab/cluster"
 def test_a_recreated_log_group_of_a_former_environment_is_deleted_after_a_confirmation(lab: FakeEnvironment) -> None:
     lab.account.logs.groups = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
 
-    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.up(images=False)
 
     assert lab.actions[0].startswith(f"Delete log group {GROUP}? EKS recreated it")
     assert lab.account.logs.groups == {"/aws/eks/spotmpi-lab-two/cluster"}
@@ -119,40 +110,36 @@ def test_a_recreated_log_group_of_a_former_environment_is_deleted_after_a_confir
 def test_declining_to_delete_the_log_group_builds_nothing_and_prints_the_command(lab: FakeEnvironment) -> None:
     lab.account.logs.groups, lab.confirmations = {GROUP}, [False]
     with pytest.raises(NotConfirmed, match=f"aws logs delete-log-group --log-group-name {GROUP} --region us-east-1"):
-        up("lab", lab.dependencies)
+        lab.up()
     assert lab.pulumi_commands() == [] and lab.account.logs.groups == {GROUP}
 
 
-def test_the_stacks_own_log_group_is_not_deleted(lab: FakeEnvironment) -> None:
-    up("lab", lab.dependencies, UpOptions(images=False))
-    lab.account.logs.groups = {GROUP}
-    lab.actions.clear()
-
-    up("lab", lab.dependencies, UpOptions(images=False))
-
-    assert lab.actions == [] and lab.account.logs.groups == {GROUP}
+def test_the_stacks_own_log_group_is_not_deleted(built: FakeEnvironment) -> None:
+    built.account.logs.groups = {GROUP}
+    built.up(images=False)
+    assert built.actions == [] and built.account.logs.groups == {GROUP}
 
 
 def test_a_cluster_outside_the_state_is_an_error(lab: FakeEnvironment) -> None:
     lab.account.logs.groups, lab.account.eks.version = {GROUP}, "1.35"
     with pytest.raises(SpotmpiError, match="cluster spotmpi-lab exists in us-east-1 but is not in this stack's state"):
-        up("lab", lab.dependencies)
+        lab.up()
     assert lab.pulumi_commands() == [] and lab.account.logs.groups == {GROUP}
 
 
 def test_a_declined_confirmation_changes_nothing(lab: FakeEnvironment) -> None:
     lab.confirmations = [False]
     with pytest.raises(NotConfirmed, match="lab was not changed"):
-        up("lab", lab.dependencies)
+        lab.up()
     assert lab.pulumi_commands() == FIRST[:2] and lab.actions == ["Build lab as shown?"]
 
 
 def test_an_error_of_the_doctor_stops_up_and_a_warning_does_not(lab: FakeEnvironment) -> None:
     lab.findings = [Finding("quota", "warning", "7 of 8", "ask for more")]
-    up("lab", lab.dependencies)
+    lab.up()
     lab.findings.append(Finding("credentials", "error", "expired", "log in again"))
     with pytest.raises(SpotmpiError, match="the doctor found 1 errors, the first: credentials expired: log in again"):
-        up("lab", lab.dependencies)
+        lab.up()
     assert "warning: quota 7 of 8" in lab.output
 
 
@@ -160,65 +147,62 @@ def test_a_stack_without_a_zone_is_an_error_with_the_command_to_choose_one(lab: 
     groups = "  spotmpi:groups:\n    - {name: g, type: g5.xlarge, max: 2}\n"
     (lab.folder / "stacks" / "Pulumi.lab.yaml").write_text("config:\n  aws:region: us-east-1\n" + groups)
     with pytest.raises(InputError, match=r"`spotmpi zones --types g5.xlarge --nodes N --write lab` compares zones"):
-        up("lab", lab.dependencies)
+        lab.up()
     assert lab.pulumi_commands() == []
 
 
 def test_persistent_storage_is_built_first(lab: FakeEnvironment) -> None:
     lab.write_stack("  spotmpi:storage: {keep: true}\n")
-    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.up(images=False)
     assert [line.rpartition("@")[2] for line in lab.pulumi_commands()] == ["lab-data"] * 3 + ["lab"] * 3
     assert not any(each.startswith(("push", "run")) for each in lab.actions)
 
 
 def test_aws_closes_groups_when_an_environment_expires_and_the_next_up_opens_them(lab: FakeEnvironment) -> None:
-    up("lab", lab.dependencies, UpOptions(images=False, expires=timedelta(hours=8)))
+    lab.up(images=False, expires=timedelta(hours=8))
 
     end = lab.account.autoscaling.scheduled_actions["eks-g4dn"]
     assert (end["MinSize"], end["MaxSize"], end["DesiredCapacity"]) == (0, 0, 0)
     assert timedelta(hours=7, minutes=59) < end["StartTime"] - datetime.now(UTC) <= timedelta(hours=8)
     lab.account.autoscaling.groups["eks-g4dn"]["MaxSize"] = 0  # as AWS leaves it after that time
-    up("lab", lab.dependencies, UpOptions(images=False))
-    assert (
-        lab.account.autoscaling.groups["eks-g4dn"]["MaxSize"] == 2 and lab.account.autoscaling.scheduled_actions == {}
-    )
+    lab.up(images=False)
+    assert lab.account.autoscaling.groups["eks-g4dn"]["MaxSize"] == 2
+    assert lab.account.autoscaling.scheduled_actions == {}
 
 
 REFUSAL = "group g4dn runs 2 nodes, runs included: stop the runs, or set SPOTMPI_REPLACE_NODES=1 to interrupt them"
 
 
 def test_nodes_are_not_replaced_while_runs_are_live(lab: FakeEnvironment) -> None:
-    up("lab", lab.dependencies)
+    lab.up()
     (lab.folder / "refusal").write_text(REFUSAL)
     lab.runs = [RunState("a-1", "", "a", "running"), RunState("b-1", "", "b", "succeeded")]
     with pytest.raises(SpotmpiError) as refused:
-        up("lab", lab.dependencies)
+        lab.up()
     assert str(refused.value) == f"lab was not changed: {REFUSAL}; live runs: a-1"
     assert lab.pulumi_commands().count("up --yes --skip-preview @lab") == 1
 
     lab.runs = []
-    up("lab", lab.dependencies)
+    lab.up()
     assert lab.pulumi_commands().count("replacing nodes: up --yes --skip-preview @lab") == 1
     assert "nodes are running without runs: replacing them" in lab.output
 
 
 def test_the_sizes_of_all_parts_of_a_closed_group_are_restored(lab: FakeEnvironment) -> None:
-    up("lab", lab.dependencies)
+    lab.up()
     for name, sizes in (("eks-g4dn", "2-450"), ("eks-g4dn-2", "0-50")):
         lab.account.autoscaling.add(name, {**GROUP_TAGS, "spotmpi:nodes": sizes}, most=0)
-    up("lab", lab.dependencies)
+    lab.up()
     opened = {name: (group["MinSize"], group["MaxSize"]) for name, group in lab.account.autoscaling.groups.items()}
     assert opened == {"eks-g4dn": (2, 450), "eks-g4dn-2": (0, 50)}
 
 
 def test_a_failed_smoke_run_is_reported_and_repeated_by_the_next_up(lab: FakeEnvironment) -> None:
-    dependencies = replace(
-        lab.dependencies,
-        run_job=lambda values, **more: RunState("smoke-1", "", "smoke", "failed", reason="no capacity"),
-    )
+    failed = RunState("smoke-1", "", "smoke", "failed", reason="no capacity")
+    dependencies = replace(lab.dependencies, run_job=lambda values, **more: failed)
     with pytest.raises(SpotmpiError, match="the smoke run failed: no capacity; see `spotmpi logs smoke-1`"):
         up("lab", dependencies)
-    up("lab", lab.dependencies)
+    lab.up()
     assert lab.actions.count("run chainermn on lab") == 1
 
 
@@ -240,7 +224,7 @@ def test_a_failed_smoke_run_is_reported_and_repeated_by_the_next_up(lab: FakeEnv
 def test_pulumis_errors_come_with_a_remedy(lab: FakeEnvironment, failure: str, message: str) -> None:
     (lab.folder / "up.failure").write_text(failure)
     with pytest.raises(SpotmpiError) as failed:
-        up("lab", lab.dependencies)
+        lab.up()
     assert message in str(failed.value) and "\n" not in str(failed.value)
 
 
@@ -270,33 +254,27 @@ def test_a_missing_pulumi_is_reported(lab: FakeEnvironment) -> None:
 
 
 def test_without_a_terminal_up_needs_yes(lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spotmpi.cli import environment_commands
-
     monkeypatch.setattr(environment_commands, "open_account", lambda region: lab.dependencies.aws)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     dependencies = environment_commands.open_dependencies("lab", False)
     with pytest.raises(InputError, match=r"pass --yes to confirm without a terminal: Build lab"):
         dependencies.confirm("Build lab as shown?")
-    assert environment_commands.open_dependencies("lab", True).confirm("?") and isinstance(
-        dependencies.pulumi, pulumi_cli.Pulumi
-    )
+    assert isinstance(dependencies.pulumi, Pulumi)
+    assert environment_commands.open_dependencies("lab", True).confirm("?")
 
 
 def test_a_stack_without_a_zone_gets_the_best_row_after_a_confirmation(
-    lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch, in_process: InProcess
+    lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch, command: InProcess
 ) -> None:
     settings = "config:\n  aws:region: us-east-1\n  spotmpi:groups:\n    - {name: g4dn, type: g4dn.xlarge, max: 2}\n"
     (lab.folder / "stacks" / "Pulumi.lab.yaml").write_text(settings)
     monkeypatch.setattr("spotmpi.environments.zones.comparison.open_account", lambda: lab.account)
-    monkeypatch.setattr("spotmpi.cli.environment_commands.open_dependencies", lambda stack, yes: lab.dependencies)
-
-    command = ("up", "lab", "--no-images")
     lab.confirmations = [False]
-    code, _, errors = in_process(*command)
+    code, _, errors = command("up", "lab", "--no-images")
     assert code == 1 and read_stack("lab").zone is None and lab.pulumi_commands() == []
     assert "`spotmpi zones --types g4dn.xlarge --nodes 2 --write lab --row N` chooses another row" in errors
     lab.actions.clear()
-    code, output, _ = in_process(*command)
+    code, output, _ = command("up", "lab", "--no-images")
     assert code == 0 and read_stack("lab").zone == "us-east-1a"
     assert lab.actions[:2] == ["lab has no zone yet. Use row 1, g4dn.xlarge in us-east-1a?", "Build lab as shown?"]
     assert "g4dn.xlarge in us-east-1b: " in output

@@ -19,6 +19,9 @@ CONTROL_PLANE = "Upgrade control plane and add-ons of lab as shown?"
 NODES = "Upgrade nodes of g4dn, system of lab as shown?"
 
 
+BUSY = [node("a"), pod("p", "a", **{"spotmpi.dev/run": "train-1"})]
+
+
 @pytest.fixture
 def scenario(lab: FakeEnvironment) -> UpgradeScenario:
     return UpgradeScenario(lab)
@@ -52,12 +55,9 @@ def test_the_stack_file_gets_the_versions_and_keeps_its_comments(scenario: Upgra
     scenario()
     text = scenario.path.read_text()
     assert "# The lab." in text and "# beside the data" in text and "# two of them" in text
-    versions = {"coredns": "v1.36.1-eksbuild.2", "kube-proxy": "v1.36.1-eksbuild.2"}
-    assert scenario.config["spotmpi:cluster"] == {
-        "version": "1.36",
-        "addon_versions": versions,
-        "system": {"ami_release": NEW},
-    }
+    versions = dict.fromkeys(("coredns", "kube-proxy"), "v1.36.1-eksbuild.2")
+    cluster = {"version": "1.36", "addon_versions": versions, "system": {"ami_release": NEW}}
+    assert scenario.config["spotmpi:cluster"] == cluster
     assert scenario.config["spotmpi:groups"][0]["ami_release"] == NEW
 
 
@@ -71,8 +71,7 @@ def test_the_nodes_keep_their_release_while_the_control_plane_is_upgraded(scenar
 
 def test_an_environment_that_is_up_to_date_needs_no_confirmation_and_no_change(scenario: UpgradeScenario) -> None:
     scenario()
-    scenario.lab.actions.clear()
-    scenario.lab.pulumi_commands()
+    scenario.lab.forget()
     del scenario.eks.offered["1.36"]
     before = scenario.path.read_bytes()
 
@@ -91,18 +90,22 @@ def test_a_dry_run_previews_both_steps_and_leaves_the_file_and_the_environment(s
     assert scenario.lab.actions == [] and scenario.path.read_text() == STACK
 
 
-@pytest.mark.parametrize("answers", [[False], [True, False]])
-def test_a_declined_confirmation_leaves_its_part_unchanged(scenario: UpgradeScenario, answers: list[bool]) -> None:
-    scenario.lab.confirmations = list(answers)
-    what = "control plane and add-ons" if len(answers) == 1 else "nodes of g4dn, system"
-    with pytest.raises(SpotmpiError, match=f"{what} of lab were not changed"):
+@pytest.mark.parametrize(
+    ("confirmations", "part"), [([False], "control plane and add-ons"), ([True, False], "nodes of g4dn, system")]
+)
+def test_a_declined_confirmation_leaves_its_part_unchanged(
+    scenario: UpgradeScenario, confirmations: list[bool], part: str
+) -> None:
+    first = len(confirmations) == 1
+    scenario.lab.confirmations = list(confirmations)
+    with pytest.raises(SpotmpiError, match=f"{part} of lab were not changed"):
         scenario()
-    assert (scenario.path.read_text() == STACK) == (len(answers) == 1)
-    assert scenario.update_count == len(answers) - 1
+    assert (scenario.path.read_text() == STACK) == first
+    assert scenario.update_count == (0 if first else 1)
 
 
 def test_nodes_with_runs_are_not_replaced_and_the_message_has_the_alternatives(scenario: UpgradeScenario) -> None:
-    scenario.lab.cluster.objects = [node("a"), pod("p", "a", **{"spotmpi.dev/run": "train-1"})]
+    scenario.lab.cluster.objects = BUSY
     with pytest.raises(SpotmpiError) as refused:
         scenario()
     assert str(refused.value) == (
@@ -123,7 +126,7 @@ def test_nodes_with_runs_are_not_replaced_and_the_message_has_the_alternatives(s
 
 def test_a_run_that_started_during_the_control_plane_upgrade_keeps_its_nodes(scenario: UpgradeScenario) -> None:
     def agree(question: str) -> bool:
-        scenario.lab.cluster.objects = [node("a"), pod("p", "a", **{"spotmpi.dev/run": "train-1"})]
+        scenario.lab.cluster.objects = BUSY
         return True
 
     scenario.lab.confirm = agree  # type: ignore[method-assign]
@@ -204,13 +207,14 @@ def test_a_group_of_several_eks_node_groups_is_upgraded_as_one(scenario: Upgrade
     assert changes(plan)["g4dn"] == (OLD, "1.35.4-20261110") and plan.current_releases["g4dn"] == "1.35.4-20261110"
 
 
-@pytest.mark.parametrize("busy", ["control plane", "nodes"])
-def test_an_update_in_progress_is_an_error(scenario: UpgradeScenario, busy: str) -> None:
-    if busy == "control plane":
-        scenario.eks.status = "UPDATING"
-    else:
-        scenario.eks.groups["spotmpi-lab-g4dn-1234567"]["status"] = "UPDATING"
-    with pytest.raises(SpotmpiError, match=r"EKS is still updating spotmpi-lab.*: wait until all are ACTIVE"):
+def test_an_update_in_progress_is_an_error(scenario: UpgradeScenario) -> None:
+    message = r"EKS is still updating spotmpi-lab.*: wait until all are ACTIVE"
+    scenario.eks.status = "UPDATING"
+    with pytest.raises(SpotmpiError, match=message):
+        scenario()
+    scenario.eks.status = "ACTIVE"
+    scenario.eks.groups["spotmpi-lab-g4dn-1234567"]["status"] = "UPDATING"
+    with pytest.raises(SpotmpiError, match=message):
         scenario()
 
 
@@ -240,13 +244,8 @@ def test_an_environment_that_is_not_built_or_has_no_versions_is_refused(lab: Fak
         upgrade("lab-data", lab.dependencies, UpgradeOptions(), lambda plan: None)
 
 
-def test_the_command_shows_a_table_and_ends_with_what_to_commit(
-    scenario: UpgradeScenario, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "spotmpi.cli.environment_commands.open_dependencies", lambda stack, yes: scenario.lab.dependencies
-    )
-    code, output, errors = in_process("upgrade", "lab", "--yes")
+def test_the_command_shows_a_table_and_ends_with_what_to_commit(scenario: UpgradeScenario, command: InProcess) -> None:
+    code, output, errors = command("upgrade", "lab", "--yes")
     assert (code, errors) == (0, "")
     rows = [" ".join(line.split()) for line in output.splitlines()]
     assert rows[:3] == [
@@ -255,17 +254,12 @@ def test_the_command_shows_a_table_and_ends_with_what_to_commit(
         "add-on coredns v1.34.1-eksbuild.2 v1.36.1-eksbuild.2",
     ]
     assert rows[-1] == "spotmpi-lab is upgraded; commit stacks/Pulumi.lab.yaml, which has the new versions"
-    code, output, _ = in_process("upgrade", "lab", "--yes")
+    code, output, _ = command("upgrade", "lab", "--yes")
     assert code == 0 and output.splitlines()[-1] == "spotmpi-lab: nothing to upgrade"
 
 
-def test_the_command_prints_one_json_object(
-    scenario: UpgradeScenario, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "spotmpi.cli.environment_commands.open_dependencies", lambda stack, yes: scenario.lab.dependencies
-    )
-    code, output, _ = in_process("upgrade", "lab", "--yes", "--json", "--dry-run")
+def test_the_command_prints_one_json_object(scenario: UpgradeScenario, command: InProcess) -> None:
+    code, output, _ = command("upgrade", "lab", "--yes", "--json", "--dry-run")
     report = json.loads(output)
     assert code == 0 and report["control_plane"] == {"now": "1.35", "then": "1.36"} and not report["changed"]
     assert report["standard_support_ends"]["1.35"] == "2027-03-27" and report["unknown"] is None

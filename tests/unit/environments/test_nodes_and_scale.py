@@ -22,15 +22,20 @@ from spotmpi.core import environment
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.environments.node_group_sizes import open_groups
 from spotmpi.environments.nodes import list_nodes, parse_quantity, with_placement
-from spotmpi.environments.warm_nodes import keep_warm
+from spotmpi.environments.warm_nodes import WarmNodes, keep_warm
 from tests.cloud.account.ec2 import machine
 from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.fake_environment import Killed
 from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster, node, pod
 from tests.unit.conftest import InProcess
 from tests.unit.core.test_environment import OUTPUTS
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+NOW = datetime(2040, 1, 1, 12, 0, tzinfo=UTC)  # AWS schedules in the future only
 RUN = {"spotmpi.dev/run": "digits-1"}
+ARN = "arn:aws:eks:us-east-1:123456789012:cluster/spotmpi-lab"
+LAB_OUTPUTS = {**OUTPUTS, "node_groups": [{**OUTPUTS["node_groups"][0], "max": 3}]}
+LAB = environment.parse(LAB_OUTPUTS)
 
 
 def cluster() -> ScriptedCluster:
@@ -76,33 +81,35 @@ def test_quantities_are_parsed(text: str, number: float) -> None:
 
 
 @pytest.fixture
-def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    arn = "arn:aws:eks:us-east-1:123456789012:cluster/spotmpi-lab"
+def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubeconfig with the environment's context and another, which is the current one; no server answers."""
     config = {
         "current-context": "other",
-        "clusters": [{"name": name, "cluster": {"server": "http://127.0.0.1:9"}} for name in ("other", arn)],
+        "clusters": [{"name": name, "cluster": {"server": "http://127.0.0.1:9"}} for name in ("other", ARN)],
         "users": [{"name": "me", "user": {}}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": "me"}} for name in ("other", arn)],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": "me"}} for name in ("other", ARN)],
     }
-    path = tmp_path / "config"
-    path.write_text(yaml.safe_dump(config))
-    monkeypatch.setenv("KUBECONFIG", str(path))
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def lab_file(tmp_path: Path) -> Path:
+    """The environment's exported values."""
+    path = tmp_path / "lab.json"
+    path.write_text(json.dumps(LAB_OUTPUTS))
     return path
 
 
-def test_an_environments_cluster_is_found_in_the_kubeconfig_whatever_the_current_context(
-    kubeconfig: Path, tmp_path: Path
-) -> None:
-    arn = "arn:aws:eks:us-east-1:123456789012:cluster/spotmpi-lab"
-    assert context_of("spotmpi-lab") == arn
+@pytest.mark.usefixtures("kubeconfig")
+def test_an_environments_cluster_is_found_in_the_kubeconfig_whatever_the_current_context(lab_file: Path) -> None:
+    assert context_of("spotmpi-lab") == ARN
     assert context_of("spotmpi-la") is None
-    (tmp_path / "lab.json").write_text(json.dumps(OUTPUTS))
-    backend = targets.backend(targets.Target(str(tmp_path / "lab.json"), tmp_path))
-    assert isinstance(backend, KubernetesBackend) and backend._context == arn
+    backend = targets.backend(targets.Target(str(lab_file), lab_file.parent))
+    assert isinstance(backend, KubernetesBackend) and backend._context == ARN
     assert isinstance(view_of("spotmpi-lab", "us-east-1"), ClusterView)
-    with pytest.raises(
-        SpotmpiError, match="add one with `aws eks update-kubeconfig --name spotmpi-p3 --region us-east-1`"
-    ):
+    command = "aws eks update-kubeconfig --name spotmpi-p3 --region us-east-1"
+    with pytest.raises(SpotmpiError, match=f"add one with `{command}`"):
         view_of("spotmpi-p3", "us-east-1")
 
 
@@ -138,48 +145,45 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAccount]:
         yield account
 
 
-def environment_with(most: int = 3) -> environment.Environment:
-    return environment.parse({**OUTPUTS, "node_groups": [{**OUTPUTS["node_groups"][0], "max": most}]})
-
-
 def sizes(account: FakeAccount) -> list[tuple[int, int]]:
-    return [(group.min, group.desired) for group in scaling_groups(account, environment_with())]
+    return [(group.min, group.desired) for group in scaling_groups(account, LAB)]
+
+
+def scheduled_actions(account: FakeAccount) -> Any:
+    return account.call("autoscaling", "us-east-1", "describe_scheduled_actions")["ScheduledUpdateGroupActions"]
 
 
 def ends(account: FakeAccount) -> list[tuple[str, int, datetime]]:
-    actions = account.call("autoscaling", "us-east-1", "describe_scheduled_actions")["ScheduledUpdateGroupActions"]
+    actions = scheduled_actions(account)
     return sorted((each["AutoScalingGroupName"], each["MinSize"], each["StartTime"]) for each in actions)
 
 
+def keep(account: FakeAccount, nodes: int, minutes: int = 30) -> WarmNodes:
+    return keep_warm(LAB, "g4dn", nodes, timedelta(minutes=minutes), account, NOW)
+
+
 def test_nodes_are_kept_and_their_end_is_scheduled_with_aws_first(account: FakeAccount) -> None:
-    now = datetime.now(UTC).replace(microsecond=0)
-
-    warm = keep_warm(environment_with(), "g4dn", 3, timedelta(minutes=30), account, now)
-
-    assert (warm.nodes, warm.until) == (3, now + timedelta(minutes=30))
+    warm = keep(account, 3)
+    until = NOW + timedelta(minutes=30)
+    assert (warm.nodes, warm.until) == (3, until)
     assert sizes(account) == [(2, 2), (1, 1)]
-    assert ends(account) == [("eks-lab-1", 0, warm.until), ("eks-lab-2", 0, warm.until)]
-    changes = [
-        (name, parameters["AutoScalingGroupName"])
-        for name, _, parameters in account.requests
-        if not name.startswith("Desc")
-    ]
+    assert ends(account) == [("eks-lab-1", 0, until), ("eks-lab-2", 0, until)]
     for group in ("eks-lab-1", "eks-lab-2"):
-        expected = [("PutScheduledUpdateGroupAction", group), ("UpdateAutoScalingGroup", group)]
-        assert [change for change in changes if change[1] == group] == expected
+        requests = [name for name, _, request in account.requests if request.get("AutoScalingGroupName") == group]
+        assert requests == ["PutScheduledUpdateGroupAction", "UpdateAutoScalingGroup"]
 
 
 def test_nodes_are_released_at_once_and_a_second_call_moves_the_end(account: FakeAccount) -> None:
-    now = datetime.now(UTC).replace(microsecond=0)
-    keep_warm(environment_with(), "g4dn", 3, timedelta(minutes=30), account, now)
+    keep(account, 3)
 
-    later = keep_warm(environment_with(), "g4dn", 1, timedelta(hours=2), account, now)
+    later = keep(account, 1, minutes=120)
+    assert later.until == NOW + timedelta(hours=2)
     assert ends(account) == [("eks-lab-1", 0, later.until)] and [least for least, _ in sizes(account)] == [1, 0]
 
-    back = keep_warm(environment_with(), "g4dn", 0, timedelta(minutes=30), account, now)
+    back = keep(account, 0)
     assert (back.until, back.nodes) == (None, 0)
     assert ends(account) == [] and [least for least, _ in sizes(account)] == [0, 0]
-    assert keep_warm(environment_with(), "g4dn", 0, timedelta(minutes=30), account, now) == back
+    assert keep(account, 0) == back
 
 
 @pytest.mark.parametrize(
@@ -195,20 +199,15 @@ def test_invalid_requests_are_refused_and_nothing_changes(
     account: FakeAccount, group: str, nodes: int, minutes: float, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        keep_warm(environment_with(), group, nodes, timedelta(minutes=minutes), account)
+        keep_warm(LAB, group, nodes, timedelta(minutes=minutes), account)
     assert account.requests == []
 
 
 def test_without_the_right_to_schedule_the_end_no_node_is_requested(account: FakeAccount) -> None:
     account.refuse("PutScheduledUpdateGroupAction", "AccessDenied")
-
     with pytest.raises(SpotmpiError, match="autoscaling:PutScheduledUpdateGroupAction in us-east-1 is not permitted"):
-        keep_warm(environment_with(), "g4dn", 1, timedelta(minutes=30), account)
+        keep(account, 1)
     assert sizes(account) == [(0, 0), (0, 0)]
-
-
-class Killed(BaseException):
-    """The terminal was killed."""
 
 
 def kill_after(changes: int, account: FakeAccount, work: Callable[[], object]) -> bool:
@@ -229,26 +228,24 @@ def kill_after(changes: int, account: FakeAccount, work: Callable[[], object]) -
     return False
 
 
+def update(account: FakeAccount, group: str, **size: int) -> None:
+    account.call("autoscaling", "us-east-1", "update_auto_scaling_group", AutoScalingGroupName=group, **size)
+
+
 def pass_time(account: FakeAccount, now: datetime) -> None:
     """Do what AWS does by itself until *now*: scheduled actions take effect at their time."""
-    actions = account.call("autoscaling", "us-east-1", "describe_scheduled_actions")["ScheduledUpdateGroupActions"]
-    for action in actions:
+    for action in scheduled_actions(account):
         if action["StartTime"] <= now:
             size = {key: action[key] for key in ("MinSize", "MaxSize", "DesiredCapacity") if key in action}
-            group = action["AutoScalingGroupName"]
-            account.call("autoscaling", "us-east-1", "update_auto_scaling_group", AutoScalingGroupName=group, **size)
+            update(account, action["AutoScalingGroupName"], **size)
 
 
 @pytest.mark.parametrize("changes", range(5))
 def test_warm_nodes_end_on_schedule_whenever_the_terminal_was_killed(account: FakeAccount, changes: int) -> None:
-    now = datetime.now(UTC).replace(microsecond=0)
-    request = partial(keep_warm, environment_with(), "g4dn", 3, timedelta(minutes=30), account, now)
+    assert kill_after(changes, account, lambda: keep(account, 3)) == (changes < 4)
+    assert sum(least for least, _ in sizes(account)) == (0, 0, 2, 2, 3)[changes]
 
-    assert kill_after(changes, account, request) == (changes < 4)
-    warm = sum(least for least, _ in sizes(account))
-    assert warm == (0, 0, 2, 2, 3)[changes]
-
-    pass_time(account, now + timedelta(minutes=31))
+    pass_time(account, NOW + timedelta(minutes=31))
     assert [least for least, _ in sizes(account)] == [0, 0]
 
 
@@ -256,35 +253,31 @@ def test_warm_nodes_end_on_schedule_whenever_the_terminal_was_killed(account: Fa
 def test_an_expired_environment_is_opened_no_longer_than_requested_whenever_the_terminal_was_killed(
     account: FakeAccount, changes: int
 ) -> None:
-    now = datetime.now(UTC).replace(microsecond=0)
-    closed = {"MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}
     for name in ("eks-lab-1", "eks-lab-2"):
-        account.call("autoscaling", "us-east-1", "update_auto_scaling_group", AutoScalingGroupName=name, **closed)
+        update(account, name, MinSize=0, MaxSize=0, DesiredCapacity=0)
 
-    reopen = partial(open_groups, account, environment_with(), now + timedelta(hours=8))
+    reopen = partial(open_groups, account, LAB, NOW + timedelta(hours=8))
     assert kill_after(changes, account, reopen) == (changes < 4)
-    assert [group.max > 0 for group in scaling_groups(account, environment_with())] == [changes >= 2, changes >= 4]
+    assert [group.max > 0 for group in scaling_groups(account, LAB)] == [changes >= 2, changes >= 4]
 
-    pass_time(account, now + timedelta(hours=9))
-    assert [group.max for group in scaling_groups(account, environment_with())] == [0, 0]
+    pass_time(account, NOW + timedelta(hours=9))
+    assert [group.max for group in scaling_groups(account, LAB)] == [0, 0]
 
 
 def test_the_commands_print_nodes_and_warm_nodes(
-    account: FakeAccount, tmp_path: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
+    account: FakeAccount, lab_file: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "lab.json").write_text(
-        json.dumps({**OUTPUTS, "node_groups": [{**OUTPUTS["node_groups"][0], "max": 3}]})
-    )
+    on_lab = ("--on", str(lab_file))
     monkeypatch.setattr("spotmpi.environments.warm_nodes.open_account", lambda region: account)
     monkeypatch.setattr("spotmpi.backends.kubernetes.client.view.view_of", lambda name, region: cluster())
     account.refuse("DescribeInstances", "UnauthorizedOperation")
     monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account)
 
-    code, out, _ = in_process("scale", "g4dn", "2", "--for", "1h", "--on", str(tmp_path / "lab.json"))
+    code, out, _ = in_process("scale", "g4dn", "2", "--for", "1h", *on_lab)
     assert code == 0 and out.startswith("g4dn: 0 nodes now, at least 2 until ")
-    code, out, _ = in_process("scale", "g4dn", "0", "--on", str(tmp_path / "lab.json"))
+    code, out, _ = in_process("scale", "g4dn", "0", *on_lab)
     assert out == "g4dn: 2 nodes now; idle ones are released within ten minutes, down to 0\n"
-    code, out, err = in_process("nodes", "--on", str(tmp_path / "lab.json"))
+    code, out, err = in_process("nodes", *on_lab)
     rows = [line.split() for line in out.splitlines()]
     assert code == 0 and rows[0][:3] == ["NODE", "STATE", "GROUP"]
     assert [row[0] for row in rows[1:]] == ["c", "a", "b"] and rows[2][-1] == "digits-1"

@@ -72,7 +72,6 @@ def test_a_log_group_that_eks_keeps_recreating_is_listed_in_the_end(built: FakeE
     built.account.logs.groups, built.account.logs.recreations[GROUP] = {GROUP}, 100
     assert built.down() == [("log groups", GROUP)]
     assert built.actions.count("wait") == 5
-
     built.account.logs.recreations.clear()
     assert built.down() == []
 

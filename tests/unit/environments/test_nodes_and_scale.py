@@ -244,7 +244,6 @@ def pass_time(account: FakeAccount, now: datetime) -> None:
 def test_warm_nodes_end_on_schedule_whenever_the_terminal_was_killed(account: FakeAccount, changes: int) -> None:
     assert kill_after(changes, account, lambda: keep(account, 3)) == (changes < 4)
     assert sum(least for least, _ in sizes(account)) == (0, 0, 2, 2, 3)[changes]
-
     pass_time(account, NOW + timedelta(minutes=31))
     assert [least for least, _ in sizes(account)] == [0, 0]
 

@@ -37,9 +37,7 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
 
 def test_a_pod_that_works_says_so_and_leaves_nothing(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "SLOW", 60.0)
-
     findings = probe_findings(pod)
-
     assert [finding.level for finding in findings.values()] == ["ok", "ok"]
     assert re.match(r"mounted; wrote and read a small file in \d+\.", findings["probe of storage"].message)
     assert findings["probe of names"].message == "localhost resolves to 127.0.0.1"
@@ -53,10 +51,8 @@ def test_a_name_that_does_not_resolve_is_an_error(pod: Pod, monkeypatch: pytest.
     findings = probe_findings(pod)
 
     assert findings["probe of storage"].level == "ok"
-    assert (
-        findings["probe of names"].level == "error"
-        and "does not resolve in a pod" in findings["probe of names"].message
-    )
+    names = findings["probe of names"]
+    assert names.level == "error" and "does not resolve in a pod" in names.message
 
 
 def test_storage_that_cannot_be_written_or_is_slow_is_reported(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +76,6 @@ def test_a_mount_that_hangs_and_a_pod_that_never_comes_are_errors(monkeypatch: p
 def test_the_command_probes_after_the_checks(monkeypatch: pytest.MonkeyPatch, in_process: InProcess) -> None:
     monkeypatch.setattr(doctor, "doctor", lambda stack: (Finding("API", "ok", "answers"),))
     monkeypatch.setattr(probe, "probe_stack", lambda stack, say: (Finding("probe", "error", f"{stack} hangs", "look"),))
-
     code, output, _ = in_process("doctor", "lab", "--probe")
     assert code == 1 and [line.split()[1] for line in output.splitlines()[:2]] == ["API", "probe"]
     assert in_process("doctor", "--probe")[0] == 2

@@ -43,7 +43,6 @@ def test_a_project_has_all_that_pulumi_and_ci_run(tmp_path: Path) -> None:
 
 def test_kept_storage_comes_with_the_stack_that_needs_it(tmp_path: Path) -> None:
     project.write("g5", tmp_path)
-
     assert {path.name for path in (tmp_path / "stacks").iterdir()} == {"Pulumi.g5.yaml", "Pulumi.g5-data.yaml"}
     assert options(tmp_path, "up") == ["g5-data", "g5"] and options(tmp_path, "destroy") == ["g5"]
 
@@ -52,7 +51,6 @@ def test_kept_storage_comes_with_the_stack_that_needs_it(tmp_path: Path) -> None
 def test_a_new_name_starts_as_a_copy_of_lab_and_is_added_to_a_project(name: str, tmp_path: Path) -> None:
     project.write("lab", tmp_path)
     (tmp_path / "infra" / "__main__.py").write_text("# mine\n")
-
     assert project.write(name, tmp_path) == [tmp_path / "stacks" / "Pulumi.team.yaml"]
     assert (tmp_path / "infra" / "__main__.py").read_text() == "# mine\n"
     lab = (tmp_path / "stacks" / "Pulumi.lab.yaml").read_text()
@@ -63,10 +61,8 @@ def test_nothing_that_exists_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "infra").mkdir()
     (tmp_path / "infra" / "names.py").write_text("mine")
     (tmp_path / ".gitignore").write_text("mine")
-
     with pytest.raises(InputError, match=r"infra/names\.py exists already"):
         project.write("lab", tmp_path)
-
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".gitignore", "infra", "names.py"]
 
 
@@ -78,6 +74,5 @@ def test_a_name_that_no_stack_can_have_is_refused(name: str, tmp_path: Path) -> 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-
     with pytest.raises(SpotmpiError, match="cannot write"):
         project.write("lab", tmp_path / "file")

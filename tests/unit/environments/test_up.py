@@ -26,7 +26,6 @@ from tests.unit.core.test_environment import OUTPUTS
 
 def test_up_builds_after_a_confirmation_and_ends_with_a_smoke_run(lab: FakeEnvironment) -> None:
     built = lab.up()
-
     assert built.name == "spotmpi-lab" and lab.pulumi_commands() == FIRST
     command = "aws eks update-kubeconfig --name spotmpi-lab --region us-east-1"
     assert lab.actions == ["Build lab as shown?", command, "push chainermn", "run chainermn on lab"]
@@ -100,9 +99,7 @@ GROUP = "/aws/eks/spotmpi-lab/cluster"
 
 def test_a_recreated_log_group_of_a_former_environment_is_deleted_after_a_confirmation(lab: FakeEnvironment) -> None:
     lab.account.logs.groups = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
-
     lab.up(images=False)
-
     assert lab.actions[0].startswith(f"Delete log group {GROUP}? EKS recreated it")
     assert lab.account.logs.groups == {"/aws/eks/spotmpi-lab-two/cluster"}
 

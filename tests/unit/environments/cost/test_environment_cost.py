@@ -34,7 +34,6 @@ def test_the_worked_example_has_the_cost_computed_by_hand() -> None:
 
 def test_only_the_requested_time_counts_and_running_machines_count_until_now() -> None:
     living = [Lifetime(ONE, None, "gpus", example.KIND, T0, T0, None)]
-
     assert make_bill(living, [], CURVES, T0 + HOUR, T0 + 3 * HOUR).dollars == pytest.approx(1.5 * 0.4 + 0.5 * 0.6)
     assert make_bill(LIVES, [], CURVES, T0 + 5 * HOUR, T0 + 6 * HOUR).machines == ()
     running = [Usage("r", "ann", "none", ONE, T0, T0, None)]
@@ -58,9 +57,7 @@ def test_an_environments_cost_comes_from_scaling_activities_and_run_records(
 
 def test_a_machine_is_also_matched_by_its_node_name() -> None:
     uses = [Usage("old", "ann", "none", "ip-10-0-0-1.ec2.internal", T0 + HOUR, T0 + HOUR, T0 + 2 * HOUR)]
-
     bill = make_bill(LIVES, uses, CURVES, T0, T0 + 9 * HOUR)
-
     assert bill.runs[0].dollars == pytest.approx(0.40) and bill.machines[1].used == 0
 
 
@@ -68,9 +65,7 @@ def test_without_the_right_to_read_the_bill_the_rest_is_reported(
     account: FakeAccount, lab_environment: environment.Environment, tmp_path: Path
 ) -> None:
     account.refuse("GetCostAndUsage", "AccessDeniedException")
-
     cost = environment_cost(lab_environment, T0, Target(runs_folder=tmp_path), account, T0 + 9 * HOUR)
-
     assert cost.billed is None and cost.dollars == pytest.approx(2.70)
     assert "no AWS bill to compare with: ce:GetCostAndUsage in us-east-1 is not permitted" in cost.notes[-1]
 

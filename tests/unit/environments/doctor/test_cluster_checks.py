@@ -62,7 +62,6 @@ def test_a_stopped_or_missing_controller_is_an_error(
     controller["status"] = {"desiredNumberScheduled": 1}
     finding = healthy.findings()[check]
     assert finding.level == "error" and message in finding.message
-
     healthy.cluster.objects.remove(controller)
     assert "is not installed" in healthy.findings()[check].message
 

@@ -67,7 +67,6 @@ def test_a_narrow_terminal_gets_two_tables_with_whole_words(
 
 def test_the_quota_that_the_first_row_lacks_is_printed(spotmpi: InProcess, account: FakeAccount) -> None:
     account.quotas.values[G_QUOTA] = 8.0
-
     assert "Row 1 lacks 24 vCPUs of spot quota for 8 nodes: --request-quota requests them." in spotmpi(*ZONES)[1]
 
 
@@ -75,9 +74,7 @@ def test_a_column_that_is_not_permitted_is_marked_and_stderr_names_the_right_to_
     spotmpi: InProcess, account: FakeAccount
 ) -> None:
     account.refuse("GetSpotPlacementScores", "UnauthorizedOperation")
-
     code, out, err = spotmpi(*ZONES)
-
     assert code == 0 and "not permitted" in " ".join(out.split())
     assert err == ("spotmpi: ec2:GetSpotPlacementScores in us-east-1 is not permitted: allow it in your IAM policy\n")
 
@@ -145,9 +142,7 @@ def test_invalid_options_give_one_line_and_exit_code_2(
 ) -> None:
     account.quotas.values[G_QUOTA] = 0.0
     before = LAB_FILE.read_text()
-
     code, _, err = spotmpi(*ZONES, *more)
-
     assert code == 2 and message in err and len(err.splitlines()) == 1
     assert LAB_FILE.read_text() == before
     assert account.requests_of("RequestServiceQuotaIncrease") == []

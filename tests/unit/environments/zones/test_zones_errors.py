@@ -47,27 +47,22 @@ def test_a_call_that_is_not_permitted_leaves_its_column_and_the_rest_works(
 
 def test_without_zones_the_offerings_name_them(account: FakeAccount) -> None:
     account.refuse("DescribeAvailabilityZones", "UnauthorizedOperation")
-
     comparison = compare(account)
-
     assert {each.zone for each in comparison.rows} == {"us-east-1a", "us-east-1b", "us-east-1c"}
     first = comparison.rows[0]
-    assert first.zone_id is first.score is first.one_zone is None
+    assert (first.zone_id, first.score, first.one_zone) == (None, None, None)
 
 
 def test_without_zones_and_offerings_the_error_has_both_reasons(account: FakeAccount) -> None:
     account.refuse("DescribeAvailabilityZones", "UnauthorizedOperation")
     account.refuse("DescribeInstanceTypeOfferings", "UnauthorizedOperation")
-
     with pytest.raises(CloudError, match=r"ec2:DescribeAvailabilityZones.*ec2:DescribeInstanceTypeOfferings"):
         compare(account)
 
 
 def test_throttling_that_outlasts_the_retries_costs_one_column(account: FakeAccount) -> None:
     account.refuse("GetSpotPlacementScores", "RequestLimitExceeded")
-
     comparison = compare(account)
-
     assert comparison.rows[0].gaps == {"score": "throttled"}
     (message,) = comparison.unknown
     assert message == "ec2:GetSpotPlacementScores in us-east-1: throttled by AWS; repeat the command in a minute"
@@ -75,9 +70,7 @@ def test_throttling_that_outlasts_the_retries_costs_one_column(account: FakeAcco
 
 def test_a_denied_region_leaves_the_other_one_compared(account: FakeAccount) -> None:
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation", region="us-west-2")
-
     comparison = compare(account, regions=BOTH)
-
     assert comparison.rows[0].region == "us-east-1" and comparison.rows[0].spot == 0.4
     assert row(comparison, "us-west-2a").lost == "spot price unknown: not permitted"
 
@@ -97,10 +90,8 @@ ON_TIME, LATE = format_datetime(NOW, usegmt=True), format_datetime(NOW - timedel
 )
 def test_a_fatal_error_is_one_line(account: FakeAccount, code: str, message: str) -> None:
     account.refuse("DescribeRegions", code)
-
     with pytest.raises(CloudError) as caught:
         compare(account)
-
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -132,13 +123,11 @@ def test_invalid_input_names_the_value_and_the_remedy(
 ) -> None:
     with pytest.raises(InputError) as caught:
         compare_zones(types, nodes, regions, account, NOW)
-
     assert message in str(caught.value)
 
 
 def test_without_any_region_the_error_says_how_to_give_one() -> None:
     account = FakeAccount(region=None)
-
     with pytest.raises(CloudError, match="no AWS region: give --region, or set AWS_REGION"):
         compare(account)
     assert account.requests == []
@@ -147,5 +136,4 @@ def test_without_any_region_the_error_says_how_to_give_one() -> None:
 def test_all_problems_are_reported_at_once(account: FakeAccount) -> None:
     with pytest.raises(InputError) as caught:
         compare_zones(("g5", "p3"), -1, ("moon",), account, NOW)
-
     assert [problem.field for problem in caught.value.problems] == ["--types", "--types", "--nodes", "--region"]

@@ -33,7 +33,6 @@ def test_pending_requests_are_part_of_the_comparison_and_decided_ones_not(accoun
 def test_a_request_is_for_running_and_needed_vcpus_together(account: FakeAccount) -> None:
     account.quotas.values["L-3819A6DF"] = 8.0
     account.ec2.spot_types["us-east-1"] = ["g5.xlarge"]
-
     requested = request_quota(compare(account).rows[0], account)
     assert requested is not None and requested.vcpus == 36
     (request,) = account.requests_of("RequestServiceQuotaIncrease")
@@ -65,7 +64,6 @@ def test_a_request_that_cannot_be_made_is_a_plain_error(
 def test_a_quota_that_was_never_touched_has_its_default(account: FakeAccount) -> None:
     account.refuse("GetServiceQuota", "NoSuchResourceException")
     account.script("GetAWSDefaultServiceQuota", Quota={"Value": 5.0})
-
     assert compare(account).rows[0].quota == 5
 
 
@@ -85,9 +83,7 @@ def test_each_family_counts_against_its_own_quota(code: str | None, types: str) 
 
 def test_a_family_without_known_quota_is_compared_without_it(account: FakeAccount) -> None:
     account.ec2.types["trn1.2xlarge"], account.ec2.spot_prices["trn1.2xlarge"] = (8, 0, True, False), 0.4
-
     comparison = compare(account, "trn1.2xlarge")
-
     assert comparison.rows[0].quota is None and comparison.rows[0].short is None
     with pytest.raises(InputError, match="the spot quota of this family is unknown"):
         request_quota(comparison.rows[0], account)
@@ -95,8 +91,6 @@ def test_a_family_without_known_quota_is_compared_without_it(account: FakeAccoun
 
 def test_idle_costs_are_those_of_the_default_settings() -> None:
     settings = Settings(stack="x", region="us-east-1", zone="us-east-1a")
-
     price = prices.environment_price(8, None, None)
-
     assert price.idle == pytest.approx(sum(costs.idle(settings).values())) and price.busy is None
     assert settings.cluster.system.type == prices.SYSTEM_TYPE

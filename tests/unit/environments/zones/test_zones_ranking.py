@@ -76,14 +76,12 @@ def test_a_clear_placement_score_beats_the_price_and_a_small_difference_does_not
     account.ec2.zone_prices["g5.xlarge", "us-east-1a"] = 0.5
     account.ec2.scores["g5.xlarge"] = {"use1-az6": 9, "use1-az1": 7}
     assert compare(account).rows[0].zone == "us-east-1b"
-
     account.ec2.scores["g5.xlarge"] = {"use1-az6": 9, "use1-az1": 3}
     assert compare(account).rows[0].zone == "us-east-1a"
 
 
 def test_a_zone_without_eks_ranks_below_a_more_expensive_one(account: FakeAccount) -> None:
     account.ec2.zone_prices = {("g5.xlarge", "us-east-1a"): 0.6, ("g5.xlarge", "us-east-1b"): 0.1}
-
     rows = compare(account).rows
     assert [each.zone for each in rows] == ["us-east-1c", "us-east-1a", "us-east-1b"]
     assert rows[-1].eks is False and rows[-1].lost == "EKS does not support use1-az3"
@@ -92,16 +90,13 @@ def test_a_zone_without_eks_ranks_below_a_more_expensive_one(account: FakeAccoun
 
 def test_a_type_without_placement_group_ranks_below_a_more_expensive_one(account: FakeAccount) -> None:
     comparison = compare(account, "t3.xlarge", "g5.xlarge")
-
     assert comparison.rows[0].type == "g5.xlarge"
     assert row(comparison, "us-east-1a", "t3.xlarge").lost == "no cluster placement groups"
 
 
 def test_a_short_quota_ranks_lower_with_the_missing_amount(account: FakeAccount) -> None:
     account.quotas.values = {"L-3819A6DF": 4.0}
-
     comparison = compare(account, "t3.xlarge", "g5.xlarge")
-
     lost = row(comparison, "us-east-1a", "g5.xlarge")
     assert comparison.rows[0].type == "t3.xlarge" and lost.nodes_today == 1 and lost.short == 28
     assert lost.lost == "spot quota 4 vCPUs, 0 in use, 32 needed: --request-quota requests more"
@@ -109,14 +104,12 @@ def test_a_short_quota_ranks_lower_with_the_missing_amount(account: FakeAccount)
 
 def test_a_type_without_spot_price_in_a_week_ranks_lower(account: FakeAccount) -> None:
     del account.ec2.spot_prices["g4dn.xlarge"]
-
     lost = row(compare(account, "g5.xlarge", "g4dn.xlarge"), "us-east-1a", "g4dn.xlarge")
     assert lost.lost == "no spot price in the last 7 days" and lost.busy is None
 
 
 def test_only_spot_machines_that_run_are_counted_against_the_quota(account: FakeAccount) -> None:
     compare(account)
-
     (request,) = account.requests_of("DescribeInstances")
     assert {each["Name"]: each["Values"] for each in request["Filters"]} == {
         "instance-lifecycle": ["spot"],
@@ -126,7 +119,6 @@ def test_only_spot_machines_that_run_are_counted_against_the_quota(account: Fake
 
 def test_scores_are_requested_once_per_type_for_all_regions_and_single_zones(account: FakeAccount) -> None:
     compare(account, "g5.xlarge", "g4dn.xlarge", nodes=5, regions=BOTH)
-
     requests = account.requests_of("GetSpotPlacementScores")
     assert sorted(each["InstanceTypes"][0] for each in requests) == ["g4dn.xlarge", "g5.xlarge"]
     assert all(each["SingleAvailabilityZone"] and each["TargetCapacity"] == 5 for each in requests)

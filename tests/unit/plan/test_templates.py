@@ -27,6 +27,16 @@ def pod(*templates: Object) -> Object:
     return pods.template(SPEC, ClusterTarget(**{**vars(TARGET), "templates": named}), "run-1")
 
 
+def spec(**fields: Any) -> Object:
+    """A template with these fields of its pods' spec."""
+    return {"spec": fields}
+
+
+def node(**fields: Any) -> Object:
+    """A template with these fields of the container that spotmpi starts."""
+    return spec(containers=[{"name": "node", **fields}])
+
+
 def container(result: Object, name: str = "node") -> Object:
     (one,) = [each for each in result["spec"]["containers"] if each["name"] == name]
     return cast(Object, one)
@@ -34,41 +44,27 @@ def container(result: Object, name: str = "node") -> Object:
 
 def test_the_later_template_wins_and_what_it_does_not_name_stays() -> None:
     result = pod(
-        {"spec": {"priorityClassName": "low", "nodeSelector": {"a": "1", "b": "1"}}},
-        {"spec": {"priorityClassName": "high", "nodeSelector": {"b": "2"}}},
+        spec(priorityClassName="low", nodeSelector={"a": "1", "b": "1"}),
+        spec(priorityClassName="high", nodeSelector={"b": "2"}),
     )
-    assert result["spec"]["priorityClassName"] == "high"
-    assert result["spec"]["nodeSelector"] == {"a": "1", "b": "2"}
-    assert result["spec"]["securityContext"] == pod()["spec"]["securityContext"]
+    assert result["spec"] == {**pod()["spec"], "priorityClassName": "high", "nodeSelector": {"a": "1", "b": "2"}}
 
 
 def test_named_things_are_merged_by_their_names_and_new_ones_come_after_ours() -> None:
-    own = pod()
-    result = pod(
-        {
-            "spec": {
-                "containers": [
-                    {"name": "node", "env": [{"name": "TZ", "value": "UTC"}]},
-                    {"name": "watch", "image": "watch:1", "volumeMounts": [{"name": "more", "mountPath": "/more"}]},
-                ],
-                "volumes": [{"name": "more", "emptyDir": {}}],
-            }
-        },
-        {"spec": {"containers": [{"name": "node", "env": [{"name": "TZ", "value": "CET"}]}]}},
-    )
+    own, volume = pod(), {"name": "more", "emptyDir": {}}
+    watch = {"name": "watch", "image": "watch:1", "volumeMounts": [{"name": "more", "mountPath": "/more"}]}
+    utc = {"name": "node", "env": [{"name": "TZ", "value": "UTC"}]}
+    result = pod(spec(containers=[utc, watch], volumes=[volume]), node(env=[{"name": "TZ", "value": "CET"}]))
     assert [each["name"] for each in result["spec"]["containers"]] == ["node", "watch"]
-    assert container(result)["env"] == [*container(own)["env"], {"name": "TZ", "value": "CET"}]
-    assert container(result)["volumeMounts"] == container(own)["volumeMounts"]
-    assert result["spec"]["volumes"] == [*own["spec"]["volumes"], {"name": "more", "emptyDir": {}}]
+    expected = {**container(own), "env": [*container(own)["env"], {"name": "TZ", "value": "CET"}]}
+    assert container(result) == expected
+    assert result["spec"]["volumes"] == [*own["spec"]["volumes"], volume]
 
 
 def test_tolerations_are_added_lists_without_names_replaced_and_null_takes_away() -> None:
-    result = pod(
-        {
-            "metadata": {"annotations": {"karpenter.sh/do-not-disrupt": None}},
-            "spec": {"tolerations": [{"key": "mine"}], "dnsConfig": {"searches": ["example"]}, "schedulerName": None},
-        }
-    )
+    annotations = {"annotations": {"karpenter.sh/do-not-disrupt": None}}
+    fields = spec(tolerations=[{"key": "mine"}], dnsConfig={"searches": ["example"]}, schedulerName=None)
+    result = pod({"metadata": annotations, **fields})
     assert result["spec"]["tolerations"] == [*pod()["spec"]["tolerations"], {"key": "mine"}]
     assert result["spec"]["dnsConfig"]["searches"] == ["example"]
     assert "karpenter.sh/do-not-disrupt" not in result["metadata"]["annotations"]
@@ -78,19 +74,18 @@ def test_tolerations_are_added_lists_without_names_replaced_and_null_takes_away(
 def test_a_container_of_a_template_gets_the_restricted_security_context_unless_it_has_one() -> None:
     own = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
     watch, sync = {"name": "watch", "image": "w"}, {"name": "sync", "image": "s", "securityContext": own}
-    result = pod({"spec": {"containers": [watch], "initContainers": [sync]}})
+    result = pod(spec(containers=[watch], initContainers=[sync]))
     assert container(result, "watch")["securityContext"] == pods.container_security()
     assert result["spec"]["initContainers"][0]["securityContext"] == own
 
 
 def test_one_template_may_serve_many_plans() -> None:
-    spec: Object = {
-        "volumes": [{"name": "more", "emptyDir": {}}],
-        "tolerations": [{"key": "mine"}],
-        "dnsConfig": {"options": [{"name": "ndots"}]},
-        "readinessGates": [{"conditionType": "ready"}],
-    }
-    values = {"spec": spec}
+    values = spec(
+        volumes=[{"name": "more", "emptyDir": {}}],
+        tolerations=[{"key": "mine"}],
+        dnsConfig={"options": [{"name": "ndots"}]},
+        readinessGates=[{"conditionType": "ready"}],
+    )
     before = copy.deepcopy(values)
     first, second = pod(values, values), pod(values, values)
     result = first["spec"]
@@ -108,7 +103,7 @@ def test_one_template_may_serve_many_plans() -> None:
 
 def test_the_problems_of_all_templates_come_at_once() -> None:
     with pytest.raises(InputError) as refused:
-        pod({"template": {}, "spec": {"restartPolicy": "Always"}}, {"more": {}})
+        pod({"template": {}, **spec(restartPolicy="Always")}, {"more": {}})
     assert [(problem.value, problem.remedy.split(":")[0]) for problem in refused.value.problems] == [
         ("1.yaml", "unknown key template"),
         ("1.yaml", "must not change spec.restartPolicy, which spotmpi sets"),
@@ -119,24 +114,24 @@ def test_the_problems_of_all_templates_come_at_once() -> None:
 @pytest.mark.parametrize("aliases", [[{"hostnames": ["b"]}], [{"ip": "::1"}, {"hostnames": ["b"]}], ["ip", "::1"], []])
 def test_a_list_in_which_not_every_item_has_a_name_is_replaced(aliases: list[Any]) -> None:
     named = [{"ip": "10.0.0.1", "hostnames": ["a"]}]
-    result = pod({"spec": {"hostAliases": named}}, {"spec": {"hostAliases": aliases}})
+    result = pod(spec(hostAliases=named), spec(hostAliases=aliases))
     assert result["spec"]["hostAliases"] == (aliases or named)
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"spec": {"restartPolicy": "Always"}}, "must not change spec.restartPolicy, which spotmpi sets: remove it"),
-        ({"spec": {"terminationGracePeriodSeconds": 5}}, "PeriodSeconds, which spotmpi sets: set checkpoint.grace"),
-        ({"spec": {"containers": [{"name": "node", "command": ["sh"]}]}}, "must not change spec.containers[node].comm"),
-        ({"spec": {"containers": None}}, "must not change spec.containers[node].command"),
+        (spec(restartPolicy="Always"), "must not change spec.restartPolicy, which spotmpi sets: remove it"),
+        (spec(terminationGracePeriodSeconds=5), "PeriodSeconds, which spotmpi sets: set checkpoint.grace"),
+        (node(command=["sh"]), "must not change spec.containers[node].comm"),
+        (spec(containers=None), "must not change spec.containers[node].command"),
         (
-            {"spec": {"containers": [{"name": "node", "env": [{"name": "SPOTMPI_GENERATION", "value": "7"}]}]}},
+            node(env=[{"name": "SPOTMPI_GENERATION", "value": "7"}]),
             "must not change spec.containers[node].env[SPOTMPI_GENERATION]",
         ),
-        ({"spec": {"volumes": [{"name": "config", "emptyDir": {}}]}}, "must not change spec.volumes[config]"),
+        (spec(volumes=[{"name": "config", "emptyDir": {}}]), "must not change spec.volumes[config]"),
         (
-            {"spec": {"containers": [{"name": "node", "volumeMounts": [{"mountPath": "/dev/shm", "name": "config"}]}]}},
+            node(volumeMounts=[{"mountPath": "/dev/shm", "name": "config"}]),
             "must not change spec.containers[node].volumeMounts[/dev/shm]",
         ),
         ({"metadata": {"labels": {"spotmpi.dev/run": "x"}}}, "must not change metadata.labels[spotmpi.dev/run]"),
@@ -149,7 +144,7 @@ def test_a_list_in_which_not_every_item_has_a_name_is_replaced(aliases: list[Any
 )
 def test_a_template_cannot_change_fields_that_the_run_depends_on(values: Object, message: str) -> None:
     with pytest.raises(InputError) as refused:
-        pod({"spec": {"priorityClassName": "low"}}, values)
+        pod(spec(priorityClassName="low"), values)
     text = str(refused.value)
     assert text.startswith("kubernetes.templates = '2.yaml': ") and message in text, text
 
@@ -157,13 +152,10 @@ def test_a_template_cannot_change_fields_that_the_run_depends_on(values: Object,
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"spec": {"nodeSelektor": {"a": "b"}}}, "unknown fields of a pod template: spec.nodeSelektor"),
-        (
-            {"spec": {"containers": [{"name": "node", "imagge": "x"}]}},
-            "unknown fields of a pod template: spec.containers[0].im",
-        ),
-        ({"spec": {"priority": "high"}}, "expected `int | null`, got `str` - at `spec.priority`"),
-        ({"spec": {"initContainers": [{"image": "x"}]}}, "missing required field `name` - at `spec.initContainers[0]`"),
+        (spec(nodeSelektor={"a": "b"}), "unknown fields of a pod template: spec.nodeSelektor"),
+        (node(imagge="x"), "unknown fields of a pod template: spec.containers[0].im"),
+        (spec(priority="high"), "expected `int | null`, got `str` - at `spec.priority`"),
+        (spec(initContainers=[{"image": "x"}]), "missing required field `name` - at `spec.initContainers[0]`"),
     ],
 )
 def test_unknown_fields_of_a_pod_template_are_named_by_path(values: Object, message: str) -> None:

@@ -15,7 +15,8 @@ import yaml
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 
 Object = dict[str, Any]
-Answers = dict[str, list[tuple[int, str]]]
+Answer = tuple[int, str]  # code and body
+Answers = dict[str, list[Answer]]
 PODS = "/api/v1/namespaces/here/pods"
 
 
@@ -39,7 +40,7 @@ def listing(*items: Object, kind: str = "Pod") -> str:
 def write_kubeconfig(
     path: Path, server: str, name: str = "test", current: bool = True, user: Object | None = None, **cluster: str
 ) -> Path:
-    """Write a kubeconfig with one context; returns its path."""
+    """Write a kubeconfig with one context, in the namespace ``here``; returns its path."""
     content = {
         "clusters": [{"name": name, "cluster": {"server": server, **cluster}}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": "me", "namespace": "here"}}],

@@ -15,7 +15,7 @@ from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import POD, RESYNC, ClusterApi
 from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
 from spotmpi.core.errors import SpotmpiError
-from tests.unit.backends.kubernetes.served_api import Object, Server, api_at, change, listing, pod, status
+from tests.unit.backends.kubernetes.served_api import Answer, Object, Server, api_at, change, listing, pod, status
 
 
 @pytest.fixture
@@ -55,19 +55,55 @@ def test_a_watch_that_ends_goes_on_from_its_version(api: ClusterApi, server: Ser
     assert all(request.startswith("watch") for request in server.requests)
 
 
-@pytest.mark.parametrize("as_event", [True, False])
-def test_a_version_that_is_too_old_causes_a_resync(api: ClusterApi, server: Server, as_event: bool) -> None:
-    expired = (200, change("ERROR", status(410))) if as_event else (410, json.dumps(status(410)))
-    server.answers["watch"] = [(200, change("ADDED", pod("a", 5))), expired, (200, change("ADDED", pod("c", 9)))]
-    server.answers["list"] = [(200, listing(pod("b", 8)))]
-    assert names(take(lambda: api.watch(POD), 3)) == [("ADDED", "a"), (RESYNC, ["b"]), ("ADDED", "c")]
+def added(name: str, version: int) -> Answer:
+    return 200, change("ADDED", pod(name, version))
+
+
+EXPIRED = status(410)
+REFUSED = (403, json.dumps(status(403)))
+
+
+@pytest.mark.parametrize(
+    ("watches", "lists", "changes"),
+    [
+        pytest.param(
+            [added("a", 5), (200, change("ERROR", EXPIRED)), added("c", 9)],
+            [(200, listing(pod("b", 8)))],
+            [("ADDED", "a"), (RESYNC, ["b"]), ("ADDED", "c")],
+            id="a version that is too old, in an event",
+        ),
+        pytest.param(
+            [added("a", 5), (410, json.dumps(EXPIRED)), added("c", 9)],
+            [(200, listing(pod("b", 8)))],
+            [("ADDED", "a"), (RESYNC, ["b"]), ("ADDED", "c")],
+            id="a version that is too old",
+        ),
+        pytest.param(
+            [added("a", 5), REFUSED, added("b", 6)],
+            [REFUSED, REFUSED, (200, listing(pod("a", 5)))],
+            [("ADDED", "a"), (RESYNC, ["a"]), ("ADDED", "b")],
+            id="a refusal after a restart of the server, which is retried",
+        ),
+        pytest.param(
+            [REFUSED, REFUSED],
+            [(200, listing(pod("a", 5))), (200, listing())],
+            [(RESYNC, ["a"]), (RESYNC, [])],
+            id="a user who may list but not watch",
+        ),
+    ],
+)
+def test_a_watch_that_cannot_go_on_lists_anew(
+    api: ClusterApi, server: Server, watches: list[Answer], lists: list[Answer], changes: list[Any]
+) -> None:
+    server.answers |= {"watch": list(watches), "list": list(lists)}
+    assert names(take(lambda: api.watch(POD), len(changes))) == changes
 
 
 def test_a_watch_survives_a_restart_of_the_server(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_api, "RETRY_DELAY", 0.05)
-    server.answers["watch"] = [(200, change("ADDED", pod("a", 5)))]
+    server.answers["watch"] = [added("a", 5)]
     api = api_at(server.port, tmp_path, monkeypatch)
     restarted: list[Server] = []
 
@@ -95,36 +131,18 @@ def test_a_watch_survives_a_restart_of_the_server(
 def test_a_watch_that_is_refused_from_the_start_raises_with_the_servers_message(
     api: ClusterApi, server: Server
 ) -> None:
-    words = json.dumps(status(403, 'User "ann" cannot watch pods'))
-    server.answers["watch"] = [(403, words)]
-    server.answers["list"] = [(403, words)]
-    with (
-        pytest.raises(SpotmpiError, match=r'could not follow: not permitted \(User "ann" cannot'),
-        translate_errors("follow"),
-    ):
+    refused = [(403, json.dumps(status(403, 'User "ann" cannot watch pods')))]
+    server.answers |= {"watch": refused, "list": refused[:]}
+    words = r'could not follow: not permitted \(User "ann" cannot'
+    with pytest.raises(SpotmpiError, match=words), translate_errors("follow"):
         take(lambda: api.watch(POD), 1)
-
-
-def test_a_refusal_after_a_restart_of_the_server_is_retried(api: ClusterApi, server: Server) -> None:
-    refused = (403, json.dumps(status(403)))
-    server.answers["watch"] = [(200, change("ADDED", pod("a", 5))), refused, (200, change("ADDED", pod("b", 6)))]
-    server.answers["list"] = [refused, refused, (200, listing(pod("a", 5)))]
-    assert names(take(lambda: api.watch(POD), 3)) == [("ADDED", "a"), (RESYNC, ["a"]), ("ADDED", "b")]
 
 
 def test_a_refusal_that_persists_is_raised(api: ClusterApi, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_api, "MAX_REFUSALS", 3)
-    refused = (403, json.dumps(status(403)))
-    server.answers["watch"] = [(200, change("ADDED", pod("a", 5))), *[refused] * 4]
-    server.answers["list"] = [refused] * 4
+    server.answers |= {"watch": [added("a", 5), *[REFUSED] * 4], "list": [REFUSED] * 4}
     with pytest.raises(ApiError):
         take(lambda: api.watch(POD), 2)
-
-
-def test_a_user_who_may_list_but_not_watch_sees_changes(api: ClusterApi, server: Server) -> None:
-    server.answers["watch"] = [(403, json.dumps(status(403)))] * 2
-    server.answers["list"] = [(200, listing(pod("a", 5))), (200, listing())]
-    assert names(take(lambda: api.watch(POD), 2)) == [(RESYNC, ["a"]), (RESYNC, [])]
 
 
 def test_events_about_one_object_are_selected_by_the_server(api: ClusterApi, server: Server) -> None:
@@ -210,20 +228,16 @@ def test_errors_of_a_submission_become_one_line(
 ) -> None:
     server.answers["other"] = [(code, answer if isinstance(answer, str) else json.dumps(answer))]
     jobset = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "a"}, "spec": {}}
-    with (
-        pytest.raises(SpotmpiError, match=f"could not submit the run: {words}") as raised,
-        translate_errors("submit the run"),
-    ):
+    words = f"could not submit the run: {words}"
+    with pytest.raises(SpotmpiError, match=words) as raised, translate_errors("submit the run"):
         asyncio.run(api.create(jobset))
     assert "\n" not in str(raised.value)
 
 
 def test_a_command_in_a_deleted_pod_is_a_one_line_error(api: ClusterApi, server: Server) -> None:
     server.answers["list"] = [(404, "not found")]  # it is a GET like any other until it is upgraded
-    with (
-        pytest.raises(SpotmpiError, match="could not read the folder: the cluster answered 404"),
-        translate_errors("read the folder"),
-    ):
+    words = "could not read the folder: the cluster answered 404"
+    with pytest.raises(SpotmpiError, match=words), translate_errors("read the folder"):
         asyncio.run(api.execute("gone", ["true"]))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from email.utils import formatdate
 from pathlib import Path
@@ -70,16 +69,6 @@ def test_a_run_is_followed_to_its_end(ahead: float, runs: Path, monkeypatch: pyt
     assert state.submitted is not None and abs(state.submitted - cluster.now()) < 60
     kinds = [event["event"] for event in reader.lines(RunPaths(Path(state.folder)).events)]
     assert kinds == ["submitted", "started", "succeeded"], "the copy is as whole as what was shown"
-
-
-@CLOCKS
-def test_agents_count_limits_from_the_submission_by_the_clusters_clock(
-    ahead: float, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster = training(ahead, monkeypatch)
-    spotmpi.run(SPEC, on=Target("kubernetes", runs), detach=True)
-    (parts,) = [each for each in cluster.created if each["kind"] == "ConfigMap"]
-    assert abs(json.loads(parts["data"]["plan.json"])["submitted"] - cluster.now()) < 60
 
 
 @CLOCKS

@@ -7,7 +7,6 @@ import hashlib
 import io
 import os
 import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,6 @@ import pytest
 from spotmpi.agent import protocol
 from spotmpi.agent.node import unpack_code
 from spotmpi.agent.pod_context import PodContext
-from spotmpi.backends.kubernetes import volume_access
 from spotmpi.backends.kubernetes.submit import code as code_shipping
 from spotmpi.backends.kubernetes.submit.code import pack
 from spotmpi.core import code_folder
@@ -33,22 +31,21 @@ from tests.unit.backends.kubernetes.volume_cluster import VOLUME, VolumeCluster
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    folder = tmp_path / "code"
+    folder = tmp_path / "mine"
     (folder / "lib").mkdir(parents=True)
-    (folder / "train.py").write_text("print('one')\n")
-    (folder / "run.sh").write_text("exec python train.py\n")
+    texts = {
+        "train.py": "print('one')\n",
+        "run.sh": "exec python train.py\n",
+        "lib/data.py": "",
+        "notes.log": "ignored",
+    }
+    for name, text in {**texts, ".gitignore": "*.log\n"}.items():
+        (folder / name).write_text(text)
     (folder / "run.sh").chmod(0o755)
-    (folder / "lib" / "data.py").write_text("")
-    (folder / "notes.log").write_text("ignored")
-    (folder / ".gitignore").write_text("*.log\n")
     return folder
 
 
 INCLUDED = [".gitignore", "lib/data.py", "run.sh", "train.py"]
-
-
-def git(folder: Path, *arguments: str) -> None:
-    subprocess.run(["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@b", *arguments], check=True)
 
 
 def spec(code: Path, **values: Any) -> JobSpec:
@@ -61,8 +58,8 @@ def target(volume: str | None) -> ClusterTarget:
 
 def test_files_that_git_ignores_are_excluded_in_a_checkout_and_outside_of_one(code: Path) -> None:
     assert code_folder.names(code) == INCLUDED
-    git(code, "init", "--quiet")
-    git(code, "add", "train.py")
+    for arguments in (["init", "--quiet"], ["add", "train.py"]):
+        subprocess.run(["git", "-C", code, *arguments], check=True)
     assert code_folder.names(code) == INCLUDED
     (code / "train.py").unlink()
     assert code_folder.names(code) == INCLUDED[:-1]
@@ -80,10 +77,8 @@ def test_records_of_runs_are_left_out(code: Path) -> None:
 def test_the_same_files_give_the_same_archive_and_keep_their_right_to_be_started(code: Path) -> None:
     packed = code_folder.pack(code)
     with tarfile.open(fileobj=io.BytesIO(packed.archive)) as archive:
-        assert {member.name: oct(member.mode) for member in archive} == {
-            **dict.fromkeys(INCLUDED, "0o644"),
-            "run.sh": "0o755",
-        }
+        modes = {member.name: member.mode for member in archive}
+    assert modes == {**dict.fromkeys(INCLUDED, 0o644), "run.sh": 0o755}
     assert (packed.files, packed.size) == (4, 40)
     (code / "notes.log").write_text("more")
     assert code_folder.pack(code) == packed
@@ -133,7 +128,7 @@ def test_a_named_folder_without_files_to_ship_is_refused(tmp_path: Path) -> None
 def test_a_link_is_shipped_under_its_own_name(code: Path, tmp_path: Path) -> None:
     (tmp_path / "latest.py").symlink_to(code / "train.py")
 
-    (path,) = from_values({"command": ["x"], "files": [f"{tmp_path}/code/../latest.py"]}).files
+    (path,) = from_values({"command": ["x"], "files": [f"{tmp_path}/mine/../latest.py"]}).files
 
     assert path == str(tmp_path / "latest.py")
     assert code_folder.sources(None, [Path(path)]) == {"latest.py": tmp_path / "latest.py"}
@@ -144,19 +139,16 @@ def test_files_alone_are_shipped_too(code: Path, monkeypatch: pytest.MonkeyPatch
     shipment = pack(spec, target(None))
     assert shipment is not None and shipment.packed.files == 1
     monkeypatch.setattr("spotmpi.core.archives.LARGEST", 100)
-    with pytest.raises(
-        InputError, match=r"files = .*train\.py'\]: is 0 kB packed, and at most 0 kB without a run volume"
-    ):
+    problem = r"files = .*train\.py'\]: is 0 kB packed, and at most 0 kB without a run volume"
+    with pytest.raises(InputError, match=problem):
         pack(spec, target(None))
 
 
 def test_small_code_goes_into_the_config_map(code: Path) -> None:
     shipment = pack(spec(code), target(None))
     assert shipment is not None and not shipment.by_volume
-    assert (
-        shipment.config_map_files == {"user.tgz": shipment.packed.archive}
-        and shipment.archive == "/spotmpi/config/user.tgz"
-    )
+    assert shipment.config_map_files == {"user.tgz": shipment.packed.archive}
+    assert shipment.archive == "/spotmpi/config/user.tgz"
     assert shipment.agent_plan == {
         "archive": shipment.archive,
         "bytes": len(shipment.packed.archive),
@@ -170,86 +162,70 @@ def test_large_code_goes_through_the_run_volume_or_not_at_all(code: Path, monkey
     monkeypatch.setattr("spotmpi.core.archives.LARGEST", 100)
     shipment = pack(spec(code), target("claim"))
     assert shipment is not None and shipment.config_map_files == {}
-    assert (
-        shipment.archive == f"/spotmpi/volume/code/{shipment.packed.digest}.tgz"
-        and "through the run volume" in shipment.note
-    )
+    assert shipment.archive == f"/spotmpi/volume/code/{shipment.packed.digest}.tgz"
+    assert "through the run volume" in shipment.note
     with pytest.raises(InputError, match=r"0 kB without a run volume; set kubernetes\.volume"):
         pack(spec(code), target(None))
 
 
-class Store(VolumeCluster):
-    """A cluster whose store of code on the volume is a folder of this machine."""
+def upload(cluster: VolumeCluster, code: Path, digest: str | None = None) -> None:
+    plan = {"code": {"digest": digest or code_folder.pack(code).digest, "by_volume": True}}
+    asyncio.run(code_shipping.upload(cluster, plan, spec(code), VOLUME, lambda text: None))  # type: ignore[arg-type]
 
-    @property
-    def folder(self) -> Path:
-        """That folder."""
-        return self.root / "code"
 
-    def _run(self, name: str, command: Any, data: bytes) -> subprocess.CompletedProcess[bytes]:
-        self.commands.append((name, command))
-        context = {"/spotmpi/volume/code": str(self.folder), "python3": sys.executable}
-        return subprocess.run([context.get(part, part) for part in command], input=data, capture_output=True)
+def stored(cluster: VolumeCluster) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in cluster.archives.iterdir()}
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(volume_access, "_POLL_INTERVAL", 0.01)
-    return Store(tmp_path / "volume")
+def cluster(volume_cluster: VolumeCluster) -> VolumeCluster:
+    """A cluster with a run volume."""
+    return volume_cluster
 
 
-def upload(store: Store, code: Path, digest: str | None = None) -> None:
-    plan = {"code": {"digest": digest or code_folder.pack(code).digest, "by_volume": True}}
-    asyncio.run(code_shipping.upload(store, plan, spec(code), VOLUME, lambda text: None))  # type: ignore[arg-type]
-
-
-def stored_archives(store: Store) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in store.folder.iterdir()}
-
-
-def test_code_is_stored_once_under_its_digest(code: Path, store: Store) -> None:
+def test_code_is_stored_once_under_its_digest(code: Path, cluster: VolumeCluster) -> None:
     packed = code_folder.pack(code)
-    upload(store, code)
-    (archive_file,) = store.folder.iterdir()
-    assert archive_file.name == f"{packed.digest}.tgz" and archive_file.read_bytes() == packed.archive
-    mtime, calls = archive_file.stat().st_mtime_ns, len(store.commands)
-    upload(store, code)
+    upload(cluster, code)
+    assert stored(cluster) == {f"{packed.digest}.tgz": packed.archive}
+    (archive_file,) = cluster.archives.iterdir()
+    mtime, calls = archive_file.stat().st_mtime_ns, len(cluster.commands)
+    upload(cluster, code)
     assert archive_file.stat().st_mtime_ns == mtime
-    assert len(store.commands) == calls + 1  # what is there already does not travel
+    assert len(cluster.commands) == calls + 1  # what is there already does not travel
 
     (code / "train.py").write_text("print('two')\n")
     with pytest.raises(SpotmpiError, match="has changed since the run was planned; start the run again"):
-        upload(store, code, packed.digest)
+        upload(cluster, code, packed.digest)
 
 
-def test_an_upload_that_is_cut_off_leaves_nothing_and_the_next_one_is_whole(code: Path, store: Store) -> None:
+def test_an_upload_that_is_cut_off_leaves_nothing_and_the_next_one_is_whole(code: Path, cluster: VolumeCluster) -> None:
     packed = code_folder.pack(code)
-    store.cut_off = len(packed.archive) // 2
+    cluster.cut_off = len(packed.archive) // 2
     with pytest.raises(SpotmpiError, match="the connection into the pod broke off"):
-        upload(store, code)
-    assert stored_archives(store) == {}
-    upload(store, code)
-    assert stored_archives(store) == {f"{packed.digest}.tgz": packed.archive}
+        upload(cluster, code)
+    assert stored(cluster) == {}
+    upload(cluster, code)
+    assert stored(cluster) == {f"{packed.digest}.tgz": packed.archive}
 
 
 @pytest.mark.parametrize("damage", [lambda whole: whole[:50], lambda whole: whole[:-1] + b"?"], ids=["half", "other"])
 def test_an_archive_that_is_damaged_on_the_volume_is_uploaded_again(
-    code: Path, store: Store, damage: Callable[[bytes], bytes]
+    code: Path, cluster: VolumeCluster, damage: Callable[[bytes], bytes]
 ) -> None:
     packed = code_folder.pack(code)
-    upload(store, code)
-    (store.folder / f"{packed.digest}.tgz").write_bytes(damage(packed.archive))
-    upload(store, code)
-    assert stored_archives(store) == {f"{packed.digest}.tgz": packed.archive}
+    upload(cluster, code)
+    (cluster.archives / f"{packed.digest}.tgz").write_bytes(damage(packed.archive))
+    upload(cluster, code)
+    assert stored(cluster) == {f"{packed.digest}.tgz": packed.archive}
 
 
-def test_content_that_changes_on_its_way_is_never_stored(code: Path, store: Store) -> None:
+def test_content_that_changes_on_its_way_is_never_stored(code: Path, cluster: VolumeCluster) -> None:
     packed = code_folder.pack(code)
     altered = packed.archive[:-1] + b"?"
     command = store_command("put", "/spotmpi/volume/code", "x.tgz", str(len(altered)), packed.sha256)
-    result = store._run("pod", command, altered)
+    result = cluster._run("pod", command, altered)
     assert result.returncode == 1 and b"its SHA-256 is" in result.stderr
-    assert stored_archives(store) == {}
+    assert stored(cluster) == {}
 
 
 def test_a_pod_unpacks_only_the_code_that_was_planned(code: Path, tmp_path: Path) -> None:

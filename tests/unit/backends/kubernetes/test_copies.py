@@ -22,13 +22,16 @@ from spotmpi.plan import manifests
 from spotmpi.plan.cluster import ClusterPlan, cached_plan
 from spotmpi.runs import cache, reader, recorded_plan
 from spotmpi.runs.reader import RunState
+from tests.unit.backends.kubernetes.served_api import write_kubeconfig
 from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, api_error, jobset, log_line, pod
 
 
-def copy(runs_folder: Path, *events: dict[str, Any], context: str | None = "this", run: str = RUN) -> RunPaths:
+def copy(
+    runs_folder: Path, *events: dict[str, Any], context: str | None = "this", namespace: str = "here", run: str = RUN
+) -> RunPaths:
     """Lay down the copy of a run that was submitted in 1970, with *events* that were seen since."""
     paths, spec = RunPaths(runs_folder / run), manifests.spec_of(jobset())
-    cache.create(paths, spec.to_toml(), cached_plan(spec, run, context, "here"), 1000.0)
+    cache.create(paths, spec.to_toml(), cached_plan(spec, run, context, namespace), 1000.0)
     with paths.events.open("a") as file:
         file.writelines(json.dumps({"t": 1000.0 + at, **event}) + "\n" for at, event in enumerate(events, 1))
     return paths
@@ -90,6 +93,18 @@ def test_a_copy_without_a_context_is_not_deleted_when_its_jobset_is_missing(runs
     cluster.jobsets.clear()
     assert clean(runs, messages) == []
     assert paths.events.is_file() and "does not name its cluster" in messages[0]
+
+
+@pytest.mark.parametrize(("on", "namespace"), [(None, "team"), ("kubernetes", "team"), ("kubernetes/other", "other")])
+def test_a_run_is_looked_up_in_its_recorded_namespace_unless_one_is_named(
+    on: str | None, namespace: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later `status ID --on kubernetes` looks in this namespace, not in that of a context."""
+    copy(runs, context="there", namespace="team")
+    configs = [write_kubeconfig(runs.parent / name, "http://127.0.0.1:1", name) for name in ("current", "there")]
+    monkeypatch.setenv("KUBECONFIG", ":".join(map(str, configs)))
+    backend: Any = targets.backend_of(RUN, targets.Target(on, runs))
+    assert backend._api().namespace == namespace
 
 
 def test_a_run_of_another_cluster_is_not_lost(runs: Path, cluster: FakeCluster) -> None:

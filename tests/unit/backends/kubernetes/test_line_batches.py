@@ -39,28 +39,28 @@ def numbers(entries: list[Entry | str]) -> list[list[int]]:
     return [[each.number for each in entry.split()] for entry in entries if isinstance(entry, Entry)]
 
 
-def test_a_thousand_lines_that_arrive_together_are_one_batch() -> None:
-    assert len(list(batch(1, 1000).split())) == 1000
+FIRST = [line_entry(1, 1), line_entry(2, 2)]
 
 
 @pytest.mark.parametrize(
-    ("lines", "expected"),
+    ("last", "expected"),
     [
-        ([line_entry(1, 1), line_entry(2, 2), json.dumps({"n": 3, "m": METRIC}), line_entry(4, 3)], [[1, 2], [3], [4]]),
-        ([line_entry(1, 1), line_entry(2, 2), line_entry(3, 1, node=1)], [[1], [2], [3]]),
-        ([line_entry(1, 1), line_entry(2, 2), line_entry(3, 1, attempt=2)], [[1], [2], [3]]),
-        ([line_entry(1, 1), line_entry(2, 2), line_entry(2, 2)], [[1], [2], [2]]),
-        ([line_entry(1, 1), line_entry(2, 2), line_entry(9, 9)], [[1], [2], [9]]),
-        ([line_entry(1, 1), line_entry(2, 2), "Traceback", '{"n":3}', '{"n":3,"l":[1]}'], [[1], [2]]),
+        ([line_entry(3, 3)], [[1, 2, 3]]),
+        ([json.dumps({"n": 3, "m": METRIC}, separators=(",", ":")), line_entry(4, 3)], [[1, 2], [3], [4]]),
+        ([line_entry(3, 1, node=1)], [[1], [2], [3]]),
+        ([line_entry(3, 1, attempt=2)], [[1], [2], [3]]),
+        ([line_entry(2, 2)], [[1], [2], [2]]),
+        ([line_entry(9, 9)], [[1], [2], [9]]),
+        (["Traceback", '{"n":3}', '{"n":3,"l":[1]}'], [[1], [2]]),
     ],
-    ids=["metric", "node", "attempt", "again", "gap", "strays"],
+    ids=["next line", "metric", "node", "attempt", "again", "gap", "strays"],
 )
 def test_only_lines_of_one_node_that_follow_each_other_are_one_batch(
-    lines: list[str], expected: list[list[int]]
+    last: list[str], expected: list[list[int]]
 ) -> None:
-    entries = parse_all("\n".join(line.replace('"n": ', '"n":') for line in lines))
+    entries = parse_all("\n".join([*FIRST, *last]))
     assert numbers(entries) == expected
-    assert [entry for entry in entries if isinstance(entry, str)] == lines[2:] * ("Traceback" in lines)
+    assert [entry for entry in entries if isinstance(entry, str)] == last * ("Traceback" in last)
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def test_a_gap_before_a_batch_keeps_its_place(paths: RunPaths) -> None:
     with RunCache(paths) as cache:
         cache.take([batch(1, 2), batch(5, 6)])
     texts = [line.split(" ", 3)[3] for line in (paths.logs / "1" / "node-0.log").read_text().splitlines()]
-    assert texts == ["line 1 of node 0", "line 2 of node 0", *[run_cache.MISSING] * 2, *texts[4:]]
-    assert texts[4:] == ["line 5 of node 0", "line 6 of node 0"]
+    lines = [f"line {number} of node 0" for number in (1, 2, 5, 6)]
+    assert texts == [*lines[:2], run_cache.MISSING, run_cache.MISSING, *lines[2:]]
 
 
 def run_events() -> Iterator[Event | Lines]:

@@ -12,7 +12,7 @@ from spotmpi.backends.kubernetes.follow import pending_diagnostics
 from spotmpi.backends.kubernetes.follow.pending_diagnostics import CloudDiagnosis, PendingDiagnostics
 from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason
 from spotmpi.core.errors import SpotmpiError
-from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, api_error, stamp
+from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, api_error, pod, stamp, unscheduled_pod
 
 MAP = f"{pending_diagnostics.AUTOSCALER_NAMESPACE}/{pending_diagnostics.AUTOSCALER_STATUS}"
 NOW = datetime(2026, 11, 20, 10, 52, 30, tzinfo=UTC).timestamp()
@@ -108,24 +108,12 @@ def test_the_autoscalers_status_becomes_one_line_about_groups_that_are_scaling_u
     assert pending_diagnostics.autoscaler_problem(config, NOW) == problem
 
 
-def unscheduled_pod() -> Object:
-    return {
-        "metadata": {"name": "a"},
-        "spec": {},
-        "status": {
-            "phase": "Pending",
-            "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/4 nodes: insufficient gpu"}],
-        },
-    }
+UNSCHEDULED = unscheduled_pod(0, "0/4 nodes: insufficient gpu")
 
 
 def scheduled_pod(phase: str = "Pending", ready: str = "False") -> Object:
     conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": ready}]
-    return {
-        "metadata": {"name": "a"},
-        "spec": {"nodeName": "n-1"},
-        "status": {"phase": phase, "conditions": conditions},
-    }
+    return {**pod(0, phase, conditions=conditions), "spec": {"nodeName": "n-1"}}
 
 
 def node_event(reason: str, message: str, age: float = 10, node: str = "n-1") -> Object:
@@ -152,17 +140,16 @@ def cluster() -> FakeCluster:
 
 
 def test_the_autoscalers_problem_explains_a_pod_without_a_node(cluster: FakeCluster) -> None:
-    assert wait_line(cluster, unscheduled_pod()) == "1/1 nodes: 0/4 nodes: insufficient gpu; group gpu-a: full"
+    assert wait_line(cluster, UNSCHEDULED) == "1/1 nodes: 0/4 nodes: insufficient gpu; group gpu-a: full"
     assert cluster.requests == [MAP]
 
 
 def test_the_clouds_diagnosis_has_priority_over_the_autoscalers(cluster: FakeCluster) -> None:
     assert (
-        wait_line(cluster, unscheduled_pod(), lambda: "no capacity")
-        == "1/1 nodes: 0/4 nodes: insufficient gpu; no capacity"
+        wait_line(cluster, UNSCHEDULED, lambda: "no capacity") == "1/1 nodes: 0/4 nodes: insufficient gpu; no capacity"
     )
     expected = "1/1 nodes: 0/4 nodes: insufficient gpu; group gpu-a: full"
-    assert wait_line(cluster, unscheduled_pod(), lambda: None) == expected
+    assert wait_line(cluster, UNSCHEDULED, lambda: None) == expected
 
 
 def test_an_event_of_its_node_explains_a_pod_that_does_not_start(cluster: FakeCluster) -> None:
@@ -200,11 +187,11 @@ def test_without_permissions_the_pods_conditions_remain(cluster: FakeCluster) ->
         raise SpotmpiError("not permitted")
 
     cluster.errors |= {MAP: api_error(403), "events of nodes": api_error(403)}
-    assert wait_line(cluster, unscheduled_pod(), not_permitted) == "1/1 nodes: 0/4 nodes: insufficient gpu"
+    assert wait_line(cluster, UNSCHEDULED, not_permitted) == "1/1 nodes: 0/4 nodes: insufficient gpu"
     assert wait_line(cluster, scheduled_pod()) == "1/1 nodes: containers are being created"
 
 
-@pytest.mark.parametrize("pod", [unscheduled_pod(), scheduled_pod()], ids=["no node", "on a node"])
+@pytest.mark.parametrize("pod", [UNSCHEDULED, scheduled_pod()], ids=["no node", "on a node"])
 def test_requests_are_limited_by_their_interval(
     cluster: FakeCluster, pod: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +211,7 @@ def test_no_request_is_made_about_running_pods(cluster: FakeCluster) -> None:
 
 
 def test_a_pod_that_got_its_node_no_longer_waits_for_a_machine(cluster: FakeCluster) -> None:
-    observations = Observations({"a": unscheduled_pod()})
+    observations = Observations({"a": UNSCHEDULED})
     diagnostics = PendingDiagnostics(cluster, None)  # type: ignore[arg-type]
     asyncio.run(diagnostics.update(observations, time.time() - 60))
     assert observations.machine_problem

@@ -18,6 +18,7 @@ from spotmpi.agent import record
 from spotmpi.backends.kubernetes.follow import pod_log
 from spotmpi.backends.kubernetes.follow.pod_log import PodLog, Source
 from spotmpi.core.errors import NotPermitted, SpotmpiError
+from spotmpi.core.events import Event
 from spotmpi.runs.pod_output import Entry, parse
 from tests.unit.backends.kubernetes.watched_cluster import api_error
 
@@ -34,12 +35,12 @@ def line(number: int, text: str | None = None) -> str:
 class FakePod:
     """A pod whose log answers as scripted: each answer is a list of lines, the last perhaps an error."""
 
-    def __init__(self, *answers: list[Any]) -> None:
+    def __init__(self, *answers: list[Any], folder: list[str] | None = None, has_predecessors: bool = False) -> None:
         self.answers = list(answers)
         self.requests: list[int | None] = []  # the `since` of each request
         self.folder_reads: list[tuple[float, float]] = []
-        self.folder: list[Entry] | None = None
-        self.has_predecessors = False
+        self.folder = folder  # the lines that the run folder has of this node; None if it cannot be read
+        self.has_predecessors = has_predecessors
         self.image: str | None = None
         self.at_once = 1  # lines that arrive together
 
@@ -62,32 +63,30 @@ class FakePod:
         self.folder_reads.append((since, until))
         if self.folder is None:
             raise SpotmpiError("no folder")
-        return [entry for entry in self.folder if since <= (entry.time or 0) <= until]
+        entries = [entry for line in self.folder if (entry := parse(line))]
+        return [entry for entry in entries if since <= (entry.time or 0) <= until]
 
-    def read(self, follow: bool = True) -> tuple[list[Entry], list[str]]:
-        """Give every entry and every stray line."""
+    def read(self, follow: bool = True) -> tuple[list[Event], list[str]]:
+        """Give every event and every stray line."""
         strays: deque[str] = deque()
         source = Source("pod", 0, 999.0, self.has_predecessors, lambda: not self.answers[1:], self.image, self.replay)
 
-        async def collect() -> list[Entry]:
+        async def collect() -> list[Event]:
             read = PodLog(self, source, strays).entries(follow)  # type: ignore[arg-type]
-            return [each async for entries in read for entry in entries for each in entry.split()]
+            return [each.event async for entries in read for entry in entries for each in entry.split() if each.event]
 
         return asyncio.run(collect()), list(strays)
+
+    def numbers(self) -> list[int | str]:
+        """The numbers of all lines that are read, and gaps with the number of entries that are missing."""
+        events = self.read()[0]
+        return [f"{event.values['size']} missing" if event.kind == record.GAP else event.number for event in events]
 
 
 @pytest.fixture(autouse=True)
 def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_log, "RETRY_DELAY", 0)
     monkeypatch.setattr(pod_log, "HEARTBEAT_TIMEOUT", 0.02)
-
-
-def numbers(entries: list[Entry]) -> list[int]:
-    return [entry.event.number for entry in entries if entry.event and entry.event.kind == record.LINE]
-
-
-def missing_lines(entries: list[Entry]) -> list[int]:
-    return [entry.event.values["size"] for entry in entries if entry.event and entry.event.kind == record.GAP]
 
 
 def lines(first: int, last: int) -> list[str]:
@@ -99,133 +98,105 @@ def lines(first: int, last: int) -> list[str]:
 def test_a_stream_that_breaks_anywhere_is_resumed_without_loss_or_repeat(cut_at: int, at_once: int) -> None:
     pod = FakePod([*lines(1, cut_at), CUT], lines(max(cut_at - 2, 1), 9))
     pod.at_once = at_once
-    entries, _ = pod.read()
-    assert numbers(entries) == list(range(1, 10))
+    assert pod.numbers() == list(range(1, 10))
     assert pod.requests[0] is None and pod.requests[1] is not None
-    assert missing_lines(entries) == []
 
 
-def test_a_stream_that_resumes_too_late_is_read_from_its_beginning() -> None:
-    pod = FakePod([*lines(1, 3), CUT], lines(7, 9), lines(1, 9))
-    entries, _ = pod.read()
-    assert numbers(entries) == list(range(1, 10))
-    assert pod.requests[2] is None
-    assert not pod.folder_reads
+@pytest.mark.parametrize("at_once", [1, 2, 3, 9])
+@pytest.mark.parametrize("resumed", [lines(7, 9), [*lines(2, 4), line(7)]], ids=["too late", "with a hole"])
+def test_a_stream_that_resumes_with_a_gap_is_read_from_its_beginning(at_once: int, resumed: list[str]) -> None:
+    pod = FakePod([*lines(1, 3), CUT], resumed, lines(1, 9))
+    pod.at_once = at_once
+    assert pod.numbers() == list(range(1, 10))
+    assert pod.requests[2] is None and not pod.folder_reads
 
 
 def test_entries_lost_to_rotation_come_from_the_run_folder() -> None:
-    pod = FakePod([*lines(1, 3), CUT], lines(7, 9), lines(7, 9))
-    pod.folder = [entry for text in lines(1, 9) if (entry := parse(text))]
-    entries, _ = pod.read()
-    assert numbers(entries) == list(range(1, 10))
+    pod = FakePod([*lines(1, 3), CUT], lines(7, 9), lines(7, 9), folder=lines(1, 9))
+    assert pod.numbers() == list(range(1, 10))
     assert pod.folder_reads == [(1003.0, 1007.0)]
-    assert missing_lines(entries) == []
 
 
-def test_a_follower_that_starts_after_rotation_reads_the_beginning_from_the_run_folder() -> None:
-    pod = FakePod(lines(5, 6))
-    pod.folder = [entry for text in lines(1, 6) if (entry := parse(text))]
-    entries, _ = pod.read(follow=False)
-    assert numbers(entries) == [1, 2, 3, 4, 5, 6]
+def test_a_reader_that_starts_after_rotation_reads_the_beginning_from_the_run_folder() -> None:
+    events, _ = FakePod(lines(5, 6), folder=lines(1, 6)).read(follow=False)
+    assert [event.number for event in events] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("more", [[], lines(7, 8)], ids=["nothing more", "more"])
-@pytest.mark.parametrize("has_predecessors", [False, True], ids=["first attempt", "later attempt"])
-def test_a_silent_pods_rotated_log_is_read_from_the_run_folder_at_once(more: list[str], has_predecessors: bool) -> None:
+@pytest.mark.parametrize(
+    ("before", "has_predecessors"),
+    [([], False), ([], True), ([[*lines(1, 3), CUT]], False)],
+    ids=["first attempt", "later attempt", "after a break"],
+)
+def test_a_silent_pods_rotated_log_is_read_from_the_run_folder_at_once(
+    before: list[list[Any]], has_predecessors: bool, more: list[str]
+) -> None:
     """All lines are read once, without a wait for the next line."""
-    pod = FakePod([SILENT, *more])
-    pod.has_predecessors, pod.folder = has_predecessors, [entry for text in lines(1, 6) if (entry := parse(text))]
-    entries, _ = pod.read()
-    assert numbers(entries) == list(range(1, 7 + len(more)))
-    assert missing_lines(entries) == []
-
-
-@pytest.mark.parametrize("more", [[], lines(7, 8)], ids=["nothing more", "more"])
-def test_entries_rotated_while_the_connection_was_broken_are_read_at_once(more: list[str]) -> None:
-    """Lines of the run folder are read at once, not with the pod's next line."""
-    pod = FakePod([*lines(1, 3), CUT], [SILENT, *more])
-    pod.folder = [entry for text in lines(1, 6) if (entry := parse(text))]
-    entries, _ = pod.read()
-    assert numbers(entries) == list(range(1, 7 + len(more)))
-    assert missing_lines(entries) == []
-
-
-@pytest.mark.parametrize("before", [[], [[*lines(1, 3), CUT]]], ids=["at first", "after a break"])
-def test_a_gap_is_reported_where_the_run_folder_had_nothing_new_after_a_silence(before: list[list[Any]]) -> None:
-    """3 missing entries are reported, although the log was read again during the silence."""
-    first = 3 * len(before) + 4
-    pod = FakePod(*before, [SILENT, *lines(first, first + 1)], lines(first, first + 1))
-    pod.folder = [entry for text in lines(1, 3 * len(before)) if (entry := parse(text))]
-    entries, _ = pod.read()
-    assert numbers(entries)[-2:] == [first, first + 1]
-    assert missing_lines(entries) == [3]
-
-
-def test_lines_that_the_run_folder_repeats_at_both_ends_of_a_gap_do_not_hide_it() -> None:
-    """Line 4 is reported as missing; the repeated lines 3 and 5 do not count in its place."""
-    pod = FakePod([*lines(1, 3), CUT], [line(5)], [line(5)])
-    pod.folder = [entry for text in (line(3), line(5)) if (entry := parse(text))]
-    entries, _ = pod.read()
-    assert numbers(entries) == [1, 2, 3, 5]
-    assert missing_lines(entries) == [1]
+    pod = FakePod(*before, [SILENT, *more], folder=lines(1, 6), has_predecessors=has_predecessors)
+    assert pod.numbers() == list(range(1, 7 + len(more)))
 
 
 def test_a_silent_pod_whose_run_folder_cannot_be_read_is_waited_for() -> None:
-    pod = FakePod([SILENT, *lines(1, 2)])
-    entries, _ = pod.read()
-    assert numbers(entries) == [1, 2]
-    assert missing_lines(entries) == []
+    assert FakePod([SILENT, *lines(1, 2)]).numbers() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("answers", "folder", "expected"),
+    [
+        pytest.param(
+            [[*lines(1, 3), CUT], lines(7, 8), lines(7, 8)], None, [1, 2, 3, "3 missing", 7, 8], id="no folder"
+        ),
+        pytest.param(
+            [[*lines(1, 3), CUT], lines(7, 8), lines(7, 8)], [], [1, 2, 3, "3 missing", 7, 8], id="empty folder"
+        ),
+        pytest.param(
+            [[*lines(1, 3), CUT], lines(7, 8), lines(7, 8)], [line(5)], [1, 2, 3, 5, "2 missing", 7, 8], id="in part"
+        ),
+        pytest.param(
+            [[*lines(1, 3), CUT], [line(5)], [line(5)]],
+            [line(3), line(5)],
+            [1, 2, 3, 5, "1 missing"],
+            id="lines that the folder repeats at both ends do not count",
+        ),
+        pytest.param([[SILENT, *lines(4, 5)], lines(4, 5)], [], ["3 missing", 4, 5], id="silent at first"),
+        pytest.param(
+            [[*lines(1, 3), CUT], [SILENT, *lines(7, 8)], lines(7, 8)],
+            lines(1, 3),
+            [1, 2, 3, "3 missing", 7, 8],
+            id="silent after a break",
+        ),
+    ],
+)
+def test_a_gap_is_reported_in_its_place_with_its_size(
+    answers: list[list[Any]], folder: list[str] | None, expected: list[int | str]
+) -> None:
+    assert FakePod(*answers, folder=folder).numbers() == expected
 
 
 def test_output_of_earlier_attempts_comes_from_the_run_folder_once() -> None:
-    pod = FakePod([*lines(1, 2), CUT], lines(1, 3))
-    before = '{"n":9,"l":[1,0,1,999.5,null,"o","of attempt 1"]}'
-    pod.has_predecessors, pod.folder = True, [entry for text in (before, line(1)) if (entry := parse(text))]
-    entries, _ = pod.read()
-    assert next(entry.event.values["text"] for entry in entries if entry.event) == "of attempt 1"
-    assert len(pod.folder_reads) == 1 and missing_lines(entries) == []
+    before = '{"n":9,"l":[0,0,1,999.5,null,"o","of attempt 0"]}'
+    pod = FakePod([*lines(1, 2), CUT], lines(1, 3), folder=[before, line(1)], has_predecessors=True)
+    events, _ = pod.read()
+    assert [event.values["text"] for event in events] == ["of attempt 0", "line 1", "line 2", "line 3"]
+    assert len(pod.folder_reads) == 1
 
 
 def test_missing_output_of_earlier_attempts_is_reported() -> None:
-    pod = FakePod(lines(1, 2))
-    pod.has_predecessors = True
-    entries, _ = pod.read()
-    assert numbers(entries) == [1, 2]
-    gap = entries[0].event
-    assert gap and gap.kind == record.GAP
+    (gap, *events), _ = FakePod(lines(1, 2), has_predecessors=True).read()
+    assert gap.kind == record.GAP and [event.number for event in events] == [1, 2]
     assert gap.reason == "the output of earlier attempts on node 0 is no longer available: no folder"
-
-
-@pytest.mark.parametrize("at_once", [2, 3, 9])
-def test_entries_before_a_break_are_not_read_again(at_once: int) -> None:
-    pod = FakePod([*lines(1, 3), CUT], [*lines(2, 4), line(7)], lines(1, 9))
-    pod.at_once = at_once
-    entries, _ = pod.read()
-    assert numbers(entries) == list(range(1, 10)) and not pod.folder_reads
-
-
-@pytest.mark.parametrize(("folder_lines", "size"), [(None, 3), ([5], 2), ([], 3)])
-def test_a_gap_is_reported_with_its_size(folder_lines: list[int] | None, size: int) -> None:
-    pod = FakePod([*lines(1, 3), CUT], lines(7, 8), lines(7, 8))
-    pod.folder = None if folder_lines is None else [entry for number in folder_lines if (entry := parse(line(number)))]
-    entries, _ = pod.read()
-    assert missing_lines(entries) == [size]
-    assert numbers(entries) == [1, 2, 3, *(folder_lines or []), 7, 8]
-    index = next(i for i, entry in enumerate(entries) if entry.event and entry.event.kind == record.GAP)
-    assert numbers(entries[index:]) == [7, 8]
 
 
 def test_the_start_of_an_attempt_has_the_digest_of_its_image() -> None:
     pod = FakePod(['{"n":1,"e":{"t":1001.0,"event":"started","attempt":1}}', line(2)])
     pod.image = "registry/image@sha256:0"
-    entries, _ = pod.read()
-    images = [entry.event.values.get("container") for entry in entries if entry.event]
+    images = [event.values.get("container") for event in pod.read()[0]]
     assert images == ["registry/image@sha256:0", None]
 
 
 def test_lines_that_are_no_entries_are_collected_as_strays() -> None:
-    entries, strays = FakePod(["Traceback", line(1), '{"n":', '{"n":2}', '{"n":2,"l":[]}']).read()
-    assert numbers(entries) == [1]
+    events, strays = FakePod(["Traceback", line(1), '{"n":', '{"n":2}', '{"n":2,"l":[]}']).read()
+    assert [event.number for event in events] == [1]
     assert strays == ["Traceback", '{"n":', '{"n":2}', '{"n":2,"l":[]}']
 
 
@@ -267,6 +238,6 @@ def test_a_forbidden_log_raises_at_once() -> None:
 
 def test_a_refusal_by_a_server_that_has_just_started_is_retried() -> None:
     pod = FakePod([*lines(1, 3), CUT], *[[FORBIDDEN]] * 10, lines(1, 5))
-    assert numbers(pod.read()[0]) == [1, 2, 3, 4, 5]
+    assert pod.numbers() == [1, 2, 3, 4, 5]
     with pytest.raises(NotPermitted):
         FakePod([*lines(1, 3), CUT], *[[FORBIDDEN]] * 11, []).read()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
 import httpx2
@@ -71,29 +71,26 @@ class Api:
         return httpx2.AsyncClient(base_url=f"http://127.0.0.1:{self._port}")
 
 
-class _Serving:
+@asynccontextmanager
+async def listening(server: ApiServer) -> AsyncIterator[ApiServer]:
     """The API server on a port of its own."""
-
-    def __init__(self, server: ApiServer) -> None:
-        self._server = server
-
-    async def __aenter__(self) -> ApiServer:
-        self._listener = await asyncio.start_server(self._server.serve, "127.0.0.1", 0)
-        self._server.port = self._listener.sockets[0].getsockname()[1]
-        return self._server
-
-    async def __aexit__(self, *error: object) -> None:
-        self._listener.close()
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    server.port = listener.sockets[0].getsockname()[1]
+    yield server
+    listener.close()
 
 
 @pytest.fixture
 def forwarding_server() -> Iterator[ApiServer]:
-    with serve(_Serving(ApiServer())) as server:
+    with serve(listening(ApiServer())) as server:
         yield server
 
 
+Forward = Callable[..., AbstractContextManager[PortForward]]
+
+
 @pytest.fixture
-def forward(forwarding_server: ApiServer) -> Callable[..., AbstractContextManager[PortForward]]:
+def forward(forwarding_server: ApiServer) -> Forward:
     pods = iter(["node-0-0-abcde", "node-0-0-fghij", "node-0-0-klmno"])
 
     async def find_pod() -> str:
@@ -117,9 +114,7 @@ def read(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-def test_bytes_of_any_size_and_value_arrive_both_ways_in_order(
-    forward: Callable[..., AbstractContextManager[PortForward]], forwarding_server: ApiServer
-) -> None:
+def test_bytes_of_any_size_and_value_arrive_both_ways_in_order(forward: Forward, forwarding_server: ApiServer) -> None:
     sent = bytes(range(256)) * 1000
     with forward() as forwarded, connect(forwarded) as connection:
         for part in (b"hello", sent):
@@ -131,7 +126,7 @@ def test_bytes_of_any_size_and_value_arrive_both_ways_in_order(
 
 
 def test_each_connection_is_its_own_and_goes_to_the_pod_of_its_time(
-    forward: Callable[..., AbstractContextManager[PortForward]], forwarding_server: ApiServer
+    forward: Forward, forwarding_server: ApiServer
 ) -> None:
     with forward() as forwarded, connect(forwarded) as first, connect(forwarded) as second:
         first.sendall(b"first")
@@ -143,28 +138,28 @@ def test_each_connection_is_its_own_and_goes_to_the_pod_of_its_time(
     assert sorted(path.split("/")[6] for path in forwarding_server.requests) == ["node-0-0-abcde", "node-0-0-fghij"]
 
 
-def test_a_connection_to_a_port_without_a_listener_ends_with_the_reason(
-    forward: Callable[..., AbstractContextManager[PortForward]],
+@pytest.mark.parametrize(
+    ("port", "forbidden", "failure"),
+    [
+        (9, False, f"pod node-0-0-abcde: {REFUSED}"),
+        (
+            OPEN_PORT,
+            True,
+            "no permission to forward ports: the role needs the verbs get and create for pods/portforward",
+        ),
+    ],
+    ids=["port without a listener", "user without the permission"],
+)
+def test_a_connection_that_is_refused_ends_with_the_reason(
+    forward: Forward, forwarding_server: ApiServer, port: int, forbidden: bool, failure: str
 ) -> None:
-    with forward(9) as forwarded, connect(forwarded) as connection:
+    forwarding_server.forbidden = forbidden
+    with forward(port) as forwarded, connect(forwarded) as connection:
         assert connection.recv(1) == b""
-        assert forwarded.failure == f"pod node-0-0-abcde: {REFUSED}"
+        assert forwarded.failure == failure
 
 
-def test_a_user_without_the_permission_reads_which_one_is_missing(
-    forward: Callable[..., AbstractContextManager[PortForward]], forwarding_server: ApiServer
-) -> None:
-    forwarding_server.forbidden = True
-    with forward() as forwarded, connect(forwarded) as connection:
-        assert connection.recv(1) == b""
-        assert forwarded.failure == (
-            "no permission to forward ports: the role needs the verbs get and create for pods/portforward"
-        )
-
-
-def test_closing_the_port_ends_its_connections_and_leaves_nothing_behind(
-    forward: Callable[..., AbstractContextManager[PortForward]],
-) -> None:
+def test_closing_the_port_ends_its_connections_and_leaves_nothing_behind(forward: Forward) -> None:
     with forward() as forwarded:
         connection = connect(forwarded)
         connection.sendall(b"x")

@@ -61,58 +61,48 @@ def test_an_error_of_the_work_reaches_the_consumer() -> None:
         list(iterate(failing()))
 
 
-def test_work_that_is_cancelled_may_wait_for_its_clean_up() -> None:
-    """As the pod that reads a run volume has to be deleted."""
+async def clean_up(steps: list[str]) -> None:
+    """Delete what was created, as the pod that reads a run volume."""
+    for step in ("first", "second"):
+        await asyncio.sleep(0.01)
+        steps.append(step)
+
+
+def test_work_that_is_cancelled_or_interrupted_may_wait_for_its_clean_up() -> None:
+    """As at the end of `logs`, and at a Ctrl-C while nothing happens to a run."""
     steps: list[str] = []
 
-    async def cleans_up() -> AsyncIterator[list[int]]:
+    async def silent(interrupt: bool) -> AsyncIterator[list[int]]:
         try:
             yield [1]
+            if interrupt:
+                os.kill(os.getpid(), signal.SIGINT)
             await asyncio.sleep(3600)
         finally:
-            for step in ("first", "second"):
-                await asyncio.sleep(0.01)
-                steps.append(step)
+            await clean_up(steps)
 
-    with closing(iterate(cleans_up())) as batches:
+    with closing(iterate(silent(interrupt=False))) as batches:
         next(batches)
     assert steps == ["first", "second"]
+    with pytest.raises(KeyboardInterrupt), closing(iterate(silent(interrupt=True))) as batches:
+        list(batches)
+    assert steps == ["first", "second"] * 2
 
 
 def test_a_call_that_is_interrupted_waits_for_the_clean_up() -> None:
     """As a Ctrl-C while a pod for the run volume starts."""
     steps: list[str] = []
 
-    async def cleans_up() -> None:
+    async def interrupted() -> None:
         try:
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.sleep(3600)
         finally:
-            for step in ("first", "second"):
-                await asyncio.sleep(0.01)
-                steps.append(step)
+            await clean_up(steps)
 
     with pytest.raises(KeyboardInterrupt):
-        call(cleans_up())
+        call(interrupted())
     assert steps == ["first", "second"]
-
-
-def test_iteration_that_is_interrupted_waits_for_the_clean_up() -> None:
-    """As a Ctrl-C while nothing happens to a run."""
-    steps: list[str] = []
-
-    async def silent() -> AsyncIterator[list[int]]:
-        try:
-            yield [1]
-            os.kill(os.getpid(), signal.SIGINT)
-            await asyncio.sleep(3600)
-        finally:
-            await asyncio.sleep(0.01)
-            steps.append("closed")
-
-    with pytest.raises(KeyboardInterrupt), closing(iterate(silent())) as batches:
-        list(batches)
-    assert steps == ["closed"]
 
 
 def test_a_call_works_inside_a_running_event_loop() -> None:

@@ -1,22 +1,139 @@
-"""What of a run's folder is pulled: all that belongs there, whatever else is in it and whatever the run does."""
+"""What of a run's folder is pulled from the run volume, whatever is in it, and the short-lived pod that reads it."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spotmpi.agent import pack
+from spotmpi.agent import pack, record
 from spotmpi.backends.kubernetes import pull as pulling
-from spotmpi.core.errors import SpotmpiError
+from spotmpi.backends.kubernetes import volume_access
+from spotmpi.backends.kubernetes.client import api
+from spotmpi.core.errors import RunInUse, SpotmpiError
+from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from tests.unit.backends.kubernetes.volume_cluster import VolumeCluster, pull
-from tests.unit.backends.kubernetes.watched_cluster import RUN
+from tests.unit.backends.kubernetes.watched_cluster import RUN, api_error, condition, follow, jobset, look, pod
+
+
+def test_a_pod_created_for_the_download_is_deleted_afterwards(
+    remote: RunPaths, local: RunPaths, volume_cluster: VolumeCluster
+) -> None:
+    messages = pull(volume_cluster, local)
+
+    assert (local.checkpoints / "7" / "model.npz").read_text() == "weights"
+    assert local.events.read_text() == remote.events.read_text()
+    (pod_values,) = volume_cluster.created
+    owner = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "claim", "uid": "7"}
+    assert pod_values["metadata"]["ownerReferences"] == [owner]  # or VPC CNI would hold it to no policy
+    assert volume_cluster.deleted == [pod_values["metadata"]["name"]]
+    reason = "1/1 nodes: containers are being created (gives up after 300 s)"
+    assert messages == [f"waiting for a pod that reads the run volume: {reason}"]
+    assert [path.name for path in local.folder.parent.iterdir()] == [RUN]
+
+
+@pytest.mark.usefixtures("remote")
+def test_a_running_pod_of_the_run_is_used(local: RunPaths, volume_cluster: VolumeCluster) -> None:
+    volume_cluster.pods = [pod(0, "Succeeded"), pod(1, "Running")]
+    pull(volume_cluster, local)
+    assert not volume_cluster.created
+    assert {name for name, _ in volume_cluster.commands} == {pod(1, "Running")["metadata"]["name"]}
+
+
+@pytest.mark.usefixtures("remote")
+def test_local_records_stay_and_an_older_download_is_replaced(local: RunPaths, volume_cluster: VolumeCluster) -> None:
+    (local.checkpoints / "3").mkdir(parents=True)
+    local.events.write_text("submitted here\n")
+    pull(volume_cluster, local)
+    assert local.events.read_text() == "submitted here\n"
+    assert [path.name for path in local.checkpoints.iterdir()] == ["7"]
+
+
+@pytest.mark.usefixtures("remote")
+def test_a_run_that_another_process_follows_is_not_downloaded(local: RunPaths, volume_cluster: VolumeCluster) -> None:
+    local.folder.mkdir(parents=True)
+    with (local.folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(RunInUse, match=r"another process is following run .* --runs FOLDER"):
+            pull(volume_cluster, local)
+
+
+@pytest.mark.usefixtures("remote")
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (
+            {"root": Path("/no/volume")},
+            "could not access the files on the run volume: folder not found",
+        ),
+        ({"claim": None}, "namespace here has no PersistentVolumeClaim claim; `kubectl get pvc`"),
+        ({"phases": ["Failed"]}, "is gone .it has ended.; try again"),
+        ({"phases": [""]}, "is gone .somebody deleted it.; try again"),
+        # At the end of an entry, where tar's own format shows nothing.
+        ({"torn_before": pack.LEFT_OUT.encode()}, "from the run volume: the end of the archive is missing; pull again"),
+    ],
+    ids=["no run", "no claim", "pod has ended", "pod was deleted", "truncated archive"],
+)
+def test_a_download_that_fails_is_an_error_and_leaves_nothing(
+    local: RunPaths, volume_cluster: VolumeCluster, settings: dict[str, Any], problem: str
+) -> None:
+    for name, value in settings.items():
+        setattr(volume_cluster, name, value)
+    with pytest.raises(SpotmpiError, match=problem):
+        pull(volume_cluster, local)
+    assert not local.folder.exists()
+    assert volume_cluster.deleted == [pod["metadata"]["name"] for pod in volume_cluster.created]
+    assert (volume_cluster.claim is None) == (volume_cluster.created == []), "no pod waits for a claim that is missing"
+
+
+@pytest.mark.usefixtures("remote")
+def test_for_a_user_who_may_not_read_claims_the_pod_has_no_owner(
+    local: RunPaths, volume_cluster: VolumeCluster
+) -> None:
+    volume_cluster.errors[api.CLAIM] = api_error(403)
+    pull(volume_cluster, local)
+    assert "ownerReferences" not in volume_cluster.created[0]["metadata"]
+
+
+def test_a_pod_that_never_runs_is_an_error_with_the_clusters_reason(
+    local: RunPaths, volume_cluster: VolumeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(volume_access, "START_TIMEOUT", 0.05)
+    monkeypatch.setattr("spotmpi.backends.kubernetes.volume_access.secrets.token_hex", lambda size: "one")
+    name = "spotmpi-volume-one"
+    volume_cluster.phases = ["Pending"]
+    volume_cluster.events = [{"involvedObject": {"name": name}, "reason": "FailedMount", "message": "claim not found"}]
+    with pytest.raises(SpotmpiError, match=r"within 0.05 s: .*FailedMount: claim not found"):
+        pull(volume_cluster, local)
+    assert volume_cluster.deleted == [name]
+
+
+@pytest.mark.usefixtures("remote")
+@pytest.mark.parametrize("read", [follow, look])
+def test_the_output_of_deleted_pods_comes_from_the_run_folder(
+    volume_cluster: VolumeCluster, read: Callable[..., list[Event]]
+) -> None:
+    job_set = jobset(age=60, status=condition("Completed"), volume="claim")
+    volume_cluster.put(api.JOBSET, "ADDED", job_set)
+
+    line, end = [event for event in read(volume_cluster, job_set) if event.kind != record.WAITING]
+
+    assert (line.kind, line.values["text"], end.kind) == (record.LINE, "hello", record.SUCCEEDED)
+    assert volume_cluster.deleted == [volume_cluster.created[0]["metadata"]["name"]]
+
+
+def test_without_a_volume_the_output_of_deleted_pods_is_reported_missing() -> None:
+    gap, end = look(VolumeCluster(Path("/none")), jobset(age=60, status=condition("Completed")))
+    assert gap.kind == record.GAP and "node 0 is no longer available: the run has no run volume" in str(gap.reason)
+    assert end.kind == record.SUCCEEDED
 
 
 def absolute_link(folder: Path) -> None:
@@ -113,14 +230,6 @@ def test_the_first_of_many_skipped_entries_are_named(
     message = pull(volume_cluster, local)[-1]
     assert message.count("is a link out of") == 8 and message.endswith("), and 2 more")
     assert r"'link\n0' (" in message
-
-
-@pytest.mark.usefixtures("remote")
-def test_a_truncated_archive_is_an_error(local: RunPaths, volume_cluster: VolumeCluster) -> None:
-    volume_cluster.torn_before = pack.LEFT_OUT.encode()  # at the end of an entry, where tar's own format shows nothing
-    with pytest.raises(SpotmpiError, match="from the run volume: the end of the archive is missing; pull again"):
-        pull(volume_cluster, local)
-    assert not local.folder.exists()
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:

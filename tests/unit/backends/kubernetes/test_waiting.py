@@ -129,12 +129,7 @@ def test_the_remaining_time_is_shown_in_steps_that_become_finer(seconds: float, 
 
 
 def test_a_reason_is_new_by_its_words_and_remaining_time_but_not_by_its_numbers() -> None:
-    reason = reason_key("1/9 nodes: 7 Insufficient cpu, 2 node(s) had untolerated taint(s) (gives up in 10 min)")
-    assert (
-        reason_key("2/9 nodes: 3 node(s) had untolerated taint(s), 5 Insufficient cpu (gives up in 10 min)") == reason
-    )
-    assert (
-        reason_key("1/9 nodes: 7 Insufficient memory, 2 node(s) had untolerated taint(s) (gives up in 10 min)")
-        != reason
-    )
-    assert reason_key("1/9 nodes: 7 Insufficient cpu, 2 node(s) had untolerated taint(s) (gives up in 9 min)") != reason
+    reason = reason_key("1/9 nodes: 7 Insufficient cpu, 2 node(s) had taint(s) (gives up in 10 min)")
+    assert reason_key("2/9 nodes: 3 node(s) had taint(s), 5 Insufficient cpu (gives up in 10 min)") == reason
+    assert reason_key("1/9 nodes: 7 Insufficient memory, 2 node(s) had taint(s) (gives up in 10 min)") != reason
+    assert reason_key("1/9 nodes: 7 Insufficient cpu, 2 node(s) had taint(s) (gives up in 9 min)") != reason

@@ -23,7 +23,7 @@ VOLUME = Volume("claim", "registry/image:1", ("key",))
 
 
 class VolumeCluster(FakeCluster):
-    """A cluster whose pods run commands here, on *root* in place of the mounted volume's runs.
+    """A cluster whose pods run commands here, on *root* in place of the mounted volume's runs, and `archives` of code.
 
     Where the connection is cut off, a command gets the end of its input after `cut_off` bytes and goes on by itself,
     and its caller an error: containerd closes the input of a command when the connection ends, whatever the reason
@@ -35,7 +35,7 @@ class VolumeCluster(FakeCluster):
 
     def __init__(self, root: Path, pods: Sequence[Object] = (), phases: Sequence[str] = ("Pending", "Running")) -> None:
         super().__init__(pods)
-        self.root = root
+        self.root, self.archives = root, root.parent / "archives"
         self.phases = list(phases)
         self.events: list[Object] = []
         self.commands: list[tuple[str, Sequence[str]]] = []
@@ -82,7 +82,11 @@ class VolumeCluster(FakeCluster):
 
     def _run(self, name: str, command: Sequence[str], stdin: bytes) -> subprocess.CompletedProcess[bytes]:
         self.commands.append((name, command))
-        places = {"/spotmpi/volume/runs": str(self.root), "/tmp/spotmpi": str(self.root.parent / "code")}
+        places = {
+            "/spotmpi/volume/runs": str(self.root),
+            "/spotmpi/volume/code": str(self.archives),
+            "/tmp/spotmpi": str(self.root.parent / "code"),
+        }
         arguments = [sys.executable if part == "python3" else part for part in command]
         for place, path in places.items():
             arguments = [part.replace(place, path) for part in arguments]

@@ -14,15 +14,6 @@ from tests.unit.backends.local_runs import python, shell
 from tests.unit.runs import hostile
 
 
-def test_a_hundred_thousand_quick_lines_all_arrive_in_order(local: BackendHarness) -> None:
-    events = local.all_events(python("for i in range(100_000): print(i, 'x' * 40)"))
-
-    lines = [event for event in events if event.kind == record.LINE]
-    assert [line.values["text"].split()[0] for line in lines] == [str(i) for i in range(100_000)]
-    assert [line.number for line in lines] == list(range(1, 100_001))
-    assert events[-1].kind == "succeeded"
-
-
 def test_output_of_any_kind_becomes_lines(local: BackendHarness) -> None:
     code = r"""
 import sys

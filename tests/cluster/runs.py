@@ -16,6 +16,7 @@ from typing import Any
 from spotmpi.agent import record
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.follow.jobset import node_index
+from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.spec.job import from_values
@@ -165,7 +166,7 @@ class Runs:
         """Start a run of the spec with *values* on an image of the cluster; its id."""
         kubernetes = {"image": self.testbed.images.get(image, image), **values.get("kubernetes", {})}
         if self.volume is not None:
-            kubernetes["volume"] = "shared"
+            kubernetes.setdefault("volume", "shared")
         spec = from_values({**values, "kubernetes": kubernetes})
         require_valid(spec, self.backend.inspect(spec))
         run = f"{names.slug(spec.title)}-{next(self._ids)}"
@@ -184,6 +185,11 @@ class Runs:
         assert pods, f"node {node} has no pod"
         newest: Object = max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         return newest
+
+    def apply(self, kind: str, name: str, **content: Any) -> None:
+        """Put an object into the namespace, such as a Secret or ConfigMap."""
+        manifest = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, **content}
+        self.testbed.apply(manifest, namespace=self.namespace)
 
     def in_another_terminal(self, folder: Path) -> Runs:
         """The same runs as another terminal sees them, which has its copies in *folder*."""
@@ -226,6 +232,15 @@ def digits(epochs: int = 20, **more: Any) -> dict[str, Any]:
 def plain(*command: str, **more: Any) -> dict[str, Any]:
     """The values of a spec that runs a plain command."""
     return {"name": "plain", "command": list(command), "launcher": "none", **more}
+
+
+def local_events(values: Mapping[str, Any], folder: Path) -> list[Event]:
+    """The events of the same work on this machine, which has to succeed."""
+    backend, spec = LocalBackend(folder), from_values(values)
+    backend.submit(spec, backend.plan(spec, "local-1"), lambda text: None)
+    events = list(backend.events("local-1", follow=True))
+    assert events[-1].kind == "succeeded", events[-1]
+    return events
 
 
 def parameters(events: list[Event]) -> str:

@@ -53,6 +53,12 @@ class Shared:
         command = [sys.executable, "-u", "-c", CLI, "data", *words, *place]
         return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """The exit code, output and errors of `spotmpi data ...`."""
+        command = self.command(*words)
+        output, errors = command.communicate(timeout=120)
+        return command.returncode, output, errors
+
     def kill_at(self, pattern: str, *words: str) -> str:
         """Run `spotmpi data ...` until its output has *pattern*, then kill it; returns the output."""
         command, output = self.command(*words), ""
@@ -74,8 +80,8 @@ class Shared:
 
 
 @pytest.fixture
-def shared(testbed: Cluster, runs_namespace: str) -> Iterator[Shared]:
-    yield Shared(testbed, runs_namespace)
+def shared(testbed: Cluster, runs_namespace: str) -> Shared:
+    return Shared(testbed, runs_namespace)
 
 
 @pytest.fixture
@@ -122,12 +128,11 @@ def test_a_folder_and_a_tar_file_are_pushed_and_pulled_byte_for_byte(
 def test_a_push_whose_terminal_was_killed_is_continued_by_the_same_command(shared: Shared, source_folder: Path) -> None:
     shared.kill_at(r"[\d.]+ MB of ", "push", str(source_folder), "voc")
 
-    again = shared.command("push", str(source_folder), "voc")
-    output, errors = again.communicate(timeout=120)
+    code, output, errors = shared.run("push", str(source_folder), "voc")
 
     count = FILES + 2
     match = re.fullmatch(rf".* -> voc: {count} files, 25.2 MB, (\d+) of them new\n", output)
-    assert match and again.returncode == 0, (output, errors)
+    assert match and code == 0, (output, errors)
     assert 0 < int(match[1]) < count
     assert tree(shared.folder / "voc") == tree(source_folder)
 
@@ -177,8 +182,7 @@ def test_a_fetch_continues_without_terminal_and_pod_and_is_followed_by_the_same_
         name.removeprefix("sets/voc/"): content for name, content in site.files.items()
     }
 
-    again = shared.command(*words)
-    output, errors = again.communicate(timeout=120)
+    _, output, errors = shared.run(*words)
     assert output == f"s3://sets/voc/ -> team/voc: {FILES} files, 25.2 MB, 0 of them new\n", errors
     assert datasets.pull("team/voc", shared.folder.parent / "back", shared.storage).files == FILES
 
@@ -186,9 +190,8 @@ def test_a_fetch_continues_without_terminal_and_pod_and_is_followed_by_the_same_
 @pytest.mark.nightly("the fetch program meets it in the unit tier")
 def test_an_object_that_is_deleted_during_the_copy_ends_the_fetch_with_its_name(shared: Shared, site: Site) -> None:
     site.faults = {FILES: 404}
-    pushed = shared.command("push", "s3://sets/voc/", "voc")
-    output, errors = pushed.communicate(timeout=120)
-    assert pushed.returncode == 1 and output == ""
+    code, output, errors = shared.run("push", "s3://sets/voc/", "voc")
+    assert code == 1 and output == ""
     assert re.search(r"could not fetch \d\d: HTTP 404: the file does not exist, or access to it", errors)
 
 
@@ -202,9 +205,7 @@ def test_a_pod_fetches_by_https_with_checksum_and_trusted_certificate(
         right = hashlib.sha256(site.files["weights.npz"]).hexdigest()
 
         def pushed(sha256: str, *more: str) -> tuple[int, str, str]:
-            command = shared.command("push", f"{site.address}/weights.npz#sha256={sha256}", "weights", *more)
-            output, errors = command.communicate(timeout=120)
-            return command.returncode, output, errors
+            return shared.run("push", f"{site.address}/weights.npz#sha256={sha256}", "weights", *more)
 
         trusted = ("--ca", str(authority.certificate))
         code, output, errors = pushed(right)

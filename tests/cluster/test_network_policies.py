@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import peers
-from spotmpi.plan.pods import CONTAINER
 from tests.cluster.environment_namespace import environment_namespace
 from tests.cluster.runs import FollowedRun, Runs, plain, runs_in
 from tests.testbed.cluster import Cluster
@@ -55,12 +54,10 @@ def waiting_run(runs: Runs) -> FollowedRun:
     return run
 
 
-def reaches(testbed: Cluster, namespace: str, pod_name: str, address: str, port: int) -> bool:
-    """Whether a packet from a pod comes to that address and back."""
-    script = CONNECT.format(wait=DROPPED)
-    command = ("python3", "-c", script, address, str(port))
-    output = testbed.kubectl("exec", "-n", namespace, "-c", CONTAINER, pod_name, "--", *command)
-    return output.strip() == "open"
+def reaches(testbed: Cluster, namespace: str, pod_name: str, address: str, port: int, wait: float = DROPPED) -> bool:
+    """Whether a packet from a pod, which has one container, comes to that address and back."""
+    command = ("python3", "-c", CONNECT.format(wait=wait), address, str(port))
+    return testbed.kubectl("exec", "-n", namespace, pod_name, "--", *command).strip() == "open"
 
 
 def test_pods_of_a_run_reach_each_other_both_ways_and_nothing_else(
@@ -97,15 +94,11 @@ def test_the_cluster_enforces_the_policies_of_a_namespace(testbed: Cluster, name
     sleeping = pod_spec(testbed.images["base"], ["sleep", "600"])
     for name in ("asking", "asked"):
         testbed.apply(pod(name, sleeping, {"name": name}), namespace=namespace)
-    for name in ("asking", "asked"):
-        wait_for("it runs", lambda name=name: testbed.phase(namespace, name) == "Running")  # type: ignore[misc]
-    container = testbed.get("pod", "asking", "-n", namespace)["spec"]["containers"][0]["name"]
+    testbed.wait_for_phase("Running", "pod/asking", "pod/asked", "-n", namespace)
     address = testbed.get("pod", "asked", "-n", namespace)["status"]["podIP"]
 
     def passes() -> bool:
-        command = ("python3", "-c", CONNECT.format(wait=1.0), address, "80")
-        output = testbed.kubectl("exec", "-n", namespace, "-c", container, "asking", "--", *command)
-        return output.strip() == "open"
+        return reaches(testbed, namespace, "asking", address, 80, wait=1.0)
 
     assert passes()
     for direction, of in (("Ingress", "asked"), ("Egress", "asking")):

@@ -18,39 +18,36 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.spec.job import from_values
 from tests.cluster.environment_namespace import objects
-from tests.cluster.runs import FollowedRun, Runs, digits, plain, runs_in
+from tests.cluster.runs import Runs, plain, runs_in
 from tests.testbed.cluster import Cluster
 from tests.testbed.kubernetes import Kubernetes, Object
 from tests.testbed.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+a_wait_more = pytest.mark.nightly("a wait of its own for the start limit, as the image that cannot be pulled")
 
 
-def with_start_limit(run: dict[str, Any], start: str = "6s") -> dict[str, Any]:
-    """Give the spec with a short start limit."""
-    return {**run, "limits": {"start": start}}
+@pytest.mark.parametrize(
+    ("values", "image", "words"),
+    [
+        ({"nodes": 2}, "registry.invalid/none:1", ["2/2 nodes", "registry.invalid/none:1"]),
+        ({"resources": {"gpu": 1}}, "base", ["1/1 nodes", "Insufficient nvidia.com/gpu"]),
+        pytest.param({"kubernetes": {"secrets": ["absent"]}}, "base", ['secret "absent" not found'], marks=a_wait_more),
+        pytest.param({"kubernetes": {"volume": "absent"}}, "base", ['claim "absent" not found'], marks=a_wait_more),
+    ],
+    ids=["image", "GPU", "Secret", "volume"],
+)
+def test_what_a_run_needs_and_does_not_get_is_named_until_the_start_limit_ends_the_run(
+    runs: Runs, values: dict[str, Any], image: str, words: list[str]
+) -> None:
+    run = runs.start(plain("true", limits={"start": "6s"}, **values), image=image)
 
-
-def assert_given_up(run: FollowedRun, *words: str) -> None:
-    """Check a run that could not start: it fails with this reason after a countdown, and its objects are deleted."""
     end = run.end(60)
     assert end.kind == "failed"
-    assert str(end.reason).startswith("limits.start"), end.reason
-    for word in words:
-        assert word in str(end.reason)
+    assert str(end.reason).startswith("limits.start") and all(word in str(end.reason) for word in words), end.reason
     assert any("gives up in" in reason for reason in run.reasons())
-    assert run.runs.backend.state(run.id).state == "failed"
+    assert runs.backend.state(run.id).state == "failed"
     run.wait_until_gone()
-
-
-def test_an_image_that_cannot_be_pulled_is_named_until_the_start_limit_ends_the_run(runs: Runs) -> None:
-    run = runs.start(with_start_limit(plain("true", nodes=2)), image="registry.invalid/none:1")
-    assert_given_up(run, "2/2 nodes", "registry.invalid/none:1")
-
-
-def test_a_request_that_fits_no_node_is_reported_with_the_schedulers_message(runs: Runs) -> None:
-    run = runs.start(with_start_limit({**plain("true"), "resources": {"gpu": 1}}), image="base")
-    assert_given_up(run, "1/1 nodes", "Insufficient nvidia.com/gpu")
 
 
 @contextmanager
@@ -97,7 +94,7 @@ def says(words: tuple[str, ...], event: Event) -> bool:
 @pytest.mark.nightly("the reason's text is tested on scripted nodes; here two waits more")
 def test_autoscaler_status_and_node_events_are_part_of_the_waiting_reason(runs: Runs) -> None:
     with report_on_nodes(runs.testbed):
-        without = runs.start({**plain("true"), "resources": {"gpu": 1}}, image="base")
+        without = runs.start(plain("true", resources={"gpu": 1}), image="base")
         stuck = runs.start(plain("true"), image="registry.invalid/none:1")
         for run, words in (
             (without, ("Insufficient nvidia.com/gpu", "; group gpu-a: no capacity in the zone")),
@@ -109,84 +106,48 @@ def test_autoscaler_status_and_node_events_are_part_of_the_waiting_reason(runs: 
 
 
 def test_a_detached_run_that_waited_too_long_is_ended_by_the_next_status(runs: Runs) -> None:
-    run = runs.submit(with_start_limit({**plain("true"), "resources": {"gpu": 1}}, "2s"), image="base")
+    run = runs.submit(plain("true", resources={"gpu": 1}, limits={"start": "2s"}), image="base")
     wait_for("the run is over", lambda: runs.backend.state(run).over, 30)
     state = runs.backend.state(run)
     assert state.state == "failed" and "limits.start (2s) is over: 1/1 nodes: 0/2 nodes" in str(state.reason)
 
 
-@pytest.mark.nightly("a wait of its own for the start limit, as the image that cannot be pulled")
-def test_a_missing_secret_of_the_users_is_named(runs: Runs) -> None:
-    run = runs.start(with_start_limit(plain("true", kubernetes={"secrets": ["absent"]})), image="base")
-    assert_given_up(run, 'secret "absent" not found')
-
-
-@pytest.mark.nightly("a wait of its own for the start limit, as the image that cannot be pulled")
-def test_a_volume_that_does_not_exist_is_named(testbed: Cluster, runs_namespace: str, tmp_path: Path) -> None:
-    with runs_in(testbed, runs_namespace, tmp_path / "copies", volume=False) as runs:
-        run = runs.start(with_start_limit(plain("true", kubernetes={"volume": "absent"})), image="base")
-        assert_given_up(run, 'persistentvolumeclaim "absent" not found')
-
-
-@pytest.mark.parametrize(
-    ("key", "text", "words"),
-    [
-        ("id", "no key at all\n", "the SSH Secret's id is not a usable private key"),
-        pytest.param(
-            *("host_key", "no key at all\n", "the SSH Secret's host_key is not a usable private key"),
-            marks=pytest.mark.nightly("the same check of another key"),
-        ),
-    ],
-)
-def test_a_secret_with_wrong_keys_ends_the_run_at_once(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch, key: str, text: str, words: str
-) -> None:
-    real = generate_keys
-    monkeypatch.setattr("spotmpi.backends.kubernetes.submit.objects.generate_keys", lambda: {**real(), key: text})
+@pytest.mark.parametrize("key", ["id", pytest.param("host_key", marks=pytest.mark.nightly("the same check"))])
+def test_a_secret_with_wrong_keys_ends_the_run_at_once(runs: Runs, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    keys = {**generate_keys(), key: "no key at all\n"}
+    monkeypatch.setattr("spotmpi.backends.kubernetes.submit.objects.generate_keys", lambda: keys)
     run = runs.start({**plain("true", nodes=2), "launcher": "mpirun"}, image="base")
 
     end = run.end(60)
-    assert end.kind == "failed" and words in str(end.reason), end
+    assert end.kind == "failed" and f"the SSH Secret's {key} is not a usable private key" in str(end.reason), end
     assert "started" not in run.kinds() and "restarted" not in run.kinds()
 
 
-def test_an_image_without_mpirun_fails_at_once_with_a_clear_reason(runs: Runs) -> None:
-    run = runs.start({**plain("true", nodes=2), "launcher": "mpirun"}, image="base")
-    end = run.end(60)
-    assert end.kind == "failed" and "the image has no mpirun on PATH" in str(end.reason)
-
-
-@pytest.mark.nightly("an image without mpirun takes the same way")
-def test_a_command_that_the_image_does_not_have_is_named(runs: Runs) -> None:
-    run = runs.start({**plain("trane"), "limits": {"failures": 0}}, image="base")
-    end = run.end(60)
-    assert end.kind == "failed" and "trane: command not found" in str(end.reason)
-
-
-@pytest.mark.pod_images("chainermn")
-@pytest.mark.nightly("the programs' tests refuse a wrong world on this machine")
-def test_a_wrong_world_size_is_detected_before_training_and_not_retried(runs: Runs) -> None:
-    run = runs.start(
-        digits(epochs=1, launcher="none")
-    )  # without a launcher each of the two ranks is a world of its own
-    end = run.end()
-    assert end.kind == "failed"
-    assert "world" in str(end.reason), end.reason
-    assert "restarted" not in run.kinds(), run.recent_events()
-    assert not any(event.values.get("kind") == "metric" for event in run.events)
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({**plain("true", nodes=2), "launcher": "mpirun"}, "the image has no mpirun on PATH"),
+        pytest.param(
+            *(plain("trane", limits={"failures": 0}), "trane: command not found"),
+            marks=pytest.mark.nightly("an image without mpirun takes the same way"),
+        ),
+    ],
+    ids=["mpirun", "command"],
+)
+def test_a_program_that_the_image_does_not_have_is_named_at_once(
+    runs: Runs, values: dict[str, Any], reason: str
+) -> None:
+    end = runs.start(values, image="base").end(60)
+    assert end.kind == "failed" and reason in str(end.reason)
 
 
 @pytest.mark.parametrize("node", [pytest.param(0, marks=pytest.mark.nightly("the node that also leads")), 1])
-def test_a_full_volume_ends_the_run_with_its_remedy(
-    testbed: Cluster, runs_namespace: str, tmp_path: Path, node: int
-) -> None:
-    testbed.shared_volume(runs_namespace, "small", megabytes=2)
+def test_a_full_volume_ends_the_run_with_its_remedy(runs: Runs, node: int) -> None:
+    runs.testbed.shared_volume(runs.namespace, "small", megabytes=2)
     fill = (
         f'if [ "$RANK" = {node} ]; then dd if=/dev/zero of=/spotmpi/volume/fill bs=1M count=9; seq 100000; fi; sleep 60'
     )
-    with runs_in(testbed, runs_namespace, tmp_path / "copies", volume=False) as runs:
-        run = runs.start(plain("sh", "-c", fill, nodes=2, kubernetes={"volume": "small"}), image="base")
-        end = run.end(60)
+    end = runs.start(plain("sh", "-c", fill, nodes=2, kubernetes={"volume": "small"}), image="base").end(60)
     assert end.kind == "failed"
     assert "No space left on device; free some space" in str(end.reason), end.reason
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.backends.local.backend import LocalBackend
-from spotmpi.spec.job import from_values
-from tests.cluster.runs import Runs, parameters, plain
+from tests.cluster.runs import Runs, local_events, parameters, plain
 
 pytestmark = [
     pytest.mark.cluster,
@@ -29,16 +27,12 @@ def test_ddp_over_two_pods_ends_with_the_parameters_of_a_local_run_bit_for_bit(
 ) -> None:
     values = {"name": "digits", "image": "pytorch", "program": "digits", "launcher": launcher, "nodes": 2}
     values["args"] = ["--global-batch", "64", "--epochs", "2"]
-    backend = LocalBackend(tmp_path / "here")
-    spec = from_values(values)
-    backend.submit(spec, backend.plan(spec, "digits-1"), lambda text: None)
-    local_events = list(backend.events("digits-1", follow=True))
-    assert local_events[-1].kind == "succeeded", local_events[-1]
+    local = local_events(values, tmp_path / "local")
 
     remote = runs.start(values, image="pytorch")
 
     assert remote.end(300).kind == "succeeded", remote.recent_events()
-    assert parameters(remote.events) == parameters(local_events)
+    assert parameters(remote.events) == parameters(local)
 
 
 def test_a_command_written_for_pytorchjob_runs_unchanged_over_four_pods(runs: Runs) -> None:

@@ -19,9 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from spotmpi.agent import record
-from spotmpi.backends.local.backend import LocalBackend
-from spotmpi.spec.job import from_values
-from tests.cluster.runs import FollowedRun, Runs, digits, parameters
+from tests.cluster.runs import FollowedRun, Runs, digits, local_events, parameters
 from tests.testbed.cluster import Cluster
 from tests.testbed.node import Node
 from tests.testbed.waiting import wait_for
@@ -65,10 +63,7 @@ def each(faults: list[Fault], every_day: set[Fault]) -> pytest.MarkDecorator:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The checksum of the final parameters of the same work without a fault, on this machine."""
-    backend = LocalBackend(tmp_path_factory.mktemp("undisturbed"))
-    spec = from_values(digits(EPOCHS))
-    backend.submit(spec, backend.plan(spec, "digits-1"), lambda text: None)
-    return parameters(list(backend.events("digits-1", follow=True)))
+    return parameters(local_events(digits(EPOCHS), tmp_path_factory.mktemp("undisturbed")))
 
 
 def training(runs: Runs, every: str = "1s", **more: Any) -> FollowedRun:

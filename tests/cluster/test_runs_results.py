@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests
-from spotmpi.spec.job import from_values
-from tests.cluster.runs import Runs, digits, parameters, plain
-from tests.testbed.waiting import wait_for
+from tests.cluster.runs import Runs, digits, local_events, parameters, plain
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(300)]
-
-
-def local_events(spec: dict[str, Any], folder: Path) -> list[Event]:
-    """Give the events of the same work on this machine."""
-    backend, spec_ = LocalBackend(folder), from_values(spec)
-    backend.submit(spec_, backend.plan(spec_, "digits-1"), lambda text: None)
-    events = list(backend.events("digits-1", follow=True))
-    assert events[-1].kind == "succeeded", events[-1]
-    return events
 
 
 def losses(events: list[Event]) -> dict[int, float]:
@@ -120,8 +107,7 @@ print(json.dumps([os.environ["OMPI_COMM_WORLD_RANK"], [os.environ.get(name) for 
 
 
 def test_every_rank_on_every_node_sees_the_same_variables_of_spec_image_and_secret(runs: Runs) -> None:
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tokens"}, "stringData": {"TOKEN": "s3cret"}}
-    runs.testbed.apply(secret, namespace=runs.namespace)
+    runs.apply("Secret", "tokens", stringData={"TOKEN": "s3cret"})
     spec = plain("python3", "-c", SHOW, nodes=2, slots=2, env={"OWN": "a 'b' $c\n\u00e9"}, nccl={"DEBUG": "INFO"})
     run = runs.start({**spec, "launcher": "mpirun", "kubernetes": {"secrets": ["tokens"]}})
 
@@ -134,23 +120,6 @@ def test_every_rank_on_every_node_sees_the_same_variables_of_spec_image_and_secr
     assert variables[:3] == ("4", "2", "1")
     assert "/opt/venv/bin" in variables[3].split(":")
     assert variables[4:] == ("/spotmpi/work", "a 'b' $c\n\u00e9", "s3cret", "INFO")
-
-
-@pytest.mark.nightly("the contract holds it on both backends")
-def test_a_not_retryable_exit_code_ends_the_run_at_once(runs: Runs) -> None:
-    run = runs.start(plain("sh", "-c", "echo wrong key >&2; exit 78", nodes=2), image="base")
-
-    end = run.end()
-    assert run.kinds() == ["submitted", "started", "failed"]
-    assert "wrong key" in str(end.reason)
-    failed = wait_for("the JobSet fails", lambda: "Failed" in conditions(runs, run.id))
-    assert failed < 20
-
-
-def conditions(runs: Runs, run: str) -> list[str]:
-    """Give the types of a JobSet's true conditions."""
-    conditions_ = runs.testbed.get("jobset", run, "-n", runs.namespace).get("status", {}).get("conditions", [])
-    return [each["type"] for each in conditions_ if each["status"] == "True"]
 
 
 def test_a_stopped_run_has_written_a_checkpoint_and_leaves_nothing_behind(runs: Runs) -> None:
@@ -176,15 +145,7 @@ def test_pods_pass_the_restricted_standard_which_the_namespace_enforces(runs: Ru
 
     refused = runs.testbed.try_kubectl("run", "root", "--image=any", "-n", runs.namespace)
     assert refused.returncode == 1 and "violates PodSecurity" in refused.stderr
-    (own,) = {line.split()[0] for line in pod_users(run.processes(0))}
-    assert own == "1000"
+    # The pause container's image says its user itself.
+    programs = [pid for pid, command in run.processes(0).items() if "pause" not in command]
+    assert {Path(f"/proc/{pid}").stat().st_uid for pid in programs} == {1000}
     runs.backend.stop(run.id, "seen", now=True)
-
-
-def pod_users(processes: dict[int, str]) -> list[str]:
-    """Give "uid command" of every process but the pause container's, whose image says its user."""
-    return [
-        f"{Path(f'/proc/{pid}').stat().st_uid} {command}"
-        for pid, command in processes.items()
-        if "pause" not in command
-    ]

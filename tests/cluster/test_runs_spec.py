@@ -36,13 +36,9 @@ print(json.dumps(seen + [os.environ.get(name) for name in ("FROM_SECRET", "FORWA
 def make_what_the_spec_names(runs: Runs) -> None:
     """The team's Secret and ConfigMaps, one of them a template of pods."""
     pod = {"spec": {"containers": [{"name": "node", "env": [{"name": "NICE", "value": "yes"}]}]}}
-    for kind, name, values in (
-        ("Secret", "keys", {"stringData": {"key": "s3cret"}}),
-        ("ConfigMap", "team", {"data": {"motto": "onwards"}}),
-        ("ConfigMap", "pods", {"data": {"pod.yaml": json.dumps(pod)}}),
-    ):
-        manifest = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, **values}
-        runs.testbed.apply(manifest, namespace=runs.namespace)
+    runs.apply("Secret", "keys", stringData={"key": "s3cret"})
+    runs.apply("ConfigMap", "team", data={"motto": "onwards"})
+    runs.apply("ConfigMap", "pods", data={"pod.yaml": json.dumps(pod)})
 
 
 def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summary(

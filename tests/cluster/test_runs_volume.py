@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spotmpi.core import names
 from spotmpi.plan.volume_pod import LABEL_PURPOSE
-from spotmpi.runs import reader as runs
-from tests.cluster.runs import FollowedRun, Runs, digits, parameters, runs_in
-from tests.testbed.cluster import Cluster
+from spotmpi.runs import reader
+from tests.cluster.runs import FollowedRun, Runs, digits, parameters
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(300)]
 
 
-@pytest.fixture
-def first_terminal(testbed: Cluster, runs_namespace: str, tmp_path: Path) -> Iterator[Runs]:
-    with runs_in(testbed, runs_namespace, tmp_path / "copies") as runs:
-        yield runs
-
-
-def test_a_late_terminal_gets_the_whole_record_of_a_run_without_pods(first_terminal: Runs, tmp_path: Path) -> None:
-    first = first_terminal.start(digits(epochs=2, checkpoint={"every": "1s"}))
+def test_a_late_terminal_gets_the_whole_record_of_a_run_without_pods(runs: Runs, tmp_path: Path) -> None:
+    first = runs.start(digits(epochs=2, checkpoint={"every": "1s"}))
     assert first.end().kind == "succeeded", first.recent_events()
-    first_terminal.testbed.kubectl(
-        "delete", "pods", "-n", first_terminal.namespace, "-l", f"{names.LABEL_RUN}={first.id}"
-    )
+    runs.testbed.kubectl("delete", "pods", "-n", runs.namespace, "-l", f"{names.LABEL_RUN}={first.id}")
 
-    other_terminal = first_terminal.in_another_terminal(tmp_path / "another terminal")
+    other_terminal = runs.in_another_terminal(tmp_path / "another terminal")
     late = FollowedRun(other_terminal, first.id)
     assert late.end().kind == "succeeded", late.recent_events()
     assert parameters(late.events) == parameters(first.events)
@@ -37,23 +27,19 @@ def test_a_late_terminal_gets_the_whole_record_of_a_run_without_pods(first_termi
 
     messages: list[str] = []
     paths = names.RunPaths(other_terminal.backend.pull(first.id, messages.append))
-    assert runs.state(paths).state == "succeeded"
+    assert reader.state(paths).state == "succeeded"
     assert list(paths.checkpoints.rglob("*.npz")), list(paths.folder.rglob("*"))
-    assert not first_terminal.testbed.get("pods", "-n", first_terminal.namespace, "-l", LABEL_PURPOSE)["items"]
+    assert not runs.testbed.get("pods", "-n", runs.namespace, "-l", LABEL_PURPOSE)["items"]
 
 
 @pytest.mark.nightly("a late terminal reads the volume in the other test")
-def test_a_deleted_run_is_pulled_by_the_terminal_that_started_it(first_terminal: Runs) -> None:
-    run = first_terminal.start(digits(epochs=200, checkpoint={"every": "1s"}))
+def test_a_deleted_run_is_pulled_by_the_terminal_that_started_it(runs: Runs) -> None:
+    run = runs.start(digits(epochs=200, checkpoint={"every": "1s"}))
     run.until_iteration(60)
-    first_terminal.backend.stop(run.id, "enough", now=False)
+    runs.backend.stop(run.id, "enough", now=False)
     assert run.end().kind == "stopped", run.recent_events()
     run.wait_until_gone()
 
-    paths = names.RunPaths(first_terminal.backend.pull(run.id, lambda text: None))
+    paths = names.RunPaths(runs.backend.pull(run.id, lambda text: None))
     assert list(paths.checkpoints.rglob("*.npz")), list(paths.folder.rglob("*"))
-    assert runs.state(paths).state == "stopped" and paths.spec.read_text() == here_spec(run)
-
-
-def here_spec(run: FollowedRun) -> str:
-    return (run.folder / "spec.toml").read_text()
+    assert reader.state(paths).state == "stopped" and paths.spec.read_text() == (run.folder / "spec.toml").read_text()

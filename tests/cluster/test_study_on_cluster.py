@@ -33,18 +33,14 @@ FILES, SIZE = 300, 50_000  # what the read benchmark finds on the run volume
 
 
 def study(runs: Runs) -> dict[str, Any]:
+    image = runs.testbed.images["chainermn"]
     spec = {
         "name": "digits",
         "image": "chainermn",
         "program": "digits",
         "args": ["--global-batch", "64", "--iterations", str(ITERATIONS)],
         "data": "set",
-        "kubernetes": {
-            "image": runs.testbed.images["chainermn"],
-            "namespace": runs.namespace,
-            "volume": "shared",
-            "spread": "node",
-        },
+        "kubernetes": {"image": image, "namespace": runs.namespace, "volume": "shared", "spread": "node"},
     }
     return {"spec": spec, "factors": {"nodes": [1, 2]}, "repeats": 2, "probe": True}
 
@@ -65,9 +61,7 @@ def evict_in_the_middle(runs: Runs, folder: Path, interrupted_trials: list[Trial
         interrupted_trials[:] = [
             t for t in trials if t.state == RUNNING and t.role == MEASURED and t.nodes == 2 and t.runs
         ]
-        lines = (
-            reader.lines(folder / interrupted_trials[0].runs[-1] / "metrics.jsonl") if interrupted_trials else iter(())
-        )
+        lines = recorded_in(folder, interrupted_trials[0]) if interrupted_trials else []
         return any((line.get("iteration") or 0) >= STRUCK_AT for line in lines)
 
     wait_for("a trial on two nodes in its middle", is_running, 900.0)

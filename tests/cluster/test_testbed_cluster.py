@@ -1,6 +1,6 @@
-"""What other tests take for granted of the test cluster, and would not notice: what its API server refuses, names, GPUs.
+"""What no other test would notice of the test cluster: refusals of its API server, names, GPUs, a drain, MPIJobs.
 
-That it runs, schedules, evicts, restarts and refuses pods, and that it recovers from each fault, is in the tests of runs.
+That it runs, schedules, evicts and restarts pods, and recovers from each fault, is what the tests of runs rest on.
 """
 
 from __future__ import annotations

@@ -109,14 +109,8 @@ class ClusterEnvironment(EngineEnvironment):
 
     def spotmpi(self, *words: str, dies_at: int = 0) -> subprocess.CompletedProcess[str]:
         """Run `spotmpi ...` in a separate process; with *dies_at* it has to be killed at that step."""
-        command = [
-            sys.executable,
-            "-m",
-            "tests.cluster.killable_command",
-            self.address,
-            str(self.outputs),
-            str(dies_at),
-        ]
+        module = ["-m", "tests.cluster.killable_command"]
+        command = [sys.executable, *module, self.address, str(self.outputs), str(dies_at)]
         result = subprocess.run(
             [*command, *words],
             cwd=self.engine.project,

@@ -1,5 +1,7 @@
 """How tests start training programs: inside an image's environment, under its own launchers."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
@@ -7,10 +9,12 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spotmpi.agent import protocol
@@ -53,6 +57,17 @@ class RunningProgram:
             continue
         return self.process.wait(timeout=60)
 
+    def succeed(self) -> RunningProgram:
+        """Read to the end, which has to be a success."""
+        assert self.end() == 0, self.text()
+        return self
+
+    def refusal(self) -> str:
+        """Read to the end, which has to be one for good; its reason, in place of a traceback."""
+        assert self.end() == protocol.NOT_RETRYABLE, self.text()
+        assert not any("Traceback" in line for line in self.plain), self.text()
+        return str(self.one(protocol.FATAL)["reason"])
+
     def all(self, kind: str) -> list[dict[str, Any]]:
         """The values of every line of *kind* so far."""
         return [values for kind_, values in self.printed if kind_ == kind]
@@ -72,11 +87,10 @@ class RunningProgram:
         pids = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                variables = dict(
-                    item.split("=", 1) for item in (folder / "environ").read_text().split("\0") if "=" in item
-                )
+                items = (folder / "environ").read_text().split("\0")
             except (OSError, UnicodeDecodeError):
                 continue
+            variables = dict(item.split("=", 1) for item in items if "=" in item)
             rank = variables.get("OMPI_COMM_WORLD_RANK", variables.get("RANK"))
             if variables.get("SPOTMPI_TEST_START") == self.mark and rank and _is_rank(folder):
                 pids[int(rank)] = int(folder.name)
@@ -161,37 +175,41 @@ def _clean_environment() -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="session")
-def environments() -> Callable[[str], Path]:
-    """The environment of an image by its name, installed where it is missing."""
+@contextmanager
+def prepared_image(name: str) -> Iterator[Image]:
+    """The image with its environment, installed where it is missing; no program of it outlives the block."""
     from spotmpi.images.environment import prepare
 
-    return prepare
+    image = Image(name, prepare(name))
+    yield image
+    image.end_all()
 
 
 @pytest.fixture
-def chainermn(environments: Callable[[str], Path]) -> Iterator[Image]:
+def chainermn() -> Iterator[Image]:
     """The ChainerMN image."""
-    image = Image("chainermn", environments("chainermn"))
-    yield image
-    image.end_all()
+    with prepared_image("chainermn") as image:
+        yield image
 
 
 @pytest.fixture
-def pytorch(environments: Callable[[str], Path]) -> Iterator[Image]:
+def pytorch() -> Iterator[Image]:
     """The PyTorch image."""
-    image = Image("pytorch", environments("pytorch"))
-    yield image
-    image.end_all()
+    with prepared_image("pytorch") as image:
+        yield image
 
 
 @pytest.fixture(params=["chainermn", "pytorch"])
-def image(request: pytest.FixtureRequest, environments: Callable[[str], Path]) -> Iterator[Image]:
+def image(request: pytest.FixtureRequest) -> Iterator[Image]:
     """Each of the images."""
-    name: str = request.param
-    each = Image(name, environments(name))
-    yield each
-    each.end_all()
+    with prepared_image(request.param) as image:
+        yield image
+
+
+def newest_state(folder: Path, prefix: str = "parameters/") -> dict[str, Any]:
+    """The arrays below *prefix* in the newest checkpoint of *folder*."""
+    with np.load(max(folder.glob("iteration-*")) / "state.npz") as state:
+        return {name: state[name] for name in state.files if name.startswith(prefix)}
 
 
 @pytest.fixture

@@ -1,9 +1,13 @@
-"""A checkpoint is whole or does not exist, whatever happens while it is written or afterwards."""
+"""A checkpoint is whole or does not exist, whatever happens while it is written or afterwards.
+
+Two runs may share a folder: what one has not finished, the other leaves alone.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,6 +39,12 @@ def checkpoints(folder: Path, keep: int = 3, identity: Identity = OURS) -> Check
     return checkpoints_
 
 
+def newest_iteration(folder: Path) -> int:
+    checkpoint = checkpoints(folder).newest()
+    assert checkpoint is not None
+    return checkpoint.progress.iteration
+
+
 def test_a_checkpoint_reads_back_as_it_was_written(tmp_path: Path) -> None:
     path = checkpoints(tmp_path / "it's a new" / '"folder"').write(progress(5), state(1.5), "timer")
 
@@ -50,7 +60,6 @@ def test_the_manifest_has_the_progress_and_the_files(tmp_path: Path) -> None:
     path = checkpoints(tmp_path).write(progress(5), state(0), "notice")
 
     manifest = json.loads((path / "manifest.json").read_text())
-
     assert (manifest["iteration"], manifest["position"], manifest["world_size"]) == (5, 40, 2)
     assert (manifest["reason"], manifest["random"]["seed"]) == ("notice", 0)
     assert manifest["files"]["state.npz"]["bytes"] == (path / "state.npz").stat().st_size
@@ -64,59 +73,46 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["iteration-000000011", "iteration-000000100"]
 
 
-def cut_short(path: Path) -> None:
-    whole = (path / "state.npz").read_bytes()
-    (path / "state.npz").write_bytes(whole[: len(whole) // 2])
+DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes] | None]] = {
+    "state cut short": ("state.npz", lambda whole: whole[: len(whole) // 2]),
+    "state with a flipped bit": (
+        "state.npz",
+        lambda whole: whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :],
+    ),
+    "state missing": ("state.npz", None),
+    "manifest missing": ("manifest.json", None),
+    "manifest cut short": ("manifest.json", lambda whole: b'{"format": 1, "iteration"'),
+    "manifest without fields": ("manifest.json", lambda whole: b'{"format": 1}'),
+}
 
 
-def flip_a_bit(path: Path) -> None:
-    whole = bytearray((path / "state.npz").read_bytes())
-    whole[len(whole) // 2] ^= 1
-    (path / "state.npz").write_bytes(whole)
+def damage(checkpoint: Path, kind: str) -> None:
+    name, change = DAMAGES[kind]
+    path = checkpoint / name
+    if change is None:
+        path.unlink()
+    else:
+        path.write_bytes(change(path.read_bytes()))
 
 
-def lose_the_state(path: Path) -> None:
-    (path / "state.npz").unlink()
-
-
-def lose_the_manifest(path: Path) -> None:
-    (path / "manifest.json").unlink()
-
-
-def cut_the_manifest(path: Path) -> None:
-    (path / "manifest.json").write_text('{"format": 1, "iteration"')
-
-
-def empty_the_manifest(path: Path) -> None:
-    (path / "manifest.json").write_text('{"format": 1}')
-
-
-@pytest.mark.parametrize(
-    "damage", [cut_short, flip_a_bit, lose_the_state, lose_the_manifest, cut_the_manifest, empty_the_manifest]
-)
+@pytest.mark.parametrize("kind", DAMAGES)
 def test_a_damaged_checkpoint_is_renamed_with_a_line_and_not_lost(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
     ours = checkpoints(tmp_path, keep=1)
     ours.write(progress(5), state(5), "timer")
-    damaged = checkpoints(tmp_path, keep=2).write(progress(6), state(6), "timer")
-    damage(damaged)
+    damage(checkpoints(tmp_path, keep=2).write(progress(6), state(6), "timer"), kind)
 
-    checkpoint = checkpoints(tmp_path).newest()
-
-    assert checkpoint is not None
-    assert checkpoint.progress.iteration == 5
-    assert (
-        "checkpoint iteration-000000006 is damaged and was renamed to torn-iteration-000000006-"
-        in capsys.readouterr().err
-    )
+    assert newest_iteration(tmp_path) == 5
+    message = "checkpoint iteration-000000006 is damaged and was renamed to torn-iteration-000000006-"
+    assert message in capsys.readouterr().err
     assert len(list(tmp_path.glob("torn-iteration-000000006-*"))) == 1
     ours.write(progress(5), state(5), "timer")
     assert (tmp_path / "iteration-000000005" / "manifest.json").exists(), "a damaged newer one must not displace it"
 
 
 def test_nothing_whole_means_a_start_from_zero(tmp_path: Path) -> None:
-    cut_short(checkpoints(tmp_path).write(progress(5), state(5), "timer"))
+    damage(checkpoints(tmp_path).write(progress(5), state(5), "timer"), "state cut short")
 
     assert checkpoints(tmp_path).newest() is None
 
@@ -132,10 +128,7 @@ def test_the_rest_of_an_interrupted_write_is_removed_with_a_line(
     shutil.copytree(whole, tmp_path / leftover)
     (tmp_path / f".writing-probe-{run or 'by-hand'}-7").mkdir()
 
-    checkpoint = checkpoints(tmp_path).newest()
-
-    assert checkpoint is not None
-    assert checkpoint.progress.iteration == 5
+    assert newest_iteration(tmp_path) == 5
     assert f"incomplete checkpoint {leftover} removed" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == [whole.name]
 
@@ -208,15 +201,12 @@ def test_the_checksum_depends_on_every_parameter_and_on_nothing_else() -> None:
     assert parameters_checksum(renamed) != parameters_checksum(state(1))
 
 
-def test_the_model_fingerprint_knows_shapes_and_not_values() -> None:
+def test_the_model_fingerprint_knows_shapes_and_neither_values_nor_state_that_an_optimizer_adds_later() -> None:
     wider = {**state(1), "parameters//weight": np.ones((3, 3), np.float32)}
+    later = {**state(1), "optimizer/rule:v": np.zeros(3)}
 
-    assert model_fingerprint(state(1)) == model_fingerprint(state(2))
+    assert model_fingerprint(state(1)) == model_fingerprint(state(2)) == model_fingerprint(later)
     assert model_fingerprint(wider) != model_fingerprint(state(1))
-
-
-def test_the_model_fingerprint_ignores_state_that_an_optimizer_makes_later() -> None:
-    assert model_fingerprint({**state(1), "optimizer/rule:v": np.zeros(3)}) == model_fingerprint(state(1))
 
 
 @pytest.fixture
@@ -248,8 +238,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_damaged_and_the_attempt_ends(
     with pytest.raises(Failed, match="the next attempt reads them again"):
         ours.newest()
 
-    checkpoint = checkpoints(tmp_path).newest()
-    assert checkpoint is not None and checkpoint.progress.iteration == 6, "the next attempt goes on from the newest one"
+    assert newest_iteration(tmp_path) == 6, "the next attempt goes on from the newest one"
     assert not list(tmp_path.glob("torn-*"))
 
 
@@ -263,3 +252,52 @@ def test_a_folder_that_fails_for_a_moment_ends_the_attempt_and_not_the_run(
         checkpoints(tmp_path)
 
     checkpoints(tmp_path)
+
+
+def partial_write(folder: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a checkpoint in the middle of its write: what `os.fsync` does not come back from."""
+
+    def end_process(descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as cut:
+        cut.setenv(protocol.ENV_RUN, run)
+        cut.setattr(os, "fsync", end_process)
+        before = set(folder.iterdir())
+        with pytest.raises(KeyboardInterrupt):
+            checkpoints(folder).write(progress(6), state(6), "timer")
+    (leftover,) = set(folder.iterdir()) - before
+    return leftover
+
+
+@pytest.mark.parametrize("other", ["digits-2", "digits", "x-digits-1", "digits-1-1", "digits.1"])
+def test_an_unfinished_write_of_another_run_stays_in_a_shared_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    ours, theirs = partial_write(tmp_path, "digits-1", monkeypatch), partial_write(tmp_path, other, monkeypatch)
+    (tmp_path / f".writing-probe-{other}-7").mkdir()
+    monkeypatch.setenv(protocol.ENV_RUN, "digits-1")
+
+    checkpoints(tmp_path)
+
+    assert theirs.exists() and (tmp_path / f".writing-probe-{other}-7").exists()
+    assert not ours.exists()
+
+
+def test_a_folder_that_another_process_removes_meanwhile_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leftover = partial_write(tmp_path, "digits-1", monkeypatch)
+    monkeypatch.setenv(protocol.ENV_RUN, "digits-1")
+    rmtree = shutil.rmtree
+
+    def finish_first(path: Path, *more: object, **options: bool) -> None:
+        leftover.rename(tmp_path / "iteration-000000006")  # as a rank does that is about to be killed
+        rmtree(path, *more, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shutil, "rmtree", finish_first)
+
+    checkpoints(tmp_path)
+
+    assert (tmp_path / "iteration-000000006" / "state.npz").exists()
+    assert "removed" not in capsys.readouterr().err

@@ -14,6 +14,7 @@ import pytest
 from spotmpi.agent import protocol
 from spotmpi.programs.digits import initial_layers
 from tests.programs.by_day import in_chainermn
+from tests.programs.conftest import newest_state
 
 if TYPE_CHECKING:
     from tests.programs.conftest import Image, RunningProgram
@@ -33,25 +34,8 @@ def undisturbed() -> dict[str, str]:
     return {}
 
 
-def checksum_of_undisturbed(image: Image, checksums: dict[str, str]) -> str:
-    if image.name not in checksums:
-        run = digits(image, 2, *LONG)
-        assert run.end() == 0, run.text()
-        checksums[image.name] = run.one(protocol.RESULT)["parameters"]
-    return checksums[image.name]
-
-
-def parameters(folder: Path) -> dict[str, Any]:
-    """What the newest checkpoint in *folder* holds of the model."""
-    newest = max(folder.glob("iteration-*"))
-    with np.load(newest / "state.npz") as state:
-        return {name: state[name] for name in state.files if name.startswith("parameters/")}
-
-
 def test_two_ranks_learn_the_digits_and_report_their_work(image: Image) -> None:
-    run = digits(image, 2, "--global-batch", "64", "--epochs", "15", "--evaluate-every", "100")
-
-    assert run.end() == 0, run.text()
+    run = digits(image, 2, "--global-batch", "64", "--epochs", "15", "--evaluate-every", "100").succeed()
 
     result = run.one(protocol.RESULT)
     assert result["accuracy"] >= 0.95
@@ -74,9 +58,9 @@ def test_one_update_is_the_same_on_one_and_two_ranks_and_in_both_frameworks(
     for image in (chainermn, pytorch):
         for ranks in (1, 2):
             folder = tmp_path / f"{image.name}{ranks}"
-            run = digits(image, ranks, "--global-batch", "32", "--iterations", "1", "--checkpoint-path", str(folder))
-            assert run.end() == 0, run.text()
-            updated[image.name, ranks] = in_one_naming(parameters(folder))
+            options = ("--global-batch", "32", "--iterations", "1", "--checkpoint-path", str(folder))
+            digits(image, ranks, *options).succeed()
+            updated[image.name, ranks] = in_one_naming(newest_state(folder))
 
     reference = updated["chainermn", 1]
     layers = initial_layers(0)
@@ -98,11 +82,16 @@ def in_one_naming(values: dict[str, Any]) -> dict[tuple[str, int], Any]:
 
 
 @pytest.mark.nightly("two whole trainings; by day ranks of ChainerMN are killed and resumed under our own launcher")
+@pytest.mark.parametrize(
+    ("image", "launcher"), [("chainermn", "mpirun"), ("pytorch", "mpirun"), ("pytorch", "torchrun")], indirect=["image"]
+)
 def test_a_killed_rank_ends_the_job_and_the_next_attempt_ends_bit_for_bit_where_an_undisturbed_run_does(
-    image: Image, tmp_path: Path, undisturbed: dict[str, str]
+    image: Image, launcher: str, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
-    saving = (*LONG, "--loader-processes", "2", "--checkpoint-path", str(tmp_path), "--checkpoint-every", "0.2")
-    killed = digits(image, 2, *saving)
+    start = getattr(image, launcher)
+    saving = ("--loader-processes", "2", "--checkpoint-path", str(tmp_path), "--checkpoint-every", "0.2")
+    command = (*image.program("digits"), *LONG, *saving)
+    killed: RunningProgram = start(2, *command)
     checkpoint = killed.until(protocol.CHECKPOINT)
     killed.until(protocol.METRIC)
     killed.kill_rank(1)
@@ -111,44 +100,26 @@ def test_a_killed_rank_ends_the_job_and_the_next_attempt_ends_bit_for_bit_where_
     last = max(line["iteration"] for line in killed.all(protocol.CHECKPOINT))
     assert 0 < checkpoint["iteration"] <= last < 200, "the kill was to fall in mid-run"
 
-    again = digits(image, 2, *saving)
-    assert again.end() == 0, again.text()
+    again: RunningProgram = start(2, *command).succeed()
     assert again.one(protocol.RESUMED)["iteration"] == last
     assert again.all(protocol.METRIC)[0]["iteration"] > last
-    assert again.one(protocol.RESULT)["parameters"] == checksum_of_undisturbed(image, undisturbed)
-
-
-@pytest.mark.nightly("two whole trainings; by day ranks of ChainerMN are killed and resumed under our own launcher")
-def test_a_killed_process_under_torchrun_is_resumed_bit_for_bit(
-    pytorch: Image, tmp_path: Path, undisturbed: dict[str, str]
-) -> None:
-    program = pytorch.program("digits")
-    saving = (*program, *LONG, "--loader-processes", "2", "--checkpoint-path", str(tmp_path))
-    killed = pytorch.torchrun(2, *saving, "--checkpoint-every", "0.2")
-    killed.until(protocol.CHECKPOINT)
-    killed.until(protocol.METRIC)
-    killed.kill_rank(1)
-
-    assert killed.end() != 0
-    again = pytorch.torchrun(2, *saving)
-    assert again.end() == 0, again.text()
-    assert 0 < again.one(protocol.RESUMED)["iteration"] < 200
-    assert again.one(protocol.RESULT)["parameters"] == checksum_of_undisturbed(pytorch, undisturbed)
+    if image.name not in undisturbed:
+        undisturbed[image.name] = digits(image, 2, *LONG).succeed().one(protocol.RESULT)["parameters"]
+    assert again.one(protocol.RESULT)["parameters"] == undisturbed[image.name]
 
 
 @pytest.mark.nightly("three trainings; by day runs are resumed with as many ranks as before")
 def test_a_checkpoint_of_two_ranks_is_continued_without_a_launcher(image: Image, tmp_path: Path) -> None:
-    options = ("--global-batch", "32", "--checkpoint-path", str(tmp_path / "split"))
-    assert digits(image, 2, *options, "--iterations", "20").end() == 0
-    alone = image.alone(*image.program("digits"), *options, "--iterations", "30")
+    def options(folder: str, iterations: int) -> tuple[str, ...]:
+        return "--global-batch", "32", "--checkpoint-path", str(tmp_path / folder), "--iterations", str(iterations)
 
-    assert alone.end() == 0, alone.text()
+    digits(image, 2, *options("split", 20)).succeed()
+    alone = image.alone(*image.program("digits"), *options("split", 30)).succeed()
+    image.alone(*image.program("digits"), *options("whole", 30)).succeed()
 
     assert alone.one(protocol.RESUMED)["iteration"] == 20
-    options = ("--global-batch", "32", "--checkpoint-path", str(tmp_path / "whole"))
-    assert image.alone(*image.program("digits"), *options, "--iterations", "30").end() == 0
-    continued = parameters(tmp_path / "split")
-    for name, value in parameters(tmp_path / "whole").items():
+    continued = newest_state(tmp_path / "split")
+    for name, value in newest_state(tmp_path / "whole").items():
         np.testing.assert_allclose(continued[name], value, rtol=0, atol=1e-5)
 
 
@@ -202,11 +173,7 @@ def test_a_checkpoint_that_cannot_be_written_is_reported_and_training_continues(
 def test_wrong_options_end_the_run_for_good_with_one_line(
     chainermn: Image, options: tuple[str, ...], reason: str
 ) -> None:
-    run = digits(chainermn, 2, *options)
-
-    assert run.end() == protocol.NOT_RETRYABLE
-    assert reason in run.one(protocol.FATAL)["reason"]
-    assert not any("Traceback" in line for line in run.plain)
+    assert reason in digits(chainermn, 2, *options).refusal()
 
 
 @in_chainermn("PyTorch's start costs seconds; what is tested is code of both")
@@ -214,21 +181,18 @@ def test_a_wrong_world_is_refused_before_training(image: Image) -> None:
     options = ("--global-batch", "32", "--iterations", "1")
     run = image.alone(*image.program("digits"), *options, SPOTMPI_WORLD_SIZE="2", SPOTMPI_HOSTS="1")
 
-    assert run.end() == protocol.NOT_RETRYABLE
-    assert "1 ranks, expected 2" in run.one(protocol.FATAL)["reason"]
+    assert "1 ranks, expected 2" in run.refusal()
     assert not run.all(protocol.METRIC)
 
 
 def test_a_checkpoint_of_the_other_framework_is_refused(chainermn: Image, pytorch: Image, tmp_path: Path) -> None:
     options = ("--global-batch", "32", "--iterations", "2", "--checkpoint-path", str(tmp_path))
-    assert digits(chainermn, 1, *options).end() == 0
-    before = parameters(tmp_path)
+    digits(chainermn, 1, *options).succeed()
+    before = newest_state(tmp_path)
 
-    run = digits(pytorch, 1, *options)
+    assert "belongs to program chainermn/digits (not pytorch/digits)" in digits(pytorch, 1, *options).refusal()
 
-    assert run.end() == protocol.NOT_RETRYABLE
-    assert "belongs to program chainermn/digits (not pytorch/digits)" in run.one(protocol.FATAL)["reason"]
-    assert all(np.array_equal(value, before[name]) for name, value in parameters(tmp_path).items())
+    assert all(np.array_equal(value, before[name]) for name, value in newest_state(tmp_path).items())
 
 
 RAISES_IN_RANK_ONE = """
@@ -261,8 +225,8 @@ def test_an_uncaught_exception_in_one_rank_ends_the_whole_job(image: Image) -> N
 
 
 def test_rank_zero_alone_writes_tensorboard_events_that_hold_the_scalars(chainermn: Image, tmp_path: Path) -> None:
-    run = digits(chainermn, 2, "--global-batch", "32", "--iterations", "20", SPOTMPI_TENSORBOARD=str(tmp_path))
-    assert run.end() == 0, run.text()
+    options = ("--global-batch", "32", "--iterations", "20")
+    run = digits(chainermn, 2, *options, SPOTMPI_TENSORBOARD=str(tmp_path)).succeed()
     (events,) = tmp_path.iterdir()
     code = f"""
 import json
@@ -276,8 +240,7 @@ while at < len(data):
     at += 16 + length
 print(json.dumps(found))
 """
-    reading = chainermn.alone("-c", code)
-    assert reading.end() == 0, reading.text()
+    reading = chainermn.alone("-c", code).succeed()
     drawn = {(tag, step): value for tag, step, value in json.loads(reading.plain[-1])}
 
     losses = {line["iteration"]: line["loss"] for line in run.all(protocol.METRIC)}

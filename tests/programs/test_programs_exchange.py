@@ -13,9 +13,11 @@ from tests.programs.by_day import in_chainermn
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.programs.conftest import Image, RunningProgram
+    from tests.programs.conftest import Image
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]
+
+SHORT = ("--global-batch", "8", "--iterations", "1")
 
 # `pure_nccl` needs a GPU even to be made, so a communicator that records stands in for it. ChainerMN's own functions
 # are called: they check names and types of what they are given.
@@ -49,9 +51,7 @@ print(json.dumps({**recorded, "communicator": type(comm).__name__, "optimizer": 
 
 
 def recorded_settings(image: Image, *options: str) -> dict[str, Any]:
-    run = image.alone("-c", RECORDING, *options)
-    assert run.end() == 0, run.text()
-    values: dict[str, Any] = json.loads(run.plain[-1])
+    values: dict[str, Any] = json.loads(image.alone("-c", RECORDING, *options).succeed().plain[-1])
     return values
 
 
@@ -72,23 +72,20 @@ def test_chainermn_gets_neither_by_default(chainermn: Image) -> None:
 
 @pytest.mark.parametrize("option", ["--double-buffering", "--allreduce-dtype=fp16"])
 def test_options_that_need_nccl_are_refused_without_it(chainermn: Image, option: str) -> None:
-    program = [*chainermn.program("digits"), "--global-batch", "8", "--iterations", "1", "--communicator", "naive"]
+    run = chainermn.alone(*chainermn.program("digits"), *SHORT, "--communicator", "naive", option)
 
-    run = chainermn.alone(*program, option)
-
-    assert run.end() == protocol.NOT_RETRYABLE
-    assert "is not supported by --communicator naive: use pure_nccl" in run.one(protocol.FATAL)["reason"]
+    assert "is not supported by --communicator naive: use pure_nccl" in run.refusal()
 
 
 def test_nccl_without_a_gpu_is_refused_with_the_way_out(image: Image) -> None:
-    option = {"chainermn": ("--communicator", "pure_nccl"), "pytorch": ("--backend", "nccl")}[image.name]
+    option, remedy = {
+        "chainermn": (["--communicator", "pure_nccl"], "use naive"),
+        "pytorch": (["--backend", "nccl"], "use gloo"),
+    }[image.name]
 
-    run = image.alone(
-        *image.program("digits"), "--global-batch", "8", "--iterations", "1", *option, CUDA_VISIBLE_DEVICES=""
-    )
+    run = image.alone(*image.program("digits"), *SHORT, *option, CUDA_VISIBLE_DEVICES="")
 
-    assert run.end() == protocol.NOT_RETRYABLE
-    assert {"chainermn": "use naive", "pytorch": "use gloo"}[image.name] in run.one(protocol.FATAL)["reason"]
+    assert remedy in run.refusal()
 
 
 # The kernel counts what each TCP connection of a process has sent and had acknowledged: tcpi_bytes_acked, a 64-bit
@@ -149,9 +146,8 @@ dist.destroy_process_group()
 
 @pytest.mark.nightly("13 s; the options are checked by day")
 def test_the_compression_hooks_halve_the_bytes_that_gloo_sends(pytorch: Image) -> None:
-    run = pytorch.mpirun(2, "-c", COUNTING)
+    run = pytorch.mpirun(2, "-c", COUNTING).succeed()
 
-    assert run.end() == 0, run.text()
     measured = next(json.loads(line) for line in run.plain if line.startswith("{"))
     plain = measured["none"]
     assert plain["bytes"] == pytest.approx(4 * plain["parameters"], rel=0.02), "one rank of two sends each value once"
@@ -180,24 +176,18 @@ def test_a_rank_that_is_done_ends_before_the_interpreter_can_trip_over_gloo(
 ) -> None:
     program = tmp_path / "ending.py"
     program.write_text(ENDING)
-    run = getattr(pytorch, launcher)(2, str(program))
+    run = getattr(pytorch, launcher)(2, str(program)).succeed()
 
-    assert run.end() == 0, run.text()
     assert sorted(line for line in run.plain if "rank" in line) == ["rank 0 of 2", "rank 1 of 2"]
     assert not any("interpreter" in line or "not reached" in line for line in run.plain)
-
-
-def metrics(run: RunningProgram) -> list[dict[str, Any]]:
-    assert run.end() == 0, run.text()
-    return run.all(protocol.METRIC)
 
 
 def test_allreduce_reports_the_bus_bandwidth_of_every_size(image: Image) -> None:
     sizes = ("--min-bytes", "4096", "--max-bytes", "1048576", "--factor", "16")
 
-    run = image.mpirun(2, *image.program("allreduce"), *sizes)
+    run = image.mpirun(2, *image.program("allreduce"), *sizes).succeed()
 
-    lines = metrics(run)
+    lines = run.all(protocol.METRIC)
     assert [line["bytes"] for line in lines] == [4096, 65536, 1048576]
     for line in lines:
         assert len(line["seconds"]) == 20
@@ -210,10 +200,9 @@ def test_allreduce_reports_the_bus_bandwidth_of_every_size(image: Image) -> None
 def test_resnet50_trains_on_synthetic_images_in_weak_scaling(image: Image) -> None:
     small = ("--batch-per-worker", "2", "--iterations", "3", "--image-size", "32", "--classes", "10", "--samples", "64")
 
-    run = image.mpirun(2, *image.program("resnet50"), *small, "--report-every", "1")
+    run = image.mpirun(2, *image.program("resnet50"), *small, "--report-every", "1").succeed()
 
-    lines = metrics(run)
-    assert [line["iteration"] for line in lines] == [1, 2, 3]
+    assert [line["iteration"] for line in run.all(protocol.METRIC)] == [1, 2, 3]
     context = run.one(protocol.CONTEXT)
     assert (context["scaling"], context["samples_per_iteration"]) == ("weak", 4)
     assert not run.all(protocol.EVALUATION)
@@ -223,8 +212,8 @@ def test_resnet50_trains_on_synthetic_images_in_weak_scaling(image: Image) -> No
 def test_without_exchange_ranks_train_apart(image: Image) -> None:
     """On the same start, gradients that are kept to oneself lead elsewhere than those that are shared."""
     options = ["--global-batch", "8", "--iterations", "30", "--report-every", "30"]
-    together, apart = (image.mpirun(2, *image.program("digits"), *options, *more) for more in ([], ["--no-exchange"]))
-    assert (together.end(), apart.end()) == (0, 0), together.text() + apart.text()
+    runs = [image.mpirun(2, *image.program("digits"), *options, *more) for more in ([], ["--no-exchange"])]
+    together, apart = (run.succeed() for run in runs)
     assert together.one("context")["exchange"] and not apart.one("context")["exchange"]
     assert together.one("result")["parameters"] != apart.one("result")["parameters"]
     assert not apart.all("checkpoint")

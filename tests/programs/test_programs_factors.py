@@ -30,8 +30,7 @@ OPTIONS = {("allreduce", "pytorch"): "--ddp-hook"}  # where a factor's option is
 
 
 def test_programs_have_the_options_and_levels_that_studies_allow(image: Image) -> None:
-    run = image.alone("-c", HELP, image.name, *PROGRAMS)
-    assert run.end() == 0, run.text()
+    run = image.alone("-c", HELP, image.name, *PROGRAMS).succeed()
     helps: dict[str, str] = json.loads(run.plain[-1])
     for factor, programs in FACTOR_PROGRAMS.items():
         option = OPTIONS.get((factor, image.name)) or str(KNOWN[factor].option)
@@ -41,11 +40,7 @@ def test_programs_have_the_options_and_levels_that_studies_allow(image: Image) -
         if levels == ("fp32",):  # what is done without an option
             allowed = set()
         # ChainerMN's micro-benchmarks take the options of the exchange as a whole, and mean only the communicator.
-        assert allowed <= having_option and having_option - allowed <= {"allreduce", "read"}, (
-            factor,
-            allowed,
-            having_option,
-        )
+        assert allowed <= having_option <= allowed | {"allreduce", "read"}, (factor, allowed, having_option)
         choices_of = {name: re.search(rf"{option} {{(.*?)}}", helps[name]) for name in allowed}
         for name, choices in choices_of.items():
             if levels:
@@ -58,8 +53,7 @@ def test_bf16_computes_otherwise_and_learns_the_same(pytorch: Image) -> None:
     losses = {}
     for precision in ("fp32", "bf16"):
         options = ["--global-batch", "64", "--iterations", "40", "--precision", precision]
-        run = pytorch.alone(*pytorch.program("digits"), *options)
-        assert run.end() == 0, run.text()
+        run = pytorch.alone(*pytorch.program("digits"), *options).succeed()
         assert run.one("context")["options"]["precision"] == precision
         losses[precision] = [line["loss"] for line in run.all("metric")]
     assert losses["bf16"] != losses["fp32"]

@@ -23,8 +23,7 @@ DEFAULTS = default_boxes()
 
 def probe(image: Image, *arguments: object) -> None:
     script = PROBES / f"ssd_{image.name}.py"
-    run = image.alone("-W", "ignore", str(script), *map(str, arguments), OMP_NUM_THREADS="2")
-    assert run.end() == 0, run.text()
+    image.alone("-W", "ignore", str(script), *map(str, arguments), OMP_NUM_THREADS="2").succeed()
 
 
 def objects(seed: int, count: int) -> tuple[Any, Any]:

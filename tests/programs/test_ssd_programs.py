@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from spotmpi.programs.detection_data import load_data
 from spotmpi.programs.sampling import Order, sample_generator
 from spotmpi.programs.world import alone
 from tests.programs.by_day import in_chainermn
+from tests.programs.conftest import newest_state
 
 if TYPE_CHECKING:
     from tests.programs.conftest import Image, RunningProgram
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
 
 THIN = ("--width", "0.125")
+ONE_ITERATION = (*THIN, "--global-batch", "2", "--iterations", "1", "--report-every", "1")
 
 
 @pytest.fixture
@@ -37,16 +39,9 @@ def ssd(image: Image, ranks: int, data: Path, *options: str, **environment: str)
 @in_chainermn("PyTorch's start costs seconds; what is tested is code of both")
 def test_drawn_images_are_trained_on_without_a_folder(image: Image) -> None:
     options = ("--synthetic", *THIN, "--global-batch", "2", "--iterations", "3")
-    run = image.mpirun(2, "-W", "ignore", *image.program("ssd"), *options)
-    assert run.end() == 0, run.text()
+    run = image.mpirun(2, "-W", "ignore", *image.program("ssd"), *options).succeed()
     assert run.one(protocol.CONTEXT)["data_fingerprint"] == "synthetic-detection-0"
     assert run.one(protocol.RESULT)["iteration"] == 3
-
-
-def read(voc: Path, prefix: str = "parameters/") -> dict[str, Any]:
-    """What the newest checkpoint in *folder* holds below *prefix*."""
-    with np.load(max(voc.glob("iteration-*")) / "state.npz") as state:
-        return {name: state[name] for name in state.files if name.startswith(prefix)}
 
 
 @pytest.mark.nightly("half a minute of training on all cores")
@@ -54,9 +49,7 @@ def read(voc: Path, prefix: str = "parameters/") -> dict[str, Any]:
 def test_a_handful_of_images_is_learnt_by_heart(image: Image, tmp_path: Path) -> None:
     shapes.write_shapes(tmp_path, images=2, seed=2)
     few = ("--test-sets", "trainval", "--no-augmentation", "--global-batch", "2", "--learning-rate", "5e-4")
-    run = ssd(image, 1, tmp_path, *THIN, *few, "--iterations", "60", "--evaluate-every", "10")
-
-    assert run.end() == 0, run.text()
+    run = ssd(image, 1, tmp_path, *THIN, *few, "--iterations", "60", "--evaluate-every", "10").succeed()
 
     losses = [line["loss"] for line in run.all(protocol.METRIC)]
     values = [line["mean_average_precision"] for line in run.all(protocol.EVALUATION)]
@@ -78,16 +71,14 @@ def test_one_update_of_two_ranks_is_that_of_one_rank_though_their_shares_hold_un
     assert max(positives) > 1.3 * min(positives), "a loss divided by a rank's own positives would pass unnoticed"
     updated = {}
     for ranks in (1, 2):
-        saving = ("--checkpoint-path", str(tmp_path / f"{ranks}"))
-        run = ssd(image, ranks, voc, *THIN, *saving, "--global-batch", "2", "--iterations", "1", "--report-every", "1")
-        assert run.end() == 0, run.text()
-        updated[ranks] = read(tmp_path / f"{ranks}"), run.one(protocol.METRIC)
+        run = ssd(image, ranks, voc, *ONE_ITERATION, "--checkpoint-path", str(tmp_path / f"{ranks}")).succeed()
+        updated[ranks] = newest_state(tmp_path / f"{ranks}"), run.one(protocol.METRIC)
 
     for name, value in updated[1][0].items():
         np.testing.assert_allclose(updated[2][0][name], value, rtol=0, atol=1e-5, err_msg=name)
     for name in ("loss", "location_loss", "confidence_loss"):
         assert updated[2][1][name] == pytest.approx(updated[1][1][name], rel=1e-5)
-    momentum = read(tmp_path / "1", "optimizer/")
+    momentum = newest_state(tmp_path / "1", "optimizer/")
     # Chainer's momentum is the step itself, PyTorch's still lacks the rate.
     step = max(float(np.abs(value).max()) for value in momentum.values() if value.ndim)
     assert step * {"chainermn": 1, "pytorch": 1e-3}[image.name] > 1e-3, "the allowed difference must be far smaller"
@@ -107,45 +98,37 @@ def test_a_killed_rank_is_resumed_bit_for_bit_with_augmentation_in_loader_proces
     last = max(line["iteration"] for line in killed.all(protocol.CHECKPOINT))
     assert 0 < last < 8, "the kill was to fall in mid-run"
 
-    again = ssd(image, 2, voc, *saving)
-    assert again.end() == 0, again.text()
+    again = ssd(image, 2, voc, *saving).succeed()
     assert again.one(protocol.RESUMED)["iteration"] >= last
-    undisturbed = ssd(image, 2, voc, *options)
-    assert undisturbed.end() == 0, undisturbed.text()
+    undisturbed = ssd(image, 2, voc, *options).succeed()
     assert again.one(protocol.RESULT)["parameters"] == undisturbed.one(protocol.RESULT)["parameters"]
 
 
 @in_chainermn("PyTorch's start costs seconds; what is tested is code of both")
 def test_training_starts_from_weights_of_a_file_and_says_which(image: Image, voc: Path, tmp_path: Path) -> None:
-    short = (*THIN, "--global-batch", "2", "--iterations", "1", "--report-every", "1")
-    first = ssd(image, 1, voc, *short, "--checkpoint-path", str(tmp_path / "first"))
-    assert first.end() == 0, first.text()
+    ssd(image, 1, voc, *ONE_ITERATION, "--checkpoint-path", str(tmp_path / "first")).succeed()
     (weights,) = (tmp_path / "first").glob("iteration-*/state.npz")
     tiny = ("--learning-rate", "1e-12", "--seed", "7", "--checkpoint-path", str(tmp_path / "second"))
-    second = ssd(image, 1, voc, *short, *tiny, "--weights", str(weights))
-    assert second.end() == 0, second.text()
+    second = ssd(image, 1, voc, *ONE_ITERATION, *tiny, "--weights", str(weights)).succeed()
 
     loaded_weights = second.one(protocol.CONTEXT)["weights"]
     assert len(loaded_weights["sha256"]) == 64
     loaded, of_all = loaded_weights["arrays"].split(" of ")
     assert loaded == of_all
-    for name, value in read(tmp_path / "second").items():
-        np.testing.assert_allclose(value, read(tmp_path / "first")[name], atol=1e-6, err_msg=name)
+    expected = newest_state(tmp_path / "first")
+    for name, value in newest_state(tmp_path / "second").items():
+        np.testing.assert_allclose(value, expected[name], atol=1e-6, err_msg=name)
 
 
 def test_bad_data_and_bad_weights_end_the_run_for_good_with_one_line(chainermn: Image, voc: Path) -> None:
     short = (*THIN, "--global-batch", "6", "--iterations", "1")
     refused = ssd(chainermn, 2, voc, *short, "--weights", str(voc / "ImageSets" / "Main" / "test.txt"))
-    assert refused.end() == protocol.NOT_RETRYABLE
-    assert "test.txt: not readable as weights" in refused.one(protocol.FATAL)["reason"]
+    assert "test.txt: not readable as weights" in refused.refusal()
 
     absent = ssd(chainermn, 2, voc, *short, "--train-sets", "VOC2012/trainval")
-    assert absent.end() == protocol.NOT_RETRYABLE
-    assert "no image set 'VOC2012/trainval'" in absent.one(protocol.FATAL)["reason"]
+    assert "no image set 'VOC2012/trainval'" in absent.refusal()
 
     picture = voc / "JPEGImages" / "000003.jpg"
     picture.write_bytes(picture.read_bytes()[:2000])
     cut = ssd(chainermn, 1, voc, *short, "--loader-processes", "1")
-    assert cut.end() == protocol.NOT_RETRYABLE
-    assert "000003.jpg: not a readable image" in cut.one(protocol.FATAL)["reason"]
-    assert not any("Traceback" in line for line in cut.plain), cut.text()
+    assert "000003.jpg: not a readable image" in cut.refusal()

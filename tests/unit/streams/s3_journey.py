@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
@@ -10,20 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import boto3
-import numpy as np
-import pyarrow
-import pyarrow.parquet
 from moto.server import ThreadedMotoServer
 
 from spotmpi.streams import sources, storage
 from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Order, Settings
-
-
-def table(start: int, stop: int) -> bytes:
-    buffer = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table({"x": np.arange(start, stop)}), buffer, row_group_size=4)
-    return buffer.getvalue()
+from tests.unit.streams.data import read, read_all, table
 
 
 def error(call: Callable[[], Any]) -> str:
@@ -45,26 +36,22 @@ def journey(s3: Any, stop_server: Callable[[], None]) -> dict[str, Any]:
     parts = sources.parts_of(settings)
     order = Order(parts, settings)
 
-    def read(number: int) -> list[int]:
-        rows: list[int] = sources.read(settings, order.slices(number))["x"].tolist()
-        return rows
-
     result: dict[str, Any] = {
         "names": [part.name for part in parts],
         "versions are ETags": [part.version for part in parts] == etags,
-        "rows": [read(number) for number in range(4)],
+        "rows": [batch["x"].tolist() for batch in read_all(order)],
         "again": sources.parts_of(settings) == parts,
     }
     s3.put_object(Bucket="set", Key=keys[0], Body=table(20, 30))
-    result["replaced"] = error(lambda: read(0))
+    result["replaced"] = error(lambda: read(order, 0))
     s3.put_object(Bucket="set", Key=keys[0], Body=table(0, 10)[:100])
-    result["truncated"] = error(lambda: read(0))
+    result["truncated"] = error(lambda: read(order, 0))
     s3.delete_object(Bucket="set", Key=keys[1])
-    result["removed"] = error(lambda: read(3))
+    result["removed"] = error(lambda: read(order, 3))
     result["empty"] = error(lambda: sources.parts_of(Settings("s3://set/absent/*.csv", 1)))
     result["no bucket"] = error(lambda: sources.parts_of(Settings("s3://absent/*.csv", 1)))
     stop_server()
-    result["away"] = error(lambda: read(1))
+    result["away"] = error(lambda: read(order, 1))
     result["unreachable"] = error(lambda: sources.parts_of(settings))
     return result
 

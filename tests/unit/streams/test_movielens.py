@@ -13,10 +13,9 @@ import pyarrow.csv
 import pytest
 
 from spotmpi.core import names
-from spotmpi.streams import sources
-from spotmpi.streams.order import Order, Settings
 from spotmpi.streams.stream import Stream
 from tests.unit.streams.conftest import InProcess
+from tests.unit.streams.data import order_of
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +64,7 @@ def test_the_factorization_machine_learns_from_the_file(
 ) -> None:
     monkeypatch.setenv("SPOTMPI_CHECKPOINT_PATH", str(tmp_path))
     machine = sys.modules["factorization_machine"]
-    settings = Settings(str(ratings), 2000, shuffle=True, prepare="factorization_machine:prepare")
-    order = Order(sources.parts_of(settings), settings)
+    order = order_of(ratings, 2000, shuffle=True, prepare="factorization_machine:prepare")
 
     def train() -> tuple[str, float]:
         stream = Stream(order, InProcess().submit, 0, 0, 1)

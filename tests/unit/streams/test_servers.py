@@ -17,7 +17,7 @@ from spotmpi.streams.order import Order, Settings
 from tests.contract.conftest import local_harness
 from tests.testbed.java_servers import hdfs, java_installed, kafka_broker
 from tests.testbed.web import free_port
-from tests.unit.streams.test_tar import samples, write_tar
+from tests.unit.streams.data import order_of, read, read_all, samples, write_tar
 
 # Ends after two batches, once more messages have come; the next attempt continues.
 INTERRUPTED = """
@@ -93,17 +93,16 @@ def values(rows: list[dict[str, Any]]) -> list[int]:
 def test_partitions_are_read_by_offset_in_any_order_and_again(broker: str) -> None:
     create(broker, "numbers")
     produce(broker, "numbers", range(100))
-    settings = Settings(f"kafka://{broker}/numbers", 10, shuffle=True, remainder="keep")
-    parts = sources.parts_of(settings)
+    order = order_of(f"kafka://{broker}/numbers", 10, shuffle=True, remainder="keep")
+    parts = sources.parts_of(order.settings)
     assert [(part.name, part.rows) for part in parts] == [("numbers/0", 34), ("numbers/1", 33), ("numbers/2", 33)]
-    order = Order(parts, settings)
-    read = [sources.read(settings, order.slices(number)) for number in range(order.epoch_batches)]
-    assert sorted(value for rows in read for value in values(rows)) == list(range(100))
-    assert values(sources.read(settings, order.slices(4))) == values(read[4])
-    assert {(row["partition"], row["key"]) for row in read[0]} == {
-        (int(row["value"]) % 3, b"%d" % (int(row["value"]) % 7)) for row in read[0]
+    batches = read_all(order)
+    assert sorted(value for rows in batches for value in values(rows)) == list(range(100))
+    assert values(read(order, 4)) == values(batches[4])
+    assert {(row["partition"], row["key"]) for row in batches[0]} == {
+        (int(row["value"]) % 3, b"%d" % (int(row["value"]) % 7)) for row in batches[0]
     }
-    assert all(abs(row["timestamp"] / 1000 - time.time()) < 600 for row in read[0])
+    assert all(abs(row["timestamp"] / 1000 - time.time()) < 600 for row in batches[0])
 
 
 def test_a_resume_reads_the_recorded_offsets_of_a_topic_that_grew(broker: str) -> None:
@@ -114,7 +113,7 @@ def test_a_resume_reads_the_recorded_offsets_of_a_topic_that_grew(broker: str) -
     produce(broker, "growing", range(30, 60))
     assert sources.parts_of(settings, record) == record
     assert sum(part.rows for part in sources.parts_of(settings)) == 60
-    assert sorted(values(sources.read(settings, Order(record, settings).slices(0)))) == list(range(30))
+    assert sorted(values(read(Order(record, settings), 0))) == list(range(30))
 
 
 def test_a_second_attempt_of_a_run_reads_the_messages_of_the_first(broker: str, tmp_path: Path) -> None:
@@ -132,22 +131,22 @@ def test_a_second_attempt_of_a_run_reads_the_messages_of_the_first(broker: str, 
     for local in local_harness(tmp_path / "runs"):
         events = local.all_events(values)
     lines = [str(event.values["text"]) for event in events if event.kind == "line"]
-    read = [json.loads(line.partition(" ")[2]) for line in lines if line.startswith("batch ")]
+    batches = [json.loads(line.partition(" ")[2]) for line in lines if line.startswith("batch ")]
     assert events[-1].kind == "succeeded"
-    assert len(read) == 6
-    assert sorted(number for batch in read for number in batch) == list(range(60))
+    assert len(batches) == 6
+    assert sorted(number for batch in batches for number in batch) == list(range(60))
 
 
 def test_offsets_of_transactions_have_no_message(broker: str) -> None:
     create(broker, "paid")
     for start in (0, 9):
         produce(broker, "paid", range(start, start + 9), transaction="payments")
-    settings = Settings(f"kafka://{broker}/paid", 8, remainder="keep")
-    parts = sources.parts_of(settings)
+    order = order_of(f"kafka://{broker}/paid", 8, remainder="keep")
+    parts = sources.parts_of(order.settings)
     assert [part.rows for part in parts] == [8, 8, 8]  # 3 messages and the end of a transaction, twice
-    order = Order(parts, settings)
-    read = [values(sources.read(settings, order.slices(number))) for number in range(3)]
-    assert read == [[number for number in range(18) if number % 3 == partition] for partition in range(3)]
+    assert [values(rows) for rows in read_all(order)] == [
+        [number for number in range(18) if number % 3 == partition] for partition in range(3)
+    ]
 
 
 def test_messages_that_were_deleted_are_an_error_in_the_run_and_at_its_resume(broker: str) -> None:
@@ -164,10 +163,10 @@ def test_messages_that_were_deleted_are_an_error_in_the_run_and_at_its_resume(br
         deletion.result()
 
     with pytest.raises(StreamError, match="short/0 rows 0 to 4 are no longer kept by the topic"):
-        sources.read(settings, order.slices(0))
+        read(order, 0)
     with pytest.raises(StreamError, match=r"short/0 no longer has the offsets 0 to 10 .* those from 8 to 10"):
         sources.parts_of(settings, record)
-    assert values(sources.read(settings, order.slices(2))) == [1, 4, 7, 10, 13]
+    assert values(read(order, 2)) == [1, 4, 7, 10, 13]
 
 
 def test_a_topic_or_a_broker_that_does_not_exist_is_named(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,16 +193,14 @@ def test_files_of_hdfs_are_read_and_one_that_changes_is_an_error(
             system.pipe_file(f"/set/{name}", content)
         system.pipe_file("/tars/a.tar", (tmp_path / "a.tar").read_bytes())
 
-        settings = Settings(f"webhdfs://root@{address}/set", 2)
-        order = Order(sources.parts_of(settings), settings)
-        assert [sources.read(settings, order.slices(number))["x"].tolist() for number in range(2)] == [[1, 2], [3, 4]]
-        tars = Settings(f"webhdfs://root@{address}/tars/*.tar", 2)
-        rows = sources.read(tars, Order(sources.parts_of(tars), tars).slices(7))
+        order = order_of(f"webhdfs://root@{address}/set", 2)
+        assert [batch["x"].tolist() for batch in read_all(order)] == [[1, 2], [3, 4]]
+        rows = read(order_of(f"webhdfs://root@{address}/tars/*.tar", 2), 7)
         assert [row["cls"] for row in rows] == [b"14", b"15"]
 
         system.pipe_file("/set/1.csv", b"x\n5\n6\n")
         with pytest.raises(StreamError, match=r"set/1\.csv was changed while the stream reads it"):
-            sources.read(settings, order.slices(0))
+            read(order, 0)
         system.rm_file("/set/2.csv")
         with pytest.raises(StreamError, match=r"set/2\.csv was removed while the stream reads it"):
-            sources.read(settings, order.slices(1))
+            read(order, 1)

@@ -1,26 +1,19 @@
-"""Files and functions as sources of a stream."""
+"""Files, functions and tar files in WebDataset's form as sources of a stream."""
 
 from __future__ import annotations
 
 import os
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from spotmpi.streams import sources, storage
 from spotmpi.streams.errors import SourceError, StreamError
-from spotmpi.streams.order import Order, Part, Settings
-
-
-def batches(settings: Settings) -> list[Any]:
-    """Every batch of an epoch as it is read."""
-    order = Order(sources.parts_of(settings), settings)
-    return [sources.read(settings, order.slices(number)) for number in range(order.epoch_batches)]
+from spotmpi.streams.order import Part, Settings
+from tests.unit.streams.data import order_of, read, read_all, samples, table, write_tar
 
 
 @pytest.fixture
@@ -28,17 +21,16 @@ def parquet(tmp_path: Path) -> Path:
     """Two files with the numbers from 0 to 24, in row groups of 4."""
     folder = tmp_path / "set"
     folder.mkdir()
-    for name, start, stop in (("1.parquet", 0, 10), ("2.parquet", 10, 25)):
-        table = pyarrow.table({"x": np.arange(start, stop), "name": [str(number) for number in range(start, stop)]})
-        pyarrow.parquet.write_table(table, folder / name, row_group_size=4)
+    (folder / "1.parquet").write_bytes(table(0, 10))
+    (folder / "2.parquet").write_bytes(table(10, 25))
     return folder
 
 
 def test_parquet_files_give_arrays_by_column_across_row_groups_and_files(parquet: Path) -> None:
     (parquet / "_SUCCESS").touch()
-    read = batches(Settings(str(parquet), 7, remainder="keep"))
-    assert [batch["x"].tolist() for batch in read] == [[*range(n, min(25, n + 7))] for n in (0, 7, 14, 21)]
-    assert list(read[1]["name"]) == ["7", "8", "9", "10", "11", "12", "13"]
+    batches = read_all(order_of(parquet, 7, remainder="keep"))
+    assert [batch["x"].tolist() for batch in batches] == [[*range(n, min(25, n + 7))] for n in (0, 7, 14, 21)]
+    assert list(batches[1]["name"]) == ["7", "8", "9", "10", "11", "12", "13"]
 
 
 @pytest.mark.parametrize("source", ["*.parquet", "[12].parquet", "file://{}/*.parquet"])
@@ -50,7 +42,7 @@ def test_a_source_is_a_pattern_or_url(parquet: Path, source: str) -> None:
 def test_csv_files_give_arrays_by_column(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,a\n2,b\n")
     (tmp_path / "b.csv").write_text("x,y\n3.5,c\n")
-    (batch,) = batches(Settings(str(tmp_path), 3))
+    (batch,) = read_all(order_of(tmp_path, 3))
     assert batch["x"].tolist() == [1.0, 2.0, 3.5]
     assert list(batch["y"]) == ["a", "b", "c"]
 
@@ -58,7 +50,7 @@ def test_csv_files_give_arrays_by_column(tmp_path: Path) -> None:
 def test_other_files_are_one_row_each(tmp_path: Path) -> None:
     for name in ("2.bin", "1.bin"):
         (tmp_path / name).write_bytes(name.encode())
-    (batch,) = batches(Settings(str(tmp_path), 2))
+    (batch,) = read_all(order_of(tmp_path, 2))
     assert [(Path(name).name, content) for name, content in batch] == [("1.bin", b"1.bin"), ("2.bin", b"2.bin")]
 
 
@@ -66,14 +58,14 @@ def test_any_storage_of_fsspec_is_read() -> None:
     import fsspec
 
     fsspec.filesystem("memory").pipe({"/set/a.bin": b"a", "/set/b.bin": b"b"})
-    (batch,) = batches(Settings("memory://set", 2))
+    (batch,) = read_all(order_of("memory://set", 2))
     assert [content for _, content in batch] == [b"a", b"b"]
 
 
 def test_a_function_gives_the_rows_of_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "squares.py").write_text("def rows(number):\n    return number ** 2\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert batches(Settings("squares:rows", length=4)) == [0, 1, 4, 9]
+    assert read_all(order_of("squares:rows", 1, length=4)) == [0, 1, 4, 9]
     sys.modules.pop("squares")
 
 
@@ -91,16 +83,16 @@ def test_a_function_that_cannot_be_imported_is_named(name: str, message: str) ->
 
 def test_a_source_without_files_and_one_of_two_formats_are_refused(parquet: Path) -> None:
     with pytest.raises(StreamError, match="is empty: no file has this name or pattern"):
-        sources.parts_of(Settings(str(parquet / "*.csv"), 1))
+        order_of(parquet / "*.csv", 1)
     (parquet / "c.csv").write_text("x\n1\n")
     with pytest.raises(StreamError, match="mixes formats"):
-        sources.parts_of(Settings(str(parquet), 1))
+        order_of(parquet, 1)
 
 
 def test_a_file_that_is_not_of_its_format_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("no table")
     with pytest.raises(StreamError, match=r"a\.parquet cannot be read as Parquet"):
-        sources.parts_of(Settings(str(tmp_path), 1))
+        order_of(tmp_path, 1)
 
 
 def _truncate(path: Path) -> None:
@@ -116,19 +108,18 @@ def _replace(path: Path) -> None:
 
 @pytest.mark.parametrize(("change", "verb"), [(_truncate, "changed"), (_replace, "changed"), (Path.unlink, "removed")])
 def test_a_file_that_is_changed_meanwhile_is_an_error(parquet: Path, change: Any, verb: str) -> None:
-    settings = Settings(str(parquet), 5)
-    order = Order(sources.parts_of(settings), settings)
-    sources.read(settings, order.slices(0))
+    order = order_of(parquet, 5)
+    read(order, 0)
     change(parquet / "1.parquet")
-    sources.read(settings, order.slices(3))  # of the other file
+    read(order, 3)  # of the other file
     with pytest.raises(StreamError, match=rf"1\.parquet was {verb} while the stream reads it"):
-        sources.read(settings, order.slices(1))
+        read(order, 1)
 
 
 def test_without_pyarrow_the_remedy_is_named(parquet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(StreamError, match=r"cannot be read without pyarrow: install spotmpi\[streams\]"):
-        sources.parts_of(Settings(str(parquet), 1))
+        order_of(parquet, 1)
 
 
 def test_the_parts_have_name_rows_size_and_time(parquet: Path) -> None:
@@ -138,13 +129,83 @@ def test_the_parts_have_name_rows_size_and_time(parquet: Path) -> None:
 
 
 def test_storage_that_does_not_answer_is_no_fault_of_the_source(parquet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Settings(str(parquet), 5)
-    order = Order(sources.parts_of(settings), settings)
-    monkeypatch.setattr(sources, "_rows", _time_out)
+    def time_out(*arguments: Any) -> None:
+        raise TimeoutError("timed out")
+
+    order = order_of(parquet, 5)
+    monkeypatch.setattr(sources, "_rows", time_out)
     monkeypatch.setattr(storage, "PAUSES", (0.0, 0.0))
     with pytest.raises(SourceError, match=r"1\.parquet rows 0 to 4 cannot be read: timed out"):
-        sources.read(settings, order.slices(0))
+        read(order, 0)
 
 
-def _time_out(*arguments: Any) -> None:
-    raise TimeoutError("timed out")
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_a_sample_has_the_bytes_of_its_members_by_extension(tmp_path: Path, kind: int) -> None:
+    write_tar(tmp_path / "set-0.tar", samples("a", range(5)), kind)
+    write_tar(tmp_path / "set-1.tar", samples("b", range(5, 7)), kind)
+    batches = read_all(order_of(tmp_path / "*.tar", 3, remainder="keep"))
+    assert [[row["__key__"] for row in batch] for batch in batches] == [
+        ["a/0000", "a/0001", "a/0002"],
+        ["a/0003", "a/0004", "b/0005"],
+        ["b/0006"],
+    ]
+    assert batches[1][1] == {
+        "__key__": "a/0004",
+        "__url__": str(tmp_path / "set-0.tar"),
+        "jpg": b"image 4" * 5,
+        "cls": b"4",
+    }
+
+
+def test_names_divide_at_the_first_dot_and_others_are_left_out(tmp_path: Path) -> None:
+    files = {
+        "__info__.json": b"{}",
+        "README": b"text",
+        "x.1/7.seg.PNG": b"mask",
+        "x.1/7.png": b"",
+        "x.1/.hidden": b"-",
+        f"x.1/{'long' * 50}.txt": b"far",
+    }
+    write_tar(tmp_path / "a.tar", files)
+    ((first, second),) = read_all(order_of(tmp_path, 2))
+    assert (first["__key__"], first["seg.png"], first["png"]) == ("x.1/7", b"mask", b"")
+    assert second["txt"] == b"far"
+
+
+def test_a_batch_reads_its_samples_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.implementations.local import LocalFileSystem
+
+    write_tar(tmp_path / "a.tar", samples("a", range(100)))
+    order, ranges = order_of(tmp_path, 2), []
+    whole = LocalFileSystem.cat_file
+
+    def cat_file(system: Any, path: str, start: int, end: int) -> Any:
+        ranges.append(end - start)
+        return whole(system, path, start=start, end=end)
+
+    monkeypatch.setattr(LocalFileSystem, "cat_file", cat_file)
+    assert [row["cls"] for row in read(order, 30)] == [b"60", b"61"]
+    assert len(ranges) == 1
+    assert ranges[0] < 4 * 1024  # four members with their headers
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [(700, "unexpected end of data"), (0, "empty file"), (100, "truncated header|invalid header|empty header")],
+)
+def test_a_truncated_tar_file_is_named(tmp_path: Path, size: int, message: str) -> None:
+    path = write_tar(tmp_path / "a.tar", {"a.bin": bytes(9000), "b.bin": bytes(9000)}, tarfile.USTAR_FORMAT)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(StreamError, match=rf"a\.tar cannot be read as tar: .*({message})"):
+        order_of(tmp_path, 1)
+
+
+def test_a_file_that_is_twice_in_a_sample_and_a_compressed_tar_file_are_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for _ in range(2):
+            tar.addfile(tarfile.TarInfo("x.txt"))
+    with pytest.raises(StreamError, match=r"a\.tar has x\.txt twice in one sample"):
+        order_of(tmp_path / "a.tar", 1)
+    tarfile.open(tmp_path / "b.tar.gz", "w:gz").close()
+    with pytest.raises(StreamError, match=r"b\.tar\.gz is compressed, so that its samples cannot be sought"):
+        order_of(tmp_path / "b.tar.gz", 1)

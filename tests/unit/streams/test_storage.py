@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import re
 import threading
 from collections.abc import Iterator
@@ -12,15 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from spotmpi.streams import sources, storage
 from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Order, Settings
-from tests.unit.streams.test_tar import samples, write_tar
+from tests.unit.streams.data import order_of, read, read_all, samples, table, write_tar
 
 
 class WebServer(ThreadingHTTPServer):
@@ -98,23 +94,11 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
     thread.join()
 
 
-def table(start: int, stop: int) -> bytes:
-    buffer = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table({"x": np.arange(start, stop)}), buffer, row_group_size=4)
-    return buffer.getvalue()
-
-
 @pytest.fixture
 def order(web: WebServer) -> Order:
     """The batches of two Parquet files on the server."""
     web.files |= {"set/1.parquet": table(0, 10), "set/2.parquet": table(10, 20)}
-    settings = Settings(f"{web.url}/set/*.parquet", 5)
-    return Order(sources.parts_of(settings), settings)
-
-
-def read(order: Order, number: int) -> list[int]:
-    rows: list[int] = sources.read(order.settings, order.slices(number))["x"].tolist()
-    return rows
+    return order_of(f"{web.url}/set/*.parquet", 5)
 
 
 def test_a_web_server_has_parts_by_pattern_with_their_etags(web: WebServer, order: Order) -> None:
@@ -125,7 +109,7 @@ def test_a_web_server_has_parts_by_pattern_with_their_etags(web: WebServer, orde
     assert [part.version for part in parts] == [
         f'"{hashlib.sha256(content).hexdigest()[:8]}"' for content in web.files.values()
     ]
-    assert [read(order, number) for number in range(4)] == [[*range(n, n + 5)] for n in (0, 5, 10, 15)]
+    assert [batch["x"].tolist() for batch in read_all(order)] == [[*range(n, n + 5)] for n in (0, 5, 10, 15)]
 
 
 def test_one_file_of_a_web_server_is_a_source(web: WebServer) -> None:
@@ -137,17 +121,16 @@ def test_one_file_of_a_web_server_is_a_source(web: WebServer) -> None:
 
 def test_samples_of_a_tar_file_are_read_by_their_place(web: WebServer, tmp_path: Path) -> None:
     web.files["a.tar"] = write_tar(tmp_path / "a.tar", samples("a", range(50))).read_bytes()
-    settings = Settings(f"{web.url}/a.tar", 2)
-    order = Order(sources.parts_of(settings), settings)
+    order = order_of(f"{web.url}/a.tar", 2)
     sent = web.sent
-    assert [row["cls"] for row in sources.read(settings, order.slices(20))] == [b"40", b"41"]
+    assert [row["cls"] for row in read(order, 20)] == [b"40", b"41"]
     assert web.sent - sent < 8 * 1024
 
 
 @pytest.mark.parametrize("failures", [1, 3])
 def test_storage_that_fails_and_recovers_costs_nothing(web: WebServer, order: Order, failures: int) -> None:
     web.failures = failures
-    assert read(order, 1) == [5, 6, 7, 8, 9]
+    assert read(order, 1)["x"].tolist() == [5, 6, 7, 8, 9]
     assert web.failures == 0
 
 
@@ -161,11 +144,11 @@ def test_storage_that_stays_away_is_an_error_that_another_attempt_may_survive(we
 
 @pytest.mark.parametrize(("change", "verb"), [("truncate", "changed"), ("replace", "changed"), ("remove", "removed")])
 def test_a_file_that_changes_meanwhile_is_an_error(web: WebServer, order: Order, change: str, verb: str) -> None:
-    assert read(order, 0) == [0, 1, 2, 3, 4]
+    assert read(order, 0)["x"].tolist() == [0, 1, 2, 3, 4]
     if change == "remove":
         del web.files["set/1.parquet"]
     else:
         web.files["set/1.parquet"] = {"truncate": table(0, 10)[:100], "replace": table(20, 30)}[change]
     with pytest.raises(StreamError, match=rf"set/1\.parquet was {verb} while the stream reads it"):
         read(order, 1)
-    assert read(order, 2) == [10, 11, 12, 13, 14]
+    assert read(order, 2)["x"].tolist() == [10, 11, 12, 13, 14]

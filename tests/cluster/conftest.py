@@ -15,28 +15,14 @@ from tests.testbed.cluster import Cluster, running_cluster
 from tests.testbed.errors import TestbedError
 from tests.testbed.kubernetes import RESTRICTED, Kubernetes
 
-# The contract in full runs here, on this machine, and at night over pods; these always run over pods too.
-CONTRACT = (
-    "test_a_run_gives_its_events_in_order_and_ends_with_its_end",
-    "test_a_failing_command_is_retried_up_to_the_limit_and_its_reason_reported",
-    "test_errors_that_are_not_retryable_are_not_retried",
-    "test_exit_code_75_is_an_interruption_and_uses_up_no_failure",
-    "test_a_failed_attempt_is_resumed_from_its_checkpoint",
-    "test_a_stop_waits_for_a_checkpoint_and_resume_continues_from_it",
-    "test_a_program_without_progress_is_killed_and_retried",
-    "test_two_runs_at_once_do_not_mix",
-    "test_a_run_ends_with_a_checkpoint_before_it_costs_more_than_its_limit",
-    "test_a_command_starts_in_its_folder_of_code_which_is_what_git_would_keep",
-    "test_all_nodes_have_to_succeed_and_the_one_that_fails_ends_the_others",
-)
-
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Run most of the contract over pods nightly only."""
-    if item.path.name == "test_runs_contract.py" and getattr(item, "originalname", "") not in CONTRACT:
-        item.add_marker(
-            pytest.mark.nightly("five seconds a clause over pods; every clause runs on this machine by day")
-        )
+    """Run the contract over pods nightly only, but for what its file names."""
+    if not isinstance(item, pytest.Function) or not (daily := getattr(item.module, "DAILY", None)):
+        return
+    if not {item.name, item.originalname} & daily:
+        reason = "five seconds a clause over pods; every clause runs on this machine by day"
+        item.add_marker(pytest.mark.nightly(reason))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -12,8 +12,7 @@ from spotmpi.core.names import PROJECT
 from spotmpi.report.files import page
 from spotmpi.report.report import Report
 from tests.browser.chromium import Page, Tab, running
-from tests.unit.report.recorded_runs import Recorded
-from tests.unit.report.recorded_study import study_report
+from tests.unit.report.recorded_runs import Recorded, study_report
 
 pytestmark = pytest.mark.browser
 

@@ -1,28 +1,26 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spotmpi.study.study import StudyOptions, full_factorial
-from spotmpi.study.sweep import Sweep, sweep_folder
-from spotmpi.study.trial import SUCCEEDED, Trial
+from spotmpi.study.sweep import sweep_folder
+from spotmpi.study.trial import Trial
 from tests.unit.conftest import InProcess
-from tests.unit.report.recorded_runs import SPEC, START, Recorded, record, work_of
+from tests.unit.report.recorded_runs import SPEC, Recorded, record_trials
 
 NEW_CODE = {"code": {"files": {"programs": "e" * 64}, "commit": "f" * 40, "diff": None}}
 
 
-def record_rates(runs: Path, name: str, rates: dict[int, list[float]], recorded: Recorded = Recorded()) -> None:  # noqa: B008
+def record_rates(runs: Path, name: str, rates: dict[int, list[float]], **values: Any) -> None:
     """A sweep whose trials at each node count have these rates."""
-    repeats = max(map(len, rates.values()))
-    study = full_factorial(SPEC, StudyOptions(list(rates), repeats=repeats))
-    sweep = Sweep(sweep_folder(name, runs), study, work_of(SPEC), START)
-    sweep.create()
-    for trial in study.trials():
-        run = f"{name}-{trial.number}"
-        values = {**vars(recorded), "rate": rates[trial.nodes][trial.repeat - 1]}
-        record(runs, run, study.spec_of(trial), Recorded(**values))
-        sweep.update(Trial(**{**vars(trial), "state": SUCCEEDED, "runs": (run,)}))
+    study = full_factorial(SPEC, StudyOptions(list(rates), repeats=len(next(iter(rates.values())))))
+
+    def outcome(trial: Trial) -> Recorded:
+        return Recorded(rates[trial.nodes][trial.repeat - 1], **values)
+
+    record_trials(sweep_folder(name, runs), study, outcome, f"{name}-{{number}}")
 
 
 def rates_near(rate: float, trials: int = 6) -> list[float]:
@@ -31,7 +29,7 @@ def rates_near(rate: float, trials: int = 6) -> list[float]:
 
 def test_a_slower_rate_is_distinguished_from_noise_and_changes_are_listed(runs: Path, in_process: InProcess) -> None:
     record_rates(runs, "old", {1: rates_near(10.0), 2: rates_near(18.0)})
-    record_rates(runs, "new", {1: rates_near(10.02), 2: rates_near(15.0)}, Recorded(work=NEW_CODE))
+    record_rates(runs, "new", {1: rates_near(10.02), 2: rates_near(15.0)}, work=NEW_CODE)
     code, out, _ = in_process("report", "--compare", "old", "new")
     assert code == 0
     one, two = out.splitlines()[1:3]
@@ -63,7 +61,7 @@ def test_noise_alone_never_fails_and_json_says_so(runs: Path, in_process: InProc
 
 def test_different_work_is_compared_only_by_force_and_marked(runs: Path, in_process: InProcess) -> None:
     record_rates(runs, "old", {1: rates_near(10.0)})
-    record_rates(runs, "new", {1: rates_near(10.0)}, Recorded(work={"args": ["--global-batch", "128"]}))
+    record_rates(runs, "new", {1: rates_near(10.0)}, work={"args": ["--global-batch", "128"]})
     code, _, err = in_process("report", "--compare", "old", "new")
     assert code == 2 and "different work (args: --global-batch 64, --global-batch 128)" in err and "--force" in err
     code, out, _ = in_process("report", "--compare", "old", "new", "--force")

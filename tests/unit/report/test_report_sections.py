@@ -21,8 +21,7 @@ from spotmpi.report.report import Report, Section
 from spotmpi.study.study_file import from_values
 from spotmpi.study.sweep import find_sweep
 from spotmpi.study.trial import DRIFT, PENDING
-from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, record
-from tests.unit.report.recorded_study import study_report
+from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, record, study_report
 
 PRICE = {"node_hour": 3.6, "source": "spot, 21 November 2026"}
 

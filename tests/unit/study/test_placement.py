@@ -28,8 +28,7 @@ from tests.cloud.account.ec2 import machine
 from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster, node
 from tests.unit.core.test_environment import OUTPUTS
-from tests.unit.report.recorded_runs import NOW, SPEC, START, Recorded, record
-from tests.unit.report.recorded_study import study_report
+from tests.unit.report.recorded_runs import NOW, SPEC, START, Recorded, record, study_report
 
 CLAIM = {"type": "g5.xlarge", "market": "spot", "zone": "us-east-1a", "placement_group": "yes", "node_group": "g5"}
 PLACED = {"AvailabilityZone": "us-east-1a", "GroupName": "spotmpi-lab-g5"}
@@ -54,30 +53,30 @@ def ran_on(paths: RunPaths, *nodes: str, claim: Mapping[str, str] = CLAIM, with_
 
 @dataclass
 class Machines:
-    """The machines of an account, and what is recorded of them."""
+    """The machines of an account, and the run `run-0` on some of them."""
 
     account: FakeAccount
+    paths: RunPaths
 
     def has(self, name: str, kind: str = "g5.xlarge", market: str | None = "spot", **place: str) -> None:
         self.account.ec2.machines[instance(name)] = machine(
             InstanceType=kind, Placement={**PLACED, **place}, InstanceLifecycle=market
         )
 
-    def record_placement(self, paths: RunPaths, cluster: ScriptedCluster | None = None) -> list[str]:
+    def record_placement(self, paths: RunPaths | None = None, cluster: ScriptedCluster | None = None) -> list[str]:
         """The messages while AWS was queried."""
         messages: list[str] = []
-        PlacementRecorder(messages.append, lambda _: self.account, lambda _: cluster or ScriptedCluster()).record(paths)
+        recorder = PlacementRecorder(messages.append, lambda _: self.account, lambda _: cluster or ScriptedCluster())
+        recorder.record(paths or self.paths)
         return messages
 
-
-@pytest.fixture
-def machines(account: FakeAccount) -> Machines:
-    return Machines(account)
+    def report(self) -> Report:
+        return gather(["run-0"], self.paths.folder.parent, NOW)
 
 
 @pytest.fixture
-def paths(runs: Path) -> RunPaths:
-    return record(runs, "run-0", SPEC, Recorded())
+def machines(account: FakeAccount, runs: Path) -> Machines:
+    return Machines(account, record(runs, "run-0", SPEC, Recorded()))
 
 
 def node_rows(report: Report) -> list[dict[str, str]]:
@@ -92,13 +91,13 @@ def on_nodes(report: Report) -> list[str]:
     return [each for each in report.warnings if each.startswith(("According to AWS", "Some runs had nodes"))]
 
 
-def test_a_node_that_aws_confirms_has_no_caveat(machines: Machines, paths: RunPaths, runs: Path) -> None:
-    ran_on(paths, "a", "b")
+def test_a_node_that_aws_confirms_has_no_caveat(machines: Machines) -> None:
+    ran_on(machines.paths, "a", "b")
     machines.has("a")
     machines.has("b")
-    assert machines.record_placement(paths) == []
+    assert machines.record_placement() == []
 
-    report = gather(["run-0"], runs, NOW)
+    report = machines.report()
     (row,) = node_rows(report)
     assert row == {
         "Nodes": "2",
@@ -132,44 +131,40 @@ def test_a_node_that_aws_confirms_has_no_caveat(machines: Machines, paths: RunPa
     ],
 )
 def test_where_aws_and_the_environment_differ_the_node_is_named(
-    machines: Machines, paths: RunPaths, runs: Path, really: dict[str, Any], claim: dict[str, str], warning: str
+    machines: Machines, really: dict[str, Any], claim: dict[str, str], warning: str
 ) -> None:
-    ran_on(paths, "a", claim={**CLAIM, **claim})
+    ran_on(machines.paths, "a", claim={**CLAIM, **claim})
     machines.has("a", **really)
-    machines.record_placement(paths)
-    (message,) = on_nodes(gather(["run-0"], runs, NOW))
+    machines.record_placement()
+    (message,) = on_nodes(machines.report())
     assert f"According to AWS, a ({instance('a')}) {warning}" in message
 
 
-def test_a_node_in_any_of_several_groups_confirms_the_claim(machines: Machines, paths: RunPaths, runs: Path) -> None:
+def test_a_node_in_any_of_several_groups_confirms_the_claim(machines: Machines) -> None:
     both = {"type": "g5.xlarge or g4dn.xlarge", "market": "spot or on-demand", "placement_group": "yes or no"}
-    ran_on(paths, "a", claim={**CLAIM, **both})
+    ran_on(machines.paths, "a", claim={**CLAIM, **both})
     machines.has("a", "g4dn.xlarge", None, GroupName="")
-    machines.record_placement(paths)
-    report = gather(["run-0"], runs, NOW)
+    machines.record_placement()
+    report = machines.report()
     assert on_nodes(report) == [] and node_rows(report)[0]["Placement group"] == "none"
 
 
-def test_an_older_machine_does_not_know_its_name_in_ec2_but_the_cluster_does(
-    machines: Machines, paths: RunPaths, runs: Path
-) -> None:
-    ran_on(paths, "a", "gone", with_instances=False)
+def test_an_older_machine_does_not_know_its_name_in_ec2_but_the_cluster_does(machines: Machines) -> None:
+    ran_on(machines.paths, "a", "gone", with_instances=False)
     machines.has("a")
-    machines.record_placement(paths, ScriptedCluster([node("a"), node("other")]))
-    assert [(row["Nodes"], row["Source"]) for row in node_rows(gather(["run-0"], runs, NOW))] == [
+    machines.record_placement(cluster=ScriptedCluster([node("a"), node("other")]))
+    assert [(row["Nodes"], row["Source"]) for row in node_rows(machines.report())] == [
         ("1", "AWS"),
         ("1", "the environment (not verified)"),
     ]
 
 
-def test_without_permission_the_placement_is_marked_as_the_environments_claim(
-    machines: Machines, paths: RunPaths, runs: Path
-) -> None:
-    ran_on(paths, "a")
+def test_without_permission_the_placement_is_marked_as_the_environments_claim(machines: Machines) -> None:
+    ran_on(machines.paths, "a")
     machines.account.refuse("DescribeInstances", "UnauthorizedOperation")
-    (message,) = machines.record_placement(paths)
+    (message,) = machines.record_placement()
     assert message.startswith("cannot verify the nodes with AWS:")
-    report = gather(["run-0"], runs, NOW)
+    report = machines.report()
     (row,) = node_rows(report)
     assert (row["Zone"], row["Placement group"]) == ("us-east-1a", "in one")
     assert row["Source"] == "the environment (not verified)"
@@ -177,24 +172,22 @@ def test_without_permission_the_placement_is_marked_as_the_environments_claim(
     assert section.text[-1].startswith("AWS could not be asked: ") and "DescribeInstances" in section.text[-1]
 
 
-def test_without_an_environment_the_pods_facts_are_reported(machines: Machines, paths: RunPaths, runs: Path) -> None:
-    ran_on(paths, "a", claim={"zone": "zone-a"})
-    plan = json.loads(paths.plan.read_text())
-    paths.plan.write_text(json.dumps({**plan, "there": None}))
-    machines.record_placement(paths)
-    assert not paths.nodes.exists() and machines.account.requests_of("DescribeInstances") == []
-    (row,) = node_rows(gather(["run-0"], runs, NOW))
+def test_without_an_environment_the_pods_facts_are_reported(machines: Machines) -> None:
+    ran_on(machines.paths, "a", claim={"zone": "zone-a"})
+    plan = json.loads(machines.paths.plan.read_text())
+    machines.paths.plan.write_text(json.dumps({**plan, "there": None}))
+    machines.record_placement()
+    assert not machines.paths.nodes.exists() and machines.account.requests_of("DescribeInstances") == []
+    (row,) = node_rows(machines.report())
     assert (row["Zone"], row["Type"], row["Source"]) == ("zone-a", "-", "its pods")
 
 
-def test_nodes_of_one_run_in_several_zones_or_groups_are_warned_of(
-    machines: Machines, paths: RunPaths, runs: Path
-) -> None:
-    ran_on(paths, "a", "b", claim={**CLAIM, "zone": "us-east-1a or us-east-1b"})
+def test_nodes_of_one_run_in_several_zones_or_groups_are_warned_of(machines: Machines) -> None:
+    ran_on(machines.paths, "a", "b", claim={**CLAIM, "zone": "us-east-1a or us-east-1b"})
     machines.has("a")
     machines.has("b", AvailabilityZone="us-east-1b", GroupName="spotmpi-lab-other")
-    machines.record_placement(paths)
-    assert on_nodes(gather(["run-0"], runs, NOW)) == [
+    machines.record_placement()
+    assert on_nodes(machines.report()) == [
         "Some runs had nodes in several zones (us-east-1a, us-east-1b): the network between those is slower.",
         "Some runs had nodes in several placement groups (spotmpi-lab-g5, spotmpi-lab-other): "
         "the network between those is slower.",
@@ -202,17 +195,19 @@ def test_nodes_of_one_run_in_several_zones_or_groups_are_warned_of(
 
 
 def test_a_study_reports_the_nodes_of_all_variants_and_those_of_micro_benchmarks_only(
-    machines: Machines, runs: Path
+    account: FakeAccount, runs: Path
 ) -> None:
+    machines = Machines(account, RunPaths(runs / "none"))
     rates = {(name, 2): 10.0 for name in ("fp32 allreduce", "fp16 allreduce")}
     spec = SPEC.model_copy(update={"resources": SPEC.resources.model_copy(update={"gpu": 1})})
     more: dict[str, Any] = {"spec": spec.canonical(), "repeats": 1, "probe": True}
     study_report(runs, {"nodes": [2], "allreduce": ["fp32", "fp16"]}, rates, **more)
     for number, nodes in enumerate((("x", "b"), ("a", "b"), ("a", "c")), 1):  # the first is the allreduce benchmark
-        ran_on(RunPaths(runs / f"run-{number}"), *nodes)
+        paths = RunPaths(runs / f"run-{number}")
+        ran_on(paths, *nodes)
         for name in nodes:
             machines.has(name)
-        machines.record_placement(RunPaths(runs / f"run-{number}"))
+        machines.record_placement(paths)
     report = gather([], runs, NOW)
     assert [(row["Nodes"], row["Variants"]) for row in node_rows(report)] == [("3", "all")]
     micro_warnings = [each for each in report.warnings if ALLREDUCE in each or "micro" in each]

@@ -11,10 +11,11 @@ from spotmpi.study.sweep import Sweep, load_sweep
 
 
 class FakeRunner:
-    """Runs nothing: each trial has its scripted result, by default success."""
+    """Runs nothing: each run has its scripted result, by default success, and takes *seconds* of a clock of its own."""
 
-    def __init__(self, outcomes: dict[int, list[str]] | None = None) -> None:
-        self.outcomes = outcomes or {}  # the n-th run of all -> states still to come
+    def __init__(self, outcomes: dict[int, str] | None = None, seconds: float = 0.0) -> None:
+        self.outcomes = outcomes or {}  # the n-th run of all -> its state
+        self.seconds = seconds
         self.started: list[tuple[str, int]] = []
         self.states: dict[str, str] = {}
         self.invalid: Callable[[JobSpec], bool] = lambda spec: False
@@ -28,11 +29,11 @@ class FakeRunner:
 
     def run(self, spec: JobSpec, run: str) -> RunState:
         self.started.append((run, spec.nodes))
-        states = self.outcomes.get(len(self.started), ["succeeded"])
-        if states == ["power cut"]:
+        outcome = self.outcomes.get(len(self.started), "succeeded")
+        if outcome == "power cut":
             self.states[run] = "running"
             raise KeyboardInterrupt
-        self.states[run] = states[0]
+        self.states[run] = outcome
         return self.state(run)
 
     def follow(self, run: str) -> RunState:
@@ -41,7 +42,8 @@ class FakeRunner:
         return self.state(run)
 
     def state(self, run: str) -> RunState:
-        return RunState(id=run, folder="", name="", state=self.states[run], reason=f"it {self.states[run]}")
+        state, ended = self.states[run], 1000.0 + self.seconds
+        return RunState(run, folder="", name="", state=state, reason=f"it {state}", submitted=1000.0, ended=ended)
 
 
 def states(sweep: Sweep) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,15 @@ from spotmpi.core.errors import InputError
 from spotmpi.core.price import Price
 from spotmpi.forecast.forecast import Goal
 from spotmpi.report.gather import gather
-from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import from_values
-from spotmpi.study import execution, pricing, study_file
+from spotmpi.study import execution, pricing
 from spotmpi.study.study import Study
-from spotmpi.study.sweep import load_sweep
+from spotmpi.study.sweep import Sweep, load_sweep
 from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.core.test_environment import OUTPUTS
 from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, record
 from tests.unit.study.fake_runner import FakeRunner, quiet
+from tests.unit.study.studies import study_of
 
 KINDS = {"g4dn": ("g4dn.xlarge", "0.20"), "g5": ("g5.xlarge", "0.45")}
 
@@ -46,13 +45,19 @@ def lab_target(tmp_path: Path, account: FakeAccount) -> Target:
 
 
 def study(groups: list[str], nodes: list[int] | None = None, **more: Any) -> Study:
-    spec = {"image": "chainermn", "program": "digits", "args": ["--global-batch", "64"], "resources": {"gpu": 1}}
-    return study_file.from_values({"spec": spec, "factors": {"node_group": groups, "nodes": nodes or [1]}, **more})
+    return study_of({"node_group": groups, "nodes": nodes or [1]}, **more)
 
 
 def prices_of(priced: Study) -> dict[str, Price | None]:
     """The price of a node in each variant on one node."""
     return {variant.name: priced.budget.price_of(variant.name, 1) for variant in priced.variants}
+
+
+def carry_out(priced: Study, runs: Path) -> Sweep:
+    """A sweep of runs of ten minutes each."""
+    sweep = execution.open_sweep(priced, execution.Recording(runs, "study-1"), False, quiet)
+    execution.run_sweep(sweep, FakeRunner(seconds=600), quiet)
+    return sweep
 
 
 def hourly(priced: Study) -> dict[str, float]:
@@ -62,8 +67,8 @@ def hourly(priced: Study) -> dict[str, float]:
 def test_a_node_costs_its_share_of_a_streams_workers_too(tmp_path: Path) -> None:
     stream = {"source": "s3://set", "batch": 8, "workers": {"nodes": 6, "price": 0.1}}
     spec = {"command": ["train"], "price": 1.5, "stream": stream}
-    values = {"spec": spec, "factors": {"nodes": [1, 2], "stream.workers.nodes": [6, 3]}}
-    budget = pricing.with_prices(study_file.from_values(values), Target("local", tmp_path), quiet).budget
+    varied = study_of({"nodes": [1, 2], "stream.workers.nodes": [6, 3]}, spec)
+    budget = pricing.with_prices(varied, Target("local", tmp_path), quiet).budget
     costs = {cell: price.node_hour * cell[1] for cell, price in budget.prices.items()}
     assert sorted(costs.values()) == pytest.approx([1.5 + 0.3, 1.5 + 0.6, 2 * 1.5 + 0.3, 2 * 1.5 + 0.6])
     assert all("share of" in price.source and price.worker_hour == 0.1 for price in budget.prices.values())
@@ -91,8 +96,7 @@ def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_
     priced = pricing.with_prices(limited, lab_target, quiet)
     assert priced.budget.estimate(priced.trials()) == "8 trials, about 80 min and $0.65"
 
-    sweep = execution.open_sweep(priced, execution.Recording(tmp_path / "runs", "study-1"), False, quiet)
-    execution.run_sweep(sweep, TenMinutes(), quiet)
+    sweep = carry_out(priced, tmp_path / "runs")
     assert (sweep.limit_reached, sweep.finished) == (None, True)
     assert priced.budget.spent(sweep.trials) == pytest.approx((8 * 600.0, 0.65))
     for trial in sweep.trials:
@@ -112,8 +116,7 @@ def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_
 def test_a_money_limit_uses_the_price_of_the_groups_that_ran(lab_target: Target, tmp_path: Path) -> None:
     limits = {"money": 0.25, "trial": "10m"}
     priced = pricing.with_prices(study(["g4dn", "g5"], limits=limits, repeats=2, nodes=[1, 2]), lab_target, quiet)
-    sweep = execution.open_sweep(priced, execution.Recording(tmp_path / "runs", "study-1"), False, quiet)
-    execution.run_sweep(sweep, TenMinutes(), quiet)
+    sweep = carry_out(priced, tmp_path / "runs")
     spent = sum({"group g4dn": 0.2, "group g5": 0.45}[t.variant] * t.nodes / 6 for t in sweep.trials if t.finished)
     after = next(trial for trial in sweep.trials if not trial.finished)
     more = {"group g4dn": 0.2, "group g5": 0.45}[after.variant] * after.nodes / 6
@@ -121,25 +124,15 @@ def test_a_money_limit_uses_the_price_of_the_groups_that_ran(lab_target: Target,
     assert sweep.limit_reached == f"limits.money = 0.25 reached: ${spent:.2f} spent, the next trial costs ${more:.2f}"
 
 
-class TenMinutes(FakeRunner):
-    """Every run takes ten minutes of its own clock."""
-
-    def state(self, run: str) -> RunState:
-        return replace(super().state(run), submitted=1000.0, ended=1600.0)
-
-
 def test_a_price_in_the_study_or_its_spec_needs_no_request_to_aws(lab_target: Target, account: FakeAccount) -> None:
-    price = {"node_hour": 0.9, "source": "list price"}
-    assert prices_of(pricing.with_prices(study(["g5"], price=price), lab_target, quiet)) == {
-        "base": Price(0.9, "list price")
-    }
-    spec = {"command": ["train"], "launcher": "none", "price": 0.7}
-    own = study_file.from_values({"spec": spec, "factors": {"nodes": [1]}})
+    listed = study(["g5"], price={"node_hour": 0.9, "source": "list price"})
+    own = study_of({"nodes": [1]}, {"command": ["train"], "launcher": "none", "price": 0.7})
+    assert prices_of(pricing.with_prices(listed, lab_target, quiet)) == {"base": Price(0.9, "list price")}
     assert prices_of(pricing.with_prices(own, lab_target, quiet)) == {"base": Price(0.7, "from the spec")}
     assert account.requests_of("DescribeSpotPriceHistory") == []
 
 
-def test_without_access_one_line_says_so_and_a_limit_of_money_is_refused(
+def test_without_access_one_line_says_so_and_a_limit_of_money_is_refused_as_on_this_machine(
     lab_target: Target, account: FakeAccount
 ) -> None:
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
@@ -149,21 +142,14 @@ def test_without_access_one_line_says_so_and_a_limit_of_money_is_refused(
     assert line.startswith("costs are not shown: node price unknown (")
     assert "not permitted" in line and line.endswith("set [price] in the study")
     limited = study(["g5"], limits={"money": 5.0, "trial": "1m"})
-    with pytest.raises(InputError, match=r"limits.money = 5.0: needs \[price\]"):
-        pricing.with_prices(limited, lab_target, quiet)
-
-
-def test_here_a_limit_of_money_needs_a_price_too() -> None:
-    with pytest.raises(InputError, match=r"limits.money = 5.0: needs \[price\]"):
-        pricing.with_prices(study(["g5"], limits={"money": 5.0, "trial": "1m"}), None, quiet)
+    for target in (lab_target, None):
+        with pytest.raises(InputError, match=r"limits.money = 5.0: needs \[price\]"):
+            pricing.with_prices(limited, target, quiet)
 
 
 def test_the_price_at_the_time_of_the_sweep_is_recorded_and_reported(lab_target: Target, tmp_path: Path) -> None:
-    priced = pricing.with_prices(
-        study_file.from_values({"spec": SPEC.canonical(), "factors": {"nodes": [1]}}), lab_target, quiet
-    )
-    sweep = execution.open_sweep(priced, execution.Recording(tmp_path / "runs", "study-1"), False, quiet)
-    execution.run_sweep(sweep, FakeRunner(), quiet)
+    priced = pricing.with_prices(study_of({"nodes": [1]}, SPEC.canonical()), lab_target, quiet)
+    sweep = carry_out(priced, tmp_path / "runs")
     for trial in sweep.trials:
         record(tmp_path / "runs", trial.runs[-1], priced.spec_of(trial), Recorded())
     assert prices_of(load_sweep(sweep.folder).study) == prices_of(priced)

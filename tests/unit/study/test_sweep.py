@@ -12,6 +12,7 @@ from spotmpi.spec.job import JobSpec
 from spotmpi.study import execution
 from spotmpi.study.study import StudyOptions, full_factorial
 from spotmpi.study.sweep import LOCAL, Sweep, find_sweep, load_sweep, unfinished_sweep
+from spotmpi.study.trial import Trial
 from tests.unit.study.fake_runner import FakeRunner, quiet, states
 
 SPEC = JobSpec(name="it's a test", command=["train"], launcher="none", args=["--a", "1"])
@@ -22,16 +23,6 @@ def open_sweep(
 ) -> Sweep:
     say = quiet if messages is None else messages.append
     return execution.open_sweep(full_factorial(spec, factors), execution.Recording(runs, name), factors.fresh, say)
-
-
-def test_each_repeat_goes_through_all_combinations_in_an_order_of_its_own() -> None:
-    trials = full_factorial(SPEC, StudyOptions([1, 2, 3, 4], ["b:args+=--x"], repeats=4)).trials()
-    assert [trial.number for trial in trials] == list(range(1, 33))
-    blocks = [[(t.variant, t.nodes) for t in trials if t.repeat == repeat] for repeat in (1, 2, 3, 4)]
-    for block in blocks:
-        assert sorted(block) == [(variant, nodes) for variant in ("b", "base") for nodes in (1, 2, 3, 4)]
-    assert len({tuple(block) for block in blocks}) == 4
-    assert [t.repeat for t in trials] == sorted(t.repeat for t in trials)
 
 
 def test_the_order_is_the_seeds_and_nothing_elses() -> None:
@@ -88,15 +79,11 @@ def test_two_variants_of_one_name_or_of_one_meaning_are_refused_at_once() -> Non
     ]
 
 
-def test_all_problems_of_the_factors_come_at_once() -> None:
+@pytest.mark.parametrize("nodes", [[1, 1], [0]])
+def test_all_problems_of_the_factors_come_at_once(nodes: list[int]) -> None:
     with pytest.raises(InputError) as refused:
-        full_factorial(SPEC, StudyOptions([1, 1], ["x:slots=1"], repeats=0, retries=-1))
-    assert [problem.field for problem in refused.value.problems] == [
-        "--nodes",
-        "--repeats",
-        "--retries",
-        "--variant",
-    ]
+        full_factorial(SPEC, StudyOptions(nodes, ["x:slots=1"], repeats=0, retries=-1))
+    assert [problem.field for problem in refused.value.problems] == ["--nodes", "--repeats", "--retries", "--variant"]
 
 
 def test_problems_of_any_trial_are_reported_before_the_first_one_starts() -> None:
@@ -119,7 +106,7 @@ def test_a_sweep_runs_every_trial_once_and_notes_its_run(tmp_path: Path) -> None
 
 def test_an_interrupted_sweep_continues(tmp_path: Path) -> None:
     factors = StudyOptions([1, 2], repeats=2)
-    sweep, runner = open_sweep(tmp_path, factors), FakeRunner({3: ["power cut"]})
+    sweep, runner = open_sweep(tmp_path, factors), FakeRunner({3: "power cut"})
     with pytest.raises(KeyboardInterrupt):
         execution.run_sweep(sweep, runner, quiet)
     assert states(sweep) == ["succeeded", "succeeded", "running", "pending"]
@@ -133,29 +120,9 @@ def test_an_interrupted_sweep_continues(tmp_path: Path) -> None:
     assert states(sweep) == ["succeeded"] * 4
 
 
-@pytest.mark.parametrize("became", ["lost", "stopped"])
-def test_a_trial_that_was_lost_unobserved_is_run_anew_and_not_counted_as_failed(tmp_path: Path, became: str) -> None:
-    sweep, runner = open_sweep(tmp_path, StudyOptions([1], repeats=1)), FakeRunner({1: ["power cut"]})
-    with pytest.raises(KeyboardInterrupt):
-        execution.run_sweep(sweep, runner, quiet)
-    runner.states["run-1"] = became
-    execution.run_sweep(sweep, runner, quiet)
-    trial = load_sweep(sweep.folder).trials[0]
-    assert (trial.state, trial.runs, trial.failures) == ("succeeded", ("run-1", "run-2"), 0)
-
-
-def test_a_trial_noted_but_never_started_is_run_under_a_new_id(tmp_path: Path) -> None:
-    sweep, runner = open_sweep(tmp_path, StudyOptions([1], repeats=1)), FakeRunner({1: ["power cut"]})
-    with pytest.raises(KeyboardInterrupt):
-        execution.run_sweep(sweep, runner, quiet)
-    runner.states.clear()
-    execution.run_sweep(sweep, runner, quiet)
-    assert load_sweep(sweep.folder).trials[0].runs == ("run-2",)
-
-
 def test_a_stopped_trial_stops_the_sweep_which_continues_later(tmp_path: Path) -> None:
     factors = StudyOptions([1, 2], repeats=1)
-    sweep, runner = open_sweep(tmp_path, factors), FakeRunner({1: ["stopped"]})
+    sweep, runner = open_sweep(tmp_path, factors), FakeRunner({1: "stopped"})
     with pytest.raises(execution.SweepStopped, match="run-1 was stopped") as stopped:
         execution.run_sweep(sweep, runner, quiet)
     assert stopped.value.exit_code == 130
@@ -164,33 +131,38 @@ def test_a_stopped_trial_stops_the_sweep_which_continues_later(tmp_path: Path) -
     assert states(sweep) == ["succeeded", "succeeded"]
 
 
-def test_a_failed_trial_is_retried_and_then_marked_while_the_sweep_continues(tmp_path: Path) -> None:
-    sweep = open_sweep(tmp_path, StudyOptions([1, 2], repeats=1, retries=1))
-    runner, messages = FakeRunner({1: ["failed"], 2: ["failed"]}), list[str]()
+@pytest.mark.parametrize(
+    ("outcomes", "later", "expected"),
+    [
+        ({1: "failed", 2: "failed"}, None, Trial(1, "base", 1, 1, "failed", ("run-1", "run-2"), 2, "it failed")),
+        ({1: "lost"}, None, Trial(1, "base", 1, 1, "succeeded", ("run-1", "run-2"), 1)),
+        ({1: "power cut"}, "lost", Trial(1, "base", 1, 1, "succeeded", ("run-1", "run-2"))),
+        ({1: "power cut"}, "stopped", Trial(1, "base", 1, 1, "succeeded", ("run-1", "run-2"))),
+        ({1: "power cut"}, "never started", Trial(1, "base", 1, 1, "succeeded", ("run-2",))),
+        (
+            {1: "failed", 2: "power cut"},
+            "failed",
+            Trial(1, "base", 1, 1, "failed", ("run-1", "run-2"), 2, "it failed"),
+        ),
+    ],
+)
+def test_a_failed_trial_is_retried_and_one_that_was_lost_unobserved_or_never_started_does_not_count_as_failed(
+    tmp_path: Path, outcomes: dict[int, str], later: str | None, expected: Trial
+) -> None:
+    """*later* is the state of the interrupted run when the same command continues the sweep."""
+    sweep, runner = open_sweep(tmp_path, StudyOptions([1], repeats=1, retries=1)), FakeRunner(outcomes)
+    messages: list[str] = []
+    if later:
+        with pytest.raises(KeyboardInterrupt):
+            execution.run_sweep(sweep, runner, quiet)
+        interrupted, _ = runner.started[-1]
+        if later == "never started":
+            del runner.states[interrupted]
+        else:
+            runner.states[interrupted] = later
     execution.run_sweep(sweep, runner, messages.append)
-    first, second = load_sweep(sweep.folder).trials
-    assert (first.state, first.failures, first.runs, first.reason) == ("failed", 2, ("run-1", "run-2"), "it failed")
-    assert second.state == "succeeded"
-    assert "trial 1 failed (try 2 of 2): it failed" in messages
-
-
-def test_a_trial_that_fails_once_succeeds_with_its_second_run(tmp_path: Path) -> None:
-    sweep = open_sweep(tmp_path, StudyOptions([1], repeats=1))
-    execution.run_sweep(sweep, FakeRunner({1: ["lost"]}), quiet)
-    trial = load_sweep(sweep.folder).trials[0]
-    assert (trial.state, trial.failures, trial.runs, trial.reason) == ("succeeded", 1, ("run-1", "run-2"), None)
-    assert execution.run_paths(trial, tmp_path) is not None
-
-
-def test_failures_are_remembered_over_a_break(tmp_path: Path) -> None:
-    sweep = open_sweep(tmp_path, StudyOptions([1], repeats=1, retries=1))
-    runner = FakeRunner({1: ["failed"], 2: ["power cut"]})
-    with pytest.raises(KeyboardInterrupt):
-        execution.run_sweep(sweep, runner, quiet)
-    runner.states["run-2"] = "failed"
-    execution.run_sweep(sweep, runner, quiet)
-    assert load_sweep(sweep.folder).trials[0].failures == 2
-    assert states(sweep) == ["failed"]
+    assert load_sweep(sweep.folder).trials == [expected]
+    assert ("trial 1 failed (try 2 of 2): it failed" in messages) == (expected.state == "failed")
     assert len(runner.started) == 2
 
 

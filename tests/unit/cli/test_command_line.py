@@ -16,14 +16,6 @@ from tests.unit.cli.terminal import job, only_run, spotmpi, spotmpi_process, wri
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
-def test_init_writes_a_spec_that_runs() -> None:
-    result = spotmpi_process("init")
-
-    assert result.stdout == "job.toml\n" and result.returncode == 0
-    plan = json.loads(spotmpi("run", "job.toml", "--dry-run").stdout)
-    assert plan["spec"]["program"] == "digits"
-
-
 def test_a_run_prints_its_lines_on_stdout_and_its_talk_on_stderr() -> None:
     result = spotmpi_process("run", job("echo one; echo two >&2; echo ünïcode"))
 

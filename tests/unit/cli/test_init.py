@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tomllib
 from pathlib import Path
@@ -12,25 +13,23 @@ import typer
 
 from tests.unit.conftest import InProcess
 
-
-@pytest.fixture
-def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def spec(name: str = "job.toml") -> dict[str, Any]:
     return tomllib.loads(Path(name).read_text())
 
 
-def test_a_folder_without_scripts_gets_the_example(working_folder: Path, in_process: InProcess) -> None:
+def test_a_folder_without_scripts_gets_the_example_which_can_be_planned(in_process: InProcess) -> None:
     assert in_process("init") == (0, "job.toml\n", "next: spotmpi run job.toml\n")
     assert spec()["program"] == "digits"
+    plan = json.loads(in_process("run", "job.toml", "--dry-run")[1])
+    assert plan["spec"]["program"] == "digits"
 
 
-def test_train_py_is_taken_without_a_question(working_folder: Path, in_process: InProcess) -> None:
+def test_train_py_is_taken_without_a_question(in_process: InProcess) -> None:
     for name in ("train.py", "model.py"):
-        (working_folder / name).touch()
+        Path(name).touch()
 
     code, _, talk = in_process("init", "mine.toml")
 
@@ -38,19 +37,17 @@ def test_train_py_is_taken_without_a_question(working_folder: Path, in_process: 
     assert spec("mine.toml")["command"] == ["python3", "train.py"]
 
 
-def test_without_a_terminal_one_of_several_scripts_must_be_named(working_folder: Path, in_process: InProcess) -> None:
+def test_without_a_terminal_one_of_several_scripts_must_be_named(in_process: InProcess) -> None:
     for name in ("b.py", "a.py"):
-        (working_folder / name).touch()
+        Path(name).touch()
 
     assert in_process("init") == (2, "", "spotmpi: --script: name the script to run, one of: a.py, b.py\n")
     assert in_process("init", "--script", "b.py")[0] == 0 and spec()["command"] == ["python3", "b.py"]
 
 
-def test_of_several_scripts_a_terminal_asks_for_one(
-    working_folder: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_several_scripts_a_terminal_asks_for_one(in_process: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("b.py", "a.py"):
-        (working_folder / name).touch()
+        Path(name).touch()
     prompts = []
 
     def answer(question: str, **more: Any) -> str:
@@ -64,14 +61,14 @@ def test_of_several_scripts_a_terminal_asks_for_one(
     assert prompts == [("Script to run (a.py, b.py)", "a.py")]
 
 
-def test_examples_and_studies_are_copied_under_their_own_names(working_folder: Path, in_process: InProcess) -> None:
+def test_examples_and_studies_are_copied_under_their_own_names(in_process: InProcess) -> None:
     assert in_process("init", "--example", "cpu") == (0, "cpu.toml\n", "next: spotmpi bench cpu.toml\n")
     assert in_process("init", "mine.toml", "--example", "ssd") == (0, "mine.toml\n", "next: spotmpi run mine.toml\n")
     code, _, talk = in_process("init", "--example", "none")
     assert code == 2 and "use one of: allreduce, cpu, " in talk
 
 
-def test_an_environment_gets_a_project_and_the_next_steps(working_folder: Path, in_process: InProcess) -> None:
+def test_an_environment_gets_a_project_and_the_next_steps(in_process: InProcess) -> None:
     code, out, talk = in_process("init", "--environment", "lab")
 
     assert code == 0 and {"Pulumi.yaml", "infra/__main__.py", "stacks/Pulumi.lab.yaml"} <= set(out.splitlines())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -92,20 +93,16 @@ def test_a_file_keeps_its_permission_to_be_executed(tmp_path: Path) -> None:
     assert lines("--file", "tools", "--", "tools/hello.sh") == ["hello"]
 
 
-def test_files_are_added_to_a_code_folder(tmp_path: Path) -> None:
+def test_files_are_added_to_a_code_folder_whose_modules_are_importable(tmp_path: Path) -> None:
     write_module(tmp_path / "src" / "model.py", "code")
     write_module(tmp_path / "src" / "settings.py", "of the code folder")
     settings = write_module(tmp_path / "settings.py", "of the file")
-    script = "import model, settings; print(model.VALUE, settings.VALUE)"
+    # A script in another folder: that folder, not the current one, is first on its sys.path.
+    script = tmp_path / "main" / "script.py"
+    script.parent.mkdir()
+    script.write_text("import model, settings; print(model.VALUE, settings.VALUE)")
 
-    assert lines("--code", "src", "--file", settings, "--", "python3", "-c", script) == ["code of the file"]
-
-
-def test_modules_of_a_code_folder_are_importable(tmp_path: Path) -> None:
-    write_module(tmp_path / "src" / "model.py", "code")
-    (tmp_path / "main.py").write_text("import model; print(model.VALUE)")
-
-    assert lines("--code", "src", "--", "python3", str(tmp_path / "main.py")) == ["code"]
+    assert lines("--code", "src", "--file", settings, "--", "python3", str(script)) == ["code of the file"]
 
 
 def test_a_resumed_run_has_its_files(tmp_path: Path) -> None:
@@ -153,40 +150,22 @@ def test_save_writes_the_spec_that_a_command_stands_for_and_runs_it(tmp_path: Pa
 
     assert lines(*arguments, "--", "sh", "-c", "cat helper.py") == ["VALUE = 'a file'"] * 2
 
-    assert Path("project/job.toml").read_text().splitlines() == [
-        "command = [",
-        '    "sh",',
-        '    "-c",',
-        '    "cat helper.py",',
-        "]",
-        "files = [",
-        '    "helper.py",',
-        "]",
-        "nodes = 2",
-        'launcher = "none"',
-        "forward = [",
-        '    "HOME",',
-        "]",
-        "",
-        "[env]",
-        'A = "1"',
-        "",
-        "[limits]",
-        "failures = 0",
-    ]
+    assert tomllib.loads(Path("project/job.toml").read_text()) == {
+        "command": ["sh", "-c", "cat helper.py"],
+        "files": ["helper.py"],
+        "nodes": 2,
+        "launcher": "none",
+        "forward": ["HOME"],
+        "env": {"A": "1"},
+        "limits": {"failures": 0},
+    }
     assert lines("project/job.toml") == ["VALUE = 'a file'"] * 2
 
 
-def test_save_with_a_dry_run_writes_the_spec_and_starts_nothing() -> None:
-    process = spotmpi("run", "--save", "job.toml", "--dry-run", "--", "true")
+def test_save_stores_the_overridden_spec_and_with_a_dry_run_nothing_is_started() -> None:
+    process = spotmpi("run", job("true", nodes=3), "--nodes", "2", "--save", "two.toml", "--dry-run")
 
-    assert json.loads(process.stdout)["spec"]["command"] == ["true"]
-    assert load(Path("job.toml")).command == ["true"] and not Path("runs").exists()
-
-
-def test_save_stores_the_overridden_spec() -> None:
-    spotmpi("run", job("true", nodes=3), "--nodes", "2", "--save", "two.toml", "--dry-run")
-
+    assert json.loads(process.stdout)["spec"]["nodes"] == 2 and not Path("runs").exists()
     assert load(Path("two.toml")).nodes == 2 and load(Path("job.toml")).nodes == 3
 
 
@@ -263,9 +242,3 @@ def test_wrong_input_names_every_problem_and_its_remedy(
     for problem, message in zip(problems, messages, strict=True):
         assert re.match(f"spotmpi: {message}", problem)
     assert reader.every(Path("runs")) == [] and not Path("a.toml").exists()
-
-
-def test_help_shows_where_the_command_goes(in_process: InProcess) -> None:
-    _, output, _ = in_process("run", "--help")
-
-    assert output.splitlines()[0] == "Usage: spotmpi run [OPTIONS] [spec] [-- COMMAND [ARG]...]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,35 +10,38 @@ import pytest
 from spotmpi.core.errors import InputError
 from spotmpi.spec import validate_cluster
 from spotmpi.spec.job import from_values
-from spotmpi.spec.validate import TargetCapabilities, validate
+from tests.unit.spec.test_validate import COMMAND, GOOD, TARGET, problems
+
+POOL: dict[str, Any] = {"launcher": "pool", "pool": {"workers": 2, "gpu": 1}}
 
 
-def messages(values: dict[str, Any], **capabilities: Any) -> list[str]:
-    return [str(problem) for problem in validate(from_values(values), TargetCapabilities(**capabilities))]
-
-
-POOL = {"launcher": "pool", "pool": {"workers": 2}}
-
-
-@pytest.mark.parametrize("values", [POOL, {**POOL, "command": ["python", "drive.py"]}])
-def test_a_pool_needs_workers_and_no_more(values: dict[str, Any]) -> None:
-    assert messages(values) == []
-
-
-def test_all_that_a_pool_cannot_have_is_refused_at_once() -> None:
-    values = {**POOL, "nodes": 2, "slots": 3, "program": "digits", "image": "pytorch", "mpi": {"args": ["-v"]}}
-    assert messages(values, programs={"pytorch": ("digits",)}) == [
-        "nodes = 2: a pool has one driver: give its number of workers as pool.workers",
-        "slots = 3: a pool has one driver: give its number of workers as pool.workers",
-        "program = 'digits': a pool executes functions: leave it out, or give a driver as command",
-        "mpi.args = ['-v']: a pool starts no mpirun; remove it",
-    ]
-
-
-def test_a_launcher_without_its_table_and_a_table_without_its_launcher_are_refused() -> None:
-    assert messages({"launcher": "pool"}) == ["pool: a pool needs workers: add the table [pool] with workers = N"]
-    without = {"launcher": "none", "command": ["true"], "pool": {"workers": 1}}
-    assert messages(without, tools=frozenset({"none"})) == ['pool: needs launcher = "pool", not "none"']
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (POOL, []),
+        ({**POOL, "command": ["python3", "driver.py"]}, []),
+        ({"launcher": "pool"}, ["pool: a pool needs workers: add the table [pool] with workers = N"]),
+        ({**COMMAND, "pool": {"workers": 2}}, ['pool: needs launcher = "pool", not "mpirun"']),
+        (
+            {**POOL, "nodes": 2, "slots": 3, "mpi": {"args": ["-x"]}, "checkpoint": {"path": "/mine"}},
+            [
+                "nodes = 2: a pool has one driver: give its number of workers as pool.workers",
+                "slots = 3: a pool has one driver: give its number of workers as pool.workers",
+                "mpi.args = ['-x']: a pool starts no mpirun; remove it",
+                "checkpoint.path = '/mine': a pool writes no checkpoints; remove it",
+            ],
+        ),
+        (
+            {**POOL, **GOOD},
+            ["program = 'digits': a pool executes functions: leave it out, or give a driver as command"],
+        ),
+        ({**POOL, "pool": {"workers": 64, "gpu": 0}}, []),
+        ({**POOL, "pool": {"workers": 65}}, ["pool.workers = 65: exceeds the 64 processes possible here"]),
+        ({**POOL, "pool": {"workers": 3, "gpu": 1}}, ["pool.gpu = 1: requested 3 GPUs, 2 available"]),
+    ],
+)
+def test_a_pool_has_workers_and_one_driver(values: dict[str, Any], expected: list[str]) -> None:
+    assert problems(values, replace(TARGET, tools=TARGET.tools | {"pool"})) == expected
 
 
 def test_a_driver_of_another_python_than_our_image_has_is_refused_before_pods_are_asked_for() -> None:
@@ -52,14 +56,6 @@ def test_a_driver_of_another_python_than_our_image_has_is_refused_before_pods_ar
     assert str(problem).startswith(f"image = 'pytorch': {other}: use spotmpi with Python 3.11, a command as the driver")
     for values in (in_pool, later, foreign, {"command": ["true"], "image": "pytorch"}):
         assert list(validate_cluster.driver_python(from_values(values), "3.12")) == []
-
-
-def test_more_workers_or_gpus_than_there_are_are_refused() -> None:
-    values = {"launcher": "pool", "pool": {"workers": 20, "gpu": 1}}
-    assert messages(values, processes=16, gpus=4) == [
-        "pool.workers = 20: exceeds the 16 processes possible here",
-        "pool.gpu = 1: requested 20 GPUs, 4 available",
-    ]
 
 
 @pytest.mark.parametrize(("written", "seconds"), [("10m", 600.0), ("0s", 0.0), ("none", "none")])

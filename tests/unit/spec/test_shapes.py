@@ -74,12 +74,12 @@ def test_gang_and_workers_of_a_stream_take_node_groups_of_their_own() -> None:
 
 
 def test_problems_of_the_workers_of_a_stream_name_their_keys() -> None:
-    stream = {"source": "s3://set", "batch": 8, "workers": {"cpu": 64, "node_groups": ["nowhere"]}}
-    values: dict[str, Any] = {"command": ["train"], "stream": stream, "kubernetes": {"node_groups": ["spot"]}}
-    problems = shapes.choose(from_values(values), [SPOT])
-    assert isinstance(problems, list)
-    assert [problem.field for problem in problems] == ["stream.workers.node_groups"]
-    stream["workers"] = {"cpu": 64}
-    problems = shapes.choose(from_values(values), [SPOT])
-    assert isinstance(problems, list)
-    assert [problem.field for problem in problems] == ["stream.workers.nodes"]
+    for workers, field in (
+        ({"cpu": 64, "node_groups": ["nowhere"]}, "stream.workers.node_groups"),
+        ({"cpu": 64}, "stream.workers.nodes"),
+    ):
+        stream = {"source": "s3://set", "batch": 8, "workers": workers}
+        spec = from_values({"command": ["train"], "stream": stream, "kubernetes": {"node_groups": ["spot"]}})
+        problems = shapes.choose(spec, [SPOT])
+        assert isinstance(problems, list)
+        assert [problem.field for problem in problems] == [field]

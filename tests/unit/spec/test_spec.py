@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+import spotmpi
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.spec import template
@@ -41,14 +42,6 @@ def test_a_duration_is_written_as_it_is_read(value: float) -> None:
     assert seconds(duration(value)) == value
 
 
-def test_a_whole_spec_of_defaults_is_valid_toml_and_comes_back_equal(tmp_path: Path) -> None:
-    spec = from_values({"program": "digits", "image": "chainermn"})
-    path = tmp_path / "spec.toml"
-    path.write_text(spec.to_toml())
-
-    assert load(path) == spec
-
-
 def test_every_key_survives_being_written_and_read(tmp_path: Path) -> None:
     spec = from_values(
         {
@@ -67,10 +60,10 @@ def test_every_key_survives_being_written_and_read(tmp_path: Path) -> None:
             "metrics": {"pattern": r"(?P<iteration>\d+)\s'\"", "samples_per_iteration": 8},
         }
     )
-    path = tmp_path / "spec.toml"
-    path.write_text(spec.to_toml())
-
-    assert load(path) == spec
+    for number, each in enumerate((spec, from_values({"program": "digits", "image": "chainermn"}))):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(each.to_toml())
+        assert load(path) == each
     assert spec.limits.run == 7200 and spec.checkpoint.every == 90
 
 
@@ -101,6 +94,36 @@ def test_all_problems_come_at_once_each_with_field_value_and_remedy() -> None:
     assert all("\n" not in text for text in message.values())
 
 
+def plan_problems(source: object, *overrides: str, on: str | None = None) -> list[str]:
+    with pytest.raises(InputError) as refused:
+        spotmpi.plan_run(source, overrides, on)  # type: ignore[arg-type]
+    return [str(problem) for problem in refused.value.problems]
+
+
+def test_unknown_key_wrong_type_impossible_value_and_missing_program_come_together(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text('colour = "red"\nslots = "two"\ndata = "/nowhere"\n[limits]\nfailures = -1\n')
+
+    assert sorted(plan_problems(path)) == [
+        "colour = 'red': unknown key; known keys: " + ", ".join(JobSpec.model_fields),
+        "data = '/nowhere': not a readable folder; check the path",
+        "limits.failures = -1: input should be greater than or equal to 0",
+        "program: give exactly one of program and command, not neither",
+        "slots = 'two': input should be a valid integer",
+    ]
+
+
+def test_consequences_of_a_wrong_key_are_not_reported_and_nothing_hides_one() -> None:
+    def fields(*arguments: Any, **more: Any) -> list[str]:
+        return [problem.partition(":")[0] for problem in plan_problems(*arguments, **more)]
+
+    wrong = {"progam": "digits", "nodes": 10**6, "slots": 0, "image": 3}
+    assert fields(wrong) == ["image = 3", "slots = 0", "progam = 'digits'"]
+    assert fields({"command": [1], "launcher": "none"}) == ["command.0 = 1"]
+    assert fields({"slots": 1}, "slots=two", "data=/nowhere") == ["slots = 'two'", "program", "data = '/nowhere'"]
+    assert "slots = 'two'" in fields({"command": ["x"], "slots": "two"}, on="no-such-file.json")
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), "9" * 400 + "d"])
 def test_no_time_is_infinite(value: object) -> None:
     assert list(problems({"limits": {"run": value}})) == ["limits.run"]
@@ -120,12 +143,8 @@ def test_an_unknown_key_is_refused_with_the_likeliest_known_one(values: dict[str
 
 
 def test_a_table_in_place_of_a_value_and_the_reverse_are_refused() -> None:
-    assert set(problems({"limits": 3, "name": {"a": 1}, "nodes": [1], "env": "A=1"})) == {
-        "limits",
-        "name",
-        "nodes",
-        "env",
-    }
+    values = {"limits": 3, "name": {"a": 1}, "nodes": [1], "env": "A=1"}
+    assert set(problems(values)) == set(values)
 
 
 def test_a_hostile_key_stays_on_one_line() -> None:

@@ -19,15 +19,8 @@ TARGET = TargetCapabilities(
     variables=frozenset({"TOKEN"}),
 )
 GOOD: dict[str, Any] = {"image": "chainermn", "program": "digits"}
+COMMAND: dict[str, Any] = {"command": ["x"]}
 RUN_VOLUME = ("/spotmpi/volume", "/kept")
-
-
-def mounted(*mounts: dict[str, Any]) -> dict[str, Any]:
-    return {"command": ["x"], "kubernetes": {"mounts": list(mounts)}}
-
-
-def secret_env(**sources: str) -> dict[str, Any]:
-    return {"command": ["x"], "kubernetes": {"secret_env": sources}}
 
 
 def problems(values: dict[str, Any], capabilities: TargetCapabilities = TARGET) -> list[str]:
@@ -41,11 +34,12 @@ def problems(values: dict[str, Any], capabilities: TargetCapabilities = TARGET) 
         {"command": ["python3", "train.py"]},
         {"command": ["true"], "launcher": "none", "where": "first", "nodes": 4},
         {"image": "pytorch", "program": "ssd", "launcher": "torchrun", "resources": {"gpu": 1}, "slots": 2},
-        {"command": ["x"], "env": {"_A1": "", "b": "any\nthing"}},
-        {"command": ["x"], "metrics": {"pattern": r"it (?P<iteration>\d+)", "samples_per_iteration": 3}},
+        {**COMMAND, "env": {"_A1": "", "b": "any\nthing"}},
+        {**COMMAND, "metrics": {"pattern": r"it (?P<iteration>\d+)", "samples_per_iteration": 3}},
         {**GOOD, "mpi": {"args": ["--mca", "pml", "ucx", "--bind-to", "core", "-x", "A"]}, "forward": ["TOKEN"]},
-        mounted({"path": "/a", "claim": "c"}, {"path": "/a/b", "empty": "1Gi"}, {"path": "/spotmpix", "secret": "s"}),
-        secret_env(HF_TOKEN="hugging-face/token"),
+        {**COMMAND, "kubernetes": {"mounts": [{"path": "/a", "claim": "c"}, {"path": "/a/b", "empty": "1Gi"}]}},
+        {**COMMAND, "kubernetes": {"mounts": [{"path": "/spotmpix", "secret": "s"}]}},
+        {**COMMAND, "kubernetes": {"secret_env": {"HF_TOKEN": "hugging-face/token"}}},
     ],
 )
 def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
@@ -56,79 +50,19 @@ def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
     ("values", "expected"),
     [
         ({}, "program: give exactly one of program and command, not neither"),
-        ({**GOOD, "command": ["x"]}, "program = 'digits': give exactly one of program and command, not both"),
+        ({**GOOD, **COMMAND}, "program = 'digits': give exactly one of program and command, not both"),
         ({"command": []}, "command = []: write the command as a list"),
         ({"command": [""]}, "command = ['']: write the command as a list"),
-        ({"command": ["x"], "args": ["a\0b"]}, "args = ['a\\x00b']: contains a zero byte, which no argument can hold"),
+        ({**COMMAND, "args": ["a\0b"]}, "args = ['a\\x00b']: contains a zero byte, which no argument can hold"),
         ({"image": "caffe", "program": "digits"}, "image = 'caffe': use one of: chainermn, pytorch"),
         ({"program": "digits"}, "image: a program needs one of the images: chainermn, pytorch"),
         ({"image": "chainermn", "program": "ssd"}, "program = 'ssd': the chainermn image has: allreduce, digits"),
-        ({"command": ["x"], "launcher": "none", "slots": 2}, 'slots = 2: launcher "none" starts one process per node'),
+        ({**COMMAND, "launcher": "none", "slots": 2}, 'slots = 2: launcher "none" starts one process per node'),
         ({**GOOD, "where": "first"}, "where = 'first': needs launcher = \"none\""),
         ({**GOOD, "launcher": "torchrun"}, "launcher = 'torchrun': the chainermn image has no torchrun"),
-        ({"command": ["x"], "env": {"A B": "1"}}, "env.A B = '1': names of variables have letters, digits and _ only"),
-        ({"command": ["x"], "env": {"": "1"}}, "env. = '1': names of variables have letters"),
-        ({"command": ["x"], "env": {"A=B": "1"}}, "env.A=B = '1': names of variables have letters"),
-        ({"command": ["x"], "env": {"SPOTMPI_RUN": "1"}}, "env.SPOTMPI_RUN = '1': names that begin with SPOTMPI_ are"),
-        ({"command": ["x"], "env": {"A": "\0"}}, "env.A = '\\x00': contains a zero byte, which no variable"),
-        ({**GOOD, "resources": {"gpu": 3}}, "resources.gpu = 3: requested 3 GPUs, 2 available"),
-        ({**GOOD, "nodes": 65}, "nodes = 65: 65 nodes x 1 slots exceed the 64 processes possible here"),
         ({**GOOD, "slots": 10**9}, "nodes = 1: 1 nodes x 1000000000 slots exceed"),
-        ({"command": ["x"], "metrics": {"pattern": "("}}, "metrics.pattern = '(': is not a regular expression"),
-        ({"command": ["x"], "metrics": {"pattern": "a"}}, "metrics.pattern = 'a': needs the named group"),
-        (
-            {"command": ["x"], "metrics": {"pattern": "(?P<iteration>a)(?P<seconds>b)"}},
-            "metrics.pattern = '(?P<iteration>a)(?P<seconds>b)': the name seconds is reserved in run records: rename",
-        ),
-        (
-            {"command": ["x"], "forward": ["HOMEE"]},
-            "forward = 'HOMEE': is not set in this terminal: export it, or give it a val",
-        ),
-        ({"command": ["x"], "forward": ["A=b"]}, "forward = 'A=b': names of variables have letters, digits and _ only"),
-        (
-            {"command": ["x"], "forward": ["TOKEN"], "env": {"TOKEN": ""}},
-            "forward = 'TOKEN': also has a value in env or",
-        ),
-        (
-            {**GOOD, "mpi": {"args": ["-np", "4"]}},
-            "mpi.args = '-np': the spec determines number and place of ranks: use",
-        ),
-        (
-            {**GOOD, "mpi": {"args": ["--hostfile=h"]}},
-            "mpi.args = '--hostfile=h': the spec determines number",
-        ),
-        (
-            mounted({"path": "cache", "claim": "c"}),
-            "kubernetes.mounts.0.path = 'cache': write an absolute path below /",
-        ),
-        (
-            mounted({"path": "/a/../b", "claim": "c"}),
-            "kubernetes.mounts.0.path = '/a/../b': write an absolute path bel",
-        ),
-        (mounted({"path": "/", "claim": "c"}), "kubernetes.mounts.0.path = '/': write an absolute path below /"),
-        (
-            mounted({"path": "/spotmpi/work", "empty": "1Gi"}),
-            "kubernetes.mounts.0.path = '/spotmpi/work': is used by spotmpi itself",
-        ),
-        (
-            mounted({"path": "/a", "secret": "s"}, {"path": "/a", "config_map": "c"}),
-            "kubernetes.mounts.1.path = '/a': is mounted twice",
-        ),
-        (
-            {"command": ["x"], "kubernetes": {"labels": {"spotmpi.dev/run": "other-1"}}},
-            "kubernetes.labels.spotmpi.dev/run = 'other-1': spotmpi finds its runs by this label: choose another key",
-        ),
-        (
-            {"command": ["x"], "kubernetes": {"labels": {"app.kubernetes.io/managed-by": "helm"}}},
-            "kubernetes.labels.app.kubernetes.io/managed-by = 'helm': spotmpi finds",
-        ),
-        (secret_env(A="key"), "kubernetes.secret_env.A = 'key': write it as SECRET/KEY"),
-        (secret_env(SPOTMPI_RUN="a/b"), "kubernetes.secret_env.SPOTMPI_RUN = 'a/b': names of variables have letters"),
-        ({**secret_env(A="a/b"), "env": {"A": "1"}}, "kubernetes.secret_env.A = 'a/b': env.A sets it too"),
-        (
-            {**GOOD, "metrics": {"samples_per_iteration": 3}},
-            "metrics.samples_per_iteration = 3: the programs of an",
-        ),
+        ({**COMMAND, "metrics": {"pattern": "("}}, "metrics.pattern = '(': is not a regular expression"),
+        ({**GOOD, "metrics": {"samples_per_iteration": 3}}, "metrics.samples_per_iteration = 3: the programs of an"),
     ],
 )
 def test_each_problem_has_field_value_and_remedy(values: dict[str, Any], expected: str) -> None:
@@ -138,19 +72,20 @@ def test_each_problem_has_field_value_and_remedy(values: dict[str, Any], expecte
 
 def test_each_missing_capability_of_the_target_is_a_problem() -> None:
     bare = TargetCapabilities(tools=frozenset({"none"}), data_is_folder=False, command_found=False)
-
-    messages = problems({"command": ["x"], "data": "/nowhere", "launcher": "torchrun"}, bare)
-
-    assert messages == [
+    assert problems({**COMMAND, "data": "/nowhere", "launcher": "torchrun"}, bare) == [
         "command = 'x': command not found; check the name, PATH, `code` and `files`",
         "launcher = 'torchrun': no torchrun on PATH: install it, or name an image that has it, "
         'such as image = "pytorch"',
         "data = '/nowhere': not a readable folder; check the path",
     ]
+    bare = replace(TARGET, tools=frozenset({"mpirun"}))
+    assert problems({"image": "pytorch", "program": "ssd", "launcher": "torchrun"}, bare) == [
+        "launcher = 'torchrun': the pytorch image has no torchrun"
+    ]
 
 
 def test_a_limit_needs_a_price_and_pays_at_least_for_a_checkpoint() -> None:
-    spec = from_values({"command": ["x"], "launcher": "none", "limits": {"cost": 1.0}})
+    spec = from_values({**COMMAND, "launcher": "none", "limits": {"cost": 1.0}})
 
     def capabilities(rate: float | None) -> TargetCapabilities:
         return TargetCapabilities(tools=frozenset({"none"}), rate=rate)
@@ -163,16 +98,16 @@ def test_a_limit_needs_a_price_and_pays_at_least_for_a_checkpoint() -> None:
     ]
     assert len(validate(spec, capabilities(60.0))) == 1, "a checkpoint and nothing else"
     assert validate(spec, capabilities(59.9)) == []
-    assert validate(from_values({"command": ["x"], "launcher": "none"}), capabilities(None)) == []
+    assert validate(from_values({**COMMAND, "launcher": "none"}), capabilities(None)) == []
 
 
 def test_code_of_the_users_is_a_folder_for_a_command() -> None:
-    assert problems({"command": ["x"], "code": "/mine"}) == []
+    assert problems({**COMMAND, "code": "/mine"}) == []
     assert problems({**GOOD, "code": "/mine"}, replace(TARGET, code_is_folder=False)) == [
         "code = '/mine': is for a command of your own; the programs of an image bring their code",
         "code = '/mine': not a readable folder; check the path",
     ]
-    assert problems({"command": ["x"]}, replace(TARGET, code_is_folder=False)) == []
+    assert problems(COMMAND, replace(TARGET, code_is_folder=False)) == []
 
 
 def test_a_target_may_be_used_up_to_its_processes_and_gpus() -> None:
@@ -204,41 +139,9 @@ def test_an_image_that_pods_could_pull_is_given_by_its_reference() -> None:
     ]
 
 
-POOL: dict[str, Any] = {"launcher": "pool", "pool": {"workers": 2, "gpu": 1}}
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (POOL, []),
-        ({**POOL, "command": ["python3", "driver.py"]}, []),
-        ({"launcher": "pool"}, ["pool: a pool needs workers: add the table [pool] with workers = N"]),
-        ({"command": ["x"], "pool": {"workers": 2}}, ['pool: needs launcher = "pool", not "mpirun"']),
-        (
-            {**POOL, "nodes": 2, "slots": 3, "mpi": {"args": ["-x"]}, "checkpoint": {"path": "/mine"}},
-            [
-                "nodes = 2: a pool has one driver: give its number of workers as pool.workers",
-                "slots = 3: a pool has one driver: give its number of workers as pool.workers",
-                "mpi.args = ['-x']: a pool starts no mpirun; remove it",
-                "checkpoint.path = '/mine': a pool writes no checkpoints; remove it",
-            ],
-        ),
-        (
-            {**POOL, **GOOD},
-            ["program = 'digits': a pool executes functions: leave it out, or give a driver as command"],
-        ),
-        ({**POOL, "pool": {"workers": 64, "gpu": 0}}, []),
-        ({**POOL, "pool": {"workers": 65}}, ["pool.workers = 65: exceeds the 64 processes possible here"]),
-        ({**POOL, "pool": {"workers": 3, "gpu": 1}}, ["pool.gpu = 1: requested 3 GPUs, 2 available"]),
-    ],
-)
-def test_a_pool_has_workers_and_one_driver(values: dict[str, Any], expected: list[str]) -> None:
-    assert problems(values, replace(TARGET, tools=TARGET.tools | {"pool"})) == expected
-
-
 def test_each_file_that_is_shipped_can_be_read_and_has_a_name_of_its_own() -> None:
     files = ["/a/one.py", "/b/two.py", "/b/one.py", "/", "/c/lost.py"]
-    assert problems({"command": ["x"], "files": files}, replace(TARGET, unreadable_files=(files[-1],))) == [
+    assert problems({**COMMAND, "files": files}, replace(TARGET, unreadable_files=(files[-1],))) == [
         "files = '/b/one.py': another file has the name one.py too; rename one of them",
         "files = '/': has no name under which it could be shipped; name what is needed in it",
         "files = '/c/lost.py': not a readable file or folder; check the path",
@@ -248,80 +151,115 @@ def test_each_file_that_is_shipped_can_be_read_and_has_a_name_of_its_own() -> No
     ]
 
 
-def test_an_image_without_the_launcher_is_named() -> None:
-    bare = replace(TARGET, tools=frozenset({"mpirun"}))
-    (problem,) = problems({"image": "pytorch", "program": "ssd", "launcher": "torchrun"}, bare)
-    assert problem == "launcher = 'torchrun': the pytorch image has no torchrun"
+NAMES = "names of variables have letters, digits and _ only"
+RANKS = "the spec determines number and place of ranks:"
+MOUNTS = ("/dev/shm", "/dev", "/etc/passwd", "/spotmpi/work", "/etc", "/device", "/a/", "/etc", "b", "/../b", "/")
+PATTERN = ["metrics.pattern = '(?P<waited>a)(?P<ranks>b)(?P<seconds>c)'"]
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        (
-            {"env": {"A B": "\0", "_OK": "1"}, "forward": ["SPOTMPI_RUN", "TOKEN"]},
-            [
-                "env.A B = '\\x00': names of variables have letters, digits and _ only",
-                "env.A B = '\\x00': contains a zero byte, which no variable can hold; remove it",
-                "forward = 'SPOTMPI_RUN': names of variables have letters, digits and _ only, and do not begin with "
-                "SPOTMPI_",
-            ],
-        ),
-        (
-            {"forward": ["TOKEN"], "kubernetes": {"secret_env": {"TOKEN": "a/b", "B": "a/b/c", "C": "/b", "D": "a "}}},
-            [
-                "forward = 'TOKEN': also has a value in env or kubernetes.secret_env; remove one of them",
-                *[
-                    f'kubernetes.secret_env.{name} = {value!r}: write it as SECRET/KEY, such as "wandb/api-key"'
-                    for name, value in (("B", "a/b/c"), ("C", "/b"), ("D", "a "))
+        pytest.param(
+            {
+                "env": {"A B": "\0", "": "1", "A=B": "1", "SPOTMPI_RUN": "1", "_OK": "1"},
+                "forward": ["SPOTMPI_RUN", "A=b", "HOMEE", "_OK", "TOKEN"],
+            },
+            {
+                NAMES: ["env.A B = '\\x00'", "env. = '1'", "env.A=B = '1'"],
+                "contains a zero byte, which no variable can hold; remove it": ["env.A B = '\\x00'"],
+                "names that begin with SPOTMPI_ are reserved for the run": ["env.SPOTMPI_RUN = '1'"],
+                f"{NAMES}, and do not begin with SPOTMPI_": ["forward = 'SPOTMPI_RUN'", "forward = 'A=b'"],
+                "is not set in this terminal: export it, or give it a value with --env HOMEE=VALUE": [
+                    "forward = 'HOMEE'"
                 ],
-            ],
+                "also has a value in env or kubernetes.secret_env; remove one of them": ["forward = '_OK'"],
+            },
+            id="environment",
         ),
-        (
-            {"mpi": {"args": [f"-{name}" for name in ("n", "N", "host", "x")] + ["n", "--npernode=2"]}},
-            [
-                f"mpi.args = {argument!r}: the spec determines number and place of ranks: use {instead}"
-                for argument, instead in (
-                    ("-n", "nodes and slots"),
-                    ("-N", "slots"),
-                    ("-host", "nodes"),
-                    ("--npernode=2", "slots"),
-                )
-            ],
+        pytest.param(
+            {
+                "env": {"A": "1"},
+                "forward": ["TOKEN"],
+                "kubernetes": {
+                    "secret_env": {
+                        "TOKEN": "a/b",
+                        "A": "a/b",
+                        "SPOTMPI_RUN": "a/b",
+                        "B": "a/b/c",
+                        "C": "/b",
+                        "D": "key",
+                    }
+                },
+            },
+            {
+                "also has a value in env or kubernetes.secret_env; remove one of them": ["forward = 'TOKEN'"],
+                "env.A sets it too; remove one of them": ["kubernetes.secret_env.A = 'a/b'"],
+                f"{NAMES}, and do not begin with SPOTMPI_": ["kubernetes.secret_env.SPOTMPI_RUN = 'a/b'"],
+                'write it as SECRET/KEY, such as "wandb/api-key"': [
+                    "kubernetes.secret_env.B = 'a/b/c'",
+                    "kubernetes.secret_env.C = '/b'",
+                    "kubernetes.secret_env.D = 'key'",
+                ],
+            },
+            id="secrets",
         ),
-        (
-            mounted(
-                *[
-                    {"path": path, "claim": "c"}
-                    for path in ("/dev", "/dev/shm", "/etc/passwd", "/etc", "/device", "/a/", "/etc")
+        pytest.param(
+            {"kubernetes": {"labels": {"spotmpi.dev/run": "other-1", "app.kubernetes.io/managed-by": "helm"}}},
+            {
+                "spotmpi finds its runs by this label: choose another key": [
+                    "kubernetes.labels.spotmpi.dev/run = 'other-1'",
+                    "kubernetes.labels.app.kubernetes.io/managed-by = 'helm'",
                 ]
-            ),
-            [
-                *[
-                    f"kubernetes.mounts.{index}.path = {path!r}: is used by spotmpi itself, as are /spotmpi, /dev/shm, "
-                    "/etc/passwd, /etc/group; choose another path"
-                    for index, path in enumerate(("/dev", "/dev/shm", "/etc/passwd"))
-                ],
-                "kubernetes.mounts.5.path = '/a/': "
-                "write an absolute path below /, without .. and without a slash at its end",
-                "kubernetes.mounts.6.path = '/etc': is mounted twice; give one of them another path",
-            ],
+            },
+            id="labels",
         ),
-        (
-            {"metrics": {"pattern": "(?P<waited>a)(?P<ranks>b)"}},
-            [
-                "metrics.pattern = '(?P<waited>a)(?P<ranks>b)': needs the named group (?P<iteration>...)",
-                *[
-                    f"metrics.pattern = '(?P<waited>a)(?P<ranks>b)': "
-                    f"the name {name} is reserved in run records: rename this group"
-                    for name in ("ranks", "waited")
+        pytest.param(
+            {"mpi": {"args": ["-n", "-np", "-N", "-host", "-x", "n", "--npernode=2", "--hostfile=h"]}},
+            {
+                f"{RANKS} use nodes and slots": ["mpi.args = '-n'", "mpi.args = '-np'"],
+                f"{RANKS} use slots": ["mpi.args = '-N'", "mpi.args = '--npernode=2'"],
+                f"{RANKS} use nodes": ["mpi.args = '-host'", "mpi.args = '--hostfile=h'"],
+            },
+            id="mpi",
+        ),
+        pytest.param(
+            {"kubernetes": {"mounts": [{"path": path, "claim": "c"} for path in MOUNTS]}},
+            {
+                "is used by spotmpi itself, as are /spotmpi, /dev/shm, /etc/passwd, /etc/group; choose another path": [
+                    "kubernetes.mounts.0.path = '/dev/shm'",
+                    "kubernetes.mounts.1.path = '/dev'",
+                    "kubernetes.mounts.2.path = '/etc/passwd'",
+                    "kubernetes.mounts.3.path = '/spotmpi/work'",
                 ],
-            ],
+                "write an absolute path below /, without .. and without a slash at its end": [
+                    "kubernetes.mounts.6.path = '/a/'",
+                    "kubernetes.mounts.8.path = 'b'",
+                    "kubernetes.mounts.9.path = '/../b'",
+                    "kubernetes.mounts.10.path = '/'",
+                ],
+                "is mounted twice; give one of them another path": ["kubernetes.mounts.7.path = '/etc'"],
+            },
+            id="mounts",
+        ),
+        pytest.param(
+            {"metrics": {"pattern": "(?P<waited>a)(?P<ranks>b)(?P<seconds>c)"}},
+            {
+                "needs the named group (?P<iteration>...)": PATTERN,
+                "the name ranks is reserved in run records: rename this group": PATTERN,
+                "the name seconds is reserved in run records: rename this group": PATTERN,
+                "the name waited is reserved in run records: rename this group": PATTERN,
+            },
+            id="metrics",
         ),
     ],
-    ids=["environment", "secrets", "mpi", "mounts", "metrics"],
 )
-def test_every_problem_of_a_part_is_reported_and_nothing_else(values: dict[str, Any], expected: list[str]) -> None:
-    assert problems({"command": ["x"], **values}) == expected
+def test_every_problem_of_a_part_is_reported_and_nothing_else(
+    values: dict[str, Any], expected: dict[str, list[str]]
+) -> None:
+    """The fields and values by their remedy."""
+    messages = [f"{field}: {remedy}" for remedy, fields in expected.items() for field in fields]
+    assert sorted(problems({**COMMAND, **values})) == sorted(messages)
 
 
 def test_all_problems_are_raised_at_once() -> None:
@@ -371,7 +309,7 @@ def test_a_check_reads_no_key_of_a_spec_except_those_listed_for_it(check: Check)
             read.update({"nodes", "slots"} if name == "world_size" else {name})
             return getattr(self._spec, name)
 
-    for values in (GOOD, {"command": ["x"]}, {**GOOD, "limits": {"cost": 1.0}, "metrics": {"pattern": "x"}}):
+    for values in (GOOD, COMMAND, {**GOOD, "limits": {"cost": 1.0}, "metrics": {"pattern": "x"}}):
         list(check(cast(JobSpec, Reads(from_values(values))), replace(TARGET, rate=1.0, lasting=())))
 
     assert read <= set(dict(CHECKS)[check].split())
@@ -380,6 +318,5 @@ def test_a_check_reads_no_key_of_a_spec_except_those_listed_for_it(check: Check)
 def test_checks_that_depend_on_a_wrong_key_are_left_out() -> None:
     spec = from_values({"nodes": 65})
 
-    messages = [problem.field for problem in validate(spec, TARGET)]
-    assert messages == ["program", "nodes"]
+    assert [problem.field for problem in validate(spec, TARGET)] == ["program", "nodes"]
     assert [problem.field for problem in validate(spec, TARGET, ["slots", "no_such_key"])] == ["program"]

@@ -31,6 +31,10 @@ def env_overrides(*variables: str) -> list[str]:
     return overrides({}, None, variables)
 
 
+def files_with_value(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and VALUE in path.read_text()]
+
+
 def plan_of(*variables: str) -> Object:
     return {**spotmpi.plan_run(JOB, env_overrides(*variables), Target("kubernetes"))}
 
@@ -99,21 +103,15 @@ def test_at_submission_the_secret_alone_gets_the_value(monkeypatch: pytest.Monke
     (secret,) = [part for part in cluster.created if part["kind"] == "Secret"]
     assert secret["stringData"]["env.TOKEN"] == VALUE
     assert [part["kind"] for part in cluster.created if VALUE in json.dumps(part)] == ["Secret"]
-    paths = [path for path in (tmp_path / "runs").rglob("*") if path.is_file() and VALUE in path.read_text()]
-    assert paths == []
+    assert not files_with_value(tmp_path)
 
 
 def test_ranks_on_this_machine_get_the_value_and_no_record_does(tmp_path: Path) -> None:
-    lines: list[str] = []
     job = {**JOB, "command": ["sh", "-c", 'echo "${#TOKEN}, $PLAIN"']}
+    target, events = Target(runs_folder=tmp_path / "runs"), list[spotmpi.Event]()
 
-    state = spotmpi.run(
-        job,
-        env_overrides("TOKEN", "PLAIN=2"),
-        Target(runs_folder=tmp_path / "runs"),
-        watch=lambda event: lines.append(event.values.get("text", "")),
-    )
+    state = spotmpi.run(job, env_overrides("TOKEN", "PLAIN=2"), target, watch=events.append)
 
-    assert state.state == "succeeded" and f"{len(VALUE)}, 2" in lines
-    paths = [path for path in (tmp_path / "runs").rglob("*") if path.is_file() and VALUE in path.read_text()]
-    assert paths == []
+    assert state.state == "succeeded"
+    assert f"{len(VALUE)}, 2" in [event.values.get("text") for event in events]
+    assert not files_with_value(tmp_path)

@@ -17,7 +17,7 @@ from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.data.remote_source import Order, authority_of, orders_of
 from tests.cloud.account.fake_account import FakeAccount
 from tests.testbed.certificates import Authority
-from tests.unit.data.fetched_volume import PIECE, WEIGHTS, Volume, sha
+from tests.unit.data.conftest import PIECE, WEIGHTS, Volume, sha
 from tests.unit.data.web_site import Site, serving
 
 
@@ -55,27 +55,25 @@ def test_several_sources_are_distinguished_and_a_second_fetch_downloads_nothing(
 
 def test_parts_that_fail_for_a_moment_are_requested_again(volume: Volume, site: Site) -> None:
     site.faults = {0: 503, 3: 503, 4: 0, 6: 500}
-    code, _ = volume.fetch([site.order("weights.npz", str(volume.folder), sha(WEIGHTS))])
+    code, _ = volume.fetch_weights(site, sha(WEIGHTS))
     assert (code, volume.tree()) == (0, {"weights.npz": WEIGHTS}) and len(site.ranges) == 1 + 5 + 4
 
 
 def test_a_server_that_stays_away_is_worth_another_try_of_the_job(volume: Volume, site: Site) -> None:
     site.faults = dict.fromkeys(range(99), 503)
-    code, result = volume.fetch([site.order("weights.npz", str(volume.folder))])
+    code, result = volume.fetch_weights(site)
     assert code == 1 and result["failed"].startswith("weights.npz: no answer after 6 tries: HTTP Error 503")
 
 
 def test_an_interrupted_download_continues_from_another_address_of_the_same_file(volume: Volume, site: Site) -> None:
     site.faults = dict.fromkeys(range(4, 99), 404)
-    code, result = volume.fetch([site.order("weights.npz", str(volume.folder))])
-    assert (code, result) == (
-        78,
-        {"failed": "weights.npz: HTTP 404: the file does not exist, or access to it is denied"},
-    )
+    code, result = volume.fetch_weights(site)
+    denied = "weights.npz: HTTP 404: the file does not exist, or access to it is denied"
+    assert (code, result) == (78, {"failed": denied})
     assert volume.tree() == {}
     site.faults, before = {}, len(site.ranges)
 
-    assert volume.fetch([site.order("weights.npz", str(volume.folder))])[0] == 0
+    assert volume.fetch_weights(site)[0] == 0
 
     assert len(site.ranges) - before < 1 + 5
     assert volume.tree() == {"weights.npz": WEIGHTS}
@@ -104,9 +102,9 @@ def test_an_evicted_pod_ends_at_once_and_the_next_continues(volume: Volume, site
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_file_that_has_changed_since_is_fetched_anew(volume: Volume, site: Site, whole: bool) -> None:
     site.faults = {} if whole else dict.fromkeys(range(4, 99), 403)
-    assert volume.fetch([site.order("weights.npz", str(volume.folder))])[0] == (0 if whole else 78)
+    assert volume.fetch_weights(site)[0] == (0 if whole else 78)
     site.faults, site.files["weights.npz"] = {}, b"v" * 50_000
-    assert volume.fetch([site.order("weights.npz", str(volume.folder))]) == (0, {"done": [[1, 50_000, 1]]})
+    assert volume.fetch_weights(site) == (0, {"done": [[1, 50_000, 1]]})
     assert volume.tree() == {"weights.npz": b"v" * 50_000}
 
 
@@ -146,14 +144,14 @@ def test_a_full_volume_is_a_permanent_failure(volume: Volume, site: Site, monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
-    code, result = volume.fetch([site.order("weights.npz", str(volume.folder))])
+    code, result = volume.fetch_weights(site)
     assert code == 78 and result["failed"] == "weights.npz: [Errno 28] No space left on device"
 
 
 def test_notes_that_were_torn_cost_only_time(volume: Volume, site: Site) -> None:
-    volume.fetch([site.order("weights.npz", str(volume.folder))])
+    volume.fetch_weights(site)
     (volume.folder / f".fetched{store.PART}").write_text('{"mark": "12", "vers\n[]\n')
-    assert volume.fetch([site.order("weights.npz", str(volume.folder))]) == (0, {"done": [[1, 50_000, 1]]})
+    assert volume.fetch_weights(site) == (0, {"done": [[1, 50_000, 1]]})
 
 
 def test_an_address_needs_https_and_a_checksum() -> None:

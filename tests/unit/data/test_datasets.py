@@ -55,6 +55,10 @@ def push(pod: Pod, source: Path | str, folder: str = "voc", messages: list[str] 
     return asyncio.run(DataStore(pod, lines.append).push(source_of(str(source)), folder))
 
 
+def pull(pod: Pod, into: Path, folder: str = "voc") -> Transfer:
+    return asyncio.run(DataStore(pod, lambda text: None).pull(folder, into))
+
+
 def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -113,23 +117,20 @@ def test_the_pod_refuses_a_tar_that_leads_out_whoever_sends_it(pod: Pod, tmp_pat
 
 def test_a_pull_copies_missing_files_and_checks_them(pod: Pod, sample: Path, tmp_path: Path) -> None:
     push(pod, sample)
-    into, messages = tmp_path / "back", list[str]()
-    store = DataStore(pod, messages.append)
+    into = tmp_path / "back"
 
-    first = asyncio.run(store.pull("voc", into))
+    first = pull(pod, into)
     assert (first.moved, tree(into)) == (first.files, tree(sample))
     (into / "big").write_bytes(b"torn")
-    assert asyncio.run(store.pull("voc", into)).moved == 1 and tree(into) == tree(sample)
+    assert pull(pod, into).moved == 1 and tree(into) == tree(sample)
     with pytest.raises(SpotmpiError, match="folder not found"):
-        asyncio.run(store.pull("nothing", into))
+        pull(pod, into, "nothing")
 
 
 def test_a_slow_reader_loses_nothing_of_an_answer(pod: Pod, sample: Path, tmp_path: Path) -> None:
     pod.lost = 200 << 10
-    store = DataStore(pod, lambda text: None)
-
-    assert asyncio.run(store.push(source_of(str(sample)), "voc")).moved == len(tree(sample))
-    assert asyncio.run(store.pull("voc", tmp_path / "back")).moved == len(tree(sample))
+    assert push(pod, sample).moved == len(tree(sample))
+    assert pull(pod, tmp_path / "back").moved == len(tree(sample))
     assert tree(tmp_path / "back") == tree(sample)
 
 
@@ -137,28 +138,25 @@ def test_a_pull_with_a_broken_connection_requests_the_missing_files_again(
     pod: Pod, sample: Path, tmp_path: Path
 ) -> None:
     push(pod, sample)
-    store = DataStore(pod, lambda text: None)
-
     pod.torn = ["give"] * 2
-    assert asyncio.run(store.pull("voc", tmp_path / "back")).moved == len(tree(sample))
+    assert pull(pod, tmp_path / "back").moved == len(tree(sample))
     assert (pod.torn, tree(tmp_path / "back")) == ([], tree(sample))
     pod.torn = ["give"] * 99
     with pytest.raises(SpotmpiError, match=r"files did not arrive completely, such as .*; pull again"):
-        asyncio.run(store.pull("voc", tmp_path / "other"))
+        pull(pod, tmp_path / "other")
 
 
 def test_a_pull_of_a_folder_that_changes_brings_all_else_and_the_next_one_is_whole(
     pod: Pod, sample: Path, tmp_path: Path
 ) -> None:
     push(pod, sample)
-    store = DataStore(pod, lambda text: None)
     pod.meanwhile["give"] = (pod.volume / "voc" / "big").unlink
 
     with pytest.raises(SpotmpiError, match="1 files did not arrive completely, such as big; pull again"):
-        asyncio.run(store.pull("voc", tmp_path / "back"))
+        pull(pod, tmp_path / "back")
     (sample / "big").unlink()
     assert tree(tmp_path / "back") == tree(sample)
-    assert asyncio.run(store.pull("voc", tmp_path / "back")).moved == 0
+    assert pull(pod, tmp_path / "back").moved == 0
 
 
 def test_a_file_that_is_removed_while_a_folder_is_listed_is_not_in_the_list(
@@ -173,10 +171,8 @@ def test_a_listing_has_sizes_and_numbers_of_files(pod: Pod, sample: Path) -> Non
     push(pod, sample)
     (pod.volume / "notes.txt").write_text("abc")
 
-    entries = asyncio.run(DataStore(pod, print).entries(""))
-
     size = sum(map(len, tree(sample).values()))
-    assert entries == [
+    assert asyncio.run(DataStore(pod, print).entries("")) == [
         {"name": "notes.txt", "bytes": 3, "files": None},
         {"name": "voc/", "bytes": size, "files": len(tree(sample))},
     ]
@@ -222,12 +218,10 @@ def test_the_commands_push_list_and_pull(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, output, errors = spotmpi("push", str(sample), "voc")
-    assert (code, output) == (
-        0,
-        f"{sample} -> voc: {len(tree(sample))} files, 1.0 MB, {len(tree(sample))} of them new\n",
-    )
+    count = len(tree(sample))
+    assert (code, output) == (0, f"{sample} -> voc: {count} files, 1.0 MB, {count} of them new\n")
     assert 'a spec reads it with: data = "voc"' in errors
-    assert spotmpi("ls")[1].split()[-3:] == ["1.0", str(len(tree(sample))), "voc/"]
+    assert spotmpi("ls")[1].split()[-3:] == ["1.0", str(count), "voc/"]
     assert json.loads(spotmpi("ls", "voc", "--json")[1])[0]["files"] == 1
     assert spotmpi("pull", "voc")[1].startswith("voc -> voc: ") and tree(tmp_path / "voc") == tree(sample)
     assert spotmpi("push", "set")[0] == 2

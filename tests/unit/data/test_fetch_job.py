@@ -1,4 +1,4 @@
-"""The Job that fetches data, against a cluster whose every answer is scripted."""
+"""The Job that fetches data, against a cluster whose every answer is scripted, and what it may do and reach."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Object = dict[str, Any]
 VOLUME = Volume("claim", "registry/image:1", ("key",))
 ORDER = Order("https://x.org/set.tar?X-Amz-Signature=s3cret", "set.tar", None)
 NAME = fetch_job.name_of([[ORDER]], "voc", "claim")
-ALL_DONE = {"done": [[3, 300, 2]]}
+ALL_DONE: Object = {"done": [[3, 300, 2]]}
 PROGRESS = '{"name": "set.tar", "got": 16000000, "of": 100000000, "whole": 0, "all": 1}'
 
 
@@ -37,18 +37,18 @@ def job(ending: str | None = None, suspended: bool = False, age: float = 1) -> O
     created = (datetime.now(UTC) - timedelta(seconds=age)).isoformat()
     ends = [{"type": ending, "status": "True", "message": "Job has reached the specified backoff limit"}]
     values = {"name": NAME, "namespace": "here", "uid": "7", "creationTimestamp": created}
-    return {
-        "kind": "Job",
-        "metadata": values,
-        "spec": {"suspend": suspended},
-        "status": {"conditions": ends if ending else []},
-    }
+    status = {"conditions": ends if ending else []}
+    return {"kind": "Job", "metadata": values, "spec": {"suspend": suspended}, "status": status}
 
 
 def pod(phase: str, message: Object | None = None) -> Object:
     containers = [{"state": {"terminated": {"message": json.dumps(message)}}}] if message else []
     values = {"name": "fetch-1", "creationTimestamp": "2026-01-01T00:00:00Z"}
     return {"metadata": values, "status": {"phase": phase, "containerStatuses": containers}}
+
+
+COMPLETE = job("Complete"), pod("Succeeded", ALL_DONE)
+MOVED = [Transfer(3, 300, 2)]
 
 
 class Script:
@@ -126,12 +126,12 @@ def test_a_job_is_created_suspended_gets_its_orders_and_is_reported_until_it_end
         shows(job(), pod("Pending")),
         shows(job(), pod("Running")),
         shows(job(), pod("Failed", {"failed": "set.tar: no answer after 6 tries"})),
-        shows(job("Complete"), pod("Succeeded", ALL_DONE)),
+        shows(*COMPLETE),
     )
 
     moved, messages = run_fetch(script)
 
-    assert moved == [Transfer(3, 300, 2)]
+    assert moved == MOVED
     assert messages == [
         f"Job {NAME} fetches it, also when this terminal is closed; the same command shows its progress",
         "waiting for the Job's first pod",
@@ -151,18 +151,16 @@ def test_a_job_is_created_suspended_gets_its_orders_and_is_reported_until_it_end
 
 
 def test_an_active_job_is_followed_and_no_second_one_is_created() -> None:
-    script = Script(
-        shows(job()), shows(job(), pod("Running")), shows(job("Complete"), pod("Succeeded", ALL_DONE)), existing=job()
-    )
+    script = Script(shows(job()), shows(job(), pod("Running")), shows(*COMPLETE), existing=job())
     moved, messages = run_fetch(script)
-    assert moved == [Transfer(3, 300, 2)] and script.created == []
+    assert moved == MOVED and script.created == []
     assert messages == [f"Job {NAME} is fetching this already", "set.tar: 16.0 MB of 100.0 MB"]
 
 
 @pytest.mark.parametrize("old", [job("Complete"), job("Failed"), job(suspended=True, age=100)])
 def test_a_job_that_has_ended_or_never_began_makes_room_for_another(old: Object) -> None:
-    script = Script(shows(old), shows(job("Complete"), pod("Succeeded", ALL_DONE)), existing=old)
-    assert run_fetch(script)[0] == [Transfer(3, 300, 2)]
+    script = Script(shows(old), shows(*COMPLETE), existing=old)
+    assert run_fetch(script)[0] == MOVED
     assert script.changes == ["deleted", "unsuspended"]
 
 
@@ -197,8 +195,8 @@ def test_a_complete_job_without_its_pod_is_no_failure_and_the_files_are_counted(
 
 
 def test_a_cluster_that_is_out_of_reach_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script(shows(job()), out_of_reach, out_of_reach, shows(job("Complete"), pod("Succeeded", ALL_DONE)))
-    assert run_fetch(script)[0] == [Transfer(3, 300, 2)]
+    script = Script(shows(job()), out_of_reach, out_of_reach, shows(*COMPLETE))
+    assert run_fetch(script)[0] == MOVED
     monkeypatch.setattr(fetch, "UNREACHABLE_TIMEOUT", 0.01)
     with pytest.raises(SpotmpiError, match=r"look at the Job .*, which continues by itself: cannot reach"):
         run_fetch(Script(shows(job()), out_of_reach))
@@ -224,11 +222,11 @@ def test_two_terminals_at_once_make_one_job(monkeypatch: pytest.MonkeyPatch) -> 
 
     async def conflict(values: Object) -> Object:
         script.job, script.changes = job(), ["unsuspended"]
-        script.looks = [shows(job("Complete"), pod("Succeeded", ALL_DONE))]
+        script.looks = [shows(*COMPLETE)]
         raise api_error(409)
 
     monkeypatch.setattr(script, "create", conflict)
-    assert run_fetch(script)[0] == [Transfer(3, 300, 2)]
+    assert run_fetch(script)[0] == MOVED
 
 
 def test_the_job_is_restricted_and_a_reclaimed_pod_costs_no_try() -> None:
@@ -245,8 +243,7 @@ def test_the_job_is_restricted_and_a_reclaimed_pod_costs_no_try() -> None:
 
 def test_the_code_that_the_secret_brings_starts_without_anything_else(tmp_path: Path) -> None:
     pod = fetch_job.fetch_job("one", "here", "claim", "image", ())["spec"]["template"]["spec"]
-    job = {"metadata": {"name": "one", "namespace": "here", "uid": "1"}}
-    data = fetch_job.orders_secret(job, [], "voc", "")["data"]
+    data = fetch_job.orders_secret(job(), [], "voc", "")["data"]
     (items,) = (volume["secret"]["items"] for volume in pod["volumes"] if volume["name"] == "orders")
     for item in items:
         path = tmp_path / item["path"]
@@ -254,13 +251,8 @@ def test_the_code_that_the_secret_brings_starts_without_anything_else(tmp_path: 
         path.write_bytes(base64.b64decode(data[item["key"]]))
 
     # Neither this environment's packages nor its copy of our code: -S and the folder.
-    result = subprocess.run(
-        [sys.executable, "-S", "-c", "import spotmpi.agent.fetch; print(spotmpi.agent.fetch.__file__)"],
-        cwd=tmp_path,
-        env={},
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-S", "-c", "import spotmpi.agent.fetch; print(spotmpi.agent.fetch.__file__)"]
+    result = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True)
     assert (result.stderr, result.stdout.strip()) == ("", str(tmp_path / "spotmpi/agent/fetch.py"))
 
 
@@ -274,10 +266,29 @@ def test_the_same_files_have_the_same_job_however_they_are_signed() -> None:
 def test_more_orders_than_fit_into_a_secret_are_refused() -> None:
     many = [Order(f"https://x.org/{os.urandom(200).hex()}", "x", None) for _ in range(6000)]
     with pytest.raises(InputError, match=r"6000 files.*are too many for one Job"):
-        fetch_job.orders_secret({"metadata": {"name": "n", "namespace": "h", "uid": "1"}}, [many], "voc", "")
+        fetch_job.orders_secret(job(), [many], "voc", "")
 
 
 def test_a_source_that_is_named_twice_is_refused() -> None:
     address = f"https://x.org/set.tar#sha256={'0' * 64}"
     with pytest.raises(InputError, match=r"SRC = .*set.tar.*is named twice"):
         data.push([address, address], "voc", data.Storage("kubernetes"))
+
+
+@pytest.mark.parametrize(
+    ("addresses", "ports"),
+    [
+        (["https://x.org/a", "https://y.org:443/b"], [443]),
+        (["http://x.org/a", "https://y.org:8443/b"], [80, 8443]),
+    ],
+)
+def test_its_pods_resolve_names_and_reach_the_ports_of_their_sources_and_no_more(
+    addresses: list[str], ports: list[int]
+) -> None:
+    spec = fetch_job.network_policy(job(), [[Order(each, "a", None)] for each in addresses])["spec"]
+    assert spec["podSelector"] == {"matchLabels": {"batch.kubernetes.io/job-name": NAME}}
+    assert spec["policyTypes"] == ["Ingress", "Egress"] and "ingress" not in spec
+    names, sources = spec["egress"]
+    assert names == {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]}
+    assert [each["port"] for each in sources["ports"]] == ports
+    assert {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}} in sources["to"]

@@ -14,7 +14,7 @@ from moto import mock_aws
 
 from spotmpi.agent import fetch, web_file
 from tests.cloud.account.fake_account import FakeAccount
-from tests.unit.data.fetched_volume import WEIGHTS, Volume, sha
+from tests.unit.data.conftest import WEIGHTS, Volume, sha
 from tests.unit.data.web_site import Site
 
 NEW = b"v" * 50_000
@@ -27,7 +27,7 @@ def test_an_object_that_is_replaced_while_it_is_fetched_arrives_as_one_version(
 ) -> None:
     site.conditions = conditions
     site.replacements = {3: {"weights.npz": new}}  # after the first look and two pieces
-    assert volume.fetch([site.order("weights.npz", str(volume.folder))]) == (0, {"done": [[1, len(new), 1]]})
+    assert volume.fetch_weights(site) == (0, {"done": [[1, len(new), 1]]})
     assert volume.tree() == {"weights.npz": new}
 
 
@@ -63,7 +63,7 @@ def test_the_next_version_is_begun_once_no_piece_of_the_old_one_is_under_way(
     monkeypatch.setattr(fetch, "wait", waiting)
     site.replacements = {2: {"weights.npz": NEW}}
 
-    assert volume.fetch([site.order("weights.npz", str(volume.folder))])[0] == 0
+    assert volume.fetch_weights(site)[0] == 0
 
     assert order == ["look", "a piece of b'w' came", "look", "a piece of b'v' came"]
     assert volume.tree() == {"weights.npz": NEW}
@@ -71,19 +71,16 @@ def test_the_next_version_is_begun_once_no_piece_of_the_old_one_is_under_way(
 
 def test_an_object_that_is_replaced_again_and_again_is_worth_another_try_of_the_job(volume: Volume, site: Site) -> None:
     site.replacements = {number: {"weights.npz": bytes([number]) * 50_000} for number in range(99)}
-    code, result = volume.fetch([site.order("weights.npz", str(volume.folder))])
-    assert (code, result["failed"]) == (
-        1,
-        "weights.npz: it was replaced 3 times while it was fetched; push again once it no longer changes",
-    )
+    message = "weights.npz: it was replaced 3 times while it was fetched; push again once it no longer changes"
+    assert volume.fetch_weights(site) == (1, {"failed": message})
     assert volume.tree() == {}
 
 
 def test_without_checksum_and_etag_nothing_is_fetched(volume: Volume, site: Site) -> None:
     site.tags = False
-    code, result = volume.fetch([site.order("weights.npz", str(volume.folder))])
+    code, result = volume.fetch_weights(site)
     assert code == 78 and "sends no strong ETag, so a change would go unnoticed: append #sha256=" in result["failed"]
-    assert volume.fetch([site.order("weights.npz", str(volume.folder), sha(WEIGHTS))])[0] == 0
+    assert volume.fetch_weights(site, sha(WEIGHTS))[0] == 0
 
 
 @pytest.mark.parametrize(

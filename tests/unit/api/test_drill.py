@@ -1,10 +1,14 @@
-"""`spotmpi drill` injects a fault into a run that trains and reports what its recovery cost."""
+"""`spotmpi drill` injects a fault into a run and reports what its recovery cost.
+
+It waits until the run trains; into a pool the fault comes at once, and the drill ends when the node is back.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,24 +54,24 @@ class ScriptedBackend:
         self.faults.append((run, node, fault))
 
 
-def _metric(time: float, iteration: int, kind: str = "metric") -> Event:
+def metric(time: float, iteration: int, kind: str = "metric") -> Event:
     return Event(time, "metric", 1, values={"kind": kind, "iteration": iteration})
 
 
-BEFORE = [Event(90.0, "started", 1), _metric(95.0, 10), _metric(100.5, 20)]
+BEFORE = [Event(90.0, "started", 1), metric(95.0, 10), metric(100.5, 20)]
 END = Event(103.5, "restarted", values={"reason": "node 1: got SIGTERM", "failures": 0, "interruptions": 1})
-AFTER = [Event(108.5, "started", 2), _metric(109.0, 18, "resumed"), _metric(110.5, 28)]
+AFTER = [Event(108.5, "started", 2), metric(109.0, 18, "resumed"), metric(110.5, 28)]
 
 
-def _drill(backend: Any, fault: str = "evict", node: int = 1) -> Any:
+def run_drill(backend: Any, fault: str = "evict", node: int = 1) -> Any:
     return drill(backend, "digits-1", node, fault, clock=backend.clock)
 
 
 @pytest.mark.parametrize("ahead", [0.0, 300.0, -300.0])
 def test_the_fault_comes_once_the_run_trains_and_every_phase_is_measured_from_there(ahead: float) -> None:
     """Times are by the cluster's clock, whether the terminal's is 5 min ahead or behind."""
-    backend = ScriptedBackend([*BEFORE, _metric(101.0, 24), END, *AFTER], ahead, recorded=2)
-    recovery = _drill(backend)
+    backend = ScriptedBackend([*BEFORE, metric(101.0, 24), END, *AFTER], ahead, recorded=2)
+    recovery = run_drill(backend)
     assert backend.faults == [("digits-1", 1, "evict")]
     assert (recovery.detected, recovery.rescheduled, recovery.resumed) == (3.0, 8.0, 10.0)
     assert recovery.lost_iterations == 24 - 18
@@ -80,19 +84,19 @@ def test_phases_are_right_where_the_next_attempt_is_on_a_machine_with_another_cl
             for event in super().events(run, follow):
                 yield replace(event, time=event.time - 120) if event in AFTER else event
 
-    recovery = _drill(Moved([*BEFORE, END, *AFTER], recorded=2))
+    recovery = run_drill(Moved([*BEFORE, END, *AFTER], recorded=2))
     assert (recovery.detected, recovery.rescheduled, recovery.resumed) == (3.0, 8.0, 10.0)
 
 
 def test_a_run_that_resumed_from_nothing_repeats_all() -> None:
-    backend = ScriptedBackend([*BEFORE, END, Event(108.0, "started", 2), _metric(110.0, 1)], recorded=2)
-    assert _drill(backend).lost_iterations == 20
+    backend = ScriptedBackend([*BEFORE, END, Event(108.0, "started", 2), metric(110.0, 1)], recorded=2)
+    assert run_drill(backend).lost_iterations == 20
 
 
 def test_a_run_that_had_ended_before_the_drill_gets_no_fault() -> None:
-    backend = ScriptedBackend([Event(50.0, "started", 1), _metric(60.0, 5), Event(99.0, "succeeded")], recorded=3)
+    backend = ScriptedBackend([Event(50.0, "started", 1), metric(60.0, 5), Event(99.0, "succeeded")], recorded=3)
     with pytest.raises(SpotmpiError, match="has ended, no fault was injected: a drill needs a run that trains"):
-        _drill(backend)
+        run_drill(backend)
     assert backend.faults == []
 
 
@@ -111,12 +115,76 @@ def test_a_drill_prints_its_progress(monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_a_run_that_ends_by_the_fault_is_an_error() -> None:
     backend = ScriptedBackend([*BEFORE, Event(103.0, "failed", values={"reason": "killed"})])
     with pytest.raises(SpotmpiError, match="ended before it had recovered"):
-        _drill(backend)
+        run_drill(backend)
     assert len(backend.faults) == 1
 
 
 def test_an_unknown_fault_is_refused_before_anything_is_injected() -> None:
     backend = ScriptedBackend([*BEFORE])
     with pytest.raises(InputError, match="use one of: evict, delete, kill"):
-        _drill(backend, fault="shoot")
+        run_drill(backend, fault="shoot")
     assert backend.faults == []
+
+
+class PoolBackend(ScriptedBackend):
+    """A pool whose run folder has the events that have come in before the drill."""
+
+    def __init__(self, folder: Path, past: list[Event], *events: Event, state: str = "running") -> None:
+        super().__init__([*past, *events], recorded=len(past))
+        (folder / "spec.toml").write_text('launcher = "pool"\n[pool]\nworkers = 2\n')
+        lines = [{"t": event.time, "event": event.kind, **event.values} for event in past]
+        (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        self._state = RunState("pool-1", str(folder), "pool", state)
+
+    def state(self, run: str) -> RunState:
+        return replace(self._state, id=run)
+
+
+def of_worker(kind: str, time: float, worker: int) -> Event:
+    return Event(time, kind, 1, values={"worker": worker, "reason": "got SIGTERM"})
+
+
+PAST = [Event(80.0, "started", 1), *(of_worker("joined", 85.0, worker) for worker in (0, 1))]
+
+
+def pool_drill(backend: PoolBackend, node: int, fault: str = "evict") -> Any:
+    return drill(backend, "pool-1", node, fault, clock=backend.clock)  # type: ignore[arg-type]
+
+
+def test_a_worker_is_followed_until_it_has_joined_again(tmp_path: Path) -> None:
+    others = [of_worker("left", 101.0, 0), of_worker("joined", 102.0, 0)]
+    events = [*others, of_worker("left", 103.5, 1), of_worker("joined", 115.0, 1)]
+    backend = PoolBackend(tmp_path, PAST, *events)
+    recovery = pool_drill(backend, 2)
+    assert backend.faults == [("pool-1", 2, "evict")]
+    assert str(recovery) == "evict of worker 1: lost after 3.5 s, back after 15.0 s (got SIGTERM)"
+
+
+def test_node_0_is_followed_to_its_next_attempt(tmp_path: Path) -> None:
+    restarted = Event(102.0, "restarted", values={"reason": "node 0: got SIGTERM"})
+    backend = PoolBackend(tmp_path, PAST, restarted, Event(110.0, "started", 2))
+    assert str(pool_drill(backend, 0)) == "evict of node 0: lost after 2.0 s, back after 10.0 s (node 0: got SIGTERM)"
+
+
+def test_of_a_killed_process_nothing_is_measured_since_its_pod_stays(tmp_path: Path) -> None:
+    recovery = pool_drill(PoolBackend(tmp_path, PAST), 1, "kill")
+    assert str(recovery) == "kill of worker 0: its process was killed, and is started again in the same place"
+
+
+def test_a_pool_that_ends_instead_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        SpotmpiError, match="run pool-1 ended before node 1 was back; `spotmpi status pool-1` shows why"
+    ):
+        pool_drill(PoolBackend(tmp_path, PAST, of_worker("left", 101.0, 0), Event(102.0, "stopped")), 1)
+    ended = PoolBackend(tmp_path, PAST, state="stopped")
+    with pytest.raises(SpotmpiError, match="has ended, no fault was injected: a drill needs a run that is up"):
+        pool_drill(ended, 1)
+    assert not ended.faults
+
+
+def test_a_worker_of_a_stream_is_killed_as_that_of_a_pool(tmp_path: Path) -> None:
+    backend = PoolBackend(tmp_path, PAST)
+    (tmp_path / "spec.toml").write_text('command = ["train"]\nnodes = 2\n[stream]\nsource = "/set"\nbatch = 1\n')
+    assert str(pool_drill(backend, 2, "kill")) == (
+        "kill of worker 0: its process was killed, and is started again in the same place"
+    )

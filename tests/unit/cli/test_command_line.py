@@ -50,14 +50,6 @@ def test_resume_with_changed_limits_shows_only_what_is_new() -> None:
     assert again.returncode == 2 and "has succeeded; there is nothing to continue" in again.stderr
 
 
-def test_dry_run_prints_the_plan_and_leaves_nothing_behind() -> None:
-    result = spotmpi("run", job("true", nodes=2), "--dry-run")
-
-    plan = json.loads(result.stdout)
-    assert [command["arguments"][-3:] for command in plan["commands"]] == [["sh", "-c", "true"]] * 2
-    assert not Path("runs").exists()
-
-
 def test_dry_run_of_a_resume_keeps_the_runs_id() -> None:
     spotmpi("run", job("false", limits={"failures": 0}))
     run = only_run().id

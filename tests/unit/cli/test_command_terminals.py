@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import re
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spotmpi.aws.scaling import CLUSTER_TAG, GROUP_TAG
 from spotmpi.runs import reader
+from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.account.remote import serve
 from tests.contract import processes
 from tests.contract.fake_program import fake_job
 from tests.contract.processes import wait_until
+from tests.tools import REPOSITORY
 from tests.unit.cli.terminal import (
     SPOTMPI,
     iteration_of,
@@ -28,6 +36,7 @@ from tests.unit.cli.terminal import (
     start_process,
     write_spec,
 )
+from tests.unit.core.test_environment import OUTPUTS
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -100,24 +109,6 @@ def test_ctrl_c_while_following_logs_leaves_the_run_alone() -> None:
     assert json.loads(spotmpi("stop", run, "--json").stdout)["state"] == "stopped"
 
 
-def test_a_detached_run_is_followed_from_another_terminal_and_again_after_that_has_died() -> None:
-    run = spotmpi("run", write_spec(fake_job(iterations=120, pause=0.02)), "--detach").stdout.strip()
-    assert reader.state(only_run()).id == run
-    first = start_process("logs", "-f", run, "--json")
-    assert first.stdout is not None
-    wait_until(lambda: iteration_of(only_run()) >= 3)
-    first_lines = [first.stdout.readline() for _ in range(4)]
-    first.kill()
-    first.communicate()
-
-    second = spotmpi_process("logs", "-f", run, "--json")
-
-    events = [json.loads(line) for line in second.stdout.splitlines()]
-    assert [json.loads(line) for line in first_lines] == events[:4]
-    assert [event["iteration"] for event in events if event.get("kind") == "metric"] == list(range(1, 121))
-    assert events[-1]["event"] == "succeeded" and second.returncode == 0
-
-
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_a_run_outlives_the_terminal_that_started_it(number: signal.Signals) -> None:
     process = start_process("run", write_spec(fake_job(iterations=60, pause=0.02)), start_new_session=True)
@@ -155,3 +146,45 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_and_not_the_ranks() -> None:
     assert state.state == "stopped"
     kinds = [metric["kind"] for metric in reader.lines(only_run().metrics)]
     assert kinds[-1] == "checkpoint"
+
+
+SCALE = """
+import sys
+from spotmpi.cli.main import main
+from spotmpi.environments import warm_nodes as warm
+from tests.cloud.account.remote import RemoteAccount
+address = sys.argv.pop()
+warm.open_account = lambda region: RemoteAccount(address)
+main()
+"""
+
+
+@pytest.mark.parametrize("is_resized", [False, True], ids=["before", "after"])
+def test_aws_has_the_end_of_warm_nodes_when_the_command_is_killed_before_or_after_the_resize(
+    account: FakeAccount, tmp_path: Path, is_resized: bool
+) -> None:
+    (tmp_path / "lab.json").write_text(json.dumps(OUTPUTS))
+    terminals = queue.Queue[subprocess.Popen[bytes]]()
+    account.autoscaling.add("eks-lab-1", {CLUSTER_TAG: "spotmpi-lab", GROUP_TAG: "g4dn"}, most=3)
+
+    def killed(region: str, request: Mapping[str, Any]) -> Any:
+        if is_resized:
+            account.autoscaling.update_auto_scaling_group(region, request)
+        os.kill(terminals.get().pid, signal.SIGKILL)
+        return {}
+
+    before = datetime.now(UTC)
+    account.answers["UpdateAutoScalingGroup"] = killed
+    with serve({"aws": account.answer}) as address:
+        words = ["scale", "g4dn", "2", "--for", "30m", "--on", str(tmp_path / "lab.json"), address]
+        terminal = subprocess.Popen(
+            [sys.executable, "-c", SCALE, *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        )
+        terminals.put(terminal)
+        assert terminal.wait(60) == -signal.SIGKILL
+
+    assert account.autoscaling.groups["eks-lab-1"]["MinSize"] == (2 if is_resized else 0)
+    end = account.autoscaling.scheduled_actions["eks-lab-1"]
+    assert (end["ScheduledActionName"], end["MinSize"]) == ("spotmpi-give-back-eks-lab-1", 0)
+    reservation = timedelta(minutes=30)
+    assert before + reservation <= datetime.fromisoformat(end["StartTime"]) <= datetime.now(UTC) + reservation

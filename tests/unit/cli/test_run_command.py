@@ -45,17 +45,6 @@ def test_everything_after_the_dashes_belongs_to_the_command() -> None:
     assert lines("--nodes", "1", "--", "sh", "-c", script, "sh", "--nodes", "--", "-v", "") == ["--nodes;--;-v;;"]
 
 
-def test_a_command_that_fails_is_not_started_again_and_ends_with_exit_code_1_and_its_reason() -> None:
-    process = spotmpi("run", "--", "sh", "-c", "echo started >> starts; echo no such table >&2; exit 3")
-
-    assert process.returncode == 1 and "exit code 3: no such table" in process.stdout
-    assert Path("starts").read_text() == "started\n"
-
-
-def test_each_node_runs_the_command() -> None:
-    assert lines("--nodes", "2", "--", "sh", "-c", "echo node $RANK of $WORLD_SIZE") == ["node 0 of 2", "node 1 of 2"]
-
-
 def test_a_virtual_environment_stays_active(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = tmp_path / "venv" / "bin"
     programs.mkdir(parents=True)

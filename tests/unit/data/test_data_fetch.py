@@ -1,18 +1,24 @@
-"""What a Job of the cluster does to fetch data: pieces, checks, faults, and what it finds there already."""
+"""What a Job of the cluster does to fetch data: pieces, checks, faults, and objects that are replaced meanwhile."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Collection
+from concurrent.futures import wait
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 from moto import mock_aws
 
-from spotmpi.agent import fetch, store
+from spotmpi.agent import fetch, store, web_file
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.data.remote_source import Order, authority_of, orders_of
 from tests.cloud.account.fake_account import FakeAccount
@@ -172,11 +178,7 @@ def test_an_address_needs_https_and_a_checksum() -> None:
 
 def test_objects_of_s3_are_fetched_by_signed_addresses_with_their_folders() -> None:
     with mock_aws():
-        account = FakeAccount(services=())
-        client = account.client("s3", "us-east-1")
-        client.create_bucket(Bucket="sets")
-        for key in ("voc/2007.tar", "voc/more/2012.tar", "voc/", "vocal"):
-            client.put_object(Bucket="sets", Key=key, Body=b"x")
+        account, _ = s3_with(dict.fromkeys(("voc/2007.tar", "voc/more/2012.tar", "voc/", "vocal"), b"x"))
 
         (one,) = orders_of("s3://sets/voc/2007.tar", account)
         assert (one.name, one.sha256) == ("2007.tar", None) and "Signature" in one.url
@@ -189,3 +191,106 @@ def test_objects_of_s3_are_fetched_by_signed_addresses_with_their_folders() -> N
                 orders_of(text, account)
         with pytest.raises(SpotmpiError, match="NoSuchBucket"):
             orders_of("s3://nobodys/x", account)
+
+
+NEW = b"v" * 50_000
+
+
+@pytest.mark.parametrize("conditions", [True, False])
+@pytest.mark.parametrize("new", [NEW, NEW[:15_000], NEW + b"more"], ids=["same size", "shorter", "longer"])
+def test_an_object_that_is_replaced_while_it_is_fetched_arrives_as_one_version(
+    volume: Volume, site: Site, new: bytes, conditions: bool
+) -> None:
+    site.conditions = conditions
+    site.replacements = {3: {"weights.npz": new}}  # after the first look and two pieces
+    assert volume.fetch_weights(site) == (0, {"done": [[1, len(new), 1]]})
+    assert volume.tree() == {"weights.npz": new}
+
+
+def test_the_next_version_is_begun_once_no_piece_of_the_old_one_is_under_way(
+    volume: Volume, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    is_answered, is_awaited = threading.Event(), threading.Event()
+    read, probe = web_file.read, web_file.probe
+
+    def slow(url: str, start: int, end: int, tag: str | None) -> bytes:
+        if start:
+            is_answered.wait()
+            return read(url, start, end, tag)
+        data = read(url, start, end, tag)
+        is_answered.set()
+        is_awaited.wait()  # its answer is long on the way
+        order.append(f"a piece of {data[:1]!r} came")
+        return data
+
+    def looked(url: str) -> tuple[int, str]:
+        order.append("look")
+        if len(order) > 1:
+            is_awaited.set()
+        return probe(url)
+
+    def waiting(pieces: Collection[Any]) -> Any:
+        is_awaited.set()
+        return wait(pieces)
+
+    monkeypatch.setattr(web_file, "read", slow)
+    monkeypatch.setattr(web_file, "probe", looked)
+    monkeypatch.setattr(fetch, "wait", waiting)
+    site.replacements = {2: {"weights.npz": NEW}}
+
+    assert volume.fetch_weights(site)[0] == 0
+
+    assert order == ["look", "a piece of b'w' came", "look", "a piece of b'v' came"]
+    assert volume.tree() == {"weights.npz": NEW}
+
+
+def test_an_object_that_is_replaced_again_and_again_is_worth_another_try_of_the_job(volume: Volume, site: Site) -> None:
+    site.replacements = {number: {"weights.npz": bytes([number]) * 50_000} for number in range(99)}
+    message = "weights.npz: it was replaced 3 times while it was fetched; push again once it no longer changes"
+    assert volume.fetch_weights(site) == (1, {"failed": message})
+    assert volume.tree() == {}
+
+
+def test_without_checksum_and_etag_nothing_is_fetched(volume: Volume, site: Site) -> None:
+    site.tags = False
+    code, result = volume.fetch_weights(site)
+    assert code == 78 and "sends no strong ETag, so a change would go unnoticed: append #sha256=" in result["failed"]
+    assert volume.fetch_weights(site, sha(WEIGHTS))[0] == 0
+
+
+def s3_with(objects: dict[str, bytes]) -> tuple[FakeAccount, Any]:
+    """An account, and its S3 with a bucket of these objects."""
+    account = FakeAccount(services=())
+    client = account.client("s3", "us-east-1")
+    client.create_bucket(Bucket="sets")
+    for key, body in objects.items():
+        client.put_object(Bucket="sets", Key=key, Body=body)
+    return account, client
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Range": "bytes=0-0"},
+        {"Range": "bytes=8-20"},
+        {"Range": "bytes=2-4", "If-Match": f'"{hashlib.md5(b"0123456789").hexdigest()}"'},
+        {"Range": "bytes=2-4", "If-Match": '"another"'},
+        {"Range": "bytes=10-12"},
+        {"Range": "bytes=10-12", "If-Match": '"another"'},
+    ],
+)
+def test_the_site_answers_as_s3_does(site: Site, headers: dict[str, str]) -> None:
+    site.files["key"] = b"0123456789"
+
+    def answer(url: str) -> tuple[int, dict[str, str | None], bytes]:
+        response = requests.get(url, headers=headers, timeout=10)
+        whole = response.status_code < 400
+        facts = {name: response.headers.get(name) for name in ("ETag", "Content-Range", "Content-Length") if whole}
+        return response.status_code, facts, response.content if whole else b""
+
+    ours = answer(f"{site.address}/key")
+    with mock_aws():
+        _, client = s3_with({"key": site.files["key"]})
+        s3s = answer(client.generate_presigned_url("get_object", {"Bucket": "sets", "Key": "key"}))
+    assert ours == s3s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import boto3
@@ -56,11 +57,7 @@ def test_a_build_that_was_never_pushed_is_refused_with_the_line_that_pushes_it()
 def test_a_registry_that_refuses_to_answer_leaves_it_to_the_pods() -> None:
     pinned = registry.pin(BUILD, REPOSITORY.replace("chainermn", "nowhere"))
     assert pinned.reference.endswith(f"/nowhere:{BUILD.tag}")
-    assert (
-        pinned.note
-        and "could not check that the image is in its repository" in pinned.note
-        and "nowhere" in pinned.note
-    )
+    assert re.search("could not check that the image is in its repository.*nowhere", pinned.note or "")
 
 
 @pytest.fixture

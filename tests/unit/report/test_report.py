@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,29 +48,23 @@ def test_efficiency_under_weak_scaling_does_not_ask_for_more_iterations(runs: Pa
     assert {row.line.batch for row in report.rows} == {32}
 
 
-def test_strong_and_weak_scaling_never_share_a_line_or_a_chart(runs: Path) -> None:
-    strong, weak = Recorded(), Recorded(scaling="weak")
-    recorded = [(1, strong), (2, strong), (1, replace(weak, samples=32)), (2, replace(weak, samples=64))]
+def test_strong_and_weak_scaling_never_share_a_line_a_colour_or_a_chart_and_have_ideals_of_their_own(
+    runs: Path,
+) -> None:
+    weak = Recorded(10.0, scaling="weak", samples=32)
+    recorded = [(1, Recorded(10.0)), (4, Recorded(30.0)), (1, weak), (4, replace(weak, rate=9.0, samples=128))]
     report = over_nodes(runs, *recorded)
     assert len(report.lines) == 2
-    titles = [(chart.title, chart.subtitle.split(",")[0]) for chart in charts.charts(report)]
-    assert titles[0] == ("Iterations per second", "strong scaling")
-    assert titles[2] == ("Iterations per second", "weak scaling")
-    for chart in charts.charts(report)[:4]:
-        assert len([curve for curve in chart.curves if curve.kind == chart_data.MEASURED]) == 1
-
-
-def test_the_ideal_line_rises_under_strong_scaling_and_is_flat_under_weak(runs: Path) -> None:
-    recorded = [(1, Recorded(10.0)), (4, Recorded(30.0))]
-    recorded += [(1, Recorded(10.0, scaling="weak", samples=8)), (4, Recorded(9.0, scaling="weak", samples=32))]
-    ideals = [
-        [round(y, 1) for _, y in curve.points]
-        for chart in charts.charts(over_nodes(runs, *recorded))
-        if chart.title == "Iterations per second"
-        for curve in chart.curves
-        if curve.kind == chart_data.IDEAL
-    ]
-    assert ideals == [[10.0, 40.0], [10.0, 10.0]]
+    drawn = charts.charts(report)[:4]
+    titles = [(chart.title, chart.subtitle.split(",")[0]) for chart in drawn]
+    assert titles[::2] == [("Iterations per second", f"{kind} scaling") for kind in ("strong", "weak")]
+    tones: dict[str, set[int]] = {}
+    for chart in drawn:
+        (measured,) = (curve for curve in chart.curves if curve.kind == chart_data.MEASURED)
+        tones.setdefault(measured.label, set()).add(measured.tone)
+    assert sorted(tones.values(), key=str) == [{0}, {1}]
+    ideals = [curve.points for chart in drawn[::2] for curve in chart.curves if curve.kind == chart_data.IDEAL]
+    assert [[round(y, 1) for _, y in points] for points in ideals] == [[10.0, 40.0], [10.0, 10.0]]
 
 
 def test_batches_that_grow_neither_way_are_different_lines_without_efficiency(runs: Path) -> None:
@@ -128,10 +123,7 @@ def test_a_single_trial_has_the_spread_of_its_iterations_and_no_bounds(runs: Pat
         ([(1, Recorded(10.0)), (2, Recorded(21.3))], "efficiency above 105 %"),
         ([(1, Recorded(slows=0.2))], "first and last window differ by more than 5 %"),
         ([(1, Recorded(oversubscribed=True))], "oversubscribed"),
-        (
-            [(1, Recorded(context={"data_fingerprint": "synthetic-detection-0"}))],
-            "synthetic data: only times are meaningful",
-        ),
+        ([(1, Recorded(context={"data_fingerprint": "synthetic-0"}))], "synthetic data: only times are meaningful"),
         ([(1, Recorded(by_arrival=True))], "timed by arrival of lines"),
         ([(2, Recorded(context={"exchange": False}))], "without allreduce: this is no training"),
         ([(1, Recorded(state="failed"))], "run-0: failed"),
@@ -142,18 +134,14 @@ def test_rows_with_caveats_are_flagged(runs: Path, recorded: list[tuple[int, Rec
     report = over_nodes(runs, *recorded)
     assert flag in [note for _, note in table(report).notes]
     assert flag in report.rows[-1].flags
+    by_arrival = "arrival" in flag
+    assert any("arrival of one line" in paragraph for paragraph in report.method) == by_arrival
 
 
 def test_a_clean_row_has_no_flags_and_its_table_no_notes(runs: Path) -> None:
     report = over_nodes(runs, (1, Recorded(10.0)), (1, Recorded(10.4)), (2, Recorded(20.9)))
     assert table(report).notes == []
     assert "Notes" not in table(report).header
-
-
-def test_reading_by_arrival_is_explained(runs: Path) -> None:
-    assert any(
-        "arrival of one line" in messages for messages in over_nodes(runs, (1, Recorded(by_arrival=True))).method
-    )
 
 
 def test_interruptions_are_counted_and_their_iterations_only_once(runs: Path) -> None:
@@ -165,26 +153,25 @@ def test_interruptions_are_counted_and_their_iterations_only_once(runs: Path) ->
     assert rates.iterations + rates.left_out["warm-up"] == 120
 
 
-def test_runs_of_different_work_are_refused_with_what_differs(runs: Path) -> None:
-    data = [{"data_fingerprint": "one"}, {"data_fingerprint": "two"}]
-    with pytest.raises(
-        InputError, match=r"runs: run-1 measured different work than run-0 \(data_fingerprint: one, two\): .*--force"
-    ):
-        over_nodes(runs, *((1, Recorded(context=context)) for context in data))
+OTHER_MACHINE = {"cpu": "Other CPU", "cores": 8, "memory_gib": 32, "gpus": [], "system": "Linux 6"}
 
 
-def test_runs_with_the_same_difference_share_one_line(runs: Path) -> None:
-    other = Recorded(work={"args": ["--fast"]})
+@pytest.mark.parametrize(
+    ("first", "other", "difference"),
+    [
+        ({"context": {"data_fingerprint": "one"}}, {"context": {"data_fingerprint": "2"}}, "data_fingerprint: one, 2"),
+        ({}, {"work": {"args": ["--fast"]}}, "args: --global-batch 64, --fast"),
+        ({}, {"work": {"machine": OTHER_MACHINE}}, "machine.cpu: Test CPU, Other CPU"),
+    ],
+)
+def test_runs_of_different_work_are_refused_in_one_line_for_each_difference(
+    runs: Path, first: dict[str, Any], other: dict[str, Any], difference: str
+) -> None:
     with pytest.raises(InputError) as refused:
-        over_nodes(runs, (1, Recorded()), (2, other), (4, other))
-    assert len(refused.value.problems) == 1
-    assert "run-1, run-2 measured different work than run-0" in str(refused.value)
-
-
-def test_another_machine_is_refused_too(runs: Path) -> None:
-    machine = {"cpu": "Other CPU", "cores": 8, "memory_gib": 32, "gpus": [], "system": "Linux 6"}
-    with pytest.raises(InputError, match=r"machine\.cpu: Test CPU, Other CPU"):
-        over_nodes(runs, (1, Recorded()), (2, Recorded(work={"machine": machine})))
+        over_nodes(runs, (1, Recorded(**first)), (2, Recorded(**other)), (4, Recorded(**other)))
+    (problem,) = refused.value.problems
+    assert str(problem).startswith(f"runs: run-1, run-2 measured different work than run-0 ({difference}): ")
+    assert "--force" in str(problem)
 
 
 def test_forced_runs_of_different_work_stand_in_lines_of_their_own_and_are_marked(runs: Path) -> None:
@@ -199,12 +186,8 @@ def test_forced_runs_of_different_work_stand_in_lines_of_their_own_and_are_marke
 def test_variants_of_a_sweep_may_differ_in_what_they_declare_and_in_nothing_else(runs: Path) -> None:
     factors = StudyOptions([1], ["fast:args+=--fast"], repeats=1)
     unlike = Recorded(context={"data_fingerprint": "two"})
-    record_sweep(
-        runs,
-        SPEC,
-        factors,
-        {("base", 1): [Recorded(context={"data_fingerprint": "one"})], ("fast", 1): [unlike]},
-    )
+    base = Recorded(context={"data_fingerprint": "one"})
+    record_sweep(runs, SPEC, factors, {("base", 1): [base], ("fast", 1): [unlike]})
     with pytest.raises(InputError, match="data_fingerprint"):
         gather(["sweep-1"], runs, NOW)
     assert len(gather(["sweep-1"], runs, NOW, force=True).rows) == 2
@@ -226,12 +209,6 @@ def test_parallel_reading_gives_the_same_report(runs: Path, monkeypatch: pytest.
     assert gather(["sweep-1"], runs, NOW).to_json() == alone
 
 
-def test_a_sweep_without_a_finished_trial_says_so(runs: Path) -> None:
-    record_sweep(runs, SPEC, StudyOptions([1], repeats=1), {("base", 1): []})
-    with pytest.raises(InputError, match="no trial has succeeded yet"):
-        gather(["sweep-1"], runs, NOW)
-
-
 def test_a_run_that_was_cleaned_away_is_missing_from_its_sweep_and_the_report_says_so(runs: Path) -> None:
     record_sweep(runs, SPEC, StudyOptions([1], repeats=2), {("base", 1): [Recorded()] * 2})
     shutil.rmtree(runs / "run-base-1-2")
@@ -240,17 +217,17 @@ def test_a_run_that_was_cleaned_away_is_missing_from_its_sweep_and_the_report_sa
     assert report.warnings[0].endswith("the folder of its run run-base-1-2 has been removed.")
 
 
-def test_an_empty_folder_and_unknown_ids_are_refused(runs: Path) -> None:
+def test_ids_that_cannot_be_reported_are_refused_with_the_reason(runs: Path) -> None:
     with pytest.raises(UnknownRun, match="nothing recorded"):
         gather([], runs, NOW)
+    record_sweep(runs, SPEC, StudyOptions([1], repeats=1), {("base", 1): []})
+    record(runs, "run-0", SPEC, Recorded())
     with pytest.raises(UnknownRun, match="no such run"):
         gather(["nope"], runs, NOW)
-
-
-def test_a_sweep_is_not_mixed_with_runs(runs: Path) -> None:
-    sweep_report(runs)
+    with pytest.raises(InputError, match="no trial has succeeded yet"):
+        gather(["sweep-1"], runs, NOW)
     with pytest.raises(InputError, match="reported alone"):
-        gather(["sweep-1", "run-base-1-1"], runs, NOW)
+        gather(["sweep-1", "run-0"], runs, NOW)
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"name": "x"}'])
@@ -276,15 +253,6 @@ def test_a_torn_last_metric_line_does_not_matter(runs: Path) -> None:
     with paths.metrics.open("a") as file:
         file.write('{"t": 1, "kind": "met')
     assert only(gather(["run-0"], runs, NOW)).iterations_per_second == whole
-
-
-def test_a_report_reads_no_more_of_a_run_than_its_folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report may be made on another machine than the run's: this one is not inspected."""
-    report = over_nodes(runs, (1, Recorded()))
-    facts = dict(report.conditions)
-    assert facts["Machine"] == "Test CPU, 8 cores, 32 GiB"
-    assert facts["Versions"] == "framework 1.0, open_mpi 5.0.11"
-    assert facts["Code"] == f"commit {'c' * 12}; programs {'b' * 12}"
 
 
 def test_a_run_on_an_unknown_machine_is_reported_with_what_its_program_reported(runs: Path) -> None:

@@ -18,8 +18,7 @@ from spotmpi.study.sweep import Sweep, load_sweep
 from spotmpi.study.trial import Budget, Trial
 from tests.unit.conftest import InProcess
 from tests.unit.report.recorded_runs import NOW
-from tests.unit.study.fake_runner import FakeRunner, quiet, states
-from tests.unit.study.studies import study_of
+from tests.unit.study.studies import FakeRunner, quiet, states, study_of
 
 
 def open_study(folder: Path, study: Study, name: str = "study-1") -> Sweep:

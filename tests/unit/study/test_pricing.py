@@ -20,8 +20,7 @@ from spotmpi.study.sweep import Sweep, load_sweep
 from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.core.test_environment import OUTPUTS
 from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, record
-from tests.unit.study.fake_runner import FakeRunner, quiet
-from tests.unit.study.studies import study_of
+from tests.unit.study.studies import FakeRunner, quiet, study_of
 
 KINDS = {"g4dn": ("g4dn.xlarge", "0.20"), "g5": ("g5.xlarge", "0.45")}
 

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from spotmpi.study import execution
 from spotmpi.study.study import StudyOptions, full_factorial
 from spotmpi.study.sweep import LOCAL, Sweep, find_sweep, load_sweep, unfinished_sweep
 from spotmpi.study.trial import Trial
-from tests.unit.study.fake_runner import FakeRunner, quiet, states
+from tests.unit.study.studies import FakeRunner, quiet, states
 
 SPEC = JobSpec(name="it's a test", command=["train"], launcher="none", args=["--a", "1"])
 
@@ -95,13 +96,15 @@ def test_problems_of_any_trial_are_reported_before_the_first_one_starts() -> Non
     execution.require_valid(full_factorial(SPEC, StudyOptions([1, 2, 4])), runner)
 
 
-def test_a_sweep_runs_every_trial_once_and_notes_its_run(tmp_path: Path) -> None:
-    sweep, runner = open_sweep(tmp_path, StudyOptions([1, 2], repeats=2)), FakeRunner()
+def test_a_sweep_runs_every_trial_once_notes_its_run_and_is_not_continued_once_finished(tmp_path: Path) -> None:
+    factors = StudyOptions([1, 2], repeats=2)
+    sweep, runner = open_sweep(tmp_path, factors), FakeRunner()
     execution.run_sweep(sweep, runner, quiet)
     recorded = load_sweep(sweep.folder)
     assert [(t.runs[0], t.nodes) for t in recorded.trials] == runner.started
     assert states(sweep) == ["succeeded"] * 4
     assert recorded.finished
+    assert open_sweep(tmp_path, factors, "sweep-2").id == "sweep-2"
 
 
 def test_an_interrupted_sweep_continues(tmp_path: Path) -> None:
@@ -193,12 +196,6 @@ def test_a_sweep_at_another_place_is_another_sweep_and_its_command_names_the_pla
     assert execution.open_sweep(study, execution.Recording(tmp_path, "x", "kubernetes/team"), False, quiet) == remote
 
 
-def test_a_finished_sweep_is_left_alone_by_the_same_command(tmp_path: Path) -> None:
-    sweep = open_sweep(tmp_path, StudyOptions([1], repeats=1))
-    execution.run_sweep(sweep, FakeRunner(), quiet)
-    assert open_sweep(tmp_path, StudyOptions([1], repeats=1), "sweep-2").id == "sweep-2"
-
-
 def test_two_processes_never_carry_out_one_sweep(tmp_path: Path) -> None:
     sweep = open_sweep(tmp_path, StudyOptions([1], repeats=1))
     with sweep.lock(), pytest.raises(RunInUse, match="another process"):
@@ -206,19 +203,16 @@ def test_two_processes_never_carry_out_one_sweep(tmp_path: Path) -> None:
     assert states(sweep) == ["pending"]
 
 
-def test_the_record_names_the_command_that_repeats_it(tmp_path: Path) -> None:
-    sweep = open_sweep(tmp_path / "a b", StudyOptions([1, 2], ["b:args+=--x"], repeats=2, seed=7))
-    assert sweep.command == (
-        f"spotmpi bench '{tmp_path}/a b/sweeps/sweep-1/spec.toml' --nodes 1,2 --repeats 2 --seed 7 "
-        "--variant b:args+=--x"
-    )
-
-
-def test_a_record_reads_back_as_it_was(tmp_path: Path) -> None:
-    sweep = open_sweep(tmp_path, StudyOptions([2, 1], ["b:args+=--x 'y z',slots=2"], repeats=2, seed=7, retries=5))
-    again = find_sweep("sweep", tmp_path)
+def test_a_record_reads_back_as_it_was_and_names_the_command_that_repeats_it(tmp_path: Path) -> None:
+    factors = StudyOptions([2, 1], ["b:args+=--x 'y z',slots=2"], repeats=2, seed=7, retries=5)
+    sweep = open_sweep(tmp_path / "a b", factors)
+    again = find_sweep("sweep", tmp_path / "a b")
     assert again == sweep
     assert again.work == json.loads(json.dumps(fingerprint.identify(SPEC)))
+    assert shlex.split(again.command) == [
+        *("spotmpi", "bench", f"{tmp_path}/a b/sweeps/sweep-1/spec.toml", "--nodes", "2,1", "--repeats", "2"),
+        *("--seed", "7", "--retries", "5", "--variant", "b:args+=--x 'y z',slots=2"),
+    ]
 
 
 def test_a_damaged_record_is_reported_with_its_folder_and_hides_no_other(tmp_path: Path) -> None:

@@ -80,16 +80,12 @@ def imported_packages(folder: Path) -> set[str]:
 
 def test_what_the_code_imports_is_required(metadata: Message) -> None:
     requirements = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
-    base: set[str] = {canonicalize_name(each.name) for each in requirements if each.marker is None}
-    program: set[str] = {
-        canonicalize_name(each.name) for each in requirements if 'extra == "environments"' in str(each.marker)
-    }
-    streams: set[str] = {
-        canonicalize_name(each.name)
-        for each in requirements
-        if re.search('extra == "(streams|kafka)"', str(each.marker))
-    }
     distributions = packages_distributions()
+
+    def required(marker: str) -> set[str]:
+        return {canonicalize_name(each.name) for each in requirements if re.search(marker, str(each.marker))}
+
+    base, program, streams = map(required, ("^None$", 'extra == "environments"', 'extra == "(streams|kafka)"'))
 
     def undeclared_packages(folder: str, declared: set[str], others: set[str] = frozenset()) -> set[str]:  # type: ignore[assignment]
         names = imported_packages(REPOSITORY / folder) - others

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
 
 
 def open_notebook(cells: Iterable[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> NotebookClient:
@@ -22,14 +21,7 @@ def open_notebook(cells: Iterable[str], folder: Path, monkeypatch: pytest.Monkey
     (kernel / "kernel.json").write_text(f'{{"argv": {start}, "display_name": "this", "language": "python"}}')
     work = folder / "work"
     work.mkdir()
-    blank: dict[str, Any] = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
-    document = {
-        "cells": [{**blank, "source": text} for text in cells],
-        "metadata": {},
-        "nbformat": 4,
-        "nbformat_minor": 4,
-    }
-    notebook = nbformat.from_dict(document)  # type: ignore[no-untyped-call]
+    notebook = new_notebook(cells=[new_code_cell(text) for text in cells])  # type: ignore[no-untyped-call]
     return NotebookClient(notebook, kernel_name="this", timeout=60, resources={"metadata": {"path": str(work)}})
 
 

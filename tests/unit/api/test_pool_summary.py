@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,54 +46,34 @@ def test_a_pool_without_a_price_has_no_cost(folder: Path) -> None:
     assert pool_summary.summarize(folder, None).cost is None
 
 
-class Connected:
-    """A pool that is up, with what it answers about its workers."""
-
-    run = "scan-1"
-    description: dict[str, Any] = {"id": "s", "size": 3, "workers": {0: {"host": "10.0.0.1"}, 1: {"host": "10.0.0.2"}}}
-
-    def __init__(self, summary: PoolSummary | Exception) -> None:
-        self._summary = summary
-
-    def open(self, output: object) -> Any:
-        return self
-
-    def workers(self) -> dict[str, Any]:
-        return self.description
-
-    def under_way(self) -> int:
-        return 7
-
-    def resize(self, workers: int) -> None:
-        raise AssertionError
-
-    def summary(self) -> PoolSummary:
-        if isinstance(self._summary, Exception):
-            raise self._summary
-        return self._summary
-
-    def close(self) -> None:
-        pass
+def pool_with(summary: Callable[[], PoolSummary]) -> Pool:
+    """A pool with two of three workers and 7 calls; its connection answers without a cluster."""
+    workers = {0: {"host": "10.0.0.1"}, 1: {"host": "10.0.0.2"}}
+    connection: Any = SimpleNamespace(run="scan-1", summary=summary, under_way=lambda: 7, close=lambda: None)
+    connection.open = lambda output: connection
+    connection.workers = lambda: {"id": "s", "size": 3, "workers": workers}
+    return Pool(connection)
 
 
 def test_a_representation_has_nodes_zone_cost_and_calls_in_text_and_html() -> None:
-    pool = Pool(Connected(PoolSummary(("ip-1", "<ip-2>"), "zone-a", 1.256))).open()
+    pool = pool_with(lambda: PoolSummary(("ip-1", "<ip-2>"), "zone-a", 1.256)).open()
     assert repr(pool) == ("<pool scan-1: 2 of 3 workers connected on ip-1, <ip-2>, zone zone-a, $1.26 so far, 7 calls>")
     page = pool._repr_html_()
     assert "&lt;ip-2&gt;" in page and "<tr><th>cost</th><td>$1.26 so far</td></tr>" in page
 
 
 def test_a_representation_raises_nothing_and_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = Pool(Connected(PermissionError("no prices"))).open()
+    def without_prices() -> PoolSummary:
+        raise PermissionError("no prices")
+
+    pool = pool_with(without_prices).open()
     assert repr(pool) == "<pool scan-1: 2 of 3 workers connected on 10.0.0.1, 10.0.0.2, 7 calls>"
     monkeypatch.setattr(pools, "_within", lambda seconds, function: TimeoutError("no answer within 3s"))
     assert repr(pool) == "<pool scan-1: no answer within 3s>"
-    assert repr(Pool(Connected(PoolSummary()))) == "<pool scan-1: not open>"
+    assert repr(pool_with(PoolSummary)) == "<pool scan-1: not open>"
 
 
 def test_an_answer_that_does_not_come_in_time_is_an_error_of_its_own() -> None:
-    import threading
-
     answered = threading.Event()
     assert isinstance(pools._within(0.01, answered.wait), TimeoutError)
     answered.set()

@@ -124,7 +124,7 @@ def test_completion_works() -> None:
 def test_wrong_input_is_one_line_on_stderr_with_its_exit_code(
     arguments: list[str], code: int, message: str, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job("true")
+    before = Path(job("true")).read_text()
     programs = Path("programs")  # all that is on PATH: the machine may have an mpirun
     programs.mkdir()
     for name in ("sh", "python3"):
@@ -136,7 +136,7 @@ def test_wrong_input_is_one_line_on_stderr_with_its_exit_code(
     assert (status, output) == (code, "")
     (line,) = errors.splitlines()
     assert line.startswith("spotmpi: ") and message in line
-    assert not Path("runs").exists()
+    assert not Path("runs").exists() and Path("job.toml").read_text() == before
 
 
 def test_a_traceback_is_shown_only_with_debug() -> None:

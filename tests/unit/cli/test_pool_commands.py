@@ -44,20 +44,15 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> OnePool:
     return pool
 
 
-def test_connect_prints_code_for_any_client_of_dask(in_process: InProcess, backend: OnePool) -> None:
+def test_connect_prints_code_for_any_client_of_dask_and_json_for_scripts(
+    in_process: InProcess, backend: OnePool
+) -> None:
     code, out, _ = in_process("connect", "scan")
     assert code == 0
     assert isinstance(ast.parse(out).body[-1], ast.Assign)
     assert 'tls_ca_file="/runs/it\'s/pool/ca.pem"' in out and "Client('tls://127.0.0.1:40001'" in out
-
-
-def test_connect_prints_json_for_scripts(in_process: InProcess, backend: OnePool) -> None:
-    assert json.loads(in_process("connect", "scan", "--json")[1]) == {
-        "address": "tls://127.0.0.1:40001",
-        "ca": "/runs/it's/pool/ca.pem",
-        "cert": "/runs/it's/pool/cert.pem",
-        "key": "/runs/it's/pool/key.pem",
-    }
+    files = {name: f"/runs/it's/pool/{name}.pem" for name in ("ca", "cert", "key")}
+    assert json.loads(in_process("connect", "scan", "--json")[1]) == {"address": "tls://127.0.0.1:40001", **files}
 
 
 def test_connect_prints_the_address_of_the_dashboard(
@@ -69,13 +64,9 @@ def test_connect_prints_the_address_of_the_dashboard(
     assert json.loads(answer) == {"dashboard": "http://127.0.0.1:40002/scan-1"}
 
 
-def test_resize_requests_the_number_of_workers(in_process: InProcess, backend: OnePool) -> None:
+def test_resize_requests_the_number_of_workers_which_is_at_least_one(in_process: InProcess, backend: OnePool) -> None:
+    problem = "spotmpi: workers = 0: needs to be 1 or more; `spotmpi stop scan` ends the run\n"
+    assert in_process("resize", "scan", "0") == (2, "", problem)
     code, _, errors = in_process("resize", "scan", "24")
     assert backend.sizes == [("scan-1", 24)]
     assert (code, errors) == (1, "spotmpi: run scan-1 stopped: closed by its driver\n")
-
-
-def test_a_run_keeps_at_least_one_worker(in_process: InProcess, backend: OnePool) -> None:
-    problem = "spotmpi: workers = 0: needs to be 1 or more; `spotmpi stop scan` ends the run\n"
-    assert in_process("resize", "scan", "0") == (2, "", problem)
-    assert backend.sizes == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,38 +36,23 @@ def test_links_are_followed_to_files_and_folders(sample: Path, tmp_path: Path) -
     assert content_of(linked) == {"again/1": b"one", "one": b"one", "set/images/1": b"one", "set/list": b"1"}
 
 
-def to_itself(folder: Path) -> None:
-    (folder / "x").symlink_to(".")
-
-
-def to_each_other(folder: Path) -> None:
-    (folder / "a").mkdir()
-    (folder / "b").mkdir()
-    (folder / "a" / "x").symlink_to("../b")
-    (folder / "b" / "x").symlink_to("../a")
-
-
-def to_nothing(folder: Path) -> None:
-    (folder / "x").symlink_to("nothing")
-
-
-def pipe(folder: Path) -> None:
-    os.mkfifo(folder / "x")
-
-
 @pytest.mark.parametrize(
-    ("plant", "message"),
+    ("links", "message"),
     [
-        (to_itself, r"x': is a link to .*, which contains it; remove it"),
-        (to_each_other, r"x': is a link to .*, which contains it; remove it"),
-        (to_nothing, r"x': is a broken link; remove it"),
-        (pipe, r"x': is neither a file nor a folder; remove it"),
+        ({"x": "."}, r"x': is a link to .*, which contains it; remove it"),
+        ({"a/x": "../b", "b/x": "../a"}, r"x': is a link to .*, which contains it; remove it"),
+        ({"x": "nothing"}, r"x': is a broken link; remove it"),
+        ({}, r"pipe': is neither a file nor a folder; remove it"),
     ],
 )
 def test_a_folder_with_an_entry_that_cannot_be_pushed_is_refused(
-    sample: Path, plant: Callable[[Path], None], message: str
+    sample: Path, links: dict[str, str], message: str
 ) -> None:
-    plant(sample)
+    for name, target in links.items():
+        (sample / name).parent.mkdir(exist_ok=True)
+        (sample / name).symlink_to(target)
+    if not links:
+        os.mkfifo(sample / "pipe")
     with pytest.raises(InputError, match=message):
         content_of(sample)
 

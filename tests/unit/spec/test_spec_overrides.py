@@ -83,6 +83,7 @@ def test_paths_in_a_file_are_meant_from_the_file_and_overrides_from_here(
 
     assert load(file_folder / "job.toml").data == Data(path=str(file_folder / "voc"))
     assert load(file_folder / "job.toml").kubernetes.templates == [str(file_folder / "pod.yaml"), "configmap:gpus"]
+    assert load(file_folder / "job.toml", ["data=sets/voc"]).data == Data(path="sets/voc"), "left for the run volume"
     assert load(file_folder / "job.toml", ["data=voc"]).data == Data(path=str(working_folder / "voc"))
     monkeypatch.setenv("HOME", str(file_folder))
     assert from_values({"data": "~/voc"}).data == Data(path=str(file_folder / "voc"))

@@ -30,17 +30,12 @@ def problems(spec: JobSpec, **values: Any) -> dict[str, str]:
     [
         FILES,
         {**FILES, "write": "jsonl", "remainder": "keep", "workers": {"nodes": 8}},
+        {**FILES, "debug": 0.01, "workers": {"nodes": 2}},
         {"source": "flow:rows", "length": 5, "write": "flow:write"},
     ],
 )
 def test_a_stream_of_files_or_of_a_function_is_valid(stream: dict[str, Any]) -> None:
     assert problems(spec(stream)) == {}
-
-
-def test_a_comparison_needs_a_second_worker() -> None:
-    assert problems(spec({**FILES, "debug": 0.01, "workers": {"nodes": 2}})) == {}
-    remedy = "compares batches of two workers: set stream.workers.nodes to 2 or more, or remove it"
-    assert problems(spec({**FILES, "debug": 0.01})) == {"stream.debug": remedy}
 
 
 def test_all_that_does_not_fit_together_is_said_at_once() -> None:
@@ -52,9 +47,10 @@ def test_all_that_does_not_fit_together_is_said_at_once() -> None:
         "stream.write": 'use "parquet", "jsonl", "files" or a function, such as flow:write',
         "stream.workers.nodes": "exceeds the 8 processes possible here",
     }
-    assert problems(spec({"source": "set", "length": 3})) == {
+    assert problems(spec({"source": "set", "length": 3, "debug": 0.01})) == {
         "stream.length": "is for a function as the source; remove it",
         "stream.batch": "give the number of rows of a batch",
+        "stream.debug": "compares batches of two workers: set stream.workers.nodes to 2 or more, or remove it",
     }
 
 

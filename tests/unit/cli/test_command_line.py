@@ -37,10 +37,13 @@ def test_a_failed_run_exits_with_1_and_says_how_to_go_on() -> None:
     assert result.stderr.splitlines()[-1] == f"spotmpi: continue with: spotmpi run --resume {run}"
 
 
-def test_resume_with_changed_limits_shows_only_what_is_new() -> None:
+def test_resume_with_changed_limits_shows_only_what_is_new_and_a_dry_run_of_it_changes_nothing() -> None:
     job("echo attempt $SPOTMPI_ATTEMPT; test $SPOTMPI_ATTEMPT = 3", limits={"failures": 0})
     spotmpi("run", "job.toml")
     run = only_run().id
+    plan = json.loads(spotmpi("run", "--resume", run, "--dry-run", "--set", "limits.failures=7").stdout)
+    assert plan["run"] == run and plan["limits"]["failures"] == 7
+    assert "failures = 7" not in only_run().spec.read_text()
 
     result = spotmpi("run", "--resume", run, "--set", "limits.failures=1")
 
@@ -48,16 +51,6 @@ def test_resume_with_changed_limits_shows_only_what_is_new() -> None:
     assert result.returncode == 0
     again = spotmpi("run", "--resume", run)
     assert again.returncode == 2 and "has succeeded; there is nothing to continue" in again.stderr
-
-
-def test_dry_run_of_a_resume_keeps_the_runs_id() -> None:
-    spotmpi("run", job("false", limits={"failures": 0}))
-    run = only_run().id
-
-    plan = json.loads(spotmpi("run", "--resume", run, "--dry-run", "--set", "limits.failures=7").stdout)
-
-    assert plan["run"] == run and plan["limits"]["failures"] == 7
-    assert "failures = 7" not in only_run().spec.read_text()
 
 
 def test_every_json_output_parses() -> None:
@@ -82,6 +75,8 @@ def test_json_has_no_number_that_json_lacks() -> None:
 
 
 def test_status_and_list_are_read_by_people() -> None:
+    empty = spotmpi("list")
+    assert (empty.returncode, json.loads(spotmpi("list", "--json").stdout)) == (0, [])
     run = spotmpi("run", write_spec(fake_job(iterations=4)), "--detach").stdout.strip()
     wait_until(lambda: reader.state(only_run()).over)
 
@@ -91,40 +86,20 @@ def test_status_and_list_are_read_by_people() -> None:
     assert listed.stdout.splitlines()[0].split()[:2] == ["ID", "STATE"] and run in listed.stdout
 
 
-def test_list_without_runs_says_so_and_succeeds() -> None:
-    assert spotmpi("list").returncode == 0
-    assert json.loads(spotmpi("list", "--json").stdout) == []
-
-
-def test_an_id_may_be_shortened_as_long_as_it_is_unique() -> None:
-    for _ in range(2):
-        spotmpi("run", job("true"))
-    first, second = (paths.id for paths in reader.every(Path("runs")))
-
-    both = spotmpi("status", "job-")
-
-    assert both.returncode == 2 and first in both.stderr and second in both.stderr
-
-
-def test_clean_lists_runs_and_deletes_them_with_yes() -> None:
+def test_clean_lists_runs_and_deletes_those_that_are_over_with_yes() -> None:
     spotmpi("run", job("true"))
     run = only_run().id
+    running = spotmpi("run", job("sleep 60"), "--detach").stdout.strip()
 
+    ambiguous = spotmpi("status", "job-")
+    assert ambiguous.returncode == 2 and run in ambiguous.stderr and running in ambiguous.stderr
     preview = spotmpi("clean", "--older", "0s")
-    assert run in preview.stdout and "--yes deletes them" in preview.stderr and only_run().id == run
+    assert run in preview.stdout and "--yes deletes them" in preview.stderr and len(reader.every(Path("runs"))) == 2
     assert run not in spotmpi("clean", "--older", "1d").stdout
 
     spotmpi("clean", "--older", "0s", "--yes")
-    assert reader.every(Path("runs")) == []
-
-
-def test_clean_leaves_a_run_that_goes_on() -> None:
-    run = spotmpi("run", job("sleep 60"), "--detach").stdout.strip()
-
-    spotmpi("clean", "--older", "0s", "--yes")
-
-    assert only_run().id == run
-    assert spotmpi("stop", run, "--now").returncode == 0
+    assert only_run().id == running
+    assert spotmpi("stop", running, "--now").returncode == 0
 
 
 def test_logs_can_be_narrowed_to_a_node_or_to_what_matches() -> None:

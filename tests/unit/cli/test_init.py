@@ -7,6 +7,7 @@ import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -48,17 +49,13 @@ def test_without_a_terminal_one_of_several_scripts_must_be_named(in_process: InP
 def test_of_several_scripts_a_terminal_asks_for_one(in_process: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("b.py", "a.py"):
         Path(name).touch()
-    prompts = []
-
-    def answer(question: str, **more: Any) -> str:
-        prompts.append((question, more["default"]))
-        return "b.py"
-
+    prompt = Mock(return_value="b.py")
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    monkeypatch.setattr(typer, "prompt", answer)
+    monkeypatch.setattr(typer, "prompt", prompt)
 
     assert in_process("init")[0] == 0 and spec()["command"] == ["python3", "b.py"]
-    assert prompts == [("Script to run (a.py, b.py)", "a.py")]
+    (question,) = prompt.call_args.args
+    assert (question, prompt.call_args.kwargs["default"]) == ("Script to run (a.py, b.py)", "a.py")
 
 
 def test_examples_and_studies_are_copied_under_their_own_names(in_process: InProcess) -> None:

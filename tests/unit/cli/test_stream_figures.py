@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.runs import reader, recorded_plan
 
 LINE = "10 batches/s, 16 chunks under way, ranks wait 50 %, workers wait 0 %, 2 skipped"
+MOMENT = "5 batches/s, 8 chunks under way, ranks wait 50 %, workers wait 50 %, 1 skipped"
 ADVICE = "ranks wait 50 % for batches: 4 nodes would do"
 
 
@@ -73,21 +73,17 @@ def test_the_price_of_a_worker_is_its_own_or_that_of_a_node(tmp_path: Path, spec
     assert recorded_plan.worker_price(paths) == price
 
 
-def test_another_worker_on_this_machine_costs_nothing(tmp_path: Path) -> None:
-    stream = reader.state(run_with_stream(tmp_path, "local")).stream
-    assert stream and stream["advice"] == ADVICE
-
-
-def test_the_end_of_a_run_has_the_figures_and_the_advice(tmp_path: Path) -> None:
-    state = reader.state(run_with_stream(tmp_path))
-    assert view.stream_texts(state) == [LINE, f"{ADVICE}, $0.40/h more"]
-    assert view.stream_texts(dataclasses.replace(state, stream=None)) == []
-
-
-def test_a_run_without_a_stream_has_no_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = run_with_stream(tmp_path)
+@pytest.mark.parametrize(("backend", "price"), [("kubernetes", ", $0.40/h more"), ("local", "")])
+def test_the_end_of_a_run_has_the_figures_and_the_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], backend: str, price: str
+) -> None:
+    """Another worker on this machine costs nothing."""
+    paths = run_with_stream(tmp_path, backend)
+    assert view.stream_texts(reader.state(paths)) == [LINE, ADVICE + price]
     paths.metrics.write_text("")
-    tables.show_status(reader.state(paths), as_json=False)
+    without_stream = reader.state(paths)
+    assert view.stream_texts(without_stream) == []
+    tables.show_status(without_stream, as_json=False)
     assert "batches/s" not in capsys.readouterr().out
 
 
@@ -100,13 +96,11 @@ def test_a_view_without_a_terminal_shows_the_figures_every_half_minute(capsys: p
         for seconds in range(2, 70, 2):
             plain.show(stream_event(seconds))
     lines = capsys.readouterr().err.splitlines()
-    assert (
-        lines == ["spotmpi: stream: 5 batches/s, 8 chunks under way, ranks wait 50 %, workers wait 50 %, 1 skipped"] * 2
-    )
+    assert lines == [f"spotmpi: stream: {MOMENT}"] * 2
 
 
 def test_the_bar_of_a_terminal_has_the_figures_of_the_moment() -> None:
     pace = view.Pace()
     for seconds in (2, 4):
         pace.update(stream_event(seconds))
-    assert pace.status() == "5 batches/s, 8 chunks under way, ranks wait 50 %, workers wait 50 %, 1 skipped"
+    assert pace.status() == MOMENT

@@ -72,13 +72,15 @@ def test_trials_without_allreduce_are_paired_with_measured_ones_and_drift_runs_b
     assert len({trial.role for trial in inner[::2]}) == 2  # neither always comes first
 
 
-def test_a_single_rank_has_no_trial_without_allreduce() -> None:
-    trials = study_of({"nodes": [1], "slots": [1, 2]}, repeats=1, without_allreduce=True).trials()
-    assert sorted((trial.variant, trial.role) for trial in trials) == [
-        ("slots 1", MEASURED),
-        ("slots 2", MEASURED),
-        ("slots 2", WITHOUT_ALLREDUCE),
-    ]
+def test_trials_without_allreduce_have_the_programs_option_and_several_ranks() -> None:
+    study = study_of({"nodes": [1], "slots": [1, 2]}, repeats=1, without_allreduce=True)
+    args = {(trial.variant, trial.role): study.spec_of(trial).args for trial in study.trials()}
+    measured = args["slots 2", MEASURED]
+    assert args == {
+        ("slots 1", MEASURED): measured,
+        ("slots 2", MEASURED): measured,
+        ("slots 2", WITHOUT_ALLREDUCE): [*measured, "--no-exchange"],
+    }
 
 
 def test_micro_benchmarks_run_first_on_each_kind_of_node_with_the_data_of_the_study() -> None:
@@ -96,12 +98,6 @@ def test_micro_benchmarks_run_first_on_each_kind_of_node_with_the_data_of_the_st
     alone = study_of({"nodes": [1]}, repeats=1, probe=True).trials()
     assert [trial.role for trial in alone] == [MEASURED]  # one rank, no data: there is nothing to probe
     assert "need an image" in problems_of({"nodes": [1]}, FOREIGN, probe=True)[0]
-
-
-def test_a_trial_without_allreduce_runs_with_the_option_of_the_programs() -> None:
-    study = study_of({"nodes": [2]}, repeats=1, without_allreduce=True)
-    args = {trial.role: study.spec_of(trial).args for trial in study.trials()}
-    assert args[WITHOUT_ALLREDUCE] == [*args[MEASURED], "--no-exchange"]
 
 
 def test_all_problems_come_at_once_and_each_only_once() -> None:

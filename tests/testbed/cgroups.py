@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 _ROOT = Path("/sys/fs/cgroup")
@@ -27,7 +26,7 @@ def remove(name: str) -> None:
     for hierarchy in _hierarchies():
         group = hierarchy / name
         if group.is_dir():
-            kill_all(functools.partial(_processes, group))
+            _kill_all(group)
             # Children first: a cgroup goes only when it is empty.
             for folder, _, _ in os.walk(group, topdown=False):
                 with contextlib.suppress(OSError):
@@ -39,14 +38,6 @@ def kill(pids: Iterable[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-def kill_all(processes: Callable[[], Collection[int]], limit: float = 10.0) -> None:
-    """Kill processes until there are none, or until the limit."""
-    deadline = time.monotonic() + limit
-    while (pids := processes()) and time.monotonic() < deadline:
-        kill(pids)
-        time.sleep(0.02)
 
 
 def processes(name: str) -> set[int]:
@@ -78,3 +69,10 @@ def _processes(group: Path) -> set[int]:
         with contextlib.suppress(OSError):
             processes.update(map(int, (Path(folder) / "cgroup.procs").read_text().split()))
     return processes
+
+
+def _kill_all(group: Path, limit: float = 10.0) -> None:
+    deadline = time.monotonic() + limit
+    while (processes := _processes(group)) and time.monotonic() < deadline:
+        kill(processes)
+        time.sleep(0.05)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,9 +35,13 @@ def clean(slot: Slot) -> None:
         raise TestbedError(f"test cluster {slot.index} could not be removed completely: {'; '.join(remaining)}")
 
 
-def kill_programs(slot: Slot) -> None:
-    """Kill the daemons and the containerd shims of the slot, and wait until they are gone."""
-    cgroups.kill_all(lambda: list(_programs_of(slot)))
+def kill_programs(slot: Slot, limit: float = 10.0) -> None:
+    """Kill the daemons and the containerd shims of the slot, and wait until they are gone with their locks."""
+    pids = list(_programs_of(slot))
+    cgroups.kill(pids)
+    deadline = time.monotonic() + limit
+    while any(_runs(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def find(slot: Slot) -> list[str]:
@@ -57,6 +62,15 @@ def _programs_of(slot: Slot) -> Iterator[int]:
             pid = int(path.parent.name)
             if mark in path.read_bytes() and pid != os.getpid():
                 yield pid
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process holds its files; its command line is gone before that."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
 
 
 def _mounts_below(folder: Path) -> list[str]:

@@ -94,7 +94,8 @@ def test_the_cluster_enforces_the_policies_of_a_namespace(testbed: Cluster, name
     sleeping = pod_spec(testbed.images["base"], ["sleep", "600"])
     for name in ("asking", "asked"):
         testbed.apply(pod(name, sleeping, {"name": name}), namespace=namespace)
-    testbed.wait_for_phase("Running", "pod/asking", "pod/asked", "-n", namespace)
+    running = ("--for=jsonpath={.status.phase}=Running", "--timeout=60s")
+    testbed.kubectl("wait", "pod/asking", "pod/asked", "-n", namespace, *running, limit=90)
     address = testbed.get("pod", "asked", "-n", namespace)["status"]["podIP"]
 
     def passes() -> bool:

@@ -2,7 +2,7 @@
 
 It is the command of a run with a stream, and uses its workers. Their pods also get workers of plain Dask with TLS, by
 the same certificate, and this pod gets the scheduler of those, beside that of the stream. It prints the rows a second
-of each round as JSON.
+of each round and the processor seconds of all processes of its side, as JSON.
 """
 
 from __future__ import annotations
@@ -37,6 +37,13 @@ def start_dask(role: str, *options: str) -> None:
     subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=_FOLDER)
 
 
+def processor_seconds(client: Client) -> float:
+    """The processor seconds so far of this process, a scheduler and its workers."""
+    workers: dict[str, float] = client.run(time.process_time)
+    scheduler: float = client.run_on_scheduler(time.process_time)
+    return time.process_time() + scheduler + sum(workers.values())
+
+
 def main(rounds: str, workers: str, files: str, batches: str) -> None:
     """Measure; the first round of each side counts for nothing."""
     folder, url = Path(os.environ[protocol.ENV_STREAM_FOLDER]), os.environ[protocol.ENV_POOL]
@@ -48,19 +55,26 @@ def main(rounds: str, workers: str, files: str, batches: str) -> None:
         time.sleep(1)
     plain = f"{url.rpartition(':')[0]}:{PORT}"
     start_dask("scheduler", f"--port={PORT}")
-    with Client(url, security=security(tls), set_as_default=False) as own:
+    with (
+        Client(url, security=security(tls), set_as_default=False) as own,
+        Client(plain, security=security(tls), set_as_default=False, timeout=_CONNECT) as client,
+    ):
         own.run(start_dask, "worker", plain, "--nthreads=1", "--no-nanny", "--local-directory=/tmp")
-    with Client(plain, security=security(tls), set_as_default=False, timeout=_CONNECT) as client:
         client.wait_for_workers(int(workers), timeout=_CONNECT)
-        both = {"spotmpi": sides.stream_side(engine, source, int(workers)), "Dask": sides.dask_side(client, source)}
-        sides.require_equal_results(both.values(), folder)
+        both = {
+            "spotmpi": (sides.stream_side(engine, source, int(workers)), own),
+            "Dask": (sides.dask_side(client, source), client),
+        }
+        sides.require_equal_results([side for side, _ in both.values()], folder)
         for preparation in PREPARATIONS:
             for turn in range(int(rounds) + 1):
                 for name in sorted(both, reverse=turn % 2 == 0):
-                    value = sides.rate(both[name], preparation, folder)
+                    side, scheduler = both[name]
+                    before = processor_seconds(scheduler)
+                    value = sides.rate(side, preparation, folder)
+                    used = processor_seconds(scheduler) - before
                     if turn:
-                        load = os.getloadavg()[0]
-                        print(RATES + json.dumps([preparation, name, value, load]), flush=True)
+                        print(RATES + json.dumps([preparation, name, value, used, os.getloadavg()[0]]), flush=True)
     engine.close()
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
 from distributed import Client
+from distributed.comm.core import CommClosedError
 
 from spotmpi.programs.pool.call import CallAborted
 from spotmpi.programs.pool.execution import ExecutionFile
 from spotmpi.programs.pool.scheduler import MAX_DEATHS, PoolScheduler
+from spotmpi.programs.pool.worker import is_relevant
 
 FINISHED, ENDING = "add-spotmpi-1", "end-spotmpi-2"
 
@@ -56,3 +59,12 @@ def test_a_call_that_waits_for_a_worker_can_be_given_up() -> None:
             assert not finished.done()
 
     asyncio.run(give_up())
+
+
+@pytest.mark.parametrize(
+    ("error", "relevant"), [(CommClosedError("Stream is closed"), False), (ValueError("?"), True), (None, True)]
+)
+def test_the_end_of_the_scheduler_is_no_error_of_its_workers(error: Exception | None, relevant: bool) -> None:
+    """Where it interrupts a heartbeat, Dask logs the traceback (`distributed.Worker.heartbeat`)."""
+    message = logging.makeLogRecord({"exc_info": error and (type(error), error, None)})
+    assert is_relevant(message) is relevant

@@ -76,6 +76,11 @@ async def work(options: argparse.Namespace) -> int:
     return 0
 
 
+def is_relevant(message: logging.LogRecord) -> bool:
+    """Whether a message of Dask is none of a lost connection, with which this process ends or which it makes anew."""
+    return not (message.exc_info and isinstance(message.exc_info[1], OSError))
+
+
 def main(arguments: list[str]) -> int:
     """Work as the options say."""
     parser = argparse.ArgumentParser(prog="spotmpi.programs.pool.worker")
@@ -94,6 +99,7 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     for name in ("distributed", "tornado"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("distributed.worker").addFilter(is_relevant)
     with dask.config.set(settings()):
         return asyncio.run(work(options))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]
 
-DIGITS = ("--global-batch", "32", "--iterations", "80", "--dropout", "0.2")
+DIGITS = ("--global-batch", "32", "--iterations", "50", "--dropout", "0.2")
 STREAM = ("--batches", "stream", "--report-every", "5")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spotmpi.agent import protocol
+from spotmpi.agent import protocol, record
 from spotmpi.backends.local.pool import kill_pool_process
 from spotmpi.programs import shapes
 from tests.contract.conftest import BackendHarness, local_harness
@@ -30,7 +30,7 @@ STREAM = ("--batches", "stream", "--report-every", "5")
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[BackendHarness]:
     """This machine."""
-    yield from local_harness(tmp_path / "runs", timeout=300.0)
+    yield from local_harness(tmp_path / "runs", timeout=900.0)
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +55,9 @@ def spec(image: Image, program: str, options: tuple[str, ...], workers: int, **v
 
 
 def checksum(local: BackendHarness, run: str) -> str:
-    """The checksum that a run reported at its end."""
-    local.wait_for_state(run, "succeeded")
+    """The checksum that a run reported at its end, which is waited for."""
+    end = local.events(run)[-1]
+    assert end.kind == record.SUCCEEDED, end
     return str(records(local, run, protocol.RESULT)[-1]["parameters"])
 
 
@@ -91,10 +92,11 @@ def test_any_number_of_workers_trains_the_same_digits(
 def test_a_killed_rank_resumes_the_stream_at_the_position_of_the_checkpoint(
     image: Image, local: BackendHarness, checksums: dict[Any, str]
 ) -> None:
-    options = (*DIGITS[:3], "600")
-    values = spec(image, "digits", options, workers=2, checkpoint={"every": "0.1s"}, limits={"failures": 1})
+    options = (*DIGITS[:3], "300")
+    values = spec(image, "digits", options, workers=2, checkpoint={"every": "0.5s"}, limits={"failures": 1})
     run = local.submit(values)
-    local.wait_for_iteration(run, 10)
+    kinds = (event.values.get("kind") for event in local.backend.events(run, follow=True))
+    assert protocol.CHECKPOINT in kinds
     os.kill(rank(run, 1), signal.SIGKILL)
 
     assert checksum(local, run) == checksum_with_loaders(image, checksums, "digits", *options)

@@ -6,12 +6,14 @@ import contextlib
 import json
 import os
 import random
+import re
 import socket
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +42,19 @@ import sys
 import spotmpi
 with spotmpi.pool(sys.argv[1], say=lambda text: None) as pool:
     print(sys.argv[2], pool.submit(abs, -1).result(), flush=True)
+"""
+REFUSED = """\
+import sys
+import spotmpi
+from spotmpi.backends.kubernetes import backend
+from spotmpi.programs.pool.settings import versions
+other = {**versions(), "python": "3.99"}
+backend.versions = lambda: other
+try:
+    with spotmpi.pool(sys.argv[1], say=lambda text: None):
+        pass
+except spotmpi.SpotmpiError as error:
+    print(error, flush=True)
 """
 _PHASES = random.Random(1)  # kubelets look at their containers once a second
 
@@ -99,6 +114,36 @@ def measure_pool(bench: Bench, count: int) -> list[Figure]:
     details = {side: _spread(values) for side, values in samples.items()}
     name = f"a pool of {WORKERS} to its first result, beyond kubectl apply"
     return [Figure(name, beyond, "s", "at most 4", beyond <= 4, details)]
+
+
+def measure_refusal(bench: Bench, count: int) -> list[Figure]:
+    """From the start of node 0's container until a driver with another Python has read that it does not fit."""
+    script = bench.folder / "refused.py"
+    script.write_text(REFUSED)
+    command = [sys.executable, str(script), str(_pool_spec(bench))]
+    os.environ["SPOTMPI_ON"], os.environ["SPOTMPI_RUNS"] = str(bench.target.on), str(bench.target.runs_folder)
+    samples = []
+    for _ in range(count):
+        time.sleep(_PHASES.random())
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            assert process.stdout
+            line, moment = process.stdout.readline(), time.time()
+        assert " and the driver Python 3.99, and functions are pickled for one minor version" in line, line
+        samples.append(moment - _container_start(bench))
+        bench.remove("jobsets")
+    median = statistics.median(samples)
+    details = {"from the container's start": _spread(samples)}
+    return [Figure("a driver with another Python is refused", median, "s", "at most 1", median <= 1, details)]
+
+
+def _container_start(bench: Bench) -> float:
+    """When the container of the only node 0 was started, Unix seconds; the API has whole ones."""
+    (pod,) = [pod for pod in bench.cluster.pods(bench.namespace) if "-node-0-" in pod["metadata"]["name"]]
+    container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
+    started = re.compile(rf'time="([^"]+)" .*msg="StartContainer for \\"{container}\\" returns successfully"')
+    logs = (path.read_text() for path in (bench.cluster.slot.folder / "logs").glob("containerd-*.log"))
+    (moment,) = (match for log in logs for match in started.findall(log))
+    return datetime.fromisoformat(moment[:26] + "+00:00").timestamp()
 
 
 def measure_call(bench: Bench, count: int) -> list[Figure]:

@@ -1,11 +1,12 @@
 """Measures runs on a cluster beside the same without spotmpi, on a real Kubernetes of its own on this machine.
 
-    scripts/speed-kubernetes [--runs 5] [--only start,command,pool,call,stream,following,recovery,scale] [--json]
+    scripts/speed-kubernetes [--runs 5] [--only start,command,pool,refusal,call,stream,following,...] [--json]
 
 start      submit to first program line of an mpirun job on two pods, beside `kubectl apply` of a JobSet whose two pods
            only print, and beside an MPIJob of the MPI Operator that does the same work; the sides take turns
 command    `spotmpi run -- echo` to its line, beside `kubectl run --attach` of the same image; the sides take turns
 pool       a pool of four to its first result, beside `kubectl apply` of as many pods that print
+refusal    from the start of a pool's first container until a driver with another Python reads that it does not fit
 call       a small call through the tunnel and inside of the cluster, beside plain Dask with TLS on the same pods
 stream     rows a second of a prediction by a stream with 16 workers, beside Dask by hand with TLS on the same pods
 following  100,000 lines of 20 pods by `spotmpi logs`, beside `kubectl logs`, with the memory of each
@@ -37,7 +38,7 @@ import spotmpi  # noqa: E402
 from scripts.speed import Figure, _interleaved, _spread, table  # noqa: E402
 from scripts.speed_bench import IMAGE, SPOTMPI, Bench  # noqa: E402
 from scripts.speed_clients import Counting, Measured, Measuring, first_line  # noqa: E402
-from scripts.speed_cluster_pools import measure_call, measure_command, measure_pool  # noqa: E402
+from scripts.speed_cluster_pools import measure_call, measure_command, measure_pool, measure_refusal  # noqa: E402
 from scripts.speed_cluster_streams import measure_streams  # noqa: E402
 from scripts.speed_manifests import LINE, mpi_job, printing_jobset  # noqa: E402
 from spotmpi.api.drill import Recovery  # noqa: E402
@@ -209,6 +210,7 @@ MEASUREMENTS: dict[str, Callable[[Bench, int], list[Figure]]] = {
     "start": measure_start,
     "command": measure_command,
     "pool": measure_pool,
+    "refusal": measure_refusal,
     "call": measure_call,
     "stream": measure_streams,
     "following": measure_following,

@@ -8,11 +8,14 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
+import spotmpi
 from spotmpi.agent import record
 from spotmpi.backends.kubernetes import backend
+from spotmpi.core.errors import SpotmpiError
 from spotmpi.programs.pool import settings
 from tests.cluster.pools import LIMIT, PoolRun, has_workers
 from tests.cluster.runs import Runs
+from tests.contract import processes
 from tests.testbed.waiting import wait_for
 
 pytestmark = [
@@ -64,14 +67,23 @@ def test_pools_get_the_locked_wheels_once_for_each_namespace(runs: Runs, image: 
     assert _wheels(runs) == maps
 
 
-def test_a_driver_with_another_python_ends_the_pool_in_its_first_pod_with_both_versions(
-    runs: Runs, image: dict[str, str], monkeypatch: pytest.MonkeyPatch
+def test_a_driver_with_another_python_is_refused_by_the_first_pod_with_both_versions(
+    runs: Runs, image: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(backend, "versions", lambda: {**settings.versions(), "python": "3.99"})
-    end = PoolRun(runs, 1, kubernetes=image).run.end(LIMIT)
-    assert end.kind == record.FAILED
+    monkeypatch.chdir(tmp_path)
+    overrides = [f"kubernetes.image={image['image']}"]
+    pool = spotmpi.pool(workers=1, on=f"kubernetes/{runs.namespace}", overrides=overrides, say=lambda text: None)
+    with pytest.raises(SpotmpiError) as error, pool:
+        pytest.fail("the pool is up")
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert str(end.reason).startswith(f"the image has Python {own} and the driver Python 3.99, and functions are")
+    assert str(error.value) == (
+        f"run {pool.run_id} failed: the image has Python {own} and the driver Python 3.99, and functions are pickled "
+        f"for one minor version: use an image with Python 3.99, or a driver with Python {own}"
+    )
+    state = runs.in_another_terminal(tmp_path / "copies").backend.state(pool.run_id)
+    assert f"run {state.id} {state.state}: {state.reason}" == str(error.value)
+    wait_for("the end of the workers", lambda: processes.of_run(pool.run_id) == {}, LIMIT)
 
 
 def _wheels(runs: Runs) -> dict[str, str]:

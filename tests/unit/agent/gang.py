@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,10 +13,12 @@ from typing import Any
 
 from spotmpi.agent import pod_context
 from spotmpi.core.events import Event
+from spotmpi.core.names import RunPaths
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.runs import pod_output
 from spotmpi.spec.job import from_values
 from tests import transient_errors
+from tests.unit.agent.peer_ends import free_port
 
 RUN = "plain-1"
 LIMIT = 90.0  # seconds for anything, on a busy machine
@@ -31,36 +32,23 @@ class Gang:
         spec = from_values({"launcher": "none", "nodes": 2, **values})
         inputs = AgentInputs({}, {"spec.toml": spec.to_toml()}, machine={"zone": "zone-a", "type": "big"})
         self.plan = agent_plan(spec, RUN, inputs)
-        self.plan["submitted"] = time.time()
-        self.plan["hosts"] = ["127.0.0.1"] * spec.nodes
-        self.plan["folder"] = str(folder)
-        self.plan["environment"] = {**self.plan["environment"], "HOME": str(folder)}
-        self.plan["environment"]["PYTHONPATH"] = spec.env.get("PYTHONPATH", "")
+        self.plan |= {"submitted": time.time(), "hosts": ["127.0.0.1"] * spec.nodes, "folder": str(folder)}
+        self.plan["environment"] |= {"HOME": str(folder), "PYTHONPATH": spec.env.get("PYTHONPATH", "")}
         if self.plan["staging"]:
             self.plan["staging"]["to"] = str(folder / "staged")
+        self.paths = RunPaths(folder / "runs" / RUN)
         self.agents: dict[int, subprocess.Popen[str]] = {}
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
 
     def start(
-        self,
-        node: int,
-        generation: int = 0,
-        errors: Sequence[Sequence[Any]] = (),
-        pod: str = "",
-        key: str = "key",
+        self, node: int, generation: int = 0, errors: Sequence[Sequence[Any]] = (), pod: str = "", key: str = "key"
     ) -> subprocess.Popen[str]:
         """Start the agent of a node, whose system calls meet the *errors* (see `tests.transient_errors`).
 
         Agents of different pods share the run folder and nothing else.
         """
         mounts = self.folder / f"node-{node}{pod}"
-        port = self.port
-        if pod:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = int(probe.getsockname()[1])
+        port = free_port() if pod else self.port
         for name in ("config", "secret", "pod", "work"):
             (mounts / name).mkdir(parents=True, exist_ok=True)
         if not (mounts / "runs").exists():
@@ -79,6 +67,11 @@ class Gang:
         log = (self.folder / f"output-{node}-{generation}").open("w")
         self.agents[node] = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
         return self.agents[node]
+
+    def stop(self, reason: str = "enough") -> None:
+        """Ask node 0 to stop, as `spotmpi stop` does."""
+        text = f'other="x"\n{pod_context.STOP_ANNOTATION}={json.dumps(reason)}\n'
+        (self.folder / "node-0" / "pod" / "annotations").write_text(text)
 
     def codes(self) -> list[int]:
         """The exit code of every agent, by node, once all have ended."""
@@ -99,20 +92,24 @@ class Gang:
             assert time.monotonic() < deadline, f"{what}: {events}"
             time.sleep(0.02)
 
-    def printed(self, text: str, node: int = 0) -> None:
-        """Wait until a program on a node has printed *text*."""
-        self.until(text, lambda: any(event.values.get("text") == text for event in self.events(node)))
+    def texts(self, node: int = 0, generation: int = 0) -> list[str]:
+        """The lines of output that an agent has printed."""
+        return [event.values["text"] for event in self.events(node, generation) if event.kind == "line"]
 
-    def attempt(self, number: int = 1) -> dict[str, Any]:
-        """The record of an attempt."""
-        path = self.folder / "runs" / RUN / "attempts" / str(number) / "node-0.json"
-        values: dict[str, Any] = json.loads(path.read_text())
+    def printed(self, text: str | None = None, node: int = 0, generation: int = 0) -> None:
+        """Wait until a program on a node has printed *text*, or any line."""
+
+        def has_printed() -> bool:
+            texts = self.texts(node, generation)
+            return text in texts or (text is None and bool(texts))
+
+        self.until(f"output of node {node}", has_printed)
+
+    def attempt(self) -> dict[str, Any]:
+        """The record of the first attempt."""
+        values: dict[str, Any] = json.loads((self.paths.attempts / "1" / "node-0.json").read_text())
         return values
 
 
 def kinds(events: list[Event]) -> list[str]:
     return [event.kind for event in events if event.kind not in ("line", "metric", "waiting")]
-
-
-def has_printed(run: Gang, node: int, generation: int = 0) -> bool:
-    return any(event.kind == "line" for event in run.events(node, generation))

@@ -16,35 +16,32 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import node, outcomes, protocol
-from spotmpi.agent.plan import StagingPlan
-from spotmpi.agent.staging import Staging
 from tests.transient_errors import TransientErrors
-from tests.unit.agent.gang import LIMIT, RUN, Gang, kinds
-from tests.unit.agent.test_staging import wait_for_end
+from tests.unit.agent.gang import LIMIT, Gang, kinds
 
-STALE, FAILED_READ = errno.ESTALE, errno.EIO
+STALE = errno.ESTALE
 
 
 @pytest.mark.parametrize(
-    "errors",
+    "error",
     [
-        [["resolve", "127.0.0.1:9", socket.EAI_AGAIN]],
-        [["open", "*/environment.json", errno.EMFILE]],
-        [["list", "*/shared", STALE]],
-        [["read", "*/shared/labels", FAILED_READ, 2]],  # shutil falls back to another call once
+        ["resolve", "127.0.0.1:9", socket.EAI_AGAIN],
+        ["open", "*/environment.json", errno.EMFILE],
+        ["list", "*/shared", STALE],
+        ["read", "*/shared/labels", errno.EIO, 2],  # shutil falls back to another call once
     ],
     ids=["a second without DNS", "no descriptor left", "a stale folder of data", "data that cannot be read"],
 )
 @pytest.mark.parametrize("at", [0, 1])
 def test_an_error_that_passes_interrupts_the_attempt_before_its_launch(
-    gang: Callable[..., Gang], tmp_path: Path, at: int, errors: list[list[Any]]
+    gang: Callable[..., Gang], tmp_path: Path, at: int, error: list[Any]
 ) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "labels").write_text("cat dog")
     data = {"path": str(tmp_path / "shared"), "stage": "node"}
     run = gang("true", started=0, data=data, limits={"failures": 0, "interruptions": 1})
     for each in (0, 1):
-        run.start(each, errors=errors if each == at else [])
+        run.start(each, errors=[error] if each == at else [])
 
     assert run.agents[0].wait(LIMIT) == protocol.INTERRUPTED
     run.agents[1].kill()  # as JobSet does, for node 0 may have ended before this one came
@@ -57,34 +54,34 @@ def test_an_error_that_passes_interrupts_the_attempt_before_its_launch(
         run.start(each, generation=1)
     assert run.codes() == [0, 0]
     assert kinds(run.events(0, 1)) == ["started", "succeeded"], "the interruption is counted once"
-    summary = json.loads((run.folder / "runs" / RUN / "summary.json").read_text())
+    summary = json.loads(run.paths.summary.read_text())
     assert [each["cause"] for each in summary["attempts"]] == ["interruption", "succeeded"]
 
 
-@pytest.mark.parametrize("file", ["*/.reserve", "*/.spec.toml.*.part", "*/events.jsonl"])
-def test_a_record_that_cannot_be_opened_for_a_moment_is_opened_by_the_next_attempt(
-    gang: Callable[..., Gang], tmp_path: Path, file: str
+@pytest.mark.parametrize(
+    ("file", "error", "codes", "text"),
+    [
+        *[
+            (file, STALE, [protocol.INTERRUPTED, 0], "Stale file handle")
+            for file in ("*/.reserve", "*/.spec.toml.*.part", "*/events.jsonl")
+        ],
+        ("*/.reserve", errno.ENOSPC, [protocol.NOT_RETRYABLE], "No space left on device"),
+    ],
+)
+def test_a_record_that_cannot_be_opened_for_a_moment_is_opened_by_the_next_attempt_unless_the_disk_is_full(
+    gang: Callable[..., Gang], tmp_path: Path, file: str, error: int, codes: list[int], text: str
 ) -> None:
     run = gang("true", nodes=1, started=0)
-    assert run.start(0, errors=[["open", file, STALE]]).wait(LIMIT) == protocol.INTERRUPTED
-    assert "Stale file handle" in (tmp_path / "output-0-0").read_text()
+    errors = [[["open", file, error]], []]
+    assert [run.start(0, at, errors[at]).wait(LIMIT) for at in range(len(codes))] == codes
+    assert text in (tmp_path / "output-0-0").read_text()
 
-    assert run.start(0, generation=1).wait(LIMIT) == 0
 
-
-def test_a_record_that_cannot_be_opened_at_all_ends_the_run_by_the_count_of_restarts(
-    gang: Callable[..., Gang], tmp_path: Path
-) -> None:
+def test_a_record_that_cannot_be_opened_at_all_ends_the_run_by_the_count_of_restarts(gang: Callable[..., Gang]) -> None:
     run = gang("true", nodes=1, started=0, limits={"failures": 1, "interruptions": 2})
     errors = [["open", "*/.reserve", STALE]]
     assert run.start(0, generation=3, errors=errors).wait(LIMIT) == protocol.INTERRUPTED
     assert run.start(0, generation=4, errors=errors).wait(LIMIT) == protocol.NOT_RETRYABLE
-
-
-def test_a_full_disk_before_the_record_is_open_ends_the_run(gang: Callable[..., Gang], tmp_path: Path) -> None:
-    run = gang("true", nodes=1, started=0)
-    assert run.start(0, errors=[["open", "*/.reserve", errno.ENOSPC]]).wait(LIMIT) == protocol.NOT_RETRYABLE
-    assert "No space left on device" in (tmp_path / "output-0-0").read_text()
 
 
 @pytest.mark.parametrize("at", [0, 1])
@@ -92,55 +89,27 @@ def test_a_record_that_cannot_be_written_during_the_attempt_interrupts_it(gang: 
     run = gang("sh", "-c", "echo $RANK; sleep 1", started=0, limits={"failures": 0})
     for each in (0, 1):
         run.start(each, errors=[["write", f"*/logs/1/node-{at}.log", STALE]] if each == at else [])
-
     assert run.codes()[0] == protocol.INTERRUPTED
     assert kinds(run.events()) == ["started", "interrupted", "restarted"]
     assert "Stale file handle" in run.attempt()["reason"]
 
 
-def test_exit_code_75_on_any_node_is_an_interruption(gang: Callable[..., Gang]) -> None:
-    run = gang("sh", "-c", "test $RANK != 1 || exit 75; sleep 60", limits={"failures": 0})
-    assert run.codes() == [protocol.INTERRUPTED, 0]
-    assert run.attempt()["cause"] == "interruption" and run.attempt()["reason"].startswith("node 1: ")
-
-
-def test_staged_data_that_cannot_be_read_for_a_moment_can_be_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "shared" / "labels").write_text("cat dog")
-    TransientErrors(monkeypatch.setattr).add("read", "*/labels", errno.EIO, 2)
-    plan: StagingPlan = {"from": str(tmp_path / "shared"), "to": str(tmp_path / "node"), "stage": "node"}
-
-    broken, again = wait_for_end(Staging(plan)), wait_for_end(Staging(plan))
-
-    assert broken.failure is not None and broken.failure.exit_code == protocol.INTERRUPTED
-    assert again.failure is None
-
-
-@pytest.mark.parametrize(("error", "permanent"), [(errno.ESTALE, False), (None, True)])
+@pytest.mark.parametrize(("error", "permanent"), [(STALE, False), (None, True)])
 def test_only_a_readable_archive_of_code_can_be_called_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int | None, permanent: bool
 ) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("train.py"))
+    whole = packed.getvalue()
     archive = tmp_path / "user.tgz"
-    whole = packed_code()
-    archive.write_bytes(whole[: None if error else 60])
+    archive.write_bytes(whole if error else whole[:60])
     code = {"archive": str(archive), "bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
     context: Any = SimpleNamespace(plan={"code": code, "pool": None, "folder": str(tmp_path)})
-    errors = TransientErrors(monkeypatch.setattr)
     if error:
-        errors.add("read", "*/user.tgz", error)
+        TransientErrors(monkeypatch.setattr).add("read", "*/user.tgz", error)
 
     with pytest.raises(OSError) as refused:
         node.unpack_code(context)
 
     assert outcomes.is_permanent(refused.value) is permanent
-
-
-def packed_code() -> bytes:
-    target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w:gz") as archive:
-        info = tarfile.TarInfo("train.py")
-        info.size = 5
-        archive.addfile(info, io.BytesIO(b"pass\n"))
-    return target.getvalue()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import launchers, pod_context, pool_worker
+from spotmpi.agent import launchers, pool_worker
 from spotmpi.agent.pod_context import PodContext
 from spotmpi.agent.pool_worker import PoolWorker
+from tests.contract.processes import wait_until
 from tests.unit.agent.gang import LIMIT, Gang, kinds
 
 # Prints its name and process id, then ends with the exit code that it finds in a file of that name.
@@ -34,8 +33,6 @@ os.remove(path)
 print("RuntimeError: " + name, file=sys.stderr)
 os._exit(code)
 """
-
-
 REAL = Path(launchers.__file__).parents[1]  # the package
 
 
@@ -61,32 +58,21 @@ class Pool(Gang):
         waiting.write_text(str(code))
         waiting.rename(self.folder / process)
 
-    def processes(self, node: int, generation: int = 0) -> list[int]:
-        """The process ids that the programs of a node have printed."""
-        texts = [str(event.values.get("text")).split() for event in self.events(node, generation)]
-        return [int(words[1]) for words in texts if len(words) == 2 and words[1].isdecimal()]
+    def processes(self, node: int, generation: int = 0, name: str = "") -> list[int]:
+        """The process ids that the programs of a node, or those of that name, have printed."""
+        lines = [text.split() for text in self.texts(node, generation)]
+        return [int(line[1]) for line in lines if len(line) == 2 and line[1].isdecimal() and line[0].startswith(name)]
 
-    def pids(self, name: str, node: int, generation: int = 0) -> list[int]:
-        """The process ids that a program of a node has printed."""
-        texts = [str(event.values.get("text")).split() for event in self.events(node, generation)]
-        return [int(words[1]) for words in texts if len(words) == 2 and words[0] == name]
-
-    def until_started(self, node: int, count: int = 1, generation: int = 0) -> None:
-        """Wait until a node has started that many processes."""
-        self.until(f"process {count} of node {node}", lambda: len(self.processes(node, generation)) >= count)
-
-    def stop(self) -> None:
-        """Ask node 0 to stop, as `spotmpi stop` does."""
-        text = f"{pod_context.STOP_ANNOTATION}={json.dumps('enough')}\n"
-        (self.folder / "node-0" / "pod" / "annotations").write_text(text)
+    def until_started(self, *nodes: int, count: int = 1, generation: int = 0) -> None:
+        """Wait until each node has started that many processes."""
+        self.until(
+            f"process {count} of nodes {nodes}",
+            lambda: all(len(self.processes(node, generation)) >= count for node in nodes),
+        )
 
     def left(self) -> list[str | None]:
         """Why workers left, as node 0 recorded it."""
         return [event.reason for event in self.events() if event.kind == "left"]
-
-    def texts(self, node: int, generation: int = 0) -> list[str]:
-        """What a node has printed."""
-        return [str(event.values.get("text")) for event in self.events(node, generation) if event.kind == "line"]
 
 
 @pytest.fixture
@@ -109,8 +95,7 @@ def pool(tmp_path: Path) -> Iterator[Callable[..., Pool]]:
 
 def test_a_worker_process_that_ends_is_started_again_and_a_stop_ends_all_agents(pool: Callable[..., Pool]) -> None:
     up = pool(0, 1, 2)
-    for node in (0, 1, 2):
-        up.until_started(node)
+    up.until_started(0, 1, 2)
     up.end("worker-0", 3)
     up.until_started(1, count=2)
     up.stop()
@@ -123,12 +108,9 @@ def test_a_worker_process_that_ends_is_started_again_and_a_stop_ends_all_agents(
     assert len(up.processes(0)) == len(up.processes(2)) == 1
 
 
-def test_a_worker_that_leaves_ends_nothing_and_the_pod_after_it_has_lines_of_its_own(
-    pool: Callable[..., Pool],
-) -> None:
+def test_a_worker_that_leaves_ends_nothing_and_the_pod_after_it_has_lines_of_its_own(pool: Callable[..., Pool]) -> None:
     up = pool(0, 1, 2)
-    for node in (0, 1, 2):
-        up.until_started(node)
+    up.until_started(0, 1, 2)
     agent = up.agents[1]
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(LIMIT) == 75
@@ -145,8 +127,7 @@ def test_a_worker_that_leaves_ends_nothing_and_the_pod_after_it_has_lines_of_its
 
 def test_workers_survive_the_loss_of_node_0_and_join_the_next_one(pool: Callable[..., Pool]) -> None:
     up = pool(0, 1)
-    for node in (0, 1):
-        up.until_started(node)
+    up.until_started(0, 1)
     up.end("scheduler-0", 1)
     assert up.agents[0].wait(LIMIT) == 1, "JobSet counts a failure, and restarts node 0"
     up.start(0, generation=1)
@@ -158,17 +139,6 @@ def test_workers_survive_the_loss_of_node_0_and_join_the_next_one(pool: Callable
     up.stop()
     assert up.codes() == [0, 0]
     assert kinds(up.events(generation=1)) == ["started", "joined", "stopped"]
-
-
-def test_a_worker_that_can_never_work_ends_the_pool_with_its_reason(pool: Callable[..., Pool]) -> None:
-    up = pool(0, 1, 2)
-    for node in (0, 1, 2):
-        up.until_started(node)
-    up.end("worker-1", 78)
-
-    assert up.codes() == [78, 0, 0]
-    reason = str(up.events()[-1].reason)
-    assert reason == "worker 1: it ended with exit code 78: RuntimeError: worker-1"
 
 
 def test_workers_are_not_paid_for_where_node_0_does_not_come(pool: Callable[..., Pool]) -> None:
@@ -208,7 +178,7 @@ def test_another_run_cannot_join_a_pool(pool: Callable[..., Pool]) -> None:
     stranger = up.start(2, key="of another run")
     assert stranger.wait(LIMIT) == 0
     assert not up.processes(2)
-    assert Path(f"/proc/{up.processes(1)[0]}").exists()
+    assert _exists(up.processes(1)[0])
 
 
 def test_a_frozen_agent_of_node_0_ends_the_processes_of_workers_which_join_it_again(
@@ -216,14 +186,10 @@ def test_a_frozen_agent_of_node_0_ends_the_processes_of_workers_which_join_it_ag
 ) -> None:
     monkeypatch.setenv("HEARTBEAT_TIMEOUT", "2.5")
     up = pool(0, 1)
-    for node in (0, 1):
-        up.until_started(node)
+    up.until_started(0, 1)
     up.agents[0].send_signal(signal.SIGSTOP)
     (worker,) = up.processes(1)
-    deadline = time.monotonic() + LIMIT
-    while Path(f"/proc/{worker}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not _exists(worker), LIMIT)
     up.agents[0].send_signal(signal.SIGCONT)
     up.until_started(1, count=2)
     assert up.left() == ["node 0 lost the connection to it"]
@@ -250,9 +216,8 @@ GANG, WORKERS = (0, 1), (2, 3)
 
 def until_all_run(run: Pool, generation: int = 0) -> None:
     """Wait until the ranks and all workers run."""
-    run.until("the ranks", lambda: all(run.pids(f"rank-{node}", node, generation) for node in GANG))
-    for node in WORKERS:
-        run.until_started(node, count=1 + generation)
+    run.until("the ranks", lambda: all(run.processes(node, generation, f"rank-{node}") for node in GANG))
+    run.until_started(*WORKERS, count=1 + generation)
 
 
 def test_workers_of_a_stream_come_and_go_beside_its_gang_whose_end_is_theirs(pool: Callable[..., Pool]) -> None:
@@ -264,8 +229,8 @@ def test_workers_of_a_stream_come_and_go_beside_its_gang_whose_end_is_theirs(poo
     run.start(2, generation=1)
     run.until_started(2, generation=1)
     run.end("rank-0", 0)
-    run.until("the end of rank 0", lambda: not _exists(run.pids("rank-0", 0)[0]))
-    assert _exists(run.pids("scheduler-0", 0)[0]), "the rank on node 1 still needs it"
+    run.until("the end of rank 0", lambda: not _exists(run.processes(0, name="rank-0")[0]))
+    assert _exists(run.processes(0, name="scheduler-0")[0]), "the rank on node 1 still needs it"
     run.end("rank-1", 0)
 
     assert run.codes() == [0, 0, 0, 0]
@@ -292,21 +257,30 @@ def test_a_lost_node_restarts_the_gang_of_a_stream_and_its_workers_join_again(po
     assert sorted(kinds(run.events(generation=1))) == ["joined", "joined", "started", "succeeded"]
 
 
-def test_a_scheduler_that_ends_fails_the_attempt_of_a_stream_with_its_reason(pool: Callable[..., Pool]) -> None:
-    run = pool(*GANG, *WORKERS, **{**STREAM, "limits": {"failures": 0}})
-    until_all_run(run)
-    run.end("scheduler-0", 3)
+@pytest.mark.parametrize(
+    ("values", "nodes", "process", "code", "reason"),
+    [
+        ({}, (0, 1, 2), "worker-1", 78, "worker 1: it ended with exit code 78: RuntimeError: worker-1"),
+        (STREAM, (*GANG, *WORKERS), "worker-1", 78, "worker 1: it ended with exit code 78: RuntimeError: worker-1"),
+        (
+            {**STREAM, "limits": {"failures": 0}},
+            (*GANG, *WORKERS),
+            "scheduler-0",
+            3,
+            "node 0: the scheduler ended with exit code 3; limits.failures = 0 is used up",
+        ),
+    ],
+    ids=["a pool", "a stream", "the scheduler of a stream"],
+)
+def test_a_process_that_can_never_work_ends_the_run_with_its_reason(
+    pool: Callable[..., Pool], values: dict[str, Any], nodes: tuple[int, ...], process: str, code: int, reason: str
+) -> None:
+    run = pool(*nodes, **values)
+    run.until_started(*nodes)
+    run.end(process, code)
     codes = run.codes()
-    assert codes[0] == 78
-    assert str(run.events()[-1].reason).startswith("node 0: the scheduler ended with exit code 3; limits.failures = 0")
-
-
-def test_a_worker_that_can_never_work_ends_the_run_of_a_stream(pool: Callable[..., Pool]) -> None:
-    run = pool(*GANG, *WORKERS, **STREAM)
-    until_all_run(run)
-    run.end("worker-1", 78)
-    assert run.codes()[0] == 78
-    assert run.events()[-1].reason == "worker 1: it ended with exit code 78: RuntimeError: worker-1"
+    assert (codes[0], codes[-1]) == (78, 0), "workers end well"
+    assert run.events()[-1].reason == reason
 
 
 def _exists(pid: int) -> bool:

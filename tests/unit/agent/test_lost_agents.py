@@ -1,0 +1,148 @@
+"""Agents that are killed, hang, or go on while their successor runs.
+
+A pod that is deleted with `--force --grace-period=0` is gone from the API at once while its processes may go on
+(https://kubernetes.io/docs/tasks/run-application/force-delete-stateful-set-pod/), as they may on a node that does not
+answer: its pods' objects are taken away after a while, and others take their places.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spotmpi.agent import fencing, limits, protocol
+from tests.contract.processes import wait_until
+from tests.unit.agent.gang import LIMIT, Gang, kinds
+
+LOSSES = limits.MAX_LOSSES
+SLEEP = ("sh", "-c", "echo $$; exec sleep 60")
+
+
+def test_a_worker_that_is_killed_is_lost_within_seconds(gang: Callable[..., Gang]) -> None:
+    run = gang(*SLEEP)
+    run.printed(node=1)
+    run.agents[1].kill()
+    assert run.agents[0].wait(LIMIT) == protocol.INTERRUPTED
+    assert run.attempt()["cause"] == "interruption" and run.attempt()["reason"].startswith("lost ")
+
+
+def test_a_worker_that_hangs_is_lost_after_its_silence(gang: Callable[..., Gang]) -> None:
+    run = gang(*SLEEP)
+    run.printed(node=1)
+    run.agents[1].send_signal(signal.SIGSTOP)
+    start = time.monotonic()
+    assert run.agents[0].wait(LIMIT) == protocol.INTERRUPTED
+    assert time.monotonic() - start > 2
+    run.agents[1].send_signal(signal.SIGCONT)
+    # Messages that node 0 has sent meanwhile may still be read.
+    assert run.agents[1].wait(LIMIT) in (0, protocol.INTERRUPTED)
+
+
+def test_without_node_0_every_worker_ends_as_interrupted_with_all_its_processes(gang: Callable[..., Gang]) -> None:
+    run = gang(*SLEEP, nodes=3)
+    for node in (1, 2):
+        run.printed(node=node)
+    run.agents[0].kill()
+    assert run.codes() == [-signal.SIGKILL, protocol.INTERRUPTED, protocol.INTERRUPTED]
+    assert not [pid for node in (1, 2) for pid in run.texts(node) if Path(f"/proc/{pid}/cmdline").exists()]
+
+
+def test_an_attempt_whose_agent_vanished_counts_as_an_interruption_of_the_next_one(gang: Callable[..., Gang]) -> None:
+    run = gang(*SLEEP, limits={"interruptions": 1})
+    run.printed(node=0)
+    run.agents[0].kill()
+    run.agents[1].wait(LIMIT)
+    for node in (0, 1):
+        run.start(node, generation=1)
+    run.until("the second attempt", lambda: "started" in kinds(run.events(0, 1)))
+    assert kinds(run.events(0, 1)) == ["interrupted", "started"]
+    run.agents[0].send_signal(signal.SIGTERM)
+    assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
+    assert "limits.interruptions = 1 is used up" in str(run.events(0, 1)[-1].reason)
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_pod_that_is_killed_at_every_attempt_ends_the_run(gang: Callable[..., Gang], node: int) -> None:
+    """With ``memory.oom.group``, which kubelets set under cgroup version 2, the kernel kills the agent as well."""
+    run = gang(*SLEEP, started=0)
+    for generation in range(LOSSES):
+        for each in (0, 1):
+            run.start(each, generation)
+        run.printed(node=node, generation=generation)
+        run.agents[node].kill()
+        is_last_loss = node == 1 and generation == LOSSES - 1
+        assert run.codes() == [
+            -signal.SIGKILL if node == 0 else protocol.NOT_RETRYABLE if is_last_loss else protocol.INTERRUPTED,
+            -signal.SIGKILL if node == 1 else protocol.INTERRUPTED,
+        ]
+    if node == 0:  # its successor records it
+        run.start(0, LOSSES)
+        assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
+    last = run.events(0, LOSSES - node)
+    assert kinds(last)[-1] == "failed"
+    assert f"node {node} was lost {LOSSES} times without notice and the run made no progress" in str(last[-1].reason)
+
+
+# Beats until the test says that it is enough; no request to end is heard.
+BEATS = """
+trap '' TERM
+while [ ! -e enough ]; do echo "$SPOTMPI_ATTEMPT" >> beats; echo beat; sleep 0.02; done
+"""
+
+
+def beats(folder: Path, attempt: int) -> int:
+    """How often the program of an attempt has beaten."""
+    path = folder / "beats"
+    return path.read_text().split().count(str(attempt)) if path.exists() else 0
+
+
+def recorded_events(run: Gang) -> list[str]:
+    return [json.loads(line)["event"] for line in run.paths.events.read_text().splitlines()]
+
+
+def test_an_agent_with_a_successor_ends_its_ranks_and_writes_nothing(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    run = gang("sh", "-c", BEATS, nodes=1, started=0)
+    old = run.start(0)
+    wait_until(lambda: beats(tmp_path, 1))
+
+    new = run.start(0, generation=1, pod="-again")
+    assert old.wait(LIMIT) == protocol.INTERRUPTED
+    last = beats(tmp_path, 1)
+    wait_until(lambda: beats(tmp_path, 2) > 10)
+    (tmp_path / "enough").touch()
+
+    assert new.wait(LIMIT) == 0
+    assert beats(tmp_path, 1) == last, "its rank is dead when the agent ends"
+    # The successor takes the attempt that left no record for an interrupted one.
+    assert recorded_events(run) == ["started", "interrupted", "started", "succeeded"]
+    assert not (run.paths.attempts / "1" / "node-0.json").exists()
+    assert "attempt 2 has begun: attempt 1 exits without writing" in (tmp_path / "output-0-0").read_text()
+    assert kinds(run.events(0, 0)) == ["started"]
+
+
+def test_an_agent_that_wakes_up_after_the_end_of_its_run_writes_nothing(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    run = gang("sh", "-c", BEATS, nodes=1, started=0)
+    old = run.start(0)
+    wait_until(lambda: beats(tmp_path, 1))
+    log = run.paths.logs / "1" / "node-0.log"
+    wait_until(log.exists)
+    old.send_signal(signal.SIGSTOP)
+    frozen = time.monotonic()
+    new = run.start(0, generation=1, pod="-again")
+    wait_until(lambda: beats(tmp_path, 2))
+    (tmp_path / "enough").touch()
+    assert new.wait(LIMIT) == 0
+    wait_until(lambda: time.monotonic() > frozen + fencing.MAX_AGE)
+    before = [path.read_text() for path in (log, run.paths.events, run.paths.summary)]
+
+    old.send_signal(signal.SIGCONT)
+
+    assert old.wait(LIMIT) == protocol.INTERRUPTED
+    assert [path.read_text() for path in (log, run.paths.events, run.paths.summary)] == before

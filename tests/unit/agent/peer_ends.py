@@ -41,6 +41,12 @@ class ServedCoordinator:
         greeting: Any = {"node": node, "generation": generation}
         return self.serve_during(lambda: join("127.0.0.1", token, greeting, self.port))
 
+    def serve_until_ready(self, node: int, connection: Connection) -> bool:
+        """Whether the coordinator takes the connection of a worker that says so for ready."""
+        connection.send(ready=1)
+        self.coordinator.serve(0.5)
+        return node in self.coordinator.ready
+
     def raw(self, data: bytes) -> bytes:
         """What the coordinator answers to bytes of an unauthenticated client until it closes the connection."""
 

@@ -56,7 +56,6 @@ def test_the_pod_side_evaluates_no_type_that_python_3_8_refuses_to_subscript(pat
 def test_a_start_waits_for_no_import_that_few_runs_need(arguments: list[str], unneeded: set[str]) -> None:
     command = [sys.executable, "-S", "-E", "-X", "importtime", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=names.SOURCE)
-
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "os" in imported and not imported & unneeded
 

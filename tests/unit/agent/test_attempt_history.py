@@ -12,7 +12,7 @@ import pytest
 from spotmpi.agent import hardware, protocol
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.limits import MAX_LOSSES
-from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome
+from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
 
@@ -20,23 +20,16 @@ SUBMITTED = 1000.0  # Unix seconds
 LIMITS = {"start": 60.0, "run": None, "no_progress": None, "failures": 1, "interruptions": 2, "cost": None}
 FAILED = Outcome(FAILURE, "rank 1 ended with exit code 3", protocol.FAILED)
 INTERRUPTED = Outcome(INTERRUPTION, "node 1 is going away", protocol.INTERRUPTED)
+STOP = Outcome(STOPPED, "a reason", 0)
+LOST = "the agent of node 0 was lost before it could record the attempt"
 CPU = {"cpu": "a processor", "cores": 4, "memory_gib": 16, "gpus": [], "system": "Linux 6"}
-
-
-class SettableClock:
-    def __init__(self) -> None:
-        self.now = SUBMITTED
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class RecordedRun:
     """A run folder, its history as an agent opens it, and what was written there."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.clock = SettableClock()
+        self.folder, self.now = folder, SUBMITTED
         self.plan: dict[str, Any] = {
             "run": "digits-1",
             "name": "digits",
@@ -49,16 +42,15 @@ class RecordedRun:
 
     def history(self, since: float = SUBMITTED) -> AttemptHistory:
         plan: Any = self.plan
-        return AttemptHistory(Record(str(self.folder), self.clock), plan, since, self.clock)
+        return AttemptHistory(Record(str(self.folder), lambda: self.now), plan, since, lambda: self.now)
 
     def attempt(self, history: AttemptHistory, outcome: Outcome, seconds: float = 10.0, **reported: Any) -> None:
         """One attempt whose program reported these values of `Progress`."""
         number = history.begin()
-        started = self.clock.now
-        self.clock.now += seconds
+        started = self.now
+        self.now += seconds
         progress = Progress(0.0)
-        for name, value in reported.items():
-            setattr(progress, name, value)
+        vars(progress).update(reported)
         history.end(number, progress, outcome, started)
 
     def events(self) -> list[dict[str, Any]]:
@@ -66,6 +58,12 @@ class RecordedRun:
 
     def read(self, name: str) -> Any:
         return json.loads((self.folder / name).read_text())
+
+    def leave_unrecorded(self, number: int, started: float = SUBMITTED) -> None:
+        """An attempt whose agent was lost before it could record how it ended."""
+        path = self.folder / "attempts" / str(number)
+        path.mkdir(parents=True)
+        os.utime(path, (started, started))
 
 
 @pytest.fixture
@@ -75,14 +73,13 @@ def run(tmp_path: Path) -> RecordedRun:
 
 def test_an_attempt_is_recorded_with_everything_that_its_program_reported(run: RecordedRun) -> None:
     history = run.history()
-    run.clock.now = 1005.0
+    run.now = 1005.0
     assert history.begin() == 1
     history.hardware = {0: CPU, 1: CPU}
     progress = Progress(0.0)
-    progress.resumed, progress.first_iteration, progress.first_iteration_time = 20, 21, 1012.0
-    progress.iteration, progress.checkpoint = 50, 40
-    progress.context, progress.result = {"world_size": 2}, {"loss": 0.5}
-    run.clock.now = 1100.0
+    reported = {"resumed": 20, "first_iteration": 21, "first_iteration_time": 1012.0, "iteration": 50, "checkpoint": 40}
+    vars(progress).update(reported, context={"world_size": 2}, result={"loss": 0.5})
+    run.now = 1100.0
 
     history.end(1, progress, INTERRUPTED._replace(lost_nodes=(1,)), started=1010.0)
 
@@ -145,48 +142,39 @@ def test_the_iterations_between_the_checkpoint_and_the_interruption_are_repeated
     assert [attempt["lost_iterations"] for attempt in history.attempts] == [None, repeated]
 
 
-def test_failures_are_repeated_up_to_their_limit(run: RecordedRun) -> None:
+def test_failures_and_interruptions_are_repeated_up_to_a_limit_of_their_own(run: RecordedRun) -> None:
     history = run.history()
     run.attempt(history, FAILED)
     assert history.final_outcome(FAILED) is None
-    run.attempt(history, FAILED)
-    reason = "rank 1 ended with exit code 3; limits.failures = 1 is used up"
-    assert history.final_outcome(FAILED) == Outcome(NOT_RETRYABLE, reason, protocol.FAILED)
-    assert [event["event"] for event in run.events()] == ["started", "started"]
-
-
-def test_interruptions_are_recorded_and_repeated_up_to_a_limit_of_their_own(run: RecordedRun) -> None:
-    history = run.history()
-    run.attempt(history, FAILED)
     for _ in range(2):
         run.attempt(history, INTERRUPTED)
         assert history.final_outcome(INTERRUPTED) is None
     run.attempt(history, INTERRUPTED)
     reason = "node 1 is going away; limits.interruptions = 2 is used up"
     assert history.final_outcome(INTERRUPTED) == Outcome(NOT_RETRYABLE, reason, protocol.FAILED)
-    assert [(event["reason"], event["interruptions"]) for event in run.events() if event["event"] == "interrupted"] == [
-        ("node 1 is going away", number) for number in (1, 2, 3)
-    ]
-    assert (history.failures, history.interruptions) == (1, 3)
+    run.attempt(history, FAILED)
+    reason = "rank 1 ended with exit code 3; limits.failures = 1 is used up"
+    assert history.final_outcome(FAILED) == Outcome(NOT_RETRYABLE, reason, protocol.FAILED)
+    events = [(event["event"], event.get("reason"), event["interruptions"]) for event in run.events()]
+    interrupted = [("interrupted", "node 1 is going away", number) for number in (1, 2, 3)]
+    assert [event for event in events if event[0] != "started"] == interrupted
+    assert (history.failures, history.interruptions) == (2, 3)
 
 
-def test_attempts_before_the_submission_count_against_no_limit(run: RecordedRun) -> None:
+def test_attempts_before_the_submission_count_against_no_limit_and_a_restart_is_recorded_with_the_counts(
+    run: RecordedRun,
+) -> None:
     before = run.history()
     for _ in range(4):
         run.attempt(before, FAILED)
-    resumed = run.history(since=run.clock.now)
+    resumed = run.history(since=run.now)
     assert (resumed.failures, len(resumed.attempts)) == (0, 4)
     run.attempt(resumed, FAILED)
     assert resumed.failures == 1, "one that starts at the moment of the submission counts"
     assert resumed.final_outcome(FAILED) is None
-
-
-def test_a_restart_is_recorded_with_its_reason_and_the_counts(run: RecordedRun) -> None:
-    history = run.history()
-    run.attempt(history, FAILED)
-    history.record_restart(FAILED)
+    resumed.record_restart(FAILED)
     expected = {"event": "restarted", "reason": FAILED.reason, "failures": 1, "interruptions": 0}
-    assert run.events()[-1] == {"t": run.clock.now, **expected}
+    assert run.events()[-1] == {"t": run.now, **expected}
 
 
 def test_a_node_that_is_lost_again_and_again_ends_the_run_unless_the_program_failed(run: RecordedRun) -> None:
@@ -201,7 +189,7 @@ def test_a_node_that_is_lost_again_and_again_ends_the_run_unless_the_program_fai
     assert final and (final.cause, final.exit_code) == (NOT_RETRYABLE, protocol.FAILED)
     assert str(final.reason).startswith(f"node 1 was lost; node 1 was lost {MAX_LOSSES} times without notice and the")
     assert history.final_outcome(FAILED) is None
-    assert run.history(since=run.clock.now).final_outcome(lost) is None, "submitted again, it starts over"
+    assert run.history(since=run.now).final_outcome(lost) is None, "submitted again, it starts over"
 
 
 def test_a_run_ends_where_its_cost_limit_leaves_no_time_for_another_attempt(run: RecordedRun) -> None:
@@ -210,7 +198,7 @@ def test_a_run_ends_where_its_cost_limit_leaves_no_time_for_another_attempt(run:
     assert history.cost_deadline() == SUBMITTED + 100 - 30
     run.attempt(history, FAILED, seconds=69.0)
     assert history.final_outcome(FAILED) is None
-    run.clock.now += 1
+    run.now += 1
     final = history.final_outcome(FAILED)
     assert final and (final.cause, final.exit_code) == (NOT_RETRYABLE, protocol.NOT_RETRYABLE)
     assert "limits.cost ($1) is nearly spent at $36 an hour" in str(final.reason)
@@ -219,27 +207,18 @@ def test_a_run_ends_where_its_cost_limit_leaves_no_time_for_another_attempt(run:
 def test_time_before_an_attempt_is_paid_from_when_its_nodes_were_held(run: RecordedRun) -> None:
     run.plan["limits"]["cost"], run.plan["rate"] = 1.0, 36.0  # 100 s
     history = run.history()
-    run.clock.now += 20
+    run.now += 20
     history.begin()
     assert history.cost_deadline() == SUBMITTED + 20 + 100 - 30
-    run.clock.now += 5
-    history.end(1, Progress(0.0), FAILED, run.clock.now)
-    run.clock.now += 15
+    run.now += 5
+    history.end(1, Progress(0.0), FAILED, run.now)
+    run.now += 15
     history.begin()
     assert history.cost_deadline() == SUBMITTED + 20 + 100 - 30, "the pause is paid, too"
 
 
-def leave_unrecorded(folder: Path, number: int, started: float) -> None:
-    """An attempt whose agent was lost before it could record how it ended."""
-    path = folder / "attempts" / str(number)
-    path.mkdir(parents=True)
-    os.utime(path, (started, started))
-
-
-def test_an_attempt_without_a_record_is_an_interruption_with_the_last_iteration_that_it_reported(
-    run: RecordedRun,
-) -> None:
-    leave_unrecorded(run.folder, 2, SUBMITTED + 5)
+def test_an_attempt_without_a_record_is_an_interruption_with_the_last_reported_iteration(run: RecordedRun) -> None:
+    run.leave_unrecorded(2, SUBMITTED + 5)
     lines = [
         {"attempt": 1, "kind": "metric", "iteration": 90},
         {"attempt": 2, "kind": "metric", "iteration": 30},
@@ -257,7 +236,7 @@ def test_an_attempt_without_a_record_is_an_interruption_with_the_last_iteration_
             "node": 0,
             "started": SUBMITTED + 5,
             "cause": "interruption",
-            "reason": "the agent of node 0 was lost before it could record the attempt",
+            "reason": LOST,
             "lost_nodes": [0],
             "last_iteration": 30,
         }
@@ -266,7 +245,7 @@ def test_an_attempt_without_a_record_is_an_interruption_with_the_last_iteration_
 
 def test_attempts_are_read_in_the_order_of_their_numbers_whatever_else_the_folder_holds(run: RecordedRun) -> None:
     for number in (10, 9, 2):
-        leave_unrecorded(run.folder, number, SUBMITTED)
+        run.leave_unrecorded(number)
     (run.folder / "attempts" / "notes").mkdir()
     record = {"started": 1.0, "cause": "failure", "last_iteration": None, "reason": "\ufffd"}
     path = run.folder / "attempts" / "9" / "node-0.json"
@@ -278,33 +257,25 @@ def test_attempts_are_read_in_the_order_of_their_numbers_whatever_else_the_folde
     assert attempts[1] == record and attempts[0]["last_iteration"] is None
 
 
-def test_the_attempt_of_an_agent_that_was_lost_is_settled_by_its_successor(run: RecordedRun) -> None:
+def test_the_attempt_of_an_agent_that_was_lost_is_settled_by_its_successor_within_a_submission(
+    run: RecordedRun,
+) -> None:
     run.plan["limits"]["interruptions"] = 0
     assert run.history().settle_lost_attempt() is None
-    leave_unrecorded(run.folder, 1, SUBMITTED)
-    reason = "the agent of node 0 was lost before it could record the attempt"
+    run.leave_unrecorded(1)
+    assert run.history(since=SUBMITTED + 1).settle_lost_attempt() is None
 
     final = run.history().settle_lost_attempt()
 
-    assert final == Outcome(NOT_RETRYABLE, f"{reason}; limits.interruptions = 0 is used up", protocol.FAILED)
-    assert run.events() == [{"t": SUBMITTED, "event": "interrupted", "reason": reason, "interruptions": 1}]
-
-
-def test_an_attempt_that_was_recorded_or_belongs_to_an_earlier_submission_is_not_settled(run: RecordedRun) -> None:
-    run.plan["limits"]["interruptions"] = 0
-    leave_unrecorded(run.folder, 1, SUBMITTED)
-    assert run.history(since=SUBMITTED + 1).settle_lost_attempt() is None
+    assert final == Outcome(NOT_RETRYABLE, f"{LOST}; limits.interruptions = 0 is used up", protocol.FAILED)
+    assert run.events() == [{"t": SUBMITTED, "event": "interrupted", "reason": LOST, "interruptions": 1}]
     history = run.history()
     run.attempt(history, INTERRUPTED)
-    assert history.settle_lost_attempt() is None
+    assert history.settle_lost_attempt() is None, "it was recorded"
 
 
-@pytest.mark.parametrize(
-    ("cause", "state"),
-    [(SUCCEEDED, "succeeded"), (STOPPED, "stopped"), (FAILURE, "failed"), (NOT_RETRYABLE, "failed")],
-)
 def test_the_summary_holds_the_end_of_the_run_and_all_its_attempts(
-    run: RecordedRun, monkeypatch: pytest.MonkeyPatch, cause: str, state: str
+    run: RecordedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = run.folder / "image.json"
     image.write_text(json.dumps({"image": "chainermn", "of_no_interest": 1}))
@@ -316,19 +287,19 @@ def test_the_summary_holds_the_end_of_the_run_and_all_its_attempts(
     run.attempt(history, INTERRUPTED, seconds=5.0, iteration=10, context={"world_size": 3})
     run.attempt(history, FAILED, iteration=20, context={"world_size": 4}, result={"loss": 0.5})
     history.hardware = {}
-    run.attempt(history, Outcome(cause, "a reason", 0), iteration=30, result={"loss": 0.4})
+    run.attempt(history, STOP, iteration=30, result={"loss": 0.4})
 
-    history.finish(Outcome(cause, "a reason", 0))
+    history.finish(STOP)
 
     assert run.read("summary.json") == {
         "version": 1,
         "id": "digits-1",
         "name": "digits",
-        "state": state,
+        "state": "stopped",
         "reason": "a reason",
         "started": SUBMITTED,
         "ended": SUBMITTED + 30,
-        "failures": history.failures,
+        "failures": 1,
         "interruptions": 2,
         "iteration": 30,
         "oversubscribed": True,
@@ -339,8 +310,8 @@ def test_the_summary_holds_the_end_of_the_run_and_all_its_attempts(
         "result": {"loss": 0.4},
         "attempts": history.attempts,
     }
-    counts = {"failures": history.failures, "interruptions": 2}
-    assert run.events()[-1] == {"t": SUBMITTED + 30, "event": state, "reason": "a reason", **counts}
+    counts = {"failures": 1, "interruptions": 2}
+    assert run.events()[-1] == {"t": SUBMITTED + 30, "event": "stopped", "reason": "a reason", **counts}
 
 
 def test_the_work_of_a_run_on_a_cluster_names_the_machine_that_its_agents_found(run: RecordedRun) -> None:
@@ -353,16 +324,12 @@ def test_the_work_of_a_run_on_a_cluster_names_the_machine_that_its_agents_found(
     assert summary["hardware"] == [{**CPU, "zone": "eu-west-1a", "nodes": [0]}]
 
 
-def test_a_run_that_ends_before_its_first_attempt_has_a_summary_too(run: RecordedRun) -> None:
-    run.history().finish(Outcome(NOT_RETRYABLE, "the data cannot be staged", protocol.NOT_RETRYABLE))
-    summary = run.read("summary.json")
-    assert (summary["state"], summary["attempts"], summary["iteration"]) == ("failed", [], None)
-    assert (summary["hardware"], summary["context"], summary["result"]) == ([], {}, {})
-
-
-def test_the_summary_takes_an_attempt_whose_agent_was_lost(run: RecordedRun) -> None:
-    leave_unrecorded(run.folder, 1, SUBMITTED)
+@pytest.mark.parametrize("lost", [False, True], ids=["no attempt", "one whose agent was lost"])
+def test_a_run_without_a_recorded_attempt_has_a_summary_too(run: RecordedRun, lost: bool) -> None:
+    if lost:
+        run.leave_unrecorded(1)
     history = run.history()
-    history.finish(Outcome(STOPPED, None, 0))
+    history.finish(Outcome(NOT_RETRYABLE, "the data cannot be staged", protocol.NOT_RETRYABLE))
     summary = run.read("summary.json")
-    assert (summary["state"], summary["iteration"], summary["hardware"], summary["result"]) == ("stopped", None, [], {})
+    assert (summary["state"], summary["attempts"], summary["iteration"]) == ("failed", history.attempts, None)
+    assert (summary["hardware"], summary["context"], summary["result"]) == ([], {}, {})

@@ -7,27 +7,30 @@ import pytest
 from spotmpi.agent import exit_diagnosis
 from spotmpi.agent.lines import Line
 
-PRTERUN = """\
---------------------------------------------------------------------------
+
+def banner(text: str) -> str:
+    """A message as Open MPI prints it, between two rules."""
+    return f"{'-' * 74}\n{text}{'-' * 74}"
+
+
+PRTERUN = banner("""\
 prterun detected that one or more processes exited with non-zero status,
 thus causing the job to be terminated. The first process to do so was:
 
    Process name: [prterun-host-123@1,1]
    Exit code:    {code}
---------------------------------------------------------------------------"""
-OPEN_MPI_4 = """\
---------------------------------------------------------------------------
+""")
+OPEN_MPI_4 = banner("""\
 mpirun detected that one or more processes exited with non-zero status, thus causing
 the job to be terminated. The first process to do so was:
 
   Process name: [[46239,1],2]
   Exit code:    3
---------------------------------------------------------------------------"""
-KILLED = """\
---------------------------------------------------------------------------
+""")
+KILLED = banner("""\
 prterun noticed that process rank 1 with PID 4711 on node host exited on
 signal 9 (Killed).
---------------------------------------------------------------------------"""
+""")
 KILLED_4 = """\
 --------------------------------------------------------------------------
 Primary job  terminated normally, but 1 process returned
@@ -36,21 +39,19 @@ a non-zero exit code. Per user-direction, the job has been aborted.
 --------------------------------------------------------------------------
 mpirun noticed that process rank 0 with PID 0 on node digits-1-node-0-0 exited on signal 11 (Segmentation fault).
 --------------------------------------------------------------------------"""
-ABORTED = """\
---------------------------------------------------------------------------
+ABORTED = banner("""\
 prterun has exited due to process rank 1 with PID 0 on node host calling
 "abort". This may have caused other processes in the application to be
 terminated by signals sent by prterun (as reported here).
---------------------------------------------------------------------------"""
-ABORTED_4 = """\
---------------------------------------------------------------------------
+""")
+ABORTED_4 = banner("""\
 MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD
 with errorcode 3.
 
 NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
 You may or may not see output from other processes, depending on
 exactly when Open MPI kills them.
---------------------------------------------------------------------------"""
+""")
 ABORTED_WITH_MPIRUN_4 = "[host:15437] [[20659,0],0] ORTE_ERROR_LOG: Out of resource in file show_help.c at line 501"
 WRONG_USE_4 = """\
 [host:15619] *** An error occurred in MPI_Send
@@ -58,21 +59,19 @@ WRONG_USE_4 = """\
 [host:15619] *** MPI_ERR_RANK: invalid rank
 [host:15619] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,
 [host:15619] ***    and potentially your MPI job)"""
-DEPARTURE = """\
---------------------------------------------------------------------------
+DEPARTURE = banner("""\
 prterun has exited due to process rank 1 with PID 16991 on node host exiting
 improperly. There are three reasons this could occur:
 
 You can avoid this message by specifying -quiet on the prterun command
 line.
---------------------------------------------------------------------------"""
-DEPARTURE_4 = """\
---------------------------------------------------------------------------
+""")
+DEPARTURE_4 = banner("""\
 mpirun has exited due to process rank 1 with PID 17639 on
 node host exiting improperly. There are three reasons this could occur:
 
 You can avoid this message by specifying -quiet on the mpirun command line.
---------------------------------------------------------------------------"""
+""")
 TORCHRUN = """\
 E1121 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1) local_rank: 0 (pid: 1) of binary: x
 Traceback (most recent call last):
@@ -102,8 +101,7 @@ Root Cause (first observed failure):
 _OTHER, _ROOT = TORCHRUN.index("[1]:"), TORCHRUN.index("Root Cause")
 TORCHRUN_ALONE = f"{TORCHRUN[:_OTHER]}  <NO_OTHER_FAILURES>\n{TORCHRUN[_ROOT:]}"
 
-LOST = """\
---------------------------------------------------------------------------
+LOST = banner("""\
 {family} has lost communication with a remote daemon.
 
   HNP daemon   : [prterun-digits-1-node-0-0-14@0,0] on node digits-1-node-0-0
@@ -113,84 +111,56 @@ This is usually due to either a failure of the TCP network
 connection to the node, or possibly an internal failure of
 the daemon itself. We cannot recover from this failure, and
 therefore will terminate the job.
---------------------------------------------------------------------------"""
+""")
 DAEMON = "lost digits-1-node-0-1: mpirun's daemon on it no longer answers"
+
+
+LAUNCHER = "the launcher on node 2"
 
 
 def err(text: str, rank: int | None = None) -> list[Line]:
     return [Line(rank, "e", line) for line in text.splitlines()]
 
 
+MINE, OTHER = err("ValueError: mine", 1), err("KeyError: other", 0)
+SCHEDULER = "node 0: the scheduler was killed by SIGKILL"
+
+
 @pytest.mark.parametrize(
     ("code", "lines", "reason", "effective"),
     [
         (137, err(KILLED), "rank 1 was killed by SIGKILL", 137),
-        (
-            1,
-            [*err("node 0: the scheduler was killed by SIGKILL"), *err("CommClosedError: Stream is closed")],
-            "node 0: the scheduler was killed by SIGKILL",
-            1,
-        ),
+        (1, err(f"{SCHEDULER}\nCommClosedError: Stream is closed"), SCHEDULER, 1),
         (139, err(KILLED_4), "rank 0 was killed by SIGSEGV", 139),
         (3, err(PRTERUN.format(code=3)), "rank 1 ended with exit code 3", 3),
         (3, err(OPEN_MPI_4), "rank 2 ended with exit code 3", 3),
-        (
-            1,
-            [*err("ValueError: other", 0), *err("KeyError: 'conv1'", 1), *err(PRTERUN.format(code=1))],
-            "rank 1 ended with exit code 1: KeyError: 'conv1'",
-            1,
-        ),
-        (3, [*err("KeyError: other", 0), *err(PRTERUN.format(code=3))], "rank 1 ended with exit code 3", 3),
+        (1, [*OTHER, *MINE, *err(PRTERUN.format(code=1))], "rank 1 ended with exit code 1: ValueError: mine", 1),
+        (3, [*OTHER, *err(PRTERUN.format(code=3))], "rank 1 ended with exit code 3", 3),
         (134, err(KILLED.replace("signal 9 (Killed)", "signal 99")), "rank 1 was killed by signal 99", 134),
         (3, err(ABORTED), "rank 1 called MPI_Abort with 3", 3),
-        (3, [*err(ABORTED), *err("KeyError: other", 0)], "rank 1 called MPI_Abort with 3", 3),
-        (
-            78,
-            [*err("ValueError: bad", 1), *err(ABORTED_4)],
-            "rank 1 called MPI_Abort with 78: ValueError: bad",
-            78,
-        ),
-        (
-            1,
-            [*err("ValueError: bad", 0), *err(ABORTED_WITH_MPIRUN_4)],
-            "the launcher on node 2 ended with exit code 1: ValueError: bad",
-            1,
-        ),
-        (
-            6,
-            [*err(WRONG_USE_4, 1), *err(ABORTED)],
-            "rank 1 called MPI_Abort with 6: MPI_ERR_RANK: invalid rank",
-            6,
-        ),
-        (6, err(WRONG_USE_4), "the launcher on node 2 ended with exit code 6: MPI_ERR_RANK: invalid rank", 6),
+        (3, [*err(ABORTED), *OTHER], "rank 1 called MPI_Abort with 3", 3),
+        (78, [*MINE, *err(ABORTED_4)], "rank 1 called MPI_Abort with 78: ValueError: mine", 78),
+        (1, [*OTHER, *err(ABORTED_WITH_MPIRUN_4)], f"{LAUNCHER} ended with exit code 1: KeyError: other", 1),
+        (6, [*err(WRONG_USE_4, 1), *err(ABORTED)], "rank 1 called MPI_Abort with 6: MPI_ERR_RANK: invalid rank", 6),
+        (6, err(WRONG_USE_4), f"{LAUNCHER} ended with exit code 6: MPI_ERR_RANK: invalid rank", 6),
         (75, err(f"{ABORTED_4}\n{LOST}"), DAEMON, 75),
         (1, err(DEPARTURE), "rank 1 ended without MPI_Finalize", 1),
         (1, err(DEPARTURE_4), "rank 1 ended without MPI_Finalize", 1),
         (1, err(TORCHRUN.format(code=-9)), "rank 1 was killed by SIGKILL", -9),
-        (
-            1,
-            [*err("ValueError: mine", 1), *err("KeyError: 'other'", 0), *err(TORCHRUN.format(code=78))],
-            "rank 1 ended with exit code 78: ValueError: mine",
-            78,
-        ),
+        (1, [*MINE, *OTHER, *err(TORCHRUN.format(code=78))], "rank 1 ended with exit code 78: ValueError: mine", 78),
         (1, err(TORCHRUN_ALONE.format(code=4)), "rank 1 ended with exit code 4", 4),
         (0, err(LOST.format(family="PRTE")), DAEMON, 75),
         (205, err(LOST.format(family="ORTE")), DAEMON, 75),
         (137, err(f"{KILLED}\n{LOST}"), "rank 1 was killed by SIGKILL", 137),
-        (-9, [], "the launcher on node 2 was killed by SIGKILL", -9),
-        (137, [], "the launcher on node 2 ended with exit code 137 (SIGKILL)", 137),
-        (129, [], "the launcher on node 2 ended with exit code 129 (SIGHUP)", 129),
-        (200, [], "the launcher on node 2 ended with exit code 200", 200),
-        (0, [], "the launcher on node 2 ended with exit code 0", 0),
-        (
-            127,
-            err("x: command not found"),
-            "the launcher on node 2 ended with exit code 127: x: command not found",
-            127,
-        ),
-        (1, err("a.b.MyError: why\n---"), "the launcher on node 2 ended with exit code 1: a.b.MyError: why", 1),
-        (1, err("not found: x\n - \n"), "the launcher on node 2 ended with exit code 1: not found: x", 1),
-        (4, [Line(None, "o", "stdout is no reason")], "the launcher on node 2 ended with exit code 4", 4),
+        (-9, [], f"{LAUNCHER} was killed by SIGKILL", -9),
+        (137, [], f"{LAUNCHER} ended with exit code 137 (SIGKILL)", 137),
+        (129, [], f"{LAUNCHER} ended with exit code 129 (SIGHUP)", 129),
+        (200, [], f"{LAUNCHER} ended with exit code 200", 200),
+        (0, [], f"{LAUNCHER} ended with exit code 0", 0),
+        (127, err("x: command not found"), f"{LAUNCHER} ended with exit code 127: x: command not found", 127),
+        (1, err("a.b.MyError: why\n---"), f"{LAUNCHER} ended with exit code 1: a.b.MyError: why", 1),
+        (1, err("not found: x\n - \n"), f"{LAUNCHER} ended with exit code 1: not found: x", 1),
+        (4, [Line(None, "o", "stdout is no reason")], f"{LAUNCHER} ended with exit code 4", 4),
     ],
 )
 def test_the_reason_of_an_end_comes_from_the_exit_code_and_the_last_lines(

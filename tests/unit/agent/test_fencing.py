@@ -18,17 +18,19 @@ from tests.contract.processes import wait_until
 def test_the_end_of_an_attempt_is_not_written_after_a_newer_one_has_begun(tmp_path: Path) -> None:
     old, new = PodRecord(str(tmp_path)), PodRecord(str(tmp_path))
     assert (old.take_attempt(), new.take_attempt()) == (1, 2)
-    files = sorted(path for path in tmp_path.rglob("*"))
+    files = sorted(tmp_path.rglob("*"))
 
-    with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
-        old.attempt(1, 0, {"cause": "succeeded", "started": 1.0, "last_iteration": None})
-    with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
-        old.summary({"state": "succeeded"})
-    with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
-        old.event("succeeded")
+    writes: list[Callable[[], None]] = [
+        lambda: old.attempt(1, 0, {"cause": "succeeded", "started": 1.0, "last_iteration": None}),
+        lambda: old.summary({"state": "succeeded"}),
+        lambda: old.event("succeeded"),
+    ]
+    for write in writes:
+        with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
+            write()
     old.close()
 
-    assert sorted(path for path in tmp_path.rglob("*")) == files, "not even the reserve of its successor is taken away"
+    assert sorted(tmp_path.rglob("*")) == files, "not even the reserve of its successor is taken away"
     new.event("succeeded")
     new.close()
 
@@ -61,28 +63,7 @@ def test_an_unreadable_number_fences_no_agent(tmp_path: Path, damage: Callable[[
     ours = PodRecord(str(tmp_path))
     ours.take_attempt()
     damage(tmp_path / fencing.NEWEST)
-
     ours.event("started")
-
-
-@pytest.fixture
-def fence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], fencing.Fence]]:
-    """Fences of attempts in one folder whose own checks are as good as never, at a time that tests set."""
-    monkeypatch.setattr(fencing, "INTERVAL", 3600.0)
-    monkeypatch.setattr(fencing, "time", SimpleNamespace(monotonic=lambda: 100.0))
-    fences: list[fencing.Fence] = []
-
-    def start(number: int) -> fencing.Fence:
-        fences.append(fencing.Fence(str(tmp_path), number))
-        return fences[-1]
-
-    yield start
-    for each in fences:
-        each.stop()
-
-
-def set_time(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
-    monkeypatch.setattr(fencing, "time", SimpleNamespace(monotonic=lambda: now))
 
 
 def test_a_newer_attempt_is_seen_while_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,48 +83,58 @@ def test_a_newer_attempt_is_seen_while_nothing_is_written(tmp_path: Path, monkey
     fence.stop()
 
 
-def test_the_thread_of_a_fence_ends_with_it_and_keeps_no_process_alive(fence: Callable[[int], fencing.Fence]) -> None:
+def test_the_thread_of_a_fence_ends_with_it_and_keeps_no_process_alive(tmp_path: Path) -> None:
     before = set(threading.enumerate())
-    started = fence(1)
+    fence = fencing.Fence(str(tmp_path), 1)
     (thread,) = set(threading.enumerate()) - before
     assert thread.daemon and thread.name == "fence"
-    started.stop()
+    fence.stop()
     thread.join(10)
     assert not thread.is_alive()
 
 
+@pytest.fixture
+def set_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    return lambda now: monkeypatch.setattr(fencing, "time", SimpleNamespace(monotonic=lambda: now))
+
+
+@pytest.fixture
+def fence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_time: Callable[[float], None]
+) -> Iterator[fencing.Fence]:
+    """The fence of attempt 1, whose own checks are as good as never, at second 100."""
+    monkeypatch.setattr(fencing, "INTERVAL", 3600.0)
+    set_time(100.0)
+    fence = fencing.Fence(str(tmp_path), 1)
+    yield fence
+    fence.stop()
+
+
 def test_before_a_write_the_folder_is_read_again_once_the_last_check_is_too_old(
-    fence: Callable[[int], fencing.Fence], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fence: fencing.Fence, tmp_path: Path, set_time: Callable[[float], None]
 ) -> None:
-    old = fence(1)
-    set_time(monkeypatch, 100.0 + fencing.MAX_AGE + 1)
-    old.check_before_write(final=False)
+    set_time(100.0 + fencing.MAX_AGE + 1)
+    fence.check_before_write(final=False)
     fencing.announce(str(tmp_path), 2)
 
-    set_time(monkeypatch, 100.0 + 2 * fencing.MAX_AGE)
-    old.check_before_write(final=False)  # the check above is still valid
-    set_time(monkeypatch, 100.0 + 2 * fencing.MAX_AGE + 2)
+    set_time(100.0 + 2 * fencing.MAX_AGE)
+    fence.check_before_write(final=False)  # the check above is still valid
+    set_time(100.0 + 2 * fencing.MAX_AGE + 2)
     with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
-        old.check_before_write(final=False)
+        fence.check_before_write(final=False)
 
 
-def test_before_the_last_write_the_folder_is_always_read(fence: Callable[[int], fencing.Fence], tmp_path: Path) -> None:
-    old = fence(1)
-    old.check_before_write(final=True)
+def test_before_the_last_write_the_folder_is_always_read_and_an_attempt_that_was_fenced_off_stays_so(
+    fence: fencing.Fence, tmp_path: Path
+) -> None:
+    fence.check_before_write(final=True)
     fencing.announce(str(tmp_path), 2)
     with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
-        old.check_before_write(final=True)
-
-
-def test_an_attempt_that_was_fenced_off_stays_so(fence: Callable[[int], fencing.Fence], tmp_path: Path) -> None:
-    old = fence(1)
-    fencing.announce(str(tmp_path), 2)
-    with pytest.raises(fencing.Fenced):
-        old.check_before_write(final=True)
+        fence.check_before_write(final=True)
     (tmp_path / fencing.NEWEST).unlink()
     (tmp_path / "attempts").mkdir()  # and empty
     with pytest.raises(fencing.Fenced):
-        old.check_before_write(final=True)
+        fence.check_before_write(final=True)
 
 
 def test_everybody_may_read_the_announced_number(tmp_path: Path) -> None:

@@ -1,16 +1,20 @@
-"""Files are replaced whole or not at all, and records of older versions are read."""
+"""Files are replaced whole or not at all, and plans and records of older versions are read."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spotmpi.agent import plan
 from spotmpi.agent.files import write_atomically
 from spotmpi.agent.schema import read_attempt, read_object
 
+LIMITS = {"start": 60.0, "run": None, "no_progress": None, "failures": 1, "interruptions": 2}
 OLD = {"started": 1.0, "cause": "failure", "last_iteration": None}
 
 
@@ -18,24 +22,18 @@ def test_a_file_is_replaced_and_nothing_else_stays(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_text("old")
     path.chmod(0o600)
-
     write_atomically(path, "\u00e9\n", keep_mode=True)
-
     assert path.read_text(encoding="utf-8") == "\u00e9\n" and path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_write_that_fails_leaves_the_old_content_and_no_temporary_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state.json"
     path.write_text("old")
+    monkeypatch.setattr(os, "urandom", bytes)  # zeros
+    (tmp_path / ".state.json.00000000.part").symlink_to("/dev/full")
 
-    def fail(source: str, target: object) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(OSError, match="No space left"):
         write_atomically(path, "new")
 
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
@@ -68,3 +66,27 @@ def test_attempt_records_with_and_without_a_version_are_read(text: str, valid: b
 )
 def test_objects_whose_values_readers_cannot_use_are_empty(text: str, values: dict[str, object]) -> None:
     assert read_object(text) == values
+
+
+@pytest.mark.parametrize(
+    ("read", "more"), [(plan.read_local_plan, {}), (plan.read_agent_plan, {"pool": None, "wheels": None})]
+)
+def test_a_plan_of_an_older_version_gets_the_keys_that_it_lacks(
+    tmp_path: Path, read: Callable[[str], Any], more: dict[str, Any]
+) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({"run": "digits-1", "limits": LIMITS}))
+    expected = {"version": 0, "run": "digits-1", "rate": None, "oversubscribed": False, **more}
+    assert read(str(path)) == {**expected, "limits": {**LIMITS, "cost": None}}
+
+    newer = {"version": 1, "rate": 0.5, "oversubscribed": True, "limits": {**LIMITS, "cost": 2.0}}
+    newer.update({key: {"versions": {}} for key in more})
+    path.write_text(json.dumps(newer))
+    assert read(str(path)) == newer
+
+
+def test_the_plan_of_an_attempt_has_everything_of_its_runs_plan() -> None:
+    values: Any = {key: f"the run's {key}" for key in plan.RunPlan.__annotations__}
+    command: plan.Command = {"node": 1, "arguments": ["true"], "environment": {}}
+    attempt = plan.with_commands(values, [command], {"A": "b"}, "/work/pid")
+    assert attempt == {**values, "commands": [command], "environment": {"A": "b"}, "pid_file": "/work/pid"}

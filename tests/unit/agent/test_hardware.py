@@ -13,6 +13,7 @@ from spotmpi.runs import fingerprint
 
 V100 = {"name": "Tesla V100-SXM2-16GB", "memory": "16384 MiB", "driver": "550.54.15", "capability": "7.0"}
 T4 = {"name": "Tesla T4", "memory": "15360 MiB", "driver": "550.54.15", "capability": "7.5"}
+WITHOUT_CUDA: dict[str, Any] = {"cuda_of_framework": None, "architectures": []}
 IMAGE = {"cuda_of_framework": "12.6", "architectures": ["sm_75", "sm_80", "sm_86", "sm_90"]}
 
 
@@ -20,14 +21,7 @@ def facts(*machine: dict[str, str], cuda: str | None = "12.4") -> dict[str, Any]
     return {"gpus": list(machine), "driver_cuda": cuda}
 
 
-def test_a_machine_is_described_by_cores_memory_and_cpu() -> None:
-    machine = fingerprint.describe_machine()
-    assert machine["cores"] >= 1
-    assert machine["memory_gib"] >= 1
-    assert machine["cpu"]
-
-
-def test_gpus_are_read_from_nvidia_smi_which_runs_once_per_boot(
+def test_a_machine_is_described_with_its_gpus_by_nvidia_smi_which_runs_once_per_boot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, fake = tmp_path / "calls", tmp_path / "nvidia-smi"
@@ -38,7 +32,9 @@ def test_gpus_are_read_from_nvidia_smi_which_runs_once_per_boot(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     for _ in range(2):
         fingerprint.installed_gpus.cache_clear()
-        assert fingerprint.describe_machine()["gpus"] == [V100, V100]
+        machine = fingerprint.describe_machine()
+        assert machine["gpus"] == [V100, V100]
+    assert machine["cores"] >= 1 and machine["memory_gib"] >= 1 and machine["cpu"]
     fingerprint.installed_gpus.cache_clear()
     assert calls.read_text() == "x\n"
 
@@ -72,7 +68,7 @@ def test_compiled_code_runs_on_its_own_generation_from_its_own_number_on(capabil
         (facts(cuda=None), IMAGE, 1),
         (facts(V100), {}, 1),
         (facts(V100, cuda="11.0"), IMAGE, 0),
-        (facts(), {"cuda_of_framework": None, "architectures": []}, 0),
+        (facts(), WITHOUT_CUDA, 0),
     ],
 )
 def test_a_compatible_or_unknown_machine_passes(machine: dict[str, Any], image: dict[str, Any], count: int) -> None:
@@ -96,7 +92,7 @@ def test_a_compatible_or_unknown_machine_passes(machine: dict[str, Any], image: 
         ),
         (
             facts(T4),
-            {"cuda_of_framework": None, "architectures": []},
+            WITHOUT_CUDA,
             "the run requests GPUs but its image has no CUDA: build the image on a CUDA base image",
         ),
     ],
@@ -111,9 +107,7 @@ def test_an_incompatible_machine_is_refused_in_one_line_that_names_both_versions
 
 def test_a_pod_reports_its_zone_and_the_rest_as_planned(tmp_path: Path) -> None:
     (tmp_path / "labels").write_text('a="b"\ntopology.kubernetes.io/zone="zone-b"\n')
-
     machine = hardware.describe_pod(str(tmp_path), {"zone": "zone-a", "market": "spot"})
-
     assert (machine["zone"], machine["market"]) == ("zone-b", "spot")
     assert machine["cores"] == len(os.sched_getaffinity(0))
     assert hardware.describe_pod(str(tmp_path / "none"), {"zone": "zone-a"})["zone"] == "zone-a"
@@ -121,7 +115,6 @@ def test_a_pod_reports_its_zone_and_the_rest_as_planned(tmp_path: Path) -> None:
 
 def test_equal_machines_are_described_once() -> None:
     small, big = {"cores": 4, "gpus": [T4]}, {"cores": 8, "gpus": [T4]}
-
     assert hardware.group_nodes({0: small, 2: dict(small), 1: big}) == [
         {**small, "nodes": [0, 2]},
         {**big, "nodes": [1]},

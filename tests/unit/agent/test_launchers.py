@@ -6,7 +6,6 @@ import json
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,25 +41,25 @@ def test_the_defaults_are_the_published_ones_in_each_familys_spelling() -> None:
 @pytest.mark.parametrize(
     ("own", "replaced"),
     [
-        (["--bind-to", "core"], "--bind-to none"),
-        (["-bind-to", "core"], "--bind-to none"),
-        (["--map-by=node"], "--map-by slot"),
-        (["-mca", "pml", "ucx"], "--mca pml ob1"),
-        (["--mca", "btl", "tcp,self"], "--mca btl ^openib"),
-        (["--mca", "btl_tcp_if_exclude", "lo,docker0"], "--mca btl_tcp_if_include eth0"),
+        ("--bind-to core", " --bind-to none"),
+        ("-bind-to core", " --bind-to none"),
+        ("--map-by=node", " --map-by slot"),
+        ("-mca pml ucx", " --mca pml ob1"),
+        ("--mca btl tcp,self", " --mca btl ^openib"),
+        ("--mca btl_tcp_if_exclude lo,docker0", " --mca btl_tcp_if_include eth0"),
+        ("-x A --mca coll ^hcoll", ""),
+        ("-x map-by", ""),  # a variable of that name
     ],
 )
-def test_arguments_of_the_users_take_the_place_of_the_default_that_they_set(
-    own: Sequence[str], replaced: str, family: int
-) -> None:
-    plain, extended = arguments(family), arguments(family, *own)
+def test_arguments_of_the_users_replace_the_default_that_they_set(own: str, replaced: str, family: int) -> None:
+    plain = arguments(family)
     assert replaced in plain
-    assert extended == plain.replace(f" {replaced}", "") + f" {' '.join(own)}"
+    assert arguments(family, *own.split()) == f"{plain.replace(replaced, '')} {own}"
 
 
-def test_arguments_that_set_something_else_come_after_the_defaults() -> None:
-    assert arguments(5, "-x", "A", "--mca", "coll", "^hcoll") == f"{arguments(5)} -x A --mca coll ^hcoll"
-    assert arguments(5, "-x", "map-by") == f"{arguments(5)} -x map-by", "a variable of that name"
+def test_a_run_on_one_node_meets_itself_on_any_interface() -> None:
+    alone = launchers.mpirun_over_ssh("mpirun", 5, 4, REMOTE._replace(interface="lo"))
+    assert "prte_if_include" not in alone and "btl_tcp_if_include" in alone
 
 
 @pytest.mark.parametrize(
@@ -113,17 +112,15 @@ def mpirun() -> str:
     return str(mpirun)
 
 
-@pytest.mark.parametrize(
-    "own", [["--bind-to", "core"], ["--map-by", "node:OVERSUBSCRIBE"], ["--mca", "btl", "self,sm"]]
-)
+@pytest.mark.parametrize("own", ["--bind-to core", "--map-by node:OVERSUBSCRIBE", "--mca btl self,sm"])
 def test_a_real_open_mpi_takes_the_users_argument_in_the_place_of_the_default(
-    mpirun: str, own: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mpirun: str, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
         monkeypatch.setenv(name, "1")
     (tmp_path / "hosts").write_text(f"{socket.gethostname()} slots=2\n")
     remote = Remote(str(tmp_path / "hosts"), "/dev/null", "lo")
-    command = launchers.mpirun_over_ssh(mpirun, 5, 2, remote, own)
+    command = launchers.mpirun_over_ssh(mpirun, 5, 2, remote, own.split())
     rank = ["sh", "-c", 'echo "$OMPI_COMM_WORLD_SIZE ranks"']
 
     result = subprocess.run([*command, *rank], capture_output=True, text=True, timeout=60)
@@ -132,31 +129,24 @@ def test_a_real_open_mpi_takes_the_users_argument_in_the_place_of_the_default(
     assert sorted(result.stdout.splitlines()) == ["[1,0]<stdout>: 2 ranks", "[1,1]<stdout>: 2 ranks"]
 
 
-def test_a_run_on_one_node_meets_itself_on_any_interface() -> None:
-    alone = launchers.mpirun_over_ssh("mpirun", 5, 4, REMOTE._replace(interface="lo"))
-    assert "prte_if_include" not in alone and "btl_tcp_if_include" in alone
-
-
-def place_of(tmp_path: Path, **values: Any) -> pod_context.PodContext:
+def context_of(tmp_path: Path, **values: Any) -> pod_context.PodContext:
     spec = from_values({"command": ["train"], "nodes": 2, **values})
     plan = agent_plan(spec, "run-1", AgentInputs({}, {}))
-    plan["hosts"] = ["127.0.0.1", "127.0.0.1"]
+    plan["hosts"] = ["127.0.0.1"] * 2
     return pod_context.PodContext(plan, 1, 0, "token", str(tmp_path))
 
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pod's own folder."""
+    """A pod's own folder; every tool is on PATH."""
     monkeypatch.setattr(pod_context, "WORK", str(tmp_path))
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: "/bin/true")
     return tmp_path
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "none", "mpirun"])
-def test_ranks_of_every_launcher_get_the_interface_that_leads_to_their_peers(
-    work: Path, launcher: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name, path=None: "/bin/true")
-    context = place_of(work, launcher=launcher)
+def test_ranks_of_every_launcher_get_the_interface_that_leads_to_their_peers(work: Path, launcher: str) -> None:
+    context = context_of(work, launcher=launcher)
 
     environment = node.write_environment(context, 1)
     plan = node.attempt_plan(context, environment, "23456")
@@ -168,12 +158,9 @@ def test_ranks_of_every_launcher_get_the_interface_that_leads_to_their_peers(
     assert ("--tag" in plan["commands"][0]["arguments"]) is (launcher == "torchrun")
 
 
-def test_an_interface_that_the_user_names_for_nccl_is_nccls_alone(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name, path=None: "/bin/true")
-    context = place_of(work, launcher="mpirun", nccl={"SOCKET_IFNAME": "^docker0"})
-
+def test_an_interface_that_the_user_names_for_nccl_is_nccls_alone(work: Path) -> None:
+    context = context_of(work, launcher="mpirun", nccl={"SOCKET_IFNAME": "^docker0"})
     environment = node.write_environment(context, 1)
-
     assert (environment["NCCL_SOCKET_IFNAME"], environment["GLOO_SOCKET_IFNAME"]) == ("^docker0", "lo")
     command = " ".join(node.attempt_plan(context, environment, "1")["commands"][0]["arguments"])
     assert "--mca btl_tcp_if_include lo" in command

@@ -44,7 +44,6 @@ def test_the_time_for_which_nodes_were_held(attempts: list[AttemptRecord], secon
 def test_the_remaining_money_pays_until_a_checkpoint_before_the_limit() -> None:
     # $6 at $2 an hour are 3 hours, of which 700 s are spent and 60 s are kept for the checkpoint.
     before: list[Any] = [{"present": 1000, "started": 1050, "ended": 1100}]
-
     assert limits.cost_deadline(plan(6, 2), before, since=950, now=5000) == 5000 + 3 * 3600 - 700 - 60
     assert limits.cost_deadline(plan(None, 2), before, since=950, now=5000) is None
     assert limits.cost_deadline(plan(6, None), before, since=950, now=5000) is None
@@ -60,30 +59,28 @@ def lost(*nodes: int, **values: Any) -> AttemptRecord:
     return cast(AttemptRecord, attempt)
 
 
-def test_a_node_that_is_lost_too_often_is_named() -> None:
-    assert limits.repeatedly_lost_node([lost(1)] * (LOSSES - 1)) is None
-    assert limits.repeatedly_lost_node([lost(1)] * LOSSES) == 1
-    assert limits.repeatedly_lost_node([lost(2, 1)] * LOSSES) == 1
+BETWEEN = [lost(), lost(2), lost(cause="failure"), lost(lost_nodes=None)]
 
 
-def test_other_interruptions_in_between_change_nothing() -> None:
-    between = [lost(), lost(2), lost(cause="failure"), lost(lost_nodes=None)]
-    assert limits.repeatedly_lost_node([attempt for _ in range(LOSSES) for attempt in [lost(1), *between]]) == 1
-
-
-def test_different_nodes_are_not_one() -> None:
-    assert limits.repeatedly_lost_node([lost(node % 3) for node in range(3 * LOSSES - 3)]) is None
+@pytest.mark.parametrize(
+    ("attempts", "node"),
+    [
+        pytest.param([lost(1)] * (LOSSES - 1), None, id="not often enough"),
+        pytest.param([lost(1)] * LOSSES, 1, id="too often"),
+        pytest.param([lost(2, 1)] * LOSSES, 1, id="with another node"),
+        pytest.param([lost(1), *BETWEEN] * LOSSES, 1, id="with other interruptions in between"),
+        pytest.param([lost(node % 3) for node in range(3 * LOSSES - 3)], None, id="different nodes"),
+    ],
+)
+def test_a_node_that_is_lost_too_often_is_named(attempts: list[AttemptRecord], node: int | None) -> None:
+    assert limits.repeatedly_lost_node(attempts) == node
 
 
 @pytest.mark.parametrize("key", ["last_iteration", "resumed_iteration", "checkpoint_iteration"])
 def test_a_run_that_makes_progress_may_lose_a_node_any_number_of_times(key: str) -> None:
     assert limits.repeatedly_lost_node([lost(1, **{key: number}) for number in range(100)]) is None
-
-
-@pytest.mark.parametrize("key", ["last_iteration", "resumed_iteration", "checkpoint_iteration"])
-def test_iteration_0_is_progress_once(key: str) -> None:
     attempts = [*[lost(1)] * (LOSSES - 1), lost(1, **{key: 0})]
-    assert limits.repeatedly_lost_node(attempts) is None
+    assert limits.repeatedly_lost_node(attempts) is None, "iteration 0 is progress once"
     assert limits.repeatedly_lost_node([*attempts, *[lost(1, **{key: 0})] * (LOSSES - 1)]) == 1
 
 

@@ -1,13 +1,16 @@
-"""The interface that leads to a peer, and the addresses of a host."""
+"""How nodes reach each other: the interface that leads to a peer, the addresses of a host, SSH and its keys."""
 
 from __future__ import annotations
 
 import socket
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spotmpi.agent import network
+from spotmpi.agent import network, ssh
+from spotmpi.backends.kubernetes.submit.objects import generate_keys
 
 
 def test_the_interface_of_an_address_is_found_without_sending_anything() -> None:
@@ -33,3 +36,48 @@ def test_a_host_has_all_addresses_that_its_name_resolves_to(monkeypatch: pytest.
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     assert network.addresses("run-0") == {"10.0.0.1", "10.0.0.2"}
     assert network.addresses("run-1") == set()
+
+
+def test_ssh_connects_to_the_address_from_which_a_host_connected(tmp_path: Path) -> None:
+    ssh.pin(str(tmp_path), {"run-1": "10.0.0.11"})
+
+    def ssh_options(host: str) -> dict[str, str]:
+        command = ["ssh", "-G", "-F", str(tmp_path / "ssh_config"), host]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return dict(line.split(" ", 1) for line in output.splitlines() if " " in line)
+
+    assert ssh_options("run-1")["hostname"] == "10.0.0.11" and ssh_options("run-2")["hostname"] == "run-2"
+    assert {ssh_options(host)["port"] for host in ("run-1", "run-2")} == {"2222"}
+    assert {ssh_options(host)["stricthostkeychecking"] for host in ("run-1", "run-2")} == {"true"}
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> str:
+    folder = tmp_path / "secret"
+    folder.mkdir()
+    for name, text in generate_keys().items():
+        (folder / name).write_text(text)
+    return str(folder)
+
+
+def test_a_check_that_takes_too_long_keeps_no_run_from_starting(
+    secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The failure is one line in the log and the keys are installed; a subprocess traceback would end the attempt."""
+    slow = tmp_path / "bin" / "ssh-keygen"
+    slow.parent.mkdir()
+    slow.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(slow.parent))
+    monkeypatch.setattr(ssh, "CHECK_TIMEOUT", 0.05)
+
+    ssh.install_keys(secret, str(tmp_path / "ssh"))
+
+    assert (tmp_path / "ssh" / "ssh_config").is_file()
+    assert capsys.readouterr().err.startswith("ssh-keygen did not finish within 0.05 s: ")
+
+
+def test_a_secret_without_a_key_is_reported(secret: str, tmp_path: Path) -> None:
+    Path(secret, "id").write_text("not a key\n")
+    with pytest.raises(ssh.InvalidKeys, match="the SSH Secret's id is not a usable private key"):
+        ssh.install_keys(secret, str(tmp_path / "ssh"))

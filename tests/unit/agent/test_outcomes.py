@@ -1,40 +1,70 @@
-"""Which errors of the operating system end a run, and which only an attempt."""
+"""Which errors end a run, which only an attempt, and how a run ended: the same for every reader."""
 
 from __future__ import annotations
 
 import errno
 import socket
+from typing import Any
 
 import pytest
 
-from spotmpi.agent import protocol
+from spotmpi.agent import outcomes, protocol, record
 from spotmpi.agent.outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, outcome_of_error
+from spotmpi.agent.run_outcome import run_outcome
 
 
 @pytest.mark.parametrize(
-    ("error", "permanent"),
+    "error",
     [
-        (OSError(errno.ENOSPC, "No space left on device"), True),
-        (OSError(errno.EROFS, "Read-only file system"), True),
-        (FileNotFoundError("the image has no mpirun on PATH"), True),
-        (PermissionError(errno.EACCES, "Permission denied"), True),
-        (FileNotFoundError(), True),
-        (NotADirectoryError(), True),
-        (OSError("the code in user.tgz cannot be unpacked"), True),
-        (OSError(errno.ESTALE, "Stale file handle"), False),
-        (OSError(errno.EIO, "Input/output error"), False),
-        (OSError(errno.EMFILE, "Too many open files"), False),
-        (OSError(errno.ENETUNREACH, "Network is unreachable"), False),
-        (TimeoutError(errno.ETIMEDOUT, "Connection timed out"), False),
-        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), False),
-        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EROFS, "Read-only file system"),
+        FileNotFoundError("the image has no mpirun on PATH"),
+        PermissionError(errno.EACCES, "Permission denied"),
+        FileNotFoundError(),
+        NotADirectoryError(),
+        OSError("the code in user.tgz cannot be unpacked"),
     ],
     ids=str,
 )
-def test_only_a_permanent_error_ends_the_run(error: OSError, permanent: bool) -> None:
-    expected = (
-        Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
-        if permanent
-        else Outcome(INTERRUPTION, str(error), protocol.INTERRUPTED)
-    )
-    assert outcome_of_error(error) == expected
+def test_a_permanent_error_ends_the_run(error: OSError) -> None:
+    assert outcome_of_error(error) == Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ESTALE, "Stale file handle"),
+        OSError(errno.EIO, "Input/output error"),
+        OSError(errno.EMFILE, "Too many open files"),
+        OSError(errno.ENETUNREACH, "Network is unreachable"),
+        TimeoutError(errno.ETIMEDOUT, "Connection timed out"),
+        socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+        socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+    ],
+    ids=str,
+)
+def test_an_error_that_may_pass_ends_the_attempt(error: OSError) -> None:
+    assert outcome_of_error(error) == Outcome(INTERRUPTION, str(error), protocol.INTERRUPTED)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "outcome"),
+    [
+        ({}, None),
+        ({"recorded": record.STARTED}, None),
+        ({"recorded": record.STARTED, "writer_alive": False}, record.LOST),
+        ({"writer_alive": False}, record.LOST),
+        *[({"recorded": kind, "writer_alive": False}, kind) for kind in record.TERMINAL],
+        *[({"recorded": kind, "deleted": True, "condition": "Failed"}, kind) for kind in record.TERMINAL],
+        ({"cause": outcomes.SUCCEEDED}, record.SUCCEEDED),
+        ({"cause": outcomes.STOPPED}, record.STOPPED),
+        *[({"cause": cause}, record.FAILED) for cause in (outcomes.FAILURE, INTERRUPTION, NOT_RETRYABLE)],
+        ({"condition": "Completed"}, record.SUCCEEDED),
+        ({"condition": "Failed"}, record.FAILED),
+        ({"deleted": True}, record.STOPPED),
+        ({"deleted": True, "condition": "Failed"}, record.STOPPED),
+        ({"given_up": True, "deleted": True}, record.FAILED),
+    ],
+)
+def test_the_best_evidence_of_a_runs_end_decides(evidence: dict[str, Any], outcome: str | None) -> None:
+    assert run_outcome(**evidence) == outcome

@@ -22,12 +22,11 @@ from tests.unit.agent.peer_ends import TOKEN, ServedCoordinator, wait_for_messag
 
 
 class Impostor:
-    """Listens in place of node 0 and sends *lines* after its challenge; ``greeting`` is the answer of the worker."""
+    """Listens in place of node 0 and sends *lines* after its challenge."""
 
     def __init__(self, *lines: bytes, token: str = "") -> None:
         self._lines = lines
         self._token = token
-        self.greeting = b""
 
     def join(self) -> Any:
         """The result of a worker that joins it."""
@@ -41,8 +40,7 @@ class Impostor:
     def _answer(self, listener: socket.socket) -> None:
         with listener.accept()[0] as sock:
             sock.sendall(b'{"challenge": "node 0"}\n')
-            self.greeting = sock.recv(1000)
-            challenge = json.loads(self.greeting.partition(b" ")[2])["challenge"]
+            challenge = json.loads(sock.recv(1000).partition(b" ")[2])["challenge"]
             session = Session(self._token, connection.NODE_0, ("node 0", challenge), 1, 4)
             data = b"".join((session.sign(line) if self._token else line) + b"\n" for line in self._lines)
             with contextlib.suppress(ConnectionError):  # the worker has closed already
@@ -163,9 +161,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_silent_unauthenticated_take_a_limited_number_of_descriptors_and_keep_no_worker_out(
-    served: ServedCoordinator,
-) -> None:
+def test_silent_clients_take_a_limited_number_of_descriptors_and_keep_no_worker_out(served: ServedCoordinator) -> None:
     first, _ = served.join(1)
     before = descriptors()
     silent = silent_clients(served, 3 * peers.MAX_UNAUTHENTICATED)
@@ -182,14 +178,16 @@ def test_silent_unauthenticated_take_a_limited_number_of_descriptors_and_keep_no
         sock.close()
 
 
-def test_a_client_that_sends_a_byte_now_and_then_is_dropped_like_a_silent_one(
-    served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("data", [b"", b"x"], ids=["silent", "a byte now and then"])
+def test_an_unauthenticated_client_is_dropped(
+    served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
     (client,) = silent_clients(served, 1)
+    assert served.coordinator._unauthenticated
     monkeypatch.setattr(connection, "HEARTBEAT_TIMEOUT", 0.1)
     deadline = time.monotonic() + 5
     while served.coordinator._unauthenticated and time.monotonic() < deadline:
-        client.send(b"x")
+        client.send(data)
         served.coordinator.serve(0.02)
     assert not served.coordinator._unauthenticated
     client.close()
@@ -211,9 +209,7 @@ def test_a_node_0_without_a_free_descriptor_accepts_workers_once_it_has_one(
     assert served.join(2)[1] == 7
 
 
-def test_a_node_0_without_a_free_descriptor_makes_room_by_the_oldest_unauthenticated_client(
-    served: ServedCoordinator,
-) -> None:
+def test_a_node_0_without_a_free_descriptor_drops_the_oldest_unauthenticated_client(served: ServedCoordinator) -> None:
     silent = silent_clients(served, 2)
     oldest = next(iter(served.coordinator._unauthenticated))
     with socket.create_connection(("127.0.0.1", served.port)) as newest, no_free_descriptor():

@@ -14,13 +14,14 @@ from spotmpi.agent.peers import join
 from spotmpi.agent.schema import Greeting
 from tests.unit.agent.peer_ends import TOKEN, ServedCoordinator, free_port, wait_for_message
 
+GREETING: Greeting = {"node": 1, "generation": 4}
+
 
 def test_a_worker_is_welcomed_with_the_attempt_and_missing_until_it_is_ready(served: ServedCoordinator) -> None:
     connection, attempt = served.join(1)
     assert attempt == 7
     assert served.coordinator.missing() == [1, 2]
-    connection.send(ready=1)
-    served.coordinator.serve(0.5)
+    assert served.serve_until_ready(1, connection)
     assert served.coordinator.missing() == [2]
     assert served.coordinator.lost() == []
 
@@ -38,9 +39,7 @@ def test_a_worker_is_welcomed_with_the_attempt_and_missing_until_it_is_ready(ser
         ({"node": True}, "not of this run"),
     ],
 )
-def test_a_worker_of_another_run_generation_or_node_is_refused(
-    served: ServedCoordinator, greeting: Any, words: str
-) -> None:
+def test_a_worker_of_another_run_or_node_is_refused(served: ServedCoordinator, greeting: Any, words: str) -> None:
     assert served.join(**greeting) == f"127.0.0.1 refuses this node: '{words}'"
     assert served.coordinator.missing() == [1, 2] and not served.coordinator.workers
 
@@ -48,9 +47,7 @@ def test_a_worker_of_another_run_generation_or_node_is_refused(
 def test_a_second_worker_for_the_same_node_is_refused_and_the_first_one_stays(served: ServedCoordinator) -> None:
     connection, _ = served.join(1)
     assert "node 1 is not expected" in served.join(1)
-    connection.send(ready=1)
-    served.coordinator.serve(0.5)
-    assert 1 in served.coordinator.ready
+    assert served.serve_until_ready(1, connection)
 
 
 @pytest.mark.parametrize(
@@ -66,25 +63,11 @@ def test_a_second_worker_for_the_same_node_is_refused_and_the_first_one_stays(se
         b"x" * 200_000,
     ],
 )
-def test_noise_from_an_unauthenticated_client_closes_its_connection_and_nothing_else(
-    served: ServedCoordinator, noise: bytes
-) -> None:
+def test_noise_of_an_unauthenticated_client_closes_its_connection_only(served: ServedCoordinator, noise: bytes) -> None:
     connection, _ = served.join(1)
     answer = served.raw(noise)
     assert answer == b"" or "refused" in json.loads(answer)
-    connection.send(ready=1)
-    served.coordinator.serve(0.5)
-    assert 1 in served.coordinator.ready
-
-
-def test_a_silent_unauthenticated_client_is_dropped(served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEARTBEAT_TIMEOUT", 0.05)
-    with socket.create_connection(("127.0.0.1", served.port)):
-        served.coordinator.serve(0.5)
-        assert served.coordinator._unauthenticated
-        time.sleep(0.1)
-        served.coordinator.serve(0)
-        assert not served.coordinator._unauthenticated
+    assert served.serve_until_ready(1, connection)
 
 
 def test_a_closed_connection_is_a_lost_node_unless_it_had_ended(served: ServedCoordinator) -> None:
@@ -104,19 +87,15 @@ def test_a_worker_that_connects_while_node_0_is_busy_connects_again_and_is_not_l
     served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 0.05)
-    greeting: Greeting = {"node": 1, "generation": 4}
-    assert [join("127.0.0.1", TOKEN, greeting, served.port) for _ in range(3)] == ["127.0.0.1 does not answer"] * 3
+    assert [join("127.0.0.1", TOKEN, GREETING, served.port) for _ in range(3)] == ["127.0.0.1 does not answer"] * 3
 
     monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 10.0)
     connection, _ = next(joined for joined in (served.join(1) for _ in range(100)) if not isinstance(joined, str))
     connection.send(ready=1)
     served.coordinator.serve(5)
 
-    assert (
-        served.coordinator.lost() == []
-        and served.coordinator.missing() == [2]
-        and set(served.coordinator.machines) == {1}
-    )
+    coordinator = served.coordinator
+    assert (coordinator.lost(), coordinator.missing(), set(coordinator.machines)) == ([], [2], {1})
 
 
 @pytest.fixture
@@ -127,9 +106,7 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_timeouts")
-def test_an_agent_that_waits_for_a_disk_longer_than_the_heartbeat_timeout_is_not_lost(
-    served: ServedCoordinator,
-) -> None:
+def test_an_agent_that_waits_for_its_disk_beyond_the_heartbeat_timeout_is_not_lost(served: ServedCoordinator) -> None:
     connection, _ = served.join(1)
     time.sleep(0.6)  # neither side polls
     assert not connection.lost and served.coordinator.lost() == []
@@ -139,7 +116,7 @@ def test_an_agent_that_waits_for_a_disk_longer_than_the_heartbeat_timeout_is_not
 
 
 @pytest.mark.usefixtures("short_timeouts")
-def test_an_agent_that_stalls_for_good_is_lost_to_the_other_side(
+def test_an_agent_that_stalls_is_lost_to_the_other_side(
     served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "STALL", 0.1)
@@ -164,9 +141,8 @@ def test_a_broadcast_of_node_0_reaches_every_worker(served: ServedCoordinator) -
 
 
 def test_a_closed_port_and_a_silent_one_have_different_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
-    greeting: Greeting = {"node": 1, "generation": 4}
-    assert "refused" in str(join("127.0.0.1", TOKEN, greeting, free_port()))
-    assert "not-a-host.invalid" in str(join("not-a-host.invalid", TOKEN, greeting, 1))
+    assert "refused" in str(join("127.0.0.1", TOKEN, GREETING, free_port()))
+    assert "not-a-host.invalid" in str(join("not-a-host.invalid", TOKEN, GREETING, 1))
     monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert join("127.0.0.1", TOKEN, greeting, silent.getsockname()[1]) == "127.0.0.1 does not answer"
+        assert join("127.0.0.1", TOKEN, GREETING, silent.getsockname()[1]) == "127.0.0.1 does not answer"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,13 @@ from spotmpi.agent import protocol, stop_requests
 from spotmpi.agent.lines import Line
 from spotmpi.agent.outcomes import INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
 from spotmpi.agent.record import Record
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """A run folder with the file of its events."""
+    (tmp_path / "events.jsonl").touch()
+    return str(tmp_path)
 
 
 def test_attempt_numbers_are_taken_once_even_by_two_agents(tmp_path: Path) -> None:
@@ -30,34 +36,17 @@ def test_attempt_numbers_are_taken_once_even_by_two_agents(tmp_path: Path) -> No
 
 def test_a_writer_ends_the_torn_line_of_the_one_before_it(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text('{"t": 1, "event": "star')
-
     run_record = Record(str(tmp_path), clock=lambda: 2.0)
     run_record.event("started", attempt=1, reason=None)
     run_record.close()
-
     torn, whole = (tmp_path / "events.jsonl").read_text().splitlines()
     assert torn == '{"t": 1, "event": "star' and json.loads(whole) == {"t": 2.0, "event": "started", "attempt": 1}
-
-
-def test_a_reader_never_finds_half_a_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_record = Record(str(tmp_path))
-    run_record.write_json("summary.json", {"a": 1})
-
-    monkeypatch.setattr(os, "urandom", bytes)  # zeros
-    (tmp_path / ".summary.json.00000000.part").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left"):
-        run_record.write_json("summary.json", {"a": 2})
-
-    assert json.loads((tmp_path / "summary.json").read_text()) == {"a": 1}
-    run_record.close()
 
 
 def test_the_reserve_exists_while_a_run_lives_and_is_removed_afterwards(tmp_path: Path) -> None:
     run_record = Record(str(tmp_path))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) > 100_000
-
     run_record.close()
-
     assert list(tmp_path.iterdir()) == []
 
 
@@ -66,14 +55,12 @@ def test_a_log_line_holds_time_rank_stream_and_text(tmp_path: Path) -> None:
     run_record.line(3, 2, Line(1, "e", "two words  é"))
     run_record.line(3, 2, Line(None, "o", ""))
     run_record.close()
-
     text = (tmp_path / "logs" / "3" / "node-2.log").read_text()
     assert text == "1970-01-01T00:00:01.500000Z 1 e two words  é\n1970-01-01T00:00:01.500000Z - o \n"
 
 
-def test_requests_are_whole_kill_overrides_stop_and_clearing_removes_them(tmp_path: Path) -> None:
-    (tmp_path / "events.jsonl").touch()
-    folder, source = str(tmp_path), stop_requests.FolderStopSource(str(tmp_path))
+def test_requests_are_whole_kill_overrides_stop_and_clearing_removes_them(folder: str) -> None:
+    source = stop_requests.FolderStopSource(folder)
     assert source.pending() is None and not source.kill_requested()
 
     stop_requests.submit(folder, stop_requests.STOP, 'a reason with "quotes" and é')
@@ -85,26 +72,16 @@ def test_requests_are_whole_kill_overrides_stop_and_clearing_removes_them(tmp_pa
     stop_requests.clear(folder)
     stop_requests.clear(folder)
     assert source.pending() is None
+    (Path(folder) / "control" / "stop").touch()
+    assert source.pending() == StopRequest(Outcome(STOPPED, None, 0), True), "an empty request counts"
 
 
 def test_many_terminals_may_submit_the_same_request_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as terminals:
-        submissions = [
-            terminals.submit(stop_requests.submit, str(tmp_path), stop_requests.STOP, str(n)) for n in range(200)
-        ]
-
+        submit, folder = stop_requests.submit, str(tmp_path)
+        submissions = [terminals.submit(submit, folder, stop_requests.STOP, str(number)) for number in range(200)]
     assert [each.exception() for each in submissions] == [None] * 200
     assert [path.name for path in (tmp_path / "control").iterdir()] == ["stop"]
-
-
-def test_an_empty_request_counts_without_a_reason(tmp_path: Path) -> None:
-    (tmp_path / "events.jsonl").touch()
-    (tmp_path / "control").mkdir()
-    (tmp_path / "control" / "stop").touch()
-
-    request = stop_requests.FolderStopSource(str(tmp_path)).pending()
-
-    assert request and request.outcome.reason is None
 
 
 @pytest.fixture
@@ -118,9 +95,8 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_sigterm_is_notice_that_the_machine_goes_away_and_a_terminal_ends_nothing(tmp_path: Path) -> None:
-    (tmp_path / "events.jsonl").touch()
-    source = stop_requests.FolderStopSource(str(tmp_path))
+def test_sigterm_is_notice_that_the_machine_goes_away_and_a_terminal_ends_nothing(folder: str) -> None:
+    source = stop_requests.FolderStopSource(folder)
     source.install_handlers()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.raise_signal(number)

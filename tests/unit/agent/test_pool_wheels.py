@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import lzma
 import platform
 import sys
 import tarfile
@@ -31,9 +30,7 @@ LOCKED = {  # version, and the oldest one that does as well
 }
 MANIFEST: Manifest = {
     "pythons": {python: list(LOCKED) for python in ("3.10", PYTHON, "3.13")},
-    "wheels": {
-        name: {"name": name, "version": version, "minimum": minimum} for name, (version, minimum) in LOCKED.items()
-    },
+    "wheels": {name: {"name": name, "version": locked, "minimum": low} for name, (locked, low) in LOCKED.items()},
 }
 NOTHING: dict[str, str] = {}
 WHOLE = {name: version for name, (version, _) in LOCKED.items()}
@@ -64,20 +61,27 @@ def test_versions_that_a_driver_shares_are_its_own_and_those_of_a_command_may_be
 
 def test_a_python_without_wheels_needs_an_image_with_dask() -> None:
     assert select(MANIFEST, "3.99", WHOLE.get, None) == []
-    with pytest.raises(
-        hardware.Incompatible, match=r"Python 3\.99 has no fitting package distributed, .* 3\.10 to 3\.13"
-    ):
+    message = r"Python 3\.99 has no fitting package distributed, .* 3\.10 to 3\.13"
+    with pytest.raises(hardware.Incompatible, match=message):
         select(MANIFEST, "3.99", NOTHING.get, None)
 
 
-def test_a_python_that_differs_from_the_drivers_is_refused_in_one_line_with_both_versions() -> None:
-    message = r"the image has Python 3\.10 and the driver Python 3\.12, .*: use an image with Python 3\.12, or a driver"
+@pytest.mark.parametrize(
+    ("python", "driver", "message"),
+    [
+        (
+            "3.10",
+            "3.12",
+            r"has Python 3\.10 and the driver Python 3\.12, .*: use an image with Python 3\.12, or a driver",
+        ),
+        ("3.9", None, r"the image has Python 3\.9, and pools and streams need 3\.10 or newer"),
+    ],
+)
+def test_a_python_that_differs_from_the_drivers_or_is_too_old_is_refused(
+    python: str, driver: str | None, message: str
+) -> None:
     with pytest.raises(hardware.Incompatible, match=message):
-        pool_wheels.require_python("3.10", {**DRIVER, "python": "3.12"})
-    with pytest.raises(
-        hardware.Incompatible, match=r"the image has Python 3\.9, and pools and streams need 3\.10 or newer"
-    ):
-        pool_wheels.require_python("3.9", None)
+        pool_wheels.require_python(python, {**DRIVER, "python": driver} if driver else None)
     pool_wheels.require_python("3.10", None)
 
 
@@ -100,7 +104,8 @@ class Pod:
         self.pieces, self.folder = folder / "pieces", folder / "work" / "wheels"
         for each in (self.pieces, self.folder.parent):
             each.mkdir()
-        archive = _archive({name: f"NAME = {name!r}\n" for name in LOCKED})
+        modules = {f"{name}/{name}.py": f"NAME = {name!r}\n" for name in LOCKED}
+        archive = _archive({"manifest.json": json.dumps(MANIFEST), **modules})
         for number, start in enumerate(range(0, len(archive), 20)):
             (self.pieces / str(number)).write_bytes(archive[start : start + 20])
         wheels = {
@@ -112,17 +117,13 @@ class Pod:
         self.plan: Any = {"pool": {"versions": DRIVER}, "wheels": wheels, "environment": {"PYTHONPATH": "/code"}}
 
 
-def _archive(modules: dict[str, str]) -> bytes:
+def _archive(files: dict[str, str]) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:xz") as tar:
-        for name, text in {
-            "manifest.json": json.dumps(MANIFEST),
-            **{f"{n}/{n}.py": t for n, t in modules.items()},
-        }.items():
+        for name, text in files.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(text)
             tar.addfile(entry, io.BytesIO(text.encode()))
-    assert lzma.decompress(packed.getvalue())
     return packed.getvalue()
 
 

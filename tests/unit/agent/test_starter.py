@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from spotmpi.agent.lines import LineSplitter
 from spotmpi.core import names
 from tests.contract.processes import wait_until
 
+STARTER = [sys.executable, "-I", "-S", str(names.SOURCE / "spotmpi" / "agent" / "starter.py")]
 
-def starter(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    path = names.SOURCE / "spotmpi" / "agent" / "starter.py"
-    return subprocess.run(
-        [sys.executable, "-I", "-S", str(path), *arguments], capture_output=True, text=True, timeout=20, **more
-    )
+
+def starter(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*STARTER, *arguments], capture_output=True, text=True, timeout=20)
 
 
 def test_the_starter_becomes_the_command(tmp_path: Path) -> None:
     variables = tmp_path / "environment.json"
     variables.write_text(json.dumps({"MINE": "é \n", "PATH": os.environ["PATH"]}))
-
     result = starter(
         "--env", str(variables), "python3", "-c", "import os, sys; print(os.environ['MINE'], sys.argv)", "a b"
     )
-
     assert result.returncode == 0 and result.stdout == "é \n ['-c', 'a b']\n"
 
 
@@ -48,13 +46,9 @@ def test_a_tagged_rank_ends_as_its_command_does(code: str, status: int) -> None:
 
 
 def test_a_tagged_rank_forwards_signals_and_does_not_wait_for_background_processes() -> None:
-    path = names.SOURCE / "spotmpi" / "agent" / "starter.py"
     code = "trap 'echo taken; exit 3' TERM; sleep 300 & echo up; wait"
     rank = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(path), "--tag", "sh", "-c", code],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+        [*STARTER, "--tag", "sh", "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     assert rank.stdout is not None
     assert rank.stdout.readline() == "[0,0]<stdout>: up\n"
@@ -66,23 +60,32 @@ def test_a_tagged_rank_forwards_signals_and_does_not_wait_for_background_process
 
 
 def test_a_bar_without_line_end_passes_through_a_tagged_rank() -> None:
-    path = names.SOURCE / "spotmpi" / "agent" / "starter.py"
-    rank = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(path), "--tag", "sh", "-c", "printf '10%%'; sleep 60"], stdout=subprocess.PIPE
-    )
+    rank = subprocess.Popen([*STARTER, "--tag", "sh", "-c", "printf '10%%'; sleep 60"], stdout=subprocess.PIPE)
     assert rank.stdout is not None
     assert rank.stdout.readline() == b"[0,0]<stdout>+: 10%\n"
     rank.kill()
     rank.wait()
 
 
+def test_tagged_ranks_may_share_a_pipe_and_no_line_of_theirs_mixes() -> None:
+    reading, writing = os.pipe()
+    code = "import os\nfor i in range(300): print(os.environ['RANK'], i, 'x' * (i * 40), 'end')\nprint('half', end='')"
+    command = [*STARTER, "--tag", "python3", "-u", "-c", code]
+    ranks = [subprocess.Popen(command, stdout=writing, env={**os.environ, "RANK": str(rank)}) for rank in range(3)]
+    os.close(writing)
+    splitter = LineSplitter("o")
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        lines = [line for data in iter(lambda: pipe.read(65536), b"") for line in splitter.feed(data)] + splitter.end()
+
+    assert [rank.wait() for rank in ranks] == [0, 0, 0]
+    for rank in range(3):
+        texts = [line.text for line in lines if line.rank == rank]
+        assert texts == [*(f"{rank} {i} {'x' * (i * 40)} end" for i in range(300)), "half"]
+
+
 def test_a_rank_dies_with_its_launcher() -> None:
-    path = names.SOURCE / "spotmpi" / "agent" / "starter.py"
-    launcher = subprocess.Popen(
-        ["sh", "-c", f"{sys.executable} -I -S {path} sh -c 'echo $$; exec sleep 300' & wait"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = f"{shlex.join(STARTER)} sh -c 'echo $$; exec sleep 300' & wait"
+    launcher = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, text=True)
     assert launcher.stdout is not None
     rank = int(launcher.stdout.readline())
 

@@ -1,14 +1,31 @@
-"""A laptop that sleeps longer than a run's limits finds the run going on when it wakes."""
+"""One attempt: a program that closes its output, and a laptop that sleeps longer than a run's limits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import spotmpi
 from spotmpi.agent.attempt import Attempt, Clock
 from spotmpi.agent.outcomes import FAILURE, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest
 from spotmpi.agent.record import Record
 from spotmpi.agent.supervisor import Supervisor
+from spotmpi.backends.targets import Target
+from spotmpi.spec.job import JobSpec, Limits
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (3, "failed")])
+def test_a_program_that_has_closed_its_output_ends_by_its_exit_code(tmp_path: Path, code: int, state: str) -> None:
+    """A program that has closed its pipes still runs: it is not killed, and its exit code counts."""
+    late = tmp_path / "late"
+    command = ["sh", "-c", f'echo on; exec >&- 2>&-; sleep 0.3; echo x > "{late}"; exit {code}']
+    spec = JobSpec(command=command, launcher="none", limits=Limits(failures=0))
+    assert spotmpi.run(spec, on=Target(runs_folder=tmp_path / "runs")).state == state
+    assert late.exists()
+
 
 HOURS = 3600.0
 LIMITS = {"start": 60.0, "run": 600.0, "no_progress": 300.0, "cost": None, "failures": 0, "interruptions": 0}
@@ -29,24 +46,24 @@ class JumpingClock(Clock):
     def awake(self) -> float:
         return 5000.0 + self.worked
 
+    def jump(self, slept: float, worked: float) -> None:
+        self.slept, self.worked = slept, worked
+
 
 class SuspendingSource:
     """A stop source that suspends the machine once the program has printed a line, and lets the program end later."""
 
     def __init__(self, folder: Path, clock: JumpingClock, slept: float, worked: float) -> None:
         self.attempt: Attempt | None = None
-        self._folder, self._clock = folder, clock
-        self._slept, self._worked = slept, worked
-        self._polls = 0
+        self._actions: list[Callable[[], None]] = [
+            lambda: clock.jump(slept, worked),
+            lambda: None,
+            (folder / "go").touch,
+        ]
 
     def pending(self) -> StopRequest | None:
-        if self.attempt and self.attempt.progress.alive:
-            self._polls += 1
-            if self._polls == 1:
-                self._clock.slept += self._slept
-                self._clock.worked += self._worked
-            if self._polls == 3:
-                (self._folder / "go").touch()
+        if self.attempt and self.attempt.progress.alive and self._actions:
+            self._actions.pop(0)()
         return None
 
     def kill_requested(self) -> bool:
@@ -78,24 +95,38 @@ def outcome_of(
     return outcome
 
 
-def test_a_night_asleep_is_no_lack_of_progress_and_no_use_of_its_time(tmp_path: Path) -> None:
-    """The program runs to its end; neither `no_progress` nor `limits.run` counts the time asleep."""
-    assert outcome_of(tmp_path, {"start": 60.0, "run": 600.0}, slept=8 * HOURS).cause == SUCCEEDED
-
-
-def test_time_at_work_counts(tmp_path: Path) -> None:
-    hung = outcome_of(tmp_path, {"start": 60.0, "run": None}, worked=301.0)
-    assert (hung.cause, hung.reason) == (FAILURE, "no progress for limits.no_progress (300s), last iteration none")
-
-
-def test_the_time_of_a_run_counts_while_its_machine_is_awake(tmp_path: Path) -> None:
-    over = outcome_of(tmp_path, {"start": 60.0, "run": 600.0}, worked=601.0, no_progress=None)
-    assert over.cause == NOT_RETRYABLE and str(over.reason).startswith("limits.run (600s) is over")
-
-
-def test_money_counts_as_the_bill_does_also_asleep(tmp_path: Path) -> None:
-    spent = outcome_of(tmp_path, {"start": 60.0, "run": None, "cost": HOURS}, slept=8 * HOURS, cost=1.0)
-    assert spent.cause == NOT_RETRYABLE and str(spent.reason).startswith("limits.cost ($1) is nearly spent")
+@pytest.mark.parametrize(
+    ("deadlines", "options", "cause", "reason"),
+    [
+        pytest.param({"run": 600.0}, {"slept": 8 * HOURS}, SUCCEEDED, "None", id="asleep"),
+        pytest.param(
+            {"run": None},
+            {"worked": 301.0},
+            FAILURE,
+            "no progress for limits.no_progress (300s), last iteration none",
+            id="awake without progress",
+        ),
+        pytest.param(
+            {"run": 600.0},
+            {"worked": 601.0, "no_progress": None},
+            NOT_RETRYABLE,
+            "limits.run (600s) is over",
+            id="awake too long",
+        ),
+        pytest.param(
+            {"run": None, "cost": HOURS},
+            {"slept": 8 * HOURS, "cost": 1.0},
+            NOT_RETRYABLE,
+            "limits.cost ($1) is nearly spent",
+            id="asleep at a price",
+        ),
+    ],
+)
+def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the_run(
+    tmp_path: Path, deadlines: dict[str, float | None], options: dict[str, Any], cause: str, reason: str
+) -> None:
+    outcome = outcome_of(tmp_path, {"start": 60.0, **deadlines}, **options)
+    assert outcome.cause == cause and str(outcome.reason).startswith(reason)
 
 
 def test_an_attempt_after_a_night_asleep_has_the_time_that_the_run_has_left(tmp_path: Path) -> None:
@@ -103,7 +134,7 @@ def test_an_attempt_after_a_night_asleep_has_the_time_that_the_run_has_left(tmp_
     clock = JumpingClock()
     plan: Any = {"limits": LIMITS, "run": "r-1", "name": "r", "work": {}, "rate": None, "grace": 1.0}
     supervisor = Supervisor(str(tmp_path), plan, clock)
-    clock.slept, clock.worked = 8 * HOURS, 100.0
+    clock.jump(8 * HOURS, 100.0)
     until = supervisor._deadlines()["run"]
     supervisor.record.close()
     assert until == clock() + 500.0

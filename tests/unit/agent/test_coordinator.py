@@ -1,0 +1,237 @@
+"""What node 0 waits for before it launches, and what it concludes from the reports of nodes afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock, Mock
+
+import pytest
+
+from spotmpi.agent import network, pod_context, protocol, readiness
+from spotmpi.agent.coordinator import CoordinatorStopSource
+from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
+from spotmpi.agent.readiness import Readiness
+from spotmpi.agent.staging import Staging
+
+TWELVE = [f"run-{node}" for node in range(12)]
+HOSTS = TWELVE[:3]
+NEW = {1: "10.0.0.11", 2: "10.0.0.12"}
+WORKERS = {node: SimpleNamespace(address=address) for node, address in NEW.items()}
+
+
+class Dns:
+    """Names and their addresses, and the time, all as a test sets them."""
+
+    def __init__(self) -> None:
+        self.addresses = {"run-0": {"10.0.0.10"}, "run-1": {NEW[1]}, "run-2": {NEW[2]}}
+        self.now = 100.0
+
+
+@pytest.fixture(autouse=True)
+def dns(monkeypatch: pytest.MonkeyPatch) -> Dns:
+    dns = Dns()
+    monkeypatch.setattr(network, "addresses", lambda host: dns.addresses.get(host, set()))
+    monkeypatch.setattr(readiness, "time", SimpleNamespace(monotonic=lambda: dns.now))
+    return dns
+
+
+def expecting() -> Readiness:
+    """The readiness of three nodes, all of which have connected."""
+    coordinator: Any = SimpleNamespace(workers=WORKERS, missing=lambda: [])
+    return Readiness(HOSTS, coordinator, Staging(None))
+
+
+def test_nothing_is_missing_when_every_name_resolves_to_its_pod() -> None:
+    state = expecting()
+    assert state.missing() is None
+    assert state.addresses == {"run-1": NEW[1], "run-2": NEW[2]}
+
+
+def test_a_name_that_resolves_to_the_previous_pod_is_waited_for(dns: Dns) -> None:
+    state, unresolved = expecting(), "1 of 3 hosts are not in DNS with their address yet: run-1"
+    dns.addresses["run-1"] = {"10.0.0.1"}
+    assert state.missing() == unresolved
+    dns.now += readiness.DNS_GRACE / 2
+    assert state.missing() == unresolved
+
+    dns.addresses["run-1"] = {"10.0.0.1", NEW[1]}
+
+    assert state.missing() is None
+    assert state.addresses["run-1"] == NEW[1], "whatever DNS says first"
+
+
+def test_where_addresses_are_translated_names_count_after_a_while(dns: Dns) -> None:
+    state = expecting()
+    dns.addresses["run-1"] = {"192.168.7.7"}
+    assert state.missing() is not None
+    dns.now += readiness.DNS_GRACE
+    assert state.missing() is None
+    assert state.addresses == {"run-2": NEW[2]}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_name_without_any_address_is_waited_for_as_long_as_it_takes(dns: Dns, host: str) -> None:
+    state = expecting()
+    dns.addresses[host] = set()
+    assert state.missing() is not None
+    dns.now += 10 * readiness.DNS_GRACE
+    assert state.missing() == f"1 of 3 hosts are not in DNS with their address yet: {host}"
+
+
+@pytest.mark.parametrize(
+    ("missing", "description"),
+    [
+        ([2], "1 of 12 hosts are not ready yet: run-2"),
+        (list(range(4, 12)), f"8 of 12 hosts are not ready yet: {', '.join(TWELVE[4:])}"),
+        (list(range(3, 12)), f"9 of 12 hosts are not ready yet: {', '.join(TWELVE[3:11])} ..."),
+    ],
+)
+def test_hosts_that_are_missing_are_named_of_many_the_first_eight(missing: list[int], description: str) -> None:
+    coordinator: Any = SimpleNamespace(workers={}, missing=lambda: missing)
+    assert Readiness(TWELVE, coordinator, Staging(None)).missing() == description
+
+
+class Waiting:
+    """Node 0 while it waits: each service of its workers takes 0.3 s, after which a test may change something."""
+
+    def __init__(self, dns: Dns) -> None:
+        self.dns = dns
+        self.missing = [1, 2]
+        progress = Mock(return_value="30 % of 2.0 GB of data copied")
+        self.staging = MagicMock(busy=False, error=None, failure=None, __str__=progress)
+        self.stop_request: StopRequest | None = None
+        self.events: list[tuple[float, str, str]] = []
+        self.changes: dict[int, Callable[[], object]] = {}  # after so many times
+        self._served = 0
+
+    def wait(self, limit: float = 60.0) -> Outcome | None:
+        coordinator: Any = SimpleNamespace(workers=WORKERS, missing=lambda: self.missing, serve=self._serve)
+        events: Any = SimpleNamespace(event=lambda kind, reason: self.events.append((self.dns.now, kind, reason)))
+        source: Any = SimpleNamespace(pending=lambda: self.stop_request)
+        return Readiness(HOSTS, coordinator, self.staging).wait(limit, events, source)
+
+    def _serve(self, seconds: float) -> None:
+        assert seconds < 1, "stop requests are answered in time"
+        self.dns.now += 0.3
+        self._served += 1
+        self.changes.get(self._served, lambda: None)()
+
+
+def test_node_0_waits_until_nothing_is_missing_and_records_for_what_at_most_once_a_second(dns: Dns) -> None:
+    waiting = Waiting(dns)
+    waiting.changes = {2: lambda: waiting.missing.remove(1), 20: waiting.missing.clear}
+
+    assert waiting.wait() is None
+
+    assert dns.now == pytest.approx(106.0)
+    assert [(round(time, 1), kind, reason) for time, kind, reason in waiting.events] == [
+        (100.3, "waiting", "2 of 3 hosts are not ready yet: run-1, run-2"),
+        (101.5, "waiting", "1 of 3 hosts are not ready yet: run-2"),
+    ]
+
+
+def test_hosts_that_do_not_come_within_the_start_limit_end_the_run(dns: Dns) -> None:
+    waiting = Waiting(dns)
+    reason = "limits.start (2.5s) is over: 2 of 3 hosts are not ready yet: run-1, run-2"
+    assert waiting.wait(2.5) == Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
+    assert dns.now == pytest.approx(102.7)
+
+
+def test_a_stop_request_ends_the_wait(dns: Dns) -> None:
+    waiting = Waiting(dns)
+    stopped = Outcome(STOPPED, "enough", 0)
+    waiting.changes = {2: lambda: setattr(waiting, "stop_request", StopRequest(stopped, True))}
+    assert waiting.wait() == stopped
+
+
+def test_data_that_is_being_copied_is_waited_for(dns: Dns) -> None:
+    waiting = Waiting(dns)
+    waiting.missing, waiting.staging.busy = [], True
+    waiting.changes = {3: lambda: setattr(waiting.staging, "busy", False)}
+    assert waiting.wait() is None
+    assert [reason for _, _, reason in waiting.events] == ["node 0: 30 % of 2.0 GB of data copied"]
+
+
+def test_data_that_cannot_be_copied_ends_the_attempt_with_the_node_in_the_reason(dns: Dns) -> None:
+    waiting = Waiting(dns)
+    waiting.missing = []
+    failure = Outcome(NOT_RETRYABLE, "data /shared cannot be staged: a reason", protocol.NOT_RETRYABLE)
+    waiting.staging.failure, waiting.staging.error = failure, failure.reason
+    assert waiting.wait() == failure._replace(reason="node 0: data /shared cannot be staged: a reason")
+
+
+def stop_source(
+    notices: dict[int, str] | None = None,
+    ended: dict[int, tuple[int, str]] | None = None,
+    lost: list[int] | None = None,
+    reason: str | None = None,
+    sshd: str | None = None,
+) -> CoordinatorStopSource:
+    """The stop source of three nodes: what coordinator, notice (*reason*) and daemon (*sshd*) of node 0 report."""
+    pod: Any = SimpleNamespace(hosts=["a", "b", "c"], plan={"pool": None})
+    coordinator: Any = SimpleNamespace(
+        notices=notices or {},
+        ended=ended or {},
+        lost=lambda: lost or [],
+        serve=lambda timeout: None,  # nothing arrives
+        name_of=lambda node: f"node {node}",
+        of_gang=lambda values: values,
+    )
+    notice: Any = SimpleNamespace(reason=reason)
+    daemon: Any = SimpleNamespace(error=lambda: sshd)
+    return CoordinatorStopSource(pod, coordinator, notice, daemon)
+
+
+@pytest.fixture
+def pod_info(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(pod_context, "POD_INFO", str(tmp_path))
+    return tmp_path / "annotations"
+
+
+def values_of(request: StopRequest | None) -> tuple[str, str | None, bool] | None:
+    return request and (request.outcome.cause, request.outcome.reason, request.checkpoint_first)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ({"ended": {1: (0, "None")}}, None),
+        ({"reason": "the pod got SIGTERM"}, (INTERRUPTION, "node 0: the pod got SIGTERM", True)),
+        ({"notices": {2: "its sshd ended"}}, (INTERRUPTION, "node 2: its sshd ended", True)),
+        ({"sshd": "its sshd ended"}, (INTERRUPTION, "node 0: its sshd ended", False)),
+        ({"lost": [1, 2]}, (INTERRUPTION, "lost b, c", False)),
+        ({"ended": {1: (3, "exit code 3")}}, (FAILURE, "node 1: exit code 3", False)),
+        ({"ended": {1: (78, "wrong key")}}, (NOT_RETRYABLE, "node 1: wrong key", False)),
+        ({"ended": {1: (3, "exit code 3")}, "lost": [2]}, (INTERRUPTION, "lost c", False)),
+    ],
+)
+def test_reports_of_nodes_end_the_attempt(state: dict[str, Any], expected: tuple[str, str, bool] | None) -> None:
+    assert values_of(stop_source(**state).pending()) == expected
+
+
+def test_a_stop_by_a_user_comes_first(pod_info: Path) -> None:
+    pod_info.write_text('spotmpi.dev/stop="enough"\n')
+    assert values_of(stop_source(reason="the pod got SIGTERM").pending()) == (STOPPED, "enough", True)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ({"ended": {1: (0, "None")}}, None),
+        ({}, None),
+        ({"lost": [1]}, ("lost b", (1,))),
+        ({"lost": [1], "notices": {2: "the pod got SIGTERM"}}, ("node 2: the pod got SIGTERM", ())),
+    ],
+)
+def test_an_sshd_that_was_ended_with_the_attempt_makes_no_failure_an_interruption(
+    state: dict[str, Any], expected: tuple[str, tuple[int, ...]] | None
+) -> None:
+    interruption = stop_source(**state, sshd="its sshd ended").interruption()
+    assert (interruption and (interruption.reason, interruption.lost_nodes)) == expected
+
+
+def test_a_node_that_gave_notice_is_not_lost() -> None:
+    assert stop_source(lost=[1, 2], notices={2: "the pod got SIGTERM"}).lost_nodes() == (1,)

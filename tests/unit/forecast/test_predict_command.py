@@ -16,9 +16,8 @@ def sweep_of(runs: Path, *rates: float) -> None:
 
 def test_a_sweep_is_predicted_with_error_time_and_money(runs: Path, in_process: InProcess) -> None:
     sweep_of(runs, 10.0, 18.0, 30.0)
-    code, output, _ = in_process(
-        "predict", "--nodes", "1..8", "--iterations", "3600", "--price", "1", "--deadline", "3m"
-    )
+    options = "--nodes 1..8 --iterations 3600 --price 1 --deadline 3m"
+    code, output, _ = in_process("predict", *options.split())
     lines = output.splitlines()
     assert code == 0
     assert lines[0] == "digits"
@@ -59,14 +58,11 @@ def test_a_published_table_needs_nothing_recorded_and_shows_its_warning(runs: Pa
         (["--deadline", "soon"], "--deadline = 'soon'"),
         (["--deadline", "1h"], "--iterations or --epochs"),
         (["--epochs", "3"], "does not report its samples"),
-        (["--price", "-1", "--iterations", "1"], "--price = -1.0"),
         (["--price", "nan"], "--price = nan: must be above 0"),
-        (["--price", "inf"], "--price = inf: must be above 0"),
         (["--min-efficiency", "nan"], "--min-efficiency = nan: must be above 0"),
-        (["--nodes", "1..1000000000"], "--nodes = '1..1000000000': counts must be at most 10000"),
     ],
 )
-def test_wrong_input_ends_with_2_and_one_line(
+def test_wrong_input_ends_with_2_in_one_line(
     runs: Path, in_process: InProcess, options: list[str], expected: str
 ) -> None:
     sweep_of(runs, 10.0, 18.0)

@@ -90,7 +90,9 @@ LINES: dict[str, bytes] = {
     **{f"a name of {name}": report_line("metric", iteration=70, **{text: 1.5}) for name, text in TEXTS.items()},
     **{f"a reason of {name}": report_line("checkpoint", iteration=70, reason=text) for name, text in TEXTS.items()},
     **{
-        f"a host of {name}": report_line("context", hosts=[text], versions={text: text}, data_fingerprint=text, samples=text)
+        f"a host of {name}": report_line(
+            "context", hosts=[text], versions={text: text}, data_fingerprint=text, samples=text
+        )
         for name, text in TEXTS.items()
     },
     **{f"output of {name}": text.encode("utf-8", "surrogatepass") for name, text in TEXTS.items()},

@@ -9,17 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.runs import recorded_plan
-
-from spotmpi.runs import reader
-from spotmpi.runs import cache as run_cache
-from spotmpi.runs.pod_output import Entry
-from spotmpi.runs.cache import MISSING, RunCache, SeenEvents
-from spotmpi.runs.folder import folder_events
+from spotmpi.agent import record
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster import BACKEND
-from spotmpi.agent import record
+from spotmpi.runs import cache as run_cache
+from spotmpi.runs import reader
+from spotmpi.runs.cache import MISSING, RunCache, SeenEvents
+from spotmpi.runs.folder import folder_events
+from spotmpi.runs.pod_output import Entry
 
 
 def line(number: int, node: int = 0, attempt: int = 1) -> Entry:
@@ -61,6 +59,10 @@ def take(paths: RunPaths, entries: list[Entry]) -> None:
         cache.take(entries)
 
 
+def recorded_events(paths: RunPaths) -> list[Event]:
+    return list(folder_events(paths, follow=False, alive=lambda: False))
+
+
 def contents(paths: RunPaths) -> dict[str, str]:
     files = [path for path in paths.folder.rglob("*") if path.is_file() and path.name != ".lock"]
     return {str(path.relative_to(paths.folder)): path.read_text() for path in files}
@@ -70,31 +72,29 @@ def test_the_copy_reads_as_the_run_itself(paths: RunPaths) -> None:
     take(paths, STORY)
     state = reader.state(paths)
     assert (state.state, state.attempt, state.iteration, state.ended) == ("succeeded", 1, 20, 1010)
-    recorded = list(folder_events(paths, follow=False, alive=lambda: False))
+    recorded = recorded_events(paths)
     assert [event.kind for event in recorded if event.kind not in (record.LINE, record.METRIC)] == [
         "submitted",
         "started",
         "succeeded",
     ]
     lines = [(event.node, event.number, event.values["text"]) for event in recorded if event.kind == record.LINE]
-    assert sorted(lines) == [
-        *((0, number, f"line {number} of node 0") for number in range(1, 6)),
-        *((1, number, f"line {number} of node 1") for number in range(1, 4)),
-    ]
+    numbers = [*((0, number) for number in range(1, 6)), *((1, number) for number in range(1, 4))]
+    assert sorted(lines) == [(node, number, f"line {number} of node {node}") for node, number in numbers]
     assert json.loads((paths.attempts / "1" / "node-0.json").read_text())["cause"] == "succeeded"
 
 
 @pytest.mark.parametrize("cut", range(len(STORY)))
-def test_a_second_follower_adds_only_new_entries(paths: RunPaths, tmp_path: Path, cut: int) -> None:
+def test_a_second_follower_adds_only_new_entries(paths: RunPaths, cut: int) -> None:
     take(paths, STORY[:cut])
     take(paths, STORY)
     repeated = contents(paths)
     take(paths, STORY)
     assert contents(paths) == repeated
-    assert len(list(folder_events(paths, follow=False, alive=lambda: False))) == 1 + 2 + 8 + 2
+    assert len(recorded_events(paths)) == 1 + 2 + 8 + 2
 
 
-def test_entries_repeated_after_a_restart_are_written_once(paths: RunPaths, tmp_path: Path) -> None:
+def test_entries_repeated_after_a_restart_are_written_once(paths: RunPaths) -> None:
     repeated = [*STORY[:-3], event(1008, record.RESTARTED), *STORY]
     take(paths, repeated)
     metrics = [values["iteration"] for values in reader.lines(paths.metrics)]
@@ -129,7 +129,7 @@ def test_a_gap_is_filled_with_placeholders_so_that_later_numbers_stay_right(path
     gap = event(1004, record.GAP, size=2, reason="2 entries can no longer be had")
     take(paths, [line(1), gap, line(4)])
     take(paths, [line(1), gap, line(4), line(5)])
-    recorded = [each for each in folder_events(paths, follow=False, alive=lambda: False) if each.kind == record.LINE]
+    recorded = [each for each in recorded_events(paths) if each.kind == record.LINE]
     assert [(each.number, each.values["text"]) for each in recorded] == [
         (1, "line 1 of node 0"),
         (2, MISSING),
@@ -163,9 +163,3 @@ def test_a_deleted_copy_is_not_made_again_by_following(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "digits-1")
     take(paths, STORY)
     assert not paths.folder.exists()
-
-
-def test_a_copy_names_its_cluster_and_a_local_run_is_no_copy(paths: RunPaths) -> None:
-    assert recorded_plan.cluster_of(paths) == (None, "here")
-    paths.plan.write_text('{"backend": "local"}')
-    assert recorded_plan.cluster_of(paths) is None

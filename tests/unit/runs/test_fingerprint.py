@@ -1,21 +1,19 @@
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spotmpi.runs import data_fingerprint
-from spotmpi.runs import fingerprint
-from spotmpi.runs import fingerprint
 from spotmpi.core.errors import InputError
+from spotmpi.runs import data_fingerprint, fingerprint
 from spotmpi.spec.job import JobSpec
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -31,9 +29,7 @@ def digits(**values: Any) -> JobSpec:
     return JobSpec(image="chainermn", program="digits", **values)
 
 
-def test_small_data_is_identified_by_its_content_whatever_its_path_and_time(
-    data: Path, tmp_path: Path
-) -> None:
+def test_small_data_is_identified_by_its_content_whatever_its_path_and_time(data: Path, tmp_path: Path) -> None:
     first = data_fingerprint.identify(data)
     moved = tmp_path / "elsewhere"
     data.rename(moved)
@@ -45,18 +41,12 @@ def test_small_data_is_identified_by_its_content_whatever_its_path_and_time(
     assert data_fingerprint.same(first, second)
 
 
-def test_one_changed_byte_of_equal_size_and_time_is_different_data(data: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    (other / "inner").mkdir(parents=True)
-    (other / "b.txt").write_text("twO")
-    (other / "inner" / "a.txt").write_text("one")
-    assert not data_fingerprint.same(data_fingerprint.identify(data), data_fingerprint.identify(other))
-
-
-def test_a_renamed_file_is_different_data(data: Path) -> None:
-    before = data_fingerprint.identify(data)
-    (data / "b.txt").rename(data / "c.txt")
-    assert not data_fingerprint.same(before, data_fingerprint.identify(data))
+def test_one_changed_byte_of_equal_size_and_time_and_a_renamed_file_are_different_data(data: Path) -> None:
+    changed, renamed = (shutil.copytree(data, data.with_name(name)) for name in ("changed", "renamed"))
+    (changed / "b.txt").write_text("twO")
+    (renamed / "b.txt").rename(renamed / "c.txt")
+    assert not data_fingerprint.same(data_fingerprint.identify(data), data_fingerprint.identify(changed))
+    assert not data_fingerprint.same(data_fingerprint.identify(data), data_fingerprint.identify(renamed))
 
 
 def test_big_data_is_not_read_at_the_start_but_when_two_places_are_compared(
@@ -64,9 +54,7 @@ def test_big_data_is_not_read_at_the_start_but_when_two_places_are_compared(
 ) -> None:
     monkeypatch.setattr(data_fingerprint, "HASHED_AT_START", 5)
     original = data_fingerprint.identify(data)
-    copy = tmp_path / "copy"
-    subprocess.run(["cp", "-r", str(data), str(copy)], check=True)
-    duplicate = data_fingerprint.identify(copy)
+    duplicate = data_fingerprint.identify(shutil.copytree(data, tmp_path / "copy"))
     assert original["content"] is duplicate["content"] is None
     assert data_fingerprint.same(original, duplicate)
     assert data_fingerprint.identify(data)["content"] == data_fingerprint.with_content(original)["content"] is not None
@@ -77,14 +65,13 @@ def test_big_data_that_changed_since_cannot_be_taken_for_the_same(
 ) -> None:
     monkeypatch.setattr(data_fingerprint, "HASHED_AT_START", 5)
     original = data_fingerprint.identify(data)
-    copy = tmp_path / "copy"
-    subprocess.run(["cp", "-r", str(data), str(copy)], check=True)
+    copy = shutil.copytree(data, tmp_path / "copy")
     (data / "b.txt").write_text("twO")
     assert data_fingerprint.with_content(original)["content"] is None
     assert not data_fingerprint.same(original, data_fingerprint.identify(copy))
 
 
-def test_a_cache_that_cannot_be_written_costs_nothing_but_time(
+def test_a_cache_that_cannot_be_written_costs_only_time(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a file").write_text("")
@@ -146,6 +133,10 @@ def test_a_run_on_a_cluster_is_identified_without_reading_local_data() -> None:
     assert fingerprint.differences(one, local)[0].startswith("machine: none, ")
 
 
+def command(script: Path) -> JobSpec:
+    return JobSpec(command=["python3", str(script)], launcher="none")
+
+
 def test_a_script_is_known_by_its_content_and_its_own_checkout(tmp_path: Path) -> None:
     script = tmp_path / "repo" / "it's mine.py"
     script.parent.mkdir()
@@ -158,16 +149,14 @@ def test_a_script_is_known_by_its_content_and_its_own_checkout(tmp_path: Path) -
     git("init")
     git("add", ".")
     git("commit", "-m", "first")
-    spec = JobSpec(command=["python3", str(script)], launcher="none")
-    clean = fingerprint.identify(spec)
-    assert len(clean["code"]["commit"]) == 40
-    assert clean["code"]["diff"] is None
+    clean = fingerprint.identify(command(script))
+    assert len(clean["code"]["commit"]) == 40 and clean["code"]["diff"] is None
     (script.parent / "beside.py").write_text("")
-    identity = fingerprint.identify(spec)
+    identity = fingerprint.identify(command(script))
     assert identity["code"]["diff"] is not None
     assert fingerprint.differences(clean, identity) == []
     script.write_text("print(2)")
-    changed = fingerprint.identify(spec)
+    changed = fingerprint.identify(command(script))
     assert changed["code"]["diff"] not in (None, identity["code"]["diff"])
     assert fingerprint.differences(clean, changed)[0].startswith(f"code.{script}: ")
 
@@ -175,9 +164,8 @@ def test_a_script_is_known_by_its_content_and_its_own_checkout(tmp_path: Path) -
 def test_a_command_outside_any_checkout_has_no_commit(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("")
-    code = fingerprint.identify(JobSpec(command=["python3", str(script)], launcher="none"))["code"]
-    assert (code["commit"], code["diff"]) == (None, None)
-    assert list(code["files"]) == [str(script)]
+    code = fingerprint.identify(command(script))["code"]
+    assert (code["commit"], code["diff"], list(code["files"])) == (None, None, [str(script)])
 
 
 def test_files_are_part_of_the_work(tmp_path: Path) -> None:

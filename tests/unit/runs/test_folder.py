@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import tracemalloc
@@ -9,30 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.core import names
-from spotmpi.runs import reader
-from spotmpi.runs.folder import folder_events
-from spotmpi.core.events import Event
 from spotmpi.agent import record
 from spotmpi.agent.lines import Line
 from spotmpi.agent.record import Record
+from spotmpi.core import names
+from spotmpi.core.events import Event
+from spotmpi.runs import reader
+from spotmpi.runs.folder import folder_events
 
 
-class Ticking:
-    """A clock that goes on by a microsecond at each look."""
-
-    def __init__(self) -> None:
-        self._micros = 1_700_000_000_000_000
-
-    def __call__(self) -> float:
-        self._micros += 1
-        return self._micros / 1e6
+def new_record(folder: Path) -> Record:
+    """The record of a submitted run, by a clock that goes on by a microsecond at each look."""
+    micros = itertools.count(1_700_000_000_000_000)
+    run_record = Record(str(folder), lambda: next(micros) / 1e6)
+    run_record.event(record.SUBMITTED, name="x")
+    return run_record
 
 
 def write_run(folder: Path, attempts: int, lines: int, nodes: int = 2) -> None:
     """Write a run of several attempts, each with so many lines of every node and a metric every tenth line."""
-    run_record = Record(str(folder), Ticking())
-    run_record.event(record.SUBMITTED, name="long")
+    run_record = new_record(folder)
     for attempt in range(1, attempts + 1):
         run_record.event(record.STARTED, attempt=attempt)
         for number in range(1, lines + 1):
@@ -68,9 +65,7 @@ def identity(event: Event) -> tuple[str, int, int, int]:
 def test_a_long_record_is_read_in_order_of_time(tmp_path: Path, follow: bool) -> None:
     write_run(tmp_path, attempts=3, lines=4000)
     assert (tmp_path / "logs" / "1" / "node-0.log").stat().st_size > 2 * (1 << 17), "longer than what is read at once"
-
     events_read = [identity(event) for event in folder_events(names.RunPaths(tmp_path), follow, alive=lambda: False)]
-
     assert events_read == expected(3, 4000)
 
 
@@ -87,8 +82,7 @@ def test_a_concurrent_follower_sees_the_same_order_and_misses_nothing(tmp_path: 
 
 
 def test_entries_written_after_reading_began_are_left_out_without_follow(tmp_path: Path) -> None:
-    run_record = Record(str(tmp_path), Ticking())
-    run_record.event(record.SUBMITTED, name="x")
+    run_record = new_record(tmp_path)
     run_record.event(record.STARTED, attempt=1)
     events = folder_events(names.RunPaths(tmp_path), False, alive=lambda: True)
     first = next(events)
@@ -98,48 +92,39 @@ def test_entries_written_after_reading_began_are_left_out_without_follow(tmp_pat
     assert [first.kind, *(event.kind for event in events)] == ["submitted", "started"]
 
 
-def test_a_follower_polls_slowly_while_nothing_happens(tmp_path: Path) -> None:
-    run_record = Record(str(tmp_path), Ticking())
-    run_record.event(record.SUBMITTED, name="x")
+def kinds_and_pauses(folder: Path, output_after: int | None, end_after: int) -> tuple[list[str], list[float]]:
+    """What a follower reads of a run that writes a line and its end after so many pauses, and these pauses."""
+    run_record = new_record(folder)
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
-        if len(pauses) == 200:
+        if len(pauses) == output_after:
+            run_record.line(1, 0, Line(None, "o", "the first line"))
+        elif len(pauses) == end_after:
             run_record.event(record.STOPPED)
             run_record.close()
 
-    kinds = [event.kind for event in folder_events(names.RunPaths(tmp_path), True, alive=lambda: True, sleep=sleep)]
+    events = folder_events(names.RunPaths(folder), True, alive=lambda: True, sleep=sleep)
+    return [event.kind for event in events], pauses
 
+
+def test_a_follower_polls_slowly_while_nothing_happens(tmp_path: Path) -> None:
+    kinds, pauses = kinds_and_pauses(tmp_path, None, 200)
     assert kinds == ["submitted", "stopped"]
     assert max(pauses[:20]) <= 0.005 and max(pauses[:60]) <= 0.02 and min(pauses[100:190]) >= 0.2
 
 
 def test_a_follower_polls_fastest_until_there_is_output(tmp_path: Path) -> None:
-    written = Record(str(tmp_path), Ticking())
-    written.event(record.SUBMITTED, name="x")
-    pauses: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 5:
-            written.line(1, 0, Line(None, "o", "the first line"))
-        elif len(pauses) == 10:
-            written.event(record.STOPPED)
-            written.close()
-
-    events = folder_events(names.RunPaths(tmp_path), True, alive=lambda: True, sleep=sleep)
-
-    assert [event.kind for event in events] == ["submitted", "line", "stopped"]
+    kinds, pauses = kinds_and_pauses(tmp_path, 5, 10)
+    assert kinds == ["submitted", "line", "stopped"]
     assert max(pauses[:5]) < min(pauses[5:])
 
 
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     write_run(tmp_path, attempts=1, lines=40_000, nodes=1)
     tracemalloc.start()
-
     count = sum(1 for _ in folder_events(names.RunPaths(tmp_path), True, alive=lambda: False))
-
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert count == 44_003 and peak < 8e6
@@ -147,8 +132,7 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
 
 def test_a_state_needs_only_the_ends_of_long_metrics(tmp_path: Path) -> None:
     paths = names.RunPaths(tmp_path)
-    run_record = Record(str(tmp_path), Ticking())
-    run_record.event(record.SUBMITTED, name="x")
+    run_record = new_record(tmp_path)
     run_record.metric(1, 0, "context", {"total_iterations": 30_000})
     for iteration in range(1, 30_001):
         run_record.metric(1, 0, "metric", {"iteration": iteration, "loss": 1 / iteration})
@@ -165,7 +149,6 @@ def test_a_torn_record_of_an_attempt_hides_no_other(tmp_path: Path) -> None:
     for number, text in (1, '{"attempt": 1}'), (2, '{"att'), (3, "[]"), (10, '{"attempt": 10}'):
         (tmp_path / "attempts" / str(number)).mkdir(parents=True)
         (tmp_path / "attempts" / str(number) / "node-0.json").write_text(text)
-
     assert [each["attempt"] for each in reader.attempts(names.RunPaths(tmp_path))] == [1, 10]
 
 
@@ -174,5 +157,4 @@ def test_a_run_without_supervisor_is_lost_unless_its_end_is_recorded(tmp_path: P
     assert reader.state(names.RunPaths(tmp_path)).state == "lost"
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write(json.dumps({"t": 2.0, "event": "failed", "reason": "why"}) + "\n")
-
     assert reader.state(names.RunPaths(tmp_path)).state == "failed"

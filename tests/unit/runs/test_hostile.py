@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich import console
 
-from spotmpi.cli.report import print_report
-from spotmpi.runs import reader
-from spotmpi.runs import pod_output
-from spotmpi.runs.folder import folder_events
-from spotmpi.cli import tables
-from spotmpi.api import view
-from spotmpi.cli.logs import Filter, print_events
-from spotmpi.core.events import Event
-from spotmpi.core.names import RunPaths
 from spotmpi.agent import replay
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.lines import LineSplitter, PieceSplitter
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.progress import Progress
-from spotmpi.report.files import write
+from spotmpi.api import view
+from spotmpi.cli import tables
+from spotmpi.cli.logs import Filter, print_events
+from spotmpi.cli.report import print_report
+from spotmpi.core.events import Event
+from spotmpi.core.names import RunPaths
+from spotmpi.report.files import markdown, page, write
 from spotmpi.report.gather import gather
-from spotmpi.report.files import markdown
-from spotmpi.report.files import page
-from tests.unit.runs.hostile import LINES, TEXTS
+from spotmpi.runs import pod_output, reader
+from spotmpi.runs.folder import folder_events
 from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, record
+from tests.unit.runs.hostile import LINES, TEXTS
 
 RUN = "run-1"
 _ACTS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]")
@@ -77,14 +76,9 @@ def test_no_line_of_a_program_ends_the_agent_or_who_reads_its_pod_or_its_folder(
     assert json.loads(json.dumps([event.to_json() for event in events]))
     assert {"submitted", "started", "succeeded"} <= {event.kind for event in events}
     assert replay.entries(str(paths.folder), 0, 0.0, 1e12)
-    assert AttemptHistory(_Nowhere(paths), {}, 0.0).attempts == []  # type: ignore[arg-type,typeddict-item]
-
-
-class _Nowhere:
-    """The part of a record that `AttemptHistory` reads."""
-
-    def __init__(self, paths: RunPaths) -> None:
-        self.folder = str(paths.folder)
+    run_record: Any = SimpleNamespace(folder=str(paths.folder))
+    plan: Any = {}
+    assert AttemptHistory(run_record, plan, 0.0).attempts == []
 
 
 @every_line
@@ -92,41 +86,35 @@ def test_no_line_of_a_program_ends_logs_list_status_or_a_view_or_acts_on_its_ter
     tmp_path: Path, line: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = record_line(tmp_path, line)
-    events = list(folder_events(paths, follow=False, alive=lambda: False))
     capsys.readouterr()
-    screen = _on_terminal(monkeypatch)
+    screen = _show_everywhere(paths, monkeypatch)
+    captured = capsys.readouterr()
+    harmless(captured.out, 1_100_000)  # a program's own line is shown whole
+    harmless(captured.err)
+    harmless(screen, 1_100_000)
+    tables.show_runs([reader.state(paths)], as_json=True)
+    assert json.loads(capsys.readouterr().out, parse_constant=_no_json)
+
+
+def _show_everywhere(paths: RunPaths, monkeypatch: pytest.MonkeyPatch, text: str = "") -> str:
+    """Print logs, list and status, and follow a run with *text* below it: what the live view shows on a terminal."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    state = reader.state(paths)
+    tables.show_runs([state], as_json=False)
+    tables.show_status(state, as_json=False)
+    events = list(folder_events(paths, follow=False, alive=lambda: False))
+    print_events(events, Filter.from_options(None, None, None), as_json=False, live=False)
+    screen = io.StringIO()
+    terminal = functools.partial(console.Console, file=screen, force_terminal=True, width=200)
+    monkeypatch.setattr(console, "Console", lambda **more: terminal())
     for watching in (view.PlainView(), view.AttemptView(), view.LiveView()):
         with watching:
             for event in events:
                 watching.show(event)
             if isinstance(watching, view.LiveView):
                 watching._bar.refresh()
-    print_events(events, Filter.from_options(None, None, None), as_json=False, live=False)
-    state = reader.state(paths)
-    tables.show_runs([state], as_json=False)
-    tables.show_status(state, as_json=False)
-    captured = capsys.readouterr()
-    harmless(captured.out, 1_100_000)  # a program's own line is shown whole
-    harmless(captured.err)
-    harmless(_without_cursor(screen.getvalue()), 1_100_000)
-    tables.show_runs([state], as_json=True)
-    assert json.loads(capsys.readouterr().out, parse_constant=_no_json)
-
-
-def _on_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """Make stdout a terminal, and give what the live view shows on one."""
-    from rich import console
-
-    screen = io.StringIO()
-    original = console.Console
-    monkeypatch.setattr(console, "Console", lambda **more: original(file=screen, force_terminal=True, width=200))
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    return screen
-
-
-def _without_cursor(screen: str) -> str:
-    """The text of a live display, without its cursor movements."""
-    return re.sub("\x1b\\[(\\?25[lh]|2K|1A)|\r", "", screen)
+                watching.say(text)
+    return re.sub("\x1b\\[(\\?25[lh]|2K|1A)|\r", "", screen.getvalue())  # without movements of the cursor
 
 
 def _no_json(constant: str) -> Any:
@@ -158,20 +146,11 @@ def test_no_reason_of_another_user_acts_on_a_terminal_or_becomes_markup(
     with paths.events.open("a") as events:
         for each in ("submitted", "started", kind):
             events.write(json.dumps({"t": 1_789_000_100, "event": each, **values}) + "\n")
-    state = reader.state(paths)
-    tables.show_runs([state], as_json=False)
-    tables.show_status(state, as_json=False)
-    events_read = list(folder_events(paths, follow=False, alive=lambda: False))
-    print_events(events_read, Filter.from_options(None, None, None), as_json=False, live=False)
-    screen = _on_terminal(monkeypatch)
-    with view.LiveView() as live:
-        for event in events_read:
-            live.show(event)
-        live.say(text[:1000])
+    screen = _show_everywhere(paths, monkeypatch, text[:1000])
     captured = capsys.readouterr()
     harmless(captured.out, 12_000)
     harmless(captured.err, 12_000)
-    harmless(_without_cursor(screen.getvalue()))
+    harmless(screen)
 
 
 def test_a_picture_and_all_files_of_a_report_are_written_whatever_variants_are_called(tmp_path: Path) -> None:
@@ -185,18 +164,9 @@ def test_a_picture_and_all_files_of_a_report_are_written_whatever_variants_are_c
     assert not _ACTS.search(paths.page.read_text())
 
 
-@pytest.mark.parametrize(
-    ("write_to", "text"),
-    [
-        (print, "colour \x1b[31mred\x1b[0m"),
-        (lambda text: view.PlainView().show(_line(text)), "colour \x1b[31mred\x1b[0m\x07"),
-    ],
-)
-def test_a_file_gets_every_line_of_output_as_it_was_written(
-    write_to: Callable[[str], None], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_to(text)
-    assert capsys.readouterr().out == text + "\n"
+def test_a_file_gets_every_line_of_output_as_it_was_written(capsys: pytest.CaptureFixture[str]) -> None:
+    view.PlainView().show(_line("colour \x1b[31mred\x1b[0m\x07"))
+    assert capsys.readouterr().out == "colour \x1b[31mred\x1b[0m\x07\n"
 
 
 def _line(text: str) -> Event:

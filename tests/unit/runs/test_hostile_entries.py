@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from spotmpi.metrics import rates
-from spotmpi.runs import reader
-from spotmpi.runs import pod_output
-from spotmpi.runs.folder import folder_events
-from spotmpi.cli import tables
 from spotmpi.api import view
+from spotmpi.cli import tables
+from spotmpi.metrics import rates
+from spotmpi.runs import pod_output, reader
+from spotmpi.runs.folder import folder_events
 from tests.unit.report.recorded_runs import SPEC, Recorded, record
 
 ENTRIES: dict[str, Any] = {

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spotmpi.core import names
-from spotmpi.runs import reader
-from spotmpi.runs import cache
 from spotmpi.agent import record
 from spotmpi.agent.lines import Line
+from spotmpi.core import names
+from spotmpi.runs import cache, reader
 from tests.unit.conftest import InProcess
+
 
 @pytest.fixture
 def spotmpi(monkeypatch: pytest.MonkeyPatch, in_process: InProcess, tmp_path: Path) -> InProcess:
@@ -42,7 +40,6 @@ def record_run(folder: Path, run: str, lines: dict[str, float], owner: str | Non
 def test_mine_are_the_runs_that_i_submitted_and_those_without_owner(tmp_path: Path, spotmpi: InProcess) -> None:
     for run, owner in (("hers", "ann"), ("his", "bob"), ("old", None)):
         record_run(tmp_path, run, {}, owner)
-
     assert [row.split()[0] for row in spotmpi("list")[1].splitlines()[1:]] == ["hers", "his", "old"]
     assert "bob" in spotmpi("list")[1]
     assert [each["id"] for each in json.loads(spotmpi("list", "--mine", "--json")[1])] == ["hers", "old"]
@@ -57,7 +54,6 @@ def test_the_owner_of_a_copied_run_is_the_one_that_the_cluster_names(tmp_path: P
 
 def test_logs_since_an_age_show_what_is_newer(tmp_path: Path, spotmpi: InProcess) -> None:
     record_run(tmp_path, "run-1", {"early": 7500, "late": 300, "last": 5})
-
     assert spotmpi("logs", "run-1")[1].splitlines() == ["early", "late", "last"]
     assert spotmpi("logs", "run-1", "--since", "10m")[1].splitlines() == ["late", "last"]
     assert spotmpi("logs", "run-1", "--since", "1m", "--grep", "la")[1].splitlines() == ["last"]

@@ -14,7 +14,6 @@ from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster import cached_plan
 from spotmpi.plan.local import Machine, local_plan
 from spotmpi.runs import recorded_plan
-from spotmpi.runs import reader
 from spotmpi.spec.job import from_values
 
 SPEC = from_values({"command": ["train"], "launcher": "none"})
@@ -35,17 +34,15 @@ def test_a_local_plan_keeps_its_folder_and_work(tmp_path: Path) -> None:
     assert recorded.work == {"program": "train"} and recorded.objects == () and recorded.environment is None
 
 
-def test_a_copy_names_its_cluster(tmp_path: Path) -> None:
-    recorded = recorded_plan.read(write(tmp_path, cached_plan(SPEC, "run-1", "lab", "team")))
-    assert (recorded.backend, recorded.context, recorded.namespace) == ("kubernetes", "lab", "team")
-
-
-def test_a_copy_names_its_cluster_however_deep_its_pods_volumes_are_nested(tmp_path: Path) -> None:
+def test_a_copy_names_its_cluster_however_deep_its_volumes_are_nested_and_a_local_run_has_none(tmp_path: Path) -> None:
     volume: dict[str, Any] = {"name": "wheels"}
     for _ in range(30):
         volume = {"sources": [volume]}
-    paths = write(tmp_path, {**cached_plan(SPEC, "run-1", "lab", "team"), "objects": [volume]})
-    assert recorded_plan.cluster_of(paths) == ("lab", "team")
+    plan = {**cached_plan(SPEC, "run-1", "lab", "team"), "objects": [volume]}
+    assert recorded_plan.cluster_of(write(tmp_path, plan)) == ("lab", "team")
+    assert recorded_plan.read(write(tmp_path, plan)).backend == "kubernetes"
+    assert recorded_plan.cluster_of(write(tmp_path, {"backend": "kubernetes", "namespace": "here"})) == (None, "here")
+    assert recorded_plan.cluster_of(write(tmp_path, {"backend": "local"})) is None
 
 
 def test_a_plan_from_before_versions_is_read_as_version_0(tmp_path: Path) -> None:
@@ -57,10 +54,3 @@ def test_a_plan_from_before_versions_is_read_as_version_0(tmp_path: Path) -> Non
 def test_a_plan_that_is_no_object_is_an_input_error(tmp_path: Path, values: Any) -> None:
     with pytest.raises(InputError, match=r"its plan\.yaml cannot be read"):
         recorded_plan.read(write(tmp_path, values))
-
-
-def test_a_supervisor_reads_a_plan_that_lacks_newer_keys(tmp_path: Path) -> None:
-    plan: dict[str, Any] = {**local_plan(SPEC, RunPaths(tmp_path / "run-1"), MACHINE, {})}
-    limits = {key: value for key, value in plan["limits"].items() if key != "cost"}
-    older = {key: value for key, value in plan.items() if key not in ("version", "rate")} | {"limits": limits}
-    assert agent_plan.read_local_plan(str(write(tmp_path, older).plan)) == {**plan, "version": 0}

@@ -1,10 +1,10 @@
 """The contract between the programs that build environments and the jobs that use them."""
 
-import copy
 import json
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -47,19 +47,9 @@ OUTPUTS: dict[str, Any] = {
 }
 
 
-class ScriptedPulumi:
-    """Answers like `pulumi stack output`, and records its command."""
-
-    def __init__(self, stdout: str = "", stderr: str = "", status: int = 0):
-        self._answer = (stdout, stderr, status)
-        self.command: list[str] = []
-
-    def __call__(
-        self, args: list[str], *, capture_output: bool, text: bool, check: bool
-    ) -> subprocess.CompletedProcess[str]:
-        self.command = args
-        stdout, stderr, status = self._answer
-        return subprocess.CompletedProcess(args, status, stdout, stderr)
+def scripted_pulumi(stdout: str = "", stderr: str = "", status: int = 0) -> Mock:
+    """Answers like `pulumi stack output`."""
+    return Mock(return_value=subprocess.CompletedProcess([], status, stdout, stderr))
 
 
 def test_a_file_of_stack_outputs_becomes_an_environment(tmp_path: Path) -> None:
@@ -70,45 +60,43 @@ def test_a_file_of_stack_outputs_becomes_an_environment(tmp_path: Path) -> None:
     assert loaded.model_dump(mode="json") == OUTPUTS
 
 
-def test_pulumi_reads_the_named_stack_of_the_project() -> None:
-    pulumi = ScriptedPulumi(stdout=json.dumps(OUTPUTS))
-    assert environment.of_stack("lab", Path("/project"), pulumi).cluster == "spotmpi-lab"
-    command = "pulumi stack output --json --non-interactive --stack lab --cwd /project"
-    assert " ".join(pulumi.command) == command
-
-
-def test_without_a_name_pulumi_reads_the_selected_stack() -> None:
-    pulumi = ScriptedPulumi(stdout=json.dumps(OUTPUTS))
-    environment.of_stack(run=pulumi)
-    assert "--stack" not in pulumi.command
+@pytest.mark.parametrize(
+    ("stack", "project", "options"), [(None, None, ""), ("lab", Path("/project"), " --stack lab --cwd /project")]
+)
+def test_pulumi_reads_the_named_stack_or_the_selected_one(
+    stack: str | None, project: Path | None, options: str
+) -> None:
+    pulumi = scripted_pulumi(stdout=json.dumps(OUTPUTS))
+    assert environment.of_stack(stack, project, pulumi).cluster == "spotmpi-lab"
+    (command,) = pulumi.call_args.args
+    assert " ".join(command) == f"pulumi stack output --json --non-interactive{options}"
 
 
 def test_pulumis_message_on_an_unknown_stack_is_in_the_error() -> None:
     with pytest.raises(SpotmpiError, match=r"stack nope: error: no stack named 'nope' found"):
-        environment.of_stack("nope", run=ScriptedPulumi(stderr="error: no stack named 'nope' found\n", status=255))
+        environment.of_stack("nope", run=scripted_pulumi(stderr="error: no stack named 'nope' found\n", status=255))
 
 
 def test_a_missing_pulumi_names_the_other_way() -> None:
-    def missing(args: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        raise FileNotFoundError(args[0])
-
+    missing = Mock(side_effect=FileNotFoundError("pulumi"))
     with pytest.raises(SpotmpiError, match="command not found: pulumi; install it, or name a file"):
         environment.of_stack("lab", run=missing)
 
 
-def test_the_error_for_a_stack_that_was_never_built_says_to_build_it() -> None:
-    with pytest.raises(InputError, match="run `pulumi up`"):
-        environment.parse({})
-
-
-def test_a_newer_contract_is_refused_by_number() -> None:
-    with pytest.raises(InputError, match="contract = 2: this version of spotmpi reads contract 1"):
-        environment.parse(OUTPUTS | {"contract": 2})
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        pytest.param({}, "run `pulumi up`", id="never built"),
+        pytest.param(OUTPUTS | {"contract": 2}, "contract = 2: this version of spotmpi reads contract 1", id="newer"),
+    ],
+)
+def test_outputs_of_another_contract_are_refused_with_the_remedy(outputs: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        environment.parse(outputs)
 
 
 def test_everything_that_does_not_fit_is_named_at_once() -> None:
-    outputs = copy.deepcopy(OUTPUTS)
-    outputs["node_groups"][0]["market"] = "borrowed"
+    outputs = OUTPUTS | {"node_groups": [OUTPUTS["node_groups"][0] | {"market": "borrowed"}]}
     del outputs["zone"]
     with pytest.raises(InputError) as caught:
         environment.parse(outputs)

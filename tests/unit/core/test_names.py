@@ -10,35 +10,15 @@ import pytest
 from spotmpi.core import names
 
 NOW = datetime(2026, 11, 21, 8, 30, 59)
-HOSTILE = [
-    "digits",
-    "",
-    " ",
-    "two words",
-    'it\'s "quoted"',
-    "../../etc/passwd",
-    "a\nb\0c",
-    "-rf",
-    "ünïcode",
-    "日本語",
-    "🚀",
-    "9lives",
-    "UPPER_case.name",
-    "x" * 300,
-    "a" * 21 + "-b",
-    "1" * 60,
-    "$(rm -rf /)",
-    "---",
-    "ΑΒΓ",
-    "\uff46\uff55\uff4c\uff4c",
-]
+HOSTILE = ["digits", "", " ", "two words", 'it\'s "quoted"', "../../etc/passwd", "a\nb\0c", "-rf", "$(rm -rf /)", "---"]
+UNUSUAL = ["9lives", "1" * 60, "UPPER_case.name", "x" * 300, "a" * 21 + "-b"]
+NO_ASCII = ["ünïcode", "日本語", "🚀", "ΑΒΓ", "\uff46\uff55\uff4c\uff4c"]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", [*HOSTILE, *UNUSUAL, *NO_ASCII])
 @pytest.mark.parametrize("chance", [0, 2**20 - 1])
 def test_any_name_becomes_an_id_that_is_a_dns_1035_label_of_at_most_40_characters(name: str, chance: int) -> None:
     run = names.run_id(name, NOW, chance)
-
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", run) and len(run) <= 40
     assert names.RUN_ID.fullmatch(run)
     assert "--" not in run and "-261121083059-" in run

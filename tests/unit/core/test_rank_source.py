@@ -12,14 +12,19 @@ from spotmpi.core import archives, names, rank_source
 from spotmpi.core.errors import SpotmpiError
 
 
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed package, with a cache folder of its own."""
+    monkeypatch.setattr(names, "INSTALLED", True)
+    monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path))
+
+
 def test_in_a_checkout_the_rank_source_is_the_checkout() -> None:
     assert rank_source.rank_source() == names.SOURCE
 
 
-def test_an_installed_package_is_copied_once_and_works_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "INSTALLED", True)
-    monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path))
-
+@pytest.mark.usefixtures("installed")
+def test_an_installed_package_is_copied_once_and_works_alone(tmp_path: Path) -> None:
     folder = rank_source.rank_source()
 
     assert rank_source.rank_source() == folder and list((tmp_path / "source").iterdir()) == [folder]
@@ -30,24 +35,19 @@ def test_an_installed_package_is_copied_once_and_works_alone(tmp_path: Path, mon
     assert result.stdout.strip() == str(folder / "spotmpi" / "__init__.py"), result.stderr
 
 
-def test_of_two_processes_that_copy_at_once_both_get_the_whole_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(names, "INSTALLED", True)
-    monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path))
+@pytest.mark.usefixtures("installed")
+def test_two_processes_that_copy_at_once_get_the_whole_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = rank_source.rank_source()
     is_dir, answers = Path.is_dir, [False]  # the other process was not done when this one looked
     monkeypatch.setattr(Path, "is_dir", lambda path: answers.pop() if path == first and answers else is_dir(path))
-
     assert rank_source.rank_source() == first
     monkeypatch.undo()
     assert [path.name for path in (tmp_path / "source").iterdir()] == [first.name]
 
 
+@pytest.mark.usefixtures("installed")
 def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "INSTALLED", True)
     monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path / "file" / "below"))
     (tmp_path / "file").touch()
-
     with pytest.raises(SpotmpiError, match="set SPOTMPI_CACHE"):
         rank_source.rank_source()

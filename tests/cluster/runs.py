@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import secrets
 import threading
 import time
@@ -12,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from spotmpi.agent import record
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
@@ -72,6 +73,12 @@ class FollowedRun:
     def until_kind(self, kind: str, after: int = 0, limit: float = LIMIT) -> Event:
         """The first event of that kind from the *after*-th on."""
         return self.until(f"{kind!r}", lambda event: event.kind == kind, after, limit)
+
+    def until_attempt(self, number: int, after: int = 0) -> Event:
+        """The start of an attempt, from the *after*-th event on."""
+        return self.until(
+            f"attempt {number}", lambda event: (event.kind, event.attempt) == (record.STARTED, number), after
+        )
 
     def until_iteration(self, number: int, attempt: int = 1) -> Event:
         """The first metric of an attempt at or beyond that iteration."""
@@ -195,26 +202,17 @@ class Runs:
         """The same runs as another terminal sees them, which has its copies in *folder*."""
         return Runs(self.testbed, self.namespace, folder, self.volume)
 
-    def stop_all(self) -> None:
-        """Delete every run at once."""
-        self.testbed.try_kubectl("delete", "jobsets", "-n", self.namespace, "--all", "--wait=false")
-
 
 @contextmanager
 def runs_in(testbed: Cluster, namespace: str, folder: Path, volume: bool = True) -> Iterator[Runs]:
     """The `Runs` of a namespace, for an ordinary user; all of them are deleted at the end of the block."""
-    before = os.environ.get("KUBECONFIG")
-    os.environ["KUBECONFIG"] = str(user_kubeconfig(testbed))
-    shared = testbed.shared_volume(namespace) if volume else None
-    runs = Runs(testbed, namespace, folder, shared)
-    try:
-        yield runs
-    finally:
-        runs.stop_all()
-        if before is None:
-            del os.environ["KUBECONFIG"]
-        else:
-            os.environ["KUBECONFIG"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(user_kubeconfig(testbed)))
+        runs = Runs(testbed, namespace, folder, testbed.shared_volume(namespace) if volume else None)
+        try:
+            yield runs
+        finally:
+            runs.testbed.try_kubectl("delete", "jobsets", "-n", namespace, "--all", "--wait=false")
 
 
 def digits(epochs: int = 20, **more: Any) -> dict[str, Any]:

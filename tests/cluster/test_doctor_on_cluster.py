@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from spotmpi.backends.kubernetes import volume_access
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.view import ClusterView
+from spotmpi.backends.kubernetes.submit.objects import generate_keys
 from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.core import environment
 from spotmpi.environments import probe
@@ -83,16 +81,6 @@ def pods_of(kind: str, name: str, namespace: str, image: str, selector: dict[str
     }
 
 
-def key_secret(name: str, namespace: str) -> dict[str, Any]:
-    """An SSH key as the environment's program makes it."""
-    key, pem = Ed25519PrivateKey.generate(), serialization.Encoding.PEM
-    private = key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    parts = {"id": private, "id.pub": public, "authorized_keys": public}
-    data = {name: base64.b64encode(content).decode() for name, content in parts.items()}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}, "data": data}
-
-
 @pytest.fixture
 def lab_cluster(testbed: Cluster, runs_namespace: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[LabCluster]:
     monkeypatch.setenv("KUBECONFIG", str(testbed.kubeconfig))
@@ -110,7 +98,11 @@ def lab_cluster(testbed: Cluster, runs_namespace: str, monkeypatch: pytest.Monke
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": status_metadata, "data": status},
     ]
     testbed.try_kubectl("create", "namespace", JOBSET)
-    for each in (*objects, key_secret(environment.ssh_secret, runs_namespace)):
+    keys = generate_keys()
+    secret_metadata = {"name": environment.ssh_secret, "namespace": runs_namespace}
+    parts = {"id": keys["id"], "id.pub": keys["authorized_keys"], "authorized_keys": keys["authorized_keys"]}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": secret_metadata, "stringData": parts}
+    for each in (*objects, secret):
         testbed.apply(each, namespace=each["metadata"]["namespace"])
     join_group(testbed, NODE, environment)
     yield lab_cluster

@@ -119,18 +119,6 @@ def test_a_lost_host_a_killed_rank_and_an_exit_code_are_distinguished_under_open
     ]
 
 
-def test_a_run_under_open_mpi_4_stops_with_a_checkpoint_and_leaves_nothing_behind(runs: Runs) -> None:
-    run = runs.start(older(STEPPING), image="openmpi4")
-    run.until_iteration(20)
-    runs.backend.stop(run.id, "enough for today", now=False)
-
-    end = run.end()
-    assert (end.kind, end.reason) == ("stopped", "enough for today"), run.recent_events()
-    notice = run.until("a checkpoint", lambda event: event.values.get("kind") == "checkpoint")
-    assert (run.folder / "checkpoints" / "step").read_text() == str(notice.values["iteration"])
-    run.wait_until_gone()
-
-
 def says(run: FollowedRun, attempt: int, rank: int, text: str) -> None:
     """Wait until a rank of an attempt has printed a line that begins with *text*."""
     run.until(

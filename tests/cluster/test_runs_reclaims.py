@@ -85,7 +85,7 @@ def inject_fault(run: FollowedRun, fault: Fault) -> None:
     elif fault.how == "delete":
         run.runs.testbed.kubectl("delete", "pod", pod, "-n", run.runs.namespace, "--wait=false")
     else:
-        os.kill(victim(run, fault), signal.SIGKILL)
+        os.kill(run.process(fault.node, fault.how, COMMANDS[fault.how]), signal.SIGKILL)
 
 
 def is_launcher(command: str) -> bool:
@@ -99,11 +99,6 @@ COMMANDS: dict[str, Callable[[str], bool]] = {
     "launcher": is_launcher,
     "agent": lambda command: command.endswith("-m spotmpi.agent"),
 }
-
-
-def victim(run: FollowedRun, fault: Fault) -> int:
-    """The process id, on this machine, of the process that the fault is about; waits until there is one."""
-    return run.process(fault.node, fault.how, COMMANDS[fault.how])
 
 
 def attempts(run: FollowedRun) -> list[dict[str, Any]]:
@@ -122,10 +117,8 @@ def judge(run: FollowedRun, checksum: str, fault: Fault, faulty_attempt: int) ->
     summary = run.summary()
     before, after = summary["attempts"][faulty_attempt - 1], summary["attempts"][faulty_attempt]
     assert before["cause"] == fault.counts, before["reason"]
-    counted = {
-        cause: sum(each["cause"] == cause for each in summary["attempts"]) for cause in ("failure", "interruption")
-    }
-    assert (summary["failures"], summary["interruptions"]) == (counted["failure"], counted["interruption"])
+    causes = [each["cause"] for each in summary["attempts"]]
+    assert (summary["failures"], summary["interruptions"]) == (causes.count("failure"), causes.count("interruption"))
     assert len(summary["attempts"]) == faulty_attempt + 1, [each["reason"] for each in summary["attempts"]]
     assert after["resumed_iteration"] and after["resumed_iteration"] > 0, summary["attempts"]
     assert after["first_iteration"] == after["resumed_iteration"] + 1, summary["attempts"]
@@ -143,7 +136,7 @@ def test_a_fault_during_training_does_not_change_the_final_parameters(
     observed = wait_for_checkpoint(run)
     inject_fault(run, fault)
 
-    run.until("the next attempt", lambda event: event.kind == record.STARTED and event.attempt == 2, observed)
+    run.until_attempt(2, observed)
     first = attempts(run)[0]
     if fault != Fault("agent", 0):  # no agent is left to write that record
         assert first["first_iteration"] == 1 and STRUCK_AT <= first["last_iteration"] < EPOCHS * 22, first
@@ -169,10 +162,10 @@ def test_a_run_with_a_fault_at_the_start_of_an_attempt_starts_again(runs: Runs, 
     run = training(runs)
     observed = wait_for_checkpoint(run)
     inject_fault(run, Fault("evict", 0))
-    run.until("the second attempt", lambda event: event.kind == record.STARTED and event.attempt == 2, observed)
+    run.until_attempt(2, observed)
     inject_fault(run, fault)
 
-    run.until("the third attempt", lambda event: event.kind == record.STARTED and event.attempt == 3, observed)
+    run.until_attempt(3, observed)
     # An agent that was killed leaves no record: the output of its program shows whether the fault came at the start.
     metrics = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     reported = [each for each in metrics if each["attempt"] == 2 and each["kind"] in ("metric", "result")]
@@ -190,7 +183,7 @@ def state_of(process: int) -> str:
 @contextlib.contextmanager
 def frozen_in_a_write(run: FollowedRun) -> Iterator[int]:
     """Freeze rank 0 while it writes a checkpoint; give the iteration of that checkpoint."""
-    rank = victim(run, Fault("rank", 0))
+    rank = run.process(0, "rank", COMMANDS["rank"])
     folder = run.folder / "checkpoints"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -238,20 +231,19 @@ def test_a_kubelet_that_stops_and_starts_costs_nothing(runs: Runs, undisturbed: 
     finally:
         node.start_kubelet()
 
+    assert_undisturbed(run, undisturbed)
+
+
+def assert_undisturbed(run: FollowedRun, checksum: str) -> None:
+    """Check a run of one attempt whose follower gave every metric and line of the run folder, once and in order."""
     assert run.end(ENOUGH).kind == "succeeded", run.recent_events()
     assert run.kinds() == ["submitted", "started", "succeeded"]
-    assert parameters(run.events) == undisturbed
-    assert whole_and_once(run)
-
-
-def whole_and_once(run: FollowedRun) -> bool:
-    """Whether the follower gave every metric and line of the run folder, once and in order."""
+    assert parameters(run.events) == checksum
     metrics = [json.loads(line)["t"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     lines = sum(len(path.read_text().splitlines()) for path in (run.folder / "logs").glob("*/*.log"))
     assert [event.time for event in run.events if event.kind == record.METRIC] == metrics
     numbers = [(event.attempt, event.node, event.number) for event in run.events if event.kind == record.LINE]
     assert len(numbers) == lines and len(set(numbers)) == lines
-    return True
 
 
 @pytest.mark.nightly("waits a minute and a half for the node to be known as gone")
@@ -288,7 +280,4 @@ def test_a_follower_loses_nothing_while_the_api_server_is_down_for_half_a_minute
         runs.testbed.plane.api_server.start()
         runs.testbed.plane.wait_for_api_server()
 
-    assert run.end(ENOUGH).kind == "succeeded", run.recent_events()
-    assert run.kinds() == ["submitted", "started", "succeeded"]
-    assert parameters(run.events) == undisturbed
-    assert whole_and_once(run)
+    assert_undisturbed(run, undisturbed)

@@ -88,23 +88,24 @@ def test_paths_are_no_part_of_the_work() -> None:
     assert (work["framework"], work["versions"]) == ("numpy", {"numpy": "1"})
 
 
-def world(size: int, hosts: tuple[str, ...]) -> World:
-    return World(0, size, 0, hosts, lambda value: value, lambda value: [value] * size)
+@pytest.mark.parametrize(
+    ("ranks", "hosts", "problem"),
+    [
+        (4, ("a", "b"), None),
+        (1, ("a", "b"), "wrong world: 1 ranks, expected 4"),
+        (4, ("a",), r"wrong world: 1 hosts \(a\), expected 2"),
+    ],
+)
+def test_ranks_that_did_not_find_each_other_or_crowd_on_fewer_hosts_are_fatal(
+    ranks: int, hosts: tuple[str, ...], problem: str | None
+) -> None:
+    world = World(0, ranks, 0, hosts, lambda value: value, lambda value: [value] * ranks)
+    with pytest.raises(Fatal, match=problem) if problem else contextlib.nullcontext():
+        check_world(world, {protocol.ENV_WORLD_SIZE: "4", protocol.ENV_HOSTS: "2"})
 
 
-def test_the_requested_world_size_passes() -> None:
-    check_world(world(4, ("a", "b")), {protocol.ENV_WORLD_SIZE: "4", protocol.ENV_HOSTS: "2"})
+def test_any_world_passes_where_none_is_requested() -> None:
     check_world(alone(), {})
-
-
-def test_ranks_that_did_not_find_each_other_are_fatal() -> None:
-    with pytest.raises(Fatal, match="wrong world: 1 ranks, expected 4"):
-        check_world(world(1, ("a",)), {protocol.ENV_WORLD_SIZE: "4"})
-
-
-def test_ranks_that_crowd_on_fewer_hosts_are_fatal_and_the_hosts_are_named() -> None:
-    with pytest.raises(Fatal, match=r"wrong world: 1 hosts \(a\), expected 2"):
-        check_world(world(2, ("a",)), {protocol.ENV_WORLD_SIZE: "2", protocol.ENV_HOSTS: "2"})
 
 
 def test_scalars_are_averaged_over_ranks_and_seconds_kept_apart_in_one_exchange() -> None:

@@ -1,4 +1,4 @@
-"""A pool on this machine: the contract of pools."""
+"""A pool on this machine: the contract of pools, and all of it in the cells of a notebook."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from spotmpi.backends.targets import Target
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.pools.pool import Pool
 from tests.contract.pool_contract import InjectFault, PoolContract, open_pool
+from tests.contract.pool_notebook import OUTPUT, cells, execute
+from tests.unit.notebooks import open_notebook
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +52,13 @@ class TestLocalPool(PoolContract):
 
     def test_its_repr_says_what_it_is(self, pool: Pool) -> None:
         assert repr(pool) == f"<pool {pool.run_id}: 2 of 2 workers connected on 127.0.0.1, 0 calls>"
+
+
+def test_a_notebook_uses_every_verb_and_collects_its_results_after_a_restart_of_its_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTMPI_RUNS", str(tmp_path / "runs"))
+    notebook = cells("overrides=[\"limits.driver='10m'\"]")
+    client = open_notebook(notebook.values(), tmp_path, monkeypatch)
+
+    assert execute(client, notebook) == OUTPUT

@@ -80,14 +80,23 @@ def test_a_run_ends_with_the_command_of_its_pool(target: Target, tmp_path: Path)
     assert not of_run(state.id)
 
 
-def test_a_pool_without_its_driver_ends_as_failed_with_the_reason(target: Target) -> None:
-    driver = "import spotmpi, time\npool = spotmpi.pool(workers=1, overrides=['limits.driver=\"1s\"']).open()\n"
-    driver += "pool.submit(abs, 1).result(); print(pool.run_id, flush=True); time.sleep(600)"
-    process = subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True)
+def start_driver(code: str) -> tuple[subprocess.Popen[str], str]:
+    """A process that opens a pool and prints its run, and that run."""
+    command = [sys.executable, "-c", "import spotmpi, time\n" + code]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert process.stdout
-    run = process.stdout.readline().strip()
+    return process, process.stdout.readline().strip()
+
+
+def test_a_pool_without_its_driver_ends_as_failed_with_the_reason(target: Target) -> None:
+    process, run = start_driver(
+        "pool = spotmpi.pool(workers=1, overrides=['limits.driver=\"1s\"']).open()\n"
+        "pool.submit(abs, 1).result(); print(pool.run_id, flush=True); time.sleep(600)"
+    )
     process.kill()
-    process.wait()
+    process.communicate()
     wait_until(lambda: spotmpi.status(run, on=target).over, 60)
     state = spotmpi.status(run, on=target)
     assert (state.state, state.reason) == ("failed", "no driver for 1s (limits.driver)")
@@ -95,17 +104,10 @@ def test_a_pool_without_its_driver_ends_as_failed_with_the_reason(target: Target
 
 
 def test_ctrl_c_in_a_driver_stops_its_run(target: Target) -> None:
-    driver = "import spotmpi, time\nwith spotmpi.pool(workers=1) as pool:\n    print(pool.run_id, flush=True)\n"
-    driver += "    pool.submit(time.sleep, 600).result()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", driver],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+    process, run = start_driver(
+        "with spotmpi.pool(workers=1) as pool:\n"
+        "    print(pool.run_id, flush=True); pool.submit(time.sleep, 600).result()"
     )
-    assert process.stdout
-    run = process.stdout.readline().strip()
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert errors.rstrip().endswith("KeyboardInterrupt")

@@ -67,12 +67,9 @@ def test_a_pool_may_end_with_its_driver_or_wait_without_a_limit() -> None:
 
 
 def test_versions_that_differ_are_named_with_both() -> None:
-    own = versions()
+    own, other = ({**versions(), "python": version} for version in ("3.11", "3.12"))
     assert version_difference(own, own) is None
-    assert (
-        version_difference({**own, "python": "3.11"}, {**own, "python": "3.12"})
-        == "python 3.11 here and 3.12 in the pool"
-    )
+    assert version_difference(own, other) == "python 3.11 here and 3.12 in the pool"
 
 
 def test_reclaims_do_not_count_as_failures_of_calls() -> None:

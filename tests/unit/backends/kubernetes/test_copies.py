@@ -69,15 +69,24 @@ def test_clean_does_not_delete_a_run_in_progress_in_its_cluster(runs: Path, clus
     assert paths.events.is_file()
 
 
-def test_clean_does_not_delete_runs_of_an_unreachable_cluster_and_says_so_once(
-    runs: Path, cluster: FakeCluster
+@pytest.mark.parametrize(
+    ("context", "count", "message"),
+    [
+        ("this", 1, "runs without a recorded end in namespace here of context this are kept, since it does not"),
+        # The current context may be another cluster by now, in which there never were such runs.
+        (None, 2, "does not name its cluster"),
+    ],
+    ids=["which refuses to list them, said once", "which is unknown, said of each"],
+)
+def test_clean_does_not_delete_runs_that_their_cluster_may_have(
+    runs: Path, cluster: FakeCluster, context: str | None, count: int, message: str
 ) -> None:
-    copy(runs), copy(runs, run="digits-2")
-    cluster.errors["JobSet"] = api_error(403)
-    messages: list[str] = []
+    paths, messages = copy(runs, context=context), list[str]()
+    cluster.jobsets.clear()
+    cluster.errors |= {"JobSet": api_error(403)} if context else {}
+    copy(runs, context=context, run="digits-2")
     assert clean(runs, messages) == []
-    (line,) = messages
-    assert line.startswith("runs without a recorded end in namespace here of context this are kept, since it does not")
+    assert paths.events.is_file() and len(messages) == count and message in messages[0]
 
 
 def test_clean_deletes_a_copy_whose_jobset_is_gone(runs: Path, cluster: FakeCluster) -> None:
@@ -85,14 +94,6 @@ def test_clean_deletes_a_copy_whose_jobset_is_gone(runs: Path, cluster: FakeClus
     cluster.jobsets.clear()
     assert clean(runs) == [RUN]
     assert not paths.folder.exists()
-
-
-def test_a_copy_without_a_context_is_not_deleted_when_its_jobset_is_missing(runs: Path, cluster: FakeCluster) -> None:
-    """The current context may be another cluster by now, in which there never was such a run."""
-    paths, messages = copy(runs, context=None), list[str]()
-    cluster.jobsets.clear()
-    assert clean(runs, messages) == []
-    assert paths.events.is_file() and "does not name its cluster" in messages[0]
 
 
 @pytest.mark.parametrize(("on", "namespace"), [(None, "team"), ("kubernetes", "team"), ("kubernetes/other", "other")])

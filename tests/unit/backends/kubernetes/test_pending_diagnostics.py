@@ -49,10 +49,12 @@ def backoff(message: str = CAPACITY) -> str:
     return f"status: Backoff\n    backoffInfo: {{{why}}}"
 
 
-def config_map(*groups: str, moment: str = "2026-11-20 10:52:04.558615784 +0000 UTC", state: str = "Running") -> Object:
+def config_map(
+    groups: str = "", moment: str = "2026-11-20 10:52:04.558615784 +0000 UTC", state: str = "Running"
+) -> Object:
     """The autoscaler's ConfigMap."""
     wide = "clusterWide:\n  health:\n    status: Healthy\n    nodeCounts:\n      registered:\n        total: 7\n"
-    status = f"time: {moment}\nautoscalerStatus: {state}\n{wide}nodeGroups:{''.join(groups)}\n"
+    status = f"time: {moment}\nautoscalerStatus: {state}\n{wide}nodeGroups:{groups}\n"
     return {"metadata": {"name": pending_diagnostics.AUTOSCALER_STATUS}, "data": {"status": status}}
 
 
@@ -63,34 +65,36 @@ Cluster-wide:
 """
 
 
+GCE = "https://googleapis.example/zones/z/instanceGroups/pool-1-grp"
+
+
+@pytest.mark.parametrize(
+    ("groups", "problem"),
+    [
+        (group(), None),
+        (group() + group("idle"), None),
+        (group(scale_up=backoff()), f"group gpu-a: {CAPACITY}"),
+        (group(scale_up=backoff("")), "group gpu-a: placeholder-cannot-be-fulfilled"),
+        (group(scale_up="status: Backoff"), "group gpu-a: its last scale-up failed"),
+        (group(scale_up="status: InProgress", counts="ready: 1"), "group gpu-a: 1 of 2 machines are ready nodes"),
+        (group(health="Unhealthy", counts="ready: 1"), "group gpu-a: unhealthy, 1 of 2 machines are ready nodes"),
+        (
+            group().replace("longUnregistered: 0", "longUnregistered: 2"),
+            "group gpu-a: 2 machines have not registered as nodes long after their start",
+        ),
+        (group(GCE, backoff("full")), "group pool-1-grp: full"),
+        ("".join(group(f"g{n}", backoff("full")) for n in range(5)), "group g0: full; group g1: full; 3 more groups"),
+    ],
+)
+def test_the_autoscalers_status_becomes_one_line_about_groups_that_are_scaling_up(
+    groups: str, problem: str | None
+) -> None:
+    assert pending_diagnostics.autoscaler_problem(config_map(groups), NOW) == problem
+
+
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        (config_map(group()), None),
-        (config_map(group(), group("idle")), None),
-        (config_map(group(scale_up=backoff())), f"group gpu-a: {CAPACITY}"),
-        (config_map(group(scale_up=backoff(""))), "group gpu-a: placeholder-cannot-be-fulfilled"),
-        (config_map(group(scale_up="status: Backoff")), "group gpu-a: its last scale-up failed"),
-        (
-            config_map(group(scale_up="status: InProgress", counts="ready: 1")),
-            "group gpu-a: 1 of 2 machines are ready nodes",
-        ),
-        (
-            config_map(group(health="Unhealthy", counts="ready: 1")),
-            "group gpu-a: unhealthy, 1 of 2 machines are ready nodes",
-        ),
-        (
-            config_map(group().replace("longUnregistered: 0", "longUnregistered: 2")),
-            "group gpu-a: 2 machines have not registered as nodes long after their start",
-        ),
-        (
-            config_map(group("https://googleapis.example/zones/z/instanceGroups/pool-1-grp", backoff("full"))),
-            "group pool-1-grp: full",
-        ),
-        (
-            config_map(*[group(f"g{number}", backoff("full")) for number in range(5)]),
-            "group g0: full; group g1: full; 3 more groups",
-        ),
         (
             config_map(group(scale_up=backoff()), moment="2026-11-20 10:40:04.558615784 +0000 UTC"),
             "the cluster autoscaler has not updated its status for 12 min",
@@ -102,9 +106,7 @@ Cluster-wide:
         ({}, None),
     ],
 )
-def test_the_autoscalers_status_becomes_one_line_about_groups_that_are_scaling_up(
-    config: Object, problem: str | None
-) -> None:
+def test_a_status_without_current_groups_says_why_where_it_can_be_read(config: Object, problem: str | None) -> None:
     assert pending_diagnostics.autoscaler_problem(config, NOW) == problem
 
 

@@ -1,21 +1,25 @@
-"""Creating the objects of a run, also where the user may not create Secrets."""
+"""Creating the objects of a run and sending it wheels, also where the user may not create Secrets."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spotmpi.agent import protocol, ssh
+from spotmpi.agent import pod_context, protocol, ssh
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.submit import objects as submitting
+from spotmpi.backends.kubernetes.submit import wheels
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
-from spotmpi.core.errors import NotPermitted, RunInUse
-from spotmpi.spec.job import from_values
+from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError
+from spotmpi.images.wheels import PackedWheels
+from spotmpi.plan import manifests
+from spotmpi.spec.job import JobSpec, from_values
 from tests.unit.backends.kubernetes.namespace import CREATED, Namespace, planned
 from tests.unit.backends.kubernetes.watched_cluster import Object
 
@@ -27,8 +31,8 @@ def plan(ssh_secret: str | None = None, **values: Any) -> Object:
     return planned(spec, ssh_secret=ssh_secret)
 
 
-def pool_plan(**kubernetes: Any) -> Object:
-    return planned(from_values({"launcher": "pool", "pool": {"workers": 3}, "kubernetes": kubernetes}))
+def pool(**kubernetes: Any) -> JobSpec:
+    return from_values({"launcher": "pool", "pool": {"workers": 3}, "kubernetes": kubernetes})
 
 
 def submit(namespace: Namespace, run_plan: Object) -> tuple[list[Object], list[str]]:
@@ -54,7 +58,7 @@ def test_a_run_is_resumed_with_a_secret_of_its_own() -> None:
 
 def test_the_workers_of_a_pool_start_with_node_0_once_all_parts_are_created() -> None:
     namespace = Namespace()
-    submit(namespace, pool_plan())
+    submit(namespace, planned(pool()))
     assert namespace.kinds() == ["JobSet", "Secret", "ConfigMap", "NetworkPolicy", "Job"]
     assert namespace.patched == [("JobSet", "x-1", GO), ("Job", "x-1-workers", GO)]
     secret, job = namespace.created[1], namespace.created[4]
@@ -64,7 +68,7 @@ def test_the_workers_of_a_pool_start_with_node_0_once_all_parts_are_created() ->
 
 def test_a_queue_starts_a_pool_and_its_workers() -> None:
     namespace = Namespace()
-    submit(namespace, pool_plan(queue="gpus"))
+    submit(namespace, planned(pool(queue="gpus")))
     assert not namespace.patched
 
 
@@ -102,7 +106,7 @@ def test_a_user_who_may_not_create_secrets_gets_the_environments_key_pair_and_a_
             r"or keep HF_TOKEN in a Secret \(kubernetes.secret_env\) instead of forwarding",
         ),
         (
-            pool_plan(),
+            planned(pool()),
             r"could not create the run's Secret, which holds the TLS key of its workers: {}; "
             r"ask for the right to create Secrets in here",
         ),
@@ -142,7 +146,7 @@ def created_policy(namespace: Namespace) -> Object:
         policy({"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]}, policyTypes=["Egress"]),
     ],
 )
-@pytest.mark.parametrize("run_plan", [plan(), pool_plan()], ids=["gang", "pool"])
+@pytest.mark.parametrize("run_plan", [plan(), planned(pool())], ids=["gang", "pool"])
 def test_in_a_namespace_that_denies_egress_pods_of_a_run_may_reach_each_other(
     run_plan: Object, denying: Object
 ) -> None:
@@ -218,3 +222,57 @@ def test_a_key_pair_that_runs_share_is_the_host_key_as_well(tmp_path: Path) -> N
     assert laid["host_key"] == laid["id"] == own["id"]
     assert laid["known_hosts"] == "* " + own["authorized_keys"]
     assert (tmp_path / "ssh" / "host_key").stat().st_mode & 0o777 == 0o600
+
+
+WHEELS = f"spotmpi-wheels-{PackedWheels('x86_64', b'wheels').digest}"
+
+
+def is_mounted(objects: Sequence[Object]) -> bool:
+    container = manifests.pod_template(objects[0])["spec"]["containers"][0]
+    return any(mount["mountPath"] == pod_context.WHEELS for mount in container["volumeMounts"])
+
+
+@pytest.fixture
+def ship(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Sequence[Object], list[str]]]:
+    """A function that sends wheels for a spec; the objects, and what it said."""
+
+    def pack(architecture: str, say: Callable[[str], None]) -> PackedWheels:
+        if architecture not in ("x86_64", "aarch64"):
+            raise SpotmpiError(f"no wheels for {architecture}")
+        return PackedWheels(architecture, b"wheels")
+
+    monkeypatch.setattr("spotmpi.images.wheels.pack", pack)
+
+    def ship(namespace: Any, spec: JobSpec) -> tuple[Sequence[Object], list[str]]:
+        messages: list[str] = []
+        return asyncio.run(wheels.ship(namespace, planned(spec)["objects"], spec, messages.append)), messages
+
+    return ship
+
+
+def test_wheels_are_sent_once_and_the_last_config_map_says_that_all_are_there(ship: Any) -> None:
+    namespace = Namespace()
+    for _ in range(2):
+        objects, messages = ship(namespace, pool())
+        assert is_mounted(objects) and messages == []
+        assert [each["metadata"]["name"] for each in namespace.created] == [f"{WHEELS}-0", WHEELS]
+
+
+def test_two_submissions_at_once_may_send_the_same_wheels(ship: Any) -> None:
+    namespace = Namespace()
+    namespace.conflicts = ["ConfigMap"]
+    assert is_mounted(ship(namespace, pool())[0])
+    assert [each["metadata"]["name"] for each in namespace.created] == [WHEELS]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "architecture", "reason"),
+    [(Namespace("ConfigMap"), "arm64", "not permitted"), (Namespace(), "riscv64", "no wheels for riscv64")],
+)
+def test_a_pool_is_submitted_without_wheels_where_there_are_none(
+    ship: Any, namespace: Namespace, architecture: str, reason: str
+) -> None:
+    spec = pool(node_selector={"kubernetes.io/arch": architecture})
+    objects, (text,) = ship(namespace, spec)
+    assert objects == planned(spec)["objects"]
+    assert text.startswith("pods get no wheels of Dask, so the image has to bring it: ") and reason in text

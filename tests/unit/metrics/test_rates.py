@@ -31,9 +31,14 @@ def arrival(iteration: int, t: float, attempt: int = 1, **scalars: Any) -> dict[
     return messages(protocol.METRIC, iteration, attempt, t, **scalars)
 
 
-def arrivals(first: int, last: int, delay: float = 0.0, attempt: int = 1) -> Lines:
+def arrivals(times: dict[int, float], attempt: int = 1) -> Lines:
+    """A line for each iteration at its time."""
+    return [arrival(iteration, t, attempt) for iteration, t in times.items()]
+
+
+def each_second(first: int, last: int, delay: float = 0.0, attempt: int = 1) -> Lines:
     """A line for each iteration, one a second."""
-    return [arrival(at, delay + at, attempt) for at in range(first, last + 1)]
+    return arrivals({at: delay + at for at in range(first, last + 1)}, attempt)
 
 
 def rates(lines: Lines) -> metrics.Rates:
@@ -138,45 +143,22 @@ def test_every_reported_iteration_counts_or_is_named_as_left_out() -> None:
     assert training.rates.iterations + sum(training.rates.left_out.values()) == training.reported == 70
 
 
-TENS = [arrival(at, float(at)) for at in (10, 20, 30, 40, 50, 60)]
-LATER = [arrival(at, 1000.0 + at, attempt=2) for at in (26, 36, 46, 56)]
+TENS = arrivals({at: float(at) for at in (10, 20, 30, 40, 50, 60)})
+DISTURBED = [*TENS[:3], messages(protocol.EVALUATION, 30), *TENS[3:]]
+RESUMED_AT_22 = [messages(protocol.CHECKPOINT, 22), *arrivals({at: 1000.0 + at for at in (26, 36, 46, 56)}, attempt=2)]
 TWICE = [line for at in range(1, 31) for line in (arrival(at, float(at)), arrival(at, float(at), loss=1.0))]
+LARGE = arrivals({800_000: 100.0, 800_010: 300.0, 800_020: 305.0, 800_030: 305.0})
 ARRIVED: dict[str, tuple[Lines, dict[str, int], int, float]] = {
-    "lines every ten iterations": (
-        [arrival(10, 100.0), arrival(20, 300.0), arrival(30, 305.0), arrival(40, 315.0)],
-        {"warm-up": 10},
-        20,
-        15.0,
-    ),
-    "a window with part of the warm-up": (
-        [arrival(1, 0.0), arrival(8, 90.0), arrival(15, 180.0), arrival(17, 182.0), arrival(19, 184.0)],
-        {"warm-up": 14},
-        4,
-        4.0,
-    ),
-    "both windows beside an evaluation": (
-        [*TENS[:3], messages(protocol.EVALUATION, 30), *TENS[3:]],
-        {BESIDE: 20},
-        50 - 10 - 20,
-        20.0,
-    ),
-    "what is left of the window from 21 to 30": (
-        [*TENS, messages(protocol.CHECKPOINT, 22), *LATER],
-        {REPEATED: 60 - 25, BESIDE: 5},
-        20,
-        20.0,
-    ),
-    "large counts, and lines that arrive together": (
-        [arrival(800_000, 100.0), arrival(800_010, 300.0), arrival(800_020, 305.0), arrival(800_030, 305.0)],
-        {},
-        20,
-        5.0,
-    ),
+    "warm-up": (arrivals({10: 100.0, 20: 300.0, 30: 305.0, 40: 315.0}), {"warm-up": 10}, 20, 15.0),
+    "a window with part of it": (arrivals({1: 0, 8: 90, 15: 180, 17: 182, 19: 184}), {"warm-up": 14}, 4, 4.0),
+    "both windows beside an evaluation": (DISTURBED, {BESIDE: 20}, 50 - 10 - 20, 20.0),
+    "what is left of the window from 21 to 30": ([*TENS, *RESUMED_AT_22], {REPEATED: 60 - 25, BESIDE: 5}, 20, 20.0),
+    "large counts, and lines that arrive together": (LARGE, {}, 20, 5.0),
     "lines that repeat their iteration": (TWICE, {}, 29 - 10, 19.0),
-    "a repeating attempt": ([*arrivals(1, 40), *arrivals(21, 40, 1000.0, attempt=2)], {REPEATED: 20}, 18, 18.0),
-    "an unknown window": ([*arrivals(1, 20), *arrivals(31, 50, 1000.0, attempt=2)], {INTERRUPTED: 0}, 18, 18.0),
-    "a pause between attempts": ([*arrivals(1, 20), *arrivals(21, 40, 1000.0, attempt=2)], {}, 18, 18.0),
-    "a counter that starts anew": ([*arrivals(0, 30), *arrivals(0, 30, 40.0)], {}, 30 + 30 - 10, 50.0),
+    "a repeating attempt": ([*each_second(1, 40), *each_second(21, 40, 1000.0, 2)], {REPEATED: 20}, 18, 18.0),
+    "an unknown window": ([*each_second(1, 20), *each_second(31, 50, 1000.0, 2)], {INTERRUPTED: 0}, 18, 18.0),
+    "a pause between attempts": ([*each_second(1, 20), *each_second(21, 40, 1000.0, 2)], {}, 18, 18.0),
+    "a counter that starts anew": ([*each_second(0, 30), *each_second(0, 30, 40.0)], {}, 30 + 30 - 10, 50.0),
 }
 
 

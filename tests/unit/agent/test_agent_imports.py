@@ -20,14 +20,9 @@ POD = sorted((names.SOURCE / "spotmpi" / "agent").glob("*.py"))
 @pytest.mark.parametrize("path", POD, ids=lambda path: path.name)
 def test_the_pod_side_imports_the_standard_library_and_itself_only(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text(), feature_version=(3, 8))):
-        imported: list[str] = []
-        if isinstance(node, ast.Import):
-            imported = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            imported = [node.module or ""]
-        for name in imported:
-            top = name.partition(".")[0]
-            assert top in sys.stdlib_module_names or top == "__future__", f"{path.name} imports {name}"
+        for _, module in imported_names(node):
+            top = module.partition(".")[0]
+            assert top in sys.stdlib_module_names or top == "__future__", f"{path.name} imports {module}"
 
 
 @pytest.mark.parametrize("path", POD, ids=lambda path: path.name)
@@ -61,7 +56,7 @@ def test_a_start_waits_for_no_import_that_few_runs_need(arguments: list[str], un
 
 
 def imported_names(node: ast.AST) -> list[tuple[str, str]]:
-    """The names that an import of the standard library binds, each with its qualified name."""
+    """The names that an absolute import binds, each with its qualified name."""
     if isinstance(node, ast.Import):
         return [(alias.asname or alias.name, alias.name) for alias in node.names]
     if isinstance(node, ast.ImportFrom) and not node.level:

@@ -99,9 +99,10 @@ def test_as_many_parameters_are_fitted_as_the_counts_determine(
 def test_the_interval_of_a_prediction_holds_the_truth() -> None:
     covered = 0
     for seed in range(60):
-        fitted_model = model.fit(generate_trials([1, 2, 4, 8], trials=3, noise=0.02, seed=seed), [1, 2, 4]).predict(8)
-        assert fitted_model.low is not None and fitted_model.high is not None
-        covered += fitted_model.low <= 1 / truth(8) <= fitted_model.high
+        noisy = generate_trials([1, 2, 4, 8], trials=3, noise=0.02, seed=seed)
+        prediction = model.fit(noisy, [1, 2, 4]).predict(8)
+        assert prediction.low is not None and prediction.high is not None
+        covered += prediction.low <= 1 / truth(8) <= prediction.high
     assert covered >= 54
 
 
@@ -139,11 +140,11 @@ def published_trials(table: str, name: str) -> Series:
 )
 def test_the_published_8_nodes_are_predicted_from_2_and_4_honestly(table: str, name: str, verdict: str) -> None:
     series = published_trials(table, name)
-    fitted_model = model.fit(series).predict(8)
-    assert fitted_model.error == pytest.approx(fitted_model.rate / series.rate(8) - 1)
-    assert fitted_model.verdict == verdict
-    assert (abs(fitted_model.error or 0.0) > 0.1) == (verdict == model.NOT_VALID)
-    assert fitted_model.low is None  # single runs at two counts leave nothing to judge the spread by
+    prediction = model.fit(series).predict(8)
+    assert prediction.error == pytest.approx(prediction.rate / series.rate(8) - 1)
+    assert prediction.verdict == verdict
+    assert (abs(prediction.error or 0.0) > 0.1) == (verdict == model.NOT_VALID)
+    assert prediction.low is None  # single runs at two counts leave nothing to judge the spread by
     if verdict == model.NOT_VALID:
         assert model.fit(series).predict(16).verdict == model.NOT_VALID
 
@@ -158,14 +159,11 @@ def test_published_tables_say_where_they_come_from_and_how_they_were_measured() 
     for table in published_tables().values():
         assert table.source and len(table.setup) > 3
         assert all(list(rates) == [2, 4, 8] for rates in table.series.values())
+    for series in published_table("chainercv-ssd300-p3", "compare").as_series():
+        assert (series.batch, series.serial) == (32, 0.0 if series.name == "fp16, double buffering" else 1.0)
     assert len(published_references()) == 3
     with pytest.raises(InputError, match=r"compare = 'nope': .*known: chainercv-ssd300-p2, chainercv-ssd300-p3"):
         published_table("nope", "compare")
-
-
-def test_published_variants_keep_the_global_batch_and_overlap_where_they_buffer_twice() -> None:
-    for series in published_table("chainercv-ssd300-p3", "compare").as_series():
-        assert (series.batch, series.serial) == (32, 0.0 if series.name == "fp16, double buffering" else 1.0)
 
 
 def test_efficiency_is_the_rate_over_that_of_as_many_times_the_smallest_count() -> None:

@@ -56,12 +56,13 @@ def test_three_and_four_ranks_are_predicted_from_one_and_two_at_either_bandwidth
     assert [each.model.series.name for each in result] == ["20 MB/s", "60 MB/s"]
     for each in result:
         errors = []
-        for fitted_model in (node_forecast.prediction for node_forecast in each.by_nodes):
-            assert fitted_model.measured is not None
-            errors.append(abs(fitted_model.rate / fitted_model.measured - 1))
-            assert fitted_model.error == pytest.approx(fitted_model.rate / fitted_model.measured - 1)
+        for prediction in (node_forecast.prediction for node_forecast in each.by_nodes):
+            assert prediction.measured is not None
+            error = prediction.rate / prediction.measured - 1
+            errors.append(abs(error))
+            assert prediction.error == pytest.approx(error)
             assert errors[-1] < 0.01
-            assert (fitted_model.verdict == model.NOT_VALID) == (max(errors) > model.ERROR_LIMIT)
+            assert (prediction.verdict == model.NOT_VALID) == (max(errors) > model.ERROR_LIMIT)
     volumes = [each.model.parameters["volume"] for each in result]
     # What an allreduce costs beside its bandwidth is the same at both rates.
     assert volumes[0] - volumes[1] == pytest.approx(1e6 / 20e6 - 1e6 / 60e6, rel=0.05)

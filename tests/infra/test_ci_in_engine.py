@@ -23,15 +23,12 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty state in a folder, with the pinned CLI on PATH and moto's account to work in."""
     folder = tmp_path / "state"
     folder.mkdir()
-    for name, value in {
-        "PATH": os.pathsep.join([str(bin_folder("pulumi")), os.environ["PATH"]]),
-        "PULUMI_HOME": str(tmp_path / "home"),
-        "PULUMI_BACKEND_URL": f"file://{folder}",
-        "PULUMI_CONFIG_PASSPHRASE": "known",
-        "SPOTMPI_ACCOUNT": "123456789012",
-        "SPOTMPI_ACCESS": "198.51.100.7/32",
-    }.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(bin_folder("pulumi")), os.environ["PATH"]]))
+    monkeypatch.setenv("PULUMI_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{folder}")
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "known")
+    monkeypatch.setenv("SPOTMPI_ACCOUNT", "123456789012")
+    monkeypatch.setenv("SPOTMPI_ACCESS", "198.51.100.7/32")
     with mock_aws():
         yield folder
 
@@ -46,9 +43,9 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def create_state(project: Path) -> None:
-    """Make the state of stack lab, with nothing in it."""
-    command = ["pulumi", "stack", "select", "--create", "--stack", "lab", "--non-interactive"]
+def run_pulumi(project: Path, *arguments: str) -> None:
+    """Run a command on the stack lab."""
+    command = ["pulumi", *arguments, "--stack", "lab", "--non-interactive"]
     subprocess.run(command, cwd=project, check=True, capture_output=True)
 
 
@@ -63,18 +60,12 @@ def test_a_stack_without_state_is_recognized_by_the_clis_message(
 def test_a_stale_lock_is_recognized_by_the_clis_message_and_released_by_the_remedy(
     state: Path, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    create_state(project)
+    run_pulumi(project, "stack", "select", "--create")
     lock = state / ".pulumi" / "locks" / "organization" / "spotmpi" / "lab" / "left-behind.json"
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.write_text(json.dumps({"pid": 1, "username": "a", "hostname": "b", "timestamp": "2026-11-21T08:00:00Z"}))
     assert commands.main("up", ["lab"], project) == 1
-    errors = capsys.readouterr().err
-    assert "pulumi cancel --yes --stack lab" in errors
-    subprocess.run(
-        ["pulumi", "cancel", "--yes", "--stack", "lab", "--non-interactive"],
-        cwd=project,
-        check=True,
-        capture_output=True,
-    )
+    assert "pulumi cancel --yes --stack lab" in capsys.readouterr().err
+    run_pulumi(project, "cancel", "--yes")
     assert commands.main("up", ["lab"], project) == 255, "this project has no program"
     assert "locked" not in capsys.readouterr().err

@@ -70,9 +70,9 @@ class FakeAccount(Aws):
         answer = handler(region, request)
         return {} if answer is None and operation not in self.answers else answer
 
-    def refuse(self, operation: str, code: str, region: str | None = None, date: str | None = None) -> None:
+    def refuse(self, operation: str, code: str, region: str | None = None) -> None:
         """Refuse an operation from now on, in one region or in all."""
-        self.refusals[operation] = region, Refusal(code, f"message of {code}", date)
+        self.refusals[operation] = region, Refusal(code, f"message of {code}")
 
     def script(self, operation: str, **answer: Any) -> None:
         """Answer an operation by these values from now on."""

@@ -9,7 +9,7 @@ from tests.unit.conftest import InProcess
 
 
 @pytest.fixture
-def built(lab: FakeEnvironment) -> FakeEnvironment:
+def live(lab: FakeEnvironment) -> FakeEnvironment:
     """The fake environment after `up` without images; nothing is recorded of that."""
     lab.up(images=False)
     lab.forget()

@@ -19,105 +19,105 @@ from tests.unit.conftest import InProcess
 DESTROY, REMOVE = "destroy --yes --skip-preview @lab", "stack rm --yes --preserve-config @lab"
 
 
-def test_down_stops_runs_removes_nodes_destroys_and_leaves_nothing(built: FakeEnvironment) -> None:
-    built.runs = [RunState("a-1", "", "a", "running"), RunState("b-1", "", "b", "succeeded")]
+def test_down_stops_runs_removes_nodes_destroys_and_leaves_nothing(live: FakeEnvironment) -> None:
+    live.runs = [RunState("a-1", "", "a", "running"), RunState("b-1", "", "b", "succeeded")]
 
-    assert built.down() == []
+    assert live.down() == []
 
-    assert built.actions[:2] == ["Destroy spotmpi-lab and ALL DATA on its storage?", "stop a-1 on lab"]
-    assert built.actions[2:] == ["wait"] * 5  # for the log group that EKS may make again
-    group = built.account.autoscaling.groups["eks-g4dn"]
+    assert live.actions[:2] == ["Destroy spotmpi-lab and ALL DATA on its storage?", "stop a-1 on lab"]
+    assert live.actions[2:] == ["wait"] * 5  # for the log group that EKS may make again
+    group = live.account.autoscaling.groups["eks-g4dn"]
     assert (group["MaxSize"], group["Instances"]) == (0, [])
-    assert built.pulumi_commands() == [DESTROY, REMOVE]
+    assert live.pulumi_commands() == [DESTROY, REMOVE]
     assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
-    assert built.down() == [] and built.pulumi_commands() == []
+    assert live.down() == [] and live.pulumi_commands() == []
 
 
-def test_down_stops_the_other_runs_if_one_cannot_be_stopped(built: FakeEnvironment) -> None:
+def test_down_stops_the_other_runs_if_one_cannot_be_stopped(live: FakeEnvironment) -> None:
     """The failure is one line, and the runs after it are stopped with a checkpoint too."""
-    built.runs = [RunState(run, "", "a", "running") for run in ("a-1", "b-1")]
-    built.failures["stop"] = "JobSet a-1 is of another version"
-    assert built.down() == []
-    assert "stop b-1 on lab" in built.actions
-    assert "a-1 can't be stopped: JobSet a-1 is of another version" in built.output
+    live.runs = [RunState(run, "", "a", "running") for run in ("a-1", "b-1")]
+    live.failures["stop"] = "JobSet a-1 is of another version"
+    assert live.down() == []
+    assert "stop b-1 on lab" in live.actions
+    assert "a-1 can't be stopped: JobSet a-1 is of another version" in live.output
 
 
 @pytest.mark.parametrize("step", ["Destroy", "stop", "wait", "destroy", "stack rm"])
 def test_a_killed_down_continues_and_leaves_nothing(
-    built: FakeEnvironment, step: str, monkeypatch: pytest.MonkeyPatch
+    live: FakeEnvironment, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built.runs = [RunState("a-1", "", "a", "running")]
-    built.account.autoscaling.slow = 1
+    live.runs = [RunState("a-1", "", "a", "running")]
+    live.account.autoscaling.slow = 1
     real_run = Pulumi.run
 
     def run(pulumi: Pulumi, stack: str, *words: str) -> None:
-        if " ".join(words).startswith(step) and built.failures.pop(step, ""):
+        if " ".join(words).startswith(step) and live.failures.pop(step, ""):
             raise Killed
         real_run(pulumi, stack, *words)
 
     monkeypatch.setattr(Pulumi, "run", run)
-    built.failures[step] = Killed
+    live.failures[step] = Killed
     with pytest.raises(Killed):
-        built.down()
-    built.forget()
+        live.down()
+    live.forget()
 
-    assert built.down() == []
+    assert live.down() == []
 
-    assert built.runs == [] and built.dependencies.pulumi.state("lab") is None
-    assert built.account.autoscaling.groups["eks-g4dn"]["Instances"] == []
-    assert built.pulumi_commands()[-1] == REMOVE
+    assert live.runs == [] and live.dependencies.pulumi.state("lab") is None
+    assert live.account.autoscaling.groups["eks-g4dn"]["Instances"] == []
+    assert live.pulumi_commands()[-1] == REMOVE
     assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
 
 
-def test_a_declined_confirmation_stops_nothing(built: FakeEnvironment) -> None:
-    built.confirmations = [False]
+def test_a_declined_confirmation_stops_nothing(live: FakeEnvironment) -> None:
+    live.confirmations = [False]
     with pytest.raises(NotConfirmed):
-        built.down()
-    assert built.pulumi_commands() == [] and built.account.autoscaling.groups["eks-g4dn"]["MaxSize"] == 2
+        live.down()
+    assert live.pulumi_commands() == [] and live.account.autoscaling.groups["eks-g4dn"]["MaxSize"] == 2
 
 
-def test_an_interrupted_destroy_is_finished_by_the_next_and_forgets_nothing(built: FakeEnvironment) -> None:
-    (built.folder / "destroy.failure").write_text("DependencyViolation")
+def test_an_interrupted_destroy_is_finished_by_the_next_and_forgets_nothing(live: FakeEnvironment) -> None:
+    (live.folder / "destroy.failure").write_text("DependencyViolation")
     with pytest.raises(SpotmpiError, match="DependencyViolation; the same command continues"):
-        built.down()
-    (built.folder / "lab.held").write_text('{"deployment": {"resources": []}}')  # most of it was gone already
-    built.account.logs.groups.add("/aws/eks/spotmpi-lab/late")
-    built.account.kms.keys["key-1"] = "Enabled"
+        live.down()
+    (live.folder / "lab.held").write_text('{"deployment": {"resources": []}}')  # most of it was gone already
+    live.account.logs.groups.add("/aws/eks/spotmpi-lab/late")
+    live.account.kms.keys["key-1"] = "Enabled"
 
-    assert built.down() == [("log groups", "/aws/eks/spotmpi-lab/late"), ("keys", "key-1")]
+    assert live.down() == [("log groups", "/aws/eks/spotmpi-lab/late"), ("keys", "key-1")]
 
 
-def test_interfaces_that_block_a_subnet_are_deleted_and_the_destroy_repeated(built: FakeEnvironment) -> None:
-    built.account.ec2.interfaces = {
+def test_interfaces_that_block_a_subnet_are_deleted_and_the_destroy_repeated(live: FakeEnvironment) -> None:
+    live.account.ec2.interfaces = {
         "eni-leaked": ("vpc-1", "available", CNI),
         "eni-other": ("vpc-9", "available", CNI),
         "eni-mine": ("vpc-1", "available", {}),
     }
-    (built.folder / "destroy.failure").write_text("DependencyViolation")
+    (live.folder / "destroy.failure").write_text("DependencyViolation")
 
-    assert built.down() == []
+    assert live.down() == []
 
-    assert built.pulumi_commands().count(DESTROY) == 2
-    assert set(built.account.ec2.interfaces) == {"eni-other", "eni-mine"}
+    assert live.pulumi_commands().count(DESTROY) == 2
+    assert set(live.account.ec2.interfaces) == {"eni-other", "eni-mine"}
 
 
 @pytest.mark.parametrize("leaked", [{"eni-leaked": ("vpc-1", "available", CNI)}, {}])
 def test_the_security_group_that_eks_left_is_deleted_once_unused(
-    built: FakeEnvironment, leaked: dict[str, tuple[str, str, Tags]]
+    live: FakeEnvironment, leaked: dict[str, tuple[str, str, Tags]]
 ) -> None:
-    built.account.ec2.interfaces = leaked
-    built.account.ec2.security_groups = {
+    live.account.ec2.interfaces = leaked
+    live.account.ec2.security_groups = {
         "sg-cluster": ("vpc-1", {"aws:eks:cluster-name": "spotmpi-lab"}),
         "sg-mine": ("vpc-1", {}),
         "sg-other": ("vpc-9", {"aws:eks:cluster-name": "spotmpi-lab"}),
     }
-    (built.folder / "destroy.failure").write_text("DependencyViolation")
+    (live.folder / "destroy.failure").write_text("DependencyViolation")
 
-    assert built.down() == []
+    assert live.down() == []
 
-    assert built.pulumi_commands().count(DESTROY) == 2
-    assert set(built.account.ec2.security_groups) == {"sg-mine", "sg-other"}
-    assert any("security group sg-cluster of EKS; destroying again" in line for line in built.output)
+    assert live.pulumi_commands().count(DESTROY) == 2
+    assert set(live.account.ec2.security_groups) == {"sg-mine", "sg-other"}
+    assert any("security group sg-cluster of EKS; destroying again" in line for line in live.output)
 
 
 def test_persistent_storage_stays_unless_its_deletion_names_the_environment(lab: FakeEnvironment) -> None:
@@ -143,17 +143,17 @@ def test_persistent_storage_stays_unless_its_deletion_names_the_environment(lab:
     assert lab.actions[-1] == "Destroy spotmpi-lab and ALL DATA on its storage?"
 
 
-def test_an_unreachable_cluster_does_not_block_down(built: FakeEnvironment) -> None:
-    built.cluster.refused["PersistentVolume"] = "could not list PersistentVolumes: cannot reach the cluster"
-    assert built.down() == []
-    assert any("cannot reach the cluster" in line for line in built.output)
+def test_an_unreachable_cluster_does_not_block_down(live: FakeEnvironment) -> None:
+    live.cluster.refused["PersistentVolume"] = "could not list PersistentVolumes: cannot reach the cluster"
+    assert live.down() == []
+    assert any("cannot reach the cluster" in line for line in live.output)
 
 
-def test_nodes_that_do_not_terminate_are_reported_and_do_not_block_down(built: FakeEnvironment) -> None:
-    built.account.script("UpdateAutoScalingGroup")
-    assert built.down() == []
-    assert built.actions.count("wait") == 90 + 5
-    assert "1 nodes are still terminating; they are deleted with their groups" in built.output
+def test_nodes_that_do_not_terminate_are_reported_and_do_not_block_down(live: FakeEnvironment) -> None:
+    live.account.script("UpdateAutoScalingGroup")
+    assert live.down() == []
+    assert live.actions.count("wait") == 90 + 5
+    assert "1 nodes are still terminating; they are deleted with their groups" in live.output
 
 
 def test_a_damaged_inventory_is_read_as_empty_and_an_unwritable_one_reported(

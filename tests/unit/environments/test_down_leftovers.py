@@ -60,20 +60,20 @@ def test_one_untagged_resource_of_each_kind_is_found_by_name_or_recorded_id(lab:
 
 
 @pytest.mark.parametrize("again", [1, 4])
-def test_the_log_group_that_eks_recreates_is_deleted_again(built: FakeEnvironment, again: int) -> None:
-    built.account.logs.groups = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
-    built.account.logs.recreations[GROUP] = again
-    assert built.down() == []
-    assert built.account.logs.groups == {"/aws/eks/spotmpi-lab-two/cluster"}
-    assert f"deleted log group {GROUP}, which EKS had recreated" in built.output
+def test_the_log_group_that_eks_recreates_is_deleted_again(live: FakeEnvironment, again: int) -> None:
+    live.account.logs.groups = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
+    live.account.logs.recreations[GROUP] = again
+    assert live.down() == []
+    assert live.account.logs.groups == {"/aws/eks/spotmpi-lab-two/cluster"}
+    assert f"deleted log group {GROUP}, which EKS had recreated" in live.output
 
 
-def test_a_log_group_that_eks_keeps_recreating_is_listed_in_the_end(built: FakeEnvironment) -> None:
-    built.account.logs.groups, built.account.logs.recreations[GROUP] = {GROUP}, 100
-    assert built.down() == [("log groups", GROUP)]
-    assert built.actions.count("wait") == 5
-    built.account.logs.recreations.clear()
-    assert built.down() == []
+def test_a_log_group_that_eks_keeps_recreating_is_listed_in_the_end(live: FakeEnvironment) -> None:
+    live.account.logs.groups, live.account.logs.recreations[GROUP] = {GROUP}, 100
+    assert live.down() == [("log groups", GROUP)]
+    assert live.actions.count("wait") == 5
+    live.account.logs.recreations.clear()
+    assert live.down() == []
 
 
 def test_the_log_group_of_an_existing_cluster_is_not_deleted(lab: FakeEnvironment) -> None:
@@ -98,13 +98,13 @@ DELETED = [
 ]
 
 
-def test_of_tagged_resources_only_those_that_their_service_has_are_leftovers(built: FakeEnvironment) -> None:
-    account = built.account
+def test_of_tagged_resources_only_those_that_their_service_has_are_leftovers(live: FakeEnvironment) -> None:
+    account = live.account
     account.tagging.resources = {f"arn:aws:{each}": "spotmpi-lab" for each in DELETED}
     account.ec2.machines["i-1"] = machine("terminated", OURS)
     account.ec2.gateways["nat-1"] = ("deleted", OURS)
     account.kms.keys["key-1"] = "PendingDeletion"
-    assert built.down() == []
+    assert live.down() == []
 
     account.ec2.machines["i-1"] = machine("running", OURS)
     account.ec2.gateways["nat-1"] = ("available", OURS)
@@ -112,7 +112,7 @@ def test_of_tagged_resources_only_those_that_their_service_has_are_leftovers(bui
     account.ec2.volumes["vol-1"] = OURS
     account.eks.version = "1.35"
     account.ec2.others |= {"subnet-1": OURS, "eipalloc-1": OURS}
-    assert [(kind, id.rpartition(":")[2]) for kind, id in built.down()] == [
+    assert [(kind, id.rpartition(":")[2]) for kind, id in live.down()] == [
         ("volumes", "vol-1"),
         ("tagged", "elastic-ip/eipalloc-1"),
         ("tagged", "instance/i-1"),

@@ -25,8 +25,8 @@ from tests.unit.core.test_environment import OUTPUTS
 
 
 def test_up_builds_after_a_confirmation_and_ends_with_a_smoke_run(lab: FakeEnvironment) -> None:
-    built = lab.up()
-    assert built.name == "spotmpi-lab" and lab.pulumi_commands() == FIRST
+    environment = lab.up()
+    assert environment.name == "spotmpi-lab" and lab.pulumi_commands() == FIRST
     command = "aws eks update-kubeconfig --name spotmpi-lab --region us-east-1"
     assert lab.actions == ["Build lab as shown?", command, "push chainermn", "run chainermn on lab"]
     assert read_inventory("spotmpi-lab", "us-east-1").of("file systems") == {"fs-1"}
@@ -111,10 +111,10 @@ def test_declining_to_delete_the_log_group_builds_nothing_and_prints_the_command
     assert lab.pulumi_commands() == [] and lab.account.logs.groups == {GROUP}
 
 
-def test_the_stacks_own_log_group_is_not_deleted(built: FakeEnvironment) -> None:
-    built.account.logs.groups = {GROUP}
-    built.up(images=False)
-    assert built.actions == [] and built.account.logs.groups == {GROUP}
+def test_the_stacks_own_log_group_is_not_deleted(live: FakeEnvironment) -> None:
+    live.account.logs.groups = {GROUP}
+    live.up(images=False)
+    assert live.actions == [] and live.account.logs.groups == {GROUP}
 
 
 def test_a_cluster_outside_the_state_is_an_error(lab: FakeEnvironment) -> None:

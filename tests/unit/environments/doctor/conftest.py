@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cloud.account.fake_account import FakeAccount
-from tests.unit.environments.doctor.examined import HealthyEnvironment, write_stack
+from tests.unit.environments.doctor.scenarios import HealthyEnvironment, write_stack
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from spotmpi.aws.launch_failures import LAUNCH_FAILURES, explain_failure
 from spotmpi.environments.checks.account import kubernetes_version
 from spotmpi.environments.checks.check import Finding, LiveEnvironment, Subject
-from tests.unit.environments.doctor.examined import (
+from tests.unit.environments.doctor.scenarios import (
     AUTOSCALER_TAGS,
     FROM_NODES,
     GROUP_TAGS,

@@ -13,7 +13,7 @@ from spotmpi.aws import state_bucket
 from spotmpi.aws.zones import default_second_zone
 from spotmpi.environments.doctor import doctor, run_tool
 from tests.cloud.account.fake_account import FakeAccount
-from tests.unit.environments.doctor.examined import STACK, TAGS, TOOLS, finding_of, tool_output, write_stack
+from tests.unit.environments.doctor.scenarios import STACK, TAGS, TOOLS, finding_of, tool_output, write_stack
 
 LEFTOVERS = {
     "file systems": "fs-1",

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cloud.account.ec2 import machine
 from tests.unit.backends.kubernetes.scripted_cluster import Object, node
-from tests.unit.environments.doctor.examined import KEY, PRIVATE, PUBLIC, HealthyEnvironment, secret
+from tests.unit.environments.doctor.scenarios import KEY, PRIVATE, PUBLIC, HealthyEnvironment, secret
 
 UNKNOWN = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
 

@@ -17,7 +17,7 @@ from spotmpi.images.build import Build
 from tests.cloud.account.fake_account import SECRET, FakeAccount
 from tests.cloud.account.market import NOW
 from tests.unit.conftest import InProcess
-from tests.unit.environments.doctor.examined import TAGS, HealthyEnvironment, finding_of, tool_output
+from tests.unit.environments.doctor.scenarios import TAGS, HealthyEnvironment, finding_of, tool_output
 
 ALLOWED_TO_ALL = {"sts:GetCallerIdentity"}
 

@@ -24,19 +24,17 @@ def groups(count: int, most: int) -> list[dict[str, Any]]:
     return [group(name=f"g{index}", max=most) for index in range(count)]
 
 
-def problems(stack: str, config: dict[str, Any]) -> dict[str, tuple[Any, str]]:
-    """The problems of a configuration: key to (value, remedy)."""
-    base: dict[str, Any] = {
-        "aws:region": "us-east-1",
-        "spotmpi:zone": "us-east-1a",
-        "spotmpi:access": ["198.51.100.7/32"],
-        "spotmpi:groups": [GROUP],
+def problems(stack: str, settings: dict[str, Any]) -> dict[str, tuple[Any, str]]:
+    """The problems of a configuration: key to (value, remedy); `spotmpi:` is left out of keys."""
+    base = {"aws:region": "us-east-1", "zone": "us-east-1a", "access": ["198.51.100.7/32"], "groups": [GROUP]}
+    config = {
+        key if ":" in key else f"spotmpi:{key}": value if isinstance(value, str) else json.dumps(value)
+        for key, value in {**base, **settings}.items()
+        if value is not None
     }
-    merged = {key: value for key, value in {**base, **config}.items() if value is not None}
-    text = {key: value if isinstance(value, str) else json.dumps(value) for key, value in merged.items()}
     with pytest.raises(SettingsError) as caught:
-        read(stack, text)
-    return {problem.key: (problem.value, problem.remedy) for problem in caught.value.problems}
+        read(stack, config)
+    return {each.key.removeprefix("spotmpi:"): (each.value, each.remedy) for each in caught.value.problems}
 
 
 @pytest.mark.parametrize("stack", ["lab", "p3", "g5", "cpu", "p3-data", "g5-data"])
@@ -60,77 +58,77 @@ def test_an_account_keeps_its_leading_zero_and_a_version_stays_text() -> None:
 CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"aws:region": None}, "aws:region", "set it"),
     ({"aws:region": "virginia"}, "aws:region", "does not match the pattern"),
-    ({"spotmpi:zone": None}, "spotmpi:zone", "set it: pulumi config set --path 'zone' VALUE"),
-    ({"spotmpi:zone": "us-west-2a"}, "spotmpi:zone", "use a zone of region us-east-1"),
-    ({"spotmpi:zone": "us-east-1-bos-1a"}, "spotmpi:zone", "use a zone of region us-east-1"),
-    ({"spotmpi:second_zone": "us-east-1a"}, "spotmpi:second_zone", "use a zone other than `zone`"),
-    ({"spotmpi:second_zone": "eu-west-1a"}, "spotmpi:second_zone", "use a zone of region us-east-1"),
-    ({"spotmpi:account": "1234"}, "spotmpi:account", "does not match"),
-    ({"spotmpi:access": None}, "spotmpi:access", "list the addresses that may reach the Kubernetes API"),
-    ({"spotmpi:access": ["0.0.0.0/0"]}, "spotmpi:access.0", "too wide; list your own addresses"),
-    ({"spotmpi:access": ["10.1.2.3/8"]}, "spotmpi:access.0", "first address of a range"),
-    ({"spotmpi:access": [f"198.51.100.{i}/32" for i in range(41)]}, "spotmpi:access", "EKS allows at most 40"),
-    ({"spotmpi:colour": "red"}, "spotmpi:colour", "unknown setting; use one of: accelerators, access, account"),
-    ({"spotmpi:storage": {"kept": True}}, "spotmpi:storage.kept", "use one of: access_point_id, backup"),
-    ({"spotmpi:stack": "other"}, "spotmpi:stack", "remove it"),
-    ({"spotmpi:network": {"cidr": "10.0.0.0/26"}}, "spotmpi:network.cidr", "prefix of 16 to 24"),
-    ({"spotmpi:network": {"cidr": "10.0.0.0/8"}}, "spotmpi:network.cidr", "prefix of 16 to 24"),
-    ({"spotmpi:network": {"cidr": "8.8.0.0/16"}}, "spotmpi:network.cidr", "use private addresses"),
-    ({"spotmpi:groups": None}, "spotmpi:groups", "define at least one group"),
-    ({"spotmpi:groups": [group(max=0)]}, "spotmpi:groups.0.max", "greater than or equal to 1"),
-    ({"spotmpi:groups": [group(min=3)]}, "spotmpi:groups.0.min", "use at most max, which is 2"),
-    ({"spotmpi:groups": [GROUP, GROUP]}, "spotmpi:groups.1.name", "no other group has"),
-    ({"spotmpi:groups": [group(name="system")]}, "spotmpi:groups.0.name", "`system` is reserved"),
-    ({"spotmpi:groups": [group(max=500), group(name="g4dn-2")]}, "spotmpi:groups.1.name", "no other group has"),
-    ({"spotmpi:groups": [group(name="g4dn-2"), group(max=500)]}, "spotmpi:groups.1.name", "no other group has"),
-    ({"spotmpi:groups": [group(name="G4")]}, "spotmpi:groups.0.name", "does not match"),
-    ({"spotmpi:groups": [group(type="g4dn.huge")]}, "spotmpi:groups.0.type", "use one of g4dn.12xlarge"),
-    ({"spotmpi:groups": [group(type="z9.large")]}, "spotmpi:groups.0.type", "scripts/instance-types"),
-    ({"spotmpi:groups": [group(type="p2.xlarge")]}, "spotmpi:groups.0.type", "no current EKS GPU image supports K80"),
+    ({"zone": None}, "zone", "set it: pulumi config set --path 'zone' VALUE"),
+    ({"zone": "us-west-2a"}, "zone", "use a zone of region us-east-1"),
+    ({"zone": "us-east-1-bos-1a"}, "zone", "use a zone of region us-east-1"),
+    ({"second_zone": "us-east-1a"}, "second_zone", "use a zone other than `zone`"),
+    ({"second_zone": "eu-west-1a"}, "second_zone", "use a zone of region us-east-1"),
+    ({"account": "1234"}, "account", "does not match"),
+    ({"access": None}, "access", "list the addresses that may reach the Kubernetes API"),
+    ({"access": ["0.0.0.0/0"]}, "access.0", "too wide; list your own addresses"),
+    ({"access": ["10.1.2.3/8"]}, "access.0", "first address of a range"),
+    ({"access": [f"198.51.100.{i}/32" for i in range(41)]}, "access", "EKS allows at most 40"),
+    ({"colour": "red"}, "colour", "unknown setting; use one of: accelerators, access, account"),
+    ({"storage": {"kept": True}}, "storage.kept", "use one of: access_point_id, backup"),
+    ({"stack": "other"}, "stack", "remove it"),
+    ({"network": {"cidr": "10.0.0.0/26"}}, "network.cidr", "prefix of 16 to 24"),
+    ({"network": {"cidr": "10.0.0.0/8"}}, "network.cidr", "prefix of 16 to 24"),
+    ({"network": {"cidr": "8.8.0.0/16"}}, "network.cidr", "use private addresses"),
+    ({"groups": None}, "groups", "define at least one group"),
+    ({"groups": [group(max=0)]}, "groups.0.max", "greater than or equal to 1"),
+    ({"groups": [group(min=3)]}, "groups.0.min", "use at most max, which is 2"),
+    ({"groups": [GROUP, GROUP]}, "groups.1.name", "no other group has"),
+    ({"groups": [group(name="system")]}, "groups.0.name", "`system` is reserved"),
+    ({"groups": [group(max=500), group(name="g4dn-2")]}, "groups.1.name", "no other group has"),
+    ({"groups": [group(name="g4dn-2"), group(max=500)]}, "groups.1.name", "no other group has"),
+    ({"groups": [group(name="G4")]}, "groups.0.name", "does not match"),
+    ({"groups": [group(type="g4dn.huge")]}, "groups.0.type", "use one of g4dn.12xlarge"),
+    ({"groups": [group(type="z9.large")]}, "groups.0.type", "scripts/instance-types"),
+    ({"groups": [group(type="p2.xlarge")]}, "groups.0.type", "no current EKS GPU image supports K80"),
     (
-        {"spotmpi:groups": [group(type="t3.large", placement_group=True)]},
-        "spotmpi:groups.0.placement_group",
+        {"groups": [group(type="t3.large", placement_group=True)]},
+        "groups.0.placement_group",
         "does not",
     ),
-    ({"spotmpi:groups": [group(efa=True)]}, "spotmpi:groups.0.efa", "network.private: true"),
-    ({"spotmpi:groups": [group(market="on-demand")]}, "spotmpi:groups.0.market", "accelerators.on_demand: true"),
-    ({"spotmpi:groups": [group(market="borrowed")]}, "spotmpi:groups.0.market", "'spot' or 'on-demand'"),
-    ({"spotmpi:cluster": {"system": {"type": "p3.2xlarge"}}}, "spotmpi:cluster.system.type", "without GPUs"),
-    ({"spotmpi:cluster": {"version": "latest"}}, "spotmpi:cluster.version", "does not match"),
-    ({"spotmpi:cluster": {"version": "1.30"}}, "spotmpi:cluster.version", "use one of 1.31, 1.32"),
-    ({"spotmpi:cluster": {"version": "1.99"}}, "spotmpi:cluster.version", "infra/kubernetes_versions.py lists"),
-    ({"spotmpi:groups": [group(ami_release="1.35")]}, "spotmpi:groups.0.ami_release", "does not match"),
-    ({"spotmpi:groups": [group(ami_release="1.36.0-20261110")]}, "spotmpi:groups.0.ami_release", "newer than the"),
-    ({"spotmpi:groups": [group(ami_release="1.31.9-20251001")]}, "spotmpi:groups.0.ami_release", "1.32 or newer"),
+    ({"groups": [group(efa=True)]}, "groups.0.efa", "network.private: true"),
+    ({"groups": [group(market="on-demand")]}, "groups.0.market", "accelerators.on_demand: true"),
+    ({"groups": [group(market="borrowed")]}, "groups.0.market", "'spot' or 'on-demand'"),
+    ({"cluster": {"system": {"type": "p3.2xlarge"}}}, "cluster.system.type", "without GPUs"),
+    ({"cluster": {"version": "latest"}}, "cluster.version", "does not match"),
+    ({"cluster": {"version": "1.30"}}, "cluster.version", "use one of 1.31, 1.32"),
+    ({"cluster": {"version": "1.99"}}, "cluster.version", "infra/kubernetes_versions.py lists"),
+    ({"groups": [group(ami_release="1.35")]}, "groups.0.ami_release", "does not match"),
+    ({"groups": [group(ami_release="1.36.0-20261110")]}, "groups.0.ami_release", "newer than the"),
+    ({"groups": [group(ami_release="1.31.9-20251001")]}, "groups.0.ami_release", "1.32 or newer"),
     (
-        {"spotmpi:cluster": {"system": {"ami_release": "1.36.0-20261110"}}},
-        "spotmpi:cluster.system.ami_release",
+        {"cluster": {"system": {"ami_release": "1.36.0-20261110"}}},
+        "cluster.system.ami_release",
         "`spotmpi upgrade` raises both in order",
     ),
-    ({"spotmpi:namespace": "kube-system"}, "spotmpi:namespace", "reserved; use another name"),
-    ({"spotmpi:images": ["chainermn", "chainermn"]}, "spotmpi:images.1", "listed twice"),
-    ({"spotmpi:tags": {"aws:owner": "me"}}, "spotmpi:tags.aws:owner", "without aws:"),
-    ({"spotmpi:tags": {"spotmpi:environment": "other"}}, "spotmpi:tags.spotmpi:environment", "or spotmpi:"),
-    ({"spotmpi:tags": {"note": "x" * 300}}, "spotmpi:tags.note", "shorten it by 44"),
-    ({"spotmpi:tags": {f"key{index}": "" for index in range(41)}}, "spotmpi:tags", "use at most 40"),
-    ({"spotmpi:cluster": {"admins": ["alice"]}}, "spotmpi:cluster.admins.0", "match the pattern ^arn:aws"),
-    ({"spotmpi:storage": {"file_system_id": "fs-0123abcd"}}, "spotmpi:storage", "set both"),
-    ({"spotmpi:storage": {"size_gib": 0}}, "spotmpi:storage.size_gib", "greater than or equal to 1"),
-    ({"spotmpi:queueing": {"enabled": True}}, "spotmpi:queueing.teams", "define at least one team"),
-    ({"spotmpi:queueing": {"teams": [{"name": "a", "gpus": 1}]}}, "spotmpi:queueing.enabled", "set it to true"),
+    ({"namespace": "kube-system"}, "namespace", "reserved; use another name"),
+    ({"images": ["chainermn", "chainermn"]}, "images.1", "listed twice"),
+    ({"tags": {"aws:owner": "me"}}, "tags.aws:owner", "without aws:"),
+    ({"tags": {"spotmpi:environment": "other"}}, "tags.spotmpi:environment", "or spotmpi:"),
+    ({"tags": {"note": "x" * 300}}, "tags.note", "shorten it by 44"),
+    ({"tags": {f"key{index}": "" for index in range(41)}}, "tags", "use at most 40"),
+    ({"cluster": {"admins": ["alice"]}}, "cluster.admins.0", "match the pattern ^arn:aws"),
+    ({"storage": {"file_system_id": "fs-0123abcd"}}, "storage", "set both"),
+    ({"storage": {"size_gib": 0}}, "storage.size_gib", "greater than or equal to 1"),
+    ({"queueing": {"enabled": True}}, "queueing.teams", "define at least one team"),
+    ({"queueing": {"teams": [{"name": "a", "gpus": 1}]}}, "queueing.enabled", "set it to true"),
     (
-        {"spotmpi:queueing": {"enabled": True, "teams": [{"name": "a", "gpus": 1}, {"name": "a", "gpus": 1}]}},
-        "spotmpi:queueing.teams.1.name",
+        {"queueing": {"enabled": True, "teams": [{"name": "a", "gpus": 1}, {"name": "a", "gpus": 1}]}},
+        "queueing.teams.1.name",
         "no other team has",
     ),
     (
-        {"spotmpi:queueing": {"enabled": True, "teams": [{"name": "a", "gpus": 2}, {"name": "b", "gpus": 1}]}},
-        "spotmpi:queueing.teams",
+        {"queueing": {"enabled": True, "teams": [{"name": "a", "gpus": 2}, {"name": "b", "gpus": 1}]}},
+        "queueing.teams",
         "assign at most 2 in total",
     ),
-    ({"spotmpi:budget": {"monthly_usd": 100, "email": "me"}}, "spotmpi:budget.email", "does not match"),
-    ({"spotmpi:sources": {"helm": {"version": "1"}}}, "spotmpi:sources.helm", "use one of cluster-autoscaler"),
-    ({"spotmpi:sources": {"kueue": {"colour": "red"}}}, "spotmpi:sources.kueue.colour", "use one of chart"),
+    ({"budget": {"monthly_usd": 100, "email": "me"}}, "budget.email", "does not match"),
+    ({"sources": {"helm": {"version": "1"}}}, "sources.helm", "use one of cluster-autoscaler"),
+    ({"sources": {"kueue": {"colour": "red"}}}, "sources.kueue.colour", "use one of chart"),
 ]
 
 
@@ -142,12 +140,12 @@ def test_an_invalid_setting_is_reported_with_its_remedy(config: dict[str, Any], 
 
 
 def test_all_problems_are_reported_at_once_with_their_values() -> None:
-    invalid = {"spotmpi:zone": "eu-west-1a", "spotmpi:access": ["0.0.0.0/0"], "spotmpi:groups": [group(min=9)]}
+    invalid = {"zone": "eu-west-1a", "access": ["0.0.0.0/0"], "groups": [group(min=9)]}
     reported = problems("lab", invalid)
     assert {key: value for key, (value, _) in reported.items()} == {
-        "spotmpi:zone": "eu-west-1a",
-        "spotmpi:access.0": "0.0.0.0/0",
-        "spotmpi:groups.0.min": 9,
+        "zone": "eu-west-1a",
+        "access.0": "0.0.0.0/0",
+        "groups.0.min": 9,
     }
 
 
@@ -176,21 +174,21 @@ def test_a_stack_name_that_is_too_long_or_no_label_is_refused(stack: str, remedy
     ("config", "key", "value", "remedy"),
     [
         (
-            {"spotmpi:network": {"cidr": "10.0.0.0/20"}, "spotmpi:groups": [group(max=512)]},
-            "spotmpi:network.cidr",
+            {"network": {"cidr": "10.0.0.0/20"}, "groups": [group(max=512)]},
+            "network.cidr",
             "10.0.0.0/20",
             "room for 202 of 514 nodes with 10 addresses each: use a /18 in a new stack",
         ),
-        ({"spotmpi:groups": groups(8, 450)}, "spotmpi:network.cidr", "10.0.0.0/16", "no VPC is larger"),
-        ({"spotmpi:groups": groups(30, 1)}, "spotmpi:groups", 31, "EKS allows 30 node groups"),
+        ({"groups": groups(8, 450)}, "network.cidr", "10.0.0.0/16", "no VPC is larger"),
+        ({"groups": groups(30, 1)}, "groups", 31, "EKS allows 30 node groups"),
         (
-            {"spotmpi:network": {"private": True}, "spotmpi:groups": [group(efa=True)]},
-            "spotmpi:groups.0.efa",
+            {"network": {"private": True}, "groups": [group(efa=True)]},
+            "groups.0.efa",
             True,
             "set it to false: g4dn.xlarge has no Elastic Fabric Adapter",
         ),
-        ({"spotmpi:cluster": {"admins": [ME], "users": [ME]}}, "spotmpi:cluster.users", ME, "listed twice, remove one"),
-        ({"spotmpi:cluster": {"users": [ME, ME]}}, "spotmpi:cluster.users", ME, "listed twice, remove one"),
+        ({"cluster": {"admins": [ME], "users": [ME]}}, "cluster.users", ME, "listed twice, remove one"),
+        ({"cluster": {"users": [ME, ME]}}, "cluster.users", ME, "listed twice, remove one"),
     ],
     ids=["addresses", "any VPC", "node groups", "EFA behind NAT", "admin and user", "user twice"],
 )

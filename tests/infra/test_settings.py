@@ -85,11 +85,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"groups": [group(type="g4dn.huge")]}, "groups.0.type", "use one of g4dn.12xlarge"),
     ({"groups": [group(type="z9.large")]}, "groups.0.type", "scripts/instance-types"),
     ({"groups": [group(type="p2.xlarge")]}, "groups.0.type", "no current EKS GPU image supports K80"),
-    (
-        {"groups": [group(type="t3.large", placement_group=True)]},
-        "groups.0.placement_group",
-        "does not",
-    ),
+    ({"groups": [group(type="t3.large", placement_group=True)]}, "groups.0.placement_group", "does not"),
     ({"groups": [group(efa=True)]}, "groups.0.efa", "network.private: true"),
     ({"groups": [group(market="on-demand")]}, "groups.0.market", "accelerators.on_demand: true"),
     ({"groups": [group(market="borrowed")]}, "groups.0.market", "'spot' or 'on-demand'"),

@@ -50,11 +50,7 @@ NODE_GROUP = {
     "resources": {"autoScalingGroups": [{"name": "eks-g4dn"}]},
 }
 ADDONS = ("vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-efs-csi-driver")
-MOUNT_TARGET = {
-    "MountTargetId": "fsmt-12345678",
-    "AvailabilityZoneName": "us-east-1a",
-    "LifeCycleState": "available",
-}
+MOUNT_TARGET = {"MountTargetId": "fsmt-12345678", "AvailabilityZoneName": "us-east-1a", "LifeCycleState": "available"}
 FROM_NODES = {"ReferencedGroupInfo": {"GroupId": "sg-nodes"}}
 NFS_RULE = {**FROM_NODES, "IsEgress": False, "IpProtocol": "tcp", "FromPort": 2049, "ToPort": 2049}
 

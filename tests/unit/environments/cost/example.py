@@ -11,10 +11,14 @@ from spotmpi.aws.billing import Lifetime, PriceCurve, Usage
 from spotmpi.aws.scaling import CLUSTER_TAG, GROUP_TAG
 from spotmpi.core import environment
 from tests.cloud.account.fake_account import FakeAccount
+from tests.unit.core.test_environment import OUTPUTS
 
+_GROUP = {**OUTPUTS["node_groups"][0], "name": "gpus", "type": "g5.xlarge", "market": "spot"}
+LAB = environment.parse({**OUTPUTS, "region": "us-east-1", "zone": "us-east-1a", "node_groups": [_GROUP]})
 KIND = ("g5.xlarge", "us-east-1a", "spot")
 T0 = datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp()
 HOUR = 3600.0
+NOW = T0 + 9 * HOUR  # after all runs
 EC2 = "Amazon Elastic Compute Cloud - Compute"
 ONE, TWO = "i-0000000000000000a", "i-0000000000000000b"
 
@@ -99,10 +103,10 @@ class Colleagues:
         return []
 
 
-def script(account: FakeAccount, lab: environment.Environment) -> None:
+def script(account: FakeAccount) -> None:
     """Let the account answer with the example's groups, activities, prices and bill."""
-    account.autoscaling.add("eks-gpus", {CLUSTER_TAG: lab.cluster, GROUP_TAG: "gpus"}, most=8)
-    account.autoscaling.add("eks-system", {CLUSTER_TAG: lab.cluster})
+    account.autoscaling.add("eks-gpus", {CLUSTER_TAG: LAB.cluster, GROUP_TAG: "gpus"}, most=8)
+    account.autoscaling.add("eks-system", {CLUSTER_TAG: LAB.cluster})
     account.autoscaling.add("eks-other", {CLUSTER_TAG: "other", GROUP_TAG: "gpus"})
     account.autoscaling.activities["eks-gpus"] = ACTIVITIES
     instance = {"InstanceId": ONE, "PrivateDnsName": "ip-10-0-0-1.ec2.internal"}

@@ -15,11 +15,11 @@ from spotmpi.environments.cost import environment_cost
 from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.conftest import InProcess
 from tests.unit.environments.cost import example
-from tests.unit.environments.cost.example import BIG, CURVES, HOUR, LIVES, ONE, SMALL, T0, TWO, Colleagues, record_run
+from tests.unit.environments.cost.example import BIG, CURVES, HOUR, LAB, LIVES, NOW, SMALL, T0, Colleagues, record_run
 
 
 def test_the_worked_example_has_the_cost_computed_by_hand() -> None:
-    bill = make_bill(LIVES, [*BIG, *SMALL], CURVES, since=T0 - HOUR, now=T0 + 9 * HOUR)
+    bill = make_bill(LIVES, [*BIG, *SMALL], CURVES, since=T0 - HOUR, now=NOW)
 
     one, two = bill.machines
     assert (one.boot, one.idle, one.used) == pytest.approx((0.04, 0.76, 1.10))
@@ -33,92 +33,84 @@ def test_the_worked_example_has_the_cost_computed_by_hand() -> None:
 
 
 def test_only_the_requested_time_counts_and_running_machines_count_until_now() -> None:
-    living = [Lifetime(ONE, None, "gpus", example.KIND, T0, T0, None)]
+    living = [Lifetime(example.ONE, None, "gpus", example.KIND, T0, T0, None)]
     assert make_bill(living, [], CURVES, T0 + HOUR, T0 + 3 * HOUR).dollars == pytest.approx(1.5 * 0.4 + 0.5 * 0.6)
     assert make_bill(LIVES, [], CURVES, T0 + 5 * HOUR, T0 + 6 * HOUR).machines == ()
-    running = [Usage("r", "ann", "none", ONE, T0, T0, None)]
+    running = [Usage("r", "ann", "none", example.ONE, T0, T0, None)]
     assert make_bill(living, running, CURVES, T0, T0 + HOUR).runs[0].training == pytest.approx(0.4)
 
 
 def test_an_environments_cost_comes_from_scaling_activities_and_run_records(
-    account: FakeAccount, lab_environment: environment.Environment, tmp_path: Path
+    account: FakeAccount, tmp_path: Path
 ) -> None:
     record_run(tmp_path, BIG)
     record_run(tmp_path, SMALL)
 
-    cost = environment_cost(lab_environment, T0 - HOUR, Target(runs_folder=tmp_path), account, T0 + 9 * HOUR)
+    cost = environment_cost(LAB, T0 - HOUR, Target(runs_folder=tmp_path), account, NOW)
 
-    assert cost.bill == make_bill(LIVES, [*BIG, *SMALL], CURVES, T0 - HOUR, T0 + 9 * HOUR)
+    assert cost.bill == make_bill(LIVES, [*BIG, *SMALL], CURVES, T0 - HOUR, NOW)
     assert cost.billed == {example.EC2: pytest.approx(3.5), "EC2 - Other": 0.5}
     (query,) = account.requests_of("GetCostAndUsage")
     assert query["TimePeriod"] == {"Start": "2026-11-20", "End": "2026-11-21"}
-    assert query["Filter"]["Tags"] == {"Key": "spotmpi:environment", "Values": [lab_environment.name]}
+    assert query["Filter"]["Tags"] == {"Key": "spotmpi:environment", "Values": [LAB.name]}
 
 
 def test_a_machine_is_also_matched_by_its_node_name() -> None:
     uses = [Usage("old", "ann", "none", "ip-10-0-0-1.ec2.internal", T0 + HOUR, T0 + HOUR, T0 + 2 * HOUR)]
-    bill = make_bill(LIVES, uses, CURVES, T0, T0 + 9 * HOUR)
+    bill = make_bill(LIVES, uses, CURVES, T0, NOW)
     assert bill.runs[0].dollars == pytest.approx(0.40) and bill.machines[1].used == 0
 
 
-def test_without_the_right_to_read_the_bill_the_rest_is_reported(
-    account: FakeAccount, lab_environment: environment.Environment, tmp_path: Path
-) -> None:
+def test_without_the_right_to_read_the_bill_the_rest_is_reported(account: FakeAccount, tmp_path: Path) -> None:
     account.refuse("GetCostAndUsage", "AccessDeniedException")
-    cost = environment_cost(lab_environment, T0, Target(runs_folder=tmp_path), account, T0 + 9 * HOUR)
+    cost = environment_cost(LAB, T0, Target(runs_folder=tmp_path), account, NOW)
     assert cost.billed is None and cost.dollars == pytest.approx(2.70)
     assert "no AWS bill to compare with: ce:GetCostAndUsage in us-east-1 is not permitted" in cost.notes[-1]
 
 
 def test_another_users_run_is_no_idle_time_and_nodes_without_a_run_are(
-    account: FakeAccount, lab_environment: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_run(tmp_path, BIG)
     monkeypatch.setattr(targets, "backend", lambda target: Colleagues(tmp_path))
 
-    cost = environment_cost(lab_environment, T0 - HOUR, Target("lab", tmp_path), account, T0 + 9 * HOUR)
+    cost = environment_cost(LAB, T0 - HOUR, Target("lab", tmp_path), account, NOW)
 
     assert cost.bill.by("owner") == pytest.approx({"ann": 1.50, "bob": 0.20})
     assert cost.bill.total("idle") == pytest.approx(0.92)
     assert not any("count as idle" in note for note in cost.notes)
 
-    longer = environment_cost(lab_environment, T0 - 20 * HOUR, Target("lab", tmp_path), account, T0 + 9 * HOUR)
+    longer = environment_cost(LAB, T0 - 20 * HOUR, Target("lab", tmp_path), account, NOW)
     assert "other users' runs that ended more than a day ago, and were not listed here by then" in longer.notes[1]
 
 
-def test_an_unreachable_cluster_is_noted(
-    account: FakeAccount, lab_environment: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_cluster_is_noted(account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(target: Target) -> None:
         raise SpotmpiError("no route")
 
     monkeypatch.setattr(targets, "backend", refuse)
-    cost = environment_cost(lab_environment, T0, Target("lab", tmp_path), account, T0 + 9 * HOUR)
+    cost = environment_cost(LAB, T0, Target("lab", tmp_path), account, NOW)
     assert cost.dollars == pytest.approx(2.70) and cost.bill.total("used") == 0
     assert "count as idle; reading the cluster failed: no route" in cost.notes[1]
 
 
 def test_the_command_prints_an_environments_cost_and_the_difference_to_the_bill(
-    account: FakeAccount,
-    lab_environment: environment.Environment,
-    tmp_path: Path,
-    in_process: InProcess,
-    monkeypatch: pytest.MonkeyPatch,
+    account: FakeAccount, tmp_path: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_run(tmp_path, BIG)
     record_run(tmp_path, SMALL)
-    monkeypatch.setattr(environment, "of_stack", lambda stack: lab_environment)
+    monkeypatch.setattr(environment, "of_stack", lambda stack: LAB)
     monkeypatch.setattr(targets, "backend", lambda target: Colleagues(tmp_path))
     monkeypatch.setattr("spotmpi.environments.cost.open_account", lambda region: account)
-    monkeypatch.setattr("time.time", lambda: T0 + 9 * HOUR)
+    monkeypatch.setattr("time.time", lambda: NOW)
 
     code, out, err = in_process("cost", "lab", "--since", "1d", "--runs", str(tmp_path))
 
     lines = out.splitlines()
-    assert code == 0 and lines[0].startswith(f"{lab_environment.name}: $2.70 from ")
+    assert code == 0 and lines[0].startswith(f"{LAB.name}: $2.70 from ")
     assert lines[1] == "nodes: used by runs $1.70, booting $0.08, idle $0.92"
     assert lines[-1] == "EC2 on AWS's bill minus the nodes above: $+0.80 (system nodes, whole days)"
-    assert any(line.split()[:2] == [TWO, "g5.xlarge"] and line.endswith("reclaimed") for line in lines)
+    assert any(line.split()[:2] == [example.TWO, "g5.xlarge"] and line.endswith("reclaimed") for line in lines)
     assert "control plane, system nodes, disks, storage and traffic are not included" in err
     code, _, err = in_process("cost", "lab", "--since", "90d")
     assert code == 2 and "give at most 42d: AWS keeps scaling activities no longer" in err

@@ -15,27 +15,27 @@ from spotmpi.core.errors import InputError
 from spotmpi.environments.cost import Cost, run_cost
 from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.conftest import InProcess
-from tests.unit.environments.cost.example import BIG, HOUR, ONE, SMALL, T0, record_run
+from tests.unit.environments.cost.example import BIG, HOUR, LAB, NOW, ONE, SMALL, T0, record_run
 
 
 def test_a_run_costs_its_share_of_the_machines_in_its_record(
-    account: FakeAccount, lab_environment: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_run(tmp_path, BIG, environment="spotmpi-lab")
     record_run(tmp_path, SMALL)
-    environments = {"lab": lab_environment}
+    environments = {"lab": LAB}
     monkeypatch.setattr(environment, "of_stack", lambda stack: environments[stack])
 
-    cost = run_cost("bi", Target(runs_folder=tmp_path), None, account, T0 + 9 * HOUR)
+    cost = run_cost("bi", Target(runs_folder=tmp_path), None, account, NOW)
 
     assert (cost.dollars, cost.shares[0].waiting) == pytest.approx((1.50, 0.08))
     assert [share.run for share in cost.shares] == ["big"]
 
 
 def test_a_finished_runs_cost_is_saved_and_outlives_its_environment(
-    account: FakeAccount, lab_environment: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record_run(tmp_path, BIG, environment="spotmpi-lab", there=lab_environment.model_dump(mode="json"))
+    record_run(tmp_path, BIG, environment="spotmpi-lab", there=LAB.model_dump(mode="json"))
     record_run(tmp_path, SMALL)
     monkeypatch.setattr(environment, "of_stack", lambda stack: pytest.fail("the stack is gone"))
 
@@ -59,7 +59,7 @@ def test_a_finished_runs_cost_is_saved_and_outlives_its_environment(
 
 def test_a_given_price_needs_no_aws(tmp_path: Path) -> None:
     record_run(tmp_path, BIG)
-    cost = run_cost("big", Target(runs_folder=tmp_path), price=1.0, now=T0 + 9 * HOUR)
+    cost = run_cost("big", Target(runs_folder=tmp_path), price=1.0, now=NOW)
     assert cost.dollars == pytest.approx(1.5 * 2 + 1.0)
 
 
@@ -70,13 +70,11 @@ def test_a_run_without_an_environment_needs_a_price(tmp_path: Path, plan: dict[s
         run_cost("big", Target(runs_folder=tmp_path))
 
 
-def test_the_price_of_a_node_for_a_limit_is_that_of_the_most_expensive_group(
-    account: FakeAccount, lab_environment: environment.Environment
-) -> None:
-    assert node_price(lab_environment, lab_environment.node_groups, account) == 0.60
+def test_the_price_of_a_node_for_a_limit_is_that_of_the_most_expensive_group(account: FakeAccount) -> None:
+    assert node_price(LAB, LAB.node_groups, account) == 0.60
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
     with pytest.raises(InputError, match=r"price: set it: the price of a node is unknown: .* not permitted"):
-        node_price(lab_environment, lab_environment.node_groups, account)
+        node_price(LAB, LAB.node_groups, account)
 
 
 def test_the_command_prints_a_runs_cost_with_a_given_price(tmp_path: Path, in_process: InProcess) -> None:
@@ -96,13 +94,9 @@ def test_the_command_prints_a_runs_cost_with_a_given_price(tmp_path: Path, in_pr
 
 
 def test_a_runs_cost_is_printed_and_saved_when_its_follower_sees_it_end(
-    account: FakeAccount,
-    lab_environment: environment.Environment,
-    tmp_path: Path,
-    in_process: InProcess,
-    monkeypatch: pytest.MonkeyPatch,
+    account: FakeAccount, tmp_path: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record_run(tmp_path, BIG, there=lab_environment.model_dump(mode="json"))
+    record_run(tmp_path, BIG, there=LAB.model_dump(mode="json"))
     record_run(tmp_path, SMALL)
     monkeypatch.setattr("spotmpi.environments.cost.open_account", lambda region: account)
     follow = ("logs", "-f", "big", "--runs", str(tmp_path))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,8 @@ from spotmpi.core.events import Event
 from spotmpi.runs import reader
 from spotmpi.runs.folder import folder_events
 
+Identity = tuple[str, int, int, int]  # kind, attempt, node and number of an event
+
 
 def new_record(folder: Path) -> Record:
     """The record of a submitted run, by a clock that goes on by a microsecond at each look."""
@@ -27,58 +29,46 @@ def new_record(folder: Path) -> Record:
     return run_record
 
 
-def write_run(folder: Path, attempts: int, lines: int, nodes: int = 2) -> None:
+def write_run(folder: Path, attempts: int, lines: int, nodes: int = 2) -> list[Identity]:
     """Write a run of several attempts, each with so many lines of every node and a metric every tenth line."""
     run_record = new_record(folder)
+    written: list[Identity] = [(record.SUBMITTED, 0, 0, 0)]
     for attempt in range(1, attempts + 1):
         run_record.event(record.STARTED, attempt=attempt)
+        written.append((record.STARTED, attempt, 0, 0))
         for number in range(1, lines + 1):
             for node in range(nodes):
                 run_record.line(attempt, node, Line(None, "o", f"attempt {attempt} line {number} " + "." * 50))
+                written.append((record.LINE, attempt, node, number))
             if number % 10 == 0:
                 run_record.metric(attempt, 0, "metric", {"iteration": number, "loss": 1.0})
+                written.append((record.METRIC, attempt, 0, 0))
         if attempt < attempts:
             run_record.event(record.RESTARTED, failures=attempt, interruptions=0)
+            written.append((record.RESTARTED, 0, 0, 0))
     run_record.event(record.SUCCEEDED)
     run_record.close()
+    return [*written, (record.SUCCEEDED, 0, 0, 0)]
 
 
-def expected(attempts: int, lines: int, nodes: int = 2) -> list[tuple[str, int, int, int]]:
-    """Kind, attempt, node and number of every event of `write_run`, in order."""
-    events_read: list[tuple[str, int, int, int]] = [(record.SUBMITTED, 0, 0, 0)]
-    for attempt in range(1, attempts + 1):
-        events_read.append((record.STARTED, attempt, 0, 0))
-        for number in range(1, lines + 1):
-            events_read += [(record.LINE, attempt, node, number) for node in range(nodes)]
-            if number % 10 == 0:
-                events_read.append((record.METRIC, attempt, 0, 0))
-        if attempt < attempts:
-            events_read.append((record.RESTARTED, 0, 0, 0))
-    return [*events_read, (record.SUCCEEDED, 0, 0, 0)]
-
-
-def identity(event: Event) -> tuple[str, int, int, int]:
+def identity(event: Event) -> Identity:
     return event.kind, event.attempt, event.node, event.number
 
 
 @pytest.mark.parametrize("follow", [False, True])
 def test_a_long_record_is_read_in_order_of_time(tmp_path: Path, follow: bool) -> None:
-    write_run(tmp_path, attempts=3, lines=4000)
+    written = write_run(tmp_path, attempts=3, lines=4000)
     assert (tmp_path / "logs" / "1" / "node-0.log").stat().st_size > 2 * (1 << 17), "longer than what is read at once"
     events_read = [identity(event) for event in folder_events(names.RunPaths(tmp_path), follow, alive=lambda: False)]
-    assert events_read == expected(3, 4000)
+    assert events_read == written
 
 
 def test_a_concurrent_follower_sees_the_same_order_and_misses_nothing(tmp_path: Path) -> None:
     names.RunPaths(tmp_path).events.touch()
-    writer = threading.Thread(target=write_run, args=(tmp_path, 3, 1500))
-    events = folder_events(names.RunPaths(tmp_path), True, alive=writer.is_alive, sleep=lambda seconds: None)
-    writer.start()
-
-    events_read = [identity(event) for event in events]
-
-    writer.join()
-    assert events_read == expected(3, 1500)
+    with ThreadPoolExecutor(1) as pool:
+        writer = pool.submit(write_run, tmp_path, 3, 1500)
+        events = folder_events(names.RunPaths(tmp_path), True, alive=lambda: not writer.done(), sleep=lambda _: None)
+        assert [identity(event) for event in events] == writer.result()
 
 
 def test_entries_written_after_reading_began_are_left_out_without_follow(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import spotmpi
 from spotmpi.agent.attempt import Attempt, Clock
-from spotmpi.agent.outcomes import FAILURE, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest
+from spotmpi.agent.outcomes import FAILURE, NOT_RETRYABLE, SUCCEEDED, StopRequest
 from spotmpi.agent.record import Record
 from spotmpi.agent.supervisor import Supervisor
 from spotmpi.backends.targets import Target
@@ -70,62 +70,48 @@ class SuspendingSource:
         return False
 
 
-def outcome_of(
-    folder: Path, deadlines: dict[str, float | None], slept: float = 0.0, worked: float = 0.0, **limits: Any
-) -> Outcome:
-    """The outcome of a program whose machine sleeps and works for so many seconds."""
+NO_PROGRESS = "no progress for limits.no_progress (300s), last iteration none"
+COST = "limits.cost ($1) is nearly spent"
+
+
+@pytest.mark.parametrize(
+    ("slept", "worked", "deadlines", "limits", "cause", "reason"),
+    [
+        (8 * HOURS, 0.0, {"run": 600.0}, {}, SUCCEEDED, "None"),
+        (0.0, 301.0, {"run": None}, {}, FAILURE, NO_PROGRESS),
+        (0.0, 601.0, {"run": 600.0}, {"no_progress": None}, NOT_RETRYABLE, "limits.run (600s) is over"),
+        (8 * HOURS, 0.0, {"run": None, "cost": HOURS}, {"cost": 1.0}, NOT_RETRYABLE, COST),
+    ],
+    ids=["asleep", "awake without progress", "awake too long", "asleep at a price"],
+)
+def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the_run(
+    tmp_path: Path,
+    slept: float,
+    worked: float,
+    deadlines: dict[str, float | None],
+    limits: dict[str, float | None],
+    cause: str,
+    reason: str,
+) -> None:
     clock = JumpingClock()
     waits = ["sh", "-c", "echo up; until [ -e go ]; do sleep 0.01; done"]
     plan: Any = {
         "commands": [{"node": 0, "arguments": waits, "environment": {}}],
         "environment": {},
-        "folder": str(folder),
+        "folder": str(tmp_path),
         "metrics_pattern": None,
         "limits": {**LIMITS, **limits},
         "grace": 1.0,
         "rate": 1.0,
     }
-    source = SuspendingSource(folder, clock, slept, worked)
+    source = SuspendingSource(tmp_path, clock, slept, worked)
     until = {name: None if seconds is None else clock() + seconds for name, seconds in deadlines.items()}
-    record = Record(str(folder), clock)
-    attempt = Attempt(1, plan, record, source, until, clock)
-    source.attempt = attempt
-    outcome = attempt.run()
+    record = Record(str(tmp_path), clock)
+    source.attempt = Attempt(1, plan, record, source, {"start": clock() + 60.0, **until}, clock)
+
+    outcome = source.attempt.run()
+
     record.close()
-    return outcome
-
-
-@pytest.mark.parametrize(
-    ("deadlines", "options", "cause", "reason"),
-    [
-        pytest.param({"run": 600.0}, {"slept": 8 * HOURS}, SUCCEEDED, "None", id="asleep"),
-        pytest.param(
-            {"run": None},
-            {"worked": 301.0},
-            FAILURE,
-            "no progress for limits.no_progress (300s), last iteration none",
-            id="awake without progress",
-        ),
-        pytest.param(
-            {"run": 600.0},
-            {"worked": 601.0, "no_progress": None},
-            NOT_RETRYABLE,
-            "limits.run (600s) is over",
-            id="awake too long",
-        ),
-        pytest.param(
-            {"run": None, "cost": HOURS},
-            {"slept": 8 * HOURS, "cost": 1.0},
-            NOT_RETRYABLE,
-            "limits.cost ($1) is nearly spent",
-            id="asleep at a price",
-        ),
-    ],
-)
-def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the_run(
-    tmp_path: Path, deadlines: dict[str, float | None], options: dict[str, Any], cause: str, reason: str
-) -> None:
-    outcome = outcome_of(tmp_path, {"start": 60.0, **deadlines}, **options)
     assert outcome.cause == cause and str(outcome.reason).startswith(reason)
 
 

@@ -9,15 +9,10 @@ Trials = list[list[float]]
 
 
 def trials(
-    generator: numpy.random.Generator,
-    count: int,
-    seconds: float = 0.1,
-    between: float = 0.02,
-    within: float = 0.1,
-    memory: float = 0.7,
-    iterations: int = 100,
+    generator: numpy.random.Generator, count: int, seconds: float = 0.1, between: float = 0.02, within: float = 0.1
 ) -> Trials:
     """Trials whose means differ by *between*, of iterations that wobble by *within* and remember the one before."""
+    memory, iterations = 0.7, 100
     means = seconds * (1 + between * generator.standard_normal(count))
     steps = generator.standard_normal((count, iterations)) * (1 - memory**2) ** 0.5
     steps[:, 0] = generator.standard_normal(count)

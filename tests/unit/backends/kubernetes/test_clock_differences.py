@@ -34,7 +34,12 @@ from tests.unit.backends.kubernetes.watched_cluster import (
 )
 
 SPEC = from_values({"command": ["x"], "nodes": 2, "launcher": "mpirun", "kubernetes": {"image": "any"}})
-CLOCKS = pytest.mark.parametrize("ahead", [-600.0, 600.0], ids=["terminal ahead", "terminal behind"])
+
+
+@pytest.fixture(params=[-600.0, 600.0], ids=["terminal ahead", "terminal behind"])
+def ahead(request: pytest.FixtureRequest) -> float:
+    """Seconds by which the cluster's clock is ahead of the terminal's."""
+    return float(request.param)
 
 
 class Training(FakeCluster):
@@ -56,7 +61,6 @@ def training(ahead: float, monkeypatch: pytest.MonkeyPatch) -> Training:
     return cluster
 
 
-@CLOCKS
 def test_a_run_is_followed_to_its_end(ahead: float, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The follower gets all events and the state, and does not report the run as lost."""
     cluster = training(ahead, monkeypatch)
@@ -71,7 +75,6 @@ def test_a_run_is_followed_to_its_end(ahead: float, runs: Path, monkeypatch: pyt
     assert kinds == ["submitted", "started", "succeeded"], "the copy is as whole as what was shown"
 
 
-@CLOCKS
 def test_events_of_a_resumed_run_begin_with_its_resumption(
     ahead: float, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +90,6 @@ def test_events_of_a_resumed_run_begin_with_its_resumption(
     assert [event.kind for event in events] == ["submitted", "started", "succeeded"]
 
 
-@CLOCKS
 def test_no_terminal_gives_up_a_run_before_its_time(ahead: float) -> None:
     """The age is by the cluster's clock; by the terminal's, the run would be deleted at once."""
     cluster = FakeCluster([unscheduled_pod(0, "no GPU", 60 - ahead)], ahead=ahead)
@@ -96,7 +98,6 @@ def test_no_terminal_gives_up_a_run_before_its_time(ahead: float) -> None:
     assert not cluster.deleted and abs(event.time - cluster.now()) < 60
 
 
-@CLOCKS
 def test_a_deleted_run_has_ended_by_the_clusters_clock(ahead: float) -> None:
     cluster = FakeCluster([unscheduled_pod(0, "no GPU", -ahead)], ahead=ahead)
     cluster.put(cluster_api.JOBSET, "DELETED", jobset())

@@ -99,6 +99,8 @@ def test_files_that_cannot_be_packed_are_named_with_a_remedy(
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="has no files except those that git ignores"):
         code_folder.pack(tmp_path / "empty")
+    with pytest.raises(InputError, match=r"files = .*/empty': has no files except those that git ignores"):
+        code_folder.pack(None, [tmp_path / "empty"])
 
 
 def test_files_replace_what_the_code_folder_has_under_their_names(code: Path, tmp_path: Path) -> None:
@@ -117,12 +119,6 @@ def test_files_replace_what_the_code_folder_has_under_their_names(code: Path, tm
     code_folder.pack(code, files).unpack(tmp_path / "unpacked")
     assert (tmp_path / "unpacked" / "train.py").read_text() == "train.py"
     assert os.access(tmp_path / "unpacked" / "run.sh", os.X_OK)
-
-
-def test_a_named_folder_without_files_to_ship_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"files = .*/empty': has no files except those that git ignores"):
-        code_folder.pack(None, [tmp_path / "empty"])
 
 
 def test_a_link_is_shipped_under_its_own_name(code: Path, tmp_path: Path) -> None:

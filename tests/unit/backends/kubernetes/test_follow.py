@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -217,40 +217,41 @@ NO_RETRIES = {"message": "jobset failed", "reason": "ReachedMaxRestarts"}
 
 
 @pytest.mark.parametrize(
-    ("leader", "lines", "why", "reason"),
+    ("attempt", "why", "reason"),
     [
         pytest.param(
-            pod(0, "Failed"),
-            ["Traceback", "ImportError: no such module"],
+            lambda: (pod(0, "Failed"), ["Traceback", "ImportError: no such module"]),
             {"message": "job failed"},
             "job failed; ImportError: no such module",
             id="the last line of an agent's traceback",
         ),
         pytest.param(
-            terminated_pod(0, 1, "Error", 60),
-            [log_line(1, "started", attempt=1), log_line(2, "restarted", reason="no progress"), "an old stray"],
+            lambda: (
+                terminated_pod(0, 1, "Error", 60),
+                [log_line(1, "started", attempt=1), log_line(2, "restarted", reason="no progress"), "an old stray"],
+            ),
             NO_RETRIES,
             "no progress; limits.failures = 2 is used up",
             id="the last attempt's failure when retries are exhausted",
         ),
         pytest.param(
-            pod(0, "Failed", -60),  # made since
-            [log_line(1, "restarted", reason="no progress"), "ImportError: no module"],
+            lambda: (
+                pod(0, "Failed", -60),  # made since
+                [log_line(1, "restarted", reason="no progress"), "ImportError: no module"],
+            ),
             NO_RETRIES,
             "limits.failures = 2 is used up; ImportError: no module",
             id="not the failure of an earlier attempt",
         ),
         pytest.param(
-            terminated_pod(0, 137, "OOMKilled", 60),
-            [],
+            lambda: (terminated_pod(0, 137, "OOMKilled", 60), []),
             NO_RETRIES,
             "node 0 exceeded the memory limit of its pod (/dev/shm counts): raise resources.memory, or use less; "
             "limits.failures = 2 is used up",
             id="memory",
         ),
         pytest.param(
-            terminated_pod(0, 137, "Error", 60),
-            [],
+            lambda: (terminated_pod(0, 137, "Error", 60), []),
             NO_RETRIES,
             "the agent of node 0 ended with exit code 137; limits.failures = 2 is used up",
             id="the exit code of a killed agent",
@@ -258,8 +259,9 @@ NO_RETRIES = {"message": "jobset failed", "reason": "ReachedMaxRestarts"}
     ],
 )
 def test_the_reason_of_a_failed_run_is_what_its_pods_say_and_not_only_that_jobset_restarts_no_more(
-    leader: Object, lines: list[str], why: Object, reason: str
+    attempt: Callable[[], tuple[Object, list[str]]], why: Object, reason: str
 ) -> None:
+    leader, lines = attempt()  # with the times of this test
     cluster = FakeCluster([leader, pod(1, "Succeeded", 60)])
     cluster.add_log(leader, *lines)
     assert look(cluster, jobset(status=condition("Failed", **why)))[-1].reason == reason

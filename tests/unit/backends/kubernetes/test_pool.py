@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -96,13 +96,13 @@ def do(work: Coroutine[Any, Any, T]) -> T:
     ("of", "pods", "reason"),
     [
         pytest.param(
-            jobset(workers=4),
+            lambda: jobset(workers=4),
             [NODE_0, worker(0), unscheduled(1), unscheduled(2), unscheduled(3)],
             "3/4 workers: 0/2 nodes: insufficient cpu",
             id="workers, counted against those that the pool is to have",
         ),
         pytest.param(
-            stream_jobset(),
+            stream_jobset,
             [NODE_0, NODE_1, of_stream(unscheduled(0))],
             "1/3 workers: 0/2 nodes: insufficient cpu",
             id="workers of a stream",
@@ -110,9 +110,9 @@ def do(work: Coroutine[Any, Any, T]) -> T:
     ],
 )
 def test_missing_workers_are_reported_without_a_countdown_since_the_run_is_up(
-    of: Object, pods: list[Object], reason: str
+    of: Callable[[], Object], pods: list[Object], reason: str
 ) -> None:
-    (event,) = look(FakeCluster(pods), of)
+    (event,) = look(FakeCluster(pods), of())
     assert (event.kind, event.reason) == (record.WAITING, reason)
     assert event.values[RUNNING]
 
@@ -121,22 +121,24 @@ def test_missing_workers_are_reported_without_a_countdown_since_the_run_is_up(
     ("of", "pods", "reason"),
     [
         pytest.param(
-            jobset(),
+            jobset,
             [unscheduled_pod(0, "no node on demand"), unscheduled(0), unscheduled(1)],
             "node 0: no node on demand (gives up in",
             id="node 0",
         ),
         pytest.param(
-            stream_jobset(),
+            stream_jobset,
             [NODE_0, unscheduled_pod(1, "no GPU"), of_stream(unscheduled(0))],
             "1/2 nodes: no GPU (gives up in",
             id="a gang",
         ),
-        pytest.param(stream_jobset(), [of_stream(worker(0))], "no pods yet", id="a gang that is being restarted"),
+        pytest.param(stream_jobset, [of_stream(worker(0))], "no pods yet", id="a gang that is being restarted"),
     ],
 )
-def test_a_run_waits_for_its_nodes_whatever_its_workers_wait_for(of: Object, pods: list[Object], reason: str) -> None:
-    (event,) = look(FakeCluster(pods), of)
+def test_a_run_waits_for_its_nodes_whatever_its_workers_wait_for(
+    of: Callable[[], Object], pods: list[Object], reason: str
+) -> None:
+    (event,) = look(FakeCluster(pods), of())
     assert str(event.reason).startswith(reason) and RUNNING not in event.values
 
 

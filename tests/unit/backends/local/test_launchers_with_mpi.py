@@ -46,7 +46,6 @@ MPIRUNS = [
     pytest.param(MPIRUN, id="mpirun"),
     pytest.param({"launcher": "mpirun", "slots": 2}, marks=WITH_OPEN_MPI_4, id="mpirun-4"),
 ]
-BY_MPIRUN = pytest.mark.parametrize("start", MPIRUNS)
 LAUNCHERS = pytest.mark.parametrize("start", [*MPIRUNS, pytest.param(TORCHRUN, id="torchrun")])
 SELDOM_TORCHRUN = pytest.mark.parametrize("start", [*MPIRUNS, pytest.param(TORCHRUN, id="torchrun", marks=AT_NIGHT)])
 
@@ -179,27 +178,18 @@ def test_every_rank_sees_the_same_variables_except_its_own_numbers(
     assert {**requested, "SPOTMPI_WORLD_SIZE": "2"}.items() <= first.items()
 
 
-@BY_MPIRUN
-def test_lines_under_mpirun_know_their_rank_and_long_ones_stay_whole(
+@pytest.mark.parametrize("start", MPIRUNS)
+def test_quick_and_long_lines_of_each_rank_arrive_whole_and_in_order(
     local: BackendHarness, start: dict[str, Any]
 ) -> None:
-    code = "import os; r = os.environ['OMPI_COMM_WORLD_RANK']; print('rank', r, 'x' * 50_000)"
+    code = "import os; print('rank', os.environ['OMPI_COMM_WORLD_RANK'], 'x' * 50_000)\n"
+    code += "for i in range(10_000): print(i, 'y' * 60)"
     events = local.all_events({"command": ["python", "-c", code], **start})
 
     lines = [event.values for event in events if event.kind == record.LINE]
-    assert sorted(line["rank"] for line in lines) == [0, 1]
-    assert all(line["text"] == f"rank {line['rank']} " + "x" * 50_000 for line in lines)
-
-
-@BY_MPIRUN
-def test_ten_thousand_quick_lines_of_each_rank_arrive_in_order(local: BackendHarness, start: dict[str, Any]) -> None:
-    code = "for i in range(10_000): print(i, 'y' * 60)"
-    events = local.all_events({"command": ["python", "-c", code], **start})
-
     for number in (0, 1):
-        lines = [event.values for event in events if event.kind == record.LINE]
-        printed = [line["text"] for line in lines if line["rank"] == number]
-        assert printed == [f"{i} {'y' * 60}" for i in range(10_000)]
+        expected = [f"rank {number} {'x' * 50_000}", *(f"{i} {'y' * 60}" for i in range(10_000))]
+        assert [line["text"] for line in lines if line["rank"] == number] == expected
 
 
 # In place of ssh: the daemon of the other host runs on this machine.

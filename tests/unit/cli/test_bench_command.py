@@ -49,9 +49,7 @@ failures = 0
     return folder / "spec.toml"
 
 
-def test_a_sweep_of_a_foreign_program_ends_in_a_table_and_a_page_and_reports_go_to_other_folders(
-    spec: Path, tmp_path: Path
-) -> None:
+def test_a_sweep_of_a_foreign_program_ends_in_a_table_and_a_page_or_another_folder(spec: Path, tmp_path: Path) -> None:
     result = terminal.spotmpi("bench", str(spec), "--nodes", "1,2", "--repeats", "1")
     assert result.returncode == 0, result.stderr
     head = next(line for line in result.stdout.splitlines() if "Iterations/s" in line)

@@ -44,9 +44,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> OnePool:
     return pool
 
 
-def test_connect_prints_code_for_any_client_of_dask_and_json_for_scripts(
-    in_process: InProcess, backend: OnePool
-) -> None:
+def test_connect_prints_code_for_clients_of_dask_and_json_for_scripts(in_process: InProcess, backend: OnePool) -> None:
     code, out, _ = in_process("connect", "scan")
     assert code == 0
     assert isinstance(ast.parse(out).body[-1], ast.Assign)

@@ -48,9 +48,7 @@ def test_efficiency_under_weak_scaling_does_not_ask_for_more_iterations(runs: Pa
     assert {row.line.batch for row in report.rows} == {32}
 
 
-def test_strong_and_weak_scaling_never_share_a_line_a_colour_or_a_chart_and_have_ideals_of_their_own(
-    runs: Path,
-) -> None:
+def test_strong_and_weak_scaling_never_share_a_line_a_colour_a_chart_or_an_ideal(runs: Path) -> None:
     weak = Recorded(10.0, scaling="weak", samples=32)
     recorded = [(1, Recorded(10.0)), (4, Recorded(30.0)), (1, weak), (4, replace(weak, rate=9.0, samples=128))]
     report = over_nodes(runs, *recorded)

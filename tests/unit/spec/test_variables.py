@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -72,37 +72,20 @@ def test_a_clusters_plan_names_a_forwarded_variable_and_holds_its_value_nowhere(
     assert json.loads(config_map["data"]["plan.json"])["environment"]["PLAIN"] == "2"
 
 
-class RecordingApi:
-    """Keeps what is created."""
-
-    namespace, context = "training", "lab"
-
-    def __init__(self) -> None:
-        self.created: list[Object] = []
-
-    async def create(self, values: Object) -> Object:
-        await asyncio.sleep(0)
-        self.created.append(values)
-        return {"metadata": {"uid": "7", "creationTimestamp": "2026-11-20T11:00:00Z"}}
-
-    async def find(self, kind: str, name: str) -> Object | None:
-        return None
-
-    async def patch(self, kind: str, name: str, values: Object) -> None:
-        return None
-
-
 def test_at_submission_the_secret_alone_gets_the_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    cluster = RecordingApi()
+    cluster = AsyncMock(namespace="training", context="lab")
+    cluster.find.return_value = None
+    cluster.create.return_value = {"metadata": {"uid": "7", "creationTimestamp": "2026-11-20T11:00:00Z"}}
     monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: cluster)
     backend = kubernetes.KubernetesBackend(tmp_path / "runs")
     spec = spotmpi.read_spec(JOB, env_overrides("TOKEN"))
 
     backend.submit(spec, backend.plan(spec, "plain-1"), lambda text: None)
 
-    (secret,) = [part for part in cluster.created if part["kind"] == "Secret"]
+    created = [call.args[0] for call in cluster.create.await_args_list]
+    (secret,) = [part for part in created if part["kind"] == "Secret"]
     assert secret["stringData"]["env.TOKEN"] == VALUE
-    assert [part["kind"] for part in cluster.created if VALUE in json.dumps(part)] == ["Secret"]
+    assert [part["kind"] for part in created if VALUE in json.dumps(part)] == ["Secret"]
     assert not files_with_value(tmp_path)
 
 

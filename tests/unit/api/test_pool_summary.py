@@ -40,9 +40,6 @@ def test_workers_on_one_machine_cost_it_once_and_a_machine_that_has_left_until_t
     assert pool_summary.node_price(folder) == 2.0
     summary = pool_summary.summarize(folder, 2.0, now=7200.0)
     assert summary == PoolSummary(("big", "small"), "zone-a", 2.0 + 2.0 + 1.0)
-
-
-def test_a_pool_without_a_price_has_no_cost(folder: Path) -> None:
     assert pool_summary.summarize(folder, None).cost is None
 
 

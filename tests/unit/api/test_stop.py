@@ -31,19 +31,19 @@ class SlowBackend:
         return RunState("scan-1", str(self.folder), "scan", "stopped" if self.ended.is_set() else "running")
 
 
-def test_a_stop_that_takes_longer_says_why_and_for_how_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_NOTICEABLE", 0.01)
+def test_a_stop_says_nothing_unless_it_takes_longer_and_then_why_and_for_how_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "spec.toml").write_text('command = ["x"]\n[checkpoint]\ngrace = "90s"\n')
+    quick: Any = SlowBackend(tmp_path)
+    quick.stop = lambda run, reason, now: quick.ended.set()
+    assert runs.stop_run(quick, "scan", "enough", quick.say).state == "stopped"
+    assert quick.messages == []
+
+    monkeypatch.setattr(runs, "_NOTICEABLE", 0.01)
     backend: Any = SlowBackend(tmp_path)
     assert runs.stop_run(backend, "scan", "enough", backend.say).state == "stopped"
     assert backend.messages == [
         "waiting until run scan-1 has written what it has to, and its processes have ended, for at most 90s "
         "(checkpoint.grace)"
     ]
-
-
-def test_a_stop_at_once_says_nothing(tmp_path: Path) -> None:
-    backend: Any = SlowBackend(tmp_path)
-    backend.stop = lambda run, reason, now: backend.ended.set()
-    assert runs.stop_run(backend, "scan", "enough", backend.say).state == "stopped"
-    assert backend.messages == []

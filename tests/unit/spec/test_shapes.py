@@ -29,23 +29,17 @@ def choose(*groups: NodeGroup, kubernetes: dict[str, Any] | None = None, **pool:
     return [each.name for each in choice.gang.groups], [each.name for each in choice.workers.groups], choice.note
 
 
-def test_node_0_takes_a_group_on_demand_and_workers_the_first_that_fits() -> None:
+def test_node_0_takes_a_group_on_demand_and_workers_the_first_that_fits_unless_the_user_names_others() -> None:
     assert choose(SPOT, STABLE) == (["stable"], ["spot"], None)
+    assert choose(STABLE, GPUS, gpu=1)[:2] == (["stable"], ["gpus"])  # of which workers need not take all GPUs
+    named = choose(SPOT, STABLE, GPUS, kubernetes={"node_groups": ["spot"]}, node_groups=["gpus"], gpu=1)
+    assert named[:2] == (["spot"], ["gpus"])
 
 
 def test_without_a_group_on_demand_a_note_tells_what_the_loss_of_node_0_costs() -> None:
     node_0, workers, note = choose(SPOT, GPUS)
     assert (node_0, workers) == (["spot"], ["spot"])
     assert "node 0 runs on spot nodes (spot): its loss loses the calls that have not ended" in note
-
-
-def test_each_shape_has_the_groups_that_the_user_names_for_it() -> None:
-    named = choose(SPOT, STABLE, GPUS, kubernetes={"node_groups": ["spot"]}, node_groups=["gpus"], gpu=1)
-    assert named[:2] == (["spot"], ["gpus"])
-
-
-def test_workers_share_nodes_and_need_not_take_all_gpus_of_one() -> None:
-    assert choose(STABLE, GPUS, gpu=1)[:2] == (["stable"], ["gpus"])
 
 
 def test_all_problems_of_both_shapes_come_at_once_and_name_their_fields() -> None:

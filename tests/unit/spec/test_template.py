@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.core import names
-from spotmpi.core.errors import InputError
+from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.spec import template
 from spotmpi.spec.job import from_values, load
 
@@ -79,5 +79,7 @@ def test_every_example_that_is_complete_can_be_copied_with_the_files_that_it_sen
     assert (tmp_path / "factorization_machine.py").is_file()
     with pytest.raises(InputError, match="exists already"):
         template.write_example("digits", tmp_path / "digits.toml")
+    with pytest.raises(SpotmpiError, match="cannot write"):
+        template.write(tmp_path / "no" / "folder.toml")
     with pytest.raises(InputError, match="use one of: allreduce, cpu, digits"):
         template.write_example("nothing", tmp_path / "nothing.toml")

@@ -28,9 +28,9 @@ def problems_of(factors: dict[str, Any], spec: dict[str, Any] = GPU, **more: Any
 
 
 class FakeRunner:
-    """Runs nothing: each run has its scripted result, by default success, and takes *seconds* of a clock of its own."""
+    """Runs nothing: each run has its scripted result, by default success, and with *seconds* a time of its end."""
 
-    def __init__(self, outcomes: dict[int, str] | None = None, seconds: float = 0.0) -> None:
+    def __init__(self, outcomes: dict[int, str] | None = None, seconds: float | None = None) -> None:
         self.outcomes = outcomes or {}  # the n-th run of all -> its state
         self.seconds = seconds
         self.started: list[tuple[str, int]] = []
@@ -59,7 +59,7 @@ class FakeRunner:
         return self.state(run)
 
     def state(self, run: str) -> RunState:
-        state, ended = self.states[run], 1000.0 + self.seconds
+        state, ended = self.states[run], None if self.seconds is None else 1000.0 + self.seconds
         return RunState(run, folder="", name="", state=state, reason=f"it {state}", submitted=1000.0, ended=ended)
 
 

@@ -56,10 +56,3 @@ def test_an_image_has_no_host_key_and_sshd_accepts_a_mounted_one(testbed: Cluste
       /usr/sbin/sshd -t -f /dev/null -o HostKey=/tmp/key -o UsePAM=no && echo $(id -un) $(id -u):$(id -g)
     """
     assert output_of(testbed, namespace, "chainermn", script).strip() == "spotmpi 1000:1000"
-
-
-@pytest.mark.pod_images("openmpi4")
-def test_the_older_open_mpi_runs_two_ranks_in_a_pod(testbed: Cluster, namespace: str) -> None:
-    program = "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1), MPI.Get_library_version().split(',')[0])"
-    output = output_of(testbed, namespace, "openmpi4", f'mpirun -np 2 --oversubscribe python3 -c "{program}"')
-    assert output.splitlines() == ["2 Open MPI v4.1.4"] * 2

@@ -11,7 +11,7 @@ import pytest
 from tests.testbed import images, prerequisites
 from tests.testbed.daemon import Daemon, wait_until
 from tests.testbed.errors import TestbedError
-from tests.testbed.slot import Slot, every_slot, take_slot
+from tests.testbed.slot import every_slot, take_slot
 
 
 def test_nodes_and_their_pods_share_a_network_and_no_address() -> None:
@@ -104,8 +104,3 @@ def test_a_daemon_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     daemon.stop(limit=0.2)
     assert daemon.pid is None
     assert not Path(f"/proc/{pid}").exists()
-
-
-def test_everything_in_a_slot_is_named_by_its_number() -> None:
-    slot = Slot(3)
-    assert (slot.bridge, slot.cgroup, slot.folder.name) == ("spotmpi3", "spotmpi-testbed-3", "slot-3")

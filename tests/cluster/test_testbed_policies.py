@@ -35,13 +35,18 @@ def test_a_pod_that_a_policy_selects_is_isolated_in_that_direction_only() -> Non
     assert denied == ["-A X-IN -s 10.0.0.1 -d 10.0.0.1 -j ACCEPT", "-A X-IN -d 10.0.0.1 -j DROP"]
 
 
-def test_rules_of_a_direction_that_the_policy_does_not_name_have_no_effect() -> None:
-    assert lines(policy(policyTypes=["Ingress"], egress=[{}])) == lines(policy(policyTypes=["Ingress"]))
-
-
-def test_without_types_a_policy_is_one_of_ingress_and_with_egress_rules_of_both() -> None:
-    assert lines(policy()) == lines(policy(policyTypes=["Ingress"]))
-    assert lines(policy(egress=[{}])) == lines(policy(policyTypes=["Ingress", "Egress"], egress=[{}]))
+@pytest.mark.parametrize(
+    ("spec", "types"),
+    [
+        ({"policyTypes": ["Ingress"], "egress": [{}]}, {"policyTypes": ["Ingress"]}),  # rules without effect
+        ({}, {"policyTypes": ["Ingress"]}),
+        ({"egress": [{}]}, {"policyTypes": ["Ingress", "Egress"], "egress": [{}]}),
+    ],
+)
+def test_a_policy_is_of_its_types_or_of_ingress_and_with_egress_rules_of_both(
+    spec: dict[str, Any], types: dict[str, Any]
+) -> None:
+    assert lines(policy(**spec)) == lines(policy(**types))
 
 
 def test_a_packet_has_to_pass_its_sender_and_then_its_receiver() -> None:

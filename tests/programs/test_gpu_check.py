@@ -13,12 +13,6 @@ from spotmpi.agent import protocol
 DIGITS = Check("pytorch", "digits", ("--backend", "nccl"))
 
 
-def smi(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{text}\n")
-    (folder / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
-
-
 def test_without_nvidias_tool_everything_is_not_run_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -31,16 +25,23 @@ def test_without_nvidias_tool_everything_is_not_run_with_the_reason(
     assert all(line.endswith("not run: no NVIDIA GPU: nvidia-smi is not on PATH") for line in lines)
 
 
-def test_a_tool_that_finds_no_gpu_gives_its_own_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    smi(tmp_path, "echo No devices were found >&2; exit 6", monkeypatch)
-
-    assert gpus() == (0, "no NVIDIA GPU: nvidia-smi printed 'No devices were found'")
-
-
-def test_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    smi(tmp_path, "echo 'GPU 0: Tesla V100 (UUID: a)'; echo 'GPU 1: Tesla V100 (UUID: b)'", monkeypatch)
-
-    assert gpus() == (2, "")
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (
+            "echo No devices were found >&2; exit 6",
+            (0, "no NVIDIA GPU: nvidia-smi printed 'No devices were found'"),
+        ),
+        ("echo 'GPU 0: Tesla V100 (UUID: a)'; echo 'GPU 1: Tesla V100 (UUID: b)'", (2, "")),
+    ],
+)
+def test_gpus_are_counted_and_a_tool_that_finds_none_gives_its_own_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, expected: tuple[int, str]
+) -> None:
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{answer}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert gpus() == expected
 
 
 def test_checks_that_need_two_gpus_are_skipped_on_one(

@@ -19,6 +19,7 @@ from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, training_parser
 from spotmpi.programs.timing import Clock, WallClock
 from spotmpi.programs.world import alone
+from tests.programs.test_programs_batches import drawings
 
 SAMPLES = 64
 
@@ -57,32 +58,31 @@ class Line:
 
 
 def job(line: Line, *arguments: str) -> Job:
-    random = np.random.default_rng(0)
-    data = Digits(random.random((SAMPLES, 1, 8, 8), dtype=np.float32), np.arange(SAMPLES, dtype=np.int32))
     options = training_parser("", {}).parse_args(["--global-batch", "8", *arguments])
-    return Job("numpy/line", TrainingOptions.of(options), alone(), data, line)
+    return Job("numpy/line", TrainingOptions.of(options), alone(), drawings(SAMPLES), line)
 
 
-ReadLines = Callable[[], list[tuple[str, dict[str, Any]]]]
+Lines = list[tuple[str, dict[str, Any]]]
+Run = Callable[..., Lines]
 
 
 @pytest.fixture
-def printed(capsys: pytest.CaptureFixture[str]) -> ReadLines:
-    """Reads the protocol lines on stdout since the last call."""
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Trains a line, with *changes* of the job; gives the protocol lines that were printed on stdout."""
 
-    def read() -> list[tuple[str, dict[str, Any]]]:
-        lines = [protocol.decode(line) for line in capsys.readouterr().out.splitlines()]
+    def trained(line: Line, *arguments: str, **changes: Any) -> Lines:
+        train(replace(job(line, *arguments), **changes))
+        lines = [protocol.decode(text) for text in capsys.readouterr().out.splitlines()]
         assert None not in lines, "only protocol lines go to stdout"
-        return [line for line in lines if line]
+        return [decoded for decoded in lines if decoded]
 
-    return read
+    return trained
 
 
-def test_a_run_says_context_metrics_evaluations_and_result_in_order(printed: ReadLines) -> None:
+def test_a_run_says_context_metrics_evaluations_and_result_in_order(run: Run) -> None:
     line = Line()
-    train(job(line, "--iterations", "25", "--report-every", "10", "--evaluate-every", "20"))
+    lines = run(line, "--iterations", "25", "--report-every", "10", "--evaluate-every", "20")
 
-    lines = printed()
     assert [(kind, values.get("iteration")) for kind, values in lines] == [
         ("context", None),
         ("metric", 10),
@@ -99,56 +99,50 @@ def test_a_run_says_context_metrics_evaluations_and_result_in_order(printed: Rea
     assert lines[-1][1]["size"] == pytest.approx(np.abs(line.weights).sum())
 
 
-def test_the_finished_model_is_evaluated_once(printed: ReadLines) -> None:
+def test_the_finished_model_is_evaluated_once(run: Run) -> None:
     line = Line()
-    train(job(line, "--iterations", "20", "--evaluate-every", "10"))
+    run(line, "--iterations", "20", "--evaluate-every", "10")
 
     assert line.evaluations == [10, 20]
 
 
-def test_an_evaluation_is_in_no_iterations_time(printed: ReadLines) -> None:
+def test_an_evaluation_is_in_no_iterations_time(run: Run) -> None:
     class Slow(Line):
         def evaluate(self) -> Mapping[str, float]:
             time.sleep(0.2)
             return {}
 
-    train(job(Slow(), "--iterations", "6", "--evaluate-every", "2"))
+    lines = run(Slow(), "--iterations", "6", "--evaluate-every", "2")
 
-    seconds = [second for kind, values in printed() if kind == "metric" for second in values["seconds"]]
+    seconds = [second for kind, values in lines if kind == "metric" for second in values["seconds"]]
     assert len(seconds) == 6
     assert max(seconds) < 0.2
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
-def test_a_run_in_two_parts_ends_bit_for_bit_like_one_in_one(
-    printed: ReadLines, tmp_path: Path, processes: str
-) -> None:
+def test_a_run_in_two_parts_ends_bit_for_bit_like_one_in_one(run: Run, tmp_path: Path, processes: str) -> None:
     loading = ("--loader-processes", processes, "--checkpoint-path", str(tmp_path))
-    train(job(Line(), "--iterations", "13", *loading))
-    first = printed()
-    train(job(Line(), "--iterations", "30", *loading))
-    second = printed()
-    train(job(Line(), "--iterations", "30"))
+    first = run(Line(), "--iterations", "13", *loading)
+    second = run(Line(), "--iterations", "30", *loading)
+    whole = run(Line(), "--iterations", "30")
 
     assert ("resumed", 13) in [(kind, values.get("iteration")) for kind, values in second]
-    assert second[-1][1]["parameters"] == printed()[-1][1]["parameters"] != first[-1][1]["parameters"]
+    assert second[-1][1]["parameters"] == whole[-1][1]["parameters"] != first[-1][1]["parameters"]
 
 
-def test_a_finished_run_started_again_only_evaluates(printed: ReadLines, tmp_path: Path) -> None:
-    train(job(Line(), "--iterations", "5", "--checkpoint-path", str(tmp_path)))
-    before = printed()[-1][1]
+def test_a_finished_run_started_again_only_evaluates(run: Run, tmp_path: Path) -> None:
+    first = run(Line(), "--iterations", "5", "--checkpoint-path", str(tmp_path))
     again = Line()
-    train(job(again, "--iterations", "5", "--checkpoint-path", str(tmp_path)))
+    second = run(again, "--iterations", "5", "--checkpoint-path", str(tmp_path))
 
     assert again.steps == []
-    after = printed()[-1][1]
-    assert after == before, "the last loss included"
+    assert second[-1] == first[-1], "the last loss included"
 
 
-def test_checkpoints_come_on_the_timer_and_at_the_end(printed: ReadLines, tmp_path: Path) -> None:
-    train(job(Line(), "--iterations", "10", "--checkpoint-path", str(tmp_path), "--checkpoint-every", "1e-9"))
+def test_checkpoints_come_on_the_timer_and_at_the_end(run: Run, tmp_path: Path) -> None:
+    lines = run(Line(), "--iterations", "10", "--checkpoint-path", str(tmp_path), "--checkpoint-every", "1e-9")
 
-    checkpoints = [(values["iteration"], values["reason"]) for kind, values in printed() if kind == "checkpoint"]
+    checkpoints = [(values["iteration"], values["reason"]) for kind, values in lines if kind == "checkpoint"]
     assert checkpoints[:9] == [(iteration, "timer") for iteration in range(1, 10)]
     assert checkpoints[-1] == (10, "end")
     assert len(list(tmp_path.iterdir())) == 3
@@ -175,45 +169,44 @@ def test_a_failed_checkpoint_is_reported_and_one_at_the_end_fails_the_run(
     assert all("No space left on device" in line for line in warnings)
 
 
-def test_other_data_under_an_old_checkpoint_is_refused(printed: ReadLines, tmp_path: Path) -> None:
+def test_other_data_under_an_old_checkpoint_is_refused(run: Run, tmp_path: Path) -> None:
     options = ("--iterations", "3", "--checkpoint-path", str(tmp_path))
-    train(job(Line(), *options))
+    run(Line(), *options)
     other = Digits(np.zeros((SAMPLES, 1, 8, 8), np.float32), np.zeros(SAMPLES, np.int32))
 
     with pytest.raises(Fatal, match="belongs to data"):
-        train(replace(job(Line(), *options), dataset=other))
+        run(Line(), *options, dataset=other)
 
 
-def test_a_resumed_weak_run_with_another_batch_sees_each_sample_as_often(printed: ReadLines, tmp_path: Path) -> None:
-    train(job(Line(), "--iterations", "4", "--checkpoint-path", str(tmp_path)))  # 32 of 64 samples
+def test_a_resumed_weak_run_with_another_batch_sees_each_sample_as_often(run: Run, tmp_path: Path) -> None:
+    run(Line(), "--iterations", "4", "--checkpoint-path", str(tmp_path))  # 32 of 64 samples
     options = training_parser("", {}).parse_args(
         ["--batch-per-worker", "4", "--epochs", "2", "--checkpoint-path", str(tmp_path)]
     )
     line = Line()
-    train(replace(job(line, "--iterations", "1"), options=TrainingOptions.of(options)))
+    lines = run(line, "--iterations", "1", options=TrainingOptions.of(options))
 
     assert len(line.steps) == (2 * SAMPLES - 32) // 4
-    assert printed()[-1][1]["iteration"] == 4 + len(line.steps)
+    assert lines[-1][1]["iteration"] == 4 + len(line.steps)
 
 
-def test_waiting_for_batches_is_reported_as_a_part_of_the_time(printed: ReadLines) -> None:
+def test_waiting_for_batches_is_reported_as_a_part_of_the_time(run: Run) -> None:
     class Waiting(Digits):
         def sample(self, index: int, random: np.random.Generator) -> Any:
             time.sleep(0.002)
             return super().sample(index, random)
 
-    parts = job(Line(), "--iterations", "5", "--report-every", "5")
-    assert isinstance(parts.dataset, Digits)
-    train(replace(parts, dataset=Waiting(parts.dataset.images, parts.dataset.labels)))
+    whole = drawings(SAMPLES)
+    dataset = Waiting(whole.images, whole.labels)
+    lines = run(Line(), "--iterations", "5", "--report-every", "5", dataset=dataset)
 
-    (metric,) = [values for kind, values in printed() if kind == "metric"]
+    (metric,) = [values for kind, values in lines if kind == "metric"]
     assert 5 * 8 * 0.002 <= metric["waited"] <= sum(metric["seconds"])
     assert "ranks" not in metric  # there is only one
 
 
-def test_without_exchange_there_are_no_checkpoints_and_the_context_says_so(printed: ReadLines, tmp_path: Path) -> None:
-    train(job(Line(), "--iterations", "3", "--no-exchange", "--checkpoint-path", str(tmp_path / "kept")))
+def test_without_exchange_there_are_no_checkpoints_and_the_context_says_so(run: Run, tmp_path: Path) -> None:
+    lines = dict(run(Line(), "--iterations", "3", "--no-exchange", "--checkpoint-path", str(tmp_path / "kept")))
 
-    lines = dict(printed())
     assert lines["context"]["exchange"] is False
     assert "checkpoint" not in lines and not (tmp_path / "kept").exists()

@@ -1,6 +1,5 @@
 """What is trained on depends on seed and counters alone."""
 
-import numpy as np
 import pytest
 
 from spotmpi.programs.exits import Fatal
@@ -72,13 +71,3 @@ def test_epochs_become_iterations_from_where_the_samples_stand() -> None:
     assert iterations_left(2, samples=100, position=96, global_batch=8) == 13, "also with another batch after a resume"
     assert iterations_left(2, samples=100, position=224, global_batch=32) == 0
     assert iterations_left(0.5, samples=100, position=0, global_batch=10) == 5
-
-
-def test_one_rank_takes_the_samples_that_two_take() -> None:
-    order = Order(0, 20)
-    position, batching = 12, divide(8, None, 2)
-
-    halves = [order.slice(position + rank * batching.per_rank, batching.per_rank) for rank in (0, 1)]
-
-    assert halves[0] + halves[1] == order.slice(position, 8)
-    assert np.ptp([index for _, index in order.slice(0, 20)]) == 19

@@ -31,6 +31,13 @@ def voc(tmp_path: Path) -> Path:
     return tmp_path / "voc"
 
 
+def parsed(*arguments: str, parser: Parser | None = None) -> Any:
+    """The options of the SSD programs, by themselves or added to those of *parser*."""
+    parser = parser or Parser("")
+    ssd_options(parser)
+    return parser.parse_args(arguments)
+
+
 def test_a_batch_holds_pixels_and_the_targets_of_every_default_box(voc: Path) -> None:
     training, test = load_data(voc, SETS, False, alone())
     assert (len(training), len(test)) == (5, 3)
@@ -43,10 +50,8 @@ def test_a_batch_holds_pixels_and_the_targets_of_every_default_box(voc: Path) ->
 
 
 def test_drawn_images_look_like_read_ones_and_ask_for_no_folder(voc: Path) -> None:
-    parser = training_parser("", {})
-    ssd_options(parser)
-    options = parser.parse_args(["--synthetic", "--global-batch", "4", "--iterations", "1"])
-    training, test = ssd_data(options, alone())
+    short = ("--global-batch", "4", "--iterations", "1")
+    training, test = ssd_data(parsed("--synthetic", *short, parser=training_parser("", {})), alone())
     drawn = training.batch([training.sample(i, sample_generator(0, 0, i)) for i in (0, 9)])
     real, _ = load_data(voc, SETS, False, alone())
     read = real.batch([real.sample(i, sample_generator(0, 0, i)) for i in range(2)])
@@ -55,7 +60,7 @@ def test_drawn_images_look_like_read_ones_and_ask_for_no_folder(voc: Path) -> No
     assert len(training) == 16_551  # an epoch as long as VOC's
     assert evaluate(lambda pixels: pytest.fail("there is nothing to test with"), test, alone()) == {}
     with pytest.raises(Fatal, match="not allowed with"):
-        parser.parse_args(["--synthetic", "--data", str(voc), "--global-batch", "4", "--iterations", "1"])
+        parsed("--synthetic", "--data", str(voc), *short, parser=training_parser("", {}))
 
 
 @pytest.mark.parametrize("state", ["cold", "warm"])
@@ -161,12 +166,10 @@ def _answers(test: DetectionData) -> Any:
 
 
 def test_the_learning_rate_falls_to_a_tenth_as_in_the_paper() -> None:
-    parser = Parser("")
-    ssd_options(parser)
-    rate = learning_rate(parser.parse_args(["--data", "x"]))
+    rate = learning_rate(parsed("--data", "x"))
     at = {0: 1e-3, 79_999: 1e-3, 80_000: 1e-4, 99_999: 1e-4, 100_000: 1e-5, 119_999: 1e-5}
     assert {iteration: rate(iteration) for iteration in at} == pytest.approx(at)
-    constant = learning_rate(parser.parse_args(["--data", "x", "--rate-drops", "", "--learning-rate", "0.5"]))
+    constant = learning_rate(parsed("--data", "x", "--rate-drops", "", "--learning-rate", "0.5"))
     assert constant(10**6) == 0.5
 
 
@@ -174,9 +177,7 @@ def test_the_learning_rate_falls_to_a_tenth_as_in_the_paper() -> None:
 def test_the_ready_specs_hold_arguments_that_the_programs_take(name: str) -> None:
     spec = load(EXAMPLES / f"{name}.toml")
     assert spec.program == "ssd"
-    parser = training_parser("")
-    ssd_options(parser)
-    options = parser.parse_args(["--data", str(spec.data), *spec.args])
+    options = parsed("--data", str(spec.data), *spec.args, parser=training_parser(""))
     if name != "ssd-shapes":
         assert (options.global_batch, options.iterations, options.width) == (32, 120_000, 1)
         assert options.rate_drops == (80_000, 100_000)
@@ -184,10 +185,8 @@ def test_the_ready_specs_hold_arguments_that_the_programs_take(name: str) -> Non
 
 @pytest.mark.parametrize("text", ["100,50", "0,10", "ten", "5,5"])
 def test_drops_of_the_rate_that_do_not_rise_are_refused(text: str) -> None:
-    parser = Parser("")
-    ssd_options(parser)
     with pytest.raises(Fatal, match="--rate-drops"):
-        parser.parse_args(["--data", "x", "--rate-drops", text])
+        parsed("--data", "x", "--rate-drops", text)
 
 
 MODEL = {"trunk/W": (2, 3), "trunk/b": (2,), "head/W": (5,)}

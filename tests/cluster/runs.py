@@ -74,6 +74,10 @@ class FollowedRun:
         """The first event of that kind from the *after*-th on."""
         return self.until(f"{kind!r}", lambda event: event.kind == kind, after, limit)
 
+    def until_reason(self, *words: str, after: int = 0, limit: float = LIMIT) -> Event:
+        """The first event, from the *after*-th on, whose reason has all these words."""
+        return self.until(f"{words!r}", lambda event: all(word in (event.reason or "") for word in words), after, limit)
+
     def until_attempt(self, number: int, after: int = 0) -> Event:
         """The start of an attempt, from the *after*-th event on."""
         return self.until(

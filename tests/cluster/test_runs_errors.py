@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import yaml
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.events import Event
 from spotmpi.spec.job import from_values
 from tests.cluster.environment_namespace import objects
 from tests.cluster.runs import Runs, plain, runs_in
@@ -24,6 +22,7 @@ from tests.testbed.kubernetes import Kubernetes, Object
 from tests.testbed.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+as_without_mpirun = pytest.mark.nightly("an image without mpirun takes the same way")
 a_wait_more = pytest.mark.nightly("a wait of its own for the start limit, as the image that cannot be pulled")
 
 
@@ -86,11 +85,6 @@ def report_on_nodes(testbed: Cluster) -> Iterator[None]:
             testbed.kubectl("delete", each["kind"], each["metadata"]["name"], "--ignore-not-found", *where)
 
 
-def says(words: tuple[str, ...], event: Event) -> bool:
-    """Whether all these words are in the event's reason."""
-    return all(word in (event.reason or "") for word in words)
-
-
 @pytest.mark.nightly("the reason's text is tested on scripted nodes; here two waits more")
 def test_autoscaler_status_and_node_events_are_part_of_the_waiting_reason(runs: Runs) -> None:
     with report_on_nodes(runs.testbed):
@@ -100,7 +94,7 @@ def test_autoscaler_status_and_node_events_are_part_of_the_waiting_reason(runs: 
             (without, ("Insufficient nvidia.com/gpu", "; group gpu-a: no capacity in the zone")),
             (stuck, ("registry.invalid/none:1", "; node node-", ": SpotInterruption: the machine will be reclaimed")),
         ):
-            run.until(words[-1], partial(says, words))
+            run.until_reason(*words)
             runs.backend.stop(run.id, "seen", now=True)
             assert run.end().kind == "stopped"
 
@@ -127,10 +121,7 @@ def test_a_secret_with_wrong_keys_ends_the_run_at_once(runs: Runs, monkeypatch: 
     ("values", "reason"),
     [
         ({**plain("true", nodes=2), "launcher": "mpirun"}, "the image has no mpirun on PATH"),
-        pytest.param(
-            *(plain("trane", limits={"failures": 0}), "trane: command not found"),
-            marks=pytest.mark.nightly("an image without mpirun takes the same way"),
-        ),
+        pytest.param(plain("trane", limits={"failures": 0}), "trane: command not found", marks=as_without_mpirun),
     ],
     ids=["mpirun", "command"],
 )
@@ -144,9 +135,8 @@ def test_a_program_that_the_image_does_not_have_is_named_at_once(
 @pytest.mark.parametrize("node", [pytest.param(0, marks=pytest.mark.nightly("the node that also leads")), 1])
 def test_a_full_volume_ends_the_run_with_its_remedy(runs: Runs, node: int) -> None:
     runs.testbed.shared_volume(runs.namespace, "small", megabytes=2)
-    fill = (
-        f'if [ "$RANK" = {node} ]; then dd if=/dev/zero of=/spotmpi/volume/fill bs=1M count=9; seq 100000; fi; sleep 60'
-    )
+    fill = "dd if=/dev/zero of=/spotmpi/volume/fill bs=1M count=9; seq 100000"
+    fill = f'if [ "$RANK" = {node} ]; then {fill}; fi; sleep 60'
     end = runs.start(plain("sh", "-c", fill, nodes=2, kubernetes={"volume": "small"}), image="base").end(60)
     assert end.kind == "failed"
     assert "No space left on device; free some space" in str(end.reason), end.reason
@@ -168,11 +158,8 @@ def test_a_user_who_may_not_create_secrets_uses_the_key_pair_of_the_namespace(
     own = generate_keys()
     pair = {"id": own["id"], "id.pub": own["authorized_keys"], "authorized_keys": own["authorized_keys"]}
     testbed.apply(*_rights_without_secrets("limited"), namespace=runs_namespace)
-    testbed.apply(
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mpi-ssh"}, "stringData": pair},
-        namespace=runs_namespace,
-    )
     with runs_in(testbed, runs_namespace, tmp_path / "copies", volume=False) as runs:
+        runs.apply("Secret", "mpi-ssh", stringData=pair)
         monkeypatch.setenv("KUBECONFIG", str(testbed.plane.kubeconfig_of("limited")))
         values = {**plain("sh", "-c", "echo from $HOSTNAME", nodes=2), "launcher": "mpirun"}
         with pytest.raises(SpotmpiError, match=r'cannot create resource "secrets".*kubernetes\.ssh_secret'):

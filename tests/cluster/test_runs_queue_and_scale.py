@@ -36,7 +36,7 @@ def test_of_two_runs_with_quota_for_one_the_second_waits_with_a_reason_and_then_
         first.until_kind(record.STARTED)
 
         second = runs.start(plain("echo", "my turn", limits={"start": "15s"}, **queued), image="base")
-        second.until("its reason", lambda event: "insufficient unused quota" in (event.reason or ""))
+        second.until_reason("insufficient unused quota")
         assert runs.backend.state(second.id).state == "waiting"
         time.sleep(16)  # longer than limits.start, which does not count in a queue
         assert not any("gives up in" in reason for reason in second.reasons())
@@ -63,7 +63,7 @@ def test_node_0_and_the_workers_of_a_pool_are_admitted_on_their_own_and_a_resize
             assert set(owners) == {up.run.id, names.workers_name(up.run.id)}
 
             pool.scale(2)
-            up.run.until("its reason", lambda event: "insufficient unused quota" in (event.reason or ""), limit=LIMIT)
+            up.run.until_reason("insufficient unused quota", limit=LIMIT)
             assert not has_workers(pool, 1) and not has_workers(pool, 2), "the quota is too small for two"
             pool.scale(1)
             wait_for("the worker", lambda: has_workers(pool, 1), LIMIT)

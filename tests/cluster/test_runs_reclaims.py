@@ -257,7 +257,7 @@ def test_a_dead_node_delays_a_run_until_its_object_is_deleted(runs: Runs, undist
         interrupted = run.until_kind(record.INTERRUPTED, observed)
         assert "lost" in str(interrupted.reason)
         wait_for("the node is known to be gone", lambda: not ready(node, runs.testbed), 120)
-        run.until("the ways out", lambda event: f"kubectl delete node {node.name}" in (event.reason or ""), observed)
+        run.until_reason(f"kubectl delete node {node.name}", after=observed)
         node.delete()
         judge(run, undisturbed, Fault("agent", 1), 1)
     finally:

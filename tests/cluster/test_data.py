@@ -29,13 +29,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 FILES = 24
 SIZE = 1 << 20
-# Batches of one file, so that a push can be broken off between two of a small set.
-CLI = """
-from spotmpi.data import store as data_store
-from spotmpi.cli.main import main
-data_store.BATCH = 1
-main()
-"""
+SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))
 
 
 class Shared:
@@ -50,8 +44,9 @@ class Shared:
     def command(self, *words: str) -> subprocess.Popen[str]:
         """`spotmpi data ...` as a process of its own."""
         place = ["--on", f"kubernetes/{self.namespace}", "--volume", "shared", "--image", self.image]
-        command = [sys.executable, "-u", "-c", CLI, "data", *words, *place]
-        return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return subprocess.Popen(
+            [SPOTMPI, "data", *words, *place], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
 
     def run(self, *words: str) -> tuple[int, str, str]:
         """The exit code, output and errors of `spotmpi data ...`."""
@@ -124,19 +119,6 @@ def test_a_folder_and_a_tar_file_are_pushed_and_pulled_byte_for_byte(
     assert shared.remaining_pods() == []
 
 
-@pytest.mark.nightly("the push itself is broken off in the unit tier too")
-def test_a_push_whose_terminal_was_killed_is_continued_by_the_same_command(shared: Shared, source_folder: Path) -> None:
-    shared.kill_at(r"[\d.]+ MB of ", "push", str(source_folder), "voc")
-
-    code, output, errors = shared.run("push", str(source_folder), "voc")
-
-    count = FILES + 2
-    match = re.fullmatch(rf".* -> voc: {count} files, 25.2 MB, (\d+) of them new\n", output)
-    assert match and code == 0, (output, errors)
-    assert 0 < int(match[1]) < count
-    assert tree(shared.folder / "voc") == tree(source_folder)
-
-
 @pytest.fixture
 def site(testbed: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A stand-in for S3 that pods reach, with a bucket of small objects."""
@@ -185,14 +167,6 @@ def test_a_fetch_continues_without_terminal_and_pod_and_is_followed_by_the_same_
     _, output, errors = shared.run(*words)
     assert output == f"s3://sets/voc/ -> team/voc: {FILES} files, 25.2 MB, 0 of them new\n", errors
     assert datasets.pull("team/voc", shared.folder.parent / "back", shared.storage).files == FILES
-
-
-@pytest.mark.nightly("the fetch program meets it in the unit tier")
-def test_an_object_that_is_deleted_during_the_copy_ends_the_fetch_with_its_name(shared: Shared, site: Site) -> None:
-    site.faults = {FILES: 404}
-    code, output, errors = shared.run("push", "s3://sets/voc/", "voc")
-    assert code == 1 and output == ""
-    assert re.search(r"could not fetch \d\d: HTTP 404: the file does not exist, or access to it", errors)
 
 
 @pytest.mark.nightly("the fetch program meets it in the unit tier")

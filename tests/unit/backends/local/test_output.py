@@ -132,7 +132,7 @@ def test_an_interpreter_without_dask_finds_it_after_the_code_and_spotmpi(interpr
     assert python_path(["sh", "drive.sh"], str(interpreter.parent)) == "/code:/source:/wheels", "its python3"
 
 
-def test_interpreters_with_dask_are_left_as_they_are(interpreter: Path) -> None:
+def test_commands_without_such_an_interpreter_are_left_as_they_are(interpreter: Path) -> None:
     assert python_path([sys.executable, "drive.py"], "/usr/bin") == "/code:/source"
     assert python_path(["/no/python3", "drive.py"], str(interpreter.parent)) == "/code:/source"
     assert python_path([], str(interpreter.parent)) == "/code:/source", "there is no command"

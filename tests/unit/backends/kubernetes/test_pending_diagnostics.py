@@ -163,16 +163,16 @@ def test_an_event_of_its_node_explains_a_pod_that_does_not_start(cluster: FakeCl
 @pytest.mark.parametrize(
     "events",
     [
-        [node_event("SpotInterruption", "another's", node="n-2")],
-        [node_event("Rebooted", "before the run", age=3600)],
-        [node_event("NodeNotReady", "gone", age=20), node_event("NodeReady", "back", age=10)],
-        [node_event("NodeReady", "back", age=10), node_event("NodeNotReady", "gone", age=20)],
-        [node_event("RegisteredNode", "of no interest")],
+        [{"reason": "SpotInterruption", "message": "another's", "node": "n-2"}],
+        [{"reason": "Rebooted", "message": "before the run", "age": 3600}],
+        [{"reason": "NodeNotReady", "message": "gone", "age": 20}, {"reason": "NodeReady", "message": "back"}],
+        [{"reason": "NodeReady", "message": "back"}, {"reason": "NodeNotReady", "message": "gone", "age": 20}],
+        [{"reason": "RegisteredNode", "message": "of no interest"}],
     ],
     ids=["another node", "old", "over", "over, out of order", "no trouble"],
 )
 def test_events_of_other_nodes_and_earlier_times_are_ignored(cluster: FakeCluster, events: list[Object]) -> None:
-    cluster.node_event_list = events
+    cluster.node_event_list = [node_event(**event) for event in events]
     assert wait_line(cluster, scheduled_pod()) == "1/1 nodes: containers are being created"
 
 

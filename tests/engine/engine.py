@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -125,11 +123,7 @@ class Engine:
     def kill(process: subprocess.Popen[str]) -> None:
         """Kill a command and all that it started, as a machine that dies does."""
         # The language host puts the program into a process group of its own; the session stays the same.
-        listed = subprocess.run(["ps", "-A", "-o", "pid="], stdout=subprocess.PIPE, text=True, check=True).stdout
-        for pid in map(int, listed.split()):
-            with contextlib.suppress(ProcessLookupError):
-                if os.getsid(pid) == process.pid:
-                    os.kill(pid, signal.SIGKILL)
+        subprocess.run(["pkill", "-KILL", "--session", str(process.pid)], check=True)
         process.communicate()
 
     def init(self, stack: str, config: Mapping[str, Any] | None = None) -> None:

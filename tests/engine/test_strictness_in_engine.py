@@ -13,7 +13,7 @@ from tests.engine.providers.server import serve_cloud
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(300)]
 
-_AT_NIGHT = pytest.mark.nightly("7 s each; test_standin_rules has the same checks without an engine")
+_AT_NIGHT = pytest.mark.nightly("7 s each; by day a wrong key takes the same ways through the engine")
 _NETWORK = """
 vpc = aws.ec2.Vpc("net", cidr_block="10.0.0.0/16")
 subnets = [
@@ -65,8 +65,8 @@ def _small(folder: Path, cloud: Cloud, program: str) -> Iterator[Engine]:
         yield engine
 
 
-# Importing an SDK takes longer than most of these programs, so each gets only those that it uses.
 def _whole(program: str) -> str:
+    """The program with the SDKs that it uses, since importing one takes longer than most of these programs."""
     sdks = {"aws": "pulumi_aws", "eks": "pulumi_eks", "k8s": "pulumi_kubernetes", "tls": "pulumi_tls"}
     imports = [f"import {module} as {name}" for name, module in sdks.items() if f"{name}." in program]
     return "\n".join(["import pulumi", *imports, dedent(program)])

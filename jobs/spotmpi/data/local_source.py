@@ -56,7 +56,7 @@ class Folder:
             elif path.is_file():
                 yield path
             else:
-                what = "is a broken link" if path.is_symlink() else "is neither a file nor a folder"
+                what = "is neither a file nor a folder" if path.exists() else "is a broken link"
                 raise input_error("SRC", str(path), f"{what}; remove it")
 
 

@@ -43,6 +43,7 @@ def test_links_are_followed_to_files_and_folders(sample: Path, tmp_path: Path) -
         ({"a/x": "../b", "b/x": "../a"}, r"x': is a link to .*, which contains it; remove it"),
         ({"x": "nothing"}, r"x': is a broken link; remove it"),
         ({}, r"pipe': is neither a file nor a folder; remove it"),
+        ({"x": "/dev/null"}, r"x': is neither a file nor a folder; remove it"),
     ],
 )
 def test_a_folder_with_an_entry_that_cannot_be_pushed_is_refused(

@@ -214,23 +214,23 @@ def test_gang_and_workers_are_admitted_on_their_own_and_ranks_wait_for_the_worke
     streams: Streams, undisturbed: str
 ) -> None:
     controller = Kueue(streams.runs.testbed.plane)
-    values = streams.values(3, command=["python3", EXAMPLE.name])  # the gang requests 200m of a CPU, the workers 300m
+    values = streams.values(command=["python3", EXAMPLE.name])
     values["kubernetes"] = {**streams.kubernetes, "queue": "streams"}
 
     def waits(*parts: str) -> Callable[[Event], bool]:
         return lambda event: all(part in (event.reason or "") for part in parts)
 
     with controller.running():
-        controller.queue(streams.runs.namespace, "streams", {"cpu": "100m"})
+        controller.queue(streams.runs.namespace, "streams", {"cpu": "100m"})  # the gang and the workers take 200m each
         run = streams.start(values)
         run.until("that the gang waits for quota", waits("insufficient quota", "200m > 100m"))
         assert streams.runs.backend.state(run.id).state == "waiting"
-        controller.queue(streams.runs.namespace, "streams", {"cpu": "200m"})  # only the gang fits
+        controller.queue(streams.runs.namespace, "streams", {"cpu": "300m"})
         run.until_kind(record.STARTED, limit=LIMIT)
-        run.until("that the workers wait for quota", waits("3 workers: ", "300m > 200m"))
+        run.until("that the workers wait for quota", waits("2 workers: ", "insufficient unused quota"))
         state = streams.runs.backend.state(run.id)
-        assert state.state == "running" and "3 workers: Pending: " in str(state.reason)
-        controller.queue(streams.runs.namespace, "streams", {"cpu": "500m"})
+        assert state.state == "running" and "2 workers: Pending: " in str(state.reason)
+        controller.queue(streams.runs.namespace, "streams", {"cpu": "400m"})
         assert run.end(LIMIT).kind == record.SUCCEEDED, run.recent_events()
     assert checksum(run.events) == undisturbed
 

@@ -45,19 +45,9 @@ class CloudBuilder:
             raise Refusal("; ".join(failures))
         return provider.create(resource, checked)
 
-    def change(self, record: Record, **inputs: Any) -> Record:
-        """Change some inputs of an AWS resource in place, as the provider does: from what the state has of it."""
-        resource = ResourceRequest(record.token, "it", record.urn)
-        return self.aws.update(resource, record.id, {**record.inputs, **inputs}, record.outputs)
-
     def delete(self, record: Record) -> None:
         """Take one AWS resource away."""
         self.aws.delete(ResourceRequest(record.token, "it", record.urn), record.id)
-
-    def only(self, token: str) -> Record:
-        """The only resource of a type."""
-        (record,) = self.cloud.records.of(token)
-        return record
 
     def network(self) -> list[str]:
         """Make a network with subnets in two zones; gives their ids."""
@@ -85,13 +75,13 @@ class CloudBuilder:
             self.make(ATTACHMENT, role=name, policyArn=f"arn:aws:iam::aws:policy/{policy}")
         return str(role.outputs["arn"])
 
-    def cluster(self, subnets: list[str] | None = None, **more: Any) -> Record:
-        """Make the control plane `lab`, in a network of its own unless there are subnets."""
+    def cluster(self, subnets: list[str], **more: Any) -> Record:
+        """Make the control plane `lab`."""
         role = self.role("control", "eks.amazonaws.com", "AmazonEKSClusterPolicy")
-        return self.make(CLUSTER, name="lab", roleArn=role, vpcConfig={"subnetIds": subnets or self.network()}, **more)
+        return self.make(CLUSTER, name="lab", roleArn=role, vpcConfig={"subnetIds": subnets}, **more)
 
-    def node_group_requirements(self) -> None:
-        """Make everything that a node group needs."""
+    def node_group_requirements(self) -> list[str]:
+        """Everything that a node group needs; gives its subnets."""
         subnets = self.network()
         self.internet_route(subnets[0])
         self.cluster(subnets)
@@ -99,15 +89,16 @@ class CloudBuilder:
         self.role("nodes", "ec2.amazonaws.com", *policies)
         for addon in ("vpc-cni", "kube-proxy"):
             self.make(ADDON, clusterName="lab", addonName=addon)
+        return subnets
 
-    def nodes(self, name: str = "work", desired: int = 1, **more: Any) -> Record:
+    def nodes(self, subnets: list[str], name: str = "work", desired: int = 1, **more: Any) -> Record:
         """Make a node group of `lab` in the first subnet."""
         size = {"minSize": 0, "desiredSize": desired, "maxSize": 2, **more.pop("size", {})}
         inputs = {"nodeRoleArn": "arn:aws:iam::123456789012:role/nodes", "scalingConfig": size, **more}
-        subnet = self.cloud.records.of(SUBNET)[0].id
-        return self.make(NODE_GROUP, name, clusterName="lab", nodeGroupName=name, subnetIds=[subnet], **inputs)
+        return self.make(NODE_GROUP, name, clusterName="lab", nodeGroupName=name, subnetIds=subnets[:1], **inputs)
 
     def configure_kubernetes(self) -> None:
         """Point the Kubernetes provider at the only cluster."""
-        server = {"clusters": [{"cluster": {"server": self.only(CLUSTER).outputs["endpoint"]}}]}
+        (cluster,) = self.cloud.records.of(CLUSTER)
+        server = {"clusters": [{"cluster": {"server": cluster.outputs["endpoint"]}}]}
         self.kubernetes.configure({"kubeconfig": json.dumps(server)})

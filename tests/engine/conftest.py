@@ -7,10 +7,9 @@ import pytest
 
 from tests.engine.cloud_builder import CloudBuilder
 from tests.engine.engine import Engine, repository_project
-from tests.engine.engine_environment import EngineEnvironment
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.server import StandInServers, serve_cloud
-from tests.engine.stack_lifecycle import ACCESS, StackLifecycle, run_lifecycle
+from tests.engine.stack_lifecycle import StackLifecycle, run_lifecycle
 
 
 @pytest.fixture
@@ -20,16 +19,9 @@ def cloud() -> Cloud:
 
 
 @pytest.fixture
-def builder() -> CloudBuilder:
+def cloud_builder() -> CloudBuilder:
     """Hands on a cloud without an engine in between."""
     return CloudBuilder()
-
-
-@pytest.fixture
-def eks(builder: CloudBuilder) -> CloudBuilder:
-    """A cloud with a control plane and everything that a node group needs."""
-    builder.node_group_requirements()
-    return builder
 
 
 @pytest.fixture
@@ -47,17 +39,12 @@ def engine(tmp_path: Path, servers: StandInServers) -> Engine:
     return engine_
 
 
-@pytest.fixture
-def lab(engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEnvironment:
-    """What `up`, `upgrade` and `down` depend on, with the stack `lab` open to the team's addresses."""
-    monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
-    monkeypatch.chdir(engine.project)
-    engine.configure("lab", {"spotmpi:access": ACCESS})
-    return EngineEnvironment(engine, cloud)
-
-
-_AT_NIGHT = pytest.mark.nightly("the same stages as lab, 40 s a stack, with other groups and storage")
-OTHERS = [pytest.param(stack, marks=_AT_NIGHT) for stack in ("cpu", "p3", "g5")]
+OTHERS = [
+    pytest.param(
+        stack, marks=pytest.mark.nightly("the same stages as lab, 40 s a stack, with other groups and storage")
+    )
+    for stack in ("cpu", "p3", "g5")
+]
 
 
 @pytest.fixture(scope="session", params=[pytest.param("lab", marks=pytest.mark.smoke), *OTHERS])

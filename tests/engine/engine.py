@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -123,7 +125,11 @@ class Engine:
     def kill(process: subprocess.Popen[str]) -> None:
         """Kill a command and all that it started, as a machine that dies does."""
         # The language host puts the program into a process group of its own; the session stays the same.
-        subprocess.run(["pkill", "-KILL", "--session", str(process.pid)], check=True)
+        listed = subprocess.run(["ps", "-A", "-o", "pid="], stdout=subprocess.PIPE, text=True, check=True).stdout
+        for pid in map(int, listed.split()):
+            with contextlib.suppress(ProcessLookupError):
+                if os.getsid(pid) == process.pid:
+                    os.kill(pid, signal.SIGKILL)
         process.communicate()
 
     def init(self, stack: str, config: Mapping[str, Any] | None = None) -> None:

@@ -99,4 +99,4 @@ class EngineEnvironment(FakeEnvironment):
 
     def changes(self, method: str) -> list[tuple[str, str]]:
         """Type and name of what the engine created or deleted so far, in order."""
-        return self.cloud.script.changed(method)
+        return [(call.token, call.name) for call in self.cloud.script.changes() if call.method == method]

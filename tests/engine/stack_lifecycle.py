@@ -7,7 +7,7 @@ from typing import Any
 from tests.engine.engine import GUARDRAILS, Engine, Outcome, repository_project
 from tests.engine.providers.aws_network import NODE_GROUP
 from tests.engine.providers.cloud import Cloud
-from tests.engine.providers.script import Script
+from tests.engine.providers.script import Call
 from tests.engine.providers.server import serve_cloud
 
 ACCESS = ["198.51.100.0/24"]
@@ -15,35 +15,38 @@ ACCESS = ["198.51.100.0/24"]
 
 @dataclass(frozen=True)
 class Stage:
-    """One command: how it ended, the script with the calls that it made, and what existed afterwards."""
+    """One command: how it ended, the calls that it made, and what existed afterwards."""
 
     outcome: Outcome
-    script: Script
+    calls: tuple[Call, ...]
     existing: frozenset[str]
+
+    def changed(self, method: str) -> list[tuple[str, str]]:
+        """Type and name of everything that was created, updated or deleted, in order."""
+        return [
+            (call.token, call.name)
+            for call in self.calls
+            if call.method == method and not call.preview and not call.refused
+        ]
 
 
 @dataclass
 class StackLifecycle:
-    """All stages of a stack by name, what was exported, its resources in the state, and what was left over."""
+    """All stages of a stack by name, and what was exported and left over."""
 
     stack: str
     group: str = ""
     stages: dict[str, Stage] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
-    state: list[dict[str, Any]] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> Stage:
         return self.stages[name]
 
-    def changed(self, method: str, *stages: str) -> list[tuple[str, str]]:
-        """Type and name of everything that was created, updated or deleted in some stages, in order."""
-        return [change for name in stages for change in self.stages[name].script.changed(method)]
-
     def record_stage(self, name: str, cloud: Cloud, outcome: Outcome) -> None:
         """Write one stage down and start a new page in the journal."""
         existing = frozenset(record.key for record in cloud.records)
-        self.stages[name] = Stage(outcome, Script(calls=list(cloud.script.calls)), existing)
+        self.stages[name] = Stage(outcome, tuple(cloud.script.calls), existing)
         cloud.script.calls.clear()
 
 
@@ -69,7 +72,7 @@ def run_lifecycle(stack: str, folder: Path) -> StackLifecycle:
         stack_lifecycle.record_stage("broken up", cloud, engine.up(stack))
         stack_lifecycle.record_stage("up", cloud, engine.up(stack))
         stack_lifecycle.record_stage("same up", cloud, engine.up(stack))
-        stack_lifecycle.outputs, stack_lifecycle.state = engine.outputs(stack), engine.resources(stack)
+        stack_lifecycle.outputs = engine.outputs(stack)
         groups = engine.config(stack)["spotmpi:groups"]
         groups[-1]["max"] += 1
         stack_lifecycle.group = groups[-1]["name"]

@@ -10,8 +10,6 @@ import pytest
 
 from tests.tools import REPOSITORY
 
-PROGRAM = "package main\n\nfunc main() { println(version) }\n\nvar version string\n"
-
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -32,7 +30,7 @@ def _recipe(tools: ModuleType, name: str, toml: str) -> Path:
     folder = Path(tools.RECIPES) / name
     folder.mkdir()
     (folder / "go.mod").write_text(f"module tools/{name}\n\ngo 1.24\n")
-    (folder / "main.go").write_text(PROGRAM)
+    (folder / "main.go").write_text("package main\n\nfunc main() { println(version) }\n\nvar version string\n")
     (folder / "tool.toml").write_text(toml)
     return folder
 
@@ -119,11 +117,11 @@ def test_a_program_is_built_once_and_a_broken_build_leaves_nothing(
     tools: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = _recipe(tools, "hello", 'programs = ["tools/hello"]\nldflags = "-X main.version=1.2.3"')
-    (folder / "main.go").write_text(PROGRAM.replace("println", "undefined"))
+    (folder / "main.go").write_text("package main\n\nfunc main() { undefined() }\n")
     assert _run(tools, monkeypatch, "hello") == 1
     assert "undefined" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "cache" / "spotmpi" / "tools").iterdir()] == ["hello.lock"]
-    (folder / "main.go").write_text(PROGRAM)
+    (folder / "main.go").write_text("package main\n\nfunc main() { println(version) }\n\nvar version string\n")
     assert _run(tools, monkeypatch, "hello") == 0
     first = capsys.readouterr()
     assert "hello: built in" in first.err

@@ -1,24 +1,37 @@
 """What goes wrong around an environment, in the real engine: each ends with a clear message or a way on."""
 
+import signal
+import subprocess
 import time
+from collections.abc import Callable
 
 import pytest
 
 from tests.engine.engine import Engine
-from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP
+from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP, VPC
+from tests.engine.providers.aws_services import FILE_SYSTEM
 from tests.engine.providers.cloud import Cloud
-from tests.engine.stack_lifecycle import ACCESS, prepare
+from tests.engine.providers.script import Script
+from tests.engine.stack_lifecycle import prepare
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(600)]
+
+
+def _wait(until: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+    while not until():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+
+
+def _creations(script: Script) -> list[tuple[str, str]]:
+    return [(call.token, call.name) for call in script.changes() if call.method == "create"]
 
 
 def test_a_killed_up_leaves_a_lock_that_cancel_lifts_and_the_next_up_finishes(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "lab")
     slow = cloud.script.slow("create", NODE_GROUP, 120, times=2)
     process = engine.start("up", "--stack", "lab", "--yes", "--skip-preview")
-    while slow.matched < 2 or not engine.state_is_stable("lab"):
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.05)
+    _wait(lambda: slow.matched == 2 and engine.state_is_stable("lab"), process)
     slow.times = 0
     engine.kill(process)
     locked = engine.up("lab").require_failure()
@@ -26,10 +39,35 @@ def test_a_killed_up_leaves_a_lock_that_cancel_lifts_and_the_next_up_finishes(en
     engine.run("cancel", "--yes", "--stack", "lab").require_success()
     engine.run("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--stack", "lab").require_success()
     engine.up("lab").require_success()
-    created = cloud.script.changed("create")
-    assert len(created) == len(set(created))
+    assert len(_creations(cloud.script)) == len(set(_creations(cloud.script)))
     engine.destroy("lab").require_success()
     assert len(cloud.records) == 0
+
+
+@pytest.mark.nightly("14 s; the killed `up` shows the same of the lock and of going on")
+def test_a_killed_destroy_is_finished_by_the_next(engine: Engine, cloud: Cloud) -> None:
+    prepare(engine, "cpu")
+    engine.up("cpu").require_success()
+    slow = cloud.script.slow("delete", CLUSTER, 120)
+    process = engine.start("destroy", "--stack", "cpu", "--yes", "--skip-preview")
+    _wait(lambda: slow.matched > 0 and engine.state_is_stable("cpu"), process)
+    engine.kill(process)
+    engine.run("cancel", "--yes", "--stack", "cpu").require_success()
+    engine.destroy("cpu").require_success()
+    assert len(cloud.records) == 0
+
+
+@pytest.mark.nightly("20 s; the killed `up` is the harder case")
+def test_an_interrupted_up_stops_by_itself_and_leaves_no_lock(engine: Engine, cloud: Cloud) -> None:
+    prepare(engine, "cpu")
+    slow = cloud.script.slow("create", VPC, 3)
+    process = engine.start("up", "--stack", "cpu", "--yes", "--skip-preview")
+    _wait(lambda: slow.matched > 0, process)
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate()
+    assert process.returncode != 0, text
+    engine.up("cpu").require_success()
+    assert len(_creations(cloud.script)) == len(set(_creations(cloud.script)))
 
 
 def test_a_cluster_that_is_gone_does_not_block_destroy(engine: Engine, cloud: Cloud) -> None:
@@ -43,6 +81,15 @@ def test_a_cluster_that_is_gone_does_not_block_destroy(engine: Engine, cloud: Cl
     assert len(cloud.records) == 0
 
 
+@pytest.mark.nightly("11 s; tests/infra holds the provider's allowed accounts under the mock engine")
+def test_another_account_is_refused_before_anything_is_made(engine: Engine, cloud: Cloud) -> None:
+    prepare(engine, "cpu")
+    engine.configure("cpu", {"spotmpi:account": "210987654321"})
+    refused = engine.up("cpu").require_failure()
+    assert "account ID not allowed: 123456789012" in refused.text
+    assert len(cloud.records) == 0
+
+
 def test_every_problem_of_the_settings_is_reported_at_once_and_nothing_is_made(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "cpu")
     engine.configure("cpu", {"spotmpi:zone": "eu-west-1a", "spotmpi:network": {"cidr": "8.8.0.0/16"}})
@@ -50,10 +97,28 @@ def test_every_problem_of_the_settings_is_reported_at_once_and_nothing_is_made(e
     assert "eu-west-1a" in refused.text
     assert "8.8.0.0/16" in refused.text
     assert "Traceback" not in refused.text
-    assert cloud.script.changes() == []
+    assert _creations(cloud.script) == []
+
+
+def test_an_unknown_stack_is_named(engine: Engine) -> None:
+    refused = engine.up("nowhere").require_failure()
+    assert "nowhere" in refused.text
 
 
 def test_persistent_storage_must_exist_first(engine: Engine, cloud: Cloud) -> None:
-    engine.init("p3", {"spotmpi:access": ACCESS})
+    engine.init("p3", {"spotmpi:access": ["198.51.100.0/24"]})
     refused = engine.up("p3").require_failure()
     assert "p3-data" in refused.text
+
+
+@pytest.mark.nightly("25 s; the engine test of `spotmpi up` and `down` keeps storage too")
+def test_persistent_storage_outlives_its_environment_and_is_protected(engine: Engine, cloud: Cloud) -> None:
+    prepare(engine, "p3")
+    engine.up("p3").require_success()
+    engine.destroy("p3").require_success()
+    refused = engine.destroy("p3-data").require_failure()
+    assert "protect" in refused.text
+    assert len(cloud.records.of(FILE_SYSTEM)) == 1
+    engine.run("state", "unprotect", "--all", "--yes", "--stack", "p3-data").require_success()
+    engine.destroy("p3-data").require_success()
+    assert len(cloud.records) == 0

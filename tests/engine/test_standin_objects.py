@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from tests.engine.cloud_builder import CloudBuilder
-from tests.engine.providers.aws_network import CLUSTER
+from tests.engine.providers.aws_network import (
+    CLUSTER,
+)
 from tests.engine.providers.cloud import ResourceRequest
 from tests.engine.providers.kubernetes import NAMESPACE, RELEASE
 from tests.engine.providers.records import Refusal
@@ -16,35 +18,36 @@ def _object(kind: str, name: str, namespace: str | None = None, version: str = "
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **more}
 
 
-def test_objects_need_their_namespace_and_releases_need_nodes(eks: CloudBuilder) -> None:
-    eks.configure_kubernetes()
+def test_objects_need_their_namespace_and_releases_need_nodes(cloud_builder: CloudBuilder) -> None:
+    subnets = cloud_builder.node_group_requirements()
+    cloud_builder.configure_kubernetes()
     secret = _object("Secret", "keys", "training", stringData={"a": "b"})
     with pytest.raises(Refusal, match="not found"):
-        eks.make("kubernetes:core/v1:Secret", **secret)
-    namespace = eks.make(NAMESPACE, **_object("Namespace", "training"))
-    eks.make("kubernetes:core/v1:Secret", **secret)
+        cloud_builder.make("kubernetes:core/v1:Secret", **secret)
+    namespace = cloud_builder.make(NAMESPACE, **_object("Namespace", "training"))
+    cloud_builder.make("kubernetes:core/v1:Secret", **secret)
     with pytest.raises(Refusal, match="DependencyViolation"):
-        eks.kubernetes.delete(ResourceRequest(NAMESPACE, "it", ""), namespace.id)
+        cloud_builder.kubernetes.delete(ResourceRequest(NAMESPACE, "it", ""), namespace.id)
     with pytest.raises(Refusal, match="no node"):
-        eks.make(RELEASE, chart="jobset", namespace="kube-system")
-    eks.nodes()
-    eks.make(RELEASE, chart="jobset", namespace="kube-system")
+        cloud_builder.make(RELEASE, chart="jobset", namespace="kube-system")
+    cloud_builder.nodes(subnets)
+    cloud_builder.make(RELEASE, chart="jobset", namespace="kube-system")
 
 
-def test_custom_objects_need_the_chart_that_brings_their_type(eks: CloudBuilder) -> None:
-    eks.nodes()
-    eks.configure_kubernetes()
+def test_custom_objects_need_the_chart_that_brings_their_type(cloud_builder: CloudBuilder) -> None:
+    cloud_builder.nodes(cloud_builder.node_group_requirements())
+    cloud_builder.configure_kubernetes()
     queue = _object("LocalQueue", "team", version="kueue.x-k8s.io/v1beta1", spec={"clusterQueue": "none"})
     token = "kubernetes:kueue.x-k8s.io/v1beta1:LocalQueue"
     with pytest.raises(Refusal, match="kueue brings it"):
-        eks.make(token, **queue)
-    eks.make(RELEASE, chart="oci://registry.k8s.io/kueue/charts/kueue", namespace="kube-system")
+        cloud_builder.make(token, **queue)
+    cloud_builder.make(RELEASE, chart="oci://registry.k8s.io/kueue/charts/kueue", namespace="kube-system")
     with pytest.raises(Refusal, match="would wait for ever"):
-        eks.make(token, **queue)
-    eks.make(
+        cloud_builder.make(token, **queue)
+    cloud_builder.make(
         "kubernetes:kueue.x-k8s.io/v1beta1:ClusterQueue", **_object("ClusterQueue", "none", version=queue["apiVersion"])
     )
-    eks.make(token, **queue)
+    cloud_builder.make(token, **queue)
 
 
 @pytest.mark.parametrize(
@@ -55,23 +58,25 @@ def test_custom_objects_need_the_chart_that_brings_their_type(eks: CloudBuilder)
         ("kubernetes:kueue.x-k8s.io/v1beta2:LocalQueue", "are not those of"),
     ],
 )
-def test_an_object_of_an_unknown_type_is_refused(builder: CloudBuilder, token: str, message: str) -> None:
+def test_an_object_of_an_unknown_type_is_refused(cloud_builder: CloudBuilder, token: str, message: str) -> None:
     with pytest.raises(Refusal, match=message):
-        builder.make(token, **_object("LocalQueue", "team", version="kueue.x-k8s.io/v1beta1"))
+        cloud_builder.make(token, **_object("LocalQueue", "team", version="kueue.x-k8s.io/v1beta1"))
 
 
-def test_a_binding_needs_its_role(eks: CloudBuilder) -> None:
-    eks.configure_kubernetes()
+def test_a_binding_needs_its_role(cloud_builder: CloudBuilder) -> None:
+    cloud_builder.node_group_requirements()
+    cloud_builder.configure_kubernetes()
     binding = _object("RoleBinding", "users", "default", "rbac.authorization.k8s.io/v1")
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "users"}
     with pytest.raises(Refusal, match="nobody would get any right"):
-        eks.make("kubernetes:rbac.authorization.k8s.io/v1:RoleBinding", **binding, roleRef=reference)
+        cloud_builder.make("kubernetes:rbac.authorization.k8s.io/v1:RoleBinding", **binding, roleRef=reference)
 
 
-def test_nothing_in_a_cluster_answers_when_it_is_gone(eks: CloudBuilder) -> None:
-    eks.configure_kubernetes()
-    namespace = eks.make(NAMESPACE, **_object("Namespace", "training"))
-    eks.cloud.records.delete(eks.cloud.records.of(CLUSTER)[0])
-    assert eks.cloud.records.of(NAMESPACE) == []
+def test_nothing_in_a_cluster_answers_when_it_is_gone(cloud_builder: CloudBuilder) -> None:
+    cloud_builder.node_group_requirements()
+    cloud_builder.configure_kubernetes()
+    namespace = cloud_builder.make(NAMESPACE, **_object("Namespace", "training"))
+    cloud_builder.cloud.records.delete(cloud_builder.cloud.records.of(CLUSTER)[0])
+    assert cloud_builder.cloud.records.of(NAMESPACE) == []
     with pytest.raises(Refusal, match="unreachable"):
-        eks.kubernetes.delete(ResourceRequest(NAMESPACE, "it", ""), namespace.id)
+        cloud_builder.kubernetes.delete(ResourceRequest(NAMESPACE, "it", ""), namespace.id)

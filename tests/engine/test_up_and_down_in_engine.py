@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from spotmpi.environments.down import down
 from spotmpi.environments.resource_inventory import read_inventory
 from spotmpi.environments.up import up
 from spotmpi.runs.reader import RunState
+from tests.engine.engine import Engine
 from tests.engine.engine_environment import EngineEnvironment
 from tests.engine.providers.aws_cluster import LOG_GROUP
 from tests.engine.providers.aws_network import NODE_GROUP, SUBNET, VPC
@@ -22,6 +24,13 @@ from tests.engine.stack_lifecycle import ACCESS
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(900)]
 
 CNI = {"node.k8s.amazonaws.com/instance_id": "i-1"}
+
+
+@pytest.fixture
+def lab(engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEnvironment:
+    monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
+    monkeypatch.chdir(engine.project)
+    return EngineEnvironment(engine, cloud)
 
 
 def interrupt_at(step: str, lab: EngineEnvironment, work: Any) -> None:
@@ -61,7 +70,7 @@ def down_with_much_in_its_way(lab: EngineEnvironment, cloud: Cloud, network: str
 
 
 def test_up_and_down_continue_at_every_step_and_leave_nothing(lab: EngineEnvironment, cloud: Cloud) -> None:
-    lab.engine.configure("lab", {"spotmpi:cluster": {"encrypt_secrets": True}})
+    lab.engine.configure("lab", {"spotmpi:access": ACCESS, "spotmpi:cluster": {"encrypt_secrets": True}})
     up_broken_off_at_every_step(lab, cloud)
 
     # Up again: no confirmation, no change.
@@ -97,6 +106,7 @@ def test_up_and_down_continue_at_every_step_and_leave_nothing(lab: EngineEnviron
 
 @pytest.mark.nightly("two more ups; by day the stand-in's refusal and the step of up are held one by one")
 def test_up_finds_a_log_group_that_eks_recreated_after_a_manual_destroy(lab: EngineEnvironment, cloud: Cloud) -> None:
+    lab.engine.configure("lab", {"spotmpi:access": ACCESS})
     up("lab", lab.dependencies)
     lab.engine.destroy("lab").require_success()
     assert cloud.deleted_resources.log_groups == {"/aws/eks/spotmpi-lab/cluster"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,12 @@ import pytest
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.up import UpOptions, up
 from spotmpi.environments.upgrade import UpgradeOptions, upgrade
+from tests.engine.engine import Engine
 from tests.engine.engine_environment import EngineEnvironment
 from tests.engine.providers.aws_cluster import ADDON
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP
+from tests.engine.providers.cloud import Cloud
+from tests.engine.stack_lifecycle import ACCESS
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(900)]
 
@@ -19,16 +23,19 @@ OLD = "1.34.6-20260501"
 NEWEST = {"1.34": "1.34.9-20261101", "1.35": "1.35.4-20261110", "1.36": "1.36.1-20261110"}
 
 
-@pytest.fixture(autouse=True)
-def old_versions(lab: EngineEnvironment) -> None:
-    """The environment is up, with a control plane and nodes that are older than the newest."""
-    groups = lab.engine.config("lab")["spotmpi:groups"]
+@pytest.fixture
+def lab(engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEnvironment:
+    monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
+    monkeypatch.chdir(engine.project)
+    environment = EngineEnvironment(engine, cloud)
+    groups = engine.config("lab")["spotmpi:groups"]
     cluster = {"version": "1.34", "system": {"ami_release": OLD}}
     old = {"spotmpi:groups": [{**groups[0], "ami_release": OLD}], "spotmpi:cluster": cluster}
-    lab.engine.configure("lab", old)
-    up("lab", lab.dependencies, UpOptions(images=False))
-    lab.actions.clear()
-    lab.cloud.script.calls.clear()
+    engine.configure("lab", {"spotmpi:access": ACCESS, **old})
+    up("lab", environment.dependencies, UpOptions(images=False))
+    environment.actions.clear()
+    cloud.script.calls.clear()
+    return environment
 
 
 def new_changes(lab: EngineEnvironment) -> list[str]:
@@ -62,7 +69,11 @@ def test_an_upgrade_moves_control_plane_add_ons_and_nodes_in_this_order_and_noth
 
     upgrade_lab(lab)
     assert new_changes(lab) == [CLUSTER, ADDON, NODE_GROUP]
-    assert running(lab) == {"control plane": {"1.35"}, "add-ons": {"v1.35.1-eksbuild.2"}, "nodes": {NEWEST["1.35"]}}
+    assert running(lab) == {
+        "control plane": {"1.35"},
+        "add-ons": {"v1.35.1-eksbuild.2"},
+        "nodes": {NEWEST["1.35"]},
+    }
     assert [question.split()[:2] for question in lab.actions] == [["Upgrade", "control"], ["Upgrade", "nodes"]]
 
     # What an upgrade has written is what runs: the next `up` finds nothing to do.
@@ -112,4 +123,8 @@ def test_a_control_plane_that_eks_upgraded_by_itself_is_followed(lab: EngineEnvi
     lab.cloud.records.change(cluster, outputs={**cluster.outputs, "version": "1.35"})
     upgrade_lab(lab)
     assert CLUSTER not in new_changes(lab)
-    assert running(lab) == {"control plane": {"1.35"}, "add-ons": {"v1.35.1-eksbuild.2"}, "nodes": {NEWEST["1.35"]}}
+    assert running(lab) == {
+        "control plane": {"1.35"},
+        "add-ons": {"v1.35.1-eksbuild.2"},
+        "nodes": {NEWEST["1.35"]},
+    }

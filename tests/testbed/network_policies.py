@@ -51,56 +51,41 @@ def rules(
     A packet passes the rules of its sender, then those of its receiver.
     """
     second = f"{chain}-IN"
-    cluster = _Cluster(policies, sorted(endpoints, key=lambda each: each.address), namespaces)
-    return [
-        f":{chain} - [0:0]",
-        f":{second} - [0:0]",
-        f"-A {chain} -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT",
-        *(line for each in cluster.endpoints for line in cluster.half(chain, each, "Egress", f"-g {second}")),
-        f"-A {chain} -g {second}",
-        *(line for each in cluster.endpoints for line in cluster.half(second, each, "Ingress", "-j ACCEPT")),
-        f"-A {second} -j ACCEPT",
-    ]
+    lines = [f":{chain} - [0:0]", f":{second} - [0:0]"]
+    lines.append(f"-A {chain} -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT")
+    sorted_endpoints = sorted(endpoints, key=lambda each: each.address)
+    for each in sorted_endpoints:
+        lines += _half(chain, each, policies, sorted_endpoints, namespaces, "Egress", f"-g {second}")
+    lines.append(f"-A {chain} -g {second}")
+    for each in sorted_endpoints:
+        lines += _half(second, each, policies, sorted_endpoints, namespaces, "Ingress", "-j ACCEPT")
+    return [*lines, f"-A {second} -j ACCEPT"]
 
 
-@dataclass(frozen=True)
-class _Cluster:
-    """What rules follow from; `namespaces` have labels."""
-
-    policies: Sequence[Object]
-    endpoints: Sequence[Endpoint]
-    namespaces: Mapping[str, Mapping[str, str]]
-
-    def half(self, chain: str, of: Endpoint, direction: str, passed: str) -> list[str]:
-        """What one direction allows an endpoint; nothing where no policy isolates it."""
-        selecting = [policy for policy in self.policies if _selects(policy, of, direction)]
-        if not selecting:
-            return []
-        own, other = ("-s", "-d") if direction == "Egress" else ("-d", "-s")
-        lines = [f"-A {chain} -s {of.address} -d {of.address} {passed}"]  # a pod reaches itself
-        for policy in selecting:
-            for rule in policy["spec"].get(direction.lower()) or []:
-                peers = rule.get("to" if direction == "Egress" else "from")
-                for address, peer in self._addresses(peers, policy["metadata"]["namespace"]):
-                    receiver = peer if direction == "Egress" else of
-                    for port in _ports(rule.get("ports"), receiver):
-                        lines.append(f"-A {chain} {own} {of.address} {other} {address}{port} {passed}")
-        return [*dict.fromkeys(lines), f"-A {chain} {own} {of.address} -j DROP"]
-
-    def _addresses(self, peers: Sequence[Object] | None, namespace: str) -> Iterator[tuple[str, Endpoint | None]]:
-        """The addresses of peers, with the endpoint where it is one; all addresses without peers."""
-        if not peers:
-            yield "0.0.0.0/0", None
-        for peer in peers or []:
-            if peer.get("ipBlock"):
-                yield from ((block, None) for block in _blocks(peer["ipBlock"]))
-                continue
-            selector = peer.get("namespaceSelector")
-            for each in self.endpoints:
-                labels = self.namespaces.get(each.namespace, {})
-                in_namespace = each.namespace == namespace if selector is None else matches(selector, labels)
-                if in_namespace and matches(peer.get("podSelector") or {}, each.labels):
-                    yield each.address, each
+def _half(
+    chain: str,
+    of: Endpoint,
+    policies: Sequence[Object],
+    endpoints: Sequence[Endpoint],
+    namespaces: Mapping[str, Mapping[str, str]],
+    direction: str,
+    passed: str,
+) -> list[str]:
+    """What one direction allows an endpoint; nothing where no policy isolates it."""
+    selecting = [policy for policy in policies if _selects(policy, of, direction)]
+    if not selecting:
+        return []
+    own, other = ("-s", "-d") if direction == "Egress" else ("-d", "-s")
+    lines = []
+    for policy in selecting:
+        for rule in policy["spec"].get(direction.lower()) or []:
+            peers = rule.get("to" if direction == "Egress" else "from")
+            for address, peer in _addresses(peers, policy["metadata"]["namespace"], endpoints, namespaces):
+                receiver = peer if direction == "Egress" else of
+                for port in _ports(rule.get("ports"), receiver):
+                    lines.append(f"-A {chain} {own} {of.address} {other} {address}{port} {passed}")
+    itself = f"-A {chain} -s {of.address} -d {of.address} {passed}"
+    return [*dict.fromkeys([itself, *lines]), f"-A {chain} {own} {of.address} -j DROP"]
 
 
 def _selects(policy: Object, of: Endpoint, direction: str) -> bool:
@@ -108,6 +93,28 @@ def _selects(policy: Object, of: Endpoint, direction: str) -> bool:
     types = spec.get("policyTypes") or ["Ingress", *(["Egress"] if spec.get("egress") else [])]
     same = policy["metadata"]["namespace"] == of.namespace
     return same and direction in types and matches(spec.get("podSelector") or {}, of.labels)
+
+
+def _addresses(
+    peers: Sequence[Object] | None,
+    namespace: str,
+    endpoints: Sequence[Endpoint],
+    namespaces: Mapping[str, Mapping[str, str]],
+) -> Iterator[tuple[str, Endpoint | None]]:
+    """The addresses of peers, with the endpoint where it is one; all addresses without peers."""
+    if not peers:
+        yield "0.0.0.0/0", None
+        return
+    for peer in peers:
+        if peer.get("ipBlock"):
+            yield from ((block, None) for block in _blocks(peer["ipBlock"]))
+            continue
+        selector = peer.get("namespaceSelector")
+        for each in endpoints:
+            labels = namespaces.get(each.namespace, {})
+            in_namespace = each.namespace == namespace if selector is None else matches(selector, labels)
+            if in_namespace and matches(peer.get("podSelector") or {}, each.labels):
+                yield each.address, each
 
 
 def _blocks(block: Object) -> list[str]:

@@ -7,6 +7,7 @@ import tarfile
 
 CONFIG = "/spotmpi/config"
 CODE = "/spotmpi/work/code"
+ENV_IMAGE_PATH = "SPOTMPI_IMAGE_PYTHONPATH"  # the PYTHONPATH that the image sets, kept from the agent for the program
 
 
 def main() -> None:
@@ -18,6 +19,7 @@ def main() -> None:
                 data = file.read()
             with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
                 archive.extractall(CODE)
+    os.environ[ENV_IMAGE_PATH] = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = CODE
     os.chdir(CODE)
     os.execv(sys.executable, [sys.executable, "-u", "-m", "spotmpi.agent"])

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Mapping
 from types import FrameType
 
-from . import hardware, launchers, network, pod_context, pool_wheels, protocol, ssh, store
+from . import boot, hardware, launchers, network, pod_context, pool_wheels, protocol, ssh, store
 from .plan import AttemptPlan, Command, with_commands
 from .pod_context import PodContext
 
@@ -100,8 +100,10 @@ def write_environment(pod: PodContext, attempt: int) -> dict[str, str]:
         protocol.ENV_PID_FILE: pod.pid_file,
     }
     environment = {**os.environ, **own, **pod.plan["environment"]}
-    if os.path.isdir(pool_wheels.folder()):
-        environment["PYTHONPATH"] = ":".join(filter(None, [environment.get("PYTHONPATH"), pool_wheels.folder()]))
+    wheels = pool_wheels.folder()
+    folders = [environment.get("PYTHONPATH"), environment.pop(boot.ENV_IMAGE_PATH, None)]
+    folders.append(wheels if os.path.isdir(wheels) else None)
+    environment["PYTHONPATH"] = ":".join(filter(None, folders))
     descriptor = os.open(pod.environment_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w") as file:
         json.dump(environment, file)

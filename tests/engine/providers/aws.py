@@ -1,13 +1,19 @@
 """The `aws` stand-in."""
 
+import json
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from tests.engine.providers import aws_cluster, aws_network, aws_services, scaling
-from tests.engine.providers.cloud import Provider, ResourceRequest, Values
+from tests.engine.providers.cloud import Provider, ResourceRequest
 from tests.engine.providers.kinds import Kind
 from tests.engine.providers.records import Record, Refusal
 
-_KINDS = {**aws_network.KINDS, **aws_cluster.KINDS, **aws_services.KINDS}
+
+@cache
+def _kinds() -> Mapping[str, Kind]:
+    return dict([*aws_network.kinds(), *aws_cluster.kinds(), *aws_services.kinds()])
 
 
 class Aws(Provider):
@@ -15,17 +21,21 @@ class Aws(Provider):
 
     package = "aws"
 
-    def configure(self, settings: Values) -> None:
-        """Take the region, which is required."""
-        if not settings.get("region"):
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Refuse an account that the program does not want, as the real provider does before anything is made."""
+        region, accounts = settings.get("region"), settings.get("allowedAccountIds")
+        allowed = json.loads(accounts) if isinstance(accounts, str) else accounts
+        if not region:
             raise Refusal("missing required configuration key 'aws:region'")
-        self.cloud.records.region = settings["region"]
+        if allowed and self.cloud.account not in allowed:
+            raise Refusal(f"AWS account ID not allowed: {self.cloud.account}, not one of {', '.join(allowed)}")
+        self.cloud.records.region = region
 
-    def kind(self, token: str, inputs: Values) -> Kind | None:
+    def kind(self, token: str, inputs: Mapping[str, Any]) -> Kind | None:
         """How an AWS type behaves."""
-        return _KINDS.get(token)
+        return _kinds().get(token)
 
-    def more_failures(self, inputs: Values) -> list[str]:
+    def more_failures(self, inputs: Mapping[str, Any]) -> list[str]:
         """AWS's limits on tags."""
         tags = inputs.get("tags") or {}
         failures = [f"tags: {len(tags)}, and AWS takes 50"] if len(tags) > 50 else []
@@ -36,7 +46,7 @@ class Aws(Provider):
 
     def create(self, resource: ResourceRequest, inputs: dict[str, Any]) -> Record:
         """Make it; a log group that EKS made before is refused."""
-        if resource.token == aws_cluster.LOG_GROUP and inputs["name"] in self._log_groups_in_use():
+        if resource.token == aws_cluster.LOG_GROUP and inputs["name"] in map(_log_group, self._logging_clusters()):
             raise Refusal(f"ResourceAlreadyExistsException: EKS made {inputs['name']} already")
         if resource.token == aws_cluster.LOG_GROUP and inputs["name"] in self.cloud.deleted_resources.log_groups:
             raise Refusal(f"ResourceAlreadyExistsException: EKS made {inputs['name']} again after its deletion")
@@ -57,7 +67,9 @@ class Aws(Provider):
                 "already in use on this cluster."
             )
 
-    def update(self, resource: ResourceRequest, identity: str, inputs: dict[str, Any], state: Values) -> Record:
+    def update(
+        self, resource: ResourceRequest, identity: str, inputs: dict[str, Any], state: Mapping[str, Any]
+    ) -> Record:
         """Change it; a node group's sizes are sent as the provider sends them."""
         with self.cloud.lock:
             group = self.cloud.records.get(resource.token, identity)
@@ -70,18 +82,27 @@ class Aws(Provider):
 
     def delete(self, resource: ResourceRequest, identity: str) -> None:
         """Take it away; the log group that EKS writes to stays unless the program has it."""
-        with self.cloud.lock:
-            in_use, record = self._log_groups_in_use(), self.cloud.records.get(resource.token, identity)
-            super().delete(resource, identity)
-            if record:
-                self.cloud.deleted_resources.deleted(record, self.cloud.records)
-            if resource.token == aws_cluster.LOG_GROUP and identity in in_use:
-                self.cloud.leftovers.append(f"EKS makes log group {identity} again")
-            for name in in_use - self._log_groups_in_use():
-                if self.cloud.records.get(aws_cluster.LOG_GROUP, name) is None:
-                    self.cloud.leftovers.append(f"log group {name}, which EKS made")
+        if resource.token == aws_cluster.LOG_GROUP and identity in map(_log_group, self._logging_clusters()):
+            self.cloud.leftovers.append(f"EKS makes log group {identity} again")
+        record = self.cloud.records.get(resource.token, identity)
+        super().delete(resource, identity)
+        if record:
+            self.cloud.deleted_resources.deleted(record, self.cloud.records)
+        if record in self._logging_clusters_of([record]):
+            assert record
+            if self.cloud.records.get(aws_cluster.LOG_GROUP, _log_group(record)) is None:
+                self.cloud.leftovers.append(f"log group {_log_group(record)}, which EKS made")
 
-    def _log_groups_in_use(self) -> set[str]:
-        """The log groups to which clusters write."""
-        clusters = self.cloud.records.of(aws_network.CLUSTER)
-        return {f"/aws/eks/{each.id}/cluster" for each in clusters if each.inputs.get("enabledClusterLogTypes")}
+    def _logging_clusters(self) -> list[Record]:
+        return self._logging_clusters_of(self.cloud.records.of(aws_network.CLUSTER))
+
+    def _logging_clusters_of(self, records: list[Record | None] | list[Record]) -> list[Record]:
+        return [
+            record
+            for record in records
+            if record and record.token == aws_network.CLUSTER and record.inputs.get("enabledClusterLogTypes")
+        ]
+
+
+def _log_group(cluster: Record) -> str:
+    return f"/aws/eks/{cluster.id}/cluster"

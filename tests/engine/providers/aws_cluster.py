@@ -1,7 +1,7 @@
 """EKS as AWS answers it: control planes, node groups, add-ons, access, and the tags of their Auto Scaling groups."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from tests.engine.providers import eks_versions
@@ -13,11 +13,11 @@ from tests.engine.providers.aws_network import (
     SECURITY_GROUPS,
     SUBNET,
     internet_route,
-    require_eks,
     zone_of,
 )
 from tests.engine.providers.kinds import Kind, Name, Target
 from tests.engine.providers.records import Record, Records, Refusal, value_at
+from tests.engine.providers.zones import require_eks
 
 ROLE = "aws:iam/role:Role"
 ATTACHMENT = "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
@@ -153,66 +153,103 @@ def _tag_rule(inputs: dict[str, Any], records: Records) -> None:
         raise Refusal(f"ValidationError: no Auto Scaling group {inputs['autoscalingGroupName']!r}")
 
 
-KINDS: Mapping[str, Kind] = {
-    CLUSTER: Kind(
-        "{name}",
-        "arn:aws:eks:{region}:{account}:cluster/{name}",
-        name=Name("name", 100, pattern=r"[A-Za-z0-9][A-Za-z0-9_-]*"),
-        replaces=("name", "roleArn", "encryptionConfig", "bootstrapSelfManagedAddons"),
-        refers={
-            "roleArn": (Target(ROLE, "arn"),),
-            "vpcConfig.subnetIds[]": (Target(SUBNET),),
-            "vpcConfig.securityGroupIds[]": SECURITY_GROUPS,
-            "encryptionConfig.provider.keyArn": (Target(KEY, "arn"),),
-        },
-        answers=_cluster_answers,
-        unknown=("vpcConfig", "endpoint", "certificateAuthority", "certificateAuthorities"),
-        computed=("version",),
-        revised=eks_versions.changed_cluster,
-        create_rule=_cluster_rule,
-    ),
-    NODE_GROUP: Kind(
-        "{clusterName}:{nodeGroupName}",
-        "arn:aws:eks:{region}:{account}:nodegroup/{clusterName}/{nodeGroupName}/{hex}",
-        name=Name("nodeGroupName", 63, pattern=r"[A-Za-z0-9][A-Za-z0-9_-]*"),
-        replaces=_FIXED_OF_NODE_GROUPS,
-        refers={
-            **_OF_CLUSTER,
-            "nodeRoleArn": (Target(ROLE, "arn"),),
-            "subnetIds[]": (Target(SUBNET),),
-            "launchTemplate.id": (Target(LAUNCH_TEMPLATE),),
-        },
-        answers=_node_group_answers,
-        unknown=("resources",),
-        computed=("version", "releaseVersion"),
-        revised=eks_versions.changed_node_group,
-        create_rule=_new_node_group_rule,
-        change_rule=_node_group_rule,
-    ),
-    ADDON: Kind(
-        "{clusterName}:{addonName}",
-        "arn:aws:eks:{region}:{account}:addon/{clusterName}/{addonName}/{hex}",
-        replaces=("clusterName", "addonName"),
-        refers={**_OF_CLUSTER, "podIdentityAssociations[].roleArn": (Target(ROLE, "arn"),)},
-        create_rule=_addon_rule,
-        answers=lambda inputs, identity, records: eks_versions.addon(inputs, None, records),
-        computed=("addonVersion",),
-        revised=lambda old, inputs, records: eks_versions.addon(inputs, old.outputs["addonVersion"], records),
-    ),
-    "aws:eks/podIdentityAssociation:PodIdentityAssociation": Kind(
-        "{clusterName},a-{hex}",
-        replaces=("clusterName", "namespace", "serviceAccount"),
-        refers={**_OF_CLUSTER, "roleArn": (Target(ROLE, "arn"),)},
-    ),
-    ACCESS_ENTRY: Kind(
-        "{clusterName}:{principalArn}", replaces=("clusterName", "principalArn", "type"), refers=_OF_CLUSTER
-    ),
-    "aws:eks/accessPolicyAssociation:AccessPolicyAssociation": Kind(
-        "{clusterName}#{principalArn}#{policyArn}",
-        replaces=("clusterName", "principalArn", "policyArn", "accessScope"),
-        refers={**_OF_CLUSTER, "principalArn": (Target(ACCESS_ENTRY, "principalArn"),)},
-    ),
-    SCALING_TAG: Kind(
-        "{autoscalingGroupName},{tag[key]}", replaces=("autoscalingGroupName", "tag.key"), create_rule=_tag_rule
-    ),
-}
+def _control_planes() -> Iterator[tuple[str, Kind]]:
+    yield (
+        CLUSTER,
+        Kind(
+            "{name}",
+            "arn:aws:eks:{region}:{account}:cluster/{name}",
+            name=Name("name", 100, pattern=r"[A-Za-z0-9][A-Za-z0-9_-]*"),
+            replaces=("name", "roleArn", "encryptionConfig", "bootstrapSelfManagedAddons"),
+            refers={
+                "roleArn": (Target(ROLE, "arn"),),
+                "vpcConfig.subnetIds[]": (Target(SUBNET),),
+                "vpcConfig.securityGroupIds[]": SECURITY_GROUPS,
+                "encryptionConfig.provider.keyArn": (Target(KEY, "arn"),),
+            },
+            answers=_cluster_answers,
+            unknown=("vpcConfig", "endpoint", "certificateAuthority", "certificateAuthorities"),
+            computed=("version",),
+            revised=eks_versions.changed_cluster,
+            create_rule=_cluster_rule,
+        ),
+    )
+
+
+def _node_groups() -> Iterator[tuple[str, Kind]]:
+    yield (
+        NODE_GROUP,
+        Kind(
+            "{clusterName}:{nodeGroupName}",
+            "arn:aws:eks:{region}:{account}:nodegroup/{clusterName}/{nodeGroupName}/{hex}",
+            name=Name("nodeGroupName", 63, pattern=r"[A-Za-z0-9][A-Za-z0-9_-]*"),
+            replaces=_FIXED_OF_NODE_GROUPS,
+            refers={
+                **_OF_CLUSTER,
+                "nodeRoleArn": (Target(ROLE, "arn"),),
+                "subnetIds[]": (Target(SUBNET),),
+                "launchTemplate.id": (Target(LAUNCH_TEMPLATE),),
+            },
+            answers=_node_group_answers,
+            unknown=("resources",),
+            computed=("version", "releaseVersion"),
+            revised=eks_versions.changed_node_group,
+            create_rule=_new_node_group_rule,
+            change_rule=_node_group_rule,
+        ),
+    )
+
+
+def _addons() -> Iterator[tuple[str, Kind]]:
+    yield (
+        ADDON,
+        Kind(
+            "{clusterName}:{addonName}",
+            "arn:aws:eks:{region}:{account}:addon/{clusterName}/{addonName}/{hex}",
+            replaces=("clusterName", "addonName"),
+            refers={**_OF_CLUSTER, "podIdentityAssociations[].roleArn": (Target(ROLE, "arn"),)},
+            create_rule=_addon_rule,
+            answers=lambda inputs, identity, records: eks_versions.addon(inputs, None, records),
+            computed=("addonVersion",),
+            revised=lambda old, inputs, records: eks_versions.addon(inputs, old.outputs["addonVersion"], records),
+        ),
+    )
+
+
+def _kinds() -> Iterator[tuple[str, Kind]]:
+    yield (
+        "aws:eks/podIdentityAssociation:PodIdentityAssociation",
+        Kind(
+            "{clusterName},a-{hex}",
+            replaces=("clusterName", "namespace", "serviceAccount"),
+            refers={**_OF_CLUSTER, "roleArn": (Target(ROLE, "arn"),)},
+        ),
+    )
+    yield (
+        ACCESS_ENTRY,
+        Kind("{clusterName}:{principalArn}", replaces=("clusterName", "principalArn", "type"), refers=_OF_CLUSTER),
+    )
+    yield (
+        "aws:eks/accessPolicyAssociation:AccessPolicyAssociation",
+        Kind(
+            "{clusterName}#{principalArn}#{policyArn}",
+            replaces=("clusterName", "principalArn", "policyArn", "accessScope"),
+            refers={**_OF_CLUSTER, "principalArn": (Target(ACCESS_ENTRY, "principalArn"),)},
+        ),
+    )
+    yield (
+        SCALING_TAG,
+        Kind(
+            "{autoscalingGroupName},{tag[key]}",
+            replaces=("autoscalingGroupName", "tag.key"),
+            create_rule=_tag_rule,
+        ),
+    )
+
+
+def kinds() -> Iterator[tuple[str, Kind]]:
+    """Every type of EKS that the stand-in has."""
+    yield from _control_planes()
+    yield from _node_groups()
+    yield from _addons()
+    yield from _kinds()

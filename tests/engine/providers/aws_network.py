@@ -1,11 +1,12 @@
 """EC2 networking as AWS answers it: VPC, subnets, ways out, security groups, launch templates, placement groups."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from ipaddress import ip_network
 from typing import Any
 
 from tests.engine.providers.kinds import Kind, Name, Target
 from tests.engine.providers.records import Record, Records, Refusal, value_at
+from tests.engine.providers.zones import zone_id
 
 VPC = "aws:ec2/vpc:Vpc"
 SUBNET = "aws:ec2/subnet:Subnet"
@@ -23,33 +24,6 @@ NODE_GROUP = "aws:eks/nodeGroup:NodeGroup"
 # A cluster hands out the security group that its nodes carry.
 SECURITY_GROUPS = (Target(SECURITY_GROUP), Target(CLUSTER, "vpcConfig.clusterSecurityGroupId"))
 _IN_VPC = {"vpcId": (Target(VPC),)}
-# The zones as one account has them: letters that lead to zone ids, some letters to none. Letters differ from account to
-# account and ids do not (AWS RAM user guide, Availability Zone IDs). EKS takes no subnets in use1-az3, usw1-az2 and
-# cac1-az3 (EKS user guide, networking requirements for VPC and subnets).
-_BY_LETTER: Mapping[str, Mapping[str, str]] = {
-    "us-east-1": {
-        **{"a": "use1-az6", "b": "use1-az1", "c": "use1-az2"},
-        **{"d": "use1-az4", "e": "use1-az3", "f": "use1-az5"},
-    },
-    "us-west-2": {"a": "usw2-az2", "b": "usw2-az1", "c": "usw2-az3", "d": "usw2-az4"},
-    "ap-northeast-1": {"a": "apne1-az4", "c": "apne1-az1", "d": "apne1-az2"},
-}
-_NOT_OF_EKS = ("use1-az3", "usw1-az2", "cac1-az3")
-
-
-def zone_id(region: str, zone: str) -> str:
-    """The id of a zone of this account; Refused, as EC2 refuses a subnet, where the region has none of that name."""
-    letters = _BY_LETTER.get(region, {})
-    if zone[:-1] != region or zone[-1:] not in letters:
-        zones = ", ".join(region + letter for letter in letters)
-        raise Refusal(f"InvalidParameterValue: Value ({zone}) for parameter availabilityZone is invalid, use {zones}")
-    return letters[zone[-1]]
-
-
-def require_eks(region: str, zone: str) -> None:
-    """Refuse a zone in which EKS takes no subnets of a cluster."""
-    if zone_id(region, zone) in _NOT_OF_EKS:
-        raise Refusal(f"UnsupportedAvailabilityZoneException: Cannot create cluster because {zone} is not supported")
 
 
 def _vpc_rule(inputs: dict[str, Any], records: Records) -> None:
@@ -126,19 +100,178 @@ def _template_rule(inputs: dict[str, Any], records: Records) -> None:
         raise Refusal("InvalidParameterCombination: security groups belong to the network interfaces")
 
 
+def _vpc_answers(inputs: dict[str, Any], identity: str, records: Records) -> dict[str, Any]:
+    answers = {key: f"{prefix}-{records.new_hex(identity)}" for key, prefix in _VPC_DEFAULTS.items()}
+    return {**answers, "ownerId": "123456789012", "enableDnsSupport": inputs.get("enableDnsSupport", True)}
+
+
+_VPC_DEFAULTS = {
+    "defaultSecurityGroupId": "sg",
+    "defaultRouteTableId": "rtb",
+    "mainRouteTableId": "rtb",
+    "defaultNetworkAclId": "acl",
+}
+
+
 def _ec2(prefix: str, kind: str, **more: Any) -> Kind:
     arn = f"arn:aws:ec2:{{region}}:{{account}}:{kind}/{{id}}"
     return Kind(identity=f"{prefix}-{{hex}}", arn=arn, **more)
 
 
-_SECURITY_GROUP_RULE = _ec2(
-    "sgr",
-    "security-group-rule",
-    replaces=("securityGroupId",),
-    refers={"securityGroupId": SECURITY_GROUPS, "referencedSecurityGroupId": SECURITY_GROUPS},
-    generated={"securityGroupRuleId": "{id}"},
-    create_rule=_ports_rule,
-)
+def _rule_kind() -> Kind:
+    refers = {"securityGroupId": SECURITY_GROUPS, "referencedSecurityGroupId": SECURITY_GROUPS}
+    answers = lambda inputs, identity, records: {"securityGroupRuleId": identity}  # noqa: E731
+    return _ec2(
+        "sgr",
+        "security-group-rule",
+        replaces=("securityGroupId",),
+        refers=refers,
+        answers=answers,
+        unknown=("securityGroupRuleId",),
+        create_rule=_ports_rule,
+    )
+
+
+def _places() -> Iterator[tuple[str, Kind]]:
+    yield (
+        VPC,
+        _ec2(
+            "vpc",
+            "vpc",
+            replaces=("cidrBlock",),
+            answers=_vpc_answers,
+            unknown=tuple(_VPC_DEFAULTS),
+            create_rule=_vpc_rule,
+        ),
+    )
+    yield (
+        SUBNET,
+        _ec2(
+            "subnet",
+            "subnet",
+            replaces=("vpcId", "cidrBlock", "availabilityZone"),
+            refers=_IN_VPC,
+            create_rule=_subnet_rule,
+        ),
+    )
+
+
+def _ways() -> Iterator[tuple[str, Kind]]:
+    yield ROUTE_TABLE, _ec2("rtb", "route-table", replaces=("vpcId",), refers=_IN_VPC)
+    yield (
+        ROUTE,
+        Kind(
+            "r-{hex}",
+            replaces=("routeTableId", "destinationCidrBlock"),
+            refers={
+                "routeTableId": (Target(ROUTE_TABLE),),
+                "gatewayId": (Target(GATEWAY),),
+                "natGatewayId": (Target(NAT),),
+            },
+            create_rule=_route_rule,
+        ),
+    )
+    yield (
+        ASSOCIATION,
+        Kind(
+            "rtbassoc-{hex}",
+            replaces=("subnetId",),
+            refers={"subnetId": (Target(SUBNET),), "routeTableId": (Target(ROUTE_TABLE),)},
+        ),
+    )
+
+
+def _gateways() -> Iterator[tuple[str, Kind]]:
+    yield GATEWAY, _ec2("igw", "internet-gateway", refers=_IN_VPC, delete_rule=_detach_rule)
+    yield (
+        ADDRESS,
+        _ec2(
+            "eipalloc",
+            "elastic-ip",
+            answers=lambda inputs, identity, records: {"allocationId": identity, "publicIp": "198.51.100.7"},
+            unknown=("allocationId", "publicIp"),
+        ),
+    )
+    yield (
+        NAT,
+        _ec2(
+            "nat",
+            "natgateway",
+            replaces=("subnetId", "allocationId"),
+            refers={"subnetId": (Target(SUBNET),), "allocationId": (Target(ADDRESS),)},
+            create_rule=_nat_rule,
+        ),
+    )
+    yield (
+        "aws:ec2/vpcEndpoint:VpcEndpoint",
+        _ec2(
+            "vpce",
+            "vpc-endpoint",
+            replaces=("vpcId", "serviceName", "vpcEndpointType"),
+            refers={**_IN_VPC, "routeTableIds[]": (Target(ROUTE_TABLE),)},
+        ),
+    )
+
+
+def _groups() -> Iterator[tuple[str, Kind]]:
+    yield (
+        SECURITY_GROUP,
+        _ec2(
+            "sg",
+            "security-group",
+            name=Name("name", 255),
+            replaces=("name", "vpcId", "description"),
+            refers=_IN_VPC,
+        ),
+    )
+    yield (
+        "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup",
+        _ec2("sgdefault", "security-group", replaces=("vpcId",), refers=_IN_VPC),
+    )
+    for direction in ("Ingress", "Egress"):
+        yield f"aws:vpc/securityGroup{direction}Rule:SecurityGroup{direction}Rule", _rule_kind()
+
+
+def _machines() -> Iterator[tuple[str, Kind]]:
+    yield (
+        PLACEMENT_GROUP,
+        Kind(
+            "{name}",
+            "arn:aws:ec2:{region}:{account}:placement-group/{name}",
+            name=Name("name", 255),
+            replaces=("name", "strategy"),
+            answers=lambda inputs, identity, records: {"placementGroupId": f"pg-{records.new_hex(identity)}"},
+            unknown=("placementGroupId",),
+            delete_rule=_placement_rule,
+        ),
+    )
+    yield (
+        LAUNCH_TEMPLATE,
+        _ec2(
+            "lt",
+            "launch-template",
+            name=Name("name", 128, pattern=r"[A-Za-z0-9().\-/_]{3,}"),
+            replaces=("name",),
+            refers={
+                "placement.groupName": (Target(PLACEMENT_GROUP, "name"),),
+                "vpcSecurityGroupIds[]": SECURITY_GROUPS,
+                "networkInterfaces[].securityGroups[]": SECURITY_GROUPS,
+            },
+            answers=lambda inputs, identity, records: {"latestVersion": 1, "defaultVersion": 1},
+            unknown=("latestVersion", "defaultVersion"),
+            counted="latestVersion",
+            create_rule=_template_rule,
+        ),
+    )
+
+
+def kinds() -> Iterator[tuple[str, Kind]]:
+    """Every networking type that the stand-in has."""
+    yield from _places()
+    yield from _ways()
+    yield from _gateways()
+    yield from _groups()
+    yield from _machines()
 
 
 def _placement_rule(group: Record, records: Records) -> None:
@@ -147,88 +280,3 @@ def _placement_rule(group: Record, records: Records) -> None:
         template = records.get(LAUNCH_TEMPLATE, str(value_at(nodes.inputs, "launchTemplate.id")))
         if template and value_at(template.inputs, "placement.groupName") == group.id:
             raise Refusal(f"InvalidPlacementGroup.InUse: {group.id} is in use by {nodes.id}")
-
-
-KINDS: Mapping[str, Kind] = {
-    VPC: _ec2(
-        "vpc",
-        "vpc",
-        replaces=("cidrBlock",),
-        generated={
-            "defaultSecurityGroupId": "sg-{hex}",
-            "defaultRouteTableId": "rtb-{hex}",
-            "mainRouteTableId": "rtb-{hex}",
-            "defaultNetworkAclId": "acl-{hex}",
-        },
-        create_rule=_vpc_rule,
-    ),
-    SUBNET: _ec2(
-        "subnet",
-        "subnet",
-        replaces=("vpcId", "cidrBlock", "availabilityZone"),
-        refers=_IN_VPC,
-        create_rule=_subnet_rule,
-    ),
-    ROUTE_TABLE: _ec2("rtb", "route-table", replaces=("vpcId",), refers=_IN_VPC),
-    ROUTE: Kind(
-        "r-{hex}",
-        replaces=("routeTableId", "destinationCidrBlock"),
-        refers={
-            "routeTableId": (Target(ROUTE_TABLE),),
-            "gatewayId": (Target(GATEWAY),),
-            "natGatewayId": (Target(NAT),),
-        },
-        create_rule=_route_rule,
-    ),
-    ASSOCIATION: Kind(
-        "rtbassoc-{hex}",
-        replaces=("subnetId",),
-        refers={"subnetId": (Target(SUBNET),), "routeTableId": (Target(ROUTE_TABLE),)},
-    ),
-    GATEWAY: _ec2("igw", "internet-gateway", refers=_IN_VPC, delete_rule=_detach_rule),
-    ADDRESS: _ec2("eipalloc", "elastic-ip", generated={"allocationId": "{id}", "publicIp": "198.51.100.7"}),
-    NAT: _ec2(
-        "nat",
-        "natgateway",
-        replaces=("subnetId", "allocationId"),
-        refers={"subnetId": (Target(SUBNET),), "allocationId": (Target(ADDRESS),)},
-        create_rule=_nat_rule,
-    ),
-    "aws:ec2/vpcEndpoint:VpcEndpoint": _ec2(
-        "vpce",
-        "vpc-endpoint",
-        replaces=("vpcId", "serviceName", "vpcEndpointType"),
-        refers={**_IN_VPC, "routeTableIds[]": (Target(ROUTE_TABLE),)},
-    ),
-    SECURITY_GROUP: _ec2(
-        "sg", "security-group", name=Name("name", 255), replaces=("name", "vpcId", "description"), refers=_IN_VPC
-    ),
-    "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup": _ec2(
-        "sgdefault", "security-group", replaces=("vpcId",), refers=_IN_VPC
-    ),
-    "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": _SECURITY_GROUP_RULE,
-    "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": _SECURITY_GROUP_RULE,
-    PLACEMENT_GROUP: Kind(
-        "{name}",
-        "arn:aws:ec2:{region}:{account}:placement-group/{name}",
-        name=Name("name", 255),
-        replaces=("name", "strategy"),
-        generated={"placementGroupId": "pg-{hex}"},
-        delete_rule=_placement_rule,
-    ),
-    LAUNCH_TEMPLATE: _ec2(
-        "lt",
-        "launch-template",
-        name=Name("name", 128, pattern=r"[A-Za-z0-9().\-/_]{3,}"),
-        replaces=("name",),
-        refers={
-            "placement.groupName": (Target(PLACEMENT_GROUP, "name"),),
-            "vpcSecurityGroupIds[]": SECURITY_GROUPS,
-            "networkInterfaces[].securityGroups[]": SECURITY_GROUPS,
-        },
-        answers=lambda inputs, identity, records: {"latestVersion": 1, "defaultVersion": 1},
-        unknown=("latestVersion", "defaultVersion"),
-        counted="latestVersion",
-        create_rule=_template_rule,
-    ),
-}

@@ -1,7 +1,7 @@
 """IAM, KMS, EFS, ECR, CloudWatch and Budgets as AWS answers them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from tests.engine.providers.aws_cluster import ATTACHMENT, KEY, LOG_GROUP, ROLE
@@ -10,6 +10,7 @@ from tests.engine.providers.kinds import Kind, Name, Target
 from tests.engine.providers.records import ACCOUNT, Records, Refusal
 
 POLICY = "aws:iam/policy:Policy"
+OPEN_ID = "aws:iam/openIdConnectProvider:OpenIdConnectProvider"
 FILE_SYSTEM = "aws:efs/fileSystem:FileSystem"
 MOUNT_TARGET = "aws:efs/mountTarget:MountTarget"
 REPOSITORY = "aws:ecr/repository:Repository"
@@ -72,73 +73,130 @@ def _lifecycle_rule(inputs: dict[str, Any], records: Records) -> None:
         raise Refusal("InvalidParameterException: a lifecycle policy has rules")
 
 
-KINDS: Mapping[str, Kind] = {
-    ROLE: Kind(
-        "{name}",
-        "arn:aws:iam::{account}:role/{name}",
-        name=Name("name", 64, pattern=r"[\w+=,.@-]+"),
-        replaces=("name", "path"),
-        generated={"uniqueId": "AROA{hex}"},
-        create_rule=_documents("assumeRolePolicy"),
-    ),
-    POLICY: Kind(
-        "arn:aws:iam::{account}:policy/{name}",
-        "arn:aws:iam::{account}:policy/{name}",
-        name=Name("name", 128),
-        replaces=("name", "path", "description"),
-        create_rule=_documents("policy"),
-    ),
-    "aws:iam/rolePolicy:RolePolicy": Kind(
-        "{role}:{name}",
-        name=Name("name", 128),
-        replaces=("name", "role"),
-        refers=_OF_ROLE,
-        create_rule=_documents("policy"),
-    ),
-    ATTACHMENT: Kind(
-        "{role}/{policyArn}", replaces=("role", "policyArn"), refers=_OF_ROLE, create_rule=_attachment_rule
-    ),
-    "aws:iam/openIdConnectProvider:OpenIdConnectProvider": Kind(
-        "{url}", replaces=("url",), answers=_open_id_answers, unknown=("arn",)
-    ),
-    KEY: Kind("{hex}", "arn:aws:kms:{region}:{account}:key/{id}", generated={"keyId": "{id}"}),
-    FILE_SYSTEM: Kind(
-        "fs-{hex}",
-        "arn:aws:elasticfilesystem:{region}:{account}:file-system/{id}",
-        replaces=("encrypted", "availabilityZoneName", "kmsKeyId", "performanceMode", "creationToken"),
-        generated={"dnsName": "{id}.efs.{region}.amazonaws.com"},
-        create_rule=_file_system_rule,
-    ),
-    "aws:efs/backupPolicy:BackupPolicy": Kind("{fileSystemId}", replaces=("fileSystemId",), refers=_OF_FILE_SYSTEM),
-    "aws:efs/accessPoint:AccessPoint": Kind(
-        "fsap-{hex}",
-        "arn:aws:elasticfilesystem:{region}:{account}:access-point/{id}",
-        replaces=("fileSystemId", "posixUser", "rootDirectory"),
-        refers=_OF_FILE_SYSTEM,
-    ),
-    MOUNT_TARGET: Kind(
-        "fsmt-{hex}",
-        replaces=("fileSystemId", "subnetId"),
-        refers={**_OF_FILE_SYSTEM, "subnetId": (Target(SUBNET),), "securityGroups[]": SECURITY_GROUPS},
-        create_rule=_mount_target_rule,
-    ),
-    REPOSITORY: Kind(
-        "{name}",
-        "arn:aws:ecr:{region}:{account}:repository/{name}",
-        name=Name("name", 256, pattern=r"[a-z0-9]+(?:[._/-][a-z0-9]+)*"),
-        replaces=("name", "encryptionConfigurations"),
-        generated={"repositoryUrl": "{account}.dkr.ecr.{region}.amazonaws.com/{id}", "registryId": "{account}"},
-    ),
-    "aws:ecr/lifecyclePolicy:LifecyclePolicy": Kind(
-        "{repository}",
-        replaces=("repository",),
-        refers={"repository": (Target(REPOSITORY, "name"),)},
-        create_rule=_lifecycle_rule,
-    ),
-    LOG_GROUP: Kind(
-        "{name}", "arn:aws:logs:{region}:{account}:log-group:{name}", name=Name("name", 512), replaces=("name",)
-    ),
-    "aws:budgets/budget:Budget": Kind(
-        "{account}:{name}", "arn:aws:budgets::{account}:budget/{name}", name=Name("name", 100), replaces=("name",)
-    ),
-}
+def _iam() -> Iterator[tuple[str, Kind]]:
+    yield (
+        ROLE,
+        Kind(
+            "{name}",
+            "arn:aws:iam::{account}:role/{name}",
+            name=Name("name", 64, pattern=r"[\w+=,.@-]+"),
+            replaces=("name", "path"),
+            answers=lambda inputs, identity, records: {"uniqueId": f"AROA{records.new_hex(identity).upper()}"},
+            create_rule=_documents("assumeRolePolicy"),
+            unknown=("uniqueId",),
+        ),
+    )
+    yield (
+        POLICY,
+        Kind(
+            "arn:aws:iam::{account}:policy/{name}",
+            "arn:aws:iam::{account}:policy/{name}",
+            name=Name("name", 128),
+            replaces=("name", "path", "description"),
+            create_rule=_documents("policy"),
+        ),
+    )
+    yield (
+        "aws:iam/rolePolicy:RolePolicy",
+        Kind(
+            "{role}:{name}",
+            name=Name("name", 128),
+            replaces=("name", "role"),
+            refers=_OF_ROLE,
+            create_rule=_documents("policy"),
+        ),
+    )
+    yield (
+        ATTACHMENT,
+        Kind("{role}/{policyArn}", replaces=("role", "policyArn"), refers=_OF_ROLE, create_rule=_attachment_rule),
+    )
+
+
+def _keys() -> Iterator[tuple[str, Kind]]:
+    yield OPEN_ID, Kind("{url}", replaces=("url",), answers=_open_id_answers, unknown=("arn",))
+    yield (
+        KEY,
+        Kind(
+            "{hex}",
+            "arn:aws:kms:{region}:{account}:key/{id}",
+            answers=lambda inputs, identity, records: {"keyId": identity},
+            unknown=("keyId",),
+        ),
+    )
+
+
+def _storage() -> Iterator[tuple[str, Kind]]:
+    arn = "arn:aws:elasticfilesystem:{region}:{account}"
+    yield (
+        FILE_SYSTEM,
+        Kind(
+            "fs-{hex}",
+            arn + ":file-system/{id}",
+            replaces=("encrypted", "availabilityZoneName", "kmsKeyId", "performanceMode", "creationToken"),
+            answers=lambda inputs, identity, records: {"dnsName": f"{identity}.efs.{records.region}.amazonaws.com"},
+            unknown=("dnsName",),
+            create_rule=_file_system_rule,
+        ),
+    )
+    yield (
+        "aws:efs/backupPolicy:BackupPolicy",
+        Kind("{fileSystemId}", replaces=("fileSystemId",), refers=_OF_FILE_SYSTEM),
+    )
+    yield (
+        "aws:efs/accessPoint:AccessPoint",
+        Kind(
+            "fsap-{hex}",
+            arn + ":access-point/{id}",
+            replaces=("fileSystemId", "posixUser", "rootDirectory"),
+            refers=_OF_FILE_SYSTEM,
+        ),
+    )
+    yield (
+        MOUNT_TARGET,
+        Kind(
+            "fsmt-{hex}",
+            replaces=("fileSystemId", "subnetId"),
+            refers={**_OF_FILE_SYSTEM, "subnetId": (Target(SUBNET),), "securityGroups[]": SECURITY_GROUPS},
+            create_rule=_mount_target_rule,
+        ),
+    )
+
+
+def kinds() -> Iterator[tuple[str, Kind]]:
+    """Every type of these services that the stand-in has."""
+    yield from _iam()
+    yield from _keys()
+    yield from _storage()
+    yield (
+        REPOSITORY,
+        Kind(
+            "{name}",
+            "arn:aws:ecr:{region}:{account}:repository/{name}",
+            name=Name("name", 256, pattern=r"[a-z0-9]+(?:[._/-][a-z0-9]+)*"),
+            replaces=("name", "encryptionConfigurations"),
+            answers=lambda inputs, identity, records: {
+                "repositoryUrl": f"123456789012.dkr.ecr.{records.region}.amazonaws.com/{identity}",
+                "registryId": "123456789012",
+            },
+            unknown=("repositoryUrl", "registryId"),
+        ),
+    )
+    yield (
+        "aws:ecr/lifecyclePolicy:LifecyclePolicy",
+        Kind(
+            "{repository}",
+            replaces=("repository",),
+            refers={"repository": (Target(REPOSITORY, "name"),)},
+            create_rule=_lifecycle_rule,
+        ),
+    )
+    yield (
+        LOG_GROUP,
+        Kind("{name}", "arn:aws:logs:{region}:{account}:log-group:{name}", name=Name("name", 512), replaces=("name",)),
+    )
+    yield (
+        "aws:budgets/budget:Budget",
+        Kind(
+            "{account}:{name}", "arn:aws:budgets::{account}:budget/{name}", name=Name("name", 100), replaces=("name",)
+        ),
+    )

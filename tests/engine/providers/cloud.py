@@ -10,7 +10,15 @@ from typing import Any
 from tests.engine.providers import schema
 from tests.engine.providers.deleted_resources import DeletedResources
 from tests.engine.providers.kinds import Kind
-from tests.engine.providers.records import ACCOUNT, Record, Records, Refusal, texts_in, value_at, values_at
+from tests.engine.providers.records import (
+    ACCOUNT,
+    Record,
+    Records,
+    Refusal,
+    texts_in,
+    value_at,
+    values_at,
+)
 from tests.engine.providers.schema import UNKNOWN
 from tests.engine.providers.script import Script
 
@@ -18,9 +26,6 @@ _IDENTITY = re.compile(
     r"(vpc|subnet|rtb|rtbassoc|r|igw|nat|eipalloc|vpce|sg|sgr|pg|lt|fs|fsap|fsmt)-[0-9a-f]{17}"
     rf"|arn:aws:[a-z0-9-]+:[a-z0-9-]*:{ACCOUNT}:\S+"
 )
-
-
-Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class Cloud:
     leftovers: list[str] = field(default_factory=list)
     deleted_resources: DeletedResources = field(default_factory=DeletedResources)
     terminated: list[tuple[str, int]] = field(default_factory=list)
+    account: str = ACCOUNT
     builder: str = f"arn:aws:iam::{ACCOUNT}:role/builder"  # whose credentials the engine uses
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -59,10 +65,10 @@ class Provider:
     def __init__(self, cloud: Cloud):
         self.cloud = cloud
 
-    def configure(self, settings: Values) -> None:
+    def configure(self, settings: Mapping[str, Any]) -> None:
         """Take the provider's settings, or refuse them."""
 
-    def kind(self, token: str, inputs: Values) -> Kind | None:
+    def kind(self, token: str, inputs: Mapping[str, Any]) -> Kind | None:
         """How a type behaves; None for a type that the stand-in doesn't have."""
         raise NotImplementedError
 
@@ -74,7 +80,7 @@ class Provider:
         """Refuse if what the provider talks to is gone."""
 
     def check(
-        self, resource: ResourceRequest, olds: Values, news: Values, seed: bytes
+        self, resource: ResourceRequest, olds: Mapping[str, Any], news: Mapping[str, Any], seed: bytes
     ) -> tuple[dict[str, Any], list[str]]:
         """The inputs, with a generated name where there is none, and all their problems."""
         inputs = deepcopy(dict(news))
@@ -84,7 +90,7 @@ class Provider:
             return inputs, failures or [f"{resource.token}: add it to the kinds of tests/engine/providers"]
         if kind.name:
             name = inputs.get(kind.name.key)
-            if name is None:
+            if name is None and kind.name.made_up:
                 name = inputs[kind.name.key] = olds.get(kind.name.key) or f"{resource.name}-{seed.hex()[:7]}"
             if isinstance(name, str) and name != UNKNOWN:
                 if len(name) > kind.name.longest:
@@ -93,42 +99,46 @@ class Provider:
                     failures.append(f"{kind.name.key}: {name!r} does not match {kind.name.pattern}")
         return inputs, failures + self.more_failures(inputs)
 
-    def more_failures(self, inputs: Values) -> list[str]:
+    def more_failures(self, inputs: Mapping[str, Any]) -> list[str]:
         """What this package has against inputs besides."""
         return []
 
-    def identity(self, kind: Kind, words: Values) -> str:
+    def identity(self, kind: Kind, words: Mapping[str, Any]) -> str:
         """The id of a new resource, from its inputs and fresh digits."""
         return kind.identity.format(**words)
 
-    def more_uses(self, inputs: Values) -> frozenset[str]:
+    def more_uses(self, inputs: Mapping[str, Any]) -> frozenset[str]:
         """The keys of records that the inputs use in ways that only this package knows."""
         return frozenset()
 
-    def replaced_by(self, resource: ResourceRequest, olds: Values, news: Values) -> list[str]:
+    def replaced_by(self, resource: ResourceRequest, olds: Mapping[str, Any], news: Mapping[str, Any]) -> list[str]:
         """The changed inputs that can't be changed in place."""
         kind = self._kind(resource, news)
         return [path for path in kind.replaces if value_at(olds, path) != value_at(news, path)]
 
-    def changed(self, resource: ResourceRequest, olds: Values, news: Values, state: Values) -> list[str]:
+    def changed(
+        self, resource: ResourceRequest, olds: Mapping[str, Any], news: Mapping[str, Any], state: Mapping[str, Any]
+    ) -> list[str]:
         """The inputs that differ from before; what the service fills in differs where the state says something else."""
         computed = self._kind(resource, news).computed
         changed = {key for key in olds.keys() | news.keys() if olds.get(key) != news.get(key)} - {*computed}
         return sorted(changed | {key for key in computed if key in news and news[key] != state.get(key)})
 
-    def deletes_first(self, resource: ResourceRequest, news: Values) -> bool:
+    def deletes_first(self, resource: ResourceRequest, news: Mapping[str, Any]) -> bool:
         """Whether a replacement would take a name that is still in use: one from the program, not a generated one."""
         kind_name = self._kind(resource, news).name
         name = str(news.get(kind_name.key)) if kind_name else ""
         return bool(name) and not re.fullmatch(re.escape(resource.name) + "-[0-9a-f]{7}", name)
 
-    def planned(self, resource: ResourceRequest, inputs: Values, state: Values | None) -> dict[str, Any]:
+    def planned(
+        self, resource: ResourceRequest, inputs: Mapping[str, Any], state: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         """The outputs of a preview: what can't be known yet is unknown."""
         kind = self._kind(resource, inputs)
         if state is not None:
             answers = {key: _within(state[key], inputs.get(key)) for key in kind.unknown if key in state}
             return {**state, **inputs, **answers} | ({kind.counted: UNKNOWN} if kind.counted else {})
-        unknown = [*kind.generated, *kind.unknown, *(["arn"] if kind.arn else [])]
+        unknown = (*kind.unknown, "arn") if kind.arn else kind.unknown
         return {**inputs, **dict.fromkeys(unknown, UNKNOWN)}
 
     def create(self, resource: ResourceRequest, inputs: dict[str, Any]) -> Record:
@@ -142,15 +152,16 @@ class Provider:
             words = {**inputs, "hex": records.new_hex(resource.urn), "region": records.region, "account": ACCOUNT}
             identity = self.identity(kind, words)
             arn = kind.arn.format(**words, id=identity)
-            generated = {key: text.format(**words, id=identity) for key, text in kind.generated.items()}
-            answers = {**generated, **kind.answers(inputs, identity, records)}
+            answers = kind.answers(inputs, identity, records)
             exposed_values = frozenset({identity, arn, *texts_in(answers)} - {""})
             outputs = {**inputs, **answers, **({"arn": arn} if arn else {})}
             record = Record(resource.token, identity, resource.urn, inputs, outputs, uses, exposed_values, self.scope())
             records.add(record)
             return record
 
-    def update(self, resource: ResourceRequest, identity: str, inputs: dict[str, Any], state: Values) -> Record:
+    def update(
+        self, resource: ResourceRequest, identity: str, inputs: dict[str, Any], state: Mapping[str, Any]
+    ) -> Record:
         """Change what exists in place; *state* is what the engine believes that it is like."""
         kind, records = self._kind(resource, inputs), self.cloud.records
         with self.cloud.lock:
@@ -187,13 +198,13 @@ class Provider:
             self.reach()
             return self.cloud.records.get(resource.token, identity, self.scope())
 
-    def _kind(self, resource: ResourceRequest, inputs: Values) -> Kind:
+    def _kind(self, resource: ResourceRequest, inputs: Mapping[str, Any]) -> Kind:
         kind = self.kind(resource.token, inputs)
         if kind is None:
             raise Refusal(f"{resource.token}: add it to the kinds of tests/engine/providers")
         return kind
 
-    def _references(self, kind: Kind, inputs: Values) -> frozenset[str]:
+    def _references(self, kind: Kind, inputs: Mapping[str, Any]) -> frozenset[str]:
         """The keys of everything that the inputs refer to; what was never made is refused."""
         records, uses, checked = self.cloud.records, set(), set()
         for path, targets in kind.refers.items():

@@ -1,34 +1,30 @@
 """The `eks` stand-in: a component that makes its children through the engine, as the real one does."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 from pulumi.runtime.proto import resource_pb2, resource_pb2_grpc
 
-from tests.engine.providers.aws_cluster import ACCESS_ENTRY, ATTACHMENT, ROLE
-from tests.engine.providers.aws_network import CLUSTER
+from tests.engine.providers.aws_cluster import ACCESS_ENTRY, ADDON, ATTACHMENT, ROLE
+from tests.engine.providers.aws_network import CLUSTER, SECURITY_GROUP
 from tests.engine.providers.cloud import Provider
 from tests.engine.providers.kinds import Kind
-from tests.engine.providers.records import Refusal
 from tests.engine.providers.schema import UNKNOWN
 from tests.engine.providers.wire import from_struct, secret, to_struct
 
 COMPONENT = "eks:index:Cluster"
 _TRUST = {
-    "Effect": "Allow",
-    "Principal": {"Service": "eks.amazonaws.com"},
-    "Action": ["sts:AssumeRole", "sts:TagSession"],
-}
-# What the program switches off in the real component, which would make more children.
-_ABSENT = {
-    "skipDefaultNodeGroup": True,
-    "skipDefaultSecurityGroups": True,
-    "useDefaultVpcCni": True,
-    "corednsAddonOptions": {"enabled": False},
-    "kubeProxyAddonOptions": {"enabled": False},
+    "Version": "2012-10-17",
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Principal": {"Service": "eks.amazonaws.com"},
+            "Action": ["sts:AssumeRole", "sts:TagSession"],
+        }
+    ],
 }
 
 
@@ -50,126 +46,168 @@ class Child:
     id: str
     outputs: dict[str, Any]
 
-    def output(self, name: str) -> Any:
-        """An output, or the mark of one that is not known yet."""
-        return self.outputs.get(name, UNKNOWN)
-
 
 @dataclass
-class Construction:
-    """The engine's side of one construction; `providers` and options go on to every child of the component."""
+class Engine:
+    """The engine's side of one construction; `providers` and options go on to every child."""
 
     monitor: resource_pb2_grpc.ResourceMonitorStub
-    name: str
-    inputs: Mapping[str, Any]
     providers: dict[str, str]
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
-    def register(self, token: str, name: str, parent: str, inputs: Mapping[str, Any], *after: Child) -> Child:
-        """Register one resource, which waits for some children."""
-        return self._request(
+    def register(self, token: str, name: str, parent: str, **more: Any) -> Child:
+        """Register one resource; `inputs` and `after` (URNs) are its inputs and what it waits for."""
+        inputs, after = more.get("inputs", {}), more.get("after", ())
+        custom = more.get("custom", True)
+        request = resource_pb2.RegisterResourceRequest(
             type=token,
             name=name,
             parent=parent,
-            custom=True,
+            custom=custom,
             object=to_struct({key: value for key, value in inputs.items() if value is not None}),
-            dependencies=[child.urn for child in after],
-            provider=self.providers.get("aws", ""),
+            dependencies=list(after),
+            provider=self.providers.get("aws", "") if custom else "",
+            providers={} if custom else self.providers,
+            supportsPartialValues=True,
+            **self.options,
         )
-
-    def register_component(self, token: str, name: str, parent: str, **more: Any) -> Child:
-        """Register one component, which hands the providers on."""
-        return self._request(type=token, name=name, parent=parent, providers=self.providers, **more)
-
-    def _request(self, **fields: Any) -> Child:
-        request = resource_pb2.RegisterResourceRequest(supportsPartialValues=True, **self.options, **fields)
         answer = self.monitor.RegisterResource(request)
         return Child(answer.urn, answer.id or UNKNOWN, from_struct(answer.object))
-
-    def children(self, parent: str) -> dict[str, Any]:
-        """Make the component's children; gives its outputs."""
-        role, attachment = self._role(parent)
-        cluster = self._control_plane(parent, role, attachment)
-        for key, entry in (self.inputs.get("accessEntries") or {}).items():
-            self._access(parent, f"{self.name}-{key}", entry, cluster)
-        kubeconfig, vpc_config = _kubeconfig(cluster), cluster.output("vpcConfig")
-        return {
-            "clusterSecurityGroupId": vpc_config["clusterSecurityGroupId"] if vpc_config != UNKNOWN else UNKNOWN,
-            "kubeconfig": secret(kubeconfig if kubeconfig == UNKNOWN else json.loads(kubeconfig)),
-            "kubeconfigJson": secret(kubeconfig),
-        }
-
-    def _role(self, parent: str) -> tuple[Child, Child]:
-        name = f"{self.name}-eksRole"
-        shell = self.register_component("eks:index:ServiceRole", name, parent)
-        trust = json.dumps({"Version": "2012-10-17", "Statement": [_TRUST]})
-        role_inputs = {"assumeRolePolicy": trust, "tags": self.inputs.get("tags")}
-        role = self.register(ROLE, f"{name}-role", shell.urn, role_inputs)
-        policy = {"role": role.output("name"), "policyArn": "arn:aws:iam::aws:policy/AmazonEKSClusterPolicy"}
-        return role, self.register(ATTACHMENT, f"{name}-4b490823", shell.urn, policy, role)
-
-    def _control_plane(self, parent: str, role: Child, *after: Child) -> Child:
-        inputs, key = self.inputs, self.inputs.get("encryptionConfigKeyArn")
-        same = ("name", "version", "enabledClusterLogTypes", "upgradePolicy", "tags")
-        cluster_inputs = {
-            **{name: inputs.get(name) for name in same},
-            "roleArn": role.output("arn"),
-            "vpcConfig": {
-                "subnetIds": inputs["subnetIds"],
-                "endpointPublicAccess": inputs.get("endpointPublicAccess", True),
-                "endpointPrivateAccess": inputs.get("endpointPrivateAccess", False),
-                "publicAccessCidrs": inputs.get("publicAccessCidrs") or ["0.0.0.0/0"],
-            },
-            "accessConfig": {
-                "authenticationMode": inputs.get("authenticationMode", "CONFIG_MAP"),
-                "bootstrapClusterCreatorAdminPermissions": True,
-            },
-            "encryptionConfig": {"provider": {"keyArn": key}, "resources": ["secrets"]} if key else None,
-            "bootstrapSelfManagedAddons": inputs.get("bootstrapSelfManagedAddons", False),
-        }
-        return self.register(CLUSTER, f"{self.name}-eksCluster", parent, cluster_inputs, role, *after)
-
-    def _access(self, parent: str, name: str, entry: Mapping[str, Any], cluster: Child) -> None:
-        common = {"clusterName": cluster.output("name"), "principalArn": entry["principalArn"]}
-        entry_inputs = {**common, "kubernetesGroups": entry.get("kubernetesGroups"), "type": "STANDARD"}
-        child = self.register(ACCESS_ENTRY, name, parent, entry_inputs, cluster)
-        token = "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"
-        for key, policy in (entry.get("accessPolicies") or {}).items():
-            self.register(token, f"{name}-{key}", parent, {**common, **policy}, child)
 
 
 def construct(request: Any) -> tuple[str, dict[str, Any]]:
     """Make a cluster's children and give the component's URN and outputs."""
     inputs = from_struct(request.inputs)
-    if more := [key for key, value in _ABSENT.items() if inputs.get(key) != value]:
-        raise Refusal(f"add what the real component makes without {', '.join(more)} to tests/engine/providers/eks.py")
     options = {"deletedWith": request.deletedWith, "protect": request.protect}
     with grpc.insecure_channel(request.monitorEndpoint) as channel:
-        monitor = resource_pb2_grpc.ResourceMonitorStub(channel)
-        construction = Construction(monitor, request.name, inputs, dict(request.providers), options)
-        component = construction.register_component(
-            COMPONENT,
-            request.name,
-            request.parent,
-            aliasURNs=list(request.aliases),
-            dependencies=list(request.dependencies),
+        engine = Engine(resource_pb2_grpc.ResourceMonitorStub(channel), dict(request.providers), options)
+        outer = Engine(engine.monitor, engine.providers, {**options, "aliasURNs": list(request.aliases)})
+        component = outer.register(
+            COMPONENT, request.name, request.parent, custom=False, after=list(request.dependencies)
         )
-        return component.urn, construction.children(component.urn)
+        return component.urn, _children(engine, component.urn, request.name, inputs)
 
 
-def _kubeconfig(cluster: Child) -> str:
-    endpoint, name, authority = (cluster.output(key) for key in ("endpoint", "name", "certificateAuthority"))
+def _children(engine: Engine, parent: str, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    role, attached = _role(engine, parent, name, inputs)
+    groups = [] if inputs.get("skipDefaultSecurityGroups") else [_security_group(engine, parent, name, inputs)]
+    control_plane = _control_plane(engine, parent, name, inputs, role, [*attached, *groups])
+    outputs = control_plane.outputs
+    cluster_name = outputs.get("name", UNKNOWN)
+    for key, entry in (inputs.get("accessEntries") or {}).items():
+        _access(engine, parent, f"{name}-{key}", cluster_name, entry, control_plane.urn)
+    _addons(engine, parent, name, inputs, cluster_name, control_plane.urn)
+    kubeconfig = _kubeconfig(outputs)
+    vpc_config = outputs.get("vpcConfig")
+    return {
+        "clusterSecurityGroupId": vpc_config["clusterSecurityGroupId"] if isinstance(vpc_config, dict) else UNKNOWN,
+        "kubeconfig": secret(kubeconfig if kubeconfig == UNKNOWN else json.loads(kubeconfig)),
+        "kubeconfigJson": secret(kubeconfig),
+        "nodeSecurityGroupId": groups[0].id if groups else "",
+        "clusterIngressRuleId": "",
+        "oidcProviderArn": "",
+        "oidcProviderUrl": "",
+        "oidcIssuer": "",
+        "autoModeNodeRoleName": "",
+        "fargateProfileId": "",
+        "fargateProfileStatus": "",
+        "defaultNodeGroupAsgName": "",
+    }
+
+
+def _role(engine: Engine, parent: str, name: str, inputs: Mapping[str, Any]) -> tuple[Child, list[Child]]:
+    shell = engine.register("eks:index:ServiceRole", f"{name}-eksRole", parent, custom=False)
+    role_inputs = {"assumeRolePolicy": json.dumps(_TRUST), "tags": inputs.get("tags")}
+    role = engine.register(ROLE, f"{name}-eksRole-role", shell.urn, inputs=role_inputs)
+    attachment = {
+        "role": role.outputs.get("name", UNKNOWN),
+        "policyArn": "arn:aws:iam::aws:policy/AmazonEKSClusterPolicy",
+    }
+    attached = engine.register(ATTACHMENT, f"{name}-eksRole-4b490823", shell.urn, inputs=attachment, after=[role.urn])
+    return role, [attached]
+
+
+def _security_group(engine: Engine, parent: str, name: str, inputs: Mapping[str, Any]) -> Child:
+    security_group_inputs = {"vpcId": inputs.get("vpcId"), "description": "control plane", "tags": inputs.get("tags")}
+    return engine.register(SECURITY_GROUP, f"{name}-eksClusterSecurityGroup", parent, inputs=security_group_inputs)
+
+
+def _control_plane(
+    engine: Engine, parent: str, name: str, inputs: Mapping[str, Any], role: Child, after: Sequence[Child]
+) -> Child:
+    subnets = [key for key in ("subnetIds", "publicSubnetIds", "privateSubnetIds") if inputs.get(key)]
+    key = inputs.get("encryptionConfigKeyArn")
+    cluster_inputs = {
+        "name": inputs.get("name"),
+        "roleArn": role.outputs.get("arn", UNKNOWN),
+        "version": inputs.get("version"),
+        "vpcConfig": {
+            "subnetIds": [subnet for group in subnets for subnet in inputs[group]],
+            "securityGroupIds": [child.id for child in after if ":SecurityGroup::" in child.urn],
+            "endpointPublicAccess": inputs.get("endpointPublicAccess", True),
+            "endpointPrivateAccess": inputs.get("endpointPrivateAccess", False),
+            "publicAccessCidrs": inputs.get("publicAccessCidrs") or ["0.0.0.0/0"],
+        },
+        "accessConfig": {
+            "authenticationMode": inputs.get("authenticationMode", "CONFIG_MAP"),
+            "bootstrapClusterCreatorAdminPermissions": True,
+        },
+        "enabledClusterLogTypes": inputs.get("enabledClusterLogTypes"),
+        "encryptionConfig": {"provider": {"keyArn": key}, "resources": ["secrets"]} if key else None,
+        "upgradePolicy": inputs.get("upgradePolicy"),
+        "bootstrapSelfManagedAddons": inputs.get("bootstrapSelfManagedAddons", False),
+        "tags": inputs.get("tags"),
+    }
+    return engine.register(
+        CLUSTER, f"{name}-eksCluster", parent, inputs=cluster_inputs, after=[role.urn, *(child.urn for child in after)]
+    )
+
+
+def _access(engine: Engine, parent: str, name: str, cluster: str, entry: Mapping[str, Any], after: str) -> None:
+    principal = entry["principalArn"]
+    groups = entry.get("kubernetesGroups")
+    child = engine.register(
+        ACCESS_ENTRY,
+        name,
+        parent,
+        inputs={"clusterName": cluster, "principalArn": principal, "kubernetesGroups": groups, "type": "STANDARD"},
+        after=[after],
+    )
+    for key, policy in (entry.get("accessPolicies") or {}).items():
+        engine.register(
+            "aws:eks/accessPolicyAssociation:AccessPolicyAssociation",
+            f"{name}-{key}",
+            parent,
+            inputs={"clusterName": cluster, "principalArn": principal, **policy},
+            after=[child.urn],
+        )
+
+
+def _addons(engine: Engine, parent: str, name: str, inputs: Mapping[str, Any], cluster: str, after: str) -> None:
+    names = [] if inputs.get("useDefaultVpcCni") else ["vpc-cni"]
+    for key, addon in (("corednsAddonOptions", "coredns"), ("kubeProxyAddonOptions", "kube-proxy")):
+        if (inputs.get(key) or {}).get("enabled", True):
+            names.append(addon)
+    for addon in names:
+        addon_inputs = {"clusterName": cluster, "addonName": addon, "tags": inputs.get("tags")}
+        engine.register(ADDON, f"{name}-{addon}", parent, inputs=addon_inputs, after=[after])
+
+
+def _kubeconfig(outputs: Mapping[str, Any]) -> str:
+    endpoint, name = outputs.get("endpoint", UNKNOWN), outputs.get("name", UNKNOWN)
+    authority = outputs.get("certificateAuthority", UNKNOWN)
     if UNKNOWN in (endpoint, name, authority):
         return UNKNOWN
     server = {"server": endpoint, "certificate-authority-data": authority["data"]}
     arguments = ["eks", "get-token", "--cluster-name", name]
     user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "aws", "args": arguments}}
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": name, "cluster": server}],
-        "users": [{"name": name, "user": user}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-        "current-context": name,
-    }
-    return json.dumps(config)
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": name, "cluster": server}],
+            "users": [{"name": name, "user": user}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
+        }
+    )

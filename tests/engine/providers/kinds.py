@@ -11,10 +11,11 @@ Rule = Callable[[dict[str, Any], Records], None]
 
 @dataclass(frozen=True)
 class Name:
-    """A physical name, which the provider generates where the program gives none: its input and greatest length."""
+    """A physical name: the input that holds it, its greatest length, whether the provider makes one up."""
 
     key: str
     longest: int
+    made_up: bool = True
     pattern: str = r"[A-Za-z0-9_+=,.@:/-]+"
 
 
@@ -32,8 +33,7 @@ class Kind:
 
     `identity` and `arn` are formats over the inputs plus `hex`, `region`, `account` and (for the ARN) `id`.
     `replaces` are the inputs that can't be changed in place; `refers` maps inputs to what must exist.
-    `generated` are formats as well, of outputs beyond inputs, id and ARN; `answers` gives more of them, and `unknown`
-    names those that no preview knows.
+    `answers` gives outputs beyond inputs, id and ARN; `unknown` names them for previews.
     `computed` are inputs that the service fills in where they aren't given (Optional and Computed in Terraform): the
     provider compares them with the state. `revised` gives outputs after a change in place, or refuses it.
     The rules refuse what the service would, with Refused; `counted` is an output that every change raises by one.
@@ -45,7 +45,6 @@ class Kind:
     replaces: tuple[str, ...] = ()
     refers: Mapping[str, tuple[Target, ...]] = field(default_factory=dict)
     answers: Callable[[dict[str, Any], str, Records], dict[str, Any]] = lambda inputs, identity, records: {}
-    generated: Mapping[str, str] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
     computed: tuple[str, ...] = ()
     revised: Callable[[Record, dict[str, Any], Records], dict[str, Any]] = lambda old, inputs, records: {}

@@ -2,11 +2,12 @@
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from tests.engine.providers.aws_cluster import nodes_of
 from tests.engine.providers.aws_network import CLUSTER
-from tests.engine.providers.cloud import Cloud, Provider, ResourceRequest, Values
+from tests.engine.providers.cloud import Cloud, Provider, ResourceRequest
 from tests.engine.providers.kinds import Kind, Target
 from tests.engine.providers.records import Record, Records, Refusal, value_at, values_at
 from tests.engine.providers.schema import UNKNOWN
@@ -15,8 +16,8 @@ RELEASE = "kubernetes:helm.sh/v3:Release"
 NAMESPACE = "kubernetes:core/v1:Namespace"
 # What every cluster is born with.
 _BORN_WITH = ("default", "kube-system", "kube-public", "kube-node-lease")
-_CLUSTER_WIDE = {"Namespace", "PersistentVolume", "ClusterRole", "ClusterRoleBinding", "StorageClass", "PriorityClass"}
-_CLUSTER_WIDE |= {"ClusterQueue", "ResourceFlavor", "WorkloadPriorityClass", "Topology", "AdmissionCheck"}
+_CLUSTER_WIDE = ("Namespace", "PersistentVolume", "ClusterRole", "ClusterRoleBinding", "StorageClass", "PriorityClass")
+_CLUSTER_WIDE_CUSTOM = ("ClusterQueue", "ResourceFlavor", "WorkloadPriorityClass", "Topology", "AdmissionCheck")
 # Which chart brings the types of an API group that Kubernetes doesn't have.
 _BROUGHT_BY = {"jobset.x-k8s.io": "jobset", "kueue.x-k8s.io": "kueue"}
 # What the objects of a queueing system name without Kubernetes looking: a wrong name would only make jobs wait.
@@ -26,17 +27,20 @@ _NAMED = {
 }
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-_VOLUME = Target("kubernetes:core/v1:PersistentVolume", "metadata.name")
+_CORE = "kubernetes:core/v1:"
+_REFERS = {
+    "PersistentVolumeClaim": {"spec.volumeName": (Target(_CORE + "PersistentVolume", "metadata.name"),)},
+}
 
 
-def object_name(inputs: Values) -> str:
+def object_name(inputs: Mapping[str, Any]) -> str:
     """`namespace/name` of an object, the name alone where there is no namespace."""
     namespace, name = value_at(inputs, "metadata.namespace"), value_at(inputs, "metadata.name")
     return f"{namespace}/{name}" if namespace else str(name)
 
 
-def _cluster_wide(inputs: Values) -> bool:
-    return inputs.get("kind") in _CLUSTER_WIDE
+def _cluster_wide(inputs: Mapping[str, Any]) -> bool:
+    return inputs.get("kind") in (*_CLUSTER_WIDE, *_CLUSTER_WIDE_CUSTOM)
 
 
 class Kubernetes(Provider):
@@ -48,7 +52,7 @@ class Kubernetes(Provider):
         super().__init__(cloud)
         self._endpoint: str | None = None
 
-    def configure(self, settings: Values) -> None:
+    def configure(self, settings: Mapping[str, Any]) -> None:
         """Read the kubeconfig, if it is known yet."""
         text = settings.get("kubeconfig")
         if not isinstance(text, str) or text == UNKNOWN:
@@ -60,15 +64,17 @@ class Kubernetes(Provider):
 
     def scope(self) -> str | None:
         """The cluster at the kubeconfig's address."""
-        clusters = self.cloud.records.of(CLUSTER)
-        return next((each.id for each in clusters if each.outputs["endpoint"] == self._endpoint), None)
+        for cluster in self.cloud.records.of(CLUSTER):
+            if cluster.outputs["endpoint"] == self._endpoint:
+                return cluster.id
+        return None
 
     def reach(self) -> None:
         """Refuse when no cluster answers."""
         if self.scope() is None:
             raise Refusal(f"configured Kubernetes cluster is unreachable: no cluster at {self._endpoint}")
 
-    def kind(self, token: str, inputs: Values) -> Kind | None:
+    def kind(self, token: str, inputs: Mapping[str, Any]) -> Kind | None:
         """Every type that the SDK has behaves alike, but for releases."""
         if token == RELEASE:
             return Kind(
@@ -83,12 +89,12 @@ class Kubernetes(Provider):
         return Kind(
             "",
             replaces=("metadata.name", *where, *fixed.get(str(inputs.get("kind")), ())),
-            refers={"spec.volumeName": (_VOLUME,)} if inputs.get("kind") == "PersistentVolumeClaim" else {},
+            refers=_REFERS.get(str(inputs.get("kind")), {}),
             create_rule=self._object_rule,
         )
 
     def check(
-        self, resource: ResourceRequest, olds: Values, news: Values, seed: bytes
+        self, resource: ResourceRequest, olds: Mapping[str, Any], news: Mapping[str, Any], seed: bytes
     ) -> tuple[dict[str, Any], list[str]]:
         """Give objects a namespace and a name, as the real provider does, and check both."""
         inputs, failures = super().check(resource, olds, news, seed)
@@ -109,19 +115,21 @@ class Kubernetes(Provider):
             failures.append(f"metadata.name: {metadata['name']!r} is no name of Kubernetes")
         return inputs, failures
 
-    def identity(self, kind: Kind, words: Values) -> str:
+    def identity(self, kind: Kind, words: Mapping[str, Any]) -> str:
         """An object's own name; a release's is its namespace and name."""
         return object_name(words) if "metadata" in words else kind.identity.format(**words)
 
-    def more_uses(self, inputs: Values) -> frozenset[str]:
+    def more_uses(self, inputs: Mapping[str, Any]) -> frozenset[str]:
         """An object uses its namespace."""
         namespace = value_at(inputs, "metadata.namespace")
         record = self._named("Namespace", namespace) if namespace else None
         return frozenset({record.key}) if record else frozenset()
 
     def _named(self, kind: str, name: str) -> Record | None:
-        objects = (record for record in self.cloud.records if record.scope and record.inputs.get("kind") == kind)
-        return next((record for record in objects if object_name(record.inputs) == name), None)
+        for record in self.cloud.records:
+            if record.scope and record.inputs.get("kind") == kind and object_name(record.inputs) == name:
+                return record
+        return None
 
     def _object_rule(self, inputs: dict[str, Any], records: Records) -> None:
         group = str(inputs.get("apiVersion")).split("/", 1)[0]
@@ -134,20 +142,25 @@ class Kubernetes(Provider):
                 raise Refusal(
                     f"{required_kind} {name!r} not found: everything in {object_name(inputs)} would wait for ever"
                 )
-        if inputs.get("kind") in ("RoleBinding", "ClusterRoleBinding"):
-            self._check_role(inputs["roleRef"], value_at(inputs, "metadata.namespace"))
+        for kind, path in (("RoleBinding", "roleRef"), ("ClusterRoleBinding", "roleRef")):
+            if inputs.get("kind") == kind:
+                self._check_role(inputs[path], value_at(inputs, "metadata.namespace"))
 
     @staticmethod
     def _is_chart(release: Record, chart: str) -> bool:
         return str(release.inputs["chart"]).rstrip("/").rsplit("/", 1)[-1] == chart
 
     def _check_namespace(self, namespace: str | None) -> None:
-        releases = [release.inputs for release in self.cloud.records.of(RELEASE)]
-        made_by_charts = [inputs["namespace"] for inputs in releases if inputs.get("createNamespace")]
-        if namespace and namespace not in (*_BORN_WITH, *made_by_charts) and not self._named("Namespace", namespace):
-            raise Refusal(f'namespaces "{namespace}" not found')
+        if namespace and namespace not in _BORN_WITH and self._named("Namespace", namespace) is None:
+            made_by_charts = {
+                release.inputs["namespace"]
+                for release in self.cloud.records.of(RELEASE)
+                if release.inputs.get("createNamespace")
+            }
+            if namespace not in made_by_charts:
+                raise Refusal(f'namespaces "{namespace}" not found')
 
-    def _check_role(self, role: Values, namespace: str | None) -> None:
+    def _check_role(self, role: Mapping[str, Any], namespace: str | None) -> None:
         name = role["name"] if role["kind"] == "ClusterRole" else f"{namespace}/{role['name']}"
         born_with = role["kind"] == "ClusterRole" and (role["name"] in ("view", "edit", "admin", "cluster-admin"))
         if not born_with and self._named(role["kind"], name) is None:

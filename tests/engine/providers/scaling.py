@@ -1,17 +1,12 @@
-"""Sizes of node groups as they move in AWS: by an autoscaler, by EKS, and at their Auto Scaling groups, over HTTP too.
+"""Sizes of node groups as they move in AWS: by an autoscaler, by EKS, and at their Auto Scaling groups.
 
 What each does: botocore's models of `autoscaling` (UpdateAutoScalingGroup) and `eks` (NodegroupScalingConfig), and
 `resourceNodeGroupUpdate` of the Terraform provider, which sends the whole scaling block as planned where any of it
 differs from the state, `desired_size` included, and a version update where the launch template does.
 """
 
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl
-from xml.sax.saxutils import escape
 
 from tests.engine.providers.aws_network import NODE_GROUP
 from tests.engine.providers.cloud import Cloud
@@ -19,7 +14,6 @@ from tests.engine.providers.records import Record, Refusal
 
 # What makes EKS replace every node of a group, besides its launch template.
 _VERSIONS = ("releaseVersion", "version")
-_SIZES = ("MinSize", "MaxSize", "DesiredCapacity")
 
 
 def sizes(group: Record) -> tuple[int, int, int]:
@@ -95,60 +89,3 @@ def _put(cloud: Cloud, group: Record, **changes: int) -> None:
     size = {**group.inputs["scalingConfig"], **changes}
     inputs, outputs = {**group.inputs, "scalingConfig": size}, {**group.outputs, "scalingConfig": size}
     cloud.records.change(group, inputs=inputs, outputs=outputs)
-
-
-def _answer(cloud: Cloud, resource: dict[str, str]) -> str:
-    """The XML that AWS answers to a request in its query protocol; Refused where it would refuse."""
-    action = resource["Action"]
-    if action == "UpdateAutoScalingGroup":
-        resize(cloud, resource["AutoScalingGroupName"], {key: int(resource[key]) for key in _SIZES if key in resource})
-        return _response(action, "")
-    if action == "DescribeAutoScalingGroups":
-        names = [value for key, value in resource.items() if key.startswith("AutoScalingGroupNames.")]
-        members = "".join(_member(each) for each in cloud.records.of(NODE_GROUP) if scaling_group(each) in names)
-        result = f"<DescribeAutoScalingGroupsResult><AutoScalingGroups>{members}</AutoScalingGroups>"
-        return _response(action, f"{result}</DescribeAutoScalingGroupsResult>")
-    raise Refusal(f"{action}: add it to tests/engine/providers/scaling.py")
-
-
-def _member(group: Record) -> str:
-    low, desired, high = sizes(group)
-    values = {"AutoScalingGroupName": scaling_group(group), "MinSize": low, "MaxSize": high, "DesiredCapacity": desired}
-    return f"<member>{''.join(f'<{key}>{value}</{key}>' for key, value in values.items())}</member>"
-
-
-def _response(action: str, result: str) -> str:
-    space = "http://autoscaling.amazonaws.com/doc/2011-01-01/"
-    metadata = "<ResponseMetadata><RequestId>1</RequestId></ResponseMetadata>"
-    return f'<{action}Response xmlns="{space}">{result}{metadata}</{action}Response>'
-
-
-@contextmanager
-def serving_scaling(cloud: Cloud) -> Iterator[str]:
-    """Serve the API on a port of this machine while the context lasts; gives its address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            try:
-                status, text = 200, _answer(cloud, dict(parse_qsl(body)))
-            except Refusal as error:
-                code = f"<Code>ValidationError</Code><Message>{escape(str(error))}</Message>"
-                status, text = 400, f"<ErrorResponse><Error>{code}</Error></ErrorResponse>"
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text.encode())))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

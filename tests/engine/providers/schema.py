@@ -173,22 +173,30 @@ def _against(path: str, value: Any, option: Any) -> Iterator[str]:
         else:
             yield f"{path}: an object is wanted, not {value!r}"
         return
-    origin, arguments = typing.get_origin(option) or option, typing.get_args(option)
+    origin = typing.get_origin(option) or option
     if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
-        if not isinstance(value, Mapping):
-            yield f"{path}: an object is wanted, not {value!r}"
-            return
-        for key, item in value.items():
-            if item is not None and len(arguments) == 2:
-                yield from _problems(f"{path}.{key}", item, arguments[1])
+        yield from _mapping_problems(path, value, typing.get_args(option))
     elif origin in (list, collections.abc.Sequence):
-        if not isinstance(value, list):
-            yield f"{path}: a list is wanted, not {value!r}"
-            return
-        for index, item in enumerate(value):
-            yield from _problems(f"{path}[{index}]", item, arguments[0] if arguments else Any)
+        yield from _list_problems(path, value, typing.get_args(option))
     elif not _is_plain(value, option):
         yield f"{path}: {getattr(option, '__name__', option)} is wanted, not {value!r}"
+
+
+def _mapping_problems(path: str, value: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
+    if not isinstance(value, Mapping):
+        yield f"{path}: an object is wanted, not {value!r}"
+        return
+    for key, item in value.items():
+        if item is not None and len(arguments) == 2:
+            yield from _problems(f"{path}.{key}", item, arguments[1])
+
+
+def _list_problems(path: str, value: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
+    if not isinstance(value, list):
+        yield f"{path}: a list is wanted, not {value!r}"
+        return
+    for index, item in enumerate(value):
+        yield from _problems(f"{path}[{index}]", item, arguments[0] if arguments else Any)
 
 
 def _is_plain(value: Any, option: Any) -> bool:

@@ -1,9 +1,9 @@
 """The faults that a test injects into the stand-ins, and the journal of their calls."""
 
 import threading
+import time
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from typing import Any
 
 from tests.engine.providers.records import Refusal
 
@@ -12,8 +12,9 @@ CHANGES = ("create", "update", "delete")
 
 @dataclass(frozen=True)
 class Call:
-    """One request: method, type and name of the resource, and the refusal if any."""
+    """One request: seconds since the start, method, type and name of the resource, and the refusal if any."""
 
+    at: float
     method: str
     token: str
     name: str
@@ -23,13 +24,11 @@ class Call:
 
 @dataclass
 class Fault:
-    """Calls that fail or take long: of type and method, from the `nth` match on, `times` times.
-
-    With `after_success` a call fails only after the thing was done.
-    """
+    """Calls that fail or take long: of type and method, from the `nth` match on, `times` times."""
 
     token: str
     method: str
+    name: str = "*"
     nth: int = 1
     times: int = 1
     seconds: float = 0.0
@@ -37,9 +36,9 @@ class Fault:
     after_success: bool = False
     matched: int = 0
 
-    def matches(self, method: str, token: str) -> bool:
+    def matches(self, method: str, token: str, name: str) -> bool:
         """Whether this call is one of those; counts it if it matches."""
-        if method != self.method or not fnmatch(token, self.token):
+        if method != self.method or not fnmatch(token, self.token) or not fnmatch(name, self.name):
             return False
         self.matched += 1
         return self.nth <= self.matched < self.nth + self.times
@@ -52,22 +51,25 @@ class Script:
     faults: list[Fault] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
+    _start: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def fail(self, method: str, token: str, **more: Any) -> Fault:
-        """Let a coming call fail; `more` are fields of the fault."""
-        self.faults.append(Fault(token, method, message=f"InternalError: {method}: injected fault", **more))
-        return self.faults[-1]
+    def fail(self, method: str, token: str, **more: object) -> Fault:
+        """Let a coming call fail; `done_anyway=True` fails only after the thing was done."""
+        return self._plan(Fault(token, method, message=f"InternalError: {method}: injected fault", **more))  # type: ignore[arg-type]
 
-    def slow(self, method: str, token: str, seconds: float, times: int) -> Fault:
+    def slow(self, method: str, token: str, seconds: float, **more: object) -> Fault:
         """Let coming calls take `seconds`."""
-        self.faults.append(Fault(token, method, seconds=seconds, times=times))
-        return self.faults[-1]
+        return self._plan(Fault(token, method, seconds=seconds, **more))  # type: ignore[arg-type]
 
-    def before(self, method: str, token: str) -> Fault | None:
+    def _plan(self, fault: Fault) -> Fault:
+        self.faults.append(fault)
+        return fault
+
+    def before(self, method: str, token: str, name: str) -> Fault | None:
         """Act out what was planned for this call; gives the fault that fails after the thing was done."""
         with self._lock:
-            due = [fault for fault in self.faults if fault.matches(method, token)]
+            due = [fault for fault in self.faults if fault.matches(method, token, name)]
         for fault in due:
             self.over.wait(fault.seconds)
             if fault.message and not fault.after_success:
@@ -77,12 +79,12 @@ class Script:
     def record(self, method: str, token: str, name: str, preview: bool, refused: str | None) -> None:
         """Write one call down."""
         with self._lock:
-            self.calls.append(Call(method, token, name, preview, refused))
+            self.calls.append(Call(time.monotonic() - self._start, method, token, name, preview, refused))
 
     def changes(self) -> list[Call]:
         """The calls that changed something, in order."""
         return [call for call in self.calls if call.method in CHANGES and not call.preview and not call.refused]
 
-    def changed(self, method: str) -> list[tuple[str, str]]:
-        """Type and name of everything that was created, updated or deleted, in order."""
-        return [(call.token, call.name) for call in self.changes() if call.method == method]
+    def refusals(self) -> list[Call]:
+        """The calls that were refused, in order."""
+        return [call for call in self.calls if call.refused]

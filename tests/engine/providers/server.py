@@ -1,8 +1,8 @@
 """The stand-ins as the engine sees them: one gRPC server for each package, all in this process."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.engine.providers.aws import Aws
 from tests.engine.providers.cloud import Cloud, Provider, ResourceRequest
 from tests.engine.providers.kubernetes import Kubernetes
 from tests.engine.providers.records import Record, Refusal
-from tests.engine.providers.scaling import serving_scaling
+from tests.engine.providers.scaling_api import serving_scaling
 from tests.engine.providers.tls import Tls
 from tests.engine.providers.wire import from_struct, to_struct
 
@@ -40,18 +40,23 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
     def Attach(self, request: Any, context: Any) -> Any:
         return Empty()
 
-    Cancel = Attach
+    def Cancel(self, request: Any, context: Any) -> Any:
+        return Empty()
 
     def CheckConfig(self, request: Any, context: Any) -> Any:
         token = f"pulumi:providers:{self._provider.package}"
-        return _check_response(request.news, schema.problems(token, from_struct(request.news)))
+        problems = schema.problems(token, from_struct(request.news))
+        failures = [provider_pb2.CheckFailure(reason=problem) for problem in problems]
+        return provider_pb2.CheckResponse(inputs=request.news, failures=failures)
 
     def DiffConfig(self, request: Any, context: Any) -> Any:
         return provider_pb2.DiffResponse()
 
     def Configure(self, request: Any, context: Any) -> Any:
         settings, constructs = from_struct(request.args), self._provider.package == "eks"
-        self._answer(context, "configure", ResourceRequest("", "", ""), lambda: self._provider.configure(settings))
+        self._answer(
+            context, "configure", ResourceRequest("", "", ""), False, lambda: self._provider.configure(settings)
+        )
         return provider_pb2.ConfigureResponse(
             supportsPreview=True, acceptSecrets=constructs, acceptResources=constructs, acceptOutputs=constructs
         )
@@ -59,7 +64,11 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
     def Check(self, request: Any, context: Any) -> Any:
         olds, news = from_struct(request.olds), from_struct(request.news)
         inputs, problems = self._provider.check(_resource_request(request), olds, news, request.randomSeed)
-        return _check_response(to_struct(inputs), problems)
+        failures = [provider_pb2.CheckFailure(reason=problem) for problem in problems]
+        if problems:
+            resource = _resource_request(request)
+            self._script.record("check", resource.token, resource.name, False, "; ".join(problems))
+        return provider_pb2.CheckResponse(inputs=to_struct(inputs), failures=failures)
 
     def Diff(self, request: Any, context: Any) -> Any:
         resource, olds, news = _resource_request(request), from_struct(request.old_inputs), from_struct(request.news)
@@ -79,7 +88,9 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         if request.preview:
             self._script.record("create", resource.token, resource.name, True, None)
             return provider_pb2.CreateResponse(properties=to_struct(self._provider.planned(resource, inputs, None)))
-        record: Record = self._answer(context, "create", resource, lambda: self._provider.create(resource, inputs))
+        record: Record = self._answer(
+            context, "create", resource, False, lambda: self._provider.create(resource, inputs)
+        )
         return provider_pb2.CreateResponse(id=record.id, properties=to_struct(record.outputs))
 
     def Update(self, request: Any, context: Any) -> Any:
@@ -88,40 +99,44 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
             self._script.record("update", resource.token, resource.name, True, None)
             planned = self._provider.planned(resource, inputs, from_struct(request.olds))
             return provider_pb2.UpdateResponse(properties=to_struct(planned))
-        state, update = from_struct(request.olds), self._provider.update
-        changed = self._answer(context, "update", resource, lambda: update(resource, request.id, inputs, state))
+        state = from_struct(request.olds)
+        act = lambda: self._provider.update(resource, request.id, inputs, state)  # noqa: E731
+        changed: Record = self._answer(context, "update", resource, False, act)
         return provider_pb2.UpdateResponse(properties=to_struct(changed.outputs))
 
     def Delete(self, request: Any, context: Any) -> Any:
         resource = _resource_request(request)
-        self._answer(context, "delete", resource, lambda: self._provider.delete(resource, request.id))
+        self._answer(context, "delete", resource, False, lambda: self._provider.delete(resource, request.id))
         return Empty()
 
     def Read(self, request: Any, context: Any) -> Any:
         resource = _resource_request(request)
-        record = self._answer(context, "read", resource, lambda: self._provider.read(resource, request.id))
+        record = self._answer(context, "read", resource, False, lambda: self._provider.read(resource, request.id))
         if record is None:
             return provider_pb2.ReadResponse()
-        properties, inputs = to_struct(record.outputs), to_struct(record.inputs)
-        return provider_pb2.ReadResponse(id=record.id, properties=properties, inputs=inputs)
+        return provider_pb2.ReadResponse(
+            id=record.id, properties=to_struct(record.outputs), inputs=to_struct(record.inputs)
+        )
 
     def Construct(self, request: Any, context: Any) -> Any:
-        if problems := schema.problems(request.type, from_struct(request.inputs)):
+        resource = ResourceRequest(request.type, request.name, "")
+        inputs = from_struct(request.inputs)
+        if problems := schema.problems(request.type, inputs):
+            self._script.record("check", resource.token, resource.name, False, "; ".join(problems))
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "; ".join(problems))
         if request.type != eks.COMPONENT:
             context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{request.type}: the stand-in constructs {eks.COMPONENT}")
-        resource = ResourceRequest(request.type, request.name, "")
-        urn, outputs = self._answer(context, "construct", resource, lambda: eks.construct(request), request.dryRun)
+        urn, outputs = self._answer(context, "construct", resource, request.dryRun, lambda: eks.construct(request))
         return provider_pb2.ConstructResponse(urn=urn, state=to_struct(outputs))
 
     def _answer(
-        self, context: Any, method: str, resource: ResourceRequest, act: Callable[[], Any], preview: bool = False
+        self, context: Any, method: str, resource: ResourceRequest, preview: bool, act: Callable[[], Any]
     ) -> Any:
         """What `act` gives, as the script has it; a refusal becomes the call's error. Both go into the journal."""
         refused: str | None = None
         answer: Any = None
         try:
-            after = self._script.before(method, resource.token)
+            after = self._script.before(method, resource.token, resource.name)
             if not context.is_active():
                 raise Refusal("the engine is gone, so this was never sent")
             answer = act()
@@ -134,11 +149,6 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         if refused:
             context.abort(grpc.StatusCode.UNKNOWN, f"{resource.name}: {refused}")
         return answer
-
-
-def _check_response(inputs: Any, problems: Sequence[str]) -> Any:
-    failures = [provider_pb2.CheckFailure(reason=problem) for problem in problems]
-    return provider_pb2.CheckResponse(inputs=inputs, failures=failures)
 
 
 def _resource_request(request: Any) -> ResourceRequest:
@@ -154,20 +164,26 @@ class StandInServers:
     scaling: str
 
 
-def _stop(server: grpc.Server) -> None:
-    server.stop(grace=0).wait()
-
-
 @contextmanager
 def serve_cloud(cloud: Cloud, kubernetes: Kubernetes | None = None) -> Iterator[StandInServers]:
     """Serve every package, and the API that the program itself calls, while the context lasts."""
-    with ExitStack() as stack:
-        ports = []
+    with serving_scaling(cloud) as scaling, _providers(cloud, kubernetes) as providers:
+        yield StandInServers(providers, scaling)
+
+
+@contextmanager
+def _providers(cloud: Cloud, kubernetes: Kubernetes | None) -> Iterator[str]:
+    servers: list[grpc.Server] = []
+    ports: list[str] = []
+    try:
         for provider in (Aws(cloud), eks.Eks(cloud), kubernetes or Kubernetes(cloud), Tls(cloud)):
             server = grpc.server(ThreadPoolExecutor(_THREADS))
             provider_pb2_grpc.add_ResourceProviderServicer_to_server(Servicer(provider), server)
             ports.append(f"{provider.package}:{server.add_insecure_port('127.0.0.1:0')}")
             server.start()
-            stack.callback(_stop, server)
-        stack.callback(cloud.script.over.set)
-        yield StandInServers(",".join(ports), stack.enter_context(serving_scaling(cloud)))
+            servers.append(server)
+        yield ",".join(ports)
+    finally:
+        cloud.script.over.set()
+        for server in servers:
+            server.stop(grace=0).wait()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import hardware, pod_context, pool_wheels
+from spotmpi.agent import boot, hardware, pod_context, pool_wheels
 from spotmpi.agent.node import write_environment
 from spotmpi.agent.pod_context import PodContext
 from spotmpi.agent.pool_wheels import Manifest, select
@@ -132,7 +132,7 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
     return Pod(tmp_path, monkeypatch)
 
 
-def test_the_pieces_are_joined_and_unpacked_and_found_after_the_users_code(
+def test_the_pieces_are_joined_and_unpacked_and_found_after_the_folders_of_user_and_image(
     pod: Pod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pool_wheels.install(pod.plan)
@@ -140,8 +140,10 @@ def test_the_pieces_are_joined_and_unpacked_and_found_after_the_users_code(
     assert (pod.folder / "zict.py").read_text() == "NAME = 'zict'\n"
     assert "which the image lacks: click 8.5.1, cloudpickle 3.1.2, dask 2026.8.0" in capsys.readouterr().err
     monkeypatch.setattr("spotmpi.agent.node._interface", lambda pod: "lo")
+    monkeypatch.setenv(boot.ENV_IMAGE_PATH, "/image")
     environment = write_environment(PodContext(pod.plan, 0, 0, "", ""), 1)
-    assert environment["PYTHONPATH"] == f"/code:{pod.folder}"
+    assert environment["PYTHONPATH"] == f"/code:/image:{pod.folder}"
+    assert boot.ENV_IMAGE_PATH not in environment
 
 
 def test_an_image_with_dask_uses_its_own(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from spotmpi.runs.pod_output import Entry
-from spotmpi.runs.folder import folder_records
-from spotmpi.core.events import Event, Lines
-from spotmpi.core.names import RunPaths
 from spotmpi.agent import record
 from spotmpi.agent.lines import Line
+from spotmpi.core.events import Event, Lines
+from spotmpi.core.names import RunPaths
+from spotmpi.runs.folder import folder_records
+from spotmpi.runs.pod_output import Entry
 
 MISSING = "(this line is no longer available)"
 

@@ -8,12 +8,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from spotmpi.runs import reader
-from spotmpi.runs import pod_output
-from spotmpi.core.events import Event
-from spotmpi.core.names import RunPaths
 from spotmpi.agent import record
 from spotmpi.agent.run_outcome import run_outcome
+from spotmpi.core.events import Event
+from spotmpi.core.names import RunPaths
+from spotmpi.runs import pod_output, reader
 
 _CHUNK = 1 << 17  # bytes read from one file at a time
 # Seconds between polls: right after an event of a run without output so far, after recent events, and otherwise.

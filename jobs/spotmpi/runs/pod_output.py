@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, TypeGuard, cast
 
-from spotmpi.runs import reader
-from spotmpi.core.events import Event, Lines
-from spotmpi.agent import pod_record
-from spotmpi.agent import protocol
+from spotmpi.agent import pod_record, protocol, record
 from spotmpi.agent.schema import AttemptRecord, Summary
-from spotmpi.agent import record
+from spotmpi.core.events import Event, Lines
+from spotmpi.runs import reader
 
 _START = '{"n":'
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import time
@@ -11,14 +10,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun, input_error
-from spotmpi.core.names import KUBERNETES, RunPaths
-from spotmpi.agent import protocol
-from spotmpi.agent.schema import AttemptRecord, Summary
-from spotmpi.agent import record
+from spotmpi.agent import protocol, record
 from spotmpi.agent.run_outcome import run_outcome
+from spotmpi.agent.schema import AttemptRecord, Summary
+from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun
+from spotmpi.core.names import RunPaths
 from spotmpi.runs import recorded_plan
 from spotmpi.runs.recorded_plan import cluster_of, json_object
 from spotmpi.streams.figures import Reports
@@ -268,7 +266,9 @@ def lock(paths: RunPaths, timeout: float = 10.0) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise RunInUse(f"another process is writing the record of run {paths.id}; try again later") from None
+                    raise RunInUse(
+                        f"another process is writing the record of run {paths.id}; try again later"
+                    ) from None
             time.sleep(0.01)
         yield
 

@@ -40,7 +40,7 @@ def guard_logs() -> None:
 
     def factory(*args: Any, **more: Any) -> logging.LogRecord:
         record = make(*args, **more)
-        if record.name.startswith(_LIBRARIES):
+        if record.name and record.name.startswith(_LIBRARIES):  # logging.makeLogRecord names none at first
             record.msg, record.args = redacted(record.getMessage()), None
             if record.exc_info:
                 record.exc_text = redacted(logging.Formatter().formatException(record.exc_info))

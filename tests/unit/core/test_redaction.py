@@ -69,6 +69,7 @@ def test_tracebacks_and_records_of_the_package_are_redacted_too_and_others_are_l
         raise ValueError(SECRET)
     except ValueError:
         logging.getLogger("botocore.some.child").exception("failed with %s", SECRET)
+    logging.makeLogRecord({"name": "other"})  # is made without a name
     logging.getLogger("other").info("%s here", "Signature=mine")
     logging.getLogger("spotmpi.somewhere").warning("the key is %s", KEY_ID)
 

@@ -8,16 +8,17 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from spotmpi.agent import pack, pod_context, record, store
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
+from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess, volume_access
 from spotmpi.core import names
-from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
+from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
 
@@ -40,10 +41,8 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, say: Say, part:
     paths.folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{paths.id}-", dir=paths.folder.parent) as temporary:
         packed, unpacked = Path(temporary, "run.tar"), Path(temporary, "run")
-        async with _access(api, paths.id, volume, say) as access:
-            with packed.open("wb") as file:
-                folder = f"{pod_context.RUNS}/{paths.id}"
-                await access.read(["python3", "-c", _PACK, folder, part or ".", str(store.TAIL)], file)
+        command = ["python3", "-c", _PACK, f"{pod_context.RUNS}/{paths.id}", part or ".", str(store.TAIL)]
+        await _read(api, paths.id, volume, command, packed, say)
         skipped = _unpack(packed, unpacked, paths.id)
         packed.unlink()
         if part:  # never of the record, which a follower may be writing
@@ -119,16 +118,23 @@ def _report_skipped(skipped: dict[str, str], run: str, say: Say) -> None:
         say(f"skipped in the download of {run}: {', '.join([*entries, *more])}")
 
 
-@asynccontextmanager
-async def _access(api: ClusterApi, run: str, volume: Volume, say: Say) -> AsyncIterator[VolumeAccess]:
-    """The volume, in a running pod of the run, or in one created for that where none runs."""
-    pods = await api.list(cluster_api.POD, {names.LABEL_RUN: run})
+async def _read(api: ClusterApi, run: str, volume: Volume, command: Sequence[str], target: Path, say: Say) -> None:
+    """Write what *command* prints to *target*: in a running pod of the run, or in one created for that."""
+    with translate_errors("list the pods of the run"):
+        pods = await api.list(cluster_api.POD, {names.LABEL_RUN: run})
     running = [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") == "Running"]
     if running:
-        yield VolumeAccess(api, running[0])
-        return
+        try:
+            with target.open("wb") as file:
+                await VolumeAccess(api, running[0]).read(command, file)
+            return
+        except NotPermitted:
+            raise
+        except SpotmpiError as error:  # the kubelet reports the end of a pod up to a second after that of its container
+            say(f"{error}; pod {running[0]} may just have ended, so another one reads the volume")
     async with volume_access(api, volume, say) as access:
-        yield access
+        with target.open("wb") as file:
+            await access.read(command, file)
 
 
 @contextmanager

@@ -49,6 +49,20 @@ def test_a_running_pod_of_the_run_is_used(local: RunPaths, volume_cluster: Volum
 
 
 @pytest.mark.usefixtures("remote")
+def test_where_the_pod_of_the_run_has_just_ended_another_one_reads_the_volume(
+    local: RunPaths, volume_cluster: VolumeCluster
+) -> None:
+    name = pod(0, "Running")["metadata"]["name"]
+    volume_cluster.pods, volume_cluster.ended = [pod(0, "Running")], {name}
+    messages = pull(volume_cluster, local)
+    assert (local.checkpoints / "7" / "model.npz").read_text() == "weights"
+    assert messages[0].endswith(
+        f'container not found ("node"); pod {name} may just have ended, so another one reads the volume'
+    )
+    assert len(volume_cluster.created) == len(volume_cluster.deleted) == 1
+
+
+@pytest.mark.usefixtures("remote")
 def test_local_records_stay_and_an_older_download_is_replaced(local: RunPaths, volume_cluster: VolumeCluster) -> None:
     (local.checkpoints / "3").mkdir(parents=True)
     local.events.write_text("submitted here\n")

@@ -17,7 +17,7 @@ from spotmpi.backends.kubernetes import pull as pulling
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.core.names import RunPaths
-from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, Object
+from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, Object, api_error
 
 VOLUME = Volume("claim", "registry/image:1", ("key",))
 
@@ -31,6 +31,9 @@ class VolumeCluster(FakeCluster):
 
     A run that goes on changes its folder while it is read: `meanwhile` happens once a command has begun to answer. It
     has then come no further than pipes hold (64 KiB, pipe(7)), so a file of some MiB is being read.
+
+    A pod that has `ended` shows as running until its kubelet reports the end of its container, and runs no command
+    meanwhile (seen with Kubernetes 1.35, up to a second).
     """
 
     def __init__(self, root: Path, pods: Sequence[Object] = (), phases: Sequence[str] = ("Pending", "Running")) -> None:
@@ -43,6 +46,7 @@ class VolumeCluster(FakeCluster):
         self.cut_off: int | None = None  # bytes of input after which the next connection with so many breaks
         self.meanwhile: Callable[[], None] | None = None
         self.torn_before: bytes | None = None  # where answers end too early
+        self.ended: set[str] = set()
 
     async def create(self, values: Object) -> Object:
         self.created.append(values)
@@ -66,6 +70,8 @@ class VolumeCluster(FakeCluster):
     async def stream(
         self, name: str, command: Sequence[str], stdin: BinaryIO | None, stdout: BinaryIO | None
     ) -> tuple[int, str]:
+        if name in self.ended:
+            raise api_error(500, 'Internal error occurred: unable to upgrade connection: container not found ("node")')
         data = stdin.read() if stdin else b""
         if self.cut_off is not None and len(data) > self.cut_off:
             self._run(name, command, data[: self.cut_off])

@@ -42,7 +42,7 @@ class Figures:
         return cls(**{key: value for key, value in values.items() if key != "advice"})
 
     def to_json(self, price: float | None = None) -> dict[str, Any]:
-        """Plain JSON values, with the advice; *price* is dollars per hour of a worker's node."""
+        """Plain JSON values, with the advice; *price* is dollars per hour of a worker."""
         return {**asdict(self), "advice": advice(self, price)}
 
 
@@ -111,7 +111,7 @@ def _delta(last: Mapping[str, Any], first: Mapping[str, Any] | None) -> dict[str
 
 
 def advice(figures: Figures, price: float | None = None) -> str | None:
-    """What would help, in one line; None where nothing has to. *price* is dollars per hour of a worker's node."""
+    """What would help, in one line; None where nothing has to. *price* is dollars per hour of a worker."""
     waiting, workers = figures.ranks_wait, figures.workers
     speed = 1 - min(waiting, _MOST)  # of the ranks, relative to that without waiting
     busy = workers * (1 - figures.workers_wait)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import record
+from spotmpi.agent import exit_diagnosis, record
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.follow.jobset import node_index
 from spotmpi.backends.local.backend import LocalBackend
@@ -105,8 +105,9 @@ class FollowedRun:
         return [event.kind for event in self.events if event.kind not in (record.LINE, record.METRIC, record.WAITING)]
 
     def lines(self) -> list[str]:
-        """The text of every line of output."""
-        return [event.values["text"] for event in self.events if event.kind == record.LINE]
+        """The text of every line of output, without a warning that mpirun prints now and then for no error."""
+        texts = [event.values["text"] for event in self.events if event.kind == record.LINE]
+        return [text for text in texts if not exit_diagnosis.is_harmless(text)]
 
     def reasons(self) -> list[str]:
         """Every reason for which the run waited."""

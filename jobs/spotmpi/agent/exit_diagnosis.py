@@ -19,6 +19,8 @@ _NO_FINALIZE = re.compile(r"process rank (\d{1,9}) with PID \d+ on node \S+ exit
 _EXCEPTION = re.compile(
     r"(?:\[\S+\] \*\*\* (?=MPI_ERR_))?((?:MPI_ERR_\w+|\w[\w.]*(?:Error|Exception|Interrupt|Exit))\b.*)"
 )
+# Parent and child both put ssh into a process group of its own; the parent warns where it is late (open-mpi/ompi#2957).
+_HARMLESS = re.compile(r"\[\S+\] plm:\w+: Warning: setpgid\(\d+,\d+\) failed in parent\b")
 
 SCHEDULER_END = "node 0: the scheduler "  # how a pool's launcher begins the line that says why its scheduler ended
 _MAX_OWN_LINE = 1000  # characters; no launcher prints longer lines itself
@@ -27,6 +29,11 @@ _MAX_OWN_LINE = 1000  # characters; no launcher prints longer lines itself
 def describe(node: int, code: int, lines: Iterable[Line]) -> str:
     """Why node *node*'s launcher ended with *code* (negative: killed by that signal); *lines* are its last `Line`s."""
     return protocol.truncate(_diagnose(node, code, [line for line in lines if line.stream == "e"]))
+
+
+def is_harmless(text: str) -> bool:
+    """Whether a line is a warning of mpirun's that tells of no error."""
+    return _HARMLESS.match(text) is not None
 
 
 def process_end(code: int) -> str:
@@ -99,7 +106,7 @@ def _exception(lines: list[Line], rank: int | None) -> str:
 
 
 def _last(lines: list[Line]) -> str:
-    texts = [line.text.strip() for line in lines if line.text.strip(" -")]
+    texts = [line.text.strip() for line in lines if line.text.strip(" -") and not is_harmless(line.text)]
     return ": " + texts[-1] if texts else ""
 
 

@@ -115,6 +115,8 @@ therefore will terminate the job.
 DAEMON = "lost digits-1-node-0-1: mpirun's daemon on it no longer answers"
 
 
+# Open MPI 5 on the test cluster.
+FASTER_CHILD = "[r-node-0-0:00013] plm:ssh: Warning: setpgid(16,16) failed in parent with errno=Permission denied(13)"
 LAUNCHER = "the launcher on node 2"
 
 
@@ -160,6 +162,7 @@ SCHEDULER = "node 0: the scheduler was killed by SIGKILL"
         (127, err("x: command not found"), f"{LAUNCHER} ended with exit code 127: x: command not found", 127),
         (1, err("a.b.MyError: why\n---"), f"{LAUNCHER} ended with exit code 1: a.b.MyError: why", 1),
         (1, err("not found: x\n - \n"), f"{LAUNCHER} ended with exit code 1: not found: x", 1),
+        (1, err(f"unknown host x\n{FASTER_CHILD}"), f"{LAUNCHER} ended with exit code 1: unknown host x", 1),
         (4, [Line(None, "o", "stdout is no reason")], f"{LAUNCHER} ended with exit code 4", 4),
     ],
 )

@@ -20,7 +20,6 @@ POLL_INTERVAL = 0.1  # seconds between checks of limits and requests
 REAP_INTERVAL = 0.005  # seconds between checks of launchers that have closed their pipes
 TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 PIPE_GRACE = 1.0  # seconds that output may still arrive after the last launcher ended
-NO_PROGRESS = "no progress for limits.no_progress"  # how the reason for that end begins
 
 
 class Clock:
@@ -166,23 +165,19 @@ class Attempt:
         allowed = self.plan["limits"]
         if self.deadlines["run"] and now > self.deadlines["run"]:
             assert allowed["run"] is not None
-            reason = "limits.run (%gs) is over; raise it and continue with --resume" % allowed["run"]
-            return StopRequest(Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE), True)
+            return _limit_request(
+                "run", "limits.run (%gs) is over; raise it and continue with --resume" % allowed["run"]
+            )
         if self.cost_deadline is not None and self.clock() > self.cost_deadline:
-            return StopRequest(Outcome(NOT_RETRYABLE, limits.cost_reason(self.plan), protocol.NOT_RETRYABLE), True)
+            return _limit_request("cost", limits.cost_reason(self.plan))
         if not self.progress.alive and self.deadlines["start"] and now > self.deadlines["start"]:
-            reason = "no output within limits.start (%gs)" % allowed["start"]
-            return StopRequest(Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE), False)
+            return _limit_request("start", "no output within limits.start (%gs)" % allowed["start"])
         patience = allowed["no_progress"]
         if self.progress.alive and patience and now > self.progress.last_progress + patience:
-            reason = "%s (%gs), last iteration %s" % (
-                NO_PROGRESS,
-                patience,
-                "none" if self.progress.iteration is None else self.progress.iteration,
-            )
+            last = "none" if self.progress.iteration is None else self.progress.iteration
+            reason = "no progress for limits.no_progress (%gs), last iteration %s" % (patience, last)
             wait = self.progress.longest_wait(now)
-            reason += "; " + wait if wait else ""
-            return StopRequest(Outcome(FAILURE, reason, protocol.FAILED), False)
+            return _limit_request("no_progress", reason + "; " + wait if wait else reason)
         return None
 
     def _begin_stop(self, stop_request: StopRequest) -> None:
@@ -245,6 +240,14 @@ class Attempt:
         if self._stop_request and (self._term_sent or failed):
             return self._stop_request.outcome
         return self._launcher_outcome(failed[0]) if failed else Outcome(SUCCEEDED, None, 0)
+
+
+def _limit_request(limit: str, reason: str) -> StopRequest:
+    """The end of an attempt that exceeded *limit*; without progress it may help to start again, otherwise it cannot."""
+    if limit == "no_progress":
+        return StopRequest(Outcome(FAILURE, reason, protocol.FAILED, limit=limit), False)
+    outcome = Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE, limit=limit)
+    return StopRequest(outcome, checkpoint_first=limit in ("run", "cost"))
 
 
 def _free_port() -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from . import hardware, pod_context, protocol, record, ssh
-from .attempt import NO_PROGRESS, Attempt
+from .attempt import Attempt
 from .attempt_history import AttemptHistory
 from .fencing import Fenced
 from .node import Daemon, Notice, attempt_plan, check_hardware, unpack_code, write_environment
@@ -310,7 +310,7 @@ def _add_oom_nodes(coordinator: Coordinator, outcome: Outcome) -> Outcome:
 def _add_missing_workers(pod: PodContext, coordinator: Coordinator, outcome: Outcome) -> Outcome:
     """*outcome*, with a stream's lack of workers where nothing went on: they may lack nodes, or quota of a queue."""
     has_workers = len(coordinator.workers) > len(coordinator.of_gang(coordinator.workers))
-    if pod.plan["pool"] is None or has_workers or not str(outcome.reason).startswith(NO_PROGRESS):
+    if pod.plan["pool"] is None or has_workers or outcome.limit != "no_progress":
         return outcome
     return outcome._replace(reason="%s; no worker of the stream is connected" % outcome.reason)
 

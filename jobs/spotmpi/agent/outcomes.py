@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from typing import NamedTuple, Protocol, Tuple
+from typing import NamedTuple, Optional, Protocol, Tuple
 
 from . import protocol, record
 
@@ -20,12 +20,14 @@ class Outcome(NamedTuple):
     """How an attempt ended: one of the causes above, the reason, the agent's exit code, and the nodes that were lost.
 
     A lost node disappeared without notice; no agent can tell whether its machine was taken away or its memory ran out.
+    *limit* is the field of ``[limits]`` that ended the attempt, if one did.
     """
 
     cause: str
     reason: str | None
     exit_code: int
     lost_nodes: Tuple[int, ...] = ()
+    limit: Optional[str] = None
 
 
 class StopRequest(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from dataclasses import replace
@@ -31,34 +32,24 @@ def with_price(state: RunState) -> RunState:
 @functools.cache
 def _worker_price(folder: str) -> float | None:
     """Dollars per hour of a worker of the run in *folder*; AWS is asked once, and not for long."""
-    prices: list[float] = []
+    prices: list[float | None] = []
 
     def ask() -> None:
-        try:
-            prices.extend(_prices(RunPaths(Path(folder))))
-        except (SpotmpiError, OSError):
-            return  # the advice is worth reading without it
+        with contextlib.suppress(SpotmpiError, OSError):  # the advice is worth reading without it
+            prices.append(_current_price(RunPaths(Path(folder))))
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(_LIMIT)
-    return max(prices, default=None)
+    return prices[0] if prices else None
 
 
-def _prices(paths: RunPaths) -> list[float]:
-    """What a worker's share of a node costs in each node group that it may take; empty outside an environment."""
+def _current_price(paths: RunPaths) -> float | None:
     values = recorded_plan.read(paths).environment
     if not values:
-        return []
-    from spotmpi.aws.prices import group_prices
-    from spotmpi.core import environment as environments
-    from spotmpi.spec import job, node_groups
-    from spotmpi.spec.shapes import worker_spec
+        return None
+    from spotmpi.core import environment
+    from spotmpi.spec import job
+    from spotmpi.study.pricing import worker_price
 
-    environment = environments.parse(values)
-    workers = worker_spec(job.load(paths.spec))
-    choice = node_groups.choose(workers, environment.node_groups)
-    if isinstance(choice, list):
-        return []
-    prices = group_prices(environment, choice.groups)
-    return [prices[group.name] / node_groups.pods_per_node(workers, group) for group in choice.groups]
+    return worker_price(environment.parse(values), job.load(paths.spec))

@@ -1,4 +1,4 @@
-"""The price of a node for the trials of a study: from the study, its specs, or AWS."""
+"""The price of a node for the trials of a study, from the study, its specs, or AWS; and that of a stream's worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spotmpi.core.price import Price
 from spotmpi.core.progress import Say
 from spotmpi.forecast.forecast import Goal
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.node_groups import Choice
+from spotmpi.spec.node_groups import Choice, pods_per_node
 from spotmpi.spec.node_groups import choose as fitting
 from spotmpi.spec.shapes import worker_spec
 from spotmpi.study.study import Study
@@ -53,11 +53,12 @@ def _with_workers(study: Study, prices: Mapping[Cell, Price | None], on: TargetL
     for (name, nodes), price in prices.items():
         spec = study.variant(name).spec
         if price is not None and spec.stream is not None:
-            workers = worker_spec(spec)
-            each = spec.stream.workers.price or price.node_hour
-            if spec.stream.workers.price is None and spec.price is None and environment and environment.node_groups:
+            workers = spec.stream.workers
+            each = workers.price
+            if each is None and spec.price is None and environment:
                 with contextlib.suppress(SpotmpiError):
-                    each = environment_price(environment, [workers]).node_hour
+                    each = worker_price(environment, spec)
+            each = each or price.node_hour
             share = f"{price.source}; with a node's share of {workers.nodes} stream workers"
             price = Price(price.node_hour + each * workers.nodes / nodes, share, each)
         if price is not None:
@@ -90,6 +91,19 @@ def environment_price(environment: Environment, specs: Iterable[JobSpec]) -> Pri
     groups = {group.name: group for spec in specs for group in _groups(environment, spec)}
     # A spec that fits no group is refused by validation; the most expensive group is an upper bound until then.
     return highest_node_price(environment, list(groups.values()) or environment.node_groups)
+
+
+def worker_price(environment: Environment, spec: JobSpec) -> float | None:
+    """US dollars per hour of a worker of *spec*'s stream now: its share of a node in the group where that costs most.
+
+    None where workers fit no group; SpotmpiError if AWS does not tell.
+    """
+    from spotmpi.aws.prices import group_prices
+
+    workers = worker_spec(spec)
+    groups = _groups(environment, workers)
+    prices = group_prices(environment, groups) if groups else {}
+    return max((prices[group.name] / pods_per_node(workers, group) for group in groups), default=None)
 
 
 def _groups(environment: Environment, spec: JobSpec) -> tuple[NodeGroup, ...]:

@@ -73,6 +73,17 @@ def test_a_node_costs_its_share_of_a_streams_workers_too(tmp_path: Path) -> None
     assert all("share of" in price.source and price.worker_hour == 0.1 for price in budget.prices.values())
 
 
+def test_a_streams_worker_costs_its_share_of_an_environments_node(lab_target: Target) -> None:
+    """Four workers of 1 CPU share a g4dn.xlarge of 4 vCPUs, which costs 20 cents an hour."""
+    spec = {"command": ["train"], "resources": {"gpu": 1}}
+    streams = [{"source": "s3://set", "batch": 8, "workers": {"nodes": 4, "cpu": cpu}} for cpu in (1, 4)]
+    for stream, worker_hour in zip(streams, (0.05, 0.20), strict=True):
+        priced = pricing.with_prices(study_of({"nodes": [2]}, {**spec, "stream": stream}), lab_target, quiet)
+        (price,) = priced.budget.prices.values()
+        assert price.worker_hour == pytest.approx(worker_hour)
+        assert price.node_hour == pytest.approx(0.20 + 4 / 2 * worker_hour)
+
+
 def test_a_node_costs_what_its_own_group_does_now(lab_target: Target) -> None:
     messages: list[str] = []
     assert hourly(pricing.with_prices(study(["g4dn"]), lab_target, messages.append)) == {"base": 0.20}

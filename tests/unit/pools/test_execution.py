@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from pathlib import Path
 
 import pytest
-from distributed import Client
-from distributed.comm.core import CommClosedError
+from distributed import Client, Worker, WorkerPlugin
+from distributed.core import rpc
 
 from spotmpi.programs.pool.call import CallAborted
 from spotmpi.programs.pool.execution import ExecutionFile
@@ -61,10 +62,38 @@ def test_a_call_that_waits_for_a_worker_can_be_given_up() -> None:
     asyncio.run(give_up())
 
 
-@pytest.mark.parametrize(
-    ("error", "relevant"), [(CommClosedError("Stream is closed"), False), (ValueError("?"), True), (None, True)]
-)
-def test_the_end_of_the_scheduler_is_no_error_of_its_workers(error: Exception | None, relevant: bool) -> None:
-    """Where it interrupts a heartbeat, Dask logs the traceback (`distributed.Worker.heartbeat`)."""
-    message = logging.makeLogRecord({"exc_info": error and (type(error), error, None)})
-    assert is_relevant(message) is relevant
+class UnwritableDisk(WorkerPlugin):
+    def setup(self, worker: Worker) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_lost_connection_is_no_error_of_a_worker_but_a_full_disk_is() -> None:
+    """Both are messages that Dask's own worker logs."""
+    messages: list[logging.LogRecord] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record)
+
+    async def log_both() -> None:
+        async with (
+            PoolScheduler(protocol="inproc", dashboard=False) as scheduler,
+            Worker(scheduler.address, nthreads=1, memory_limit=0, dashboard=False) as worker,
+            rpc(f"{scheduler.address}-gone", timeout=0.1) as gone,
+        ):
+            connected, worker.scheduler = worker.scheduler, gone
+            await worker.heartbeat()
+            worker.scheduler = connected
+            await worker.plugin_add(UnwritableDisk(), name="disk", catch_errors=True)
+
+    kept, logger = Kept(logging.ERROR), logging.getLogger("distributed.worker")
+    logger.addHandler(kept)
+    try:
+        asyncio.run(log_both())
+    finally:
+        logger.removeHandler(kept)
+
+    shown = [message.getMessage() for message in messages if is_relevant(message)]
+    hidden = [message.getMessage() for message in messages if not is_relevant(message)]
+    assert hidden == ["Failed to communicate with scheduler during heartbeat."]
+    assert shown == ["Worker plugin disk failed to setup"]

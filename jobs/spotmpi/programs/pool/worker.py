@@ -77,8 +77,12 @@ async def work(options: argparse.Namespace) -> int:
 
 
 def is_relevant(message: logging.LogRecord) -> bool:
-    """Whether a message of Dask is none of a lost connection, with which this process ends or which it makes anew."""
-    return not (message.exc_info and isinstance(message.exc_info[1], OSError))
+    """Whether a message of Dask is none of a lost connection, with which this process ends or which it makes anew.
+
+    Dask logs it with a traceback, to the scheduler in `Worker.heartbeat` and to other workers in `Worker.gather_dep`.
+    """
+    is_os_error = message.exc_info is not None and isinstance(message.exc_info[1], OSError)
+    return not (is_os_error and message.funcName in ("heartbeat", "gather_dep"))
 
 
 def main(arguments: list[str]) -> int:

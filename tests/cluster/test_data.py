@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from spotmpi.data import datasets
 from spotmpi.data.datasets import Storage
 from spotmpi.data.store import Transfer
 from spotmpi.plan.volume_pod import LABEL_PURPOSE
+from tests.command_line import SPOTMPI
 from tests.testbed.certificates import Authority
 from tests.testbed.cluster import Cluster
 from tests.testbed.waiting import wait_for
@@ -29,7 +29,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 FILES = 24
 SIZE = 1 << 20
-SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))
 
 
 class Shared:

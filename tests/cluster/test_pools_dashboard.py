@@ -18,6 +18,7 @@ from spotmpi.images.environment import run_uv
 from spotmpi.pools.pool import Pool
 from tests.cluster.pools import LIMIT, PoolRun, has_workers
 from tests.cluster.runs import Runs
+from tests.command_line import SPOTMPI
 from tests.testbed.waiting import wait_for
 
 pytestmark = [
@@ -27,7 +28,6 @@ pytestmark = [
     pytest.mark.nightly("installs bokeh (120 MB); by day a pool of this machine says that it lacks bokeh"),
 ]
 
-SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))
 LOCK = Path(__file__).parents[1] / "testbed" / "bokeh" / "requirements.lock"
 # The page gets its figures by a WebSocket: bokeh's client reads them as a browser does.
 TABLE = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import tomli_w
 from spotmpi.core import names
 from spotmpi.plan.volume_pod import LABEL_PURPOSE
 from tests.cluster.runs import LIMIT, Runs
+from tests.command_line import SPOTMPI
 from tests.contract import processes
 from tests.contract.fake_program import fake_job
 from tests.testbed.waiting import wait_for
@@ -25,7 +25,6 @@ pytestmark = [
     pytest.mark.nightly("waits for half a minute's money; the contract holds limits.cost on both backends"),
 ]
 
-SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))
 # Two dollars a second for two nodes: 30 seconds, the last five of them for the checkpoint.
 MONEY: dict[str, Any] = {"nodes": 2, "price": 3600.0, "limits": {"cost": 60.0}, "checkpoint": {"grace": "5s"}}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from spotmpi.runs import reader
 from spotmpi.study.sweep import load_sweep, sweep_folders
 from spotmpi.study.trial import ALLREDUCE, MEASURED, READ, RUNNING, SUCCEEDED, Trial
 from tests.cluster.runs import Runs
+from tests.command_line import SPOTMPI
 from tests.testbed.waiting import wait_for
 
 pytestmark = [
@@ -26,7 +26,6 @@ pytestmark = [
     pytest.mark.nightly("a whole study; studies run on this machine in the unit and images tiers"),
 ]
 
-SPOTMPI = Path(sys.executable).parent / "spotmpi"
 ITERATIONS = 300  # long enough that the trial is still in its middle when the node goes
 STRUCK_AT = 30
 FILES, SIZE = 300, 50_000  # what the read benchmark finds on the run volume

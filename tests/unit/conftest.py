@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spotmpi.cli.main import main
 from tests.cloud.service_models import shared_models
 from tests.contract.conftest import BackendHarness, local_harness
 from tests.unit.agent.gang import Gang
@@ -18,8 +16,6 @@ from tests.unit.agent.gang import Gang
 if TYPE_CHECKING:
     from tests.cloud.account.fake_account import FakeAccount
     from tests.cloud.fake_environment import FakeEnvironment
-
-InProcess = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,20 +30,6 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A runs folder inside the current one, so that paths in reports are short."""
     monkeypatch.chdir(tmp_path)
     return tmp_path / "runs"
-
-
-@pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> InProcess:
-    """The command line without a process of its own, which is quicker: exit code, stdout and stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["spotmpi", *arguments])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        output, errors = capsys.readouterr()
-        return int(exit_info.value.code or 0), output, errors
-
-    return run
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ import spotmpi
 from spotmpi.runs import reader
 from spotmpi.study.study import StudyOptions
 from spotmpi.study.sweep import load_sweep, sweep_folders
+from tests.command_line import invoke, start_process
 from tests.contract.processes import wait_until
-from tests.unit.cli import terminal
 
 SCRIPT = """
 import sys, time
@@ -50,7 +50,7 @@ failures = 0
 
 
 def test_a_sweep_of_a_foreign_program_ends_in_a_table_and_a_page_or_another_folder(spec: Path, tmp_path: Path) -> None:
-    result = terminal.spotmpi("bench", str(spec), "--nodes", "1,2", "--repeats", "1")
+    result = invoke("bench", str(spec), "--nodes", "1,2", "--repeats", "1")
     assert result.returncode == 0, result.stderr
     head = next(line for line in result.stdout.splitlines() if "Iterations/s" in line)
     assert "Efficiency" in head
@@ -60,24 +60,24 @@ def test_a_sweep_of_a_foreign_program_ends_in_a_table_and_a_page_or_another_fold
     assert "Loss over time" in page.read_text()
     assert "trial 2 of 2" in result.stderr
 
-    message = json.loads(terminal.spotmpi("report", "--json").stdout)
+    message = json.loads(invoke("report", "--json").stdout)
     assert [row["nodes"] for row in message["rows"]] == [1, 2]
     assert all(20 < row["iterations_per_second"] < 200 for row in message["rows"])
     assert message["rows"][0]["loss"] == 0.025
 
     run = reader.every(Path("runs"))[0].id
-    assert terminal.spotmpi("report", run[:-2], "--out", str(tmp_path / "out")).returncode == 0
+    assert invoke("report", run[:-2], "--out", str(tmp_path / "out")).returncode == 0
     assert (tmp_path / "out" / "report.png").is_file()
-    refused = terminal.spotmpi("report", run, "--out", "spec.toml")
+    refused = invoke("report", run, "--out", "spec.toml")
     assert refused.returncode == 1
     assert "--out" in refused.stderr
 
 
 def test_a_dry_run_lists_the_trials_in_their_order_and_leaves_nothing(spec: Path) -> None:
     words = ["bench", str(spec), "--nodes", "1,2", "--dry-run"]
-    planned = json.loads(terminal.spotmpi(*words, "--variant", 'slow:args=["0.01"]', "--json").stdout)
+    planned = json.loads(invoke(*words, "--variant", 'slow:args=["0.01"]', "--json").stdout)
     assert [trial["number"] for trial in planned["trials"]] == list(range(1, 13))
-    assert len(terminal.spotmpi(*words).stdout.splitlines()) == 6
+    assert len(invoke(*words).stdout.splitlines()) == 6
     assert not Path("runs").exists()
 
 
@@ -87,10 +87,10 @@ def test_code_that_changes_during_a_sweep_is_marked_in_its_report_and_refused_af
             (spec.parent / "train me.py").write_text(SCRIPT + "# edited\n")
 
     sweep = spotmpi.bench(spec, StudyOptions([1], repeats=2), say=edit)
-    refused = terminal.spotmpi("report", sweep.id)
+    refused = invoke("report", sweep.id)
     assert refused.returncode == 2
     assert "different work" in refused.stderr
-    forced = terminal.spotmpi("report", sweep.id, "--force")
+    forced = invoke("report", sweep.id, "--force")
     assert forced.returncode == 0
     assert "different work" in forced.stdout
 
@@ -101,14 +101,14 @@ def wait_for_step_3() -> None:
 
 def test_ctrl_c_stops_the_trial_and_the_same_command_continues(spec: Path) -> None:
     words = ["bench", str(spec), "--repeats", "2", "--set", 'args=["0.02"]']
-    running = terminal.start_process(*words)
+    running = start_process(*words)
     wait_for_step_3()
     running.send_signal(signal.SIGINT)
     _, message = running.communicate(timeout=30)
     assert running.returncode == 130
     assert "the same command continues it" in message
 
-    result = terminal.spotmpi(*words)
+    result = invoke(*words)
     assert result.returncode == 0, result.stderr
     assert "continuing sweep" in result.stderr
     (folder,) = sweep_folders(Path("runs"))
@@ -118,11 +118,11 @@ def test_ctrl_c_stops_the_trial_and_the_same_command_continues(spec: Path) -> No
 
 def test_a_trial_outlives_the_terminal_and_is_taken_up_by_the_same_command(spec: Path) -> None:
     words = ["bench", str(spec), "--repeats", "1", "--set", 'args=["0.03"]']
-    running = terminal.start_process(*words)
+    running = start_process(*words)
     wait_for_step_3()
     running.kill()
     running.communicate()
-    result = terminal.spotmpi(*words)
+    result = invoke(*words)
     assert result.returncode == 0, result.stderr
     assert "resuming run" in result.stderr
     (folder,) = sweep_folders(Path("runs"))

@@ -15,8 +15,8 @@ import typer.main
 
 from spotmpi.cli.app import COMMANDS, app
 from spotmpi.core import names
-from tests.unit.cli.terminal import job, spotmpi, spotmpi_process
-from tests.unit.conftest import InProcess
+from tests.command_line import invoke, spotmpi_process
+from tests.unit.cli.terminal import job
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -60,7 +60,7 @@ def test_a_dry_run_imports_nothing_that_it_does_not_need() -> None:
 
 
 def test_help_lists_every_command_with_the_first_sentence_of_its_own_help() -> None:
-    listed = " ".join(spotmpi("--help").stdout.split())
+    listed = " ".join(invoke("--help").stdout.split())
 
     for name, entry in COMMANDS.items():
         first = GROUP.get_command(None, name).help.split("\n\n")[0]
@@ -75,8 +75,8 @@ def test_a_command_imports_only_its_own_module() -> None:
     assert commands == {"app", "main", "options", "status"}
 
 
-def test_a_misspelt_command_is_answered_with_the_nearest_ones(in_process: InProcess) -> None:
-    code, output, errors = in_process("stats")
+def test_a_misspelt_command_is_answered_with_the_nearest_ones() -> None:
+    code, output, errors = invoke("stats")
     assert (code, output) == (2, "") and "No such command 'stats'. Did you mean 'status'" in errors
 
 
@@ -122,7 +122,7 @@ def test_completion_works() -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_wrong_input_is_one_line_on_stderr_with_its_exit_code(
-    arguments: list[str], code: int, message: str, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], code: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = Path(job("true")).read_text()
     programs = Path("programs")  # all that is on PATH: the machine may have an mpirun
@@ -131,7 +131,7 @@ def test_wrong_input_is_one_line_on_stderr_with_its_exit_code(
         (programs / name).symlink_to(shutil.which(name) or name)
     monkeypatch.setenv("PATH", str(programs.absolute()))
 
-    status, output, errors = in_process(*arguments)
+    status, output, errors = invoke(*arguments)
 
     assert (status, output) == (code, "")
     (line,) = errors.splitlines()
@@ -140,18 +140,16 @@ def test_wrong_input_is_one_line_on_stderr_with_its_exit_code(
 
 
 def test_a_traceback_is_shown_only_with_debug() -> None:
-    assert "Traceback" not in spotmpi("status", "x").stderr
+    assert "Traceback" not in invoke("status", "x").stderr
     assert "Traceback" in spotmpi_process("--debug", "status", "x").stderr
 
 
-def test_the_page_of_commands_is_their_help(
-    in_process: InProcess, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_of_commands_is_their_help(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "110")
     parts = ["# Commands\n\nWritten by `pytest tests/unit/cli/test_command_help.py --update-golden` from `--help`.\n"]
     for name in ("", *COMMANDS):
         title = f"spotmpi {name}".strip()
-        output = in_process(*([name] if name else []), "--help")[1]
+        output = invoke(*([name] if name else []), "--help")[1]
         parts.append(f"\n## {title}\n\n```\n{output.strip()}\n```\n")
     page = names.PROJECT / "docs" / "commands.md"
     if request.config.getoption("--update-golden"):

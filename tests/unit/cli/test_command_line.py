@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from spotmpi.runs import reader
+from tests.command_line import invoke, spotmpi_process
 from tests.contract.fake_program import fake_job
 from tests.contract.processes import wait_until
-from tests.unit.cli.terminal import job, only_run, spotmpi, spotmpi_process, write_spec
+from tests.unit.cli.terminal import job, only_run, write_spec
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -39,73 +40,73 @@ def test_a_failed_run_exits_with_1_and_says_how_to_go_on() -> None:
 
 def test_resume_with_changed_limits_shows_only_what_is_new_and_a_dry_run_of_it_changes_nothing() -> None:
     job("echo attempt $SPOTMPI_ATTEMPT; test $SPOTMPI_ATTEMPT = 3", limits={"failures": 0})
-    spotmpi("run", "job.toml")
+    invoke("run", "job.toml")
     run = only_run().id
-    plan = json.loads(spotmpi("run", "--resume", run, "--dry-run", "--set", "limits.failures=7").stdout)
+    plan = json.loads(invoke("run", "--resume", run, "--dry-run", "--set", "limits.failures=7").stdout)
     assert plan["run"] == run and plan["limits"]["failures"] == 7
     assert "failures = 7" not in only_run().spec.read_text()
 
-    result = spotmpi("run", "--resume", run, "--set", "limits.failures=1")
+    result = invoke("run", "--resume", run, "--set", "limits.failures=1")
 
     assert result.stdout.splitlines() == ["attempt 2", "attempt 3", f"{run} succeeded"]
     assert result.returncode == 0
-    again = spotmpi("run", "--resume", run)
+    again = invoke("run", "--resume", run)
     assert again.returncode == 2 and "has succeeded; there is nothing to continue" in again.stderr
 
 
 def test_every_json_output_parses() -> None:
-    submitted = spotmpi("run", job("echo hi"), "--json")
+    submitted = invoke("run", job("echo hi"), "--json")
     run = json.loads(submitted.stdout)["id"]
 
-    assert json.loads(spotmpi("status", run, "--json").stdout)["state"] == "succeeded"
-    assert [each["id"] for each in json.loads(spotmpi("list", "--json").stdout)] == [run]
-    events = [json.loads(line) for line in spotmpi("logs", run, "--json").stdout.splitlines()]
+    assert json.loads(invoke("status", run, "--json").stdout)["state"] == "succeeded"
+    assert [each["id"] for each in json.loads(invoke("list", "--json").stdout)] == [run]
+    events = [json.loads(line) for line in invoke("logs", run, "--json").stdout.splitlines()]
     assert [event["event"] for event in events] == ["submitted", "started", "line", "succeeded"]
-    assert json.loads(spotmpi("stop", run, "--json").stdout)["state"] == "succeeded"
-    assert [each["id"] for each in json.loads(spotmpi("clean", "--older", "0s", "--json").stdout)] == [run]
+    assert json.loads(invoke("stop", run, "--json").stdout)["state"] == "succeeded"
+    assert [each["id"] for each in json.loads(invoke("clean", "--older", "0s", "--json").stdout)] == [run]
 
 
 def test_json_has_no_number_that_json_lacks() -> None:
     pattern = r"step (?P<iteration>\d+) loss (?P<loss>\S+)"
-    spotmpi("run", job("echo step 1 loss nan; echo step 2 loss -inf", metrics={"pattern": pattern}))
+    invoke("run", job("echo step 1 loss nan; echo step 2 loss -inf", metrics={"pattern": pattern}))
 
-    output = spotmpi("logs", only_run().id, "--json").stdout + spotmpi("status", only_run().id, "--json").stdout
+    output = invoke("logs", only_run().id, "--json").stdout + invoke("status", only_run().id, "--json").stdout
 
     assert "NaN" not in output and "Infinity" not in output
 
 
 def test_status_and_list_are_read_by_people() -> None:
-    empty = spotmpi("list")
-    assert (empty.returncode, json.loads(spotmpi("list", "--json").stdout)) == (0, [])
-    run = spotmpi("run", write_spec(fake_job(iterations=4)), "--detach").stdout.strip()
+    empty = invoke("list")
+    assert (empty.returncode, json.loads(invoke("list", "--json").stdout)) == (0, [])
+    run = invoke("run", write_spec(fake_job(iterations=4)), "--detach").stdout.strip()
     wait_until(lambda: reader.state(only_run()).over)
 
-    status, listed = spotmpi("status", run[:-2]), spotmpi("list")
+    status, listed = invoke("status", run[:-2]), invoke("list")
 
     assert re.search(r"^iteration +4/4$", status.stdout, re.MULTILINE) and "state      succeeded" in status.stdout
     assert listed.stdout.splitlines()[0].split()[:2] == ["ID", "STATE"] and run in listed.stdout
 
 
 def test_clean_lists_runs_and_deletes_those_that_are_over_with_yes() -> None:
-    spotmpi("run", job("true"))
+    invoke("run", job("true"))
     run = only_run().id
-    running = spotmpi("run", job("sleep 60"), "--detach").stdout.strip()
+    running = invoke("run", job("sleep 60"), "--detach").stdout.strip()
 
-    ambiguous = spotmpi("status", "job-")
+    ambiguous = invoke("status", "job-")
     assert ambiguous.returncode == 2 and run in ambiguous.stderr and running in ambiguous.stderr
-    preview = spotmpi("clean", "--older", "0s")
+    preview = invoke("clean", "--older", "0s")
     assert run in preview.stdout and "--yes deletes them" in preview.stderr and len(reader.every(Path("runs"))) == 2
-    assert run not in spotmpi("clean", "--older", "1d").stdout
+    assert run not in invoke("clean", "--older", "1d").stdout
 
-    spotmpi("clean", "--older", "0s", "--yes")
+    invoke("clean", "--older", "0s", "--yes")
     assert only_run().id == running
-    assert spotmpi("stop", running, "--now").returncode == 0
+    assert invoke("stop", running, "--now").returncode == 0
 
 
 def test_logs_can_be_narrowed_to_a_node_or_to_what_matches() -> None:
-    spotmpi("run", job("echo node $RANK; echo other", nodes=2))
+    invoke("run", job("echo node $RANK; echo other", nodes=2))
     run = only_run().id
 
-    assert spotmpi("logs", run, "--node", "1").stdout.splitlines() == ["node 1", "other"]
-    assert sorted(spotmpi("logs", run, "--grep", r"node \d").stdout.splitlines()) == ["node 0", "node 1"]
-    assert "is not a regular expression" in spotmpi("logs", run, "--grep", "(").stderr
+    assert invoke("logs", run, "--node", "1").stdout.splitlines() == ["node 1", "other"]
+    assert sorted(invoke("logs", run, "--grep", r"node \d").stdout.splitlines()) == ["node 0", "node 1"]
+    assert "is not a regular expression" in invoke("logs", run, "--grep", "(").stderr

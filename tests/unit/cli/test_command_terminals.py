@@ -21,28 +21,19 @@ from spotmpi.aws.scaling import CLUSTER_TAG, GROUP_TAG
 from spotmpi.runs import reader
 from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.account.remote import serve
+from tests.command_line import SPOTMPI, invoke, spotmpi_process, start_process
 from tests.contract import processes
 from tests.contract.fake_program import fake_job
 from tests.contract.processes import wait_until
 from tests.tools import REPOSITORY
-from tests.unit.cli.terminal import (
-    SPOTMPI,
-    iteration_of,
-    job,
-    on_a_terminal,
-    only_run,
-    spotmpi,
-    spotmpi_process,
-    start_process,
-    write_spec,
-)
+from tests.unit.cli.terminal import iteration_of, job, on_a_terminal, only_run, write_spec
 from tests.unit.core.test_environment import OUTPUTS
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def test_a_reader_that_goes_away_gets_no_complaint() -> None:
-    spotmpi("run", job("seq 20000"))
+    invoke("run", job("seq 20000"))
 
     result = subprocess.run(
         f"{SPOTMPI} logs {only_run().id} | head -1", shell=True, capture_output=True, text=True, executable="/bin/bash"
@@ -95,7 +86,7 @@ def test_the_second_ctrl_c_kills() -> None:
 
 
 def test_ctrl_c_while_following_logs_leaves_the_run_alone() -> None:
-    run = spotmpi("run", write_spec(fake_job(iterations=5000, pause=0.02)), "--detach").stdout.strip()
+    run = invoke("run", write_spec(fake_job(iterations=5000, pause=0.02)), "--detach").stdout.strip()
     process = start_process("logs", "-f", run)
     wait_until(lambda: iteration_of(only_run()) >= 2)
     assert process.stdout is not None
@@ -106,7 +97,7 @@ def test_ctrl_c_while_following_logs_leaves_the_run_alone() -> None:
     _, err = process.communicate(timeout=10)
     assert process.returncode == 130 and "Traceback" not in err
     assert reader.state(only_run()).state == "running"
-    assert json.loads(spotmpi("stop", run, "--json").stdout)["state"] == "stopped"
+    assert json.loads(invoke("stop", run, "--json").stdout)["state"] == "stopped"
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 import typer
 
-from tests.unit.conftest import InProcess
+from tests.command_line import invoke
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -21,52 +21,52 @@ def spec(name: str = "job.toml") -> dict[str, Any]:
     return tomllib.loads(Path(name).read_text())
 
 
-def test_a_folder_without_scripts_gets_the_example_which_can_be_planned(in_process: InProcess) -> None:
-    assert in_process("init") == (0, "job.toml\n", "next: spotmpi run job.toml\n")
+def test_a_folder_without_scripts_gets_the_example_which_can_be_planned() -> None:
+    assert invoke("init") == (0, "job.toml\n", "next: spotmpi run job.toml\n")
     assert spec()["program"] == "digits"
-    plan = json.loads(in_process("run", "job.toml", "--dry-run")[1])
+    plan = json.loads(invoke("run", "job.toml", "--dry-run")[1])
     assert plan["spec"]["program"] == "digits"
 
 
-def test_train_py_is_taken_without_a_question(in_process: InProcess) -> None:
+def test_train_py_is_taken_without_a_question() -> None:
     for name in ("train.py", "model.py"):
         Path(name).touch()
 
-    code, _, talk = in_process("init", "mine.toml")
+    code, _, talk = invoke("init", "mine.toml")
 
     assert code == 0 and talk.startswith("the spec runs train.py; check its image, launcher and slots\n")
     assert spec("mine.toml")["command"] == ["python3", "train.py"]
 
 
-def test_without_a_terminal_one_of_several_scripts_must_be_named(in_process: InProcess) -> None:
+def test_without_a_terminal_one_of_several_scripts_must_be_named() -> None:
     for name in ("b.py", "a.py"):
         Path(name).touch()
 
-    assert in_process("init") == (2, "", "spotmpi: --script: name the script to run, one of: a.py, b.py\n")
-    assert in_process("init", "--script", "b.py")[0] == 0 and spec()["command"] == ["python3", "b.py"]
+    assert invoke("init") == (2, "", "spotmpi: --script: name the script to run, one of: a.py, b.py\n")
+    assert invoke("init", "--script", "b.py")[0] == 0 and spec()["command"] == ["python3", "b.py"]
 
 
-def test_of_several_scripts_a_terminal_asks_for_one(in_process: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_scripts_a_terminal_asks_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("b.py", "a.py"):
         Path(name).touch()
     prompt = Mock(return_value="b.py")
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(typer, "prompt", prompt)
 
-    assert in_process("init")[0] == 0 and spec()["command"] == ["python3", "b.py"]
+    assert invoke("init")[0] == 0 and spec()["command"] == ["python3", "b.py"]
     (question,) = prompt.call_args.args
     assert (question, prompt.call_args.kwargs["default"]) == ("Script to run (a.py, b.py)", "a.py")
 
 
-def test_examples_and_studies_are_copied_under_their_own_names(in_process: InProcess) -> None:
-    assert in_process("init", "--example", "cpu") == (0, "cpu.toml\n", "next: spotmpi bench cpu.toml\n")
-    assert in_process("init", "mine.toml", "--example", "ssd") == (0, "mine.toml\n", "next: spotmpi run mine.toml\n")
-    code, _, talk = in_process("init", "--example", "none")
+def test_examples_and_studies_are_copied_under_their_own_names() -> None:
+    assert invoke("init", "--example", "cpu") == (0, "cpu.toml\n", "next: spotmpi bench cpu.toml\n")
+    assert invoke("init", "mine.toml", "--example", "ssd") == (0, "mine.toml\n", "next: spotmpi run mine.toml\n")
+    code, _, talk = invoke("init", "--example", "none")
     assert code == 2 and "use one of: allreduce, cpu, " in talk
 
 
-def test_an_environment_gets_a_project_and_the_next_steps(in_process: InProcess) -> None:
-    code, out, talk = in_process("init", "--environment", "lab")
+def test_an_environment_gets_a_project_and_the_next_steps() -> None:
+    code, out, talk = invoke("init", "--environment", "lab")
 
     assert code == 0 and {"Pulumi.yaml", "infra/__main__.py", "stacks/Pulumi.lab.yaml"} <= set(out.splitlines())
     assert "spotmpi:access in stacks/Pulumi.lab.yaml" in talk and "spotmpi up lab" in talk

@@ -15,7 +15,7 @@ from spotmpi.api import pools
 from spotmpi.backends import targets
 from spotmpi.backends.base import PoolAddress
 from spotmpi.core.errors import SpotmpiError
-from tests.unit.conftest import InProcess
+from tests.command_line import invoke
 
 
 class OnePool:
@@ -44,27 +44,25 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> OnePool:
     return pool
 
 
-def test_connect_prints_code_for_clients_of_dask_and_json_for_scripts(in_process: InProcess, backend: OnePool) -> None:
-    code, out, _ = in_process("connect", "scan")
+def test_connect_prints_code_for_clients_of_dask_and_json_for_scripts(backend: OnePool) -> None:
+    code, out, _ = invoke("connect", "scan")
     assert code == 0
     assert isinstance(ast.parse(out).body[-1], ast.Assign)
     assert 'tls_ca_file="/runs/it\'s/pool/ca.pem"' in out and "Client('tls://127.0.0.1:40001'" in out
     files = {name: f"/runs/it's/pool/{name}.pem" for name in ("ca", "cert", "key")}
-    assert json.loads(in_process("connect", "scan", "--json")[1]) == {"address": "tls://127.0.0.1:40001", **files}
+    assert json.loads(invoke("connect", "scan", "--json")[1]) == {"address": "tls://127.0.0.1:40001", **files}
 
 
-def test_connect_prints_the_address_of_the_dashboard(
-    in_process: InProcess, backend: OnePool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connect_prints_the_address_of_the_dashboard(backend: OnePool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "dashboard", lambda run, on: nullcontext(f"http://127.0.0.1:40002/{run}"))
-    assert in_process("connect", "scan", "--dashboard")[:2] == (0, "http://127.0.0.1:40002/scan-1\n")
-    answer = in_process("connect", "scan", "--dashboard", "--json")[1]
+    assert invoke("connect", "scan", "--dashboard")[:2] == (0, "http://127.0.0.1:40002/scan-1\n")
+    answer = invoke("connect", "scan", "--dashboard", "--json")[1]
     assert json.loads(answer) == {"dashboard": "http://127.0.0.1:40002/scan-1"}
 
 
-def test_resize_requests_the_number_of_workers_which_is_at_least_one(in_process: InProcess, backend: OnePool) -> None:
+def test_resize_requests_the_number_of_workers_which_is_at_least_one(backend: OnePool) -> None:
     problem = "spotmpi: workers = 0: needs to be 1 or more; `spotmpi stop scan` ends the run\n"
-    assert in_process("resize", "scan", "0") == (2, "", problem)
-    code, _, errors = in_process("resize", "scan", "24")
+    assert invoke("resize", "scan", "0") == (2, "", problem)
+    code, _, errors = invoke("resize", "scan", "24")
     assert backend.sizes == [("scan-1", 24)]
     assert (code, errors) == (1, "spotmpi: run scan-1 stopped: closed by its driver\n")

@@ -12,15 +12,15 @@ import pytest
 
 from spotmpi.runs import reader
 from spotmpi.spec.job import load
-from tests.unit.cli.terminal import job, only_run, spotmpi
-from tests.unit.conftest import InProcess
+from tests.command_line import invoke
+from tests.unit.cli.terminal import job, only_run
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def lines(*arguments: str) -> list[str]:
     """The output of a successful run, sorted, without the line of its end."""
-    process = spotmpi("run", *arguments)
+    process = invoke("run", *arguments)
     assert process.returncode == 0, process.stderr
     return sorted(process.stdout.splitlines()[:-1])
 
@@ -33,7 +33,7 @@ def write_module(path: Path, value: str) -> str:
 
 
 def test_a_command_runs_in_the_current_folder() -> None:
-    process = spotmpi("run", "--", "sh", "-c", "echo in $(pwd)")
+    process = invoke("run", "--", "sh", "-c", "echo in $(pwd)")
 
     assert process.returncode == 0
     assert process.stdout.splitlines() == [f"in {Path.cwd()}", f"{only_run().id} succeeded"]
@@ -97,10 +97,10 @@ def test_files_are_added_to_a_code_folder_whose_modules_are_importable(tmp_path:
 def test_a_resumed_run_has_its_files(tmp_path: Path) -> None:
     write_module(tmp_path / "helper.py", "a file")
     script = "import helper, os; print(helper.VALUE, os.environ['SPOTMPI_ATTEMPT']); exit(helper.VALUE == 'a file')"
-    spotmpi("run", "--file", "helper.py", "--", "python3", "-c", script)
+    invoke("run", "--file", "helper.py", "--", "python3", "-c", script)
     write_module(tmp_path / "helper.py", "changed")
 
-    process = spotmpi("run", "--resume", only_run().id)
+    process = invoke("run", "--resume", only_run().id)
 
     assert process.stdout.splitlines()[0] == "changed 2" and process.returncode == 0
 
@@ -110,7 +110,7 @@ def test_the_options_stand_for_keys_of_the_spec() -> None:
     options += ["--limit-start", "5m", "--limit-run", "1h", "--template", "pod.yaml", "--env", "A=1"]
     Path("src").mkdir()
 
-    plan = json.loads(spotmpi("run", *options, "--dry-run", "--", "sh", "-c", "true").stdout)
+    plan = json.loads(invoke("run", *options, "--dry-run", "--", "sh", "-c", "true").stdout)
 
     spec = plan["spec"]
     assert (spec["command"], spec["launcher"], spec["nodes"]) == (["sh", "-c", "true"], "none", 2)
@@ -125,7 +125,7 @@ def test_options_override_a_spec_and_set_overrides_options() -> None:
     Path("a.txt").touch()
     Path("b.txt").touch()
 
-    process = spotmpi("run", spec, "--nodes", "2", "--cpu", "1", "--file", "a.txt", "--set", "nodes=1", "--dry-run")
+    process = invoke("run", spec, "--nodes", "2", "--cpu", "1", "--file", "a.txt", "--set", "nodes=1", "--dry-run")
 
     plan = json.loads(process.stdout)["spec"]
     assert plan["nodes"] == 1 and plan["resources"] == {"cpu": 1, "memory": "2Gi", "gpu": 0}
@@ -152,18 +152,18 @@ def test_save_writes_the_spec_that_a_command_stands_for_and_runs_it(tmp_path: Pa
 
 
 def test_save_stores_the_overridden_spec_and_with_a_dry_run_nothing_is_started() -> None:
-    process = spotmpi("run", job("true", nodes=3), "--nodes", "2", "--save", "two.toml", "--dry-run")
+    process = invoke("run", job("true", nodes=3), "--nodes", "2", "--save", "two.toml", "--dry-run")
 
     assert json.loads(process.stdout)["spec"]["nodes"] == 2 and not Path("runs").exists()
     assert load(Path("two.toml")).nodes == 2 and load(Path("job.toml")).nodes == 3
 
 
 @pytest.mark.usefixtures("kubeconfig")
-def test_a_reference_is_the_image_to_pull_on_a_cluster(in_process: InProcess) -> None:
+def test_a_reference_is_the_image_to_pull_on_a_cluster() -> None:
     Path("helper.py").write_text("VALUE = 1\n")
     where = ["--on", "kubernetes", "--image", "docker.io/library/python:3.12", "--file", "helper.py"]
 
-    code, output, errors = in_process("run", *where, "--dry-run", "--", "python3", "-c", "import helper")
+    code, output, errors = invoke("run", *where, "--dry-run", "--", "python3", "-c", "import helper")
 
     assert (code, errors) == (0, "")
     jobset, config_map, *_ = json.loads(output)["objects"]
@@ -203,13 +203,11 @@ def test_a_reference_is_the_image_to_pull_on_a_cluster(in_process: InProcess) ->
     ],
     ids=lambda value: " ".join(value).partition(":")[0],
 )
-def test_wrong_input_names_every_problem_and_its_remedy(
-    arguments: list[str], messages: list[str], in_process: InProcess
-) -> None:
+def test_wrong_input_names_every_problem_and_its_remedy(arguments: list[str], messages: list[str]) -> None:
     job("true")
     write_module(Path("a", "x.py"), "a")
 
-    code, output, errors = in_process("run", *arguments)
+    code, output, errors = invoke("run", *arguments)
 
     assert (code, output) == (2, "")
     problems = errors.splitlines()

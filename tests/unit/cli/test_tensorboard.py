@@ -13,7 +13,7 @@ from spotmpi.api import runs
 from spotmpi.backends.targets import Target
 from spotmpi.cli import tensorboard
 from spotmpi.runs.reader import RunState
-from tests.unit.conftest import InProcess
+from tests.command_line import invoke
 
 
 @pytest.fixture
@@ -28,18 +28,16 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return output
 
 
-def test_tensorboard_starts_on_the_runs_events_and_its_exit_status_is_returned(
-    program: Path, tmp_path: Path, in_process: InProcess
-) -> None:
+def test_tensorboard_starts_on_the_runs_events_and_its_exit_status_is_returned(program: Path, tmp_path: Path) -> None:
     state = runs.run({"command": ["true"], "launcher": "none"}, on=Target(runs_folder=tmp_path / "runs"))
-    code, _, output = in_process("tensorboard", state.id, "--port", "6007", "--runs", str(tmp_path / "runs"))
+    code, _, output = invoke("tensorboard", state.id, "--port", "6007", "--runs", str(tmp_path / "runs"))
     assert code == 3
     assert program.read_text() == f"--logdir {state.folder}/tensorboard --port 6007\n"
     assert "http://localhost:6007" in output
 
 
 def test_new_events_are_written_until_the_run_is_over(
-    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: InProcess
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = RunState("digits-1", str(tmp_path), "digits", "running")
     states = [state, state, replace(state, state="succeeded")]
@@ -52,14 +50,14 @@ def test_new_events_are_written_until_the_run_is_over(
     monkeypatch.setattr(tensorboard, "REFRESH", 0.05)
     monkeypatch.setattr(runs, "pull", pull)
     monkeypatch.setattr(runs, "status", lambda run, where: states.pop(0))
-    code, _, _ = in_process("tensorboard", "digits-1")
+    code, _, _ = invoke("tensorboard", "digits-1")
     assert code == 3
     assert pulled == ["tensorboard"] * 4 and not states  # at the start, twice while it ran, and once at its end
 
 
 def test_a_missing_tensorboard_is_one_line_with_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_process: InProcess
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, _, output = in_process("tensorboard", "digits-1")
+    code, _, output = invoke("tensorboard", "digits-1")
     assert code == 1 and "command not found: tensorboard; install it" in output

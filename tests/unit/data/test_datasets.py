@@ -21,8 +21,8 @@ from spotmpi.data.local_source import source_of
 from spotmpi.data.store import DataStore, Transfer
 from spotmpi.plan.agent_plan import VOLUME
 from spotmpi.plan.volume_pod import store_command
+from tests.command_line import CommandLine, Output, invoke
 from tests.unit.backends.kubernetes.local_pod import Pod
-from tests.unit.conftest import InProcess
 
 HOSTILE = ("a b", "ünïcode", "it's", 'quo"te', "new\nline", "-dash", "$HOME")
 
@@ -197,7 +197,7 @@ def test_a_folder_of_our_own_can_be_read_but_not_written_over(folder: str, why: 
 
 
 @pytest.fixture
-def spotmpi(pod: Pod, monkeypatch: pytest.MonkeyPatch, in_process: InProcess) -> InProcess:
+def spotmpi(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     @asynccontextmanager
     async def access(api: Any, volume: Any, say: Any) -> Any:
         assert (volume.claim, volume.image) == ("runs", "registry/x:1")
@@ -206,15 +206,15 @@ def spotmpi(pod: Pod, monkeypatch: pytest.MonkeyPatch, in_process: InProcess) ->
     monkeypatch.setattr(datasets, "volume_access", access)
     monkeypatch.setattr(datasets, "ClusterApi", lambda context, namespace: None)
 
-    def run(*arguments: str) -> tuple[int, str, str]:
+    def run(*arguments: str) -> Output:
         place = () if "--on" in arguments else ("--on", "kubernetes", "--volume", "runs", "--image", "registry/x:1")
-        return in_process("data", *arguments, *place)
+        return invoke("data", *arguments, *place)
 
     return run
 
 
 def test_the_commands_push_list_and_pull(
-    spotmpi: InProcess, pod: Pod, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spotmpi: CommandLine, pod: Pod, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, output, errors = spotmpi("push", str(sample), "voc")
@@ -253,7 +253,7 @@ def voc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_voc_comes_from_its_three_tar_files_into_one_folder_and_is_counted(
-    spotmpi: InProcess, pod: Pod, voc: list[str]
+    spotmpi: CommandLine, pod: Pod, voc: list[str]
 ) -> None:
     code, output, errors = spotmpi("push", "voc", *voc)
     assert (code, output.count(" of them new\n")) == (0, 3), errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cloud.fake_environment import FakeEnvironment
-from tests.unit.conftest import InProcess
+from tests.command_line import CommandLine, invoke
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def live(lab: FakeEnvironment) -> FakeEnvironment:
 
 
 @pytest.fixture
-def command(lab: FakeEnvironment, in_process: InProcess, monkeypatch: pytest.MonkeyPatch) -> InProcess:
+def command(lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     """The command line on the fake environment: exit code, stdout and stderr."""
     monkeypatch.setattr("spotmpi.cli.environment_commands.open_dependencies", lambda stack, yes: lab.dependencies)
-    return in_process
+    return invoke

@@ -14,7 +14,7 @@ from spotmpi.environments.up import NotConfirmed
 from spotmpi.runs.reader import RunState
 from tests.cloud.account.answers import Tags
 from tests.cloud.fake_environment import CNI, FakeEnvironment, Killed
-from tests.unit.conftest import InProcess
+from tests.command_line import CommandLine
 
 DESTROY, REMOVE = "destroy --yes --skip-preview @lab", "stack rm --yes --preserve-config @lab"
 
@@ -170,7 +170,7 @@ def test_a_damaged_inventory_is_read_as_empty_and_an_unwritable_one_reported(
         record_resources(trace, [])
 
 
-def test_the_commands_print_the_next_command_and_the_leftovers(lab: FakeEnvironment, command: InProcess) -> None:
+def test_the_commands_print_the_next_command_and_the_leftovers(lab: FakeEnvironment, command: CommandLine) -> None:
     up = ("up", "lab", "--no-images")
     code, output, _ = command(*up)
     assert code == 0

@@ -26,8 +26,8 @@ from spotmpi.environments.warm_nodes import WarmNodes, keep_warm
 from tests.cloud.account.ec2 import machine
 from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.fake_environment import Killed
+from tests.command_line import invoke
 from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster, node, pod
-from tests.unit.conftest import InProcess
 from tests.unit.core.test_environment import OUTPUTS
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -264,7 +264,7 @@ def test_an_expired_environment_is_opened_no_longer_than_requested_whenever_the_
 
 
 def test_the_commands_print_nodes_and_warm_nodes(
-    account: FakeAccount, lab_file: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
+    account: FakeAccount, lab_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_lab = ("--on", str(lab_file))
     monkeypatch.setattr("spotmpi.environments.warm_nodes.open_account", lambda region: account)
@@ -272,14 +272,14 @@ def test_the_commands_print_nodes_and_warm_nodes(
     account.refuse("DescribeInstances", "UnauthorizedOperation")
     monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account)
 
-    code, out, _ = in_process("scale", "g4dn", "2", "--for", "1h", *on_lab)
+    code, out, _ = invoke("scale", "g4dn", "2", "--for", "1h", *on_lab)
     assert code == 0 and out.startswith("g4dn: 0 nodes now, at least 2 until ")
-    code, out, _ = in_process("scale", "g4dn", "0", *on_lab)
+    code, out, _ = invoke("scale", "g4dn", "0", *on_lab)
     assert out == "g4dn: 2 nodes now; idle ones are released within ten minutes, down to 0\n"
-    code, out, err = in_process("nodes", *on_lab)
+    code, out, err = invoke("nodes", *on_lab)
     rows = [line.split() for line in out.splitlines()]
     assert code == 0 and rows[0][:3] == ["NODE", "STATE", "GROUP"]
     assert [row[0] for row in rows[1:]] == ["c", "a", "b"] and rows[2][-1] == "digits-1"
     assert "placement groups are unknown: ec2:DescribeInstances in us-east-1 is not permitted" in err
-    assert in_process("nodes", "--on", "local")[0] == 2
-    assert in_process("scale", "g4dn", "1", "--on", "kubernetes")[0] == 2
+    assert invoke("nodes", "--on", "local")[0] == 2
+    assert invoke("scale", "g4dn", "1", "--on", "kubernetes")[0] == 2

@@ -14,8 +14,8 @@ import pytest
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments import doctor, probe
 from spotmpi.environments.checks.check import Finding
+from tests.command_line import invoke
 from tests.unit.backends.kubernetes.local_pod import Pod
-from tests.unit.conftest import InProcess
 
 
 def probe_findings(pod: Any, trouble: SpotmpiError | None = None) -> dict[str, Finding]:
@@ -73,9 +73,9 @@ def test_a_mount_that_hangs_and_a_pod_that_never_comes_are_errors(monkeypatch: p
     assert probe_findings(None, never)["probe"].message == str(never)
 
 
-def test_the_command_probes_after_the_checks(monkeypatch: pytest.MonkeyPatch, in_process: InProcess) -> None:
+def test_the_command_probes_after_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "doctor", lambda stack: (Finding("API", "ok", "answers"),))
     monkeypatch.setattr(probe, "probe_stack", lambda stack, say: (Finding("probe", "error", f"{stack} hangs", "look"),))
-    code, output, _ = in_process("doctor", "lab", "--probe")
+    code, output, _ = invoke("doctor", "lab", "--probe")
     assert code == 1 and [line.split()[1] for line in output.splitlines()[:2]] == ["API", "probe"]
-    assert in_process("doctor", "--probe")[0] == 2
+    assert invoke("doctor", "--probe")[0] == 2

@@ -20,7 +20,7 @@ from spotmpi.environments.stack_file import read_stack
 from spotmpi.environments.up import NotConfirmed, up
 from spotmpi.runs.reader import RunState
 from tests.cloud.fake_environment import FIRST, GROUP_TAGS, FakeEnvironment, Killed
-from tests.unit.conftest import InProcess
+from tests.command_line import CommandLine
 from tests.unit.core.test_environment import OUTPUTS
 
 
@@ -261,7 +261,7 @@ def test_without_a_terminal_up_needs_yes(lab: FakeEnvironment, monkeypatch: pyte
 
 
 def test_a_stack_without_a_zone_gets_the_best_row_after_a_confirmation(
-    lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch, command: InProcess
+    lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch, command: CommandLine
 ) -> None:
     settings = "config:\n  aws:region: us-east-1\n  spotmpi:groups:\n    - {name: g4dn, type: g4dn.xlarge, max: 2}\n"
     (lab.folder / "stacks" / "Pulumi.lab.yaml").write_text(settings)

@@ -12,8 +12,8 @@ from spotmpi.environments.upgrade import Change, UpgradeOptions, UpgradePlan, up
 from tests.cloud.account.eks import EXTENDED, node_group
 from tests.cloud.fake_environment import FakeEnvironment
 from tests.cloud.upgrade_scenario import NEW, OLD, STACK, UpgradeScenario
+from tests.command_line import CommandLine
 from tests.unit.backends.kubernetes.scripted_cluster import node, pod
-from tests.unit.conftest import InProcess
 
 CONTROL_PLANE = "Upgrade control plane and add-ons of lab as shown?"
 NODES = "Upgrade nodes of g4dn, system of lab as shown?"
@@ -240,7 +240,9 @@ def test_an_environment_that_is_not_built_or_has_no_versions_is_refused(lab: Fak
         upgrade("lab-data", lab.dependencies, UpgradeOptions(), lambda plan: None)
 
 
-def test_the_command_shows_a_table_and_ends_with_what_to_commit(scenario: UpgradeScenario, command: InProcess) -> None:
+def test_the_command_shows_a_table_and_ends_with_what_to_commit(
+    scenario: UpgradeScenario, command: CommandLine
+) -> None:
     code, output, errors = command("upgrade", "lab", "--yes")
     assert (code, errors) == (0, "")
     rows = [" ".join(line.split()) for line in output.splitlines()]
@@ -254,7 +256,7 @@ def test_the_command_shows_a_table_and_ends_with_what_to_commit(scenario: Upgrad
     assert code == 0 and output.splitlines()[-1] == "spotmpi-lab: nothing to upgrade"
 
 
-def test_the_command_prints_one_json_object(scenario: UpgradeScenario, command: InProcess) -> None:
+def test_the_command_prints_one_json_object(scenario: UpgradeScenario, command: CommandLine) -> None:
     code, output, _ = command("upgrade", "lab", "--yes", "--json", "--dry-run")
     report = json.loads(output)
     assert code == 0 and report["control_plane"] == {"now": "1.35", "then": "1.36"} and not report["changed"]

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.study.study import StudyOptions
-from tests.unit.conftest import InProcess
+from tests.command_line import invoke
 from tests.unit.report.recorded_runs import SPEC, Recorded, record_sweep
 
 
@@ -14,10 +14,10 @@ def sweep_of(runs: Path, *rates: float) -> None:
     record_sweep(runs, SPEC, factors, recorded)
 
 
-def test_a_sweep_is_predicted_with_error_time_and_money(runs: Path, in_process: InProcess) -> None:
+def test_a_sweep_is_predicted_with_error_time_and_money(runs: Path) -> None:
     sweep_of(runs, 10.0, 18.0, 30.0)
     options = "--nodes 1..8 --iterations 3600 --price 1 --deadline 3m"
-    code, output, _ = in_process("predict", *options.split())
+    code, output, _ = invoke("predict", *options.split())
     lines = output.splitlines()
     assert code == 0
     assert lines[0] == "digits"
@@ -29,9 +29,9 @@ def test_a_sweep_is_predicted_with_error_time_and_money(runs: Path, in_process: 
     assert lines[-1].startswith("fitted on 1 and 2 nodes with as many parameters: the interval covers the noise")
 
 
-def test_json_holds_the_same_for_scripts(runs: Path, in_process: InProcess) -> None:
+def test_json_holds_the_same_for_scripts(runs: Path) -> None:
     sweep_of(runs, 10.0, 18.0, 20.0)
-    code, output, _ = in_process("predict", "sweep-1", "--nodes", "4,8", "--json")
+    code, output, _ = invoke("predict", "sweep-1", "--nodes", "4,8", "--json")
     (series,) = json.loads(output)
     assert code == 0
     assert series["fitted_on"] == [1, 2]
@@ -41,8 +41,8 @@ def test_json_holds_the_same_for_scripts(runs: Path, in_process: InProcess) -> N
     assert series["predictions"][1]["low"] < series["predictions"][1]["rate"] < series["predictions"][1]["high"]
 
 
-def test_a_published_table_needs_nothing_recorded_and_shows_its_warning(runs: Path, in_process: InProcess) -> None:
-    code, messages, _ = in_process("predict", "chainercv-ssd300-p2", "--nodes", "2..8")
+def test_a_published_table_needs_nothing_recorded_and_shows_its_warning(runs: Path) -> None:
+    code, messages, _ = invoke("predict", "chainercv-ssd300-p2", "--nodes", "2..8")
     assert code == 0
     assert messages.count("not valid here") == 3
     assert "95 %" not in messages.replace("is above", "")  # a fit without freedom has no interval
@@ -62,16 +62,14 @@ def test_a_published_table_needs_nothing_recorded_and_shows_its_warning(runs: Pa
         (["--min-efficiency", "nan"], "--min-efficiency = nan: must be above 0"),
     ],
 )
-def test_wrong_input_ends_with_2_in_one_line(
-    runs: Path, in_process: InProcess, options: list[str], expected: str
-) -> None:
+def test_wrong_input_ends_with_2_in_one_line(runs: Path, options: list[str], expected: str) -> None:
     sweep_of(runs, 10.0, 18.0)
-    code, _, errors = in_process("predict", *options)
+    code, _, errors = invoke("predict", *options)
     (line,) = errors.splitlines()
     assert code == 2 and expected in line
 
 
-def test_a_single_node_count_is_too_little(runs: Path, in_process: InProcess) -> None:
+def test_a_single_node_count_is_too_little(runs: Path) -> None:
     sweep_of(runs, 10.0)
-    code, _, errors = in_process("predict")
+    code, _, errors = invoke("predict")
     assert code == 2 and "spotmpi bench SPEC --nodes 1,2,4" in errors

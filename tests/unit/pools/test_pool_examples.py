@@ -13,7 +13,10 @@ import pytest
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target
 from spotmpi.core import names
+from tests.command_line import SPOTMPI
+from tests.contract import processes
 from tests.testbed.echo_server import echo_server
+from tests.testbed.environments import python_with
 from tests.testbed.redis_servers import PREFIXES, redis_installed, redis_servers
 
 SERVERS, KEYS = 8, 300
@@ -58,3 +61,17 @@ def test_a_load_test_drives_a_server_by_one_pool_and_checks_its_values_by_anothe
     assert [(result["rate"], result["requests"]) for result in results] == [(5.0, 10), (10.0, 20)], done.stderr
     assert "values checked, 1 wrong\n13: {'value': '0'}\n" in done.stdout
     assert done.returncode == 1
+
+
+@pytest.mark.nightly("installs Ray (210 MB); by day examples are validated, and other plain commands run on two nodes")
+@pytest.mark.timeout(600)
+def test_a_program_of_ray_runs_on_two_nodes_and_leaves_no_process(tmp_path: Path, environment: dict[str, str]) -> None:
+    folder = python_with("ray").parent
+    environment["PATH"] = f"{folder}{os.pathsep}{environment['PATH']}"
+    command = [SPOTMPI, "run", str(names.EXAMPLES / "ray.toml")]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    (run,) = (path.name for path in (tmp_path / "runs").glob("ray-*"))
+
+    assert done.returncode == 0, done.stderr
+    assert f"sum {sum(number**2 for number in range(100))}" in done.stdout.splitlines()
+    assert processes.of_run(run) == {}

@@ -7,7 +7,7 @@ import pytest
 from spotmpi.study.study import StudyOptions, full_factorial
 from spotmpi.study.sweep import sweep_folder
 from spotmpi.study.trial import Trial
-from tests.unit.conftest import InProcess
+from tests.command_line import invoke
 from tests.unit.report.recorded_runs import SPEC, Recorded, record_trials
 
 NEW_CODE = {"code": {"files": {"programs": "e" * 64}, "commit": "f" * 40, "diff": None}}
@@ -27,10 +27,10 @@ def rates_near(rate: float, trials: int = 6) -> list[float]:
     return [rate * (1 + 0.01 * (at % 3 - 1)) for at in range(trials)]
 
 
-def test_a_slower_rate_is_distinguished_from_noise_and_changes_are_listed(runs: Path, in_process: InProcess) -> None:
+def test_a_slower_rate_is_distinguished_from_noise_and_changes_are_listed(runs: Path) -> None:
     record_rates(runs, "old", {1: rates_near(10.0), 2: rates_near(18.0)})
     record_rates(runs, "new", {1: rates_near(10.02), 2: rates_near(15.0)}, work=NEW_CODE)
-    code, out, _ = in_process("report", "--compare", "old", "new")
+    code, out, _ = invoke("report", "--compare", "old", "new")
     assert code == 0
     one, two = out.splitlines()[1:3]
     assert one.startswith("base, 1 node") and one.endswith("within noise")
@@ -39,41 +39,41 @@ def test_a_slower_rate_is_distinguished_from_noise_and_changes_are_listed(runs: 
     assert "Changed: code.programs: bbbbbbbbbbbb, eeeeeeeeeeee" in out
 
 
-def test_ci_fails_where_a_rate_fell_below_the_limit_by_more_than_noise(runs: Path, in_process: InProcess) -> None:
+def test_ci_fails_where_a_rate_fell_below_the_limit_by_more_than_noise(runs: Path) -> None:
     record_rates(runs, "old", {1: rates_near(10.0), 2: rates_near(18.0)})
     record_rates(runs, "new", {1: rates_near(9.95), 2: rates_near(15.0)})
-    code, _, err = in_process("report", "--compare", "old", "new", "--fail-below", "0.95")
+    code, _, err = invoke("report", "--compare", "old", "new", "--fail-below", "0.95")
     assert code == 1
     assert err.splitlines() == ["spotmpi: base, 2 nodes: \N{MULTIPLICATION SIGN}0.833 is below --fail-below 0.95"]
-    assert in_process("report", "--compare", "old", "new", "--fail-below", "0.8")[0] == 0
-    assert in_process("report", "--compare", "new", "old", "--fail-below", "0.95")[0] == 0
+    assert invoke("report", "--compare", "old", "new", "--fail-below", "0.8")[0] == 0
+    assert invoke("report", "--compare", "new", "old", "--fail-below", "0.95")[0] == 0
 
 
-def test_noise_alone_never_fails_and_json_says_so(runs: Path, in_process: InProcess) -> None:
+def test_noise_alone_never_fails_and_json_says_so(runs: Path) -> None:
     record_rates(runs, "old", {1: [10.0, 13.0, 9.0]})
     record_rates(runs, "new", {1: [9.0, 9.2, 12.0]})
-    code, out, _ = in_process("report", "--compare", "old", "new", "--fail-below", "0.95", "--json")
+    code, out, _ = invoke("report", "--compare", "old", "new", "--fail-below", "0.95", "--json")
     assert code == 0
     (row,) = json.loads(out)["rows"]
     assert row["ratio"] == pytest.approx(0.92, abs=0.01)
     assert (row["verdict"], row["bounds"]) == ("within noise", "range over the trials")
 
 
-def test_different_work_is_compared_only_by_force_and_marked(runs: Path, in_process: InProcess) -> None:
+def test_different_work_is_compared_only_by_force_and_marked(runs: Path) -> None:
     record_rates(runs, "old", {1: rates_near(10.0)})
     record_rates(runs, "new", {1: rates_near(10.0)}, work={"args": ["--global-batch", "128"]})
-    code, _, err = in_process("report", "--compare", "old", "new")
+    code, _, err = invoke("report", "--compare", "old", "new")
     assert code == 2 and "different work (args: --global-batch 64, --global-batch 128)" in err and "--force" in err
-    code, out, _ = in_process("report", "--compare", "old", "new", "--force")
+    code, out, _ = invoke("report", "--compare", "old", "new", "--force")
     assert code == 0 and out.startswith("warning: different work: args")
 
 
-def test_sweeps_without_a_common_cell_and_wrong_options_are_refused(runs: Path, in_process: InProcess) -> None:
+def test_sweeps_without_a_common_cell_and_wrong_options_are_refused(runs: Path) -> None:
     record_rates(runs, "old", {1: rates_near(10.0)})
     record_rates(runs, "new", {2: rates_near(10.0)})
-    assert "no measured variant and node count in common" in in_process("report", "--compare", "old", "new")[2]
-    assert in_process("report", "old", "--fail-below", "0.9")[0] == 2
+    assert "no measured variant and node count in common" in invoke("report", "--compare", "old", "new")[2]
+    assert invoke("report", "old", "--fail-below", "0.9")[0] == 2
     for share in ("nan", "0", "1.5"):
-        assert "above 0 and at most 1" in in_process("report", "--compare", "old", "new", "--fail-below", share)[2]
-    assert in_process("report", "old", "--compare", "old", "new")[0] == 2
-    assert in_process("report", "--compare", "old", "nothing")[0] == 2
+        assert "above 0 and at most 1" in invoke("report", "--compare", "old", "new", "--fail-below", share)[2]
+    assert invoke("report", "old", "--compare", "old", "new")[0] == 2
+    assert invoke("report", "--compare", "old", "nothing")[0] == 2

@@ -13,14 +13,14 @@ from spotmpi.agent import record
 from spotmpi.agent.lines import Line
 from spotmpi.core import names
 from spotmpi.runs import cache, reader
-from tests.unit.conftest import InProcess
+from tests.command_line import CommandLine, invoke
 
 
 @pytest.fixture
-def spotmpi(monkeypatch: pytest.MonkeyPatch, in_process: InProcess, tmp_path: Path) -> InProcess:
+def spotmpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CommandLine:
     """The command line over the runs folder of the test, for a user called ann."""
     monkeypatch.setattr(names, "user", lambda: "ann")
-    return lambda *arguments: in_process(*arguments, "--runs", str(tmp_path))
+    return lambda *arguments: invoke(*arguments, "--runs", str(tmp_path))
 
 
 def record_run(folder: Path, run: str, lines: dict[str, float], owner: str | None = None) -> None:
@@ -37,7 +37,7 @@ def record_run(folder: Path, run: str, lines: dict[str, float], owner: str | Non
     run_record.close()
 
 
-def test_mine_are_the_runs_that_i_submitted_and_those_without_owner(tmp_path: Path, spotmpi: InProcess) -> None:
+def test_mine_are_the_runs_that_i_submitted_and_those_without_owner(tmp_path: Path, spotmpi: CommandLine) -> None:
     for run, owner in (("hers", "ann"), ("his", "bob"), ("old", None)):
         record_run(tmp_path, run, {}, owner)
     assert [row.split()[0] for row in spotmpi("list")[1].splitlines()[1:]] == ["hers", "his", "old"]
@@ -45,14 +45,14 @@ def test_mine_are_the_runs_that_i_submitted_and_those_without_owner(tmp_path: Pa
     assert [each["id"] for each in json.loads(spotmpi("list", "--mine", "--json")[1])] == ["hers", "old"]
 
 
-def test_the_owner_of_a_copied_run_is_the_one_that_the_cluster_names(tmp_path: Path, spotmpi: InProcess) -> None:
+def test_the_owner_of_a_copied_run_is_the_one_that_the_cluster_names(tmp_path: Path, spotmpi: CommandLine) -> None:
     plan: dict[str, Any] = {"run": "x-1", "name": "x", "owner": "bob"}
     cache.create(names.RunPaths(tmp_path / "x-1"), "", plan, 1.0)
     assert reader.state(names.RunPaths(tmp_path / "x-1")).owner == "bob"
     assert json.loads(spotmpi("list", "--mine", "--json")[1]) == []
 
 
-def test_logs_since_an_age_show_what_is_newer(tmp_path: Path, spotmpi: InProcess) -> None:
+def test_logs_since_an_age_show_what_is_newer(tmp_path: Path, spotmpi: CommandLine) -> None:
     record_run(tmp_path, "run-1", {"early": 7500, "late": 300, "last": 5})
     assert spotmpi("logs", "run-1")[1].splitlines() == ["early", "late", "last"]
     assert spotmpi("logs", "run-1", "--since", "10m")[1].splitlines() == ["late", "last"]
@@ -61,7 +61,7 @@ def test_logs_since_an_age_show_what_is_newer(tmp_path: Path, spotmpi: InProcess
     assert kinds == ["line", "line", "succeeded"]
 
 
-def test_an_age_that_is_none_is_refused(tmp_path: Path, spotmpi: InProcess) -> None:
+def test_an_age_that_is_none_is_refused(tmp_path: Path, spotmpi: CommandLine) -> None:
     record_run(tmp_path, "run-1", {})
     code, output, errors = spotmpi("logs", "run-1", "--since", "yesterday")
     assert (code, output) == (2, "")

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from spotmpi.core import names
-from spotmpi.images.environment import run_uv
-
-LOCK = Path(__file__).parents[2] / "testbed" / "s3" / "requirements.lock"
-
-
-@pytest.fixture
-def python() -> Path:
-    """The interpreter of an environment with s3fs and moto, installed where it is missing."""
-    folder = names.cache_folder() / "s3" / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]
-    if not (folder / "ready").exists():
-        run_uv("venv", "--quiet", "--clear", "--python", sys.executable, str(folder), purpose="make the environment")
-        options = ("--quiet", "--python", str(folder / "bin" / "python"))
-        run_uv("pip", "sync", *options, str(LOCK), purpose="install s3fs")
-        (folder / "ready").touch()
-    return folder / "bin" / "python"
+from tests.testbed.environments import python_with
 
 
 @pytest.mark.nightly("installs s3fs and moto's server; by day a web server stands for storage behind a network")
 @pytest.mark.timeout(600)
-def test_objects_are_listed_read_and_checked_by_their_etags(python: Path) -> None:
+def test_objects_are_listed_read_and_checked_by_their_etags() -> None:
     path = os.pathsep.join([str(names.PROJECT / "jobs"), str(names.PROJECT)])
     result = subprocess.run(
-        [str(python), "-m", "tests.unit.streams.s3_journey"],
+        [str(python_with("s3")), "-m", "tests.unit.streams.s3_journey"],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,

@@ -16,7 +16,7 @@ from spotmpi.study import execution, study_file
 from spotmpi.study.study import Study
 from spotmpi.study.sweep import Sweep, load_sweep
 from spotmpi.study.trial import Budget, Trial
-from tests.unit.conftest import InProcess
+from tests.command_line import invoke
 from tests.unit.report.recorded_runs import NOW
 from tests.unit.study.studies import FakeRunner, quiet, states, study_of
 
@@ -85,7 +85,7 @@ for last in range(10, 61, 10):
 """
 
 
-def test_a_study_of_a_plain_command_runs_here_and_ends_in_a_report(runs: Path, in_process: InProcess) -> None:
+def test_a_study_of_a_plain_command_runs_here_and_ends_in_a_report(runs: Path) -> None:
     command = [sys.executable, "-c", TRAIN]
     values = {
         "spec": {"name": "tiny", "command": command, "launcher": "none", "where": "first", "limits": {"failures": 0}},
@@ -95,7 +95,7 @@ def test_a_study_of_a_plain_command_runs_here_and_ends_in_a_report(runs: Path, i
         "limits": {"time": "10m", "trial": "2s"},
     }
     Path("study.toml").write_text(tomli_w.dumps(values))
-    code, out, messages = in_process("bench", "study.toml", "--json")
+    code, out, messages = invoke("bench", "study.toml", "--json")
     assert code == 1  # the bad level is missing, and the study went on without it
     assert "estimate: 8 trials, about 16 s" in messages
     assert all(text in messages for text in ("failed (try 3 of 3)", "failed 3 times (", "a bad batch"))

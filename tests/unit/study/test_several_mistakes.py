@@ -12,7 +12,7 @@ import spotmpi
 from spotmpi.spec.job import JobSpec
 from spotmpi.study.factors import KNOWN
 from spotmpi.study.study import StudyOptions
-from tests.unit.conftest import InProcess
+from tests.command_line import invoke
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -31,14 +31,14 @@ def fields(*arguments: Any, **options: Any) -> list[str]:
     return [problem.partition(":")[0] for problem in problems(*arguments, **options)]
 
 
-def test_a_study_with_mistakes_in_file_spec_factors_and_for_its_target(in_process: InProcess) -> None:
+def test_a_study_with_mistakes_in_file_spec_factors_and_for_its_target() -> None:
     Path("study.toml").write_text(
         'repeat = 3\nretries = "many"\n[limits]\nmoney = -1\n'
         '[factors]\nnodes = [0, 1000000]\nframework = ["pytorch"]\nbuket_mb = [10]\ndouble_buffering = [true]\n'
         '[spec]\nprogram = "digits"\ncolour = "red"\ndata = "nowhere"\nmpi = 3\n'
     )
 
-    code, output, errors = in_process("bench", "study.toml", "--nodes", "1,2", "--repeats", "0")
+    code, output, errors = invoke("bench", "study.toml", "--nodes", "1,2", "--repeats", "0")
 
     assert (code, output) == (2, "")
     assert sorted(line.partition(": ")[2] for line in errors.splitlines()) == [
@@ -59,11 +59,11 @@ def test_a_study_with_mistakes_in_file_spec_factors_and_for_its_target(in_proces
     ]
 
 
-def test_a_spec_with_mistakes_in_its_keys_options_and_variants(in_process: InProcess) -> None:
+def test_a_spec_with_mistakes_in_its_keys_options_and_variants() -> None:
     Path("job.toml").write_text('command = ["true"]\nlauncher = "none"\ndata = "nowhere"\nprice = -1\ncolour = "red"\n')
     options = ["--nodes", "1,x", "--retries", "-1", "--variant", "a:slot=2", "--variant", "b:slots=2"]
 
-    code, output, errors = in_process("bench", "job.toml", *options)
+    code, output, errors = invoke("bench", "job.toml", *options)
 
     assert (code, output) == (2, "") and not Path("runs").exists()
     assert sorted(line.partition(": ")[2] for line in errors.splitlines()) == [

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from spotmpi.core import names
 from spotmpi.runs import reader
 from spotmpi.study.sweep import load_sweep, sweep_folders
 from spotmpi.study.trial import DRIFT, MEASURED, SUCCEEDED, WITHOUT_ALLREDUCE
+from tests.command_line import SPOTMPI
 
 pytestmark = [
     pytest.mark.images,
@@ -20,7 +20,6 @@ pytestmark = [
 ]
 
 STUDY = names.SOURCE / "studies" / "cpu.toml"
-SPOTMPI = Path(sys.executable).parent / "spotmpi"
 
 
 def test_the_cpu_study_ends_in_a_report_of_all_its_parts(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from spotmpi.core import environment
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.cost import environment_cost
 from tests.cloud.account.fake_account import FakeAccount
-from tests.unit.conftest import InProcess
+from tests.command_line import invoke
 from tests.unit.environments.cost import example
 from tests.unit.environments.cost.example import BIG, CURVES, HOUR, LAB, LIVES, NOW, SMALL, T0, Colleagues, record_run
 
@@ -95,7 +95,7 @@ def test_an_unreachable_cluster_is_noted(account: FakeAccount, tmp_path: Path, m
 
 
 def test_the_command_prints_an_environments_cost_and_the_difference_to_the_bill(
-    account: FakeAccount, tmp_path: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
+    account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_run(tmp_path, BIG)
     record_run(tmp_path, SMALL)
@@ -104,7 +104,7 @@ def test_the_command_prints_an_environments_cost_and_the_difference_to_the_bill(
     monkeypatch.setattr("spotmpi.environments.cost.open_account", lambda region: account)
     monkeypatch.setattr("time.time", lambda: NOW)
 
-    code, out, err = in_process("cost", "lab", "--since", "1d", "--runs", str(tmp_path))
+    code, out, err = invoke("cost", "lab", "--since", "1d", "--runs", str(tmp_path))
 
     lines = out.splitlines()
     assert code == 0 and lines[0].startswith(f"{LAB.name}: $2.70 from ")
@@ -112,5 +112,5 @@ def test_the_command_prints_an_environments_cost_and_the_difference_to_the_bill(
     assert lines[-1] == "EC2 on AWS's bill minus the nodes above: $+0.80 (system nodes, whole days)"
     assert any(line.split()[:2] == [example.TWO, "g5.xlarge"] and line.endswith("reclaimed") for line in lines)
     assert "control plane, system nodes, disks, storage and traffic are not included" in err
-    code, _, err = in_process("cost", "lab", "--since", "90d")
+    code, _, err = invoke("cost", "lab", "--since", "90d")
     assert code == 2 and "give at most 42d: AWS keeps scaling activities no longer" in err

@@ -14,7 +14,7 @@ from spotmpi.core import environment
 from spotmpi.core.errors import InputError
 from spotmpi.environments.cost import Cost, run_cost
 from tests.cloud.account.fake_account import FakeAccount
-from tests.unit.conftest import InProcess
+from tests.command_line import invoke
 from tests.unit.environments.cost.example import BIG, HOUR, LAB, NOW, ONE, SMALL, T0, record_run
 
 
@@ -77,24 +77,24 @@ def test_the_price_of_a_node_for_a_limit_is_that_of_the_most_expensive_group(acc
         node_price(LAB, LAB.node_groups, account)
 
 
-def test_the_command_prints_a_runs_cost_with_a_given_price(tmp_path: Path, in_process: InProcess) -> None:
+def test_the_command_prints_a_runs_cost_with_a_given_price(tmp_path: Path) -> None:
     record_run(tmp_path, BIG)
 
-    code, out, _ = in_process("cost", "big", "--price", "1", "--runs", str(tmp_path))
+    code, out, _ = invoke("cost", "big", "--price", "1", "--runs", str(tmp_path))
 
     assert code == 0 and out.startswith("big (succeeded): $4.00 from ")
     assert [line.split() for line in out.splitlines()[1:3]] == [
         ["RUN", "USER", "TEAM", "NODE-HOURS", "WAITING", "$", "TRAINING", "$"],
         ["big", "ann", "vision", "4.00", "0.20", "3.80"],
     ]
-    code, out, _ = in_process("cost", "big", "--price", "1", "--runs", str(tmp_path), "--json")
+    code, out, _ = invoke("cost", "big", "--price", "1", "--runs", str(tmp_path), "--json")
     assert json.loads(out)["dollars"] == pytest.approx(4.0)
     for invalid in ("-1", "nan", "inf"):
-        assert in_process("cost", "big", "--price", invalid, "--runs", str(tmp_path))[0] == 2
+        assert invoke("cost", "big", "--price", invalid, "--runs", str(tmp_path))[0] == 2
 
 
 def test_a_runs_cost_is_printed_and_saved_when_its_follower_sees_it_end(
-    account: FakeAccount, tmp_path: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
+    account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_run(tmp_path, BIG, there=LAB.model_dump(mode="json"))
     record_run(tmp_path, SMALL)
@@ -102,14 +102,14 @@ def test_a_runs_cost_is_printed_and_saved_when_its_follower_sees_it_end(
     follow = ("logs", "-f", "big", "--runs", str(tmp_path))
 
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
-    code, _, err = in_process(*follow)
+    code, _, err = invoke(*follow)
     assert code == 0 and "the cost of this run is not known yet, try `spotmpi cost big` later: " in err
     assert "not permitted" in err and not (tmp_path / "big" / "bill.json").exists()
     account.refusals.clear()
-    code, _, err = in_process(*follow)
+    code, _, err = invoke(*follow)
     assert code == 0 and err.endswith("spotmpi: cost of its nodes: $1.50\n")
     account.requests.clear()
     assert run_cost("big", Target(runs_folder=tmp_path), None, account, T0 + 99 * HOUR).dollars == pytest.approx(1.50)
     assert account.requests == []
-    code, _, err = in_process("logs", "-f", "small", "--runs", str(tmp_path))
+    code, _, err = invoke("logs", "-f", "small", "--runs", str(tmp_path))
     assert code == 0 and "cost" not in err

@@ -16,7 +16,7 @@ from spotmpi.environments.zones.comparison import compare_zones, request_quota
 from spotmpi.images.build import Build
 from tests.cloud.account.fake_account import SECRET, FakeAccount
 from tests.cloud.account.market import NOW
-from tests.unit.conftest import InProcess
+from tests.command_line import invoke
 from tests.unit.environments.doctor.scenarios import TAGS, HealthyEnvironment, finding_of, tool_output
 
 ALLOWED_TO_ALL = {"sts:GetCallerIdentity"}
@@ -111,14 +111,14 @@ def test_a_stack_without_a_file_is_wrong_input(account: FakeAccount) -> None:
 
 @pytest.mark.parametrize(("quota", "code"), [(64.0, 0), (4.0, 0), (0.0, 1)])
 def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
-    account: FakeAccount, monkeypatch: pytest.MonkeyPatch, in_process: InProcess, quota: float, code: int
+    account: FakeAccount, monkeypatch: pytest.MonkeyPatch, quota: float, code: int
 ) -> None:
     account.quotas.values["L-3819A6DF"] = quota
     monkeypatch.setattr("spotmpi.environments.doctor.open_account", lambda region: account)
     monkeypatch.setattr("spotmpi.environments.doctor.run_tool", tool_output)
 
-    status, output, _ = in_process("doctor", "mine")
-    json_status, json_output, _ = in_process("doctor", "mine", "--json")
+    status, output, _ = invoke("doctor", "mine")
+    json_status, json_output, _ = invoke("doctor", "mine", "--json")
 
     assert status == json_status == code
     lines = output.splitlines()
@@ -127,7 +127,7 @@ def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
     assert (any("-> spotmpi zones --types g5.xlarge" in line for line in lines)) == (quota < 32)
 
 
-def test_the_look_policy_allows_the_doctors_calls(account: FakeAccount, in_process: InProcess) -> None:
+def test_the_look_policy_allows_the_doctors_calls(account: FakeAccount) -> None:
     account.quotas.values["L-3819A6DF"] = 0.0
     account.efs.file_systems["fs-1"], account.efs.mount_targets["fsmt-1"] = TAGS, "fs-1"
 
@@ -137,11 +137,11 @@ def test_the_look_policy_allows_the_doctors_calls(account: FakeAccount, in_proce
     account.script("GetAWSDefaultServiceQuota", Quota={"Value": 5.0})
     doctor("mine", account, tool_output)
 
-    code, output, _ = in_process("doctor", "--iam", "look")
+    code, output, _ = invoke("doctor", "--iam", "look")
     (statement,) = json.loads(output)["Statement"]
     assert code == 0
     assert account.rights - ALLOWED_TO_ALL <= set(statement["Action"])
-    assert in_process("doctor", "--iam", "all")[0] == 2
+    assert invoke("doctor", "--iam", "all")[0] == 2
 
 
 def test_no_credentials_are_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,16 +18,16 @@ from spotmpi.core import names
 from tests.cloud.account.answers import Refusal
 from tests.cloud.account.fake_account import SECRET, TOKEN, FakeAccount
 from tests.cloud.account.market import NOW, quota_request
-from tests.unit.conftest import InProcess
+from tests.command_line import CommandLine, invoke
 
 
 @pytest.fixture
-def spotmpi(account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: InProcess) -> InProcess:
+def spotmpi(account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     """Runs a command in a folder with the ready stacks: exit code, stdout and stderr."""
     shutil.copytree(names.PROJECT / "stacks", tmp_path / "stacks")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("spotmpi.environments.zones.comparison.open_account", lambda: account)
-    return in_process
+    return invoke
 
 
 LAB_FILE = Path("stacks/Pulumi.lab.yaml")
@@ -35,7 +35,7 @@ G_QUOTA = "L-3819A6DF"
 ZONES = ("zones", "--types", "g5.xlarge,g4dn.xlarge", "--nodes", "8")
 
 
-def test_the_table_has_a_line_for_each_row_and_a_reason_for_all_but_the_first(spotmpi: InProcess) -> None:
+def test_the_table_has_a_line_for_each_row_and_a_reason_for_all_but_the_first(spotmpi: CommandLine) -> None:
     code, out, err = spotmpi(*ZONES)
 
     assert (code, err) == (0, "")
@@ -50,7 +50,7 @@ def test_the_table_has_a_line_for_each_row_and_a_reason_for_all_but_the_first(sp
 
 
 def test_a_narrow_terminal_gets_two_tables_with_whole_words(
-    spotmpi: InProcess, account: FakeAccount, monkeypatch: pytest.MonkeyPatch
+    spotmpi: CommandLine, account: FakeAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account.refuse("GetProducts", "AccessDeniedException")
     monkeypatch.setenv("COLUMNS", "80")
@@ -65,13 +65,13 @@ def test_a_narrow_terminal_gets_two_tables_with_whole_words(
     assert any("g4dn.xlarge" in line and "us-east-1a" in line and "0.2000-0.4000" in line for line in tables)
 
 
-def test_the_quota_that_the_first_row_lacks_is_printed(spotmpi: InProcess, account: FakeAccount) -> None:
+def test_the_quota_that_the_first_row_lacks_is_printed(spotmpi: CommandLine, account: FakeAccount) -> None:
     account.quotas.values[G_QUOTA] = 8.0
     assert "Row 1 lacks 24 vCPUs of spot quota for 8 nodes: --request-quota requests them." in spotmpi(*ZONES)[1]
 
 
 def test_a_column_that_is_not_permitted_is_marked_and_stderr_names_the_right_to_allow(
-    spotmpi: InProcess, account: FakeAccount
+    spotmpi: CommandLine, account: FakeAccount
 ) -> None:
     account.refuse("GetSpotPlacementScores", "UnauthorizedOperation")
     code, out, err = spotmpi(*ZONES)
@@ -79,13 +79,13 @@ def test_a_column_that_is_not_permitted_is_marked_and_stderr_names_the_right_to_
     assert err == ("spotmpi: ec2:GetSpotPlacementScores in us-east-1 is not permitted: allow it in your IAM policy\n")
 
 
-def test_pending_requests_are_printed_with_their_age(spotmpi: InProcess, account: FakeAccount) -> None:
+def test_pending_requests_are_printed_with_their_age(spotmpi: CommandLine, account: FakeAccount) -> None:
     account.quotas.requests = [quota_request(G_QUOTA, 64, datetime.now(UTC) - timedelta(days=3, hours=2))]
     line = "Requested 3 days ago: 64 vCPUs of spot G and VT in us-east-1 (PENDING, request r-1)."
     assert line in spotmpi(*ZONES)[1]
 
 
-def test_json_holds_every_row_and_null_for_unknown_values(spotmpi: InProcess, account: FakeAccount) -> None:
+def test_json_holds_every_row_and_null_for_unknown_values(spotmpi: CommandLine, account: FakeAccount) -> None:
     account.refuse("GetProducts", "AccessDeniedException")
 
     code, out, _ = spotmpi(*ZONES, "--json")
@@ -97,7 +97,7 @@ def test_json_holds_every_row_and_null_for_unknown_values(spotmpi: InProcess, ac
     assert comparison["written"] is None and comparison["requested"] is None
 
 
-def test_write_changes_only_region_zone_and_type_and_prints_the_reason(spotmpi: InProcess) -> None:
+def test_write_changes_only_region_zone_and_type_and_prints_the_reason(spotmpi: CommandLine) -> None:
     before = LAB_FILE.read_text().splitlines()
     code, _, err = spotmpi(*ZONES, "--region", "us-west-2", "--write", "lab")
     changed = [line.strip() for line in LAB_FILE.read_text().splitlines() if line not in before]
@@ -106,7 +106,7 @@ def test_write_changes_only_region_zone_and_type_and_prints_the_reason(spotmpi: 
     assert "the zone was us-east-1a: if lab is already built" in err
 
 
-def test_write_sets_a_second_zone_where_eks_does_not_support_the_default_one(spotmpi: InProcess) -> None:
+def test_write_sets_a_second_zone_where_eks_does_not_support_the_default_one(spotmpi: CommandLine) -> None:
     code, _, err = spotmpi(*ZONES, "--write", "lab")
     assert code == 0 and "  spotmpi:second_zone: us-east-1c\n" in LAB_FILE.read_text()
     assert "second zone set to us-east-1c: EKS needs a second one, and supports this one" in err
@@ -114,13 +114,13 @@ def test_write_sets_a_second_zone_where_eks_does_not_support_the_default_one(spo
     assert "EKS does not support use1-az3; choose another row" in spotmpi(*ZONES, "--row", "6", "--write", "lab")[2]
 
 
-def test_another_row_is_written_only_with_row(spotmpi: InProcess) -> None:
+def test_another_row_is_written_only_with_row(spotmpi: CommandLine) -> None:
     code, _, err = spotmpi(*ZONES, "--row", "3", "--write", "lab")
     assert code == 0 and "type: g5.xlarge" in LAB_FILE.read_text()
     assert "(row 3: $0.2000/h more per node (+100%))" in err
 
 
-def test_write_warns_of_a_smaller_max_and_of_storage_in_another_stack(spotmpi: InProcess) -> None:
+def test_write_warns_of_a_smaller_max_and_of_storage_in_another_stack(spotmpi: CommandLine) -> None:
     err = spotmpi("zones", "--types", "g5.xlarge", "-n", "20", "--write", "g5")[2]
     assert "group g5 has max 16: raise it to 20 for 20 nodes" in err
     assert "its storage is in the stack g5-data: set the same zone in that stack's file" in err
@@ -138,7 +138,7 @@ def test_write_warns_of_a_smaller_max_and_of_storage_in_another_stack(spotmpi: I
     ],
 )
 def test_invalid_options_give_one_line_and_exit_code_2(
-    spotmpi: InProcess, account: FakeAccount, more: tuple[str, ...], message: str
+    spotmpi: CommandLine, account: FakeAccount, more: tuple[str, ...], message: str
 ) -> None:
     account.quotas.values[G_QUOTA] = 0.0
     before = LAB_FILE.read_text()
@@ -150,7 +150,7 @@ def test_invalid_options_give_one_line_and_exit_code_2(
 
 @pytest.mark.parametrize(("answer", "requests"), [("y", 1), ("n", 0)])
 def test_a_request_needs_confirmation(
-    spotmpi: InProcess, account: FakeAccount, monkeypatch: pytest.MonkeyPatch, answer: str, requests: int
+    spotmpi: CommandLine, account: FakeAccount, monkeypatch: pytest.MonkeyPatch, answer: str, requests: int
 ) -> None:
     account.quotas.values[G_QUOTA] = 0.0
     terminal = io.StringIO(f"{answer}\n")
@@ -161,7 +161,7 @@ def test_a_request_needs_confirmation(
 
 
 def test_a_confirmed_request_is_made_and_no_second_one_while_it_is_pending(
-    spotmpi: InProcess, account: FakeAccount
+    spotmpi: CommandLine, account: FakeAccount
 ) -> None:
     account.quotas.values[G_QUOTA] = 0.0
     code, out, err = spotmpi(*ZONES, "--request-quota", "--yes", "--json")
@@ -200,7 +200,7 @@ def test_without_credentials_a_real_process_prints_one_line(
     assert line.startswith("spotmpi: ") and message in line
 
 
-def test_no_secret_reaches_the_terminal_even_when_aws_repeats_it(spotmpi: InProcess, account: FakeAccount) -> None:
+def test_no_secret_reaches_the_terminal_even_when_aws_repeats_it(spotmpi: CommandLine, account: FakeAccount) -> None:
     text = f"bad token X-Amz-Security-Token={TOKEN}&x=1 aws_secret_access_key: {SECRET}"
     account.refusals["GetSpotPlacementScores"] = None, Refusal("InternalError", text)
     code, out, err = spotmpi(*ZONES)

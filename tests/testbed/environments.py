@@ -1,0 +1,22 @@
+"""Environments of Python with packages that the project itself does not use, each from its own lock."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+from spotmpi.core import names
+from spotmpi.images.environment import run_uv
+
+
+def python_with(name: str) -> Path:
+    """The interpreter of an environment in the cache folder with what `NAME/requirements.lock` locks, made once."""
+    lock = Path(__file__).parent / name / "requirements.lock"
+    folder = names.cache_folder() / name / hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
+    if not (folder / "ready").exists():
+        run_uv("venv", "--quiet", "--clear", "--python", sys.executable, str(folder), purpose="make the environment")
+        options = ("--quiet", "--python", str(folder / "bin" / "python"))
+        run_uv("pip", "sync", *options, str(lock), purpose=f"install {name}")
+        (folder / "ready").touch()
+    return folder / "bin" / "python"

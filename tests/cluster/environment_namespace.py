@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from infra import names, program
-from infra.stack_config import read
-from tests.infra.mock_engine import config_of, record
+from infra import names
+from tests.infra import mock_engine
 from tests.testbed.cluster import Cluster
 from tests.testbed.kubernetes import as_yaml
 
-STACK = "cpu"
 USER = "engineer"
-_STORAGE = {"zone": None, "file_system_id": "fs-0123abcd", "access_point_id": "fsap-0123abcd"}
-_PLACEHOLDER = "runs-go-here"
 
 
 def objects(namespace: str, *, https_out: bool = False) -> list[dict[str, Any]]:
     """The objects that the program declares for runs in *namespace*: policies and roles."""
-    text = _declared(https_out).replace(f'"{_PLACEHOLDER}"', json.dumps(namespace))
-    declared: list[dict[str, Any]] = json.loads(text)
-    return declared
-
-
-@functools.cache
-def _declared(https_out: bool) -> str:
-    values = {"namespace": _PLACEHOLDER, "network": json.dumps({"https_out": https_out})}
-    settings = read(STACK, config_of(STACK) | {f"spotmpi:{key}": value for key, value in values.items()})
-    resources = record(lambda: program.build(settings), STACK, _STORAGE).resources
-    return json.dumps([dict(each.inputs) for each in resources if "spotmpi:inside:Access" in each.parent])
+    declared = mock_engine.run("cpu", namespace=namespace, network={"https_out": https_out}).resources
+    return [dict(each.inputs) for each in declared if "spotmpi:inside:Access" in each.parent]
 
 
 def user_kubeconfig(testbed: Cluster, user: str = USER) -> Path:

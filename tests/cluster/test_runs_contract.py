@@ -33,7 +33,15 @@ DAILY = {
     "test_a_command_starts_in_its_folder_of_code_which_is_what_git_would_keep",
     "test_all_nodes_have_to_succeed_and_the_one_that_fails_ends_the_others",
 }
-assert {name.partition("[")[0] for name in DAILY} <= globals().keys(), "a clause of the contract was renamed"
+_CASES = {
+    f"{name}[{getattr(case, 'id', None)}]"
+    for name, clause in globals().items()
+    for mark in getattr(clause, "pytestmark", ())
+    if mark.name == "parametrize"
+    for case in mark.args[1]
+}
+_STALE = DAILY - _CASES - globals().keys()
+assert not _STALE, f"clauses of the contract that were renamed: {sorted(_STALE)}"
 
 # Deadlines shorter than a pod's way to its node, and a command line that finds its runs by the current context.
 del test_a_run_beyond_its_time_limit_ends_with_a_checkpoint_and_is_not_retried  # noqa: F821

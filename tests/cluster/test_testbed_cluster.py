@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.testbed.cluster import Cluster
+from tests.testbed.errors import run_command
 from tests.testbed.kubernetes import RESTRICTED, Kubernetes, Object
 from tests.testbed.mpi_operator import MpiOperator
 from tests.testbed.objects import SECURITY, headless_service, jobset, pod, pod_spec
@@ -62,6 +64,19 @@ except socket.gaierror as error:
     wait_for("the look-ups end", lambda: testbed.phase(namespace, "a") in ("Succeeded", "Failed"))
     address = testbed.get("pod", "b", "-n", namespace)["status"]["podIP"]
     assert testbed.kubectl("logs", "-n", namespace, "a").split() == [address, address, "True"]
+
+
+def test_pods_keep_their_gateways_hardware_address_whatever_else_joins_the_bridge(testbed: Cluster) -> None:
+    bridge = testbed.slot.bridge
+    file = Path("/sys/class/net", bridge, "address")
+    address = file.read_text()
+    pair = ["address", "00:00:00:00:00:01", "type", "veth", "peer", "name", "highest"]
+    run_command(["ip", "link", "add", "lowest", *pair])
+    try:
+        run_command(["ip", "link", "set", "lowest", "master", bridge])
+        assert file.read_text() == address
+    finally:
+        run_command(["ip", "link", "del", "lowest"])
 
 
 def test_gpus_outlast_a_kubelet_that_starts_again(testbed: Cluster) -> None:

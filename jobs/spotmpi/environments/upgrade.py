@@ -159,12 +159,12 @@ class _Upgrade:
             raise input_error("--to", requested, f"must be a Kubernetes version such as {next_minor(now)}")
         if minor(requested) < minor(now):
             raise input_error("--to", requested, f"the control plane runs {now}; EKS can't downgrade it")
+        if offered and requested not in offered:
+            raise input_error("--to", requested, f"EKS offers {', '.join(offered)} in {region}")
         if minor(requested) > minor(now) + 1:
             raise input_error(
                 "--to", requested, f"EKS upgrades one minor version at a time: from {now} to {next_minor(now)} first"
             )
-        if offered and requested not in offered:
-            raise input_error("--to", requested, f"EKS offers {', '.join(offered)} in {region}")
         if requested != now and behind:
             first = f"`spotmpi upgrade {self._stack.stack} --to {now}` replaces them first"
             rule = f"EKS upgrades a control plane only when all nodes have its version, {now}"

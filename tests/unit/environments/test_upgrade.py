@@ -140,18 +140,24 @@ def test_a_run_that_started_during_the_control_plane_upgrade_keeps_its_nodes(sce
     ("to", "message"),
     [
         ("1.37", "EKS upgrades one minor version at a time: from 1.35 to 1.36 first"),
+        ("1.38", r"EKS offers 1\.33, 1\.34, 1\.35, 1\.36, 1\.37 in us-east-1"),
         ("1.34", "the control plane runs 1.35; EKS can't downgrade it"),
         ("latest", "must be a Kubernetes version such as 1.36"),
-        ("1.36", r"EKS offers 1\.33, 1\.34, 1\.35 in us-east-1"),
     ],
 )
 def test_a_version_that_eks_would_refuse_is_refused_before_anything(
     scenario: UpgradeScenario, to: str, message: str
 ) -> None:
-    del scenario.eks.offered["1.36"]
+    scenario.eks.offered["1.37"] = scenario.eks.offered["1.36"]
     with pytest.raises(InputError, match=message):
         scenario(to=to)
     assert scenario.shown == [] and scenario.lab.pulumi_commands() == []
+
+
+def test_without_a_newer_version_on_offer_the_control_plane_stays(scenario: UpgradeScenario) -> None:
+    del scenario.eks.offered["1.36"]
+    with pytest.raises(InputError, match=r"EKS offers 1\.33, 1\.34, 1\.35 in us-east-1"):
+        scenario(to="1.36")
     assert scenario().control_plane.then == "1.35"
 
 

@@ -29,11 +29,13 @@ STREAM = {
     "prepare": "factorization_machine:prepare",
     "shuffle": True,
 }
-# Kills worker 0 after 14 batches and the rank itself after 26; the newest checkpoint is then that of 20.
+# Kills worker 0 after 14 batches and the rank itself after 26; the newest checkpoint is then that of 20. The next
+# attempt waits for both workers, as one alone can do all the work.
 FAULTS = """
 import os, signal, time
 from pathlib import Path
 import factorization_machine, spotmpi
+from spotmpi.streams.engine import Engine
 
 def fault(position):
     if os.environ["SPOTMPI_ATTEMPT"] == "1" and position == 14:
@@ -44,6 +46,11 @@ def fault(position):
             time.sleep(0.01)
     if os.environ["SPOTMPI_ATTEMPT"] == "1" and position == 26:
         os.kill(os.getpid(), signal.SIGKILL)
+    if position == 30:
+        engine = Engine(os.environ["SPOTMPI_POOL"], os.environ["SPOTMPI_POOL_TLS"])
+        while len(engine.workers()) < 2:
+            time.sleep(0.01)
+        engine.close()
 
 factorization_machine.train(spotmpi.stream(), fault)
 """

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spotmpi.agent import protocol
+from spotmpi.agent import launchers, protocol
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -108,9 +109,10 @@ def _is_rank(folder: Path) -> bool:
 class Image:
     """The environment of one image, able to start programs."""
 
-    def __init__(self, name: str, place: Path) -> None:
+    def __init__(self, name: str, place: Path, scratch: Path) -> None:
         self.name = name
         self.place = place
+        self._scratch = scratch  # of mpirun
         self._started: list[RunningProgram] = []
 
     @property
@@ -121,7 +123,8 @@ class Image:
     def mpirun(self, ranks: int, *arguments: str, **environment: str) -> RunningProgram:
         """*arguments* for Python, on so many ranks."""
         start = [str(self.place / "bin" / "mpirun"), "-np", str(ranks), "--oversubscribe", "--bind-to", "none"]
-        return self.start([*start, self.python, *arguments], **environment)
+        session = launchers.session_environment(str(self._scratch / uuid.uuid4().hex))
+        return self.start([*start, self.python, *arguments], **session, **environment)
 
     def torchrun(self, ranks: int, *arguments: str, **environment: str) -> RunningProgram:
         """*arguments* for Python, on so many processes of one agent."""
@@ -180,9 +183,10 @@ def prepared_image(name: str) -> Iterator[Image]:
     """The image with its environment, installed where it is missing; no program of it outlives the block."""
     from spotmpi.images.environment import prepare
 
-    image = Image(name, prepare(name))
-    yield image
-    image.end_all()
+    with tempfile.TemporaryDirectory(prefix="spotmpi-") as scratch:
+        image = Image(name, prepare(name), Path(scratch))
+        yield image
+        image.end_all()
 
 
 @pytest.fixture

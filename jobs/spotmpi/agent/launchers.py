@@ -31,6 +31,14 @@ def mpirun(mpirun_path: str, family: int, ranks: int, root: bool) -> list[str]:
     return arguments + (["--allow-run-as-root"] if root else [])
 
 
+def session_environment(folder: str) -> dict[str, str]:
+    """The variables that let mpirun keep its session folder, named after its process id, in *folder*, in place of /tmp.
+
+    A killed mpirun leaves that folder, and a later one of Open MPI 5.0 with the same process id ends with code 213.
+    """
+    return {"PRTE_MCA_prte_tmpdir_base": folder, "OMPI_MCA_orte_tmpdir_base": folder}
+
+
 def tags_pieces(arguments: Sequence[str]) -> bool:
     """Whether this launcher tags every piece of output, in the middle of lines too: Open MPI 4's mpirun does."""
     return "--tag-output" in arguments

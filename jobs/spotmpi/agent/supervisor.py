@@ -13,7 +13,7 @@ import os
 import sys
 import time
 
-from . import processes, protocol, record
+from . import launchers, processes, protocol, record
 from .attempt import CLOCK, Attempt, Clock
 from .attempt_history import AttemptHistory
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome
@@ -24,10 +24,11 @@ PLAN = "plan.yaml"
 
 
 class Supervisor:
-    """Runs *plan* in *folder* and records it."""
+    """Runs *plan* in *folder* and records it; mpirun makes *scratch* for what its processes share."""
 
-    def __init__(self, folder: str, plan: LocalPlan, clock: Clock = CLOCK) -> None:
+    def __init__(self, folder: str, plan: LocalPlan, scratch: str, clock: Clock = CLOCK) -> None:
         self.plan = plan
+        self.scratch = scratch
         self.clock = clock
         self.started = clock.awake()
         self.record = record.Record(folder, clock)
@@ -55,7 +56,7 @@ class Supervisor:
 
     def _attempt(self) -> Outcome:
         number, started = self.history.begin(), self.clock()
-        attempt = Attempt(number, self.plan, self.record, self.stop_source, self._deadlines(), self.clock)
+        attempt = Attempt(number, self._plan_of(number), self.record, self.stop_source, self._deadlines(), self.clock)
         try:
             outcome = attempt.run()
             self.history.end(number, attempt.progress, outcome, started)
@@ -63,6 +64,12 @@ class Supervisor:
             outcome = Outcome(NOT_RETRYABLE, self.error_reason(error), protocol.FAILED)
             self.history.end(number, attempt.progress, outcome, started)
         return outcome
+
+    def _plan_of(self, number: int) -> LocalPlan:
+        """The plan with mpirun's variables for an attempt, where neither the user nor the spec sets them."""
+        session = launchers.session_environment(os.path.join(self.scratch, str(number)))
+        session = {name: os.environ.get(name, value) for name, value in session.items()}
+        return {**self.plan, "environment": {**session, **self.plan["environment"]}}
 
     def error_reason(self, error: OSError) -> str:
         """The reason of a run that ends by *error*; on a full disk this releases the reserve, to record that end."""
@@ -90,12 +97,18 @@ def main(arguments: list[str]) -> int:
     folder = os.path.abspath(arguments[0])
     plan = read_local_plan(os.path.join(folder, PLAN))
     os.chdir("/")
-    return processes.run_guarded(lambda: _supervise(folder, plan))
-
-
-def _supervise(folder: str, plan: LocalPlan) -> int:
+    scratch = os.path.join(os.environ.get("TMPDIR", "/tmp"), "spotmpi-" + os.urandom(8).hex())
     try:
-        supervisor = Supervisor(folder, plan)
+        return processes.run_guarded(lambda: _supervise(folder, plan, scratch))
+    finally:
+        import shutil  # delays no start
+
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _supervise(folder: str, plan: LocalPlan, scratch: str) -> int:
+    try:
+        supervisor = Supervisor(folder, plan, scratch)
     except OSError as error:
         return _record_unavailable(folder, error)
     try:

@@ -119,7 +119,7 @@ def test_an_attempt_after_a_night_asleep_has_the_time_that_the_run_has_left(tmp_
     """The next attempt has the 500 s that remain; counting the sleep would end it at its start."""
     clock = JumpingClock()
     plan: Any = {"limits": LIMITS, "run": "r-1", "name": "r", "work": {}, "rate": None, "grace": 1.0}
-    supervisor = Supervisor(str(tmp_path), plan, clock)
+    supervisor = Supervisor(str(tmp_path), plan, str(tmp_path), clock)
     clock.jump(8 * HOURS, 100.0)
     until = supervisor._deadlines()["run"]
     supervisor.record.close()

@@ -145,7 +145,7 @@ def test_an_internal_error_of_the_supervisor_ends_the_run_and_is_reported(
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(supervisor.Supervisor, "run", broken)
-    assert supervisor._supervise(str(tmp_path), {}) == 1  # type: ignore[typeddict-item]
+    assert supervisor._supervise(str(tmp_path), {}, "") == 1  # type: ignore[typeddict-item]
 
     last = list(reader.lines(tmp_path / "events.jsonl"))[-1]
     assert last["event"] == "failed" and "RuntimeError('a bug')" in last["reason"]

@@ -55,6 +55,24 @@ def local(tmp_path: Path) -> Iterator[BackendHarness]:
     yield from local_harness(tmp_path / "runs", SLOW)
 
 
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+def are_removed(temporary: Path) -> bool:
+    """Whether nothing of mpirun or spotmpi is left among the temporary files; a killed torchrun leaves its own.
+
+    A killed mpirun leaves a folder that is named after its process id, and a later one of Open MPI 5.0.11 with that id
+    ends with code 213: "The PMIx server's listener thread failed to start".
+    """
+    return not [path for path in temporary.iterdir() if not path.name.startswith("torchelastic_")]
+
+
 def fake(start: dict[str, Any], **more: Any) -> dict[str, Any]:
     """The fake program under a launcher; both images bring their own python."""
     return {**fake_job(**more), "command": ["python", "-c", SOURCE], **start}
@@ -85,7 +103,9 @@ def test_a_killed_rank_is_named_and_the_next_attempt_resumes_above_zero(
 
 
 @SELDOM_TORCHRUN
-def test_a_killed_launcher_takes_its_ranks_along_and_is_a_failure(local: BackendHarness, start: dict[str, Any]) -> None:
+def test_a_killed_launcher_takes_its_ranks_and_files_along_and_is_a_failure(
+    local: BackendHarness, start: dict[str, Any], temporary: Path
+) -> None:
     run = local.submit(fake(start, iterations=100, pause=0.05))
     local.wait_for_iteration(run, 5)
     before = set(processes.of_run(run))
@@ -97,10 +117,13 @@ def test_a_killed_launcher_takes_its_ranks_along_and_is_a_failure(local: Backend
     assert "the launcher on node" in first["reason"] and "killed by SIGKILL" in first["reason"]
     assert first["cause"] == "failure" and second["resumed_iteration"] > 0
     assert not before & set(processes.of_run(run))
+    wait_until(lambda: are_removed(temporary))
 
 
 @SELDOM_TORCHRUN
-def test_a_killed_supervisor_leaves_no_rank(local: BackendHarness, start: dict[str, Any]) -> None:
+def test_a_killed_supervisor_leaves_no_rank_and_no_file(
+    local: BackendHarness, start: dict[str, Any], temporary: Path
+) -> None:
     run = local.submit(fake(start, iterations=10_000, pause=0.05))
     local.wait_for_iteration(run, 2)
 
@@ -108,6 +131,7 @@ def test_a_killed_supervisor_leaves_no_rank(local: BackendHarness, start: dict[s
 
     wait_until(lambda: not processes.of_run(run))
     local.wait_for_state(run, "lost")
+    wait_until(lambda: are_removed(temporary))
 
 
 @pytest.mark.nightly("waits 20 s for no progress; the contract ends a hang on both backends")

@@ -93,7 +93,7 @@ def test_a_lost_connection_is_no_error_of_a_worker_but_a_full_disk_is() -> None:
     finally:
         logger.removeHandler(kept)
 
-    shown = [message.getMessage() for message in messages if is_relevant(message)]
-    hidden = [message.getMessage() for message in messages if not is_relevant(message)]
-    assert hidden == ["Failed to communicate with scheduler during heartbeat."]
-    assert shown == ["Worker plugin disk failed to setup"]
+    shown = {message.getMessage() for message in messages if is_relevant(message)}
+    hidden = {message.getMessage() for message in messages if not is_relevant(message)}
+    assert hidden == {"Failed to communicate with scheduler during heartbeat."}  # Dask sends one by itself, too
+    assert shown == {"Worker plugin disk failed to setup"}

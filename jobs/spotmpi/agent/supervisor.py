@@ -97,7 +97,7 @@ def main(arguments: list[str]) -> int:
     folder = os.path.abspath(arguments[0])
     plan = read_local_plan(os.path.join(folder, PLAN))
     os.chdir("/")
-    scratch = os.path.join(os.environ.get("TMPDIR", "/tmp"), "spotmpi-" + os.urandom(8).hex())
+    scratch = os.path.join(os.environ.get("TMPDIR") or "/tmp", "spotmpi-" + os.urandom(8).hex())
     try:
         return processes.run_guarded(lambda: _supervise(folder, plan, scratch))
     finally:

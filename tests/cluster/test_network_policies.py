@@ -20,7 +20,6 @@ from tests.testbed.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("base"), pytest.mark.timeout(300)]
 
-OUTSIDE = "198.51.100.1"  # a documentation address (RFC 5737), which this machine takes for the time of a test
 DROPPED = 3.0  # seconds without an answer
 CONNECT = """
 import socket, sys
@@ -35,16 +34,20 @@ except OSError as error:
 
 
 @contextmanager
-def outside(testbed: Cluster, *ports: int) -> Iterator[None]:
-    """Hosts outside the cluster: an address that pods reach by way of their gateway, with listeners on its ports."""
-    subprocess.run(["ip", "address", "add", f"{OUTSIDE}/32", "dev", testbed.slot.bridge], check=True)
-    listeners = [socket.create_server((OUTSIDE, port)) for port in ports]
+def outside(testbed: Cluster, *ports: int) -> Iterator[str]:
+    """The address of a host outside the cluster that pods reach by way of their gateway, with listeners on its ports.
+
+    It is for documentation (RFC 5737), and this machine's for as long; each cluster has its own.
+    """
+    address = f"198.51.100.{1 + testbed.slot.index}"
+    subprocess.run(["ip", "address", "add", f"{address}/32", "dev", testbed.slot.bridge], check=True)
+    listeners = [socket.create_server((address, port)) for port in ports]
     try:
-        yield
+        yield address
     finally:
         for each in listeners:
             each.close()
-        subprocess.run(["ip", "address", "delete", f"{OUTSIDE}/32", "dev", testbed.slot.bridge], check=True)
+        subprocess.run(["ip", "address", "delete", f"{address}/32", "dev", testbed.slot.bridge], check=True)
 
 
 def waiting_run(runs: Runs) -> FollowedRun:
@@ -63,7 +66,7 @@ def reaches(testbed: Cluster, namespace: str, pod_name: str, address: str, port:
 def test_pods_of_a_run_reach_each_other_both_ways_and_nothing_else(
     testbed: Cluster, runs_namespace: str, tmp_path: Path
 ) -> None:
-    with runs_in(testbed, runs_namespace, tmp_path / "copies") as runs, outside(testbed, 443):
+    with runs_in(testbed, runs_namespace, tmp_path / "copies") as runs, outside(testbed, 443) as host:
         one, other = waiting_run(runs), waiting_run(runs)
         first, second, stranger = one.pod(0), one.pod(1), other.pod(0)
 
@@ -74,7 +77,7 @@ def test_pods_of_a_run_reach_each_other_both_ways_and_nothing_else(
         assert tried(second, first) and tried(first, second), "a run's own pods"
         assert not tried(stranger, first) and not tried(first, stranger), "another run's"
         name = first["metadata"]["name"]
-        assert not reaches(testbed, runs_namespace, name, OUTSIDE, 443), "outside, where https_out is off"
+        assert not reaches(testbed, runs_namespace, name, host, 443), "outside, where https_out is off"
         assert not reaches(testbed, runs_namespace, name, testbed.slot.node_address(0), 22), "a node"
 
 
@@ -82,11 +85,11 @@ def test_with_https_out_pods_reach_port_443_outside_and_no_other(testbed: Cluste
     with (
         environment_namespace(testbed, https_out=True) as namespace,
         runs_in(testbed, namespace, tmp_path / "copies") as runs,
-        outside(testbed, 443, 80),
+        outside(testbed, 443, 80) as host,
     ):
         name = waiting_run(runs).pod(0)["metadata"]["name"]
-        assert reaches(testbed, namespace, name, OUTSIDE, 443)
-        assert not reaches(testbed, namespace, name, OUTSIDE, 80)
+        assert reaches(testbed, namespace, name, host, 443)
+        assert not reaches(testbed, namespace, name, host, 80)
 
 
 def test_the_cluster_enforces_the_policies_of_a_namespace(testbed: Cluster, namespace: str) -> None:

@@ -39,7 +39,7 @@ a_wait_more = pytest.mark.nightly("a wait of its own for the start limit, as the
 def test_what_a_run_needs_and_does_not_get_is_named_until_the_start_limit_ends_the_run(
     runs: Runs, values: dict[str, Any], image: str, words: list[str]
 ) -> None:
-    run = runs.start(plain("true", limits={"start": "6s"}, **values), image=image)
+    run = runs.start(plain("true", limits={"start": "10s"}, **values), image=image)
 
     end = run.end(60)
     assert end.kind == "failed"

@@ -66,9 +66,13 @@ class Supervisor:
         return outcome
 
     def _plan_of(self, number: int) -> LocalPlan:
-        """The plan with mpirun's variables for an attempt, where neither the user nor the spec sets them."""
+        """The plan with mpirun's variables for an attempt; where the user or the spec sets any such, as it is.
+
+        Open MPI 5 refuses a folder for all nodes together with one for this node or the others.
+        """
+        if any(name.endswith("tmpdir_base") for name in (*os.environ, *self.plan["environment"])):
+            return self.plan
         session = launchers.session_environment(os.path.join(self.scratch, str(number)))
-        session = {name: os.environ.get(name, value) for name, value in session.items()}
         return {**self.plan, "environment": {**session, **self.plan["environment"]}}
 
     def error_reason(self, error: OSError) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import spotmpi
+from spotmpi.agent import launchers
 from spotmpi.agent.attempt import Attempt, Clock
 from spotmpi.agent.outcomes import FAILURE, NOT_RETRYABLE, SUCCEEDED, StopRequest
 from spotmpi.agent.record import Record
@@ -124,3 +125,17 @@ def test_an_attempt_after_a_night_asleep_has_the_time_that_the_run_has_left(tmp_
     until = supervisor._deadlines()["run"]
     supervisor.record.close()
     assert until == clock() + 500.0
+
+
+@pytest.mark.parametrize("own", ["PRTE_MCA_prte_local_tmpdir_base", "OMPI_MCA_orte_tmpdir_base"])
+def test_mpirun_gets_a_folder_for_each_attempt_unless_the_user_names_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str
+) -> None:
+    plan: Any = {"limits": LIMITS, "run": "r-1", "name": "r", "work": {}, "rate": None, "grace": 1.0}
+    plan["environment"] = {"A": "1"}
+    supervisor = Supervisor(str(tmp_path), plan, "/tmp/of-the-run")
+    supervisor.record.close()
+    folders = {**launchers.session_environment("/tmp/of-the-run/2"), "A": "1"}
+    assert supervisor._plan_of(2)["environment"] == folders
+    monkeypatch.setenv(own, "/mine")
+    assert supervisor._plan_of(2)["environment"] == {"A": "1"}

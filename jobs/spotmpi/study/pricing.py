@@ -49,21 +49,27 @@ def _with_workers(study: Study, prices: Mapping[Cell, Price | None], on: TargetL
     Where nobody tells what a worker costs, it counts as a node.
     """
     environment = targets.environment_of(on)
+    workers = {each.name: _worker_hour(each.spec, environment) for each in study.variants if each.spec.stream}
     shared: dict[Cell, Price] = {}
     for (name, nodes), price in prices.items():
-        spec = study.variant(name).spec
-        if price is not None and spec.stream is not None:
-            workers = spec.stream.workers
-            each = workers.price
-            if each is None and spec.price is None and environment:
-                with contextlib.suppress(SpotmpiError):
-                    each = worker_price(environment, spec)
-            each = each or price.node_hour
-            share = f"{price.source}; with a node's share of {workers.nodes} stream workers"
-            price = Price(price.node_hour + each * workers.nodes / nodes, share, each)
+        stream = study.variant(name).spec.stream
+        if price is not None and stream is not None:
+            count, each = stream.workers.nodes, workers[name] or price.node_hour
+            share = f"{price.source}; with a node's share of {count} stream workers"
+            price = Price(price.node_hour + each * count / nodes, share, each)
         if price is not None:
             shared[name, nodes] = price
     return shared
+
+
+def _worker_hour(spec: JobSpec, environment: Environment | None) -> float | None:
+    """The price of a worker of *spec*'s stream, from the spec or else from AWS; None where neither tells."""
+    assert spec.stream is not None
+    own = spec.stream.workers.price
+    if own is None and spec.price is None and environment:
+        with contextlib.suppress(SpotmpiError):
+            return worker_price(environment, spec)
+    return own
 
 
 def goal_with_price(goal: Goal, known: Price | None, specs: Iterable[JobSpec], on: TargetLike) -> Goal:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.cluster.environment_namespace import environment_namespace
 from tests.cluster.runs import runs_in
+from tests.command_line import SPOTMPI
 from tests.testbed.cluster import Cluster
 
 pytestmark = [
@@ -26,13 +26,12 @@ COMMANDS, AT_ONCE = 12, 3
 def test_no_line_is_lost_of_commands_that_end_at_once_though_their_runs_have_no_volume(
     testbed: Cluster, tmp_path: Path
 ) -> None:
-    spotmpi = str(Path(sys.executable).with_name("spotmpi"))
     options = ["--image", testbed.images["base"], "--runs", str(tmp_path / "runs"), "--on"]
 
     def execute(number: int) -> subprocess.CompletedProcess[str]:
         command = ["--", "printf", r"first %s\nlast %s", str(number), str(number)]
         target = f"kubernetes/{namespace}"
-        return subprocess.run([spotmpi, "run", *options, target, *command], capture_output=True, text=True, timeout=120)
+        return subprocess.run([SPOTMPI, "run", *options, target, *command], capture_output=True, text=True, timeout=120)
 
     with (
         environment_namespace(testbed) as namespace,

@@ -70,13 +70,13 @@ def test_pods_keep_their_gateways_hardware_address_whatever_else_joins_the_bridg
     bridge = testbed.slot.bridge
     file = Path("/sys/class/net", bridge, "address")
     address = file.read_text()
-    pair = ["address", "00:00:00:00:00:01", "type", "veth", "peer", "name", "highest"]
-    run_command(["ip", "link", "add", "lowest", *pair])
+    other = f"{bridge}-low"
+    run_command(["ip", "link", "add", other, "address", "00:00:00:00:00:01", "type", "veth"])
     try:
-        run_command(["ip", "link", "set", "lowest", "master", bridge])
+        run_command(["ip", "link", "set", other, "master", bridge])
         assert file.read_text() == address
     finally:
-        run_command(["ip", "link", "del", "lowest"])
+        run_command(["ip", "link", "del", other])
 
 
 def test_gpus_outlast_a_kubelet_that_starts_again(testbed: Cluster) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spotmpi.core.errors import RunInUse, UnknownRun
+from tests.command_line import spotmpi_process
 from tests.contract.conftest import BackendHarness
 from tests.contract.event_values import command, iterations, kinds, texts
 from tests.contract.fake_program import fake_job
@@ -212,9 +211,7 @@ def test_another_process_follows_a_running_run(harness: BackendHarness, tmp_path
     run = harness.submit(fake_job(iterations=15, pause=0.05))
     harness.wait_for_iteration(run, 2)
 
-    spotmpi, runs = Path(sys.executable).with_name("spotmpi"), tmp_path / "runs"
-    command = [str(spotmpi), "logs", "-f", run, "--runs", str(runs), "--json"]
-    other = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    other = spotmpi_process("logs", "-f", run, "--runs", str(tmp_path / "runs"), "--json")
 
     assert other.returncode == 0, other.stderr
     printed = [json.loads(line) for line in other.stdout.splitlines()]

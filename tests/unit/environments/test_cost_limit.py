@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import tomli_w
 
 from spotmpi.agent import hardware
 from spotmpi.runs import reader
+from tests.command_line import SPOTMPI
 from tests.contract.fake_program import fake_job
 from tests.contract.processes import wait_until
 from tests.unit.agent.gang import kinds
@@ -21,7 +21,7 @@ from tests.unit.agent.gang import kinds
 def test_a_run_with_a_killed_terminal_still_ends_at_its_limit(tmp_path: Path) -> None:
     money: dict[str, Any] = {"price": 3600.0, "limits": {"cost": 3.0}, "checkpoint": {"grace": "1s"}}
     (tmp_path / "job.toml").write_text(tomli_w.dumps(fake_job(iterations=100_000, every=100_000, **money)))
-    command = [str(Path(sys.executable).with_name("spotmpi")), "run", "job.toml"]
+    command = [SPOTMPI, "run", "job.toml"]
     terminal = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     (paths,) = wait_until(lambda: reader.every(tmp_path / "runs"))
     wait_until(lambda: reader.state(paths).iteration)

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from spotmpi.agent import supervisor
 from spotmpi.runs import reader
+from tests.command_line import SPOTMPI
 from tests.contract import processes
 from tests.contract.conftest import BackendHarness
 from tests.contract.event_values import texts
@@ -118,7 +118,7 @@ def test_a_child_that_holds_the_pipe_open_does_not_keep_the_run_from_ending(loca
 def test_two_terminals_may_stop_at_once(local: BackendHarness) -> None:
     run = local.submit(fake_job(iterations=1000, pause=0.02))
     local.wait_for_iteration(run, 2)
-    command = [str(Path(sys.executable).with_name("spotmpi")), "stop", run, "--json"]
+    command = [SPOTMPI, "stop", run, "--json"]
     command += ["--runs", str(local.backend.runs_folder)]  # type: ignore[attr-defined]
 
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]

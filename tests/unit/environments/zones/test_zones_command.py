@@ -18,7 +18,7 @@ from spotmpi.core import names
 from tests.cloud.account.answers import Refusal
 from tests.cloud.account.fake_account import SECRET, TOKEN, FakeAccount
 from tests.cloud.account.market import NOW, quota_request
-from tests.command_line import CommandLine, invoke
+from tests.command_line import SPOTMPI, CommandLine, invoke
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_without_credentials_a_real_process_prints_one_line(
 ) -> None:
     base: dict[str, Any] = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
     result = subprocess.run(
-        [Path(sys.executable).with_name("spotmpi"), *ZONES, "--region", "us-east-1"],
+        [SPOTMPI, *ZONES, "--region", "us-east-1"],
         env=base | environment,
         capture_output=True,
         text=True,

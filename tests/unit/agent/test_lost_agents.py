@@ -132,7 +132,7 @@ def test_an_agent_that_wakes_up_after_the_end_of_its_run_writes_nothing(
     old = run.start(0)
     wait_until(lambda: beats(tmp_path, 1))
     log = run.paths.logs / "1" / "node-0.log"
-    wait_until(log.exists)
+    wait_until(lambda: log.exists() and log.read_text())
     old.send_signal(signal.SIGSTOP)
     frozen = time.monotonic()
     new = run.start(0, generation=1, pod="-again")

@@ -27,7 +27,7 @@ def api(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clus
     return api_at(server.port, tmp_path, monkeypatch)
 
 
-def take(stream: Callable[[], AsyncIterator[Any]], count: int) -> list[Any]:
+def take(stream: Callable[[], AsyncIterator[Any]], count: int, within: float = 60) -> list[Any]:
     """The first *count* items."""
 
     async def collect() -> list[Any]:
@@ -38,7 +38,7 @@ def take(stream: Callable[[], AsyncIterator[Any]], count: int) -> list[Any]:
                 break
         return items
 
-    return asyncio.run(asyncio.wait_for(collect(), 60))
+    return asyncio.run(asyncio.wait_for(collect(), within))
 
 
 def names(changes: list[tuple[str, Object]]) -> list[Any]:
@@ -129,6 +129,16 @@ def test_a_watch_survives_a_restart_of_the_server(
     finally:
         for each in restarted:
             each.close()
+
+
+def test_a_watch_whose_connection_is_cut_off_silently_is_requested_anew(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_api, "RETRY_DELAY", 0.01)
+    monkeypatch.setattr(cluster_api, "MAX_SILENCE", 0.05)
+    server.answers |= {"watch": [added("a", 5)], "list": [(200, listing(pod("b", 8)))]}  # then no answer for 10 s
+    api = api_at(server.port, tmp_path, monkeypatch)
+    assert names(take(lambda: api.watch(POD), 2, within=5)) == [("ADDED", "a"), (RESYNC, ["b"])]
 
 
 def test_a_watch_that_is_refused_from_the_start_raises_with_the_servers_message(

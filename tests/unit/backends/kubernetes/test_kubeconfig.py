@@ -13,7 +13,7 @@ from spotmpi.backends.kubernetes.client.api import POD, ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.client.kubeconfig import context_of
 from spotmpi.core.errors import InputError, SpotmpiError
-from tests.unit.backends.kubernetes.served_api import write_kubeconfig
+from tests.unit.backends.kubernetes.served_api import Server, status, write_kubeconfig
 
 
 def write_config(path: Path, name: str, current: bool = True, authority: str = "ca") -> Path:
@@ -38,6 +38,35 @@ def test_a_relative_path_is_resolved_from_its_own_file(tmp_path: Path, monkeypat
     monkeypatch.setenv("KUBECONFIG", f"{write_config(tmp_path / 'a', 'first')}:{second}")
     config = kubeconfig.configuration("second")
     assert config.abs_file(config.cluster.certificate_auth) == str(tmp_path / "two" / "ca.crt")
+
+
+def test_in_a_pod_a_kubeconfig_takes_precedence_over_the_service_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with kubectl: a notebook's pod may use another cluster than its own."""
+    for name in ("token", "namespace", "ca.crt"):
+        (tmp_path / name).write_text(name)
+    monkeypatch.setattr(kubeconfig, "SERVICE_ACCOUNT", str(tmp_path))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    own = kubeconfig.configuration(None)
+    assert (own.cluster.server, own.namespace, kubeconfig.in_pod()) == ("https://10.0.0.1:443", "namespace", True)
+    write_config(tmp_path / "config", "lab")
+    assert kubeconfig.configuration("lab").cluster.server == "https://lab" and not kubeconfig.in_pod()
+
+
+def test_a_cluster_is_reached_through_its_proxy(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = {"proxy-url": f"http://127.0.0.1:{server.port}"}
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "a", "http://cluster.invalid", **proxy)))
+    server.answers["other"] = [(404, json.dumps(status(404, 'pods "a" not found')))]
+    assert asyncio.run(ClusterApi(None, "n").find(POD, "a")) is None
+    assert server.requests == ["other http://cluster.invalid/api/v1/namespaces/n/pods/a"]
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "b", "x", **{"proxy-url": "socks5://p:1"})))
+    with pytest.raises(InputError, match="proxy-url socks5://p:1 of its cluster is not supported; use an HTTP proxy"):
+        kubeconfig.configuration(None)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +99,12 @@ def test_a_context_that_the_kubeconfig_lacks_is_an_input_error(tmp_path: Path, m
         ClusterApi("absent", None)
 
 
-def login_with(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, server: str = "http://127.0.0.1:1") -> None:
+def login_with(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, server: str = "http://127.0.0.1:1", shell: str = "sh"
+) -> None:
     """Write a kubeconfig whose user logs in by *command*, in version v1 of the credential API."""
-    program = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", command]}
+    program = {"apiVersion": "client.authentication.k8s.io/v1", "command": shell, "args": ["-c", command]}
+    program |= {"installHint": "install it"}
     path = write_kubeconfig(folder / "config", server, user={"exec": program})
     monkeypatch.setenv("KUBECONFIG", str(path))
 
@@ -88,9 +120,20 @@ def test_a_login_program_gets_the_same_environment_as_from_kubectl(
     assert json.loads((tmp_path / "info").read_text())["apiVersion"] == "client.authentication.k8s.io/v1"
 
 
-def test_a_failed_login_is_reported_with_the_programs_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error has the plugin's message and a remedy, not a ConfigError."""
-    login_with(tmp_path, monkeypatch, "echo the SSO session has expired >&2; exit 255")
-    words = "could not list: Exec sh returned 255: the SSO session has expired; log in again"
+@pytest.mark.parametrize(
+    ("command", "shell", "words"),
+    [
+        ("echo the SSO session has expired >&2; exit 255", "sh", "Exec sh returned 255: the SSO session has expired"),
+        ("", "no-login", r"cannot start the login program no-login \(No such file or directory\): install it"),
+        ("echo Welcome", "sh", "the login program sh printed no token; client certificates .* are not supported"),
+        ('echo \'{"status": {"clientKeyData": "k"}}\'', "sh", "the login program sh printed no token; client certif"),
+    ],
+)
+def test_a_failed_login_is_one_line_with_a_remedy(
+    command: str, shell: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error has the plugin's message and a remedy, not a ConfigError or a parser's exception."""
+    login_with(tmp_path, monkeypatch, command, shell=shell)
+    words = f"could not list: {words}.*; log in again"
     with pytest.raises(SpotmpiError, match=words), translate_errors("list"):
         asyncio.run(ClusterApi(None, "n").find(POD, "a"))

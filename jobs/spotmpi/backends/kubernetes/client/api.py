@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import httpx2
 from lightkube import ApiError, codecs
-from lightkube.config.client_adapter import ConnectionParams
+from lightkube.config.client_adapter import ConnectionParams, ExecAuth
 from lightkube.core.generic_client import GenericAsyncClient
 from lightkube.core.selector import build_selector
 from lightkube.generic_resource import create_namespaced_resource
@@ -21,7 +21,7 @@ from lightkube.resources import apps_v1, batch_v1, core_v1, networking_v1
 from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
 
 from spotmpi.backends.kubernetes.client.errors import is_missing, status_code
-from spotmpi.backends.kubernetes.client.kubeconfig import configuration, in_pod
+from spotmpi.backends.kubernetes.client.kubeconfig import Login, configuration, in_pod, proxy_of
 from spotmpi.plan.pods import CONTAINER
 
 Object = dict[str, Any]
@@ -50,6 +50,9 @@ _RESOURCES: dict[str, Any] = {
 }
 CONNECT_TIMEOUT = 10.0  # seconds
 READ_TIMEOUT = 60.0  # seconds: a busy API server thinks long about the pods of a large run
+# Seconds after which a silent watch or log is requested anew: of a connection that a laptop's sleep, a VPN or a NAT has
+# cut off, nobody ever sees the end.
+MAX_SILENCE = 120.0
 LOG_CHUNK = 1 << 16  # bytes of a log that are yielded together where it is not followed
 _PAGE = 500  # objects that one request lists
 _POD_SPEC_KEYS = frozenset({"nodeName", "terminationGracePeriodSeconds"})
@@ -86,13 +89,15 @@ class ClusterClock:
 class _Connection(ConnectionParams):
     """lightkube's connection settings, with a clock that every response sets."""
 
-    def __init__(self, timeout: httpx2.Timeout, clock: ClusterClock) -> None:
-        super().__init__(timeout=timeout)
+    def __init__(self, timeout: httpx2.Timeout, clock: ClusterClock, proxy: str | None) -> None:
+        super().__init__(timeout=timeout, proxy=proxy)
         self._clock = clock
 
     def httpx_params(self, config: Any) -> dict[str, Any]:
         """The arguments of the HTTP client."""
         parameters: dict[str, Any] = super().httpx_params(config)
+        if config.user.exec and isinstance(parameters["auth"], ExecAuth):
+            parameters["auth"] = Login(config.user.exec)
         return {**parameters, "event_hooks": {"response": [self._set_clock]}}
 
     async def _set_clock(self, response: httpx2.Response) -> None:
@@ -108,12 +113,14 @@ class ClusterApi:
     def __init__(self, context: str | None, namespace: str | None) -> None:
         config = configuration(context)
         self._clock = ClusterClock()
-        connection = _Connection(httpx2.Timeout(CONNECT_TIMEOUT, read=READ_TIMEOUT), self._clock)
+        connection = _Connection(httpx2.Timeout(CONNECT_TIMEOUT, read=READ_TIMEOUT), self._clock, proxy_of(config))
         self._http_parameters = functools.partial(connection.httpx_params, config)
         # lightkube's AsyncClient has no way to stream a log that is not followed, nor to set the clock.
         self._client: Any = GenericAsyncClient(
             connection, config, namespace=namespace, lazy=True, field_manager="spotmpi"
         )
+        self._silence = httpx2.Timeout(CONNECT_TIMEOUT, read=MAX_SILENCE)
+        self._client._watch_timeout = self._silence  # else without limit
         self.context = None if in_pod() else str(config.context_name)
         self.namespace = str(self._client.namespace)
 
@@ -263,7 +270,7 @@ class ClusterApi:
         parameters = {"container": CONTAINER, "follow": follow, "sinceSeconds": since}
         request = self._client.prepare_request("get", core_v1.PodLog, name=pod, params=parameters)
         if follow:
-            request.timeout = httpx2.Timeout(CONNECT_TIMEOUT, read=None)
+            request.timeout = self._silence
         response = await self._client.send(self._client.build_adapter_request(request), stream=True)
         try:
             if response.is_error:

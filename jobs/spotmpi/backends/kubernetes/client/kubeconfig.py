@@ -1,18 +1,23 @@
-"""This machine's kubeconfig as kubectl reads it: several files in KUBECONFIG are merged."""
+"""This machine's kubeconfig as kubectl reads it: several files in KUBECONFIG are merged.
+
+Without any file, a pod of a cluster uses its service account.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import msgspec
 import yaml
 from lightkube import KubeConfig
-from lightkube.config.kubeconfig import SERVICE_ACCOUNT
-from lightkube.config.models import User
+from lightkube.config.client_adapter import ExecAuth
+from lightkube.config.kubeconfig import SERVICE_ACCOUNT, to_mapping
+from lightkube.config.models import Cluster, User
 from lightkube.core.exceptions import ConfigError
 
 from spotmpi.core.errors import input_error
@@ -21,6 +26,31 @@ _LISTS = ("clusters", "contexts", "users")
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 _EXEC = "client.authentication.k8s.io"
 _REMEDY = "check KUBECONFIG and `kubectl config get-contexts`"
+
+
+class ProxiedCluster(Cluster, omit_defaults=True):
+    """A cluster with the proxy that leads to it, if any."""
+
+    proxy: str | None = msgspec.field(name="proxy-url", default=None)
+
+
+class Login(ExecAuth):
+    """The exec credential plugin of a user; ConfigError where it gives no token."""
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """The request with the plugin's token, and with a new one if the cluster does not accept that."""
+        flow, command = super().async_auth_flow(request), self._exec.command
+        try:
+            response = yield await anext(flow)
+            yield await flow.asend(response)
+        except StopAsyncIteration:
+            return
+        except OSError as error:
+            hint = f": {self._exec.installHint}" if self._exec.installHint else ""
+            raise ConfigError(f"cannot start the login program {command} ({error.strerror}){hint}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            remedy = "client certificates from login programs are not supported"
+            raise ConfigError(f"the login program {command} printed no token; {remedy}") from error
 
 
 def configuration(context: str | None) -> Any:
@@ -33,24 +63,31 @@ def configuration(context: str | None) -> Any:
         raise input_error(
             "context", context, f"it refers to {error}, which is not in the kubeconfig; {_REMEDY}"
         ) from error
+    proxy = proxy_of(config)
+    if proxy and not proxy.startswith(("http://", "https://")):
+        problem = f"proxy-url {proxy} of its cluster is not supported; use an HTTP proxy"
+        raise input_error("context", str(config.context_name), problem)
     return config if config.user else config._replace(user=User())  # the cluster may admit anonymous users
+
+
+def proxy_of(config: Any) -> str | None:
+    """The proxy that leads to the cluster of these connection settings."""
+    return getattr(config.cluster, "proxy", None)
 
 
 def read() -> KubeConfig:
     """All contexts; ConfigError where nothing is configured, InputError where a file cannot be read."""
-    try:
-        return KubeConfig.from_service_account()
-    except ConfigError:
-        pass
-    listed = [Path(name) for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
-    paths = listed or [Path("~/.kube/config").expanduser()]
-    contents = [_content(path) for path in paths if path.is_file()]
+    if in_pod():
+        return KubeConfig.from_service_account(SERVICE_ACCOUNT)
+    contents = [_content(path) for path in _paths() if path.is_file()]
     if not contents:
-        raise ConfigError(f"no kubeconfig at {', '.join(map(str, paths))}")
+        raise ConfigError(f"no kubeconfig at {', '.join(map(str, _paths()))}")
     # Of a name that is in several files, and of the current context, the first one counts.
     merged: dict[str, Any] = {key: [item for each in reversed(contents) for item in each[key]] for key in _LISTS}
     currents = [each["current-context"] for each in contents if each.get("current-context")]
-    return KubeConfig.from_dict({**merged, "current-context": next(iter(currents), None)})
+    config = KubeConfig.from_dict({**merged, "current-context": next(iter(currents), None)})
+    config.clusters = to_mapping(merged["clusters"], "cluster", ProxiedCluster)
+    return config
 
 
 def context_of(cluster: str) -> str | None:
@@ -66,8 +103,18 @@ def context_of(cluster: str) -> str | None:
 
 
 def in_pod() -> bool:
-    """Whether this process runs in a pod of the cluster, by its service account and without a context."""
-    return Path(SERVICE_ACCOUNT, "token").is_file()
+    """Whether the cluster is that of the pod in which this process runs, by its service account and without a context.
+
+    As with kubectl, a kubeconfig takes precedence: a notebook's pod may use another cluster.
+    """
+    has_account = "KUBERNETES_SERVICE_HOST" in os.environ and Path(SERVICE_ACCOUNT, "token").is_file()
+    return has_account and not any(path.is_file() for path in _paths())
+
+
+def _paths() -> list[Path]:
+    """The kubeconfig files, which need not exist."""
+    listed = [Path(name) for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
+    return listed or [Path("~/.kube/config").expanduser()]
 
 
 def _content(path: Path) -> Mapping[str, Any]:

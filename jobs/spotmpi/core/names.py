@@ -82,8 +82,13 @@ def program_module(image: str, program: str) -> str:
 
 
 def pod_host(run: str, node: int) -> str:
-    """The host name of a run's pod: the one of its JobSet's replicated Job ``node``, index *node*."""
-    return f"{run}-node-0-{node}"
+    """The host name of a run's pod: that with index *node* of its Job."""
+    return f"{job_name(run)}-{node}"
+
+
+def job_name(run: str) -> str:
+    """The name of the Job of a run's nodes besides its workers: the one of its JobSet's replicated Job ``node``."""
+    return f"{run}-node-0"
 
 
 def parts_name(run: str) -> str:

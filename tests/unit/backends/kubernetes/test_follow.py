@@ -214,6 +214,12 @@ def test_a_run_ended_when_its_jobset_did_not_when_somebody_looked() -> None:
     assert end.kind == record.FAILED and end.time < time.time() - 3000
 
 
+def failed_init_container() -> Object:
+    ends = {"initContainerStatuses": [{"name": "warm", "state": {"terminated": {"exitCode": 2}}}]}
+    waiting = {"name": "node", "state": {"waiting": {"reason": "PodInitializing"}}}
+    return pod(0, "Failed", 60, containerStatuses=[waiting], **ends)
+
+
 NO_RETRIES = {"message": "jobset failed", "reason": "ReachedMaxRestarts"}
 
 
@@ -256,6 +262,26 @@ NO_RETRIES = {"message": "jobset failed", "reason": "ReachedMaxRestarts"}
             NO_RETRIES,
             "the agent of node 0 ended with exit code 137; limits.failures = 2 is used up",
             id="the exit code of a killed agent",
+        ),
+        pytest.param(
+            lambda: (terminated_pod(0, 128, "StartError", 60, message='exec: "python3": not found'), []),
+            NO_RETRIES,
+            'the agent of node 0 ended with exit code 128: exec: "python3": not found; limits.failures = 2 is used up',
+            id="an image without Python",
+        ),
+        pytest.param(
+            lambda: (pod(0, "Failed", 60, reason="UnexpectedAdmissionError", message="no nvidia.com/gpu"), []),
+            NO_RETRIES,
+            "node 0 was ended by its kubelet: UnexpectedAdmissionError: no nvidia.com/gpu; "
+            "limits.failures = 2 is used up",
+            id="a pod that its kubelet refused or evicted",
+        ),
+        pytest.param(
+            lambda: (failed_init_container(), []),
+            NO_RETRIES,
+            "init container warm of node 0 ended with exit code 2; `kubectl logs digits-1-node-0-0-abcde -c warm` "
+            "shows its output; limits.failures = 2 is used up",
+            id="an init container of a template",
         ),
     ],
 )

@@ -155,6 +155,9 @@ def test_what_a_queue_holds_back_has_its_reason() -> None:
     assert workers_waiting_reason(seen, RUN, 3) == f"3 workers: Pending: {message} in job-di"
     seen.pods["worker"] = worker(0)
     assert workers_waiting_reason(seen, RUN, 3) is None
+    seen.add_event({"reason": "FailedCreate", "involvedObject": {"name": f"{RUN}-workers"}, "message": "quota"})
+    assert workers_waiting_reason(seen, RUN, 3) == "2/3 workers: FailedCreate: quota"
+    assert workers_waiting_reason(seen, RUN, 1) is None
 
 
 def test_a_worker_killed_for_memory_says_so_with_its_remedy_and_is_not_why_the_pool_failed(

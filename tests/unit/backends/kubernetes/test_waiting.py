@@ -83,6 +83,15 @@ def test_a_containers_own_reason_is_reported() -> None:
     assert reason_of(container("a", "CreateContainerConfigError")) == "1/4 nodes: CreateContainerConfigError:"
 
 
+def test_a_quota_that_admits_only_some_pods_is_the_reason() -> None:
+    quota = event("run-1-node-0", "FailedCreate", "exceeded quota")
+    pulled = event("run-1-node-0-0-x7k2p", "Failed", "an earlier pull")
+    running = [pod(f"run-1-node-0-{node}-x7k2p", "Running") for node in range(2)]
+    assert reason_of(*running, events=(quota, pulled), nodes=3) == "1/3 nodes: FailedCreate: exceeded quota"
+    assert reason_of(*running, events=(quota, pulled), nodes=2) is None
+    assert reason_of(events=(pulled, quota)) == "FailedCreate: exceeded quota"
+
+
 def test_a_refused_pod_has_the_same_reason_at_each_try() -> None:
     text = 'Error creating: pods "run-1-node-0-{}" is forbidden: exceeded quota: small'
     failures = [event("run-1-node-0", "FailedCreate", text.format(name)) for name in ("0-x7k2p", "3-9vb4z")]

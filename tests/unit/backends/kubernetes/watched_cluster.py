@@ -64,9 +64,11 @@ def unscheduled_pod(node: int, why: str, age: float = 0) -> Object:
     return pod(node, "Pending", age, **condition("PodScheduled", "False", message=why))
 
 
-def terminated_pod(node: int, code: int, reason: str, age: float = 0, phase: str = "Failed") -> Object:
+def terminated_pod(
+    node: int, code: int, reason: str, age: float = 0, phase: str = "Failed", message: str | None = None
+) -> Object:
     """A pod whose container has ended."""
-    end = {"exitCode": code, "reason": reason, "finishedAt": stamp(age)}
+    end = {"exitCode": code, "reason": reason, "finishedAt": stamp(age), "message": message}
     return pod(node, phase, age, containerStatuses=[{"name": "node", "state": {"terminated": end}}])
 
 

@@ -130,7 +130,12 @@ def pod_phase(pod: Object) -> str:
 
 def has_started(pod: Object) -> bool:
     """Whether the pod's agent has run, which its container shows up to a second before its phase does."""
-    return pod_phase(pod) in ("Running", "Succeeded", "Failed") or bool(_container_state(pod) - {"waiting"})
+    return pod_phase(pod) in ("Running", "Succeeded", "Failed") or agent_has_run(pod)
+
+
+def agent_has_run(pod: Object) -> bool:
+    """Whether the pod's agent has run; a pod may fail before, by an init container or at its kubelet."""
+    return bool(_container_state(pod) - {"waiting"})
 
 
 def has_ended(pod: Object) -> bool:

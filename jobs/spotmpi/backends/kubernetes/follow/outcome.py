@@ -9,7 +9,15 @@ from typing import Any
 
 from spotmpi.agent import protocol, record
 from spotmpi.agent.run_outcome import run_outcome
-from spotmpi.backends.kubernetes.follow.jobset import is_worker, node_index, node_title, pod_name, unix_time
+from spotmpi.backends.kubernetes.follow.jobset import (
+    agent_has_run,
+    is_worker,
+    node_index,
+    node_title,
+    pod_name,
+    pod_phase,
+    unix_time,
+)
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests
 from spotmpi.plan.pods import CONTAINER
@@ -104,14 +112,22 @@ class ExitDiagnosis:
 
 
 def _kill_reason(pod: Object, workers_table: str = "") -> str | None:
-    """How a pod's agent was ended before it could report anything, or None."""
+    """How a pod was ended before its agent could report anything, or None."""
     node, field = node_title(pod), f"{workers_table if is_worker(pod) else 'resources'}.memory"
-    for container in (pod.get("status") or {}).get("containerStatuses") or []:
+    status = pod.get("status") or {}
+    if pod_phase(pod) == "Failed" and status.get("reason"):  # Evicted, UnexpectedAdmissionError, OutOfcpu ...
+        return f"{node} was ended by its kubelet: {status['reason']}: {status.get('message') or ''}".rstrip(" :")
+    for container in status.get("containerStatuses") or []:
         end = (container.get("state") or {}).get("terminated") or {}
         code = end.get("exitCode", 0)
         if container.get("name") != CONTAINER or code in _AGENT_EXIT_CODES:
             continue
         if end.get("reason") == "OOMKilled":
             return f"{node} exceeded the memory limit of its pod (/dev/shm counts): raise {field}, or use less"
-        return f"the agent of {node} ended with exit code {code}"
+        message = " ".join((end.get("message") or "").split())  # of a container that could not be started
+        return f"the agent of {node} ended with exit code {code}{message and f': {message}'}"
+    for container in [] if agent_has_run(pod) else status.get("initContainerStatuses") or []:
+        if code := ((container.get("state") or {}).get("terminated") or {}).get("exitCode"):
+            remedy = f"`kubectl logs {pod_name(pod)} -c {container['name']}` shows its output"
+            return f"init container {container['name']} of {node} ended with exit code {code}; {remedy}"
     return None

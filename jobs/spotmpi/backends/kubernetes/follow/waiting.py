@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from spotmpi.backends.kubernetes.follow.jobset import is_worker, node_index, pod_name, unix_time
-from spotmpi.core.names import workers_name
+from spotmpi.core.names import job_name, workers_name
 from spotmpi.plan.manifests import LABEL_QUEUE
 
 Object = Mapping[str, Any]
@@ -24,6 +24,7 @@ _EVENT_REASONS = {
     "FailedCreatePodSandBox",
     "Failed",
     "FailedCreate",
+    "HeadlessServiceCreationFailed",  # of a JobSet
     "NodeNotReady",
     "Pending",  # of a Kueue workload without quota
 }
@@ -97,11 +98,13 @@ def waiting_reason(seen: Observations, run: str, nodes: int, workers: int = 0) -
     """
     gang = {name: pod for name, pod in seen.pods.items() if not is_worker(pod)}
     if not gang:
-        of_workers = workers_name(run)  # which a queue admits on their own
-        about_gang = (text for name, text in seen.messages.items() if run in name and of_workers not in name)
-        about_run = next(about_gang, None)
+        # Not of workers, which a queue admits on their own, nor of pods, which are those of an earlier attempt.
+        others, earlier = workers_name(run), f"{job_name(run)}-"
+        about_gang = ((name, text) for name, text in seen.messages.items() if run in name and others not in name)
+        about_run = next((text for name, text in about_gang if not name.startswith(earlier)), None)
         return about_run or f"no pods yet{_permission_note(seen)}"
     reason = _most_frequent_reason(gang.values(), seen, "node 0" if workers and nodes == 1 else f"{nodes} nodes")
+    reason = reason or _missing_pods_reason(seen, job_name(run), nodes - len(gang), f"{nodes} nodes")
     return reason or _unreachable_nodes(gang, seen, nodes)
 
 
@@ -116,7 +119,14 @@ def workers_waiting_reason(seen: Observations, run: str, workers: int) -> str | 
     about_job = next((text for name, text in seen.messages.items() if job in name and not name.startswith(job)), None)
     if not pods and workers and about_job:
         return f"{workers} workers: {about_job}"
-    return _most_frequent_reason(pods, seen, f"{workers} workers")
+    reason = _most_frequent_reason(pods, seen, f"{workers} workers")
+    return reason or _missing_pods_reason(seen, job, workers - len(pods), f"{workers} workers")
+
+
+def _missing_pods_reason(seen: Observations, job: str, missing: int, of: str) -> str | None:
+    """Why pods of a Job do not exist, such as a quota that admits only some."""
+    about_job = seen.messages.get(job)
+    return f"{missing}/{of}: {_shorten(about_job)}" if about_job and missing > 0 else None
 
 
 def _most_frequent_reason(pods: Iterable[Object], seen: Observations, what: str) -> str | None:

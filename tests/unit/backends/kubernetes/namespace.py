@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+
+from lightkube import ApiError
 
 from spotmpi.agent import protocol
 from spotmpi.backends.kubernetes.client import api
@@ -32,9 +35,17 @@ class Namespace:
         self.conflicts: list[str] = []  # kinds that exist already, once each
         self.patched: list[tuple[str, str, Object]] = []  # kind, name and values
         self.deleting = False
+        self.queues = ["gpus"]
+        self.job_refusal: ApiError | None = None  # of a Job that is only checked
+        self.unknown_fields: Sequence[str] = ()  # of failure policies, which the API server drops silently
 
-    async def create(self, values: Object) -> Object:
+    async def create(self, values: Object, dry_run: bool = False) -> Object:
         kind = values["kind"]
+        if dry_run:
+            assert kind == api.JOB
+            if self.job_refusal:
+                raise self.job_refusal
+            return values
         if kind in self.forbidden:
             raise api_error(403, f'secrets is forbidden: User "ann" cannot create {kind}')
         if kind in self.conflicts:
@@ -43,7 +54,14 @@ class Namespace:
         if kind == api.JOBSET and self.created:
             raise api_error(409, "already exists")
         self.created.append(values)
-        return {"metadata": {"uid": "u", "creationTimestamp": CREATED}}
+        created = copy.deepcopy(values)
+        for rule in created.get("spec", {}).get("failurePolicy", {}).get("rules", []):
+            for field in self.unknown_fields:  # https://kubernetes.io/docs: "Field pruning" of custom resources
+                rule.pop(field, None)
+        return {**created, "metadata": {"uid": "u", "creationTimestamp": CREATED}}
+
+    async def has_queue(self, name: str) -> bool:
+        return name in self.queues
 
     async def find(self, kind: str, name: str) -> Object | None:
         if self.deleting:  # it is visible until all it owned is gone

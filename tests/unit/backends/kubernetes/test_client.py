@@ -194,6 +194,14 @@ def test_an_object_of_another_namespace_is_found(api: ClusterApi, server: Server
     assert "/api/v1/namespaces/kube-system/configmaps/it" in server.requests[0]
 
 
+def test_a_queue_is_looked_up_in_the_version_that_the_cluster_serves(api: ClusterApi, server: Server) -> None:
+    group = (200, json.dumps({"kind": "APIGroup", "preferredVersion": {"groupVersion": "kueue.x-k8s.io/v1beta2"}}))
+    missing = (404, json.dumps(status(404, 'localqueues "x" not found')))
+    server.answers["other"] = [group, (200, json.dumps({"kind": "LocalQueue"})), group, missing, (404, "not found")]
+    assert [asyncio.run(api.has_queue("x")) for _ in range(3)] == [True, False, False]
+    assert server.requests[1] == "other /apis/kueue.x-k8s.io/v1beta2/namespaces/here/localqueues/x"
+
+
 def test_a_followed_log_yields_its_lines(api: ClusterApi, server: Server) -> None:
     server.answers["log"] = [(200, "one\ntwo\n")]
     assert take(lambda: api.log("a", 3, True), 1) == ["one\ntwo"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightkube import ApiError
 
 from spotmpi.agent import pod_context, protocol, ssh
 from spotmpi.backends.kubernetes.client import api
@@ -21,7 +22,7 @@ from spotmpi.images.wheels import PackedWheels
 from spotmpi.plan import manifests
 from spotmpi.spec.job import JobSpec, from_values
 from tests.unit.backends.kubernetes.namespace import CREATED, Namespace, planned
-from tests.unit.backends.kubernetes.watched_cluster import Object
+from tests.unit.backends.kubernetes.watched_cluster import Object, api_error
 
 GO = {"spec": {"suspend": False}}
 
@@ -70,6 +71,33 @@ def test_a_queue_starts_a_pool_and_its_workers() -> None:
     namespace = Namespace()
     submit(namespace, planned(pool(queue="gpus")))
     assert not namespace.patched
+
+
+@pytest.mark.parametrize(
+    ("queue", "fields", "refusal", "words"),
+    [
+        ("typo", [], None, "kubernetes.queue = 'typo': namespace here has no such LocalQueue of Kueue"),
+        (None, ["onJobFailureMessagePatterns"], None, "JobSet on the cluster is older than 0.10"),
+        (None, [], api_error(422, "Job is invalid: effect: Unsupported"), "could not submit the run: Job is invalid"),
+        (None, [], api_error(403, 'webhook "x" denied the request: no owner'), "denied the request: no owner"),
+    ],
+    ids=["queue", "old JobSet", "invalid Job", "admission webhook"],
+)
+def test_a_run_that_would_wait_for_ever_or_never_restart_is_refused_and_nothing_of_it_is_left(
+    queue: str | None, fields: list[str], refusal: ApiError | None, words: str
+) -> None:
+    namespace = Namespace()
+    namespace.unknown_fields, namespace.job_refusal = fields, refusal
+    with pytest.raises(SpotmpiError, match=words):
+        submit(namespace, plan(kubernetes={"queue": queue}))
+    assert namespace.created == [] and not namespace.patched
+
+
+def test_a_user_who_may_not_create_jobs_can_still_submit_runs() -> None:
+    namespace = Namespace()
+    namespace.job_refusal = api_error(403, 'jobs.batch is forbidden: User "ann" cannot create resource "jobs"')
+    submit(namespace, plan())
+    assert namespace.patched == [("JobSet", "x-1", GO)]
 
 
 def test_agents_count_limits_from_the_creation_of_the_jobset() -> None:

@@ -119,7 +119,9 @@ class FakeCluster:
     def put(self, kind: str, change: str, values: Object) -> None:
         self.changes.setdefault(kind, asyncio.Queue()).put_nowait((change, values))
 
-    async def create(self, values: Object) -> Object:
+    async def create(self, values: Object, dry_run: bool = False) -> Object:
+        if dry_run:
+            return values
         created = {**values, "metadata": {**values["metadata"], "uid": "7", "creationTimestamp": stamp(-self.ahead)}}
         self.created.append(created)
         if values["kind"] == api.JOBSET:

@@ -132,11 +132,12 @@ class ClusterApi:
         """A client with this cluster's address and credentials, for what has no method here."""
         return httpx2.AsyncClient(**self._http_parameters())
 
-    async def create(self, values: Object) -> Object:
-        """The object created from *values*; AlreadyExists is an error."""
+    async def create(self, values: Object, dry_run: bool = False) -> Object:
+        """The object created from *values*, with *dry_run* only checked; AlreadyExists is an error."""
         resource = _RESOURCES.get(values["kind"])
         obj = resource(values) if values["kind"] == JOBSET and resource else codecs.from_dict(values)
-        created: Object = (await self._client.request("post", obj=obj)).to_dict()
+        parameters = {"dryRun": "All" if dry_run else None}
+        created: Object = (await self._client.request("post", obj=obj, params=parameters)).to_dict()
         return created
 
     async def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
@@ -149,6 +150,19 @@ class ClusterApi:
             raise
         values: Object = obj.to_dict()
         return values
+
+    async def has_queue(self, name: str) -> bool:
+        """Whether the namespace has a LocalQueue of that name; False also where Kueue is not installed."""
+        async with self.http_client() as http:
+            group = await http.get("/apis/kueue.x-k8s.io")  # no release serves the version of all others
+            if group.status_code == 404:
+                return False
+            self._client.raise_for_status(group)
+            version = group.json()["preferredVersion"]["groupVersion"]
+            queue = await http.get(f"/apis/{version}/namespaces/{self.namespace}/localqueues/{name}")
+        if queue.status_code != 404:
+            self._client.raise_for_status(queue)
+        return queue.status_code != 404
 
     async def list(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,8 +21,9 @@ from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import submission_time
+from spotmpi.core import names
 from spotmpi.core.certificates import pool_certificates
-from spotmpi.core.errors import NotPermitted, RunInUse
+from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
 from spotmpi.core.progress import Say
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import ClusterPlan
@@ -72,10 +74,12 @@ async def create(api: ClusterApi, plan: ClusterPlan, say: Say) -> CreatedRun:
 
     Raises:
         RunInUse: a run of that name exists.
-        SpotmpiError: the API server refused an object; nothing of the run is left.
+        InputError: no queue of Kueue would ever admit it.
+        SpotmpiError: the API server refused an object, or JobSet is too old; nothing of the run is left.
     """
     with translate_errors("submit the run"):
         try:
+            await _require_queue(api, plan["objects"][0])
             await stop.delete_ended(api, plan["run"])
             objects = await _with_egress(api, plan["objects"], say)
             try:
@@ -89,6 +93,20 @@ async def create(api: ClusterApi, plan: ClusterPlan, say: Say) -> CreatedRun:
             if already_exists(error):
                 raise RunInUse(f"run {plan['run']} already exists in {plan['namespace']}") from error
             raise
+
+
+async def _require_queue(api: ClusterApi, jobset: Object) -> None:
+    """Refuse a run whose queue does not exist: it would wait for ever, and Kueue writes no event about that."""
+    queue = jobset["metadata"]["labels"].get(manifests.LABEL_QUEUE)
+    try:
+        if queue is None or await api.has_queue(queue):
+            return
+    except ApiError as error:
+        if error.status.code == 403:
+            return
+        raise
+    problem = f"namespace {api.namespace} has no such LocalQueue of Kueue; `kubectl get localqueues` lists them"
+    raise input_error("kubernetes.queue", queue, problem)
 
 
 async def _with_egress(api: ClusterApi, objects: Sequence[Object], say: Say) -> Sequence[Object]:
@@ -112,12 +130,14 @@ async def _create_all(api: ClusterApi, objects: Sequence[Object]) -> CreatedRun:
     run, time_submitted = jobset["metadata"]["name"], submission_time(answer)
     parts = [_with_submission_time(part, time_submitted) for part in parts]
     try:
+        _require_current_jobset(jobset, answer)
         # The Secret first: where it is refused the JobSet is deleted and created anew, and owns nothing yet.
         uid = answer["metadata"]["uid"]
         for part in parts:
             if part["kind"] == "Secret":
                 await _create_part(api, part, uid)
-        requests = (_create_part(api, part, uid) for part in parts if part["kind"] != "Secret")
+        requests = [_create_part(api, part, uid) for part in parts if part["kind"] != "Secret"]
+        requests.append(_check_job(api, jobset))
         # The others at once. All are waited for: one created after the JobSet was deleted would stay for a while.
         for failure in await asyncio.gather(*requests, return_exceptions=True):
             if failure is not None:
@@ -130,6 +150,36 @@ async def _create_all(api: ClusterApi, objects: Sequence[Object]) -> CreatedRun:
         await api.delete(cluster_api.JOBSET, run)
         raise
     return CreatedRun([jobset, *parts], time_submitted)
+
+
+def _require_current_jobset(jobset: Object, created: Object) -> None:
+    """Refuse a JobSet that is too old: the API server drops the fields that it does not know, without an error."""
+    patterns = [
+        [rule.get("onJobFailureMessagePatterns") for rule in each["spec"]["failurePolicy"]["rules"]]
+        for each in (jobset, created)
+    ]
+    if patterns[0] != patterns[1]:
+        raise SpotmpiError(
+            "JobSet on the cluster is older than 0.10, and would end runs for good when a node is reclaimed; "
+            "upgrade it with `helm upgrade jobset oci://registry.k8s.io/jobset/charts/jobset --namespace jobset-system`"
+        )
+
+
+async def _check_job(api: ClusterApi, jobset: Object) -> None:
+    """Raise ApiError where the API server or an admission webhook refuses the gang's Job.
+
+    JobSet would try to create it again and again, and say so in its own log only (kubernetes-sigs/jobset#1024).
+    """
+    (replicated,) = jobset["spec"]["replicatedJobs"]
+    metadata = {"name": names.job_name(jobset["metadata"]["name"]), "namespace": jobset["metadata"]["namespace"]}
+    metadata["labels"] = replicated["template"]["metadata"]["labels"]
+    job = {"apiVersion": "batch/v1", "kind": cluster_api.JOB, "metadata": metadata}
+    try:
+        await api.create({**job, "spec": replicated["template"]["spec"]}, dry_run=True)
+    except ApiError as error:
+        # Others say nothing of the Job: a user without the right to create it, a webhook that knows no dry run.
+        if error.status.code == 422 or re.search("denied (the )?request", str(error.status.message)):
+            raise
 
 
 def _with_submission_time(part: Object, moment: float) -> Object:

@@ -33,19 +33,19 @@ def cuda_problems(facts: Facts) -> list[str]:
     base, framework = facts["cuda_of_base"], facts["cuda_of_framework"]
     found = []
     if framework and facts["needs_cuda_of_base"] and not base:
-        found.append(f"CUDA {framework} is called but the base has none: set BASE_IMAGE to a CUDA one, or REQUIREMENTS")
+        found.append(f"CUDA {framework} is needed but the base has none: set BASE_IMAGE to a CUDA one, or REQUIREMENTS")
     if base and not framework:
         found.append(f"the base has CUDA {base} but no framework that uses it: set REQUIREMENTS to a lock for GPUs")
     if base and framework and major(base) != major(framework):
-        found.append(f"the base has CUDA {base}, the framework wants {framework}: set BASE_IMAGE to CUDA {framework}")
+        found.append(f"the base has CUDA {base}, the framework needs {framework}: set BASE_IMAGE to CUDA {framework}")
     if framework and facts["nccl_wanted"] and not facts["nccl_loaded"]:
-        found.append(f"NCCL {facts['nccl_wanted']} is wanted and can't be loaded: the base must hold libnccl2")
+        found.append(f"NCCL {facts['nccl_wanted']} is needed but can't be loaded: the base must contain libnccl2")
     if facts["nccl_loaded"] and facts["nccl_wanted"] and major(facts["nccl_loaded"]) != major(facts["nccl_wanted"]):
-        found.append(f"NCCL {facts['nccl_loaded']} is loaded but {facts['nccl_wanted']} is wanted: change the base")
+        found.append(f"NCCL {facts['nccl_loaded']} is loaded but {facts['nccl_wanted']} is needed: change the base")
     if framework and not facts["architectures"]:
-        found.append("no GPU kernels can be had: the framework was built without them, or libnvrtc can't be loaded")
+        found.append("no GPU kernels are available: the framework was built without them, or libnvrtc can't be loaded")
     if framework and facts.get("cudnn", "unused") is None:
-        found.append("cuDNN 8 can't be loaded, and convolutions would crawl: set BASE_IMAGE to one with cudnn8")
+        found.append("cuDNN 8 can't be loaded, and convolutions would be very slow: set BASE_IMAGE to one with cudnn8")
     return found
 
 
@@ -53,7 +53,7 @@ def login_problems(facts: Facts) -> list[str]:
     """Give what would keep sshd from running, or the user from logging in, in a restricted pod."""
     found = []
     if facts["sshd_capabilities"]:
-        found.append(f"{SSHD} carries file capabilities, so it can't start where all are dropped: run setcap -r on it")
+        found.append(f"{SSHD} has file capabilities, so it can't start where all are dropped: run setcap -r on it")
     if facts["user"] != [1000, 1000]:
         found.append(f"user {USER} has ids {facts['user']}, storage expects 1000:1000: correct useradd")
     if not facts["shell"] or not os.access(facts["shell"], os.X_OK):

@@ -128,7 +128,7 @@ def measure_refusal(bench: Bench, count: int) -> list[Figure]:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
             assert process.stdout
             line, moment = process.stdout.readline(), time.time()
-        assert " and the driver Python 3.99, and functions are pickled for one minor version" in line, line
+        assert " and the driver Python 3.99, but pickled functions need the same minor version" in line, line
         samples.append(moment - _container_start(bench))
         bench.remove("jobsets")
     median = statistics.median(samples)

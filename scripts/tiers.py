@@ -68,7 +68,7 @@ def pulumi_in_time() -> str | None:
     try:
         return None if process.wait(BUILD_LIMIT) == 0 else "the Pulumi CLI could not be built"
     except subprocess.TimeoutExpired:
-        return f"the Pulumi CLI was not built within {BUILD_LIMIT:.0f} s; `{' '.join(build)}` goes on from there"
+        return f"the Pulumi CLI was not built within {BUILD_LIMIT:.0f} s; `{' '.join(build)}` continues from there"
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)  # the compiler too
@@ -126,7 +126,7 @@ UNIT = Tier("unit", "no cloud, no root, no cluster", [[PYTHON, "-m", "pytest"]])
 DEFAULT = [
     STATIC,
     UNIT,
-    Tier("images", "a real mpirun with each framework, and a study to its page", [pytest("images and smoke", *IN_TWO)]),
+    Tier("images", "a real mpirun with each framework, and a study with its report", [pytest("images and smoke", *IN_TWO)]),
     Tier("engine", "the real Pulumi CLI over one stack", [pytest("engine and smoke")], pulumi_in_time, background=True),
 ]
 
@@ -226,8 +226,8 @@ def read_command_line() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/test", description=__doc__)
     parser.add_argument("tiers", nargs="*", metavar="TIER", help=f"one of {', '.join(tier.name for tier in ALL)}")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--all", action="store_true", help="a representative of everything; CI=true implies it")
-    size.add_argument("--nightly", action="store_true", help="what --all leaves out")
+    size.add_argument("--all", action="store_true", help="a selection of every tier; CI=true implies it")
+    size.add_argument("--nightly", action="store_true", help="the tests that --all omits")
     parser.add_argument("--part", type=fraction, metavar="K/N", help="with --nightly: the K-th of N parts")
     words = parser.parse_args()
     words.all = words.all or (os.environ.get("CI") == "true" and not words.nightly)

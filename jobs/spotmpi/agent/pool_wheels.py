@@ -74,7 +74,7 @@ def require_python(python: str, driver: Driver) -> None:
         )
     if driver and driver["python"] != python:
         raise hardware.Incompatible(
-            "the image has Python %s and the driver Python %s, and functions are pickled for one minor version: "
+            "the image has Python %s and the driver Python %s, but pickled functions need the same minor version: "
             "use an image with Python %s, or a driver with Python %s"
             % (python, driver["python"], driver["python"], python)
         )
@@ -114,8 +114,8 @@ def select(manifest: Manifest, python: str, own: Callable[[str], Optional[str]],
     if selected and not folders:
         pythons = sorted(manifest["pythons"], key=numbers)
         raise hardware.Incompatible(
-            "the image's Python %s has no fitting package %s, and spotmpi brings it for %s to %s: add it to the image"
-            % (python, selected[0], pythons[0], pythons[-1])
+            "the image's Python %s has no compatible package %s, and spotmpi has wheels for Python %s to %s only: "
+            "add it to the image" % (python, selected[0], pythons[0], pythons[-1])
         )
     for name in selected:
         version = manifest["wheels"][folders[name]]["version"]
@@ -127,8 +127,8 @@ def select(manifest: Manifest, python: str, own: Callable[[str], Optional[str]],
 
 
 def _mismatch(name: str, driver: Mapping[str, str], own: Optional[str], *others: str) -> hardware.Incompatible:
-    places = ["%s in the image" % (own or "missing"), *others, "%s at the driver" % driver[name]]
-    return hardware.Incompatible("%s is %s: use one version" % (name, " and ".join(places)))
+    places = ["%s in the image" % (own or "missing"), *others, "%s in the driver" % driver[name]]
+    return hardware.Incompatible("%s is %s: use the same version" % (name, " and ".join(places)))
 
 
 def numbers(version: str) -> Tuple[int, ...]:
@@ -194,12 +194,12 @@ def require_architecture(architecture: str) -> None:
     machine, libc = platform.machine(), platform.libc_ver()[0]
     if machine != architecture:
         raise hardware.Incompatible(
-            "the image has no fitting Dask, and the wheels that were sent are for %s while this node has %s: set "
+            "the image has no compatible Dask, and the wheels that were sent are for %s while this node has %s: set "
             'kubernetes.node_selector "kubernetes.io/arch", or add distributed to the image' % (architecture, machine)
         )
     if libc != "glibc":
         raise hardware.Incompatible(
-            "the image has no fitting Dask, and no glibc, which the wheels need: add distributed to the image"
+            "the image has no compatible Dask, and no glibc, which the wheels need: add distributed to the image"
         )
 
 

@@ -102,7 +102,7 @@ class PoolWorker:
         if self._notice.reason:
             return protocol.INTERRUPTED
         name = "limits.start (%gs)" if limit == self._pod.plan["limits"]["start"] else "%gs"
-        self._print("no node 0 within %s: this worker ends" % (name % limit))
+        self._print("no connection to node 0 within %s: this worker ends" % (name % limit))
         return 0
 
     def _work(self, link: PoolLink) -> Outcome | None:

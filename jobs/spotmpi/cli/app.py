@@ -36,7 +36,9 @@ COMMANDS = {
     "list": Entry("list_runs", "List runs, oldest first."),
     "status": Entry("status", "Show a run's state, progress and attempts."),
     "logs": Entry("logs", "Print a run's output from its first line on."),
-    "connect": Entry("connect", "Print how Dask clients reach a pool or stream, and keep the way open until Ctrl-C."),
+    "connect": Entry(
+        "connect", "Print how Dask clients connect to a pool or stream, and keep the connection open until Ctrl-C."
+    ),
     "resize": Entry("resize", "Change the number of workers of a pool, or of a run with a stream."),
     "stop": Entry("stop", "Stop a run after a checkpoint and wait until it has ended."),
     "drill": Entry("drill", "Inject a fault into a run and measure its recovery."),
@@ -65,7 +67,8 @@ COMMANDS = {
         "nodes", "List a cluster's nodes: type, zone, placement group, CPU, memory, GPUs, driver, and the runs on them."
     ),
     "scale": Entry(
-        "scale", "Keep nodes of an environment ready between runs; AWS releases them by itself when the time is over."
+        "scale",
+        "Keep nodes of an environment ready between runs; AWS releases them automatically when the time is over.",
     ),
     "clean": Entry("clean", "List runs that ended long ago, and delete their records."),
     "image": Entry("image", "Build and push images."),

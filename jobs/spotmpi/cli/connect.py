@@ -21,7 +21,7 @@ def command(
     runs: RunsFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Print how Dask clients reach a pool or stream, and keep the way open until Ctrl-C.
+    """Print how Dask clients connect to a pool or stream, and keep the connection open until Ctrl-C.
 
     It prints the address of the scheduler and the three files that a client needs: the run's certificate, its key, and
     the authority that issued it. With --dashboard it prints the address of Dask's dashboard on this machine, for which

@@ -20,16 +20,13 @@ def command(
 ) -> None:
     """Inject a fault into a run and measure its recovery.
 
-    The run has to train: the fault comes with its next reported iteration. A pool and the workers of a stream get it
-    at once.
+    In a training run the fault occurs at its next reported iteration; in a pool, and for a worker of a stream, at once.
     """
     from spotmpi.api import runs as api
     from spotmpi.api.view import AttemptView
     from spotmpi.core.printable import printable
 
     view = AttemptView()
-    view.say(
-        f"{fault} of node {node}: with the next iteration that the run reports; a worker or a pool gets it at once"
-    )
+    view.say(f"{fault} of node {node}: at the next iteration that the run reports; in a pool or for a worker, at once")
     recovery = api.drill(run, node, fault, target(on, runs), view.show)
     print(json.dumps(vars(recovery)) if as_json else printable(recovery))

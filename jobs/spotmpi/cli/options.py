@@ -42,7 +42,7 @@ Env = Annotated[
     list[str] | None,
     typer.Option(
         "--env",
-        help="A variable for every rank; without a value that of this terminal, on a cluster by Secret. Repeatable.",
+        help="A variable for every rank; without a value, that of this terminal; on a cluster in a Secret. Repeatable.",
         metavar="NAME[=VALUE]",
     ),
 ]

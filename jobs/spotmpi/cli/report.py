@@ -24,7 +24,7 @@ _FILE_WIDTH = 200  # a folded table in a file is hard to read
 
 def command(
     ids: Annotated[
-        list[str] | None, typer.Argument(help="A sweep, or runs of the same work; the newest by default.", metavar="ID")
+        list[str] | None, typer.Argument(help="A sweep, or runs of the same work (default: the newest).", metavar="ID")
     ] = None,
     out: Annotated[
         Path | None,

@@ -9,13 +9,13 @@ from spotmpi.cli.options import On, RunId, RunsFolder, target
 
 def command(
     run: RunId,
-    workers: Annotated[int, typer.Argument(help="How many workers it shall have.")],
+    workers: Annotated[int, typer.Argument(help="The new number of workers.")],
     on: On = None,
     runs: RunsFolder = None,
 ) -> None:
     """Change the number of workers of a pool, or of a run with a stream.
 
-    They come and go some time after this returns; another one takes over what a worker that goes had to do.
+    The command does not wait for them to start or leave. Other workers execute what a removed one had left.
     """
     from spotmpi.api import pools
 

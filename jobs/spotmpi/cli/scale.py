@@ -19,7 +19,7 @@ def command(
     on: On = None,
     json: Json = False,
 ) -> None:
-    """Keep nodes of an environment ready between runs; AWS releases them by itself when the time is over."""
+    """Keep nodes of an environment ready between runs; AWS releases them automatically when the time is over."""
     from datetime import timedelta
 
     from spotmpi.backends import targets

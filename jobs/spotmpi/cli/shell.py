@@ -15,7 +15,7 @@ def command(
 ) -> None:
     """Open a shell in the pod of a node.
 
-    It goes through kubectl; for a run on this machine it opens in the run's folder.
+    Needs kubectl; for a run on this machine the shell opens in the run's folder.
     """
     import subprocess
 

@@ -58,7 +58,7 @@ async def fetch(
 
 
 async def _is_active(api: ClusterApi, name: str) -> bool:
-    """Whether a Job of that name is active; one that has ended, or never got its orders, is deleted."""
+    """Whether a Job of that name is active; one that has ended, or never received its instructions, is deleted."""
     while found := await api.find(cluster_api.JOB, name):
         if _end_condition(found) is None and not _abandoned(found) and not found["metadata"].get("deletionTimestamp"):
             return True
@@ -131,7 +131,7 @@ async def _job_status(api: ClusterApi, name: str) -> _JobStatus:
     if job is None:
         return _JobStatus(failed=f"the data: the Job {name} was deleted")
     if _abandoned(job):
-        return _JobStatus(failed=f"the data: the Job {name} never got its orders")
+        return _JobStatus(failed=f"the data: the Job {name} never received its instructions")
     pods = await api.list(cluster_api.POD, {"batch.kubernetes.io/job-name": name})
     newest = max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
     message = _termination_message(newest)

@@ -139,6 +139,8 @@ def remote_error(call: Call, error: Any, traceback: Any) -> BaseException:
     """What a call raised, with the traceback of the worker; Dask's own error for lost workers in our words."""
     if isinstance(error, KilledWorker):
         times = error.allowed_failures + 1
-        return CallAborted(f"a call of {call.name} lost its worker {times} times (limits.interruptions): given up")
+        return CallAborted(
+            f"a call of {call.name} lost its worker {times} times (limits.interruptions); it is not retried"
+        )
     assert isinstance(error, BaseException)
     return error.with_traceback(traceback)

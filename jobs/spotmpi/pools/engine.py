@@ -155,7 +155,7 @@ class Engine:
         difference = version_difference(versions(), description["versions"])
         if difference:
             await self._client.close()
-            raise PoolError(f"this driver does not fit the pool: {difference}; use the pool's versions here")
+            raise PoolError(f"this driver is not compatible with the pool: {difference}; use the pool's versions here")
         self._start_task(self._monitor())
         return description
 
@@ -217,7 +217,9 @@ class Engine:
         elif status == "error":
             self._finish(call, future, error=remote_error(call, error, traceback))
         elif client.connected:
-            self._finish(call, future, error=PoolError(f"the call of {call.name} is gone: another driver collected it"))
+            self._finish(
+                call, future, error=PoolError(f"the call of {call.name} is gone: another driver has collected it")
+            )
 
     async def _fetch(self) -> None:
         """Fetch the results of finished calls, many at once; those that finish meanwhile come with the next."""

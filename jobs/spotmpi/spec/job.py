@@ -93,7 +93,7 @@ def _short_data(data: Data | None) -> object:
 class Resources(Part):
     """Resources of one slot."""
 
-    cpu: Count = Field(1, description="threads per slot")
+    cpu: Count = Field(1, description="CPUs and threads per slot")
     memory: str | None = Field(None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory per slot, such as "4Gi"')
     gpu: int = Field(0, ge=0, description="GPUs per slot")
 
@@ -102,23 +102,25 @@ class Checkpoint(Part):
     """When and where programs with checkpoints write them."""
 
     every: Duration = Field(600.0, description="time between checkpoints")
-    keep: Count = Field(3, description="how many complete checkpoints are kept")
-    path: str | None = Field(None, description="folder, from the run folder if relative (default: checkpoints)")
+    keep: Count = Field(3, description="number of complete checkpoints to keep")
+    path: str | None = Field(None, description="folder; relative to the run folder (default: checkpoints)")
     grace: Duration = Field(60.0, description="how long a stop waits for a complete checkpoint")
 
 
 class Limits(Part):
     """When a run gives up."""
 
-    start: Duration = Field(600.0, description="from submission to the first output of the program")
+    start: Duration = Field(600.0, description="time from submission to the first output of the program")
     run: Duration | None = Field(
-        None, description="from submission to the end, without time in which this machine sleeps"
+        None, description="time from submission to the end, not counting time in which this machine sleeps"
     )
-    no_progress: Duration = Field(600.0, description="without a new iteration (or line, until one is reported)")
-    failures: int = Field(2, ge=0, description="failed attempts after which another one starts")
-    interruptions: int = Field(100, ge=0, description="interrupted attempts after which another one starts")
+    no_progress: Duration = Field(
+        600.0, description="time without a new iteration (or output line, until an iteration is reported)"
+    )
+    failures: int = Field(2, ge=0, description="number of failed attempts that are retried")
+    interruptions: int = Field(100, ge=0, description="number of interrupted attempts that are retried")
     cost: Money | None = Field(
-        None, description="US dollars for nodes since submission; before, the run ends with a checkpoint"
+        None, description="US dollars for nodes since submission; the run ends with a checkpoint before that"
     )
     driver: DriverLimit = Field(
         1800.0, description='how long a pool stays up after its last driver has left; "0s" for at once, or "none"'
@@ -143,14 +145,14 @@ class Mpi(Part):
 class JobSpec(Part):
     """A job as its user describes it, frozen; `load` reads one from TOML."""
 
-    name: str = Field("", description="a name for people; by default the program's or the command's")
+    name: str = Field("", description="display name (default: that of the program or command)")
     image: str | None = Field(None, description="a folder under images/; without one, this machine's own software")
     program: str | None = Field(None, description="a training program of the image")
-    command: list[str] | None = Field(None, description="or a command of your own, as a list")
+    command: list[str] | None = Field(None, description="or your own command, as a list")
     args: list[str] = Field([], description="arguments after the program or command")
     code: str | None = Field(None, description="folder of your code, where the command starts; shipped to a cluster")
     files: list[str] = Field([], description="files and folders that are copied to where the command starts")
-    nodes: Count = 1
+    nodes: Count = Field(1, description="number of nodes")
     slots: Count = Field(1, description="processes per node")
     launcher: Literal["mpirun", "torchrun", "none", "pool"] = Field(
         "mpirun", description="what starts the ranks: mpirun, torchrun or none; or pool, for workers that stay up"
@@ -160,10 +162,12 @@ class JobSpec(Part):
         None, description='folder of the data set, or { path = ..., stage = "node" or "memory" }'
     )
     price: Money | None = Field(
-        None, description="US dollars per node and hour; by default the current one in the environment"
+        None, description="US dollars per node and hour (default: the current price in the environment)"
     )
-    env: dict[str, str] = {}
-    forward: list[str] = Field([], description="variables of this terminal that ranks get; on a cluster by Secret")
+    env: dict[str, str] = Field({}, description="variables of every rank")
+    forward: list[str] = Field(
+        [], description="names of variables of this terminal to pass to ranks; on a cluster, in a Secret"
+    )
     resources: Resources = Resources()
     checkpoint: Checkpoint = Checkpoint()
     limits: Limits = Limits()

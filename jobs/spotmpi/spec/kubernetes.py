@@ -44,13 +44,15 @@ class Mount(Part):
 class Kubernetes(Part):
     """Where and how pods run; for the kubernetes backend only."""
 
-    context: str | None = Field(None, description="of the kubeconfig; by default its current one")
-    namespace: str | None = Field(None, description="by default the environment's, else the context's")
+    context: str | None = Field(None, description="context of the kubeconfig (default: its current one)")
+    namespace: str | None = Field(None, description="namespace (default: the environment's, else the context's)")
     image: str | None = Field(None, description="reference to pull, such as registry/chainermn@sha256:...")
     volume: str | None = Field(None, description="claim (RWX) that keeps runs, checkpoints and data")
     mounts: list[Mount] = Field([], description="more volumes: a claim, secret, config_map or empty folder at a path")
     spread: Literal["node", "any"] | None = Field(None, description="node: one pod per node; any: as they fit")
-    node_groups: list[str] = Field([], description="of the environment; by default the first that the run fits")
+    node_groups: list[str] = Field(
+        [], description="node groups of the environment (default: the first that the run fits)"
+    )
     instance_type: str | None = Field(None, description="only nodes of this type, such as g5.xlarge")
     placement_group: bool | None = Field(None, description="only node groups that have one (true) or have none (false)")
     node_selector: dict[str, str] = Field({}, description="labels that nodes must have")
@@ -60,10 +62,10 @@ class Kubernetes(Part):
     secret_env: dict[str, str] = Field({}, description="variables of every rank, each from one SECRET/KEY")
     pull_secrets: list[str] = Field([], description="Secrets for pulling the image")
     ssh_secret: str | None = Field(
-        None, description="Secret with id, id.pub and authorized_keys, for whoever may not create one for the run"
+        None, description="Secret with id, id.pub and authorized_keys, for users who may not create Secrets"
     )
     queue: str | None = Field(None, description="Kueue LocalQueue that admits the run")
     shm: str = Field("1Gi", description="size of the memory-backed /dev/shm", pattern=_SIZE)
     templates: list[str] = Field(
-        [], description="pod templates merged over ours in order: YAML files, or configmap:NAME of the namespace"
+        [], description="pod templates merged over spotmpi's, in order: YAML files, or configmap:NAME"
     )

@@ -12,8 +12,10 @@ from spotmpi.spec.kubernetes import Part
 class Pool(Part):
     """Workers of a pool, each one process with resources of its own; calls are executed one at a time."""
 
-    workers: Annotated[int, Field(ge=1)] = Field(description="how many workers there are")
+    workers: Annotated[int, Field(ge=1)] = Field(description="number of workers")
     cpu: Annotated[int, Field(ge=1)] = Field(1, description="CPUs of each worker")
-    memory: str | None = Field(None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory of each worker, as "4Gi"')
+    memory: str | None = Field(
+        None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory of each worker, such as "4Gi"'
+    )
     gpu: int = Field(0, ge=0, description="GPUs of each worker")
     node_groups: list[str] = Field([], description="node groups of the environment that workers may use")

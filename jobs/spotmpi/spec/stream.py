@@ -18,12 +18,14 @@ _KEYS_OF_PROGRAMS = ("window", "on_error", "debug", "workers")
 class StreamWorkers(Part):
     """The workers that prepare batches, each one process."""
 
-    nodes: Count = Field(1, description="how many workers there are")
+    nodes: Count = Field(1, description="number of workers")
     cpu: Count = Field(1, description="CPUs of each worker")
-    memory: str | None = Field(None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory of each worker, as "4Gi"')
+    memory: str | None = Field(
+        None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory of each worker, such as "4Gi"'
+    )
     node_groups: list[str] = Field([], description="node groups of the environment that workers may use")
     price: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None, description="US dollars per worker and hour; by default `price`"
+        None, description="US dollars per worker and hour (default: `price`)"
     )
 
 
@@ -33,16 +35,16 @@ class Stream(Part):
     source: str | None = Field(
         None, description="file, folder, pattern or URL of files; or module:function, called with a number"
     )
-    batch: Count | None = Field(None, description="rows of a batch; files that are neither Parquet nor CSV are one row")
+    batch: Count | None = Field(None, description="rows of a batch (docs/streams.md says what a row of each format is)")
     epochs: Count = Field(1, description="how often the source is read")
-    length: Count | None = Field(None, description="of a source module:function: its batches in an epoch")
+    length: Count | None = Field(None, description="batches per epoch, if the source is module:function")
     prepare: str | None = Field(None, description="module:function that workers call with rows and seed of each batch")
     write: str | None = Field(
         None,
         description='how predictions are written: "parquet", "jsonl", "files", or module:function(results, number)',
     )
-    window: Count = Field(8, description="chunks of batches that are under way for each rank")
-    seed: int = Field(0, ge=0, description="of the order of batches, and of the seed of each batch")
+    window: Count = Field(8, description="number of chunks of batches under way for each rank")
+    seed: int = Field(0, ge=0, description="determines the order of batches and the seed of each batch")
     shuffle: bool = Field(False, description="whether each epoch has its batches in another order; rows stay together")
     remainder: Literal["drop", "pad", "keep"] = Field(
         "drop", description="incomplete batches and rounds of ranks: drop, pad with the first rows and batches, or keep"
@@ -53,7 +55,9 @@ class Stream(Part):
     debug: float = Field(
         0.0, ge=0, le=1, description="share of batches that a second worker prepares too, to compare; 0 is off"
     )
-    workers: StreamWorkers = Field(StreamWorkers(), description="of the stream, besides the nodes of the ranks")
+    workers: StreamWorkers = Field(
+        StreamWorkers(), description="the CPU workers, in addition to the nodes of the ranks"
+    )
 
     @property
     def settings(self) -> Settings:

@@ -65,7 +65,7 @@ def driver_python(spec: JobSpec, python: str) -> Iterable[Problem]:
 
     if python != build.PYTHON:
         cause = (
-            f"has Python {build.PYTHON} and this driver has {python}, and functions are pickled for one minor version"
+            f"has Python {build.PYTHON} and this driver has {python}, but pickled functions need the same minor version"
         )
         remedy = f"use spotmpi with Python {build.PYTHON}, a command as the driver, or an image of yours"
         yield Problem("image", spec.image, f"{cause}: {remedy}")

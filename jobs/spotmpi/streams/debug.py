@@ -55,7 +55,7 @@ class Checks:
                 number, _, slices = check.request.choices[0]
                 rows = ", ".join(map(str, slices))
                 raise StreamError(
-                    f"{name} is no function of its arguments: of batch {number} ({rows}) worker {check.worker} and "
+                    f"{name} is not a function of its arguments: for batch {number} ({rows}) worker {check.worker} and "
                     f"worker {again.worker} have different values: {where}; remove state, clocks and random numbers "
                     "that do not come from `seed`"
                 )

@@ -167,8 +167,8 @@ class _Task:
         except (StreamError, SourceError):
             raise
         except CallAborted:
-            remedy = "its output in the log may say why; it may lack memory"
-            raise StreamError(f"{self._title} ended the process of its worker again and again: {remedy}") from None
+            remedy = "see its output in the log; it may need more memory"
+            raise StreamError(f"{self._title} repeatedly ended the process of its worker: {remedy}") from None
         except KilledWorker as error:
             times = error.allowed_failures + 1
             raise StreamError(f"{self._title} lost its worker {times} times (limits.interruptions)") from None

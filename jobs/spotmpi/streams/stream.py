@@ -151,7 +151,9 @@ class Stream:
             self.skips.append(skip)
             print(f"batch {skip.number} skipped ({skip.rows}): {skip.error}", file=sys.stderr, flush=True)
         if len(self.skips) > MAX_SKIPS:
-            raise StreamError(f"rank {self.rank} skipped more than {MAX_SKIPS} batches, at last {self.skips[-1].error}")
+            raise StreamError(
+                f"rank {self.rank} skipped more than {MAX_SKIPS} batches; the last error: {self.skips[-1].error}"
+            )
         self._meter.report(self.count, len(under_way), len(self.skips))
         return result
 

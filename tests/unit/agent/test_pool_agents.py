@@ -144,7 +144,7 @@ def test_workers_survive_the_loss_of_node_0_and_join_the_next_one(pool: Callable
 def test_workers_are_not_paid_for_where_node_0_does_not_come(pool: Callable[..., Pool]) -> None:
     up = pool(1, limits={"start": "1s"})
     assert up.codes() == [0]
-    assert up.texts(1) == ["no node 0 within limits.start (1s): this worker ends"]
+    assert up.texts(1) == ["no connection to node 0 within limits.start (1s): this worker ends"]
 
 
 @pytest.mark.parametrize(("generation", "limits"), [(0, [1.0, 3600.0]), (2, [3600.0, 3600.0])])
@@ -167,7 +167,7 @@ def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
     notice: Any = SimpleNamespace(reason=None)
     record: Any = None
     assert PoolWorker(PodContext(plan, 1, generation, "", ""), notice, record, 1).run(0.0) == 0
-    assert waits == limits and lines == ["no node 0 within 3600s: this worker ends"]
+    assert waits == limits and lines == ["no connection to node 0 within 3600s: this worker ends"]
 
 
 def test_another_run_cannot_join_a_pool(pool: Callable[..., Pool]) -> None:

@@ -54,14 +54,14 @@ def test_versions_that_a_driver_shares_are_its_own_and_those_of_a_command_may_be
     assert selected(newer, None) == set()
     assert selected(newer) == {"distributed", "dask", "msgpack"}
     assert selected(newer, {**DRIVER, "distributed": "2026.9.0", "msgpack": "1.3.0"}) == set()
-    message = "distributed is 2026.9.0 in the image and 2026.8.0 in spotmpi's wheels and 2026.10.1 at the driver"
+    message = "distributed is 2026.9.0 in the image and 2026.8.0 in spotmpi's wheels and 2026.10.1 in the driver"
     with pytest.raises(hardware.Incompatible, match=message):
         selected(newer, {**DRIVER, "distributed": "2026.10.1"})
 
 
 def test_a_python_without_wheels_needs_an_image_with_dask() -> None:
     assert select(MANIFEST, "3.99", WHOLE.get, None) == []
-    message = r"Python 3\.99 has no fitting package distributed, .* 3\.10 to 3\.13"
+    message = r"Python 3\.99 has no compatible package distributed, .* 3\.10 to 3\.13 only"
     with pytest.raises(hardware.Incompatible, match=message):
         select(MANIFEST, "3.99", NOTHING.get, None)
 
@@ -89,7 +89,7 @@ def test_without_wheels_the_image_has_to_fit() -> None:
     with pytest.raises(hardware.Incompatible, match=r"has no package distributed, .* or add distributed==2026\.8\.0$"):
         pool_wheels.require_own(PYTHON, NOTHING.get, DRIVER)
     with pytest.raises(
-        hardware.Incompatible, match=r"msgpack is 1\.0\.8 in the image and 1\.2\.4 at the driver: use one"
+        hardware.Incompatible, match=r"msgpack is 1\.0\.8 in the image and 1\.2\.4 in the driver: use the same"
     ):
         pool_wheels.require_own(PYTHON, {**WHOLE, "msgpack": "1.0.8"}.get, DRIVER)
     pool_wheels.require_own(PYTHON, {"distributed": "2026.9.0"}.get, None)

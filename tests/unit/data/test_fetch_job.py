@@ -173,7 +173,7 @@ def test_a_job_that_has_ended_or_never_began_makes_room_for_another(old: Object)
         ),
         (shows(job("Failed")), "could not fetch the data: Job has reached the specified backoff limit"),
         (shows(None), f"the Job {NAME} was deleted"),
-        (shows(job(suspended=True, age=100)), "never got its orders; the same command"),
+        (shows(job(suspended=True, age=100)), "never received its instructions; the same command"),
     ],
 )
 def test_an_end_without_all_files_says_why(end: Callable[[Script], None], messages: str) -> None:

@@ -45,7 +45,7 @@ def test_a_pool_has_workers_and_one_driver(values: dict[str, Any], expected: lis
 
 
 def test_a_driver_of_another_python_than_our_image_has_is_refused_before_pods_are_asked_for() -> None:
-    other = "has Python 3.11 and this driver has 3.12, and functions are pickled for one minor version"
+    other = "has Python 3.11 and this driver has 3.12, but pickled functions need the same minor version"
     pool = {**POOL, "image": "pytorch"}
     in_pool = {**pool, "command": ["python", "drive.py"]}
     later = {**pool, "limits": {"driver": "none"}}

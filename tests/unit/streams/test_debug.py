@@ -34,9 +34,9 @@ def test_a_prepare_with_state_ends_the_run_with_batch_rows_and_values(make_strea
     first, second = (int(word.strip("],;")) for word in str(error.value).split("values: [0] is ")[1].split()[0:3:2])
     assert first < second
     assert str(error.value) == (
-        f"{PREFIX}count_calls is no function of its arguments: of batch 0 ({PREFIX}numbers rows 0 to 0) worker 0 and "
-        f"worker 0 have different values: [0] is {first}, then {second}; remove state, clocks and random numbers that "
-        "do not come from `seed`"
+        f"{PREFIX}count_calls is not a function of its arguments: for batch 0 ({PREFIX}numbers rows 0 to 0) "
+        f"worker 0 and worker 0 have different values: [0] is {first}, then {second}; remove state, clocks and random "
+        "numbers that do not come from `seed`"
     )
 
 

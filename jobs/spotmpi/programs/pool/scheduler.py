@@ -76,8 +76,8 @@ class PoolScheduler(Scheduler):
         if self.deaths[key] < MAX_DEATHS or task is None or task.state not in _UNFINISHED:
             return
         name, deaths = str(key).partition(KEY_MARK)[0], self.deaths.pop(key)
-        times = f"{deaths} times, at last that of worker {worker}"
-        reason = f"a call of {name} ended the process of its worker {times}: given up"
+        times = f"{deaths} times, most recently that of worker {worker}"
+        reason = f"a call of {name} ended the process of its worker {times}; it is not retried"
         values: dict[str, Any] = {"exception": pickle.dumps(CallAborted(reason)), "cause": key}
         if task.processing_on is not None:
             values["worker"] = task.processing_on.address

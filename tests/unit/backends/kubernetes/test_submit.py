@@ -303,4 +303,4 @@ def test_a_pool_is_submitted_without_wheels_where_there_are_none(
     spec = pool(node_selector={"kubernetes.io/arch": architecture})
     objects, (text,) = ship(namespace, spec)
     assert objects == planned(spec)["objects"]
-    assert text.startswith("pods get no wheels of Dask, so the image has to bring it: ") and reason in text
+    assert text.startswith("pods get no wheels of Dask, so the image has to contain it: ") and reason in text

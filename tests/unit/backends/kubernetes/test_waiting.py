@@ -61,7 +61,7 @@ def on_node(name: str, node: str, ready: str, phase: str = "Running") -> dict[st
 def test_an_unreachable_node_that_delays_the_next_attempt_is_named_with_remedies() -> None:
     dead = event("b", "NodeNotReady", "Node is not ready")
     reason = reason_of(on_node("a", "n-1", "False", "Failed"), on_node("b", "n-2", "False"), events=(dead,), nodes=2)
-    assert reason is not None and reason.startswith("1/2 nodes: n-2 does not respond; the run goes on when")
+    assert reason is not None and reason.startswith("1/2 nodes: n-2 does not respond; the run continues when")
     assert "`kubectl delete node n-2`" in reason and "out-of-service=nodeshutdown:NoExecute" in reason
 
 

@@ -184,7 +184,7 @@ def test_workers_and_window_change_nothing(
             "import os\n\ndef rows(n):\n    os._exit(1)\n",
             {"prepare": None, "window": 1},
             "not retryable",
-            "batch 0 ended the process of its worker again and again",
+            "batch 0 repeatedly ended the process of its worker",
             "",
             id="ends its worker",
         ),
@@ -201,7 +201,7 @@ def test_workers_and_window_change_nothing(
             "import os\n\ndef rows(n):\n    return [n]\n\ndef prepare(rows, seed):\n    return [os.getpid()]\n",
             {"debug": 1e-9},  # the first batch
             "not retryable",
-            r"flow:prepare is no function of its arguments: of batch 0 \(flow:rows rows 0 to 0\) "
+            r"flow:prepare is not a function of its arguments: for batch 0 \(flow:rows rows 0 to 0\) "
             r"worker ([01]) and worker (?!\1)[01] have different values: \[0\] is \d+, then \d+",
             "",
             id="has state, where the run compares",

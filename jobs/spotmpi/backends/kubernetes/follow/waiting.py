@@ -183,7 +183,7 @@ def _unreachable_nodes(pods: Mapping[str, Object], seen: Observations, nodes: in
         return None
     names = " ".join(sorted({str(pod["spec"]["nodeName"]) for pod in unreachable}))
     reason = (
-        f"{len(unreachable)}/{nodes} nodes: {names} does not respond; the run goes on when it is back or removed: "
+        f"{len(unreachable)}/{nodes} nodes: {names} does not respond; the run continues when it is back or removed: "
         f"`kubectl delete node {names}`, or `kubectl taint node {names} {_OUT_OF_SERVICE}`"
     )
     return "; ".join([reason, *_node_problems(unreachable, seen)])

@@ -33,7 +33,7 @@ async def ship(api: ClusterApi, objects: list[Object], spec: JobSpec, say: Say) 
                 await asyncio.gather(*(_create(api, each) for each in pieces))
                 await _create(api, last)
     except SpotmpiError as error:
-        say(f"pods get no wheels of Dask, so the image has to bring it: {error}")
+        say(f"pods get no wheels of Dask, so the image has to contain it: {error}")
         return objects
     return with_wheels(objects, wheels)
 

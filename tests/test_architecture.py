@@ -38,7 +38,7 @@ def test_every_room_has_a_paragraph() -> None:
     [
         ("Start of a local run", 20),
         ("A reclaimed worker, until the resumed iteration", 35),
-        ("A study, to its page", 30),
+        ("A study, from file to report", 30),
     ],
 )
 def test_a_story_passes_through_few_files(story: str, most: int) -> None:

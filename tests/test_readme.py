@@ -49,10 +49,17 @@ def _commands() -> list[str]:
     return [line for line in lines if line]
 
 
-def test_every_link_leads_to_a_file_of_this_project() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
+@pytest.mark.parametrize("page", [*PROJECT.glob("*.md"), *PROJECT.glob("docs/*.md")], ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_of_this_project_and_to_a_heading_in_it(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         if not target.startswith("https://"):
-            assert (PROJECT / target).exists(), target
+            name, _, anchor = target.partition("#")
+            path = page.parent / name if name else page
+            assert path.exists(), target
+            headings = re.findall(r"^#+ (.*)", path.read_text(), re.M) if anchor else []
+            assert anchor in ("", *(re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings)), (
+                target
+            )
 
 
 def test_every_command_is_run_here_or_named_with_the_tests_that_run_it() -> None:

@@ -1,0 +1,74 @@
+"""docs/reference.md: its table of spec keys is that of the models."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from spotmpi.core import names
+from spotmpi.spec.job import JobSpec
+
+PAGE = names.PROJECT / "docs" / "reference.md"
+TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def _type(annotation: Any, text: str) -> str:
+    if "<function duration" in text:
+        return "duration"
+    if "_driver_limit" in text:
+        return 'duration or `"none"`'
+    (kind, *_) = [each for each in get_args(annotation) if each is not NoneType] or [annotation]
+    if get_origin(annotation) is Literal:
+        return ", ".join(f'`"{value}"`' for value in get_args(annotation))
+    if get_origin(annotation) in (list, dict):
+        inner = get_args(annotation)[-1]
+        name = "list" if get_origin(annotation) is list else "table"
+        return f"{name} of {TYPES.get(inner, 'table')}s"
+    if kind is not annotation:
+        return _type(kind, "")
+    return TYPES.get(annotation, "string or table")
+
+
+def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        kinds = [field.annotation, *get_args(field.annotation)]
+        inner = next((each for each in kinds if _is_table(each)), None)
+        if inner and get_origin(field.annotation) is not list:
+            yield from _rows(inner, f"{prefix}{name}.")
+        else:
+            yield f"| `{prefix}{name}` | {_type_of(field)} | {_default(model, name)} | {field.description} |"
+
+
+def _is_table(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel) and kind.__name__ != "Data"
+
+
+def _type_of(field: FieldInfo) -> str:
+    return _type(field.annotation, repr((field.annotation, field.metadata)))
+
+
+def _default(model: type[BaseModel], name: str) -> str:
+    field = model.model_fields[name]
+    if field.default is PydanticUndefined:
+        return "(set it)"
+    value = model.model_construct(**{name: field.default}).model_dump(mode="json", include={name})[name]
+    return f"`{json.dumps(value)}`" if value not in (None, "", [], {}) else ""
+
+
+def test_the_table_of_spec_keys_is_up_to_date(request: pytest.FixtureRequest) -> None:
+    table = "\n".join(["| key | type | default | meaning |", "| --- | --- | --- | --- |", *_rows(JobSpec, "")])
+    assert "None |" not in table  # every key has a description
+    page = PAGE.read_text()
+    written = re.sub(r"(?s)(?<=<!-- keys -->\n).*?(?=<!-- end keys -->)", lambda _: f"{table}\n", page)
+    if request.config.getoption("--update-golden"):
+        PAGE.write_text(written)
+
+    assert page == written or request.config.getoption("--update-golden"), "run pytest with --update-golden"

@@ -118,7 +118,7 @@ class Mount(pulumi.ComponentResource):
         group = ec2.SecurityGroup(
             f"{name}-nfs",
             vpc_id=args.vpc_id,
-            description="NFS from the cluster's nodes",
+            description="NFS from the nodes",
             tags=tags,
             opts=child,
         )
@@ -129,7 +129,7 @@ class Mount(pulumi.ComponentResource):
             ip_protocol="tcp",
             from_port=2049,
             to_port=2049,
-            description="NFS from the cluster's nodes",
+            description="NFS from the nodes",
             tags=tags,
             opts=child,
         )

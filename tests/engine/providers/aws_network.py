@@ -1,5 +1,6 @@
 """EC2 networking as AWS answers it: VPC, subnets, ways out, security groups, launch templates, placement groups."""
 
+import re
 from collections.abc import Iterator
 from ipaddress import ip_network
 from typing import Any
@@ -24,6 +25,8 @@ NODE_GROUP = "aws:eks/nodeGroup:NodeGroup"
 # A cluster hands out the security group that its nodes carry.
 SECURITY_GROUPS = (Target(SECURITY_GROUP), Target(CLUSTER, "vpcConfig.clusterSecurityGroupId"))
 _IN_VPC = {"vpcId": (Target(VPC),)}
+# What descriptions of security groups and of their rules may contain; no apostrophe (terraform-provider-aws#18874).
+_DESCRIPTION = re.compile(r"[A-Za-z0-9 ._\-:/()#,@\[\]+=&;{}!$*]{0,255}")
 
 
 def _vpc_rule(inputs: dict[str, Any], records: Records) -> None:
@@ -84,7 +87,13 @@ def _route_rule(inputs: dict[str, Any], records: Records) -> None:
         raise Refusal(f"InvalidParameterCombination: a route has one target, not {targets}")
 
 
+def _description_rule(inputs: dict[str, Any], records: Records) -> None:
+    if not _DESCRIPTION.fullmatch(inputs.get("description") or ""):
+        raise Refusal(f"InvalidParameterValue: invalid security group or rule description {inputs['description']!r}")
+
+
 def _ports_rule(inputs: dict[str, Any], records: Records) -> None:
+    _description_rule(inputs, records)
     sources = [key for key in ("cidrIpv4", "cidrIpv6", "prefixListId", "referencedSecurityGroupId") if inputs.get(key)]
     if len(sources) != 1:
         raise Refusal(f"InvalidParameterCombination: a rule has one source or destination, not {sources}")
@@ -222,6 +231,7 @@ def _groups() -> Iterator[tuple[str, Kind]]:
             name=Name("name", 255),
             replaces=("name", "vpcId", "description"),
             refers=_IN_VPC,
+            create_rule=_description_rule,
         ),
     )
     yield (

@@ -74,6 +74,8 @@ def cluster_autoscaler(cluster: str) -> Document:
 def github_trust(provider_arn: str, repository: str, subjects: Sequence[str], ref: str | None = None) -> Document:
     """Lets workflows of one GitHub repository assume the role, for these subject endings (and this git ref) only.
 
+    *repository* is spelled as in the repository's tokens: with ids where it was created after 15 July 2026
+    (https://github.blog/changelog/2026-04-23-immutable-subject-claims-for-github-actions-oidc-tokens/).
     A subject with a GitHub environment does not tell the branch, and a pushed branch can name any environment;
     AWS checks the claim `ref` since January 2026
     (https://aws.amazon.com/about-aws/whats-new/2026/01/aws-sts-supports-validation-identity-provider-claims/).

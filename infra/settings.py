@@ -123,7 +123,11 @@ class Budget(_Part):
 class Ci(_Part):
     """Roles for GitHub workflows."""
 
-    repository: str = Field(pattern=r"^[\w.-]+/[\w.-]+$", description="GitHub repository that may use the roles")
+    repository: str = Field(
+        pattern=r"^([\w.-]+/[\w.-]+|[\w.-]+@\d+/[\w.-]+@\d+)$",
+        description="GitHub repository that may use the roles, as its tokens name it: `owner/name`, or "
+        "`owner@ID/name@ID` if it was created, renamed or transferred after 15 July 2026",
+    )
     state_bucket: str = Field(pattern=r"^[a-z0-9.-]{3,63}$", description="S3 bucket that holds the Pulumi state")
     provider_arn: str | None = Field(None, description="GitHub's OIDC provider, where the account already has one")
     branch: str = Field("main", pattern=r"^[\w./-]+$", description="the only branch that may build and destroy")

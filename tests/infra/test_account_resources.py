@@ -97,17 +97,19 @@ def trust(recording: Recording, role: str) -> dict[str, Any]:
     return dict(document["Statement"][0])
 
 
-def test_a_preview_only_reads_and_changes_need_a_github_environment_and_the_main_branch() -> None:
-    recording = run("lab", ci=CI)
+# The second as in the tokens of repositories created after 15 July 2026.
+@pytest.mark.parametrize("repository", ["example/spotmpi", "example@123456/spotmpi@456789"])
+def test_a_preview_only_reads_and_changes_need_a_github_environment_and_the_main_branch(repository: str) -> None:
+    recording = run("lab", ci={**CI, "repository": repository})
     audience = {f"{ISSUER}:aud": "sts.amazonaws.com"}
     assert trust(recording, "preview")["Condition"]["StringEquals"] == {
         **audience,
-        f"{ISSUER}:sub": ["repo:example/spotmpi:pull_request"],
+        f"{ISSUER}:sub": [f"repo:{repository}:pull_request"],
     }
     for role, environments in {"build": ["deploy"], "destroy": ["destroy", "nightly"]}.items():
         assert trust(recording, role)["Condition"]["StringEquals"] == {
             **audience,
-            f"{ISSUER}:sub": [f"repo:example/spotmpi:environment:spotmpi-{each}" for each in environments],
+            f"{ISSUER}:sub": [f"repo:{repository}:environment:spotmpi-{each}" for each in environments],
             f"{ISSUER}:ref": "refs/heads/main",
         }
     assert set(recording.exports["ci_roles"]) == {"preview", "build", "destroy", "boundary"}

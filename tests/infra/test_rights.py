@@ -47,6 +47,14 @@ def test_roles_may_be_created_and_passed_only_with_the_projects_names() -> None:
     assert all("Linked" in action for action in role_actions)
 
 
+def test_settings_can_be_changed_after_the_build() -> None:
+    """What the AWS provider calls for other `tags`, `network.private` and `cluster.encrypt_secrets`."""
+    tagging = {action for action in allowed("up") if ":TagR" in action}
+    assert "budgets:TagResource" in tagging
+    assert {action.replace(":Tag", ":Untag") for action in tagging} <= allowed("up")
+    assert {"ec2:ReplaceRouteTableAssociation", "eks:AssociateEncryptionConfig"} <= allowed("up")
+
+
 CI_RIGHTS = REPOSITORY / "infra" / "ci_rights.json"
 
 
@@ -80,7 +88,9 @@ def test_the_build_gives_rights_only_to_roles_with_the_boundary() -> None:
 
 
 def test_the_destroy_role_creates_nothing_and_can_not_delete_persistent_storage() -> None:
-    verbs = {action.partition(":")[2] for action in allowed("destroy")}
+    (close,) = [each for each in policy("destroy")["Statement"] if each["Sid"] == "CloseNodeGroups"]
+    assert close["Condition"] == {"NumericEquals": {"autoscaling:MaxSize": "0"}}
+    verbs = {action.partition(":")[2] for action in allowed("destroy") - set(close["Action"])}
     assert not {verb for verb in verbs if verb.startswith(("Create", "Run", "Attach", "Authorize", "Pass", "Update"))}
     deletions = {"eks:DeleteCluster", "ec2:DeleteVpc", "elasticfilesystem:DeleteFileSystem", "iam:DeleteRole"}
     assert deletions <= allowed("destroy")

@@ -118,11 +118,13 @@ class _Down:
 
     def _remove_nodes(self) -> None:
         if self._environment is not None:
-            remaining = node_group_sizes.close_groups(
-                self._dependencies.aws, self._environment, self._dependencies.sleep
-            )
-            if remaining:
-                self._dependencies.say(f"{remaining} nodes are still terminating; they are deleted with their groups")
+            self._try("the node groups can't be scaled to 0; they are deleted with their nodes", self._close_groups)
+
+    def _close_groups(self) -> None:
+        assert self._environment is not None
+        aws, sleep = self._dependencies.aws, self._dependencies.sleep
+        if remaining := node_group_sizes.close_groups(aws, self._environment, sleep):
+            self._dependencies.say(f"nodes still terminating: {remaining}; they are deleted with their groups")
 
     def _try(self, failure: str, work: Callable[[], object]) -> None:
         """Do optional work and print a failure: a half-deleted cluster must not block the destroy."""

@@ -57,6 +57,7 @@ SCALE: Sequence[str] = (
     "autoscaling:PutScheduledUpdateGroupAction",
     "autoscaling:UpdateAutoScalingGroup",
 )
+_SCALING_GROUPS = "arn:aws:autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/eks-spotmpi-*"
 # Pushing images; Kubernetes rights come from the environment's `cluster.users`.
 PUSH: Sequence[str] = (
     "ecr:BatchCheckLayerAvailability",
@@ -87,7 +88,10 @@ _EKS_PARAMETERS = "arn:aws:ssm:*::parameter/aws/service/eks/*"
 # By Pulumi's resource type: the actions that create, change and delete it, besides reading.
 BUILD: Mapping[str, Sequence[str]] = {
     "aws:autoscaling/tag:Tag": ("autoscaling:CreateOrUpdateTags", "autoscaling:DeleteTags"),
-    "aws:budgets/budget:Budget": ("budgets:ModifyBudget", "budgets:ViewBudget", "budgets:ListTagsForResource"),
+    "aws:budgets/budget:Budget": (
+        *("budgets:ListTagsForResource", "budgets:ModifyBudget", "budgets:TagResource", "budgets:UntagResource"),
+        "budgets:ViewBudget",
+    ),
     "aws:cloudwatch/logGroup:LogGroup": (
         *("logs:CreateLogGroup", "logs:DeleteLogGroup", "logs:PutRetentionPolicy", "logs:TagResource"),
         "logs:UntagResource",
@@ -109,7 +113,9 @@ BUILD: Mapping[str, Sequence[str]] = {
     "aws:ec2/placementGroup:PlacementGroup": ("ec2:CreatePlacementGroup", "ec2:DeletePlacementGroup"),
     "aws:ec2/route:Route": ("ec2:CreateRoute", "ec2:DeleteRoute", "ec2:ReplaceRoute"),
     "aws:ec2/routeTable:RouteTable": ("ec2:CreateRouteTable", "ec2:DeleteRouteTable"),
-    "aws:ec2/routeTableAssociation:RouteTableAssociation": ("ec2:AssociateRouteTable", "ec2:DisassociateRouteTable"),
+    "aws:ec2/routeTableAssociation:RouteTableAssociation": (
+        *("ec2:AssociateRouteTable", "ec2:DisassociateRouteTable", "ec2:ReplaceRouteTableAssociation"),
+    ),
     "aws:ec2/securityGroup:SecurityGroup": ("ec2:CreateSecurityGroup", "ec2:DeleteSecurityGroup"),
     "aws:ec2/subnet:Subnet": ("ec2:CreateSubnet", "ec2:DeleteSubnet", "ec2:ModifySubnetAttribute"),
     "aws:ec2/vpc:Vpc": ("ec2:CreateTags", "ec2:CreateVpc", "ec2:DeleteTags", "ec2:DeleteVpc", "ec2:ModifyVpcAttribute"),
@@ -149,13 +155,14 @@ BUILD: Mapping[str, Sequence[str]] = {
     "aws:iam/rolePolicyAttachment:RolePolicyAttachment": ("iam:AttachRolePolicy", "iam:DetachRolePolicy"),
     "aws:kms/key:Key": (
         *("kms:CreateGrant", "kms:CreateKey", "kms:EnableKeyRotation", "kms:ScheduleKeyDeletion", "kms:TagResource"),
+        "kms:UntagResource",
     ),
     "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": ("ec2:ModifySecurityGroupRules",),
     "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": ("ec2:ModifySecurityGroupRules",),
     "eks:index:Cluster": (
-        *("eks:AssociateAccessPolicy", "eks:CreateAccessEntry", "eks:CreateCluster", "eks:DeleteAccessEntry"),
-        *("eks:DeleteCluster", "eks:DisassociateAccessPolicy", "eks:TagResource", "eks:UntagResource"),
-        *("eks:UpdateAccessEntry", "eks:UpdateClusterConfig", "eks:UpdateClusterVersion"),
+        *("eks:AssociateAccessPolicy", "eks:AssociateEncryptionConfig", "eks:CreateAccessEntry", "eks:CreateCluster"),
+        *("eks:DeleteAccessEntry", "eks:DeleteCluster", "eks:DisassociateAccessPolicy", "eks:TagResource"),
+        *("eks:UntagResource", "eks:UpdateAccessEntry", "eks:UpdateClusterConfig", "eks:UpdateClusterVersion"),
     ),
 }
 _ROLES = "arn:aws:iam::*:role/spotmpi-*"
@@ -183,7 +190,7 @@ def policy(name: str, bucket: str | None = None) -> Document:
     if name == "look":
         return _document(_allow("Look", [*LOOK, REQUEST_QUOTA]), *state)
     if name == "run":
-        scale = _allow("Scale", SCALE, "arn:aws:autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/eks-spotmpi-*")
+        scale = _allow("Scale", SCALE, _SCALING_GROUPS)
         return _document(_allow("Look", [*LOOK, _LOGIN]), scale, push, *state)
     if name == "up":
         return _document(*_build_statements(), push, _allow("Releases", _RELEASES, _EKS_PARAMETERS), *state)
@@ -226,9 +233,11 @@ def _destroy_statements() -> list[Document]:
         _BUDGET_AND_BACKUP_DELETION
     )
     roles = _role_actions(actions)
+    close = _allow("CloseNodeGroups", ["autoscaling:UpdateAutoScalingGroup"], _SCALING_GROUPS)
+    close["Condition"] = {"NumericEquals": {"autoscaling:MaxSize": "0"}}
     storage = ("elasticfilesystem:DeleteAccessPoint", "elasticfilesystem:DeleteFileSystem")
     keep = {**_allow("KeepData", storage), "Effect": "Deny", "Condition": _KEPT_STORAGE}
-    return [_allow("Read", _READ), _allow("Destroy", actions - roles), _allow("Roles", roles, _ROLES), keep]
+    return [_allow("Read", _READ), _allow("Destroy", actions - roles), _allow("Roles", roles, _ROLES), close, keep]
 
 
 def _role_actions(actions: set[str]) -> set[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatch
 
 import pytest
 
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.environments.down import down
+from spotmpi.environments.iam import policy
 from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.environments.resource_inventory import read_inventory, record_resources
 from spotmpi.environments.up import NotConfirmed
@@ -153,7 +155,28 @@ def test_nodes_that_do_not_terminate_are_reported_and_do_not_block_down(live: Fa
     live.account.script("UpdateAutoScalingGroup")
     assert live.down() == []
     assert live.actions.count("wait") == 90 + 5
-    assert "1 nodes are still terminating; they are deleted with their groups" in live.output
+    assert "nodes still terminating: 1; they are deleted with their groups" in live.output
+
+
+def test_the_destroy_role_may_make_every_call_of_down(live: FakeEnvironment) -> None:
+    live.account.ec2.interfaces["eni-1"] = ("vpc-1", "available", CNI)
+    live.account.ec2.security_groups["sg-1"] = ("vpc-1", {"aws:eks:cluster-name": "spotmpi-lab"})
+    live.account.logs.groups.add("/aws/eks/spotmpi-lab/cluster")
+    (live.folder / "destroy.failure").write_text("deleting Subnet: DependencyViolation")
+    live.account.rights.clear()
+    assert live.down() == []
+    calls = {each.replace("tagging:", "tag:") for each in live.account.rights}  # the IAM prefix of that service
+    assert {"autoscaling:UpdateAutoScalingGroup", "ec2:DeleteSecurityGroup", "logs:DeleteLogGroup"} <= calls
+    statements = [each for each in policy("destroy")["Statement"] if each["Effect"] == "Allow"]
+    allowed = [action for each in statements for action in each["Action"]]
+    assert {call for call in calls if not any(fnmatch(call, action) for action in allowed)} == set()
+
+
+def test_node_groups_that_cannot_be_scaled_do_not_block_down(live: FakeEnvironment) -> None:
+    """As while EKS is deleting them already, after an interrupted `down`."""
+    live.account.refuse("UpdateAutoScalingGroup", "ValidationError")
+    assert live.down() == [] and live.pulumi_commands() == [DESTROY, REMOVE]
+    assert any(line.startswith("the node groups can't be scaled to 0") for line in live.output)
 
 
 def test_a_damaged_inventory_is_read_as_empty_and_an_unwritable_one_reported(

@@ -12,10 +12,9 @@ from infra.ci.stack_file import StackFile
 
 def check_account(file: StackFile, client: Any = None) -> str:
     """The caller's ARN; CiError unless the credentials are of the stack's account."""
-    sts = client or boto3.client("sts", region_name=file.region)
     try:
-        identity = sts.get_caller_identity()
-    except (botocore.exceptions.NoCredentialsError, botocore.exceptions.ClientError) as error:
+        identity = (client or boto3.client("sts", region_name=file.region)).get_caller_identity()
+    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
         raise CiError(
             f"no usable AWS credentials ({error}): log in, or assume a role in account {file.account}"
         ) from error
@@ -32,9 +31,9 @@ def allowed_cidrs(file: StackFile, cidrs: Collection[str], client: Any = None) -
     eks = client or boto3.client("eks", region_name=file.region)
     try:
         cluster = eks.describe_cluster(name=file.environment)["cluster"]
-    except botocore.exceptions.ClientError as error:
-        if error.response["Error"]["Code"] != "ResourceNotFoundException":
-            raise CiError(f"could not read from EKS who may reach cluster {file.environment}: {error}") from error
-        return []
+    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+        if getattr(error, "response", {}).get("Error", {}).get("Code") == "ResourceNotFoundException":
+            return []
+        raise CiError(f"could not read from EKS who may reach cluster {file.environment}: {error}") from error
     public = cluster["resourcesVpcConfig"].get("publicAccessCidrs", [])
     return [cidr for cidr in cidrs if cidr in public]

@@ -8,7 +8,7 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.exceptions import NoCredentialsError
+from botocore.exceptions import EndpointConnectionError, NoCredentialsError, ProfileNotFound
 
 from infra.ci import aws, stack_file
 from infra.ci.errors import CiError
@@ -105,13 +105,17 @@ def test_spotmpi_down_is_the_real_command(pulumi: ScriptedPulumi, ci: Ci) -> Non
     assert pulumi.commands == ["stack --show-name", "stack export"]
 
 
-def test_without_spotmpi_next_to_python_the_error_names_setup(
-    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("status", [0, 255])
+def test_without_spotmpi_next_to_python_pulumi_takes_the_stack_down(
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
+    """As in a project that `spotmpi init --environment` wrote."""
     monkeypatch.setattr("sys.executable", "/nowhere/python")
-    pulumi.answers("0 lab")
+    pulumi.answers("0 lab", f"{status} destroyed", "0 removed")
     code, _, errors = ci("destroy", "lab")
-    assert code == 1 and "command not found: /nowhere/spotmpi; run ./scripts/setup" in errors
+    assert code == status and "/nowhere/spotmpi is not installed: leftover resources are not listed" in errors
+    remove = [] if status else ["stack rm --yes --preserve-config"]
+    assert pulumi.commands == ["stack --show-name", "destroy --yes --skip-preview", *remove]
 
 
 @pytest.mark.parametrize(
@@ -155,13 +159,22 @@ def test_a_missing_pulumi_is_reported(pulumi: ScriptedPulumi, ci: Ci, monkeypatc
     assert code == 1 and "pulumi is not on PATH" in errors
 
 
-def test_missing_credentials_name_the_account_to_log_in_to() -> None:
-    class Sts:
+@pytest.mark.parametrize(
+    "error", [NoCredentialsError(), ProfileNotFound(profile="x"), EndpointConnectionError(endpoint_url="x")]
+)
+def test_unusable_credentials_name_the_account_to_log_in_to(error: Exception) -> None:
+    class Refusing:
         def get_caller_identity(self) -> Any:
-            raise NoCredentialsError
+            raise error
 
+        def describe_cluster(self, name: str) -> Any:
+            raise error
+
+    file = stack_file.StackFile("lab", "us-east-1", ACCOUNT, "compute")
     with pytest.raises(CiError, match="log in, or assume a role in account 123456789012"):
-        aws.check_account(stack_file.StackFile("lab", "us-east-1", ACCOUNT, "compute"), Sts())
+        aws.check_account(file, Refusing())
+    with pytest.raises(CiError, match="who may reach cluster spotmpi-lab"):
+        aws.allowed_cidrs(file, ["192.0.2.1/32"], Refusing())
 
 
 def test_file_and_variable_have_to_agree_on_the_account(lab_file: Path) -> None:

@@ -1,5 +1,6 @@
 """Checks that involve several settings or AWS limits: what can't be built, and what needs a warning."""
 
+import re
 from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv4Network, NetmaskValueError
 
@@ -15,6 +16,8 @@ from infra.sources import CHARTS, Chart
 MAX_ACCESS_RANGES = 40
 # AWS allows 50 tags; two are ours, one is a name, one marks on-demand GPUs, the rest is room for EKS's own.
 MAX_TAGS = 40
+# What IAM and EFS accept in tags: https://docs.aws.amazon.com/IAM/latest/APIReference/API_Tag.html
+_TAG = re.compile(r"[\w .:/=+\-@]*")
 RESERVED_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "jobset-system", "kueue-system")
 _GPU_AMI = "P3 and newer, G4dn and newer"
 
@@ -109,6 +112,8 @@ def _tags(settings: Settings) -> Iterator[Problem]:
                 value,
                 "use a key of 1 to 128 characters without aws: or spotmpi:",
             )
+        if not (_TAG.fullmatch(key) and _TAG.fullmatch(value)):
+            yield Problem(f"spotmpi:tags.{key}", value, "use letters, digits, spaces and _ . : / = + - @ only")
         if len(value) > 256:
             yield Problem(
                 f"spotmpi:tags.{key}",

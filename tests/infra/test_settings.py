@@ -106,6 +106,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"tags": {"aws:owner": "me"}}, "tags.aws:owner", "without aws:"),
     ({"tags": {"spotmpi:environment": "other"}}, "tags.spotmpi:environment", "or spotmpi:"),
     ({"tags": {"note": "x" * 300}}, "tags.note", "shorten it by 44"),
+    ({"tags": {"team": "R&D"}}, "tags.team", "use letters, digits, spaces"),
     ({"tags": {f"key{index}": "" for index in range(41)}}, "tags", "use at most 40"),
     ({"cluster": {"admins": ["alice"]}}, "cluster.admins.0", "match the pattern ^arn:aws"),
     ({"storage": {"file_system_id": "fs-0123abcd"}}, "storage", "set both"),

@@ -1,6 +1,7 @@
 """The `aws` stand-in."""
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -42,6 +43,8 @@ class Aws(Provider):
         for key, value in tags.items():
             if key.startswith("aws:") or len(key) > 128 or len(str(value)) > 256:
                 failures.append(f"tags.{key}: reserved, or longer than 128 (key) or 256 (value) characters")
+            if not re.fullmatch(r"[\w\s.:/=+\-@]*", f"{key}{value}"):  # the pattern of IAM's API reference
+                failures.append(f"tags.{key}: {value!r} has characters that IAM and EFS refuse")
         return failures
 
     def create(self, resource: ResourceRequest, inputs: dict[str, Any]) -> Record:

@@ -20,6 +20,7 @@ _DENIED = {
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
 _THROTTLED = {
     "Throttling",
+    "ThrottledException",
     "ThrottlingException",
     "RequestLimitExceeded",
     "TooManyRequestsException",

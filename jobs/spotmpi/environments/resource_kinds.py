@@ -57,7 +57,7 @@ def _targets(aws: Aws, region: str, query: dict[str, str]) -> Ids:
     try:
         items = aws.pages("efs", region, "describe_mount_targets", "MountTargets", **query)
     except CallError as error:
-        if error.code != "MountTargetNotFound":
+        if error.code not in ("FileSystemNotFound", "MountTargetNotFound"):
             raise
         return []
     return [each["MountTargetId"] for each in items]

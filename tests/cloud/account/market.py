@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.cloud.account.answers import Request
+from tests.cloud.account.answers import Refusal, Request
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
@@ -90,6 +90,8 @@ class Ec2Market:
 
     def get_spot_placement_scores(self, region: str, request: Request) -> Any:
         (name,) = request["InstanceTypes"]
+        if len(request["RegionNames"]) > 10:  # the most that botocore's model has
+            raise Refusal("InvalidParameterValue", "RegionNames")
         scores = self.scores.get(name, {})
         return {
             "SpotPlacementScores": [

@@ -14,6 +14,7 @@ class Efs:
 
     file_systems: dict[str, Tags] = field(default_factory=dict)
     mount_targets: dict[str, str] = field(default_factory=dict)
+    vanishing: set[str] = field(default_factory=set)  # file systems that are still listed, but gone when asked for
 
     def describe_file_systems(self, region: str, request: Request) -> Any:
         return {"FileSystems": [tagged("FileSystemId", *each) for each in self.file_systems.items()]}
@@ -22,6 +23,8 @@ class Efs:
         return {"AccessPoints": []}
 
     def describe_mount_targets(self, region: str, request: Request) -> Any:
+        if request.get("FileSystemId") in self.vanishing:
+            raise Refusal("FileSystemNotFound")
         if "FileSystemId" in request:
             targets = [target for target, system in self.mount_targets.items() if system == request["FileSystemId"]]
             return {"MountTargets": [{"MountTargetId": target} for target in targets]}

@@ -18,6 +18,7 @@ def leave_one_of_each_kind(lab: FakeEnvironment) -> None:
     """Add to the account leftovers of the environment, resources of others, and deleted ones that AWS still lists."""
     lab.account.efs.file_systems["fs-1"] = {}
     lab.account.efs.mount_targets["fsmt-12345678"] = "fs-of-another-stack"
+    lab.account.efs.vanishing.add("fs-1")
     lab.account.ec2.volumes["vol-1"] = {}
     lab.account.logs.groups.add("/aws/eks/spotmpi-lab/late")
     lab.account.kms.keys["key-1"] = "Enabled"

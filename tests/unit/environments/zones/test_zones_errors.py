@@ -60,8 +60,10 @@ def test_without_zones_and_offerings_the_error_has_both_reasons(account: FakeAcc
         compare(account)
 
 
-def test_throttling_that_outlasts_the_retries_costs_one_column(account: FakeAccount) -> None:
-    account.refuse("GetSpotPlacementScores", "RequestLimitExceeded")
+# The second is what the tagging API answers (botocore's model).
+@pytest.mark.parametrize("code", ["RequestLimitExceeded", "ThrottledException"])
+def test_throttling_that_outlasts_the_retries_costs_one_column(account: FakeAccount, code: str) -> None:
+    account.refuse("GetSpotPlacementScores", code)
     comparison = compare(account)
     assert comparison.rows[0].gaps == {"score": "throttled"}
     (message,) = comparison.unknown

@@ -88,7 +88,9 @@ class Storage(_Part):
 
     keep: bool = Field(False, description="the file system lives in the stack `<stack>-data` and outlives this one")
     one_zone: bool = Field(True, description="One Zone storage in the environment's zone (cheaper, one copy)")
-    backup: bool = Field(False, description="daily AWS Backup of the file system (billed by the GB)")
+    backup: bool = Field(
+        False, description="daily AWS Backup of the file system (billed by the GB, also for the 35 days after `down`)"
+    )
     size_gib: int = Field(1024, ge=1, description="requested size of the volume; EFS itself has no limit")
     mount_options: tuple[str, ...] = Field(("noresvport",), description="NFS mount options of the volume")
     file_system_id: Annotated[str, Field(pattern=r"^fs-[0-9a-f]{8,40}$")] | None = Field(

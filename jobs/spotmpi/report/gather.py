@@ -13,6 +13,7 @@ from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, UnknownRun, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.report import caveats, rows, sections, stream_section, trial_results
+from spotmpi.report.figures import counted
 from spotmpi.report.report import Report, conditions, method
 from spotmpi.report.trial_results import TrialResult
 from spotmpi.runs import reader as runs
@@ -44,7 +45,7 @@ def sweep_report(sweep: Sweep, runs_folder: Path, now: datetime, force: bool = F
     finished = _finished(sweep, runs_folder, MEASURED)
     results = _read([(paths, trial.variant) for trial, paths in finished if paths.folder.is_dir()])
     if not results:
-        raise input_error("sweep", sweep.id, "no trial has succeeded yet; the same bench command continues the sweep")
+        raise input_error("sweep", sweep.id, _without_results(sweep))
     differences = _differences(results, {variant.name: variant.keys for variant in sweep.study.variants})
     _require_same_work(differences, results[0].run, force)
     study = sweep.study
@@ -74,6 +75,16 @@ def sweep_report(sweep: Sweep, runs_folder: Path, now: datetime, force: bool = F
         specs=[variant.spec for variant in study.variants],
     )
     return dataclasses.replace(report, sections=sections.sweep_sections(sweep, report, runs_folder))
+
+
+def _without_results(sweep: Sweep) -> str:
+    """Why nothing can be reported of *sweep*."""
+    if not sweep.finished:
+        return "no trial has succeeded yet; the same bench command continues the sweep"
+    failed = [trial for trial in sweep.trials if trial.state == FAILED]
+    if not failed:
+        return "the folders of its runs have been removed"
+    return f"no trial has succeeded; the last one failed: {failed[-1].reason}"
 
 
 def _read(ids: Sequence[tuple[RunPaths, str]]) -> list[TrialResult]:
@@ -247,7 +258,7 @@ def _missing_trials(sweep: Sweep, finished: Sequence[tuple[Trial, RunPaths]]) ->
 def _missing_trial(sweep: Sweep, trial: Trial) -> str:
     name = f"Trial {trial.number} ({execution.describe(sweep.study, trial)})"
     if trial.state == FAILED:
-        return f"{name} failed {trial.failures} times and is missing: {trial.reason}"
+        return f"{name} failed {counted('', trial.failures, 'time')} and is missing: {trial.reason}"
     if trial.state == SUCCEEDED:
         return f"{name} is missing: the folder of its run {trial.runs[-1]} has been removed."
     return f"{name} has not run yet."

@@ -156,7 +156,7 @@ def probe_section(runs: Sequence[TrialResult]) -> Section | None:
     return Section("Micro-benchmarks", text, _PROBE_HEADER, cells, 3) if cells else None
 
 
-_OUTCOME_TONES = {"succeeded": 2, "interrupted": 1, "failed": 3}
+_OUTCOME_TONES = {"succeeded": 2, "interrupted": 1, "failed": 3, "stopped": 0}
 _UNITS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 
 
@@ -181,7 +181,7 @@ def attempts_of(trial: int, paths: RunPaths) -> list[Attempt]:
         if kind == record.STARTED:
             start, number = event["t"], event.get("attempt", number + 1)
         elif start is not None and kind in (record.INTERRUPTED, record.RESTARTED, *record.TERMINAL):
-            outcome = {record.INTERRUPTED: "interrupted", record.SUCCEEDED: "succeeded"}.get(kind, "failed")
+            outcome = "failed" if kind == record.RESTARTED else kind
             attempts.append(Attempt(trial, number, start, event["t"], outcome, str(event.get("reason") or "")))
             start = None
     return attempts

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from spotmpi.agent import record
+from spotmpi.agent import protocol, record
 from spotmpi.core import names
 from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
-from spotmpi.runs import fingerprint
+from spotmpi.runs import fingerprint, reader
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
 from spotmpi.study.study import Study
@@ -133,21 +133,28 @@ def _resume_trial(sweep: Sweep, trial: Trial, runner: TrialRunner, say: Say) -> 
         return sweep.update(dataclasses.replace(trial, state=PENDING, runs=trial.runs[:-1]))
     if state.state in (record.SUCCEEDED, record.FAILED):
         return sweep.update(_with_outcome(sweep, trial, state, say))
-    return sweep.update(dataclasses.replace(trial, state=PENDING))
+    return sweep.update(dataclasses.replace(_with_time(trial, state), state=PENDING))
+
+
+def _with_time(trial: Trial, state: RunState) -> Trial:
+    """*trial* with the time that its last try took."""
+    if state.submitted is None or state.ended is None:
+        return trial
+    return dataclasses.replace(trial, seconds=trial.seconds + state.ended - state.submitted)
 
 
 def _with_outcome(sweep: Sweep, trial: Trial, state: RunState, say: Say) -> Trial:
-    if state.submitted is not None and state.ended is not None:
-        trial = dataclasses.replace(trial, seconds=trial.seconds + state.ended - state.submitted)
+    trial = _with_time(trial, state)
     if state.state == record.SUCCEEDED:
         return dataclasses.replace(trial, state=SUCCEEDED, reason=None)
     if state.state == record.STOPPED:
         sweep.update(dataclasses.replace(trial, state=PENDING))
         raise SweepStopped(f"run {state.id} was stopped, and sweep {sweep.id} with it; the same command continues it")
     failures = trial.failures + 1
-    last = failures > sweep.study.retries
-    tries = f"{failures} of {sweep.study.retries + 1}"
-    say(f"trial {trial.number} failed (try {tries}): {state.reason or state.state}")
+    fatal = any(line.get("kind") == protocol.FATAL for line in reader.lines(names.RunPaths(Path(state.folder)).metrics))
+    last = fatal or failures > sweep.study.retries
+    tries = "another try cannot help" if fatal else f"try {failures} of {sweep.study.retries + 1}"
+    say(f"trial {trial.number} failed ({tries}): {state.reason or state.state}")
     return dataclasses.replace(
         trial, state=FAILED if last else PENDING, failures=failures, reason=state.reason or state.state
     )
@@ -159,7 +166,7 @@ def describe(study: Study, trial: Trial) -> str:
     variant = f"{trial.variant}, " if len(study.variants) > 1 else ""
     if trial.role == DRIFT:
         return f"{variant}{nodes}, drift check {'before' if trial.repeat == 0 else 'after'} all other trials"
-    if trial.role in (ALLREDUCE, READ):
+    if trial.is_probe:
         return f"{variant}{nodes}, {trial.role} micro-benchmark"
     role = f", {trial.role}" if trial.role != MEASURED else ""
     return f"{variant}{nodes}{role}, repeat {trial.repeat} of {study.repeats}"

@@ -45,6 +45,11 @@ class Trial:
         """Whether it succeeded or failed for good."""
         return self.state in (SUCCEEDED, FAILED)
 
+    @property
+    def is_probe(self) -> bool:
+        """Whether it is a micro-benchmark."""
+        return self.role in (ALLREDUCE, READ)
+
 
 Cell = tuple[str, int]  # the name of a variant, and nodes
 
@@ -85,8 +90,11 @@ class Budget:
         return seconds, sum(self.cost(trial, trial.seconds) or 0.0 for trial in trials)
 
     def expected_seconds(self, trial: Trial, trials: Sequence[Trial]) -> float | None:
-        """Expected seconds of *trial*: the median of its cell, its node count or all trials; else ``trial_seconds``."""
-        finished = [each for each in trials if each.seconds and each.finished]
+        """Expected seconds of *trial*: the median of its cell, its node count or all trials; else ``trial_seconds``.
+
+        The time of a micro-benchmark says nothing about that of training.
+        """
+        finished = [each for each in trials if each.seconds and each.finished and each.is_probe == trial.is_probe]
         same_nodes = [each for each in finished if each.nodes == trial.nodes]
         similar = [each for each in same_nodes if each.variant == trial.variant] or same_nodes or finished
         return statistics.median(each.seconds for each in similar) if similar else self.trial_seconds

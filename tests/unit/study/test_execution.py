@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tomli_w
 
+from spotmpi.core.errors import InputError
 from spotmpi.core.price import Price
 from spotmpi.report.gather import gather
 from spotmpi.study import execution, study_file
@@ -32,6 +33,8 @@ def test_the_estimate_names_unknown_durations_and_exceeded_limits() -> None:
     assert Budget(trial_seconds=30, price=price).estimate(trials) == "10 trials, about 5 min and $0.60"
     tight = Budget(120, 0.1, 30, price).estimate(trials)
     assert tight.endswith("; exceeds limits.time = '2m' and limits.money = 0.1, where it will stop")
+    probe = Trial(11, "base", 2, 0, "succeeded", role="allreduce", seconds=2.0)
+    assert "about 5 min" in Budget(trial_seconds=30).estimate([*trials, probe]), "a micro-benchmark is no training"
 
 
 def test_a_study_stops_at_its_money_limit_and_continues_with_a_higher_one(tmp_path: Path) -> None:
@@ -57,6 +60,27 @@ def test_a_time_limit_counts_failed_tries_too(tmp_path: Path) -> None:
     sweep = open_study(tmp_path, study_of({"nodes": [1]}, repeats=3, limits=limits))
     execution.run_sweep(sweep, FakeRunner({1: "failed", 2: "failed"}, seconds=60), quiet)
     assert states(sweep) == ["succeeded", "pending", "pending"]
+
+
+def test_a_trial_that_was_stopped_after_its_sweep_costs_what_it_took(tmp_path: Path) -> None:
+    sweep, runner = open_study(tmp_path, study_of({"nodes": [1]}, repeats=1)), FakeRunner({1: "power cut"}, seconds=60)
+    with pytest.raises(KeyboardInterrupt):
+        execution.run_sweep(sweep, runner, quiet)
+    runner.states["run-1"] = "stopped"
+    execution.run_sweep(sweep, runner, quiet)
+    assert [trial.seconds for trial in load_sweep(sweep.folder).trials] == [120]
+
+
+def test_a_trial_that_another_try_cannot_help_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the folder of the runner's runs
+    Path("metrics.jsonl").write_text('{"t": 1.0, "kind": "fatal", "reason": "no GPU"}\n')
+    sweep, messages = open_study(tmp_path, study_of({"nodes": [1]}, repeats=1)), list[str]()
+    execution.run_sweep(sweep, FakeRunner({1: "failed"}), messages.append)
+    assert (states(sweep), messages[-1]) == (["failed"], "trial 1 failed (another try cannot help): it failed")
+    with pytest.raises(InputError, match="no trial has succeeded; the last one failed: it failed"):
+        gather([], tmp_path, NOW)
 
 
 def test_a_study_reads_back_from_its_record_and_from_its_study_file(tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ class Point:
 class Training:
     """What a program reported in a run; ``rates`` is None with too few counted iterations, of ``reported`` ones.
 
-    ``series`` holds each scalar of metric lines, ``evaluations`` each of evaluation lines, in order of iterations.
+    ``series`` holds each scalar of metric lines, ``evaluations`` each of evaluation lines, in order of iterations;
+    ``not_finite`` are the scalars whose last value was no number, such as the loss of a model that diverged.
     ``input_wait`` is the share of time spent waiting for batches, and ``rank_seconds`` the mean seconds of an iteration
     on each rank, if the program reports them; both exclude the first window of each attempt.
     """
@@ -80,6 +81,7 @@ class Training:
     result: dict[str, Any] = field(default_factory=dict)
     series: dict[str, list[Point]] = field(default_factory=dict)
     evaluations: dict[str, list[Point]] = field(default_factory=dict)
+    not_finite: frozenset[str] = frozenset()
     input_wait: float | None = None
     rank_seconds: tuple[float, ...] = ()
 
@@ -127,6 +129,7 @@ class _Reading:
         self.result: dict[str, Any] = {}
         self.series: dict[str, list[Point]] = {}
         self.evaluations: dict[str, list[Point]] = {}
+        self.not_finite: frozenset[str] = frozenset()
         self.start: float | None = None
         self.rank_times = RankTimes()
 
@@ -161,7 +164,9 @@ class _Reading:
                 points.pop()
 
     def _add_scalars(self, into: dict[str, list[Point]], line: Line) -> None:
-        for name, value in _scalars(line).items():
+        scalars = _scalars(line)
+        self.not_finite = (self.not_finite | {name for name, value in line.items() if value is None}) - scalars.keys()
+        for name, value in scalars.items():
             into.setdefault(name, []).append(Point(line["iteration"], line["t"] - (self.start or 0.0), value))
 
     def training(self) -> Training:
@@ -175,6 +180,7 @@ class _Reading:
             self.result,
             self.series,
             self.evaluations,
+            self.not_finite,
             self.rank_times.input_wait(),
             self.rank_times.rank_seconds(),
         )

@@ -193,6 +193,8 @@ class TrialResult:
         value = self.training.result.get(name)
         if rates.is_number(value):
             return float(value)
+        if name in self.training.result or name in self.training.not_finite:
+            return None  # the last value is no number: an earlier one would hide that the model diverged
         points = self.training.evaluations.get(name) or self.training.series.get(name)
         return points[-1].value if points else None
 

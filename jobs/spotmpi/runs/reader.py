@@ -178,7 +178,9 @@ def state(paths: RunPaths) -> RunState:
             scalars = {
                 key: value for key, value in metric.items() if isinstance(value, float | int | str) and key != "ranks"
             }
-            values["scalars"] = {**values.get("scalars", {}), **scalars}
+            earlier = values.get("scalars", {}).items()
+            # A value that is no longer a number, such as the loss of a model that diverged, has no last value.
+            values["scalars"] = {key: value for key, value in earlier if metric.get(key, value) is not None} | scalars
     if figures := reports.recent():
         values["stream"] = figures.to_json(recorded_plan.worker_price(paths))
     current = RunState(**values)

@@ -206,9 +206,10 @@ def test_a_scalar_has_one_value_per_iteration_over_all_attempts() -> None:
         window(27, [1.0] * 7, t=35.0, loss=1.9),
         window(20, [1.0] * 5, attempt=2, t=50.0, loss=2.5),
         messages(protocol.EVALUATION, 20, attempt=2, t=51.0, accuracy=0.5),
-        window(30, [1.0] * 10, attempt=2, t=60.0, loss=float("nan")),
+        window(30, [1.0] * 10, attempt=2, t=60.0, loss=None),
     ]
     training = metrics.read(lines)
+    assert training.not_finite == {"loss"}
     points = [(point.iteration, point.time, point.value) for point in training.series["loss"]]
     assert points == [(10, 10.0, 3.0), (20, 40.0, 2.5)]
     assert [point.value for point in training.evaluations["accuracy"]] == [0.5]

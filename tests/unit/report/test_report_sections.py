@@ -184,7 +184,7 @@ def test_drift_between_start_and_end_is_a_caveat(runs: Path) -> None:
     ("recorded", "caveat"),
     [
         (Recorded(context={"versions": {}}), "No versions reported by run-1 (and 4 more)"),
-        (Recorded(loss=None), "No loss reported by run-1 (and 4 more)"),
+        (Recorded(result={"loss": None}), "No finite loss at the end of run-1 (and 4 more)"),
         (
             Recorded(work={"code": {"files": {"programs": "b" * 64}, "commit": "c" * 40, "diff": "d"}}),
             "Uncommitted code in",

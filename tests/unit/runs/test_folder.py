@@ -125,12 +125,14 @@ def test_a_state_needs_only_the_ends_of_long_metrics(tmp_path: Path) -> None:
     run_record = new_record(tmp_path)
     run_record.metric(1, 0, "context", {"total_iterations": 30_000})
     for iteration in range(1, 30_001):
-        run_record.metric(1, 0, "metric", {"iteration": iteration, "loss": 1 / iteration})
+        loss = 1 / iteration if iteration < 30_000 else None
+        run_record.metric(1, 0, "metric", {"iteration": iteration, "loss": loss})
     run_record.event(record.FAILED, reason="the end")
     run_record.close()
 
     state = reader.state(paths)
 
+    assert "loss" not in state.scalars, "the last one is no number"
     assert (state.iteration, state.total_iterations, state.reason) == (30_000, 30_000, "the end")
     assert sum(1 for _ in reader.lines(paths.metrics)) == 30_001
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,13 +49,16 @@ def significance(ratio: float, bounds: Bounds | None) -> str:
 
 
 def effects(rows: Sequence[Row], variants: Sequence[Variant]) -> list[Effect]:
-    """The effects of all factors, separately for each node count."""
+    """The effects of all factors, separately for each node count; of samples/s where the global batch differs."""
     measured = []
+    per_sample = _batches_differ(rows)
+    trials = {(row.nodes, row.line.variant): _trial_seconds(row, per_sample) for row in rows if row.typical}
     for name in dict.fromkeys(each for variant in variants for each, _ in _levels(variant)):
         levels = list(dict.fromkeys(dict(_levels(variant)).get(name, "") for variant in variants))
         for level in levels[1:]:
             for nodes in sorted({row.nodes for row in rows}):
-                pairs = _pairs([row for row in rows if row.nodes == nodes], variants, name, level, levels[0])
+                own = {variant: seconds for (count, variant), seconds in trials.items() if count == nodes}
+                pairs = _pairs(own, variants, name, level, levels[0])
                 if pairs:
                     ratio, bounds = intervals.mean_ratio(pairs)
                     words = name.replace("_", " ")
@@ -68,18 +71,19 @@ def effect_section(rows: Sequence[Row], variants: Sequence[Variant]) -> Section 
     measured = effects(rows, variants)
     if not measured:
         return None
+    rate = "samples/s" if _batches_differ(rows) else "iterations/s"
     text = (
-        "Iterations/s relative to the first level of the same factor, all else being equal; the geometric mean of "
-        "several pairs.",
+        f"{rate.capitalize()} relative to the first level of the same factor, all else being equal; the geometric mean "
+        "of several pairs.",
     )
-    chart = _effect_chart(measured)
+    chart = _effect_chart(measured, rate)
     header = ("Factor", "Level", "Base level", "Nodes", "Effect", "Bounds", "Pairs", "Verdict")
     return Section(
         "Effect of each factor", text, header, tuple(map(_effect_cells, measured)), 3, (chart,), in_picture=True
     )
 
 
-def _effect_chart(measured: Sequence[Effect]) -> Strips:
+def _effect_chart(measured: Sequence[Effect], rate: str) -> Strips:
     strips = tuple(
         Strip(
             f"{counted(each.level, each.nodes, 'node')}: {factor(each.ratio)}, {each.verdict}",
@@ -93,7 +97,7 @@ def _effect_chart(measured: Sequence[Effect]) -> Strips:
     kinds = sorted({each.bounds.kind for each in measured if each.bounds})
     bases = {each.base for each in measured}
     base = f"relative to {bases.pop()}" if len(bases) == 1 else "relative to the first level of each factor"
-    return Strips("Effect of each factor", ", ".join([base, *kinds]), "ratio of iterations/s", strips, mark=1.0)
+    return Strips("Effect of each factor", ", ".join([base, *kinds]), f"ratio of {rate}", strips, mark=1.0)
 
 
 def _effect_cells(each: Effect) -> tuple[str, ...]:
@@ -109,9 +113,22 @@ def _levels(variant: Variant) -> tuple[tuple[str, str], ...]:
 _Pair = tuple[Sequence[intervals.Seconds], Sequence[intervals.Seconds]]
 
 
-def _pairs(rows: Sequence[Row], variants: Sequence[Variant], name: str, level: str, base: str) -> list[_Pair]:
+def _batches_differ(rows: Sequence[Row]) -> bool:
+    """Whether cells on the same nodes have different global batches, so that iterations/s do not compare."""
+    batches = {(row.nodes, row.runs[0].samples_per_iteration) for row in rows}
+    return len(batches) > len({nodes for nodes, _ in batches}) and all(samples for _, samples in batches)
+
+
+def _trial_seconds(row: Row, per_sample: bool) -> Sequence[intervals.Seconds]:
+    """The seconds of the iterations of each trial, or those of one sample in each."""
+    trials, samples = iteration_seconds(row.runs), row.runs[0].samples_per_iteration
+    return [[seconds / samples for seconds in trial] for trial in trials] if per_sample and samples else trials
+
+
+def _pairs(
+    trials: Mapping[str, Sequence[intervals.Seconds]], variants: Sequence[Variant], name: str, level: str, base: str
+) -> list[_Pair]:
     """Trials at *level* and at *base* of otherwise equal cells."""
-    trials = {row.line.variant: iteration_seconds(row.runs) for row in rows if iteration_seconds(row.runs)}
     return [
         (trials[variant.name], trials[other.name])
         for variant in variants

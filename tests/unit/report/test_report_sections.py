@@ -18,10 +18,11 @@ from spotmpi.report.files import markdown, page
 from spotmpi.report.gather import gather
 from spotmpi.report.picture import picture_charts
 from spotmpi.report.report import Report, Section
+from spotmpi.study.study import StudyOptions
 from spotmpi.study.study_file import from_values
 from spotmpi.study.sweep import find_sweep
 from spotmpi.study.trial import DRIFT, PENDING
-from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, record, study_report
+from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, record, record_sweep, study_report
 
 PRICE = {"node_hour": 3.6, "source": "spot, 21 November 2026"}
 
@@ -125,6 +126,14 @@ def test_an_efficiency_has_the_bounds_of_the_ratio_that_it_is(runs: Path) -> Non
     drawn = next(chart for title, chart in _drawn(report) if title == "Scaling efficiency")
     assert isinstance(drawn, Chart)
     assert [bar[0] for bar in drawn.curves[1].bars] == [2.0]
+
+
+def test_the_effect_of_another_global_batch_is_that_on_samples(runs: Path) -> None:
+    recorded = {("base", 1): [Recorded(10.0)] * 2, ("wide", 1): [Recorded(6.0, samples=128)] * 2}
+    record_sweep(runs, SPEC, StudyOptions([1], ["wide:args+=--global-batch 128"], repeats=2), recorded)
+    effects = section(gather([], runs, NOW), "Effect of each factor")
+    assert effects.text[0].startswith("Samples/s relative to")
+    assert effects.cells[0][4] == "\N{MULTIPLICATION SIGN}1.200"
 
 
 def test_the_picture_of_a_study_shows_time_breakdown_and_effects_instead_of_the_loss(runs: Path) -> None:

@@ -152,13 +152,21 @@ def _cheapest(forecasts: Sequence[NodeForecast], goal: Goal) -> NodeForecast | N
 
 
 def _last_paying(model: Model, nodes: Sequence[int], min_efficiency: float) -> int | None:
-    """The largest count, up to the largest of *nodes*, at which the last node added was worth its price."""
+    """The largest count, up to the largest of *nodes*, at which the last node added was worth its price.
+
+    The model is scaled such that it agrees with the measured rates: its error at one of them is no gain of a node.
+    """
+    import numpy
+
     series = model.series
     if not nodes:
         return None
     base = series.nodes[0]
     each = series.rate(base) / base if series.strong else series.rate(base)
-    work = (model.predict(count).best_rate * (1 if series.strong else count) for count in range(base, max(nodes) + 1))
+    counts = range(base, max(nodes) + 1)
+    scales = numpy.interp(counts, series.nodes, [series.rate(count) * model.seconds(count) for count in series.nodes])
+    rates = (float(scale) / model.seconds(count) for count, scale in zip(counts, scales, strict=True))
+    work = (rate * (1 if series.strong else count) for count, rate in zip(counts, rates, strict=True))
     gains = itertools.pairwise(work)
     return base + sum(1 for _ in itertools.takewhile(lambda pair: pair[1] - pair[0] >= min_efficiency * each, gains))
 
@@ -175,7 +183,7 @@ def _deadline_answers(cheapest: NodeForecast | None, usable: Sequence[NodeForeca
     if cheapest:
         cost = "" if cheapest.dollars is None else f" for ${cheapest.dollars:.2f}"
         return [
-            f"cheapest within the deadline: {cheapest.nodes} nodes, {(cheapest.seconds or 0.0) / _HOUR:.2f} h{cost}"
+            f"cheapest within the deadline: {_nodes(cheapest.nodes)}, {(cheapest.seconds or 0.0) / _HOUR:.2f} h{cost}"
         ]
     reason = "" if usable else " (the model is not valid for any of them)"
     return [f"cheapest within the deadline: none of these counts{reason}"]
@@ -186,5 +194,9 @@ def _efficiency_answers(last: int | None, usable: Sequence[NodeForecast], goal: 
     if last is None:
         return ["unknown where more nodes stop paying: the model is not valid for any of these counts"]
     if last >= max(each.nodes for each in usable):
-        return [f"up to {last} nodes, each additional node adds at least {share} of the base rate per node"]
-    return [f"beyond {last} nodes more do not pay: each adds less than {share} of the base rate per node"]
+        return [f"up to {_nodes(last)}, each additional node adds at least {share} of the base rate per node"]
+    return [f"beyond {_nodes(last)} more do not pay: each adds less than {share} of the base rate per node"]
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"

@@ -24,7 +24,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 def share(value: float | None, decimals: int = 1) -> str:
     """*value* as a percentage."""
-    return MISSING if value is None else f"{value:.{decimals}%}".replace("%", " %")
+    return MISSING if value is None else f"{value:z.{decimals}%}".replace("%", " %")
 
 
 def tick(value: float, percent: bool = False) -> str:

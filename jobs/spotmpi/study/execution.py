@@ -17,7 +17,7 @@ from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
 from spotmpi.study.study import Study
 from spotmpi.study.sweep import LOCAL, Sweep, load_sweep, sweep_folder, unfinished_sweep
-from spotmpi.study.trial import ALLREDUCE, DRIFT, FAILED, MEASURED, PENDING, READ, RUNNING, SUCCEEDED, Trial
+from spotmpi.study.trial import DRIFT, FAILED, MEASURED, PENDING, RUNNING, SUCCEEDED, Trial
 
 Say = Callable[[str], None]
 

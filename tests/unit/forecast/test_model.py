@@ -212,7 +212,16 @@ def test_where_every_node_pays_and_where_not_even_the_second_does(fitted_model: 
     every = forecast.forecast(fitted_model, [1, 4], Goal(min_efficiency=0.01))
     answer = "up to 4 nodes, each additional node adds at least 1 % of the base rate per node"
     assert (every.last_paying, every.answers) == (4, (answer,))
-    assert forecast.forecast(fitted_model, [1, 4], Goal(min_efficiency=0.99)).last_paying == 1
+    first = forecast.forecast(fitted_model, [1, 4], Goal(min_efficiency=0.99))
+    answer = "beyond 1 node more do not pay: each adds less than 99 % of the base rate per node"
+    assert (first.last_paying, first.answers) == (1, (answer,))
+
+
+def test_an_error_of_the_model_at_a_measured_count_is_no_gain_of_a_node() -> None:
+    series = Series("s", {nodes: [10 * nodes**0.9] for nodes in (1, 2, 4)})
+    fitted = model.fit(series)
+    assert fitted.predict(4).error == pytest.approx(-0.055, abs=0.001)
+    assert forecast.forecast(fitted, [1, 16], Goal()).last_paying == 7
 
 
 @pytest.mark.parametrize("strong", [True, False])

@@ -169,7 +169,7 @@ def test_numbers_have_four_significant_digits(value: float | None, text: str) ->
 
 
 def test_shares_are_written_with_their_sign() -> None:
-    assert (share(0.1794), share(None), share(1.05, 0)) == ("17.9 %", "-", "105 %")
+    assert (share(0.1794), share(None), share(1.05, 0), share(-0.0001)) == ("17.9 %", "-", "105 %", "0.0 %")
 
 
 def test_all_files_are_written_and_the_picture_is_a_png(runs: Path, tmp_path: Path) -> None:

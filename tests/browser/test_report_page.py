@@ -54,14 +54,15 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """A study that has every section with a chart, and a name that is longer than a phone is wide."""
-    factors = {"nodes": [1, 2, 4], "double_buffering": [False, True], "loader_processes": [0, 2]}
+    """A study that has every section with a chart, and names that are longer than a phone or a desk is wide."""
+    levels = {"no loader": [], "a-level-" * 30: ["args+=--loader-processes 2"]}
+    factors = {"nodes": [1, 2, 4], "double_buffering": [False, True], "loader": levels}
     name = "a-study-of-everything-with-a-name-that-is-longer-than-a-phone-is-wide"
     spec = {"name": name, "image": "chainermn", "program": "digits", "resources": {"gpu": 1}}
     rate = {1: 10.0, 2: 17.0, 4: 25.0}
     rates = {
-        (f"{word}double buffering, loader processes {loader}", nodes): rate[nodes] * (1.0 if word else 1.2)
-        for loader in (0, 2)
+        (f"{word}double buffering, {level}", nodes): rate[nodes] * (1.0 if word else 1.2)
+        for level in levels
         for word in ("", "no ")
         for nodes in rate
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +46,8 @@ _CHART_WIDTH, _CHART_HEIGHT = (
 )  # width and height of one chart: two in a row are readable at the width of a README
 _STRIP, _LINE = 0.42, 0.17  # heights of a strip and of a line of its name
 _COLUMNS = 2
-_MAX_NAME = 80  # longest name in a legend
+_MAX_NAME = 48  # letters of the longest name in a legend, that a chart is wide enough for
+_SUBTITLE = 62  # letters of a subtitle in one line
 _MAX_WITHOUT_LOSS = 3  # charts; with more, only the page has the loss
 
 
@@ -68,7 +71,8 @@ def draw(report: Report, path: Path) -> None:
 
     columns = min(len(drawings), _COLUMNS)
     rows = [drawings[at : at + columns] for at in range(0, len(drawings), columns)]
-    with rc_context({"text.parse_math": False}):  # dollars in a name are no formula
+    # Dollars in a name are no formula, and a letter that the font lacks is drawn as a box.
+    with rc_context({"text.parse_math": False}), warnings.catch_warnings(action="ignore"):
         _figure(rows, columns).savefig(path, format="png")
 
 
@@ -112,13 +116,14 @@ def _draw(axes: Axes, chart: Chart) -> None:
     axes.grid(axis="y", color=_RULE, linewidth=0.8)
     _frame(axes, chart)
     handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    axes.legend(handles.values(), handles.keys(), **_LEGEND)
+    axes.legend(handles.values(), handles.keys(), **_LEGEND).set_in_layout(False)  # long names squeeze no chart
 
 
 def _frame(axes: Axes, chart: Drawing) -> None:
     """Title, subtitle and a minimal frame."""
-    axes.set_title(chart.title, loc="left", fontsize=12, fontweight="bold", color=_TEXT, pad=22)
-    axes.annotate(chart.subtitle, (0, 1), (0, 7), "axes fraction", "offset points", fontsize=8.5, color=_SOFT)
+    lines = textwrap.wrap(printable(chart.subtitle), _SUBTITLE, max_lines=2, placeholder=" ...")
+    axes.set_title(chart.title, loc="left", fontsize=12, fontweight="bold", color=_TEXT, pad=11 + 11 * len(lines))
+    axes.annotate("\n".join(lines), (0, 1), (0, 7), "axes fraction", "offset points", fontsize=8.5, color=_SOFT)
     axes.set_axisbelow(True)
     axes.tick_params(colors=_SOFT, labelsize=9, length=0)
     for side in ("top", "right", "left"):

@@ -17,7 +17,7 @@ from spotmpi.report.chart import Strip, Strips
 from spotmpi.report.figures import number, share
 from spotmpi.report.files import markdown, page
 from spotmpi.report.table import table
-from tests.unit.report.recorded_runs import SPEC, Recorded, over_nodes, sweep_report
+from tests.unit.report.recorded_runs import SPEC, Recorded, over_nodes, study_report, sweep_report
 
 
 class _Page(HTMLParser):
@@ -172,8 +172,12 @@ def test_shares_are_written_with_their_sign() -> None:
     assert (share(0.1794), share(None), share(1.05, 0), share(-0.0001)) == ("17.9 %", "-", "105 %", "0.0 %")
 
 
+@pytest.mark.filterwarnings("error")  # of matplotlib: no space for a chart beside long names, no glyph for a letter
 def test_all_files_are_written_and_the_picture_is_a_png(runs: Path, tmp_path: Path) -> None:
-    paths = files.write(sweep_report(runs), tmp_path / "out")
+    names = [f"placement group, double buffering, allreduce with chunks of {size} MB \N{PARTY POPPER}" for size in (1, 4)]
+    rates = {(name, nodes): 10.0 * nodes for name in names for nodes in (1, 2)}
+    factors = {"nodes": [1, 2], "chunk": {name: [f"env.CHUNK={at}"] for at, name in enumerate(names)}}
+    paths = files.write(study_report(runs, factors, rates), tmp_path / "out")
     assert paths.picture is not None
     head = paths.picture.read_bytes()[:24]
     assert head[:8] == b"\x89PNG\r\n\x1a\n"

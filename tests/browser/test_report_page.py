@@ -55,7 +55,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """A study that has every section with a chart, and names that are longer than a phone or a desk is wide."""
-    levels = {"no loader": [], "a-level-" * 30: ["args+=--loader-processes 2"]}
+    levels = {"no loader": [], "a_level_" * 30: ["args+=--loader-processes 2"]}
     factors = {"nodes": [1, 2, 4], "double_buffering": [False, True], "loader": levels}
     name = "a-study-of-everything-with-a-name-that-is-longer-than-a-phone-is-wide"
     spec = {"name": name, "image": "chainermn", "program": "digits", "resources": {"gpu": 1}}

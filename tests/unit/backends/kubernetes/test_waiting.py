@@ -102,12 +102,14 @@ def test_while_a_container_is_created_the_newest_relevant_event_of_its_pod_count
     events = (
         event("a", "Scheduled", "fine"),
         event("a", "FailedMount", "volume x: not found"),
-        event("a", "Pulling", "fine too"),
+        event("a", "SuccessfulAttachVolume", "fine too"),
         event("b", "FailedMount", "another pod's"),
     )
     creating = container("a", "ContainerCreating")
     assert reason_of(creating, events=events) == "1/4 nodes: FailedMount: volume x: not found"
     assert reason_of(creating) == "1/4 nodes: containers are being created"
+    pulling = event("a", "Pulling", 'Pulling image "registry/large:1"')
+    assert reason_of(creating, events=(*events, pulling)) == '1/4 nodes: pulling image "registry/large:1"'
 
 
 @pytest.mark.parametrize("key", ["involvedObject", "regarding"])

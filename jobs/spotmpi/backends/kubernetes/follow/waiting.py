@@ -74,7 +74,9 @@ class Observations:
         name, message = str(regarding.get("name")), event.get("note") or event.get("message") or ""
         if event.get("reason") in _SCALE_UP_REASONS:
             self.scale_ups[name] = message
-        if event.get("reason") in _EVENT_REASONS:
+        if event.get("reason") == "Pulling":  # large images take minutes
+            self.messages[name] = message[:1].lower() + message[1:]
+        elif event.get("reason") in _EVENT_REASONS:
             # A Job's pods have another name at each try.
             message = re.sub(rf"\b{re.escape(name)}-\d+-[a-z0-9]{{5}}\b", f"{name}-*", message)
             self.messages[name] = f"{event['reason']}: {message}"

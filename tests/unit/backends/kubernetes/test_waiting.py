@@ -52,6 +52,11 @@ def test_the_autoscalers_and_the_clouds_reasons_follow_the_schedulers() -> None:
     assert waiting_reason(observations, "run-1", 2) == expected
     observations.machine_problem = "scaling group g5: no capacity"
     assert waiting_reason(observations, "run-1", 2) == f"{expected}; scaling group g5: no capacity"
+    observations.machine_problem = None
+    karpenter = 'Failed to schedule pod, incompatible with nodepool "default", no instance type satisfied resources'
+    observations.add_event(event("a", "FailedScheduling", karpenter))
+    reason = f"1/2 nodes: 0/4 nodes: insufficient nvidia.com/gpu; {karpenter}"
+    assert waiting_reason(observations, "run-1", 2) == reason
 
 
 def on_node(name: str, node: str, ready: str, phase: str = "Running") -> dict[str, Any]:

@@ -28,7 +28,8 @@ _EVENT_REASONS = {
     "NodeNotReady",
     "Pending",  # of a Kueue workload without quota
 }
-_SCALE_UP_REASONS = {"NotTriggerScaleUp", "TriggeredScaleUp"}  # of the cluster autoscaler
+_SCALE_UP_REASONS = {"NotTriggerScaleUp", "TriggeredScaleUp", "Nominated"}  # of the cluster autoscaler, of Karpenter
+_KARPENTER_FAILURE = "Failed to schedule pod, "  # the beginning of its messages with the scheduler's reason
 _NODE_PROBLEMS = {
     "NodeNotReady",
     "NodeNotSchedulable",
@@ -72,7 +73,7 @@ class Observations:
         """Note an event of the cluster if it explains why something waits."""
         regarding = event.get("regarding") or event.get("involvedObject") or {}
         name, message = str(regarding.get("name")), event.get("note") or event.get("message") or ""
-        if event.get("reason") in _SCALE_UP_REASONS:
+        if event.get("reason") in _SCALE_UP_REASONS or message.startswith(_KARPENTER_FAILURE):
             self.scale_ups[name] = message
         if event.get("reason") == "Pulling":  # large images take minutes
             self.messages[name] = message[:1].lower() + message[1:]

@@ -99,7 +99,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         code, body = own.answers[kind].pop(0)
         self.send_response(code)
-        self.send_header("Content-Type", "application/json" if body.startswith("{") else "text/plain")
+        if body:  # some proxies answer without any
+            self.send_header("Content-Type", "application/json" if body.startswith("{") else "text/plain")
         self.end_headers()
         self.wfile.write(body.encode())
 

@@ -241,6 +241,7 @@ NO_JOBSET = "JobSet, which runs need, is not installed on the cluster; install i
         (401, status(401, "No"), r"the cluster does not accept your credentials \(No\); log in again"),
         (422, status(422, "spec.x: invalid"), "spec.x: invalid"),
         (502, "<html>bad gateway</html>", "the cluster answered 502"),
+        (503, "", "the cluster answered 503"),
     ],
 )
 def test_errors_of_a_submission_become_one_line(

@@ -102,6 +102,7 @@ class _Connection(ConnectionParams):
 
     async def _set_clock(self, response: httpx2.Response) -> None:
         self._clock.update(response.headers.get("Date"))
+        response.headers.setdefault("Content-Type", "")  # lightkube relies on it, and not every proxy sends one
 
 
 class ClusterApi:

@@ -12,7 +12,7 @@ from lightkube import ApiError
 from spotmpi.agent import pod_context
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
-from spotmpi.backends.kubernetes.client.errors import translate_errors
+from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import is_worker, submission_time
 from spotmpi.backends.kubernetes.follow.outcome import terminal_condition
 from spotmpi.core import names
@@ -82,7 +82,11 @@ async def _is_abandoned(api: ClusterApi, jobset: Object) -> bool:
 
 async def _stop_agent(api: ClusterApi, pod: Object, reason: str) -> None:
     name = pod["metadata"]["name"]
-    await api.patch(cluster_api.POD, name, {"metadata": {"annotations": {pod_context.STOP_ANNOTATION: reason}}})
+    try:
+        await api.patch(cluster_api.POD, name, {"metadata": {"annotations": {pod_context.STOP_ANNOTATION: reason}}})
+    except ApiError as error:
+        if not is_missing(error):  # else a reclaim or another terminal was faster
+            raise
     limit = time.monotonic() + pod["spec"].get("terminationGracePeriodSeconds", 30) + 10
     while time.monotonic() < limit and await _is_running(api, name):
         await asyncio.sleep(0.2)

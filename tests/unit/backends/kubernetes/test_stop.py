@@ -1,4 +1,4 @@
-"""The objects of an interrupted submission are deleted later."""
+"""Stopping a run, and deleting the objects of an interrupted submission later."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from spotmpi.backends.kubernetes import stop
 from spotmpi.core import names
-from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, api_error, jobset
+from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, Object, api_error, jobset, pod
 
 
 def remaining(cluster: Any, *jobsets: Object) -> list[str]:
@@ -42,3 +42,9 @@ def test_a_terminal_whose_clock_is_ahead_deletes_no_submission_of_others() -> No
     cluster = FakeCluster(ahead=-600.0)
     assert remaining(cluster, jobset(name="fresh", age=610, suspend=True)) == ["fresh"]
     assert cluster.deleted == []
+
+
+def test_a_node_that_is_reclaimed_while_its_run_is_stopped_prevents_nothing() -> None:
+    cluster = FakeCluster([pod(0, "Running")])
+    cluster.errors["patch"] = api_error(404, 'pods "digits-1-node-0-0-abcde" not found')
+    asyncio.run(stop.request_stop(cluster, RUN, "enough"))  # type: ignore[arg-type]

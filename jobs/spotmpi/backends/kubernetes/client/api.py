@@ -98,9 +98,9 @@ class _Connection(ConnectionParams):
         parameters: dict[str, Any] = super().httpx_params(config)
         if config.user.exec and isinstance(parameters["auth"], ExecAuth):
             parameters["auth"] = Login(config.user.exec)
-        return {**parameters, "event_hooks": {"response": [self._set_clock]}}
+        return {**parameters, "event_hooks": {"response": [self._note_response]}}
 
-    async def _set_clock(self, response: httpx2.Response) -> None:
+    async def _note_response(self, response: httpx2.Response) -> None:
         self._clock.update(response.headers.get("Date"))
         response.headers.setdefault("Content-Type", "")  # lightkube relies on it, and not every proxy sends one
 

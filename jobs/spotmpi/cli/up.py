@@ -42,7 +42,7 @@ def command(
     if read_stack(stack).zone is None:
         _choose_zone(read_stack(stack), dependencies.confirm)
     environment = up(stack, dependencies, options)
-    next_command = f"spotmpi run jobs/examples/digits.toml --on {stack}"
+    next_command = f"spotmpi init --example digits && spotmpi run digits.toml --on {stack}"
     if json:
         from json import dumps
 

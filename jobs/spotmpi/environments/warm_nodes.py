@@ -11,6 +11,7 @@ from spotmpi.aws.errors import CallError
 from spotmpi.aws.scaling import ScalingGroup, scaling_groups
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.environments.stack_file import stack_of
 
 _SHORTEST = timedelta(minutes=1)
 
@@ -35,7 +36,8 @@ def keep_warm(
 ) -> WarmNodes:
     """Keep at least *nodes* nodes of *group* for *duration*, or with 0 release them now.
 
-    The end is scheduled with AWS before the first node is requested. InputError for an unknown group or number.
+    The end is scheduled with AWS before the first node is requested. InputError for an unknown group or number,
+    SpotmpiError where AWS's own sizes do not allow it, as after the end of `up --expires`.
     """
     chosen = environment.group(group)
     if not 0 <= nodes <= chosen.max:
@@ -46,6 +48,9 @@ def keep_warm(
     groups = [each for each in scaling_groups(aws, environment) if each.group == group]
     if not groups:
         raise SpotmpiError(f"AWS has no Auto Scaling group of {group} in {environment.cluster}: run `pulumi up` again")
+    if (most := sum(each.max for each in groups)) < nodes:
+        remedy = f"`spotmpi up {stack_of(environment.name)}` opens groups that `up --expires` has closed"
+        raise SpotmpiError(f"the Auto Scaling group of {group} allows {most} nodes now: {remedy}")
     warm_sizes = _distribute(max(nodes, chosen.min), groups)
     usual_sizes = _distribute(chosen.min, groups)
     for each in groups:

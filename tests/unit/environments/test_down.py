@@ -197,7 +197,8 @@ def test_the_commands_print_the_next_command_and_the_leftovers(lab: FakeEnvironm
     up = ("up", "lab", "--no-images")
     code, output, _ = command(*up)
     assert code == 0
-    assert output.startswith("spotmpi-lab is up in us-east-1a. Next: spotmpi run jobs/examples/digits.toml")
+    following = "spotmpi init --example digits && spotmpi run digits.toml --on lab"
+    assert output.startswith(f"spotmpi-lab is up in us-east-1a. Next: {following}\n")
     assert json.loads(command(*up, "--json")[1])["environment"]["cluster"] == "spotmpi-lab"
     for invalid in (("--expires", "1m"), ("--data", "set"), ("--data", "set=../x")):
         assert command("up", "lab", *invalid)[0] == 2

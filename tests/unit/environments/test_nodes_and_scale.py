@@ -203,6 +203,14 @@ def test_invalid_requests_are_refused_and_nothing_changes(
     assert account.requests == []
 
 
+def test_nodes_of_a_group_that_has_expired_are_refused(account: FakeAccount) -> None:
+    for name in ("eks-lab-1", "eks-lab-2"):
+        update(account, name, MinSize=0, MaxSize=0, DesiredCapacity=0)
+    with pytest.raises(SpotmpiError, match="allows 0 nodes now: `spotmpi up lab` opens groups"):
+        keep(account, 1)
+    assert ends(account) == [] and keep(account, 0).nodes == 0
+
+
 def test_without_the_right_to_schedule_the_end_no_node_is_requested(account: FakeAccount) -> None:
     account.refuse("PutScheduledUpdateGroupAction", "AccessDenied")
     with pytest.raises(SpotmpiError, match="autoscaling:PutScheduledUpdateGroupAction in us-east-1 is not permitted"):

@@ -49,6 +49,7 @@ class StackFile:
     account: str | None
     kubernetes: str | None
     ami_releases: Mapping[str, str]  # by node group, or `system`
+    secrets_provider: str | None  # of Pulumi's state; None for a passphrase
 
     @property
     def environment(self) -> str:
@@ -76,7 +77,8 @@ def stack_path(stack: str, folder: Path | None = None) -> Path:
 def read_stack(stack: str, folder: Path | None = None) -> StackFile:
     """The settings of *stack*; InputError where the file does not exist or is not YAML."""
     path = stack_path(stack, folder)
-    config = _config(_load(path), path)
+    document = _load(path)
+    config = _config(document, path)
     storage, cluster = config.get(_PREFIX + "storage"), config.get(_PREFIX + "cluster")
     cluster = cluster if isinstance(cluster, Mapping) else {}
     return StackFile(
@@ -92,6 +94,7 @@ def read_stack(stack: str, folder: Path | None = None) -> StackFile:
         account=str(account) if isinstance(account := config.get(_PREFIX + "account"), str | int) else None,
         kubernetes=str(version) if isinstance(version := cluster.get("version"), str | float) else None,
         ami_releases=_ami_releases(cluster, _groups(config)),
+        secrets_provider=_text(document.get("secretsprovider")),
     )
 
 

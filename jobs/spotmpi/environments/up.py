@@ -125,10 +125,9 @@ class _Up:
             self._dependencies.say(f"{each.level}: {each.check} {each.message}")
         errors = [each for each in findings if each.level == "error"]
         if errors:
-            first = next((each for each in errors if each.remedy), errors[0])
-            raise SpotmpiError(
-                f"the doctor found {len(errors)} errors, the first: {first.check} {first.message}: {first.remedy}"
-            )
+            first = errors[0]
+            remedy = f": {first.remedy}" if first.remedy else ""
+            raise SpotmpiError(f"errors of the doctor: {len(errors)}; the first: {first.check} {first.message}{remedy}")
 
     def _clear_log_group(self) -> None:
         """Delete the log group that EKS recreated after a former environment, so that a new one can be created."""
@@ -164,7 +163,9 @@ class _Up:
     def _update(self, stack: str) -> None:
         """Preview and update one stack; without changes there is no confirmation."""
         pulumi = self._dependencies.pulumi
-        pulumi.run(stack, "stack", "select", "--create")
+        # A new stack would get a passphrase in place of the provider in its file.
+        provider = read_stack(stack).secrets_provider
+        pulumi.run(stack, "stack", "select", "--create", *(("--secrets-provider", provider) if provider else ()))
         try:
             changes = pulumi.preview(stack)
         except SpotmpiError as error:

@@ -62,6 +62,13 @@ def test_up_again_needs_no_confirmation_and_repeats_nothing(lab: FakeEnvironment
     assert lab.actions == [] and lab.pulumi_commands() == FIRST[:2]
 
 
+def test_a_new_stack_gets_the_secrets_provider_of_its_file(lab: FakeEnvironment) -> None:
+    """`pulumi stack select --create` alone would write a passphrase's salt in its place."""
+    lab.write_stack("secretsprovider: awskms://alias/state\nencryptedkey: AQ==\n")
+    lab.up(images=False)
+    assert lab.pulumi_commands()[0] == "stack select --create --secrets-provider awskms://alias/state @lab"
+
+
 def test_a_failed_build_is_repeated(lab: FakeEnvironment) -> None:
     (lab.folder / "up.failure").write_text("the network went away")
     with pytest.raises(SpotmpiError, match="the network went away"):
@@ -135,7 +142,7 @@ def test_an_error_of_the_doctor_stops_up_and_a_warning_does_not(lab: FakeEnviron
     lab.findings = [Finding("quota", "warning", "7 of 8", "ask for more")]
     lab.up()
     lab.findings.append(Finding("credentials", "error", "expired", "log in again"))
-    with pytest.raises(SpotmpiError, match="the doctor found 1 errors, the first: credentials expired: log in again"):
+    with pytest.raises(SpotmpiError, match="errors of the doctor: 1; the first: credentials expired: log in again"):
         lab.up()
     assert "warning: quota 7 of 8" in lab.output
 
@@ -150,6 +157,7 @@ def test_a_stack_without_a_zone_is_an_error_with_the_command_to_choose_one(lab: 
 
 def test_persistent_storage_is_built_first(lab: FakeEnvironment) -> None:
     lab.write_stack("  spotmpi:storage: {keep: true}\n")
+    lab.write_stack("  spotmpi:kind: data\n", name="lab-data")
     lab.up(images=False)
     assert [line.rpartition("@")[2] for line in lab.pulumi_commands()] == ["lab-data"] * 3 + ["lab"] * 3
     assert not any(each.startswith(("push", "run")) for each in lab.actions)

@@ -109,6 +109,8 @@ def _explain(stack: str, command: str, output: str) -> str:
         return f"the state of {stack} can't be decrypted: set PULUMI_CONFIG_PASSPHRASE to the one it was created with"
     if "PULUMI_ACCESS_TOKEN" in output:
         return "pulumi is not logged in: set PULUMI_BACKEND_URL, for example to s3://my-state, or `pulumi login`"
+    if "No module named" in output:
+        return "the project's .venv lacks what its Pulumi program imports: run `./scripts/setup` there, then repeat"
     if "pending operations" in output:
         remedy = f"`pulumi refresh --clear-pending-creates --stack {stack}`, then repeat the command"
         return f"an earlier update of {stack} was killed during an operation: {remedy}"

@@ -218,6 +218,7 @@ def test_a_failed_smoke_run_is_reported_and_repeated_by_the_next_up(lab: FakeEnv
         ("incorrect passphrase", "set PULUMI_CONFIG_PASSPHRASE to the one it was created with"),
         ("PULUMI_ACCESS_TOKEN must be set", "set PULUMI_BACKEND_URL, for example to s3://my-state"),
         ("the stack has pending operations", "`pulumi refresh --clear-pending-creates --stack lab`"),
+        ("exit code: 1\nModuleNotFoundError: No module named 'pulumi'", "run `./scripts/setup` there"),
         ("boom", "`pulumi up --stack lab` failed: boom; the same command continues"),
         (
             "creating EKS Access Entry (spotmpi-lab:arn:aws:iam::1:role/me): operation error EKS: CreateAccessEntry, "

@@ -316,6 +316,14 @@ def test_a_user_who_may_not_read_events_still_sees_pod_conditions() -> None:
     assert "no GPU" in str(look(cluster, jobset())[0].reason)
 
 
+def test_events_of_while_the_api_was_out_of_reach_explain_a_wait() -> None:
+    cluster = FakeCluster()
+    quota = {"reason": "FailedCreate", "message": "exceeded quota", "involvedObject": {"name": f"{RUN}-node-0"}}
+    cluster.put(api.EVENT, api.RESYNC, {"items": [quota]})
+    (event,) = follow(cluster, jobset(), enough=1)
+    assert "exceeded quota" in str(event.reason)
+
+
 def test_pods_deleted_while_the_api_was_out_of_reach_are_forgotten() -> None:
     cluster = FakeCluster([unscheduled_pod(0, "no GPU"), unscheduled_pod(1, "no GPU")])
 

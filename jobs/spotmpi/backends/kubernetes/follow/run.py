@@ -246,8 +246,8 @@ class ClusterFollower:
     async def _watch_events(self) -> None:
         try:
             async for change, event in self._client.watch(api.EVENT):
-                if change != api.RESYNC:
-                    self._add_event(event)
+                for each in event["items"] if change == api.RESYNC else [event]:
+                    self._add_event(each)
         except ApiError:
             self._seen.events_forbidden = True  # The pods' own conditions remain.
 

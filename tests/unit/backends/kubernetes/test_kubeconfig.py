@@ -59,12 +59,15 @@ def test_in_a_pod_a_kubeconfig_takes_precedence_over_the_service_account(
 def test_a_cluster_is_reached_through_its_proxy(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proxy = {"proxy-url": f"http://127.0.0.1:{server.port}"}
-    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "a", "http://cluster.invalid", **proxy)))
+    def use(proxy: str) -> None:
+        path = write_kubeconfig(tmp_path / "config", "http://cluster.invalid", "a", True, None, **{"proxy-url": proxy})
+        monkeypatch.setenv("KUBECONFIG", str(path))
+
+    use(f"http://127.0.0.1:{server.port}")
     server.answers["other"] = [(404, json.dumps(status(404, 'pods "a" not found')))]
     assert asyncio.run(ClusterApi(None, "n").find(POD, "a")) is None
     assert server.requests == ["other http://cluster.invalid/api/v1/namespaces/n/pods/a"]
-    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "b", "x", **{"proxy-url": "socks5://p:1"})))
+    use("socks5://p:1")
     with pytest.raises(InputError, match="proxy-url socks5://p:1 of its cluster is not supported; use an HTTP proxy"):
         kubeconfig.configuration(None)
 

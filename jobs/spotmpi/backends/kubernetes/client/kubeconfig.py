@@ -72,7 +72,8 @@ def configuration(context: str | None) -> Any:
 
 def proxy_of(config: Any) -> str | None:
     """The proxy that leads to the cluster of these connection settings."""
-    return getattr(config.cluster, "proxy", None)
+    proxy: str | None = getattr(config.cluster, "proxy", None)
+    return proxy
 
 
 def read() -> KubeConfig:

@@ -1,7 +1,7 @@
 """The tiers of tests, and which of them a command line asks for.
 
-The default needs neither root nor Debian packages and ends in minutes. `--all`, which CI runs, is a representative of
-everything. `--nightly` is what `--all` leaves out.
+The default needs neither root nor Debian packages and ends in minutes. `--all`, which CI runs, is a selection of every
+tier. `--nightly` runs the tests that `--all` omits.
 """
 
 from __future__ import annotations

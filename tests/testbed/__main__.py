@@ -16,7 +16,7 @@ _EXPORTS = "environment.sh"  # what `env` prints
 
 
 def start(options: argparse.Namespace) -> None:
-    """Start a cluster that goes on after this command, and tell how to use it."""
+    """Start a cluster that keeps running after this command, and print how to use it."""
     cluster = start_cluster(set(options.image), options.nodes, outlives_us=True)
     for node in cluster.nodes if options.gpus else []:
         node.set_gpus(options.gpus)
@@ -32,7 +32,7 @@ def start(options: argparse.Namespace) -> None:
 
 
 def stop(options: argparse.Namespace) -> None:
-    """End one cluster, or all, with every trace of them."""
+    """Stop one cluster, or all, and remove all traces of them."""
     for slot in every_slot() if options.all else [Slot(options.number)]:
         stop_cluster(slot)
 

@@ -126,7 +126,9 @@ class AttemptHistory:
         allowed = self.plan["limits"][limit]
         if getattr(self, limit) <= allowed:
             return None
-        return Outcome(NOT_RETRYABLE, "%s; limits.%s = %d is used up" % (reason, limit, allowed), protocol.FAILED)
+        return Outcome(
+            NOT_RETRYABLE, "%s; no retries left (limits.%s = %d)" % (reason, limit, allowed), protocol.FAILED
+        )
 
     def _repeated_loss(self, outcome: Outcome) -> Outcome | None:
         """The end of a run that loses the same node again and again, and makes no progress in between."""

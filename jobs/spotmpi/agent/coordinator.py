@@ -194,7 +194,10 @@ def _restart_limit(pod: PodContext) -> Outcome | None:
     allowed = pod.plan["limits"]["failures"] + pod.plan["limits"]["interruptions"]
     if pod.generation <= allowed:
         return None
-    reason = "restarted %d times: limits.failures + limits.interruptions = %d are used up" % (pod.generation, allowed)
+    reason = "restarted %d times: no retries left (limits.failures + limits.interruptions = %d)" % (
+        pod.generation,
+        allowed,
+    )
     return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
 
 

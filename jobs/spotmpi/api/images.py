@@ -16,7 +16,7 @@ from spotmpi.images.build import Build, build_for, require_known
 def build_image(
     image: str, arguments: Iterable[str] = (), tool: str | None = None, say: Say = lambda text: None, cpu: bool = False
 ) -> str:
-    """Build *image* with ``NAME=VALUE`` build *arguments*, unless this very build exists; its local reference.
+    """Build *image* with ``NAME=VALUE`` build *arguments*, unless the same build exists; its local reference.
 
     With *cpu* it is for machines without GPUs.
     """

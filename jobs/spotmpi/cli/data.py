@@ -44,7 +44,7 @@ def push(
     ],
     ca: Annotated[
         Path | None,
-        typer.Option("--ca", help="More certificates (PEM) to trust besides the usual ones.", metavar="FILE"),
+        typer.Option("--ca", help="File of additional certificates to trust (PEM).", metavar="FILE"),
     ] = None,
     on: On = None,
     volume: Claim = None,
@@ -103,7 +103,9 @@ def ls(
 @app.command("pull")
 def pull(
     folder: Annotated[str, typer.Argument(help="A folder of the storage.")],
-    into: Annotated[Path, typer.Argument(help="Where to put it (default: a folder of its name).")] = Path(),
+    into: Annotated[
+        Path, typer.Argument(help="Where to put it (default: a folder of its name).", show_default=False)
+    ] = Path(),
     on: On = None,
     volume: Claim = None,
     image: Image = None,

@@ -23,7 +23,10 @@ Tool = Annotated[
 
 @app.command("build")
 def build(name: Name, cpu: Cpu = False, build_arg: Arguments = None, tool: Tool = None) -> None:
-    """Build an image, unless this very build exists, and print its reference."""
+    """Build an image and print its reference.
+
+    An image that has been built from the same files is not built again.
+    """
     from spotmpi.api.images import build_image
     from spotmpi.api.view import say
 
@@ -39,9 +42,9 @@ def push(
     build_arg: Arguments = None,
     tool: Tool = None,
 ) -> None:
-    """Build an image if needed, push it, and print the reference to run, by digest.
+    """Push an image and print its reference.
 
-    For an environment without GPUs it is built as with --cpu.
+    It is built first if needed, for an environment without GPUs as with --cpu. The reference has the digest.
     """
     from spotmpi.api.images import push_image
     from spotmpi.api.view import say

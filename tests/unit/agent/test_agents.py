@@ -161,7 +161,7 @@ def test_a_run_without_records_ends_when_it_was_restarted_too_often(gang: Callab
 
     assert leader.wait(LIMIT) == protocol.NOT_RETRYABLE
     (failure,) = [event for event in run.events(0, generation=4) if event.kind == "failed"]
-    assert failure.reason == "restarted 4 times: limits.failures + limits.interruptions = 3 are used up"
+    assert failure.reason == "restarted 4 times: no retries left (limits.failures + limits.interruptions = 3)"
 
 
 def test_hosts_that_do_not_come_are_named_when_the_start_limit_is_over(gang: Callable[..., Gang]) -> None:

@@ -150,10 +150,10 @@ def test_failures_and_interruptions_are_repeated_up_to_a_limit_of_their_own(run:
         run.attempt(history, INTERRUPTED)
         assert history.final_outcome(INTERRUPTED) is None
     run.attempt(history, INTERRUPTED)
-    reason = "node 1 is going away; limits.interruptions = 2 is used up"
+    reason = "node 1 is going away; no retries left (limits.interruptions = 2)"
     assert history.final_outcome(INTERRUPTED) == Outcome(NOT_RETRYABLE, reason, protocol.FAILED)
     run.attempt(history, FAILED)
-    reason = "rank 1 ended with exit code 3; limits.failures = 1 is used up"
+    reason = "rank 1 ended with exit code 3; no retries left (limits.failures = 1)"
     assert history.final_outcome(FAILED) == Outcome(NOT_RETRYABLE, reason, protocol.FAILED)
     events = [(event["event"], event.get("reason"), event["interruptions"]) for event in run.events()]
     interrupted = [("interrupted", "node 1 is going away", number) for number in (1, 2, 3)]
@@ -267,7 +267,7 @@ def test_the_attempt_of_an_agent_that_was_lost_is_settled_by_its_successor_withi
 
     final = run.history().settle_lost_attempt()
 
-    assert final == Outcome(NOT_RETRYABLE, f"{LOST}; limits.interruptions = 0 is used up", protocol.FAILED)
+    assert final == Outcome(NOT_RETRYABLE, f"{LOST}; no retries left (limits.interruptions = 0)", protocol.FAILED)
     assert run.events() == [{"t": SUBMITTED, "event": "interrupted", "reason": LOST, "interruptions": 1}]
     history = run.history()
     run.attempt(history, INTERRUPTED)

@@ -63,7 +63,7 @@ def test_an_attempt_whose_agent_vanished_counts_as_an_interruption_of_the_next_o
     assert kinds(run.events(0, 1)) == ["interrupted", "started"]
     run.agents[0].send_signal(signal.SIGTERM)
     assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
-    assert "limits.interruptions = 1 is used up" in str(run.events(0, 1)[-1].reason)
+    assert "no retries left (limits.interruptions = 1)" in str(run.events(0, 1)[-1].reason)
 
 
 @pytest.mark.parametrize("node", [0, 1])

@@ -267,7 +267,7 @@ def test_a_lost_node_restarts_the_gang_of_a_stream_and_its_workers_join_again(po
             (*GANG, *WORKERS),
             "scheduler-0",
             3,
-            "node 0: the scheduler ended with exit code 3; limits.failures = 0 is used up",
+            "node 0: the scheduler ended with exit code 3; no retries left (limits.failures = 0)",
         ),
     ],
     ids=["a pool", "a stream", "the scheduler of a stream"],
@@ -292,4 +292,4 @@ def test_a_gang_that_waits_for_workers_in_vain_ends_with_that_reason(pool: Calla
     run = pool(*GANG, **{**STREAM, "limits": {"failures": 0, "no_progress": "1s"}})
     assert run.codes()[0] == 78
     reason = "no progress for limits.no_progress (1s), last iteration none; no worker of the stream is connected"
-    assert str(run.events()[-1].reason) == f"{reason}; limits.failures = 0 is used up"
+    assert str(run.events()[-1].reason) == f"{reason}; no retries left (limits.failures = 0)"

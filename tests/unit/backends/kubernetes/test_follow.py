@@ -238,7 +238,7 @@ NO_RETRIES = {"message": "jobset failed", "reason": "ReachedMaxRestarts"}
                 [log_line(1, "started", attempt=1), log_line(2, "restarted", reason="no progress"), "an old stray"],
             ),
             NO_RETRIES,
-            "no progress; limits.failures = 2 is used up",
+            "no progress; no retries left (limits.failures = 2)",
             id="the last attempt's failure when retries are exhausted",
         ),
         pytest.param(
@@ -247,40 +247,41 @@ NO_RETRIES = {"message": "jobset failed", "reason": "ReachedMaxRestarts"}
                 [log_line(1, "restarted", reason="no progress"), "ImportError: no module"],
             ),
             NO_RETRIES,
-            "limits.failures = 2 is used up; ImportError: no module",
+            "no retries left (limits.failures = 2); ImportError: no module",
             id="not the failure of an earlier attempt",
         ),
         pytest.param(
             lambda: (terminated_pod(0, 137, "OOMKilled", 60), []),
             NO_RETRIES,
             "node 0 exceeded the memory limit of its pod (/dev/shm counts): raise resources.memory, or use less; "
-            "limits.failures = 2 is used up",
+            "no retries left (limits.failures = 2)",
             id="memory",
         ),
         pytest.param(
             lambda: (terminated_pod(0, 137, "Error", 60), []),
             NO_RETRIES,
-            "the agent of node 0 ended with exit code 137; limits.failures = 2 is used up",
+            "the agent of node 0 ended with exit code 137; no retries left (limits.failures = 2)",
             id="the exit code of a killed agent",
         ),
         pytest.param(
             lambda: (terminated_pod(0, 128, "StartError", 60, message='exec: "python3": not found'), []),
             NO_RETRIES,
-            'the agent of node 0 ended with exit code 128: exec: "python3": not found; limits.failures = 2 is used up',
+            'the agent of node 0 ended with exit code 128: exec: "python3": not found; no retries left '
+            "(limits.failures = 2)",
             id="an image without Python",
         ),
         pytest.param(
             lambda: (pod(0, "Failed", 60, reason="UnexpectedAdmissionError", message="no nvidia.com/gpu"), []),
             NO_RETRIES,
             "node 0 was ended by its kubelet: UnexpectedAdmissionError: no nvidia.com/gpu; "
-            "limits.failures = 2 is used up",
+            "no retries left (limits.failures = 2)",
             id="a pod that its kubelet refused or evicted",
         ),
         pytest.param(
             lambda: (failed_init_container(), []),
             NO_RETRIES,
             "init container warm of node 0 ended with exit code 2; `kubectl logs digits-1-node-0-0-abcde -c warm` "
-            "shows its output; limits.failures = 2 is used up",
+            "shows its output; no retries left (limits.failures = 2)",
             id="an init container of a template",
         ),
     ],

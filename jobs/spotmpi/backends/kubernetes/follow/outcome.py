@@ -52,7 +52,7 @@ def jobset_end(jobset: Object, is_gone: bool, max_failures: int, now: float) -> 
     if outcome == record.SUCCEEDED:
         return Event(time, outcome)
     exhausted = condition.get("reason") == "ReachedMaxRestarts"
-    reason = f"limits.failures = {max_failures} is used up" if exhausted else condition.get("message", "failed")
+    reason = f"no retries left (limits.failures = {max_failures})" if exhausted else condition.get("message", "failed")
     return Event(time, outcome, values={"reason": reason, _RETRIES_EXHAUSTED: exhausted})
 
 

@@ -17,6 +17,7 @@ from spotmpi.core.printable import printable_lines
 
 def main() -> None:
     """Run the command line and exit with its code; ``--debug`` before the command shows tracebacks."""
+    _open_standard_streams()
     gc.freeze()  # imported objects live until the end: searching them for garbage at exit takes 10 ms
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # characters that the terminal lacks are replaced, the rest is shown
@@ -28,6 +29,18 @@ def main() -> None:
             raise
         sys.exit(_report(error))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_standard_streams() -> None:
+    """Connect to nothing what the caller has closed of stdin, stdout and stderr.
+
+    Else the next files get their numbers, such as the lock of a run, which its supervisor would not inherit then.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
 
 
 def _report(error: BaseException) -> int:

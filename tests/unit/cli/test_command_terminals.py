@@ -42,6 +42,14 @@ def test_a_reader_that_goes_away_gets_no_complaint() -> None:
     assert result.stdout == "1\n" and "Traceback" not in result.stderr and "Broken" not in result.stderr
 
 
+def test_closed_standard_streams_take_nothing_from_a_run() -> None:
+    spec = job("sleep 0.3")
+
+    assert subprocess.run(f"{SPOTMPI} run {spec} <&- >&- 2>&-", shell=True).returncode == 0
+
+    assert reader.state(only_run()).state == "succeeded"
+
+
 def test_a_terminal_without_unicode_gets_the_rest_of_the_line() -> None:
     result = spotmpi_process(
         "run", job("echo caf\u00e9"), env={**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}

@@ -74,6 +74,7 @@ class LocalBackend:
             plan = _with_dask(plan, spec, say)
         packed = code_folder.pack(*spec.code_paths) if spec.files or (pooled and spec.code) else None
         paths = self._paths(plan["run"])
+        is_new = not paths.folder.exists()
         try:
             paths.folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(paths.folder / record.LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -90,8 +91,12 @@ class LocalBackend:
                 prepare_pool(paths)
             _write_plan(paths, spec, plan)
             _start_supervisor(paths, lock)
-        except OSError as error:
-            raise SpotmpiError(f"cannot record the run in {paths.folder}: {error.strerror}") from error
+        except BaseException as error:
+            if is_new:  # nothing runs, and what is left would be listed as a lost run
+                shutil.rmtree(paths.folder, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise SpotmpiError(f"cannot record the run in {paths.folder}: {error.strerror}") from error
+            raise
         finally:
             os.close(lock)
 

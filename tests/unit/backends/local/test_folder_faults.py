@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import record
+from spotmpi.backends.local import backend
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
+from spotmpi.core.errors import SpotmpiError
 from spotmpi.runs import reader
 from tests.contract import processes
 from tests.contract.conftest import BackendHarness
@@ -79,6 +81,21 @@ def test_a_file_in_place_of_the_run_folder_is_an_error_with_a_remedy(local: Back
         local.submit(shell("true"))
 
     assert folder.read_text() == "not a folder"
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=repr)
+def test_a_run_that_could_not_be_started_leaves_no_folder(
+    local: BackendHarness, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(backend, "_start_supervisor", refuse)
+
+    with pytest.raises((SpotmpiError, KeyboardInterrupt)):
+        local.submit(shell("true"))
+
+    assert list(local.backend.runs_folder.iterdir()) == []  # type: ignore[attr-defined]
 
 
 @pytest.fixture

@@ -55,6 +55,9 @@ def _report(error: BaseException) -> int:
         # The reader of our output is gone, as with `head`: end quietly, also at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
+    if type(error).__name__ == "NoArgsIsHelpError":  # a command group alone; typer does not export the class
+        print(error, file=sys.stderr)
+        return EXIT_WRONG_INPUT
     for line in _lines(error):
         print(f"spotmpi: {printable_lines(line)}", file=sys.stderr)
     if isinstance(error, SpotmpiError):

@@ -135,7 +135,10 @@ def of_stack(stack: str | None = None, project: Path | None = None, run: Runner 
     try:
         process = run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise SpotmpiError("command not found: pulumi; install it, or name a file with the stack's outputs") from error
+        remedy = "install it, or name a file with the stack's outputs"
+        raise SpotmpiError(
+            f"command not found: pulumi, which reads the outputs of stack {stack or '(selected)'}; {remedy}"
+        ) from error
     if process.returncode:
         reason = process.stderr.strip() or f"exit status {process.returncode}"
         raise SpotmpiError(f"pulumi could not read the outputs of stack {stack or '(selected)'}: {reason}")

@@ -47,7 +47,7 @@ def run_id(name: str, now: datetime, chance: int) -> str:
 
 def default_runs_folder() -> Path:
     """The folder of run records: ``SPOTMPI_RUNS``, else ``runs`` in the current folder."""
-    return Path(os.environ.get("SPOTMPI_RUNS", "runs")).absolute()
+    return Path(os.environ.get("SPOTMPI_RUNS") or "runs").absolute()
 
 
 def cache_folder() -> Path:

@@ -33,10 +33,15 @@ def write_spec(spec: JobSpec, path: Path) -> None:
 
 
 def write_new_file(path: Path, text: str) -> None:
-    """Write *text* to a new file; InputError if *path* exists."""
+    """Write *text* to a new file, whole or not at all; InputError if *path* exists."""
     try:
-        with path.open("x") as file:
-            file.write(text)
+        with path.open("x", encoding="utf-8") as file:
+            try:
+                file.write(text)
+                file.flush()
+            except BaseException:
+                path.unlink()  # else the next try would be refused, since it exists
+                raise
     except FileExistsError:
         raise input_error("path", str(path), "exists already; name another file") from None
     except OSError as error:

@@ -54,7 +54,7 @@ _SAMPLE_VALUES: dict[str, Any] = {
     "launcher": "mpirun",
     "context": "my-cluster",
     "namespace": "training",
-    "image": "registry.example/chainermn:1",
+    "image": "pytorch",
     "volume": "runs",
     "spread": "node",
     "ssh_secret": "mpi-ssh",
@@ -90,6 +90,7 @@ def template(script: str | None = None) -> str:
     """
     start, keys = (_EXAMPLE, _EXAMPLE_KEYS) if script is None else _for_script(script)
     values = JobSpec().model_dump(mode="json")
+    values["kubernetes"]["image"] = "registry.example/chainermn:1"
     tops, parts = [], []
     for name, info in JobSpec.model_fields.items():
         kind = info.annotation

@@ -79,7 +79,7 @@ def test_pulumis_message_on_an_unknown_stack_is_in_the_error() -> None:
 
 def test_a_missing_pulumi_names_the_other_way() -> None:
     missing = Mock(side_effect=FileNotFoundError("pulumi"))
-    with pytest.raises(SpotmpiError, match="command not found: pulumi; install it, or name a file"):
+    with pytest.raises(SpotmpiError, match=r"command not found: pulumi, .* of stack lab; install it, or name a file"):
         environment.of_stack("lab", run=missing)
 
 

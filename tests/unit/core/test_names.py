@@ -33,6 +33,11 @@ def test_runs_of_the_same_second_have_different_ids() -> None:
     assert len(ids) == 20_000
 
 
+def test_an_empty_variable_stands_for_the_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPOTMPI_RUNS", "")
+    assert names.default_runs_folder().name == "runs"
+
+
 def test_pod_names_made_from_the_longest_id_fit_a_label() -> None:
     longest = names.run_id("x" * 300, NOW, 2**20 - 1)
     assert len(f"{longest}-node-0-9999-abcde") <= 63

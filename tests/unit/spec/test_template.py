@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.spec import template
 from spotmpi.spec.job import from_values, load
+from spotmpi.spec.source import write_new_file
 
 TORCH = "import torch\nimport torch.distributed as dist\n"
 
@@ -34,10 +36,19 @@ def test_a_spec_for_a_script_fits_what_the_script_imports(
     script = tmp_path / 'my "train".py'
     script.write_bytes(text if isinstance(text, bytes) else text.encode())
 
-    spec = from_values(tomllib.loads(template.template(str(script))))
+    spec = from_values(tomllib.loads(written := template.template(str(script))))
 
+    assert all((names.IMAGES / name).is_dir() for name in re.findall(r'image = "(\w+)" ', written))
+    assert "registry.example" not in written.partition("[kubernetes]")[0]
     assert spec.command == ["python" if image else "python3", str(script)] and spec.program is None
     assert (spec.image, spec.launcher, spec.slots, spec.nodes) == (image, launcher, slots, 1)
+
+
+def test_a_file_that_cannot_be_written_whole_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(UnicodeEncodeError):
+        write_new_file(tmp_path / "job.toml", "a" * 100_000 + "\udcff")
+
+    assert not (tmp_path / "job.toml").exists()
 
 
 def test_a_script_that_cannot_be_read_is_named() -> None:

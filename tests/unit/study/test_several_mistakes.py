@@ -51,7 +51,7 @@ def test_a_study_with_mistakes_in_file_spec_factors_and_for_its_target() -> None
         "factors.double_buffering = True: supported only by ChainerMN",
         "factors.nodes = 0: must be an integer of at least 1",
         "limits.money = -1: input should be greater than 0",
-        "mpi = 3: input should be a valid dictionary or instance of Mpi",
+        "mpi = 3: input should be a table",
         "nodes = 1000000: 1000000 nodes x 1 slots exceed the 1024 processes possible here",
         "repeat = 3: unknown key; did you mean repeats?",
         "repeats = 0: input should be greater than or equal to 1",

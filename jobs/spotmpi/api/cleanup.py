@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spotmpi.agent import record
 from spotmpi.backends import targets
-from spotmpi.core.errors import RunInUse, SpotmpiError
+from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
 from spotmpi.runs import reader, recorded_plan
@@ -47,7 +47,7 @@ def delete_records(old: Sequence[OldRun], say: Say) -> list[RunState]:
                     deleted.append(each.state)
                 else:
                     say(f"{paths.id} is kept: it has been resumed")
-        except RunInUse as error:
+        except (SpotmpiError, PermissionError) as error:  # in use, or not this user's to delete
             say(f"{paths.id} is kept: {error}")
         except FileNotFoundError:
             deleted.append(each.state)  # another process was faster

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import os
@@ -13,6 +14,9 @@ from typer.exceptions import TyperException
 from spotmpi.cli.app import app
 from spotmpi.core.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, InputError, SpotmpiError
 from spotmpi.core.printable import printable_lines
+
+# A folder of another user's, and a full disk below a file to which stdout is redirected.
+_NOT_UNEXPECTED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 
 def main() -> None:
@@ -72,4 +76,6 @@ def _lines(error: BaseException) -> list[str]:
         return [error.format_message()]
     if isinstance(error, SpotmpiError):
         return [str(error)]
+    if isinstance(error, OSError) and error.errno in _NOT_UNEXPECTED:
+        return [f"cannot access {error.filename}: {error.strerror}" if error.filename else str(error.strerror)]
     return [f"{type(error).__name__}: {error} (unexpected; `spotmpi --debug COMMAND` shows a traceback)"]

@@ -77,10 +77,11 @@ def find(run: str, runs_folder: Path) -> RunPaths:
 
 
 def every(runs_folder: Path) -> list[RunPaths]:
-    """All runs recorded in a folder, oldest first."""
+    """All runs recorded in a folder, oldest first, without those that this user may not read."""
     if not runs_folder.is_dir():
         return []
-    runs = [RunPaths(path) for path in runs_folder.iterdir() if (path / "events.jsonl").is_file()]
+    records = [path / "events.jsonl" for path in runs_folder.iterdir()]
+    runs = [RunPaths(path.parent) for path in records if os.access(path, os.R_OK) and path.is_file()]
     return sorted(runs, key=lambda paths: (_first_time(paths), paths.id))
 
 
@@ -280,4 +281,4 @@ def remove(paths: RunPaths) -> None:
     try:
         shutil.rmtree(paths.folder)
     except OSError as error:
-        raise SpotmpiError(f"cannot delete {error.filename or paths.folder}: {error.strerror}") from error
+        raise SpotmpiError(f"cannot delete {paths.folder}: {error.strerror} ({error.filename})") from error

@@ -67,9 +67,15 @@ def _work(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
         remedy = 'write the command as a list, such as ["python", "train.py"], or after -- on the command line'
         yield Problem("command", spec.command, remedy)
     elif spec.command is not None and not capabilities.command_found:
-        yield Problem("command", spec.command[0], "command not found; check the name, PATH, `code` and `files`")
+        yield Problem("command", spec.command[0], _not_found(spec.command[0]))
     if any("\0" in part for part in [*(spec.command or []), *spec.args]):
         yield Problem("args", spec.args, "contains a zero byte, which no argument can hold; remove it")
+
+
+def _not_found(command: str) -> str:
+    if "/" in command:
+        return "command not found, or not an executable file (chmod +x); check the path, `code` and `files`"
+    return "command not found; check the name, PATH, `code` and `files`"
 
 
 def _image(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from spotmpi.runs import reader
-from tests.command_line import invoke, spotmpi_process
+from tests.command_line import SPOTMPI, invoke, spotmpi_process
 from tests.contract.fake_program import fake_job
 from tests.contract.processes import wait_until
 from tests.unit.cli.terminal import job, only_run, write_spec
@@ -101,6 +103,25 @@ def test_clean_lists_runs_and_deletes_those_that_are_over_with_yes() -> None:
     invoke("clean", "--older", "0s", "--yes")
     assert only_run().id == running
     assert invoke("stop", running, "--now").returncode == 0
+
+
+def test_a_run_that_this_user_may_not_read_hides_no_other_and_its_path_is_in_the_error() -> None:
+    invoke("run", job("true"))
+    invoke("run", write_spec({"command": ["true"], "launcher": "none"}, "other.toml"))
+    folder, other = (paths.folder for paths in reader.every(Path("runs")))
+    folder.chmod(0)
+    without_rights = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+    results = [
+        subprocess.run([*without_rights, SPOTMPI, *words], capture_output=True, text=True)
+        for words in (["list"], ["status", folder.name], ["clean", "--older", "0s", "--yes"])
+    ]
+
+    folder.chmod(0o700)
+    assert [result.returncode for result in results] == [0, 1, 0], results
+    assert other.name in results[0].stdout and folder.name not in results[0].stdout
+    assert results[1].stderr == f"spotmpi: cannot access {folder.absolute()}/events.jsonl: Permission denied\n"
+    assert only_run().folder == folder
 
 
 def test_logs_can_be_narrowed_to_a_node_or_to_what_matches() -> None:

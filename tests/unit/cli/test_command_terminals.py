@@ -42,6 +42,13 @@ def test_a_reader_that_goes_away_gets_no_complaint() -> None:
     assert result.stdout == "1\n" and "Traceback" not in result.stderr and "Broken" not in result.stderr
 
 
+def test_a_full_disk_below_the_output_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run([SPOTMPI, "list"], stdout=full, stderr=subprocess.PIPE, text=True)
+
+    assert (result.returncode, result.stderr) == (1, "spotmpi: No space left on device\n")
+
+
 def test_closed_standard_streams_take_nothing_from_a_run() -> None:
     spec = job("sleep 0.3")
 

@@ -189,7 +189,10 @@ def test_a_reference_is_the_image_to_pull_on_a_cluster() -> None:
         (["--file", "/dev/zero", "--", "true"], ["files = '/dev/zero': not a readable file or folder; check the path"]),
         (["--image", "python:3.12", "--", "true"], ["--image = 'python:3.12': only pods pull an image: add --on"]),
         (["--", "no-such"], ["command = 'no-such': command not found; check the name, PATH, `code` and `files`"]),
-        (["--file", "a/x.py", "--", "./y.py"], ["command = './y.py': command not found"]),
+        (
+            ["--file", "a/x.py", "--", "./y.py"],
+            [r"command = './y.py': command not found, or not an executable file \(chmod \+x\)"],
+        ),
         (["true"], ["spec = 'true': no such file; `spotmpi init` writes one, and a command goes after --"]),
         (["echo", "a b"], ["spec = 'echo a b': .*; a command goes after --: spotmpi run -- echo 'a b'"]),
         (

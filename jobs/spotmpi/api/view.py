@@ -107,7 +107,9 @@ class LiveView(QuietView):
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._started:
-            self._bar.stop()
+            bar, task = self._started
+            bar.update(task, visible=self._pace.iteration > 0)  # else it still waits for one on the screen
+            bar.stop()
 
     @property
     def _bar(self) -> Progress:

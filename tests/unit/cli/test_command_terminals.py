@@ -136,6 +136,13 @@ def test_a_live_view_shows_iterations_rate_and_loss_on_a_terminal() -> None:
     assert "loss" in plain and "hello from attempt 1" in plain and "succeeded" in plain
 
 
+def test_a_command_without_iterations_waits_for_none_on_the_screen_once_it_has_ended() -> None:
+    screen = on_a_terminal([SPOTMPI, "run", job("echo hi; sleep 0.2")])
+
+    assert "\x1b[2K" in screen.rpartition("waiting for the first iteration")[2]  # that line is erased
+    assert screen.rstrip().endswith("succeeded")
+
+
 def test_ctrl_c_on_a_terminal_reaches_the_command_and_not_the_ranks() -> None:
     spec = write_spec(fake_job(iterations=5000, pause=0.02, every=100_000))
 

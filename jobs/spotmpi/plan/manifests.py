@@ -109,11 +109,12 @@ def pod_template(jobset: Mapping[str, Any]) -> Object:
 
 
 class RunVolume(NamedTuple):
-    """The claim of a run volume, and the image and pull secrets of the pods that mount it."""
+    """The claim of a run volume, and what other pods that mount it take over from those of the run."""
 
     claim: str
     image: str
     pull_secrets: tuple[str, ...]
+    tolerations: tuple[Object, ...] = ()  # of the user: where all nodes are tainted, no pod starts without
 
 
 def run_volume(jobset: Mapping[str, Any]) -> RunVolume | None:
@@ -123,7 +124,9 @@ def run_volume(jobset: Mapping[str, Any]) -> RunVolume | None:
     if "persistentVolumeClaim" not in volume:
         return None
     secrets = tuple(secret["name"] for secret in pod.get("imagePullSecrets") or [])
-    return RunVolume(volume["persistentVolumeClaim"]["claimName"], str(pods.image(pod_template(jobset))), secrets)
+    image = str(pods.image(pod_template(jobset)))
+    own = tuple(each for each in pod.get("tolerations") or [] if not pods.is_automatic(each))
+    return RunVolume(volume["persistentVolumeClaim"]["claimName"], image, secrets, own)
 
 
 def forwarded_variables(objects: Sequence[Object]) -> list[str]:

@@ -216,6 +216,12 @@ def _tolerations(spec: JobSpec, target: ClusterTarget) -> list[dict[str, Any]]:
     return tolerations
 
 
+def is_automatic(toleration: dict[str, Any]) -> bool:
+    """Whether spotmpi has set a toleration: for nodes that are lost, with GPUs, or of an environment."""
+    key = str(toleration.get("key"))
+    return key == GPU or key.startswith(("node.kubernetes.io/", names.PREFIX))
+
+
 def _volumes(spec: JobSpec, target: ClusterTarget, run: str) -> list[dict[str, Any]]:
     parts = names.parts_name(run)
     fields = ("annotations", hardware.LABELS)

@@ -304,11 +304,12 @@ def test_a_jobset_without_a_spec_that_this_version_reads_is_refused_with_the_rea
     assert str(refused.value).startswith(message)
 
 
-def test_the_run_volume_of_a_jobset_is_its_claim_with_the_image_and_pull_secrets_of_its_pods() -> None:
-    secrets = {"kubernetes": {"pull_secrets": ["registry", "other"]}}
-    jobset = plan({**SMALL, **secrets})[0]
-    assert manifests.run_volume(jobset) == ("runs", "registry/image@sha256:0", ("registry", "other"))
-    assert manifests.run_volume(plan(SMALL)[0]) == ("runs", "registry/image@sha256:0", ())
+def test_the_run_volume_of_a_jobset_is_its_claim_with_image_pull_secrets_and_own_tolerations_of_its_pods() -> None:
+    more = {"kubernetes": {"pull_secrets": ["registry", "other"], "tolerations": [{"key": "team", "value": "a"}]}}
+    jobset = plan({**SMALL, **more, "resources": {"gpu": 1}})[0]
+    tolerations = ({"key": "team", "value": "a", "operator": "Equal"},)
+    assert manifests.run_volume(jobset) == ("runs", "registry/image@sha256:0", ("registry", "other"), tolerations)
+    assert manifests.run_volume(plan(SMALL)[0]) == ("runs", "registry/image@sha256:0", (), ())
     assert manifests.run_volume(plan(SMALL, NODES)[0]) is None, "a run without one keeps its records on its nodes"
     pod = manifests.pod_template(jobset)["spec"]
     pod["volumes"] = None

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from lightkube import ApiError
 
 from spotmpi.backends.kubernetes.client import api as cluster_api
-from spotmpi.backends.kubernetes.client.api import ClusterApi
+from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason
 from spotmpi.core.errors import SpotmpiError
@@ -31,6 +31,7 @@ class Volume:
     claim: str
     image: str
     pull_secrets: tuple[str, ...] = ()
+    tolerations: tuple[Object, ...] = ()
 
 
 class VolumeAccess:
@@ -71,6 +72,7 @@ async def volume_access(api: ClusterApi, volume: Volume, say: Say) -> AsyncItera
     with translate_errors("start a pod that reads the run volume"):
         uid = await _claim_uid(api, volume.claim)
         pod = volume_pod.volume_pod(name, api.namespace, volume.claim, volume.image, volume.pull_secrets, uid)
+        pod["spec"]["tolerations"] = list(volume.tolerations)
         await api.create(pod)
     try:
         await _wait_until_running(api, name, say)
@@ -114,7 +116,7 @@ async def _wait_until_running(api: ClusterApi, name: str, say: Say) -> None:
         await asyncio.sleep(_POLL_INTERVAL)
 
 
-async def pending_reason(api: ClusterApi, name: str, pod: cluster_api.Object | None) -> str:
+async def pending_reason(api: ClusterApi, name: str, pod: Object | None) -> str:
     """Why the pod of that name does not run."""
     if pod is None:
         return "somebody deleted it"

@@ -32,6 +32,7 @@ def test_a_pod_created_for_the_download_is_deleted_afterwards(
     assert (local.checkpoints / "7" / "model.npz").read_text() == "weights"
     assert local.events.read_text() == remote.events.read_text()
     (pod_values,) = volume_cluster.created
+    assert pod_values["spec"]["tolerations"] == [{"key": "team", "operator": "Exists"}]  # or it gets no tainted node
     owner = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "claim", "uid": "7"}
     assert pod_values["metadata"]["ownerReferences"] == [owner]  # or VPC CNI would hold it to no policy
     assert volume_cluster.deleted == [pod_values["metadata"]["name"]]

@@ -19,7 +19,7 @@ from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.core.names import RunPaths
 from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, Object, api_error
 
-VOLUME = Volume("claim", "registry/image:1", ("key",))
+VOLUME = Volume("claim", "registry/image:1", ("key",), ({"key": "team", "operator": "Exists"},))
 
 
 class VolumeCluster(FakeCluster):

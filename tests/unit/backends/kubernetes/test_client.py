@@ -193,6 +193,13 @@ def test_an_object_of_another_namespace_is_found(api: ClusterApi, server: Server
     assert "/api/v1/namespaces/kube-system/configmaps/it" in server.requests[0]
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a%2fb"])
+def test_a_name_that_no_object_can_have_is_not_found(name: str, api: ClusterApi, server: Server) -> None:
+    """As a part of a path it would lead to a list of all objects, or to another API."""
+    assert asyncio.run(api.find(cluster_api.JOBSET, name)) is None
+    assert server.requests == []
+
+
 def test_a_queue_is_looked_up_in_the_version_that_the_cluster_serves(api: ClusterApi, server: Server) -> None:
     group = (200, json.dumps({"kind": "APIGroup", "preferredVersion": {"groupVersion": "kueue.x-k8s.io/v1beta2"}}))
     missing = (404, json.dumps(status(404, 'localqueues "x" not found')))

@@ -77,7 +77,7 @@ def test_a_queue_starts_a_pool_and_its_workers() -> None:
     ("queue", "fields", "refusal", "words"),
     [
         ("typo", [], None, "kubernetes.queue = 'typo': namespace here has no such LocalQueue of Kueue"),
-        (None, ["onJobFailureMessagePatterns"], None, "JobSet on the cluster is older than 0.10"),
+        (None, ["onJobFailureMessagePatterns"], None, "the CRD of JobSet on the cluster is older than 0.10"),
         (None, [], api_error(422, "Job is invalid: effect: Unsupported"), "could not submit the run: Job is invalid"),
         (None, [], api_error(403, 'webhook "x" denied the request: no owner'), "denied the request: no owner"),
     ],

@@ -143,6 +143,10 @@ class ClusterApi:
 
     async def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
         """The object of that name, or None."""
+        if (
+            not name.strip(".") or "/" in name or "%" in name
+        ):  # no object has such a name, but a request another meaning
+            return None
         try:
             obj = await self._client.request("get", res=_RESOURCES[kind], name=name, namespace=namespace)
         except ApiError as error:

@@ -159,9 +159,11 @@ def _require_current_jobset(jobset: Object, created: Object) -> None:
         for each in (jobset, created)
     ]
     if patterns[0] != patterns[1]:
+        chart = "oci://registry.k8s.io/jobset/charts/jobset"
         raise SpotmpiError(
-            "JobSet on the cluster is older than 0.10, and would end runs for good when a node is reclaimed; "
-            "upgrade it with `helm upgrade jobset oci://registry.k8s.io/jobset/charts/jobset --namespace jobset-system`"
+            "the CRD of JobSet on the cluster is older than 0.10, and runs would end for good when a node is reclaimed; "
+            f"upgrade JobSet with `helm upgrade jobset {chart} --namespace jobset-system`, and its CRD, which Helm leaves "
+            f"as it is, with `helm show crds {chart} | kubectl apply --server-side --force-conflicts -f -`"
         )
 
 

@@ -21,6 +21,7 @@ from spotmpi.core import names
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
+from spotmpi.plan.manifests import RunVolume
 
 # Where the local copy knows more: it also has what happened before the first pod ran.
 _LOCAL_FILES = ("events.jsonl", "spec.toml", "plan.yaml", record.LOCK)
@@ -159,7 +160,7 @@ def _move_into(new: Path, folder: Path) -> None:
         entry.replace(old)
 
 
-def require_volume(mounted: tuple[str, str, tuple[str, ...]] | None, run: str) -> Volume:
+def require_volume(mounted: RunVolume | None, run: str) -> Volume:
     """The `Volume` that a run's pods mount; InputError if they mount none."""
     if mounted is None:
         raise input_error("run", run, "has no run volume; all that is left of it is the copy on this machine")

@@ -48,7 +48,7 @@ class VolumeCluster(FakeCluster):
         self.torn_before: bytes | None = None  # where answers end too early
         self.ended: set[str] = set()
 
-    async def create(self, values: Object) -> Object:
+    async def create(self, values: Object, dry_run: bool = False) -> Object:
         self.created.append(values)
         return values
 

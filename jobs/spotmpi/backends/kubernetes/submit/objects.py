@@ -161,9 +161,9 @@ def _require_current_jobset(jobset: Object, created: Object) -> None:
     if patterns[0] != patterns[1]:
         chart = "oci://registry.k8s.io/jobset/charts/jobset"
         raise SpotmpiError(
-            "the CRD of JobSet on the cluster is older than 0.10, and runs would end for good when a node is reclaimed; "
-            f"upgrade JobSet with `helm upgrade jobset {chart} --namespace jobset-system`, and its CRD, which Helm leaves "
-            f"as it is, with `helm show crds {chart} | kubectl apply --server-side --force-conflicts -f -`"
+            "the CRD of JobSet on the cluster is older than 0.10, and runs would end for good if a node is reclaimed; "
+            f"upgrade JobSet with `helm upgrade jobset {chart} --namespace jobset-system`, and the CRD, which Helm skips, "
+            f"with `helm show crds {chart} | kubectl apply --server-side --force-conflicts -f -`"
         )
 
 

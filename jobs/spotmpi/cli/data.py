@@ -111,7 +111,10 @@ def pull(
     image: Image = None,
     as_json: Json = False,
 ) -> None:
-    """Copy a folder of the storage to this machine; the same command continues after an interruption."""
+    """Copy a folder of the storage here.
+
+    After an interruption the same command continues.
+    """
     from spotmpi.api.view import say
     from spotmpi.core import names
     from spotmpi.data import datasets

@@ -128,6 +128,8 @@ def test_scalars_are_averaged_over_ranks_and_seconds_kept_apart_in_one_exchange(
 def test_message_sizes_are_whole_items_each_a_factor_larger() -> None:
     assert list(sizes(1024, 70_000, 4)) == [1024, 4096, 16384, 65536]
     assert list(sizes(6, 20, 2)) == [4, 8, 16]
+    with pytest.raises(Fatal, match="--max-bytes 1024 is smaller than the first message"):
+        list(sizes(4096, 1024, 4))
 
 
 def test_bus_bandwidth_follows_the_definition_of_nccl_tests() -> None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from spotmpi.programs.exits import Failed
+from spotmpi.programs.exits import Failed, Fatal
 from spotmpi.programs.options import Parser, at_least, positive
 from spotmpi.programs.reporting import Reporter
 from spotmpi.programs.world import World
@@ -48,8 +48,10 @@ def factor(text: str) -> int:
 
 
 def sizes(smallest: int, largest: int, ratio: int) -> Iterator[int]:
-    """Message sizes in bytes, whole float32 items, each *ratio* times the one before."""
+    """Message sizes in bytes, whole float32 items, each *ratio* times the one before; Fatal where there is none."""
     size = max(smallest // _ITEM, 1) * _ITEM
+    if size > largest:
+        raise Fatal(f"options: --max-bytes {largest} is smaller than the first message, which has {size} bytes")
     while size <= largest:
         yield size
         size *= ratio

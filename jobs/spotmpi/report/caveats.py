@@ -62,7 +62,7 @@ def _code(runs: Iterable[TrialResult]) -> list[str]:
 
 
 def _loss(runs: Iterable[TrialResult]) -> list[str]:
-    runs_without = [run.run for run in runs if run.training.rates and run.loss is None]
+    runs_without = [run.run for run in runs if run.training.rates and run.loss is None and not run.is_probe]
     return (
         [f"No finite loss at the end of {_first_and_count(runs_without)}: it is unknown whether the model learned."]
         if runs_without

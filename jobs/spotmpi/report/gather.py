@@ -112,6 +112,7 @@ def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool = False) -
         letter = chr(ord("A") + kinds.index(differing))
         named.append(dataclasses.replace(run, variant=f"{title} {letter}") if differences else run)
     table = rows.rows(named, lambda run: _flags(run, differences))
+    candidates = (stream_section.section(table), sections.probe_section(named), sections.node_section(named))
     return Report(
         title=title,
         created=now.timestamp(),
@@ -122,7 +123,7 @@ def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool = False) -
         commands=[shlex.join(["spotmpi", "run", names.shown(path.spec)]) for path in paths],
         spec=paths[0].spec.read_text() if paths[0].spec.is_file() else "",
         subfolder=f"{paths[0].id}/report",
-        sections=[section for section in (stream_section.section(table), sections.node_section(named)) if section],
+        sections=[section for section in candidates if section],
     )
 
 
@@ -228,7 +229,7 @@ def _warnings(results: Sequence[TrialResult], differences: dict[str, list[str]])
     warnings = [_difference_text(runs, what, results[0].run) for what, runs in _grouped(differences)]
     if any(run.oversubscribed for run in results):
         warnings.append("Some runs had more threads than cores: their rates do not apply to dedicated machines.")
-    if all(run.samples_per_iteration is None for run in results):
+    if all(run.samples_per_iteration is None and not run.is_probe for run in results):
         warnings.append(
             "No efficiency: the program does not report its samples per iteration; set "
             "metrics.samples_per_iteration in the spec."

@@ -38,7 +38,7 @@ def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Sect
         comparison.effect_section(report.rows, study.variants),
         scaling.model_section(series),
         compared,
-        probe_section(report.probes),
+        probe_section([*report.probes, *report.runs]),
         node_section(report.runs),
         timeline_section([each for trial, paths in runs for each in attempts_of(trial, paths)]),
     )
@@ -142,7 +142,7 @@ _PROBE_VALUES = (
 
 
 def probe_section(runs: Sequence[TrialResult]) -> Section | None:
-    """Bandwidth of an allreduce and speed of reading the data, over all ranks."""
+    """Bandwidth of an allreduce and speed of reading the data, over all ranks; None without such runs."""
     cells = tuple(
         (run.variant, str(run.nodes), what, number(value), unit)
         for run in runs

@@ -16,6 +16,7 @@ from spotmpi.runs import fingerprint as work
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.spec import job
 from spotmpi.streams.figures import Figures, Reports
+from spotmpi.study.trial import ALLREDUCE, READ
 
 AWS = "AWS"
 NO_GROUP = "none"
@@ -162,6 +163,11 @@ class TrialResult:
         """``strong`` (fixed global batch) or ``weak`` (fixed batch per worker), None if not reported."""
         reported = self.training.context.get("scaling")
         return reported if isinstance(reported, str) and reported in (STRONG, WEAK) else None
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether it is a micro-benchmark, which trains nothing."""
+        return self.spec["program"] in (ALLREDUCE, READ)
 
     @property
     def synthetic(self) -> bool:

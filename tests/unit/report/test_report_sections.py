@@ -22,7 +22,7 @@ from spotmpi.study.study import StudyOptions
 from spotmpi.study.study_file import from_values
 from spotmpi.study.sweep import find_sweep
 from spotmpi.study.trial import DRIFT, PENDING
-from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, record, record_sweep, study_report
+from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, over_nodes, record, record_sweep, study_report
 
 PRICE = {"node_hour": 3.6, "source": "spot, 21 November 2026"}
 
@@ -249,3 +249,7 @@ def test_micro_benchmarks_have_a_section(runs: Path) -> None:
     beforehand = section(report, "Micro-benchmarks")
     assert beforehand.cells == (("base", "2", "allreduce, bus bandwidth", "1.250", "GB/s"),)
     assert [len(row.runs) for row in report.rows] == [3, 3]  # the benchmark is in no rate
+    benchmark = Recorded(samples=None, scaling=None, loss=None, result={"best_busbw": 1.25})
+    alone = over_nodes(runs / "alone", (2, benchmark), spec=SPEC.model_copy(update={"program": "allreduce"}))
+    assert section(alone, "Micro-benchmarks").cells[0][2:] == beforehand.cells[0][2:]
+    assert alone.warnings == []  # it has neither samples nor a loss

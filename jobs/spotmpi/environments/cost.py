@@ -27,7 +27,7 @@ from spotmpi.runs import node_usage, reader, recorded_plan
 from spotmpi.spec import job
 
 _TTL = 24 * 3600.0  # seconds for which a cluster keeps a run that has ended
-FLAT = "given"  # the market of a machine whose price comes from the user
+_NODE, _WORKER = ("", "", "given"), ("", "", "given for workers")  # kinds of machines with a price from the user
 _COST_EXPLORER_REGION = "us-east-1"  # its endpoint for all regions
 
 
@@ -67,26 +67,37 @@ def run_cost(
     """
     target, now = targets.target_of(on), now or time.time()
     paths = reader.find(run, target.folder)
-    price = price or job.load(paths.spec).price
-    saved = None if price else _load(paths)
+    given = {_NODE: price} if price else _spec_prices(paths)
+    saved = None if given else _load(paths)
     if saved is not None:
         return saved
-    cost = _run_cost(paths, target, price, aws, now)
-    if not price and reader.state(paths).over:
+    cost = _run_cost(paths, target, given, aws, now)
+    if not given and reader.state(paths).over:
         _save(paths, cost)
     return cost
 
 
-def _run_cost(paths: RunPaths, target: Target, price: float | None, aws: Aws | None, now: float) -> Cost:
+def _spec_prices(paths: RunPaths) -> dict[Kind, float]:
+    """The prices in the run's spec, by kind of machine."""
+    spec = job.load(paths.spec)
+    if spec.price is None:
+        return {}
+    workers = spec.stream.workers.price if spec.stream else None
+    return {_NODE: spec.price} if workers is None else {_NODE: spec.price, _WORKER: workers}
+
+
+def _run_cost(paths: RunPaths, target: Target, given: dict[Kind, float], aws: Aws | None, now: float) -> Cost:
     uses = node_usage.machine_uses(paths)
-    environment = None if price else _environment(target, paths)
-    kinds = {use.machine: _kind(use.machine, paths, environment, price) for use in uses}
+    environment = None if given else _environment(target, paths)
+    kinds = {use.machine: _kind(use.machine, paths, environment) for use in uses}
+    if _WORKER in given:
+        kinds |= dict.fromkeys(node_usage.worker_machines(paths), _WORKER)
     machines = [
         Lifetime(name, None, "", kinds[name], *_span(uses, name, now))
         for name in dict.fromkeys(use.machine for use in uses)
     ]
     first = min((lifetime.began for lifetime in machines), default=now)
-    curves = {kind: PriceCurve(((0.0, price),)) for kind in set(kinds.values())} if price else {}
+    curves = {kind: PriceCurve(((0.0, price),)) for kind, price in given.items()}
     if environment:
         curves = _curves(aws or open_account(environment.region), environment, set(kinds.values()), first)
     bill = make_bill(machines, node_usage.all_uses(target.folder), curves, first, now)
@@ -163,9 +174,9 @@ def _environment(target: Target, paths: RunPaths) -> Environment:
     return found
 
 
-def _kind(machine: str, paths: RunPaths, environment: Environment | None, price: float | None) -> Kind:
+def _kind(machine: str, paths: RunPaths, environment: Environment | None) -> Kind:
     if environment is None:
-        return ("", "", FLAT)
+        return _NODE
     recorded = node_usage.machine_types(paths).get(machine)
     groups = [group for group in environment.node_groups if recorded in (None, group.type)]
     if len({(group.type, group.market) for group in groups}) != 1:

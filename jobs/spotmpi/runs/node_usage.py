@@ -60,6 +60,13 @@ def _worker_uses(paths: RunPaths) -> Iterator[tuple[str, float, float, float | N
     yield from [use(each, None) for each in list(joined)]
 
 
+def worker_machines(paths: RunPaths) -> set[str]:
+    """The machines that only workers of a run held."""
+    machines = (machine for start, _ in _attempts(paths) for machine in start.get("machines") or [])
+    gang = {each.get("instance") or each.get("name") for each in machines}
+    return {machine for machine, *_ in _worker_uses(paths)} - gang
+
+
 def machine_types(paths: RunPaths) -> dict[str, str]:
     """The EC2 types of a run's machines by name, as far as recorded."""
     machines = [machine for start, _ in _attempts(paths) for machine in start.get("machines") or []]

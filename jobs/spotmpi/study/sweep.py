@@ -144,7 +144,15 @@ def _with_recorded_prices(study: Study, prices: list[Any]) -> Study:
 def sweep_folders(runs_folder: Path) -> list[Path]:
     """The folders of all sweeps recorded under a runs folder, oldest first."""
     folders = [path.parent for path in (runs_folder / _FOLDER).glob(f"*/{_RECORD}")]
-    return sorted(folders, key=lambda path: (path / _SPEC).stat().st_mtime)
+    return sorted(folders, key=_begun)
+
+
+def _begun(folder: Path) -> float:
+    """When a sweep was created, as far as its folder tells."""
+    try:
+        return (folder / _SPEC).stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def find_sweep(sweep: str, runs_folder: Path) -> Sweep:

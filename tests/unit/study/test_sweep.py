@@ -218,6 +218,7 @@ def test_a_record_reads_back_as_it_was_and_names_the_command_that_repeats_it(tmp
 def test_a_damaged_record_is_reported_with_its_folder_and_hides_no_other(tmp_path: Path) -> None:
     damaged = open_sweep(tmp_path, StudyOptions([1]))
     (damaged.folder / "sweep.json").write_text("{")
+    (damaged.folder / "spec.toml").unlink()
     with pytest.raises(InputError, match=r"cannot read its sweep\.json"):
         find_sweep("sweep-1", tmp_path)
     open_sweep(tmp_path, StudyOptions([1, 2]), "other")

@@ -128,7 +128,8 @@ def write_example(name: str, path: Path) -> list[Path]:
     files = read_toml(example).get("files", ())
     sources = {**{path.parent / file: example.parent / file for file in files}, path: example}
     for target, source in sources.items():
-        write_new_file(target, source.read_text(encoding="utf-8"))
+        # A path from the root of the checkout becomes one from the folder of the copy.
+        write_new_file(target, source.read_text(encoding="utf-8").replace('"../../', '"'))
     return list(sources)
 
 

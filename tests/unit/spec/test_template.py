@@ -85,6 +85,7 @@ def test_every_example_that_is_complete_can_be_copied_with_the_files_that_it_sen
     )
     for name in examples:
         template.write_example(name, tmp_path / f"{name}.toml")
+        assert "../" not in (tmp_path / f"{name}.toml").read_text()  # data lies in the folder of the copy
         if examples[name].parent == names.EXAMPLES:
             load(tmp_path / f"{name}.toml")
     assert (tmp_path / "factorization_machine.py").is_file()

@@ -218,7 +218,9 @@ def _resources(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Prob
         yield Problem("nodes", spec.nodes, remedy)
     requested = spec.resources.gpu * spec.world_size
     if requested > capabilities.gpus:
-        yield Problem("resources.gpu", spec.resources.gpu, f"requested {requested} GPUs, {capabilities.gpus} available")
+        count = "1 GPU" if requested == 1 else f"{requested} GPUs"
+        remedy = f"requested {count}, {capabilities.gpus} available; with 0 the program runs on CPUs"
+        yield Problem("resources.gpu", spec.resources.gpu, remedy)
 
 
 def _metrics(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:

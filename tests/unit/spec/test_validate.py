@@ -116,7 +116,7 @@ def test_a_target_may_be_used_up_to_its_processes_and_gpus() -> None:
     assert problems(most, replace(TARGET, processes=None, gpus=4)) == []
     assert problems(most, replace(TARGET, processes=3, gpus=3)) == [
         "nodes = 2: 2 nodes x 2 slots exceed the 3 processes possible here",
-        "resources.gpu = 1: requested 4 GPUs, 3 available",
+        "resources.gpu = 1: requested 4 GPUs, 3 available; with 0 the program runs on CPUs",
     ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import pickle
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker
 
 from spotmpi.pools.calls import Call
-from spotmpi.programs.pool.call import CallAborted, execute, execute_async
+from spotmpi.pools.errors import PoolError
+from spotmpi.programs.pool.call import CallAborted, CallFailure, execute, execute_async
 from spotmpi.programs.pool.files import UploadedFiles
 from spotmpi.programs.pool.output import TOPIC
 from spotmpi.programs.pool.settings import resource, security
@@ -142,5 +144,20 @@ def remote_error(call: Call, error: Any, traceback: Any) -> BaseException:
         return CallAborted(
             f"a call of {call.name} lost its worker {times} times (limits.interruptions); it is not retried"
         )
+    if isinstance(error, CallFailure):
+        return _load_error(call, error)
     assert isinstance(error, BaseException)
     return error.with_traceback(traceback)
+
+
+def _load_error(call: Call, failure: CallFailure) -> BaseException:
+    """What a call raised; where this process cannot load it, a PoolError with its text and traceback."""
+    reason = "it cannot be pickled"
+    try:
+        if failure.packed:
+            error = pickle.loads(failure.packed)
+            if isinstance(error, BaseException):
+                return error
+    except Exception as own:
+        reason = str(own)
+    return PoolError(f"a call of {call.name} raised an error that this driver cannot load ({reason}):\n{failure.text}")

@@ -61,6 +61,7 @@ class Engine:
         self._client: PoolClient
         self._failure: str | None = None
         self._last_answer = self._last_worker = time.monotonic()
+        self._joined = 0  # workers that had joined at the latest answer
         self._cut = asyncio.Event()  # set when the connection has broken
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="spotmpi-pool", daemon=True)
@@ -261,9 +262,11 @@ class Engine:
     def _deliver(self, call: Call, future: DaskFuture, result: Any) -> None:
         warn_if_large(len(result), f"the result of {call.name}")
         try:
-            self._finish(call, future, pickle.loads(result))
-        except Exception as error:
+            value = pickle.loads(result)
+        except BaseException as error:  # a module that is imported may exit
             self._finish(call, future, error=error)
+        else:
+            self._finish(call, future, value)
 
     def _finish(self, call: Call, future: DaskFuture | None, result: Any = None, error: Any = None) -> None:
         self._calls.pop(call.key, None)
@@ -310,15 +313,15 @@ class Engine:
                     raise OSError("the connection to the scheduler was closed")
                 description = await asyncio.wait_for(self._describe(), LOSS_TIMEOUT / 2)
                 self._last_answer = time.monotonic()
-                if description["workers"]:
-                    self._last_worker = time.monotonic()
                 await self._check_workers(description)
             except (TimeoutError, OSError) as error:
                 if not self._closed:
                     await self._reconnect(error)
 
     async def _check_workers(self, description: dict[str, Any]) -> None:
-        if not self._calls or not description["joined"]:  # the first workers may have to wait for their nodes
+        before, self._joined = self._joined, description["joined"]
+        came = description["workers"] or self._joined != before  # one that joined may have left again
+        if came or not self._calls or not self._joined:  # the first workers may have to wait for their nodes
             self._last_worker = time.monotonic()
         elif time.monotonic() - self._last_worker > LOSS_TIMEOUT:
             workers = f"all {description['size']} workers are lost for {LOSS_TIMEOUT:g}s"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO, TypeVar
 from spotmpi.pools import calls
 from spotmpi.pools.calls import Call
 from spotmpi.pools.engine import Engine, warn_if_large
+from spotmpi.pools.errors import PoolError
 from spotmpi.pools.progress import ProgressBar, for_map
 from spotmpi.programs.pool.call import function_name, is_async, pack, pack_function
 
@@ -91,6 +92,7 @@ class Pool:
         self._prints = prints
         self._engine: Engine | None = None
         self._client: Client | None = None
+        self._closed = False
 
     @property
     def run_id(self) -> str:
@@ -98,7 +100,13 @@ class Pool:
         return self._connection.run
 
     def open(self) -> Pool:
-        """Bring the pool up and connect to it, unless that has been done; returns itself."""
+        """Bring the pool up and connect to it, unless that has been done; returns itself.
+
+        Raises:
+            PoolError: the pool was closed.
+        """
+        if self._closed:
+            raise PoolError("the pool is closed: spotmpi.pool(...) opens another")
         if self._engine is None:
             self._engine = self._connection.open(_print_lines if self._prints else _ignore_lines)
         return self
@@ -202,6 +210,7 @@ class Pool:
 
     def close(self) -> None:
         """End the connection, and the run if this driver started it."""
+        self._closed = True
         engine, self._engine = self._engine, None
         client, self._client = self._client, None
         try:
@@ -245,7 +254,7 @@ class Pool:
     def _facts(self) -> list[tuple[str, str]]:
         """What is known of the pool within a few seconds, with a name for each; no errors."""
         if self._engine is None:
-            return [("state", "not open")]
+            return [("state", "closed" if self._closed else "not open")]
         workers = _within(_PATIENCE, self._engine.workers)
         if isinstance(workers, Exception):
             return [("state", str(workers))]

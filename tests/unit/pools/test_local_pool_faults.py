@@ -58,6 +58,8 @@ def test_a_lost_scheduler_ends_calls_with_node_and_reason_and_the_certificates_o
     assert not of_run(pool.run_id) and not of_run(other.run_id)
     with pytest.raises(PoolError, match="closed"):
         Engine.submit(_closed(), [])
+    with pytest.raises(PoolError, match=r"closed: spotmpi.pool\(...\) opens another"):
+        pool.submit(abs, 1)
     with pytest.raises(SpotmpiError, match="stopped: closed by its driver"):
         spotmpi.pool(pool.run_id, on=target).open()
 

@@ -9,16 +9,27 @@ import pickle
 import signal
 import ssl
 import stat
+import sys
+import time
+import types
+from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from distributed.core import clean_exception, error_message
 
 from spotmpi.agent import protocol
 from spotmpi.core.certificates import pool_certificates, write_certificates
 from spotmpi.pools import calls
+from spotmpi.pools.calls import Call
+from spotmpi.pools.dask_client import remote_error
+from spotmpi.pools.engine import LOSS_TIMEOUT, Engine
+from spotmpi.pools.errors import PoolError
 from spotmpi.pools.progress import ProgressBar, for_map
 from spotmpi.programs.pool import call
 from spotmpi.programs.pool.local import LocalPool
@@ -90,6 +101,72 @@ def test_a_key_names_function_driver_map_and_index() -> None:
 def test_a_call_is_bytes_and_so_is_its_result() -> None:
     packed = call.pack("pow", call.pack_function(pow), (2, 5), {"mod": 7})
     assert pickle.loads(call.execute(packed)) == 4
+
+
+class Unpicklable(Exception):
+    def __reduce__(self) -> str:
+        raise TypeError
+
+
+def recur() -> None:
+    recur()
+
+
+def unpicklable() -> None:
+    raise Unpicklable("no way")
+
+
+def of_another_module() -> None:
+    module = types.ModuleType("redis_of_the_image")
+    sys.modules[module.__name__] = module
+    module.Error = type("Error", (Exception,), {"__module__": module.__name__})  # type: ignore[attr-defined]
+    raise module.Error("no server")
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "text"),
+    [
+        (recur, RecursionError, "maximum recursion depth exceeded"),
+        (unpicklable, PoolError, r"\(it cannot be pickled\):\n(.*\n)*.*Unpicklable: no way"),
+        (of_another_module, PoolError, r"\(No module named 'redis_of_the_image'\):\n(.*\n)*redis.*Error: no server"),
+        (lambda: exec("raise ValueError('x' * 99999)"), ValueError, "x{99999}$"),
+    ],
+)
+def test_what_a_call_raises_reaches_the_driver_whatever_it_is(
+    function: Callable[[], None], kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(call.CallFailure) as failure:
+        call.execute(call.pack("call", call.pack_function(function), (), {}))
+    sys.modules.pop("redis_of_the_image", None)  # the driver has no such module
+    message = error_message(failure.value)  # as Dask sends it, and as its client takes it
+    _, error, trace = clean_exception(*(message[key].data for key in ("exception", "traceback")))  # type: ignore[literal-required]
+    with pytest.raises(kind, match=text):
+        raise remote_error(Call(calls.key("scan", 0, 0)), error, trace)
+
+
+def test_a_result_that_exits_when_it_is_loaded_is_the_error_of_its_call() -> None:
+    class Exiting:
+        def __reduce__(self) -> Any:
+            return sys.exit, (3,)
+
+    sent = Call(calls.key("scan", 0, 0), b"call")
+    engine = Engine.__new__(Engine)
+    engine._calls, engine._futures, engine._closed, engine._released = {}, {}, True, deque()
+    engine._deliver(sent, None, pickle.dumps(Exiting()))  # type: ignore[arg-type]
+    assert isinstance(sent.exception(0), SystemExit)
+
+
+def test_workers_that_join_and_leave_between_two_looks_are_not_lost() -> None:
+    engine = Engine.__new__(Engine)
+    engine._calls, engine._outbox = {"key": Call(calls.key("scan", 0, 0), b"call")}, deque()
+    engine._futures, engine._closed, engine._released, engine._probe = {}, True, deque(), None
+    engine._joined, engine._failure = 2, None
+    failures = []
+    for joined in (3, 3):
+        engine._last_worker = time.monotonic() - LOSS_TIMEOUT - 1
+        asyncio.run(engine._check_workers({"workers": {}, "joined": joined, "size": 2}))
+        failures.append(engine._failure)
+    assert failures == [None, "the pool is lost: nodes 1 to 2: all 2 workers are lost for 12s"]
 
 
 def test_an_asynchronous_call_is_awaited() -> None:

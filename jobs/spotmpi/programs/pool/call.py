@@ -10,16 +10,30 @@ import functools
 import inspect
 import pickle
 import re
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 
 KEY_MARK = "-spotmpi-"  # in the key of every call that a `Pool` sends
+_MAX_ERROR = 1 << 20  # bytes of a pickled error, and characters of its text
+_MAX_FRAMES = 100  # of a traceback, since pickle is recursive
 
 
 class CallAborted(Exception):
     """A call was given up since it ended its worker's process, or lost its worker, too often."""
+
+
+class CallFailure(Exception):
+    """What a call raised, on its way to the driver: *packed*, and as *text* for a driver that cannot load it."""
+
+    def __init__(self, text: str, packed: bytes) -> None:
+        super().__init__()  # Dask cuts long messages
+        self.text, self.packed = text, packed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CallFailure, (self.text, self.packed)
 
 
 def pack_function(function: Callable[..., Any]) -> bytes:
@@ -68,15 +82,52 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def execute(call: bytes) -> bytes:
-    """The pickled result of a call; what it raises is raised."""
-    function, args, kwargs = _unpack(call)
-    return _pack_result(function, function(*args, **kwargs))
+    """The pickled result of a call; what it raises is raised as a `CallFailure`."""
+    try:
+        function, args, kwargs = _unpack(call)
+        return _pack_result(function, function(*args, **kwargs))
+    except Exception as error:
+        failure = _failure(error)
+    raise failure  # without the error as its context, which Dask would pickle too
 
 
 async def execute_async(call: bytes) -> bytes:
-    """The pickled result of a call of an asynchronous function."""
-    function, args, kwargs = _unpack(call)
-    return _pack_result(function, await function(*args, **kwargs))
+    """The pickled result of a call of an asynchronous function, as `execute`."""
+    try:
+        function, args, kwargs = _unpack(call)
+        return _pack_result(function, await function(*args, **kwargs))
+    except Exception as error:
+        failure = _failure(error)
+    raise failure
+
+
+def _failure(error: Exception) -> CallFailure:
+    from tblib import pickling_support
+
+    error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without `execute`
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    try:
+        pickling_support.install(error)
+        _shorten_traceback(error)
+        packed = bytes(cloudpickle.dumps(error))
+        pickle.loads(packed)
+    except Exception:
+        packed = b""
+    return CallFailure(text[-_MAX_ERROR:], packed if len(packed) <= _MAX_ERROR else b"")
+
+
+def _shorten_traceback(error: BaseException | None) -> None:
+    """Remove the middle of long tracebacks, such as that of a RecursionError, of an error and what caused it."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        frames, frame = [], error.__traceback__
+        while frame is not None:
+            frames.append(frame)
+            frame = frame.tb_next
+        if len(frames) > _MAX_FRAMES:
+            frames[_MAX_FRAMES // 2 - 1].tb_next = frames[-_MAX_FRAMES // 2]
+        error = error.__cause__ or error.__context__
 
 
 def _unpack(call: bytes) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:

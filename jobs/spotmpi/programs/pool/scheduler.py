@@ -93,7 +93,7 @@ class Keeper(SchedulerPlugin):
         self.scheduler = scheduler
         self.size = workers
         self._released: set[Any] = set()  # keys that were released before their calls arrived
-        self.joined = False
+        self.joined = 0  # workers, replacements included
         self.driver_came = False  # since `take_arrival` was called last
         self._has_dashboard = False
         scheduler.handlers.update(
@@ -122,10 +122,10 @@ class Keeper(SchedulerPlugin):
         return came
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        """Count a worker that is beyond the size that is known here, and record that one has joined."""
+        """Count a worker, also as one of the pool where it is beyond the size that is known here."""
         self.scheduler.settle(worker_index(str(scheduler.workers[worker].name)), None)
         self.size = max(self.size, worker_index(str(scheduler.workers[worker].name)) + 1)
-        self.joined = True
+        self.joined += 1
 
     async def release(self, keys: list[Any], client: str) -> None:
         """Release calls whose results a driver has, or does not want any more."""
@@ -136,7 +136,7 @@ class Keeper(SchedulerPlugin):
             self.scheduler.deaths.pop(key, None)
 
     async def describe(self) -> dict[str, Any]:
-        """What a driver needs: versions, size, whether a worker has ever joined, and the workers that are connected."""
+        """What a driver needs: versions, size, how many workers have ever joined, and those that are connected."""
         workers = {
             worker_index(str(worker.name)): {"name": str(worker.name), "host": worker.host}
             for worker in self.scheduler.workers.values()

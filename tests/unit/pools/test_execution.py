@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import threading
 from pathlib import Path
 
 import pytest
-from distributed import Client, Worker, WorkerPlugin
-from distributed.core import rpc
+from distributed import Client, Scheduler, Worker, WorkerPlugin
+from distributed.core import Status, rpc
 
 from spotmpi.programs.pool.call import CallAborted
-from spotmpi.programs.pool.execution import ExecutionFile
+from spotmpi.programs.pool.execution import CancelledCalls, ExecutionFile
 from spotmpi.programs.pool.scheduler import MAX_DEATHS, PoolScheduler
 from spotmpi.programs.pool.worker import is_relevant
 
@@ -42,6 +43,37 @@ def test_of_several_calls_the_executed_one_is_blamed(executed: str | None, blame
     scheduler.settle(0, executed)  # nothing is left to settle
 
     assert scheduler.deaths == dict.fromkeys(blamed, 1)
+
+
+END = threading.Event()
+
+
+def wait_for_end() -> None:
+    END.wait(60)
+
+
+def test_a_worker_gets_no_calls_while_it_executes_a_cancelled_one() -> None:
+    async def cancel() -> None:
+        scheduler = Scheduler(protocol="inproc", dashboard=False, dashboard_address=":0")
+        async with scheduler, Client(scheduler.address, asynchronous=True, set_as_default=False) as client:
+            workers = [
+                Worker(scheduler.address, nthreads=1, memory_limit=0, plugins=(CancelledCalls(),), dashboard=False)
+                for _ in range(2)
+            ]
+            async with workers[0] as busy, workers[1]:
+                endless = client.submit(wait_for_end, workers=[busy.address], pure=False)
+                behind = client.map(int, range(5), workers=[busy.address], allow_other_workers=True, pure=False)
+                while not busy.state.executing:
+                    await asyncio.sleep(0.01)
+                endless.release()
+                after = client.map(int, range(5), pure=False)
+                assert await asyncio.wait_for(client.gather([*behind, *after]), 30) == [*range(5), *range(5)]
+                END.set()
+                while busy.status != Status.running:
+                    await asyncio.sleep(0.01)
+                assert await client.submit(int, workers=[busy.address], pure=False) == 0
+
+    asyncio.run(cancel())
 
 
 def test_a_call_that_waits_for_a_worker_can_be_given_up() -> None:

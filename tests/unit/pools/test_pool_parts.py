@@ -139,7 +139,8 @@ def test_what_a_call_raises_reaches_the_driver_whatever_it_is(
         call.execute(call.pack("call", call.pack_function(function), (), {}))
     sys.modules.pop("redis_of_the_image", None)  # the driver has no such module
     message = error_message(failure.value)  # as Dask sends it, and as its client takes it
-    _, error, trace = clean_exception(*(message[key].data for key in ("exception", "traceback")))  # type: ignore[literal-required]
+    assert message["traceback"]
+    _, error, trace = clean_exception(message["exception"].data, message["traceback"].data)
     with pytest.raises(kind, match=text):
         raise remote_error(Call(calls.key("scan", 0, 0)), error, trace)
 
@@ -161,7 +162,7 @@ def test_workers_that_join_and_leave_between_two_looks_are_not_lost() -> None:
     engine._calls, engine._outbox = {"key": Call(calls.key("scan", 0, 0), b"call")}, deque()
     engine._futures, engine._closed, engine._released, engine._probe = {}, True, deque(), None
     engine._joined, engine._failure = 2, None
-    failures = []
+    failures: list[str | None] = []
     for joined in (3, 3):
         engine._last_worker = time.monotonic() - LOSS_TIMEOUT - 1
         asyncio.run(engine._check_workers({"workers": {}, "joined": joined, "size": 2}))

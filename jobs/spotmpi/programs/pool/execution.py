@@ -9,6 +9,8 @@ import mmap
 from pathlib import Path
 from typing import Any
 
+from distributed import Worker
+from distributed.core import Status
 from distributed.diagnostics.plugin import WorkerPlugin
 
 _SIZE = 512  # bytes of a key; longer ones are cut
@@ -36,6 +38,36 @@ class ExecutionFile(WorkerPlugin):
             self._key[:] = cut(key).encode().ljust(_SIZE, b"\0")
         elif start == "executing":
             self._key[:] = _NONE
+
+
+class CancelledCalls(WorkerPlugin):
+    """Keeps other calls away from a worker that still executes one that was cancelled, which may never end.
+
+    The scheduler takes such a worker for idle.
+    """
+
+    name = "spotmpi-cancelled-calls"
+
+    def setup(self, worker: Worker) -> None:
+        """Begin with this worker."""
+        self._worker = worker
+
+    def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
+        """Look at the worker after a transition: a call was cancelled, ended after that, or arrived meanwhile."""
+        arrived = finish == "ready" and self._worker.status == Status.paused
+        if arrived or start == "cancelled" or (start, finish) == ("executing", "released"):
+            self._worker.loop.add_callback(self._update)
+
+    def _update(self) -> None:
+        worker = self._worker
+        if any(task.state == "cancelled" for task in worker.state.executing):
+            if worker.status == Status.running:
+                worker.status = Status.paused
+            for task in list(worker.state.ready):
+                message = {"op": "reschedule", "key": task.key, "stimulus_id": f"spotmpi-occupied-{task.key}"}
+                worker.batched_send(message)
+        elif worker.status == Status.paused:
+            worker.status = Status.running
 
 
 def cut(key: Any) -> str:

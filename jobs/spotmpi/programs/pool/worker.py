@@ -24,7 +24,7 @@ from distributed.core import rpc
 
 from spotmpi.agent import protocol
 from spotmpi.programs.pool import files
-from spotmpi.programs.pool.execution import ExecutionFile
+from spotmpi.programs.pool.execution import CancelledCalls, ExecutionFile
 from spotmpi.programs.pool.output import forward_output
 from spotmpi.programs.pool.settings import resource, security, settings
 
@@ -48,7 +48,7 @@ async def work(options: argparse.Namespace) -> int:
         host=options.host,
         protocol="tls",
         security=certificates,
-        plugins=(execution,),
+        plugins=(execution, CancelledCalls()),
         resources={resource(options.worker): PLENTY},
         death_timeout=options.timeout,
         local_directory=str(Path(options.folder, _SCRATCH)),

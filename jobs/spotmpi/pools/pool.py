@@ -245,7 +245,7 @@ class Pool:
         await asyncio.to_thread(self.close)
 
     def __repr__(self) -> str:
-        return f"<pool {self.run_id}: {', '.join(text for _, text in self._facts())}>"
+        return f"<{f'pool {self.run_id}'.strip()}: {', '.join(text for _, text in self._facts())}>"
 
     def _repr_html_(self) -> str:
         rows = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self._facts())

@@ -74,7 +74,7 @@ def pipeline(
     write: str | Function | None = None,
     **options: Any,
 ) -> Pipeline:
-    """A stream of *source* that workers prepare, and what consumes it: *train* or *predict*.
+    """A stream of *source* that workers prepare, and the function that consumes it: *train* or *predict*.
 
     ``train(batches)`` is an ordinary loop in each rank; ``predict(batches)`` yields one result per batch, which are
     written as *write* says: ``"parquet"``, ``"jsonl"``, ``"files"`` or a function of results and number. *options* are

@@ -39,10 +39,10 @@ def pool(
     overrides: Iterable[str] = (),
     say: Say | None = None,
 ) -> Pool:
-    """Workers that execute functions: a new pool, or one that is up where *source* is the id of its run.
+    """Workers that execute functions: a new pool, or an existing one if *source* is the id of its run.
 
-    *source* may also be a spec with a table ``[pool]``; the other arguments override its values. Code inside of a pool
-    gets that pool. *say* gets messages, also why a pool is not up yet; by default they are printed.
+    *source* may also be a spec with a table ``[pool]``; the other arguments override its values. Code inside a pool
+    gets that pool. *say* gets messages, such as why a pool has not started yet; by default they are printed.
 
     Raises, when the pool is opened:
         InputError: all problems of the spec.
@@ -63,7 +63,7 @@ def pool(
 
 
 def resize(run: str, workers: int, on: TargetLike = None) -> None:
-    """Change the number of workers of a pool or stream; they come and go some time after this returns."""
+    """Change the number of workers of a pool or stream; this does not wait for them to start or leave."""
     if workers < 1:
         raise input_error("workers", workers, f"needs to be 1 or more; `spotmpi stop {run}` ends the run")
     backend = targets.backend_of(run, on)

@@ -93,7 +93,7 @@ def resume(
     watch: Callable[[Event], None] | None = None,
     say: Say | None = None,
 ) -> RunState:
-    """Continue a run that has ended, from its newest whole checkpoint, with *overrides* applied to its spec."""
+    """Continue a run that has ended, from its newest complete checkpoint, with *overrides* applied to its spec."""
     paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
     state = backend.state(paths.id)
     if state.state == record.SUCCEEDED:
@@ -115,7 +115,7 @@ def plan_resume(run: str, overrides: Iterable[str] = (), on: TargetLike = None) 
 
 
 def list_runs(on: TargetLike = None, mine: bool = False) -> list[RunState]:
-    """All recorded runs, oldest first; with *mine* without those that others submitted."""
+    """All recorded runs, oldest first; with *mine* only those that this user submitted."""
     states = targets.backend(on).list()
     return [state for state in states if state.owner in (None, names.user())] if mine else states
 
@@ -133,9 +133,9 @@ def logs(run: str, follow: bool = False, on: TargetLike = None) -> Iterator[Even
 def stop(
     run: str, now: bool = False, wait: bool = True, on: TargetLike = None, say: Say = lambda text: None
 ) -> RunState:
-    """Stop a run after a checkpoint, or *now* without one; a run that is over stays as it is.
+    """Stop a run after a checkpoint, or *now* without one; no effect on a run that has ended.
 
-    *say* gets what it waits for, and for how long, where that takes longer.
+    *say* gets a message with what it waits for, and for how long, if that takes time.
     """
     return stop_run(targets.backend_of(run, on), run, _STOPPED, say, now, wait)
 
@@ -182,7 +182,7 @@ def drill(
     on: TargetLike = None,
     watch: Callable[[Event], None] = lambda event: None,
 ) -> Recovery | PoolRecovery:
-    """Inject a fault (evict, delete, kill) into a node of a training run, or of a pool; what its recovery cost."""
+    """Inject a fault (evict, delete, kill) into a node of a training run or a pool; what recovery cost."""
     from spotmpi.api.drill import drill
 
     backend = targets.backend_of(run, on)
@@ -198,7 +198,7 @@ def shell_command(run: str, node: int = 0, on: TargetLike = None) -> Sequence[st
 def pull(run: str, on: TargetLike = None, say: Say = lambda text: None, part: str | None = None) -> Path:
     """Copy a run's folder (checkpoints, logs, TensorBoard events), or one *part* of it, to this machine; its path here.
 
-    A run whose JobSet is gone, and which this machine has no record of, needs its whole id.
+    If its JobSet is gone and this machine has no record of it, *run* has to be its full id.
     """
     backend = targets.backend_of(run, on)
     with contextlib.suppress(UnknownRun):

@@ -243,9 +243,8 @@ def event_text(event: Event, pace: Pace) -> str:
     if event.kind == record.STARTED:
         return f"attempt {event.attempt} started"
     if event.kind == record.RESTARTED:
-        counted = (f"{event.values.get(what, 0)} {what}" for what in ("failures", "interruptions"))
-        counts = f"{printable(', '.join(counted))} so far"
-        return f"starting again ({counts}){because}"
+        counted = (f"{what}: {event.values.get(what, 0)}" for what in ("failures", "interruptions"))
+        return f"starting again ({printable(', '.join(counted))}){because}"
     if event.kind in (record.JOINED, record.LEFT):
         return f"worker {event.values.get('worker')} {event.kind}{because}"
     if event.kind in (record.WAITING, record.INTERRUPTED, record.GAP):

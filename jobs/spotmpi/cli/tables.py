@@ -57,7 +57,7 @@ def show_status(state: RunState, as_json: bool) -> None:
         "state": state.state + (f": {state.reason}" if state.reason else ""),
         "submitted": _moment(state.submitted),
         "ended": _moment(state.ended),
-        "attempts": f"{state.attempt} ({state.failures} failures, {state.interruptions} interruptions)",
+        "attempts": f"{state.attempt} (failures: {state.failures}, interruptions: {state.interruptions})",
         "iteration": _iterations(state),
         "loss": state.scalars.get("loss"),
         **_stream(state),

@@ -15,9 +15,9 @@ class Event:
     """An event of a run.
 
     ``kind`` is one of submitted, waiting, started, line, metric, interrupted, restarted, succeeded, failed, stopped,
-    lost, gap; and joined and left, of a pool's workers.
+    lost, gap; for a pool's workers also joined and left.
     ``time`` is in Unix seconds. Lines carry ``node`` and ``number`` (from 1, in that attempt and node) and in
-    ``values`` rank, stream and text; metrics carry what the program reported; the others a reason where there is one.
+    ``values`` rank, stream and text; metrics carry what the program reported; the others a reason, if there is one.
     """
 
     time: float

@@ -60,10 +60,10 @@ class Cost:
 def run_cost(
     run: str, on: TargetLike = None, price: float | None = None, aws: Aws | None = None, now: float | None = None
 ) -> Cost:
-    """What a run's machines cost while they worked for it, by its own record.
+    """What a run's machines cost while it held them, according to its record.
 
     *price*, in US dollars per node and hour, overrides the spec and AWS. The cost of a run that has ended is saved in
-    its folder, and AWS is not queried again. InputError where no price is known.
+    its folder, and AWS is not queried again. InputError if no price is known.
     """
     target, now = targets.target_of(on), now or time.time()
     paths = reader.find(run, target.folder)

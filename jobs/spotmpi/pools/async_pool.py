@@ -51,7 +51,7 @@ class AsyncPool:
         window: int | None = None,
         progress: bool | None = None,
     ) -> AsyncIterator[Any]:
-        """The results of a call for each item, in the order of the items, as they come."""
+        """The results of a call for each item, in the order of the items, as soon as available."""
         results = self._pool.map(function, *iterables, window=window, progress=progress)
         while (result := await asyncio.to_thread(next, results, _END)) is not _END:
             yield result

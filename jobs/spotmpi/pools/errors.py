@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class PoolError(Exception):
-    """A pool cannot do what was asked of it; the message says what happened, the value and the remedy."""
+    """An operation on a pool failed; the message says what happened, the value and the remedy."""
 
 
 class PoolLost(PoolError):

@@ -82,9 +82,9 @@ class Worker:
 
 
 class Pool:
-    """Workers that execute functions; it is opened by ``with`` or by its first use.
+    """Workers that execute functions; ``with``, or the first use, opens the pool.
 
-    After ``async with`` the same verbs are awaitable.
+    With ``async with`` the same methods are awaitable.
     """
 
     def __init__(self, connection: Connection, prints: bool = True) -> None:
@@ -96,11 +96,11 @@ class Pool:
 
     @property
     def run_id(self) -> str:
-        """The id of the run that this pool is; empty before it is opened."""
+        """The id of the pool's run; empty before the pool is opened."""
         return self._connection.run
 
     def open(self) -> Pool:
-        """Bring the pool up and connect to it, unless that has been done; returns itself.
+        """Start the pool and connect to it, unless it is open already; returns itself.
 
         Raises:
             PoolError: the pool was closed.
@@ -122,7 +122,7 @@ class Pool:
         window: int | None = None,
         progress: bool | None = None,
     ) -> Iterator[Any]:
-        """The results of a call for each item, in the order of the items, as they come.
+        """The results of a call for each item, in the order of the items, as soon as available.
 
         At most *window* calls are under way, so the iterables may be long or endless. An error of a call is raised in
         its place, and cancels the calls that follow. *progress* shows a bar on stderr, by default in a terminal or a
@@ -172,14 +172,14 @@ class Pool:
         ]
 
     def upload(self, path: str | Path) -> None:
-        """Copy a file or folder to every worker, also to those that come later; modules are imported anew."""
+        """Copy a file or folder to every worker, including later ones; modules are reloaded."""
         from spotmpi.programs.pool.files import read
 
         source = Path(path).absolute()
         self._opened().upload(source.name, read(source))
 
     def scale(self, workers: int) -> None:
-        """Change the number of workers; they come and go some time after this returns."""
+        """Change the number of workers; this does not wait for them to start or leave."""
         if workers < 1:
             raise ValueError(f"workers = {workers}: a pool has at least one worker")
         engine = self._opened()
@@ -188,15 +188,15 @@ class Pool:
 
     @property
     def client(self) -> Client:
-        """The real client of Dask, with a connection of its own; its calls do not survive a cut connection."""
+        """The real Dask client, with its own connection; its calls do not survive a broken connection."""
         if self._client is None:
             self._client = self._opened().client()
         return self._client
 
     def collect(self, name: str | None = None) -> Any:
-        """The results of calls that an earlier driver left, waiting for those under way: a list of them by function.
+        """The results of calls that an earlier driver left, by function: a list for each; waits for calls under way.
 
-        With the *name* of a function only its list. What a call raised stands in its place.
+        With the *name* of a function only its list. An exception of a call is in the place of its result.
         """
         engine = self._opened()
         keys = sorted(filter(calls.is_foreign, engine.states()), key=lambda key: calls.split_key(key)[1:])

@@ -56,7 +56,7 @@ class RunState:
 
     @property
     def over(self) -> bool:
-        """Whether the run has ended, or will never go on by itself."""
+        """Whether the run has ended, or will never continue without help."""
         return self.state in record.TERMINAL or self.state == record.LOST
 
 

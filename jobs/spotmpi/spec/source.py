@@ -16,7 +16,7 @@ Source = JobSpec | Path | str | dict[str, Any] | list[str]  # a str is a path, a
 def read_spec(source: Source, overrides: Iterable[str] = ()) -> JobSpec:
     """The spec in *source* with ``key.path=value`` *overrides* applied; WrongKeys with every problem.
 
-    A command has the launcher ``none`` and is not started again after a failure, unless the overrides say otherwise.
+    A command has the launcher ``none`` and is not retried after a failure, unless the overrides set it.
     """
     if isinstance(source, JobSpec):
         source = source.canonical()

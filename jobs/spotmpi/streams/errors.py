@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StreamError(Exception):
-    """A stream cannot go on, and starting it again would not help; the message has batch, source and remedy."""
+    """A stream cannot continue, and a retry would not help; the message has batch, source and remedy."""
 
 
 class SourceError(Exception):

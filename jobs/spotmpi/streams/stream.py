@@ -53,15 +53,15 @@ class _Chunk(NamedTuple):
 
 
 class Stream:
-    """The batches of rank *rank* of *size* from number *start* on, in order; iterating again begins anew.
+    """The batches of rank *rank* of *size* from number *start* on, in order; each iteration over it begins there.
 
-    *report* gets the values of the rank's reports of its figures, if it shall.
+    *report*, if given, gets the values of the rank's reports of its figures.
 
     Attributes:
-        position: the number from which a later stream goes on after the current batch: for a checkpoint.
-        number: that of the current batch.
-        count: how many batches it has given.
-        finished: whether it has given all of them.
+        position: the number from which a later stream continues after the current batch, to store in a checkpoint.
+        number: the number of the current batch.
+        count: how many batches it has yielded.
+        finished: whether it has yielded all of them.
         skips: the batches that could not be prepared, with ``on_error = "skip"``.
     """
 
@@ -84,7 +84,7 @@ class Stream:
         return self._meter.waited
 
     def resume(self, position: int) -> Stream:
-        """The same stream from another position on, such as that of a checkpoint."""
+        """The same stream from another position, such as that of a checkpoint."""
         return Stream(self.order, self._submit, position, self.rank, self.size, self._report)
 
     def __len__(self) -> int:
@@ -196,10 +196,10 @@ def stream(
     """The stream of this process in a run with the table ``[stream]``, from batch number *start* on.
 
     Rank and number of ranks are those of the launcher, mpirun or torchrun, unless they are arguments. A program that
-    knows its data itself gives it as *source*; of the table, window, workers and errors then count.
+    loads its own data passes it as *source*; of the table, only window, workers and errors then apply.
 
     Raises:
-        StreamError: not in such a run, an empty source, or one that has changed since the run began.
+        StreamError: the run has no stream, or its source is empty or has changed since the run began.
         StreamLost: the scheduler does not answer.
     """
     text = os.environ.get(protocol.ENV_STREAM)

@@ -107,8 +107,8 @@ def test_a_drill_prints_its_progress(monkeypatch: pytest.MonkeyPatch, capsys: py
     command("digits-1", node=1, as_json=True)
     output = capsys.readouterr()
     assert json.loads(output.out)["node"] == 1
-    assert "evict of node 1: with the next iteration that the run reports" in output.err
-    assert "starting again (0 failures, 1 interruptions so far): node 1: got SIGTERM" in output.err
+    assert "evict of node 1: at the next iteration that the run reports" in output.err
+    assert "starting again (failures: 0, interruptions: 1): node 1: got SIGTERM" in output.err
     assert "attempt 2 started" in output.err
 
 

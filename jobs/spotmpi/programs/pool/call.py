@@ -22,7 +22,7 @@ _MAX_FRAMES = 100  # of a traceback, since pickle is recursive
 
 
 class CallAborted(Exception):
-    """A call was given up since it ended its worker's process, or lost its worker, too often."""
+    """A call that ended its worker's process, or lost its worker, too often; it is not retried."""
 
 
 class CallFailure(Exception):

@@ -162,8 +162,8 @@ def _require_current_jobset(jobset: Object, created: Object) -> None:
         chart = "oci://registry.k8s.io/jobset/charts/jobset"
         raise SpotmpiError(
             "the CRD of JobSet on the cluster is older than 0.10, and runs would end for good if a node is reclaimed; "
-            f"upgrade JobSet with `helm upgrade jobset {chart} --namespace jobset-system`, and the CRD, which Helm skips, "
-            f"with `helm show crds {chart} | kubectl apply --server-side --force-conflicts -f -`"
+            f"upgrade JobSet with `helm upgrade jobset {chart} --namespace jobset-system`, and the CRD, which Helm "
+            f"skips, with `helm show crds {chart} | kubectl apply --server-side --force-conflicts -f -`"
         )
 
 

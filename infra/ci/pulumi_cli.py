@@ -23,6 +23,7 @@ class Pulumi:
 
     project: Path
     stack: str
+    region: str
     variables: Mapping[str, str]
 
     def run(self, *arguments: str) -> int:
@@ -78,7 +79,7 @@ class Pulumi:
             backend = self.variables["PULUMI_BACKEND_URL"]
             raise NotBuilt(f"no state of stack {self.stack!r} in {backend}: never built, or built with another backend")
         if group := _LOG_GROUP.search(output):
-            remedy = f"aws logs delete-log-group --log-group-name {group[1]} --region {self.variables['AWS_REGION']}"
+            remedy = f"aws logs delete-log-group --log-group-name {group[1]} --region {self.region}"
             raise CiError(
                 f"EKS re-created {group[1]} after an environment was deleted: {remedy}, then repeat the command"
             )
@@ -100,9 +101,6 @@ def for_stack(
     if secrets and file.secrets_provider is None and not any(name in variables for name in _PASSPHRASES):
         remedy = "it decrypts the state's secrets (or use a KMS key as the stack's secrets provider)"
         raise CiError(f"neither {' nor '.join(_PASSPHRASES)} is set: {remedy}")
-    settings = {
-        "PULUMI_SKIP_UPDATE_CHECK": "true",
-        "PULUMI_SKIP_CONFIRMATIONS": "true",
-        "AWS_REGION": file.region,
-    }
-    return Pulumi(project, file.stack, {**variables, **settings})
+    settings = {"PULUMI_SKIP_UPDATE_CHECK": "true", "PULUMI_SKIP_CONFIRMATIONS": "true"}
+    # A region that is set is that of the state's bucket, which may differ from the stack's.
+    return Pulumi(project, file.stack, file.region, {"AWS_REGION": file.region, **variables, **settings})

@@ -91,9 +91,10 @@ def test_a_stack_is_taken_down_by_spotmpi_down(
     program.write_text(f'#!/bin/sh\necho "$* [$PULUMI_BACKEND_URL] [$AWS_REGION]" > {tmp_path}/call\nexit {status}\n')
     program.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")  # of the state's bucket
     pulumi.answers("0 lab")
     assert ci("destroy", "lab")[0] == status
-    assert (tmp_path / "call").read_text() == "down lab --yes [s3://example-state] [us-east-1]\n"
+    assert (tmp_path / "call").read_text() == "down lab --yes [s3://example-state] [eu-west-1]\n"
     assert pulumi.commands == ["stack --show-name"]
 
 

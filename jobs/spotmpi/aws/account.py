@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -60,14 +61,21 @@ class Aws:
             raise _call_error(error, client, service, method, region) from error
 
 
+def default_region() -> str | None:
+    """The region of AWS_REGION, which boto3 ignores, unlike the AWS CLI and Pulumi, or else that of the profile."""
+    import boto3
+
+    return os.environ.get("AWS_REGION") or boto3.Session().region_name
+
+
 def open_account(region: str | None = None) -> Aws:
-    """The account of the environment's AWS credentials and profile; *region* replaces the profile's region."""
+    """The account of the environment's AWS credentials and profile; *region* replaces the default region."""
     import boto3
     from botocore.exceptions import BotoCoreError
 
     guard_logs()
     try:
-        session = boto3.Session(region_name=region)
+        session = boto3.Session(region_name=region or default_region())
         credentials = session.get_credentials()
     except BotoCoreError as error:
         raise translate_error(error, "credentials", region or "any region") from error

@@ -19,6 +19,8 @@ from spotmpi.core.progress import Say
 _ERROR_LINES = 15  # lines of a failed command's output that are searched for the error
 _NO_SUCH_STACK = "no stack named"
 _DUPLICATE_ENTRY = re.compile(r"EKS Access Entry \([^:()]+:(arn:[^()]+)\).*already in use on this cluster")
+# What Pulumi's S3 client says without a region, and of a bucket in another one (pulumi-aws#1170, mapt#392).
+_BUCKET_REGION = re.compile(r"Missing ?Region|BucketRegionError|PermanentRedirect")
 _REFUSAL = re.compile(r'before hook "[^"]*" failed: (.*)')  # how the Pulumi program refuses to replace running nodes
 
 
@@ -109,6 +111,8 @@ def _explain(stack: str, command: str, output: str) -> str:
         return f"the state of {stack} can't be decrypted: set PULUMI_CONFIG_PASSPHRASE to the one it was created with"
     if "PULUMI_ACCESS_TOKEN" in output:
         return "pulumi is not logged in: set PULUMI_BACKEND_URL, for example to s3://my-state, or `pulumi login`"
+    if _BUCKET_REGION.search(output):
+        return "Pulumi needs the region of the bucket: append it to PULUMI_BACKEND_URL, as in s3://my-state?region=us-east-1"
     if "No module named" in output:
         return "the project's .venv lacks what its Pulumi program imports: run `./scripts/setup` there, then repeat"
     if "pending operations" in output:

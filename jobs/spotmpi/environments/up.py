@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from spotmpi.agent import record
 from spotmpi.aws import log_group, state_bucket
+from spotmpi.aws.account import default_region
 from spotmpi.aws.errors import CallError
 from spotmpi.aws.registry import has_image
 from spotmpi.backends.targets import Target
@@ -95,9 +96,10 @@ class _Up:
     def _create_state_bucket(self) -> None:
         """Create the bucket of Pulumi's state, after a confirmation, where it does not exist."""
         aws, bucket = self._dependencies.aws, state_bucket.from_variables(self._dependencies.pulumi.variables)
-        region = self._stack.region or aws.region or ""
         if bucket is None:
             return
+        # Pulumi looks for it in the default region, whatever the stack's is.
+        region = default_region() or self._stack.region or ""
         try:
             if state_bucket.status(aws, region, bucket):
                 return

@@ -11,6 +11,7 @@ from botocore.awsrequest import AWSResponse
 from moto import mock_aws
 
 from spotmpi.aws import zones
+from spotmpi.aws.account import open_account
 from spotmpi.aws.errors import CallError
 from spotmpi.environments.zones.comparison import compare_zones
 from tests.cloud.account.fake_account import FakeAccount
@@ -44,6 +45,14 @@ def test_a_comparison_reads_the_responses_of_motos_ec2(monkeypatch: pytest.Monke
     assert (big.gpus, big.efa, big.needed, big.quota_code) == (8, True, 192, "L-7212CCBC")
     names = {row.zone: row.zone_id for row in plan.rows}
     assert set(names) == {f"us-east-1{letter}" for letter in "abcdef"} and len(set(names.values())) == 6
+
+
+def test_the_default_region_is_aws_region_which_boto3_ignores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x" * 20)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert (open_account().region, open_account("us-west-2").region) == ("eu-west-1", "us-west-2")
 
 
 @pytest.mark.parametrize(("refusals", "works"), [(2, True), (50, False)])

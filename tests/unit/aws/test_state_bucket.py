@@ -81,6 +81,16 @@ def test_up_creates_the_bucket_after_one_confirmation(lab: FakeEnvironment) -> N
     assert lab.actions == []
 
 
+def test_the_bucket_is_created_in_the_default_region_where_pulumi_looks_for_it(
+    lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    up_with_state(lab)
+    (request,) = lab.account.requests_of("CreateBucket")
+    assert request["CreateBucketConfiguration"] == {"LocationConstraint": "eu-west-1"}
+    assert lab.actions[0].startswith("Create bucket my-state in eu-west-1 for")
+
+
 def test_declining_the_bucket_runs_no_pulumi_command(lab: FakeEnvironment) -> None:
     lab.confirmations = [False]
     with pytest.raises(NotConfirmed, match="create it, or set PULUMI_BACKEND_URL to an existing backend"):

@@ -218,6 +218,10 @@ def test_a_failed_smoke_run_is_reported_and_repeated_by_the_next_up(lab: FakeEnv
         ("incorrect passphrase", "set PULUMI_CONFIG_PASSPHRASE to the one it was created with"),
         ("PULUMI_ACCESS_TOKEN must be set", "set PULUMI_BACKEND_URL, for example to s3://my-state"),
         ("the stack has pending operations", "`pulumi refresh --clear-pending-creates --stack lab`"),
+        (
+            "MissingRegion: could not find region",
+            "append it to PULUMI_BACKEND_URL, as in s3://my-state?region=us-east-1",
+        ),
         ("exit code: 1\nModuleNotFoundError: No module named 'pulumi'", "run `./scripts/setup` there"),
         ("boom", "`pulumi up --stack lab` failed: boom; the same command continues"),
         (

@@ -126,7 +126,7 @@ def test_scores_are_requested_once_per_type_for_all_regions_and_single_zones(acc
 
 
 def test_scores_of_more_than_ten_regions_take_several_requests(account: FakeAccount) -> None:
-    regions = [f"eu-west-{number}" for number in range(1, 10)] + [*BOTH]
+    regions = (*(f"eu-west-{number}" for number in range(1, 10)), *BOTH)
     account.ec2.zones |= {region: {f"{region}a": f"{region}-az1"} for region in regions[:9]}
     account.ec2.enabled |= dict.fromkeys(regions, True)
     assert all(each.score == 3 for each in compare(account, regions=regions).rows)

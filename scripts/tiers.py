@@ -222,7 +222,7 @@ def fraction(text: str) -> tuple[int, int]:
 
 
 def read_command_line() -> argparse.Namespace:
-    """What was asked for; `--all` where CI=true and nothing else is said."""
+    """The command line's options; `--all` if CI=true and nothing else is given."""
     parser = argparse.ArgumentParser(prog="scripts/test", description=__doc__)
     parser.add_argument("tiers", nargs="*", metavar="TIER", help=f"one of {', '.join(tier.name for tier in ALL)}")
     size = parser.add_mutually_exclusive_group()

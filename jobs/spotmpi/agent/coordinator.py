@@ -47,7 +47,7 @@ def run(pod: PodContext, notice: Notice) -> int:
 
 
 class CoordinatorStopSource:
-    """The `StopSource` of node 0: everything it learns while an attempt goes on, in the order of importance.
+    """The `StopSource` of node 0: everything it learns during an attempt, in the order of importance.
 
     Each poll also serves the workers, and raises `Fenced` where *check_fence* does.
     """

@@ -32,7 +32,7 @@ def describe(node: int, code: int, lines: Iterable[Line]) -> str:
 
 
 def is_harmless(text: str) -> bool:
-    """Whether a line is a warning of mpirun's that tells of no error."""
+    """Whether a line is a harmless warning of mpirun."""
     return _HARMLESS.match(text) is not None
 
 

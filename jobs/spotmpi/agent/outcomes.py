@@ -31,21 +31,21 @@ class Outcome(NamedTuple):
 
 
 class StopRequest(NamedTuple):
-    """The outcome that an attempt shall end with, and whether it writes a checkpoint first."""
+    """The outcome with which an attempt is to end, and whether it writes a checkpoint first."""
 
     outcome: Outcome
     checkpoint_first: bool
 
 
 class StopSource(Protocol):
-    """What an attempt polls to learn whether it shall end."""
+    """What an attempt polls to learn whether to end."""
 
     def pending(self) -> StopRequest | None:
         """The `StopRequest` that is pending, or None."""
         ...
 
     def kill_requested(self) -> bool:
-        """Whether all processes shall be killed at once."""
+        """Whether to kill all processes at once."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The record of a run: the only writer of ``runs/<id>/`` while the run lives.
+"""The record of a run: the only writer of ``runs/<id>/`` while the run is active.
 
 Every line reaches its file by one write, so a reader finds an incomplete one only at the very end of a file
 that is being written, and waits for its newline.

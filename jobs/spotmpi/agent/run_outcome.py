@@ -16,7 +16,7 @@ def run_outcome(
     condition: str | None = None,
     writer_alive: bool = True,
 ) -> str | None:
-    """Succeeded, failed, stopped or lost, by the best evidence there is; None while the run goes on.
+    """Succeeded, failed, stopped or lost, by the best evidence there is; None while the run is active.
 
     In this order: the last event of its record (*recorded*), the *cause* with which its last attempt ended, that a
     follower has given it up, that its JobSet was *deleted*, a terminal *condition* of its JobSet. A run without any of

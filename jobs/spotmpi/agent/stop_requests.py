@@ -62,7 +62,7 @@ class FolderStopSource:
         return None
 
     def kill_requested(self) -> bool:
-        """Whether all processes shall be killed at once."""
+        """Whether to kill all processes at once."""
         return os.path.exists(path(self._folder, KILL))
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:

@@ -133,7 +133,7 @@ def _print_traceback() -> None:
 
 
 def _end_early(supervisor: Supervisor, reason: str) -> int:
-    """End a run that cannot go on; where its folder is gone, nothing is recorded."""
+    """End a run that cannot continue; if its folder is gone, nothing is recorded."""
     with contextlib.suppress(OSError):
         supervisor.record.event(record.FAILED, reason=reason)
     supervisor.record.close()

@@ -19,7 +19,7 @@ FAULTS = ("evict", "delete", "kill")
 
 @dataclass(frozen=True)
 class Recovery:
-    """What a fault cost a run; seconds count from the injection, by the clock of whoever follows the run."""
+    """What a fault cost a run; seconds count from the injection, by the follower's clock."""
 
     run: str
     node: int

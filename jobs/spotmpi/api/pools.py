@@ -95,7 +95,7 @@ def dashboard(run: str, on: TargetLike = None) -> Iterator[str]:
 
 
 class ExistingRun:
-    """A pool that somebody has started: it goes on when this driver leaves."""
+    """A pool that another driver has started: it keeps running when this driver leaves."""
 
     def __init__(self, run: str, on: TargetLike) -> None:
         self.run, self._on = run, on
@@ -118,7 +118,7 @@ class ExistingRun:
         self._backend.resize(self.run, workers)
 
     def summary(self) -> PoolSummary:
-        """Where the pool runs and what it has cost so far; prices are asked for once."""
+        """Where the pool runs and what it has cost so far; prices are queried once."""
         from spotmpi.api import pool_summary
 
         folder = Path(self._backend.state(self.run).folder)

@@ -222,7 +222,7 @@ class Pace:
 
 
 def result_text(state: RunState) -> str:
-    """How a run ended, or where it stands."""
+    """How a run ended, or its current state."""
     return f"{state.id} {state.state}" + (f": {printable(state.reason)}" if state.reason else "")
 
 

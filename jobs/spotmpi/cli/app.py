@@ -1,4 +1,4 @@
-"""The command line: a table of commands, each in a file of its own that is imported when it is asked for."""
+"""The command line: a table of commands, each in its own file, which is imported when the command is used."""
 
 from __future__ import annotations
 

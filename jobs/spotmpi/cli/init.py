@@ -47,7 +47,7 @@ def _copy_example(name: str, path: Path) -> None:
 
 
 def _choose_script() -> str | None:
-    """The script in the current folder; asks only where it holds several and none is named train.py or main.py."""
+    """The script in the current folder; asks only if there are several and none is named train.py or main.py."""
     from spotmpi.core.errors import input_error
     from spotmpi.spec import template
 

@@ -96,7 +96,7 @@ class Engine:
         return self._wait(self._describe())
 
     def set_size(self, workers: int) -> None:
-        """Tell the scheduler how many workers the pool shall have."""
+        """Set the desired number of workers on the scheduler."""
         self._wait(self._client.ask("size", workers=workers))
 
     def dashboard(self) -> int:
@@ -332,7 +332,7 @@ class Engine:
         return await asyncio.to_thread(self._probe) if self._probe is not None else None
 
     async def _reconnect(self, error: Exception) -> None:
-        """Connect anew, for as long as the pool may answer again."""
+        """Reconnect, for as long as the pool may answer again."""
         self._connected = False
         old = self._client
         with contextlib.suppress(Exception):

@@ -38,7 +38,7 @@ class JoinedRun:
         return PoolSummary()
 
     def close(self) -> None:
-        """Nothing: the run goes on until its command ends."""
+        """No effect: the run continues until its command ends."""
 
 
 def pool(*arguments: Any, **options: Any) -> Pool:

@@ -285,7 +285,7 @@ class Pool:
 
 
 def _within(seconds: float, function: Callable[[], T]) -> T | Exception:
-    """The result of *function*, or what it raised; a TimeoutError after so many seconds, while it goes on."""
+    """The result of *function*, or what it raised; a TimeoutError after so many seconds, while it keeps running."""
     results: queue.SimpleQueue[T | Exception] = queue.SimpleQueue()
 
     def run() -> None:

@@ -49,7 +49,7 @@ _HOUR = 3600.0
 
 
 def _worker_price(budget: Budget, row: Row) -> float | None:
-    """Dollars per hour of one more worker of the stream of *row*, which counts as a node where nobody tells."""
+    """Dollars per hour of one more worker of the stream of *row*; without a price of its own it counts as a node."""
     price = budget.price_of(row.line.variant, row.nodes)
     return (price.worker_hour or price.node_hour) if price else None
 

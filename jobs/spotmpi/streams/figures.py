@@ -55,7 +55,7 @@ class Reports:
         self._recent: dict[int, deque[Mapping[str, Any]]] = {}
 
     def add(self, report: Mapping[str, Any], attempt: Any = None) -> None:
-        """Take a report (of the kind `spotmpi.agent.protocol.STREAM`); a new attempt begins anew."""
+        """Take a report (of the kind `spotmpi.agent.protocol.STREAM`); a new attempt starts from zero."""
         if attempt != self._attempt or any(each[-1]["ranks"] != report["ranks"] for each in self._recent.values()):
             self._attempt, self._first, self._recent = attempt, {}, {}
         rank = int(report["rank"])

@@ -19,7 +19,7 @@ class Exchange(Protocol):
     """How rank 0 gives a text to the other ranks."""
 
     def publish(self, name: str, text: str) -> None:
-        """Give a text to whoever receives this name, now or later."""
+        """Send a text to every receiver of this name, now or later."""
         ...
 
     def receive(self, name: str) -> str:

@@ -63,7 +63,7 @@ def _with_workers(study: Study, prices: Mapping[Cell, Price | None], on: TargetL
 
 
 def _worker_hour(spec: JobSpec, environment: Environment | None) -> float | None:
-    """The price of a worker of *spec*'s stream, from the spec or else from AWS; None where neither tells."""
+    """The price of a worker of *spec*'s stream, from the spec or else from AWS; None if neither has one."""
     assert spec.stream is not None
     own = spec.stream.workers.price
     if own is None and spec.price is None and environment:

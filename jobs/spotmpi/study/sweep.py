@@ -148,7 +148,7 @@ def sweep_folders(runs_folder: Path) -> list[Path]:
 
 
 def _begun(folder: Path) -> float:
-    """When a sweep was created, as far as its folder tells."""
+    """When a sweep was created, according to its folder."""
     try:
         return (folder / _SPEC).stat().st_mtime
     except FileNotFoundError:

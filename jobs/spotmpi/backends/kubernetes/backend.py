@@ -292,7 +292,7 @@ class KubernetesBackend:
             raise NotPermitted(follower.folder_log.failure)
 
     def _why_no_machine(self, jobset: Object) -> CloudDiagnosis | None:
-        """A function that asks AWS why the environment's node groups get no instances for a run."""
+        """A function that queries AWS for the reason why the environment's node groups get no instances for a run."""
         if (environment := self._environment) is None:
             return None
         groups = target.group_names(manifests.spec_of(jobset), environment)

@@ -46,7 +46,7 @@ async def delete_run(api: ClusterApi, run: str, reason: str, now: bool) -> float
 
 
 async def delete_ended(api: ClusterApi, run: str) -> None:
-    """Delete the JobSet of a run that has ended, before it is continued; one that goes on stays."""
+    """Delete the JobSet of a run that has ended, before it is resumed; that of an active run is kept."""
     jobset = await api.find(cluster_api.JOBSET, run)
     if jobset and (terminal_condition(jobset) or jobset["metadata"].get("deletionTimestamp")):
         await delete_and_wait(api, run)

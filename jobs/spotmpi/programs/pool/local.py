@@ -96,7 +96,7 @@ class LocalPool:
             return size
 
     def _tend_workers(self, size: int) -> str | None:
-        """Start the workers that are missing and end those that are too many; why the pool cannot go on, or None."""
+        """Start missing workers and stop surplus ones; why the pool cannot continue, or None."""
         now = time.monotonic()
         for worker, process in list(self._workers.items()):
             if process.poll() is not None:

@@ -155,7 +155,7 @@ class Keeper(SchedulerPlugin):
         return {task.key: task.state for task in keeper.wants_what} if keeper else {}
 
     async def set_size(self, workers: int) -> None:
-        """Set the number of workers that the pool shall have."""
+        """Set the desired number of workers of the pool."""
         self.size = workers
 
     async def open_dashboard(self) -> dict[str, Any]:

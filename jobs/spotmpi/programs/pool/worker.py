@@ -77,7 +77,7 @@ async def work(options: argparse.Namespace) -> int:
 
 
 def is_relevant(message: logging.LogRecord) -> bool:
-    """Whether a message of Dask is none of a lost connection, with which this process ends or which it makes anew.
+    """Whether to show a message of Dask: not if it is about a lost connection, after which this process ends or reconnects.
 
     Dask logs it with a traceback, to the scheduler in `Worker.heartbeat` and to other workers in `Worker.gather_dep`.
     """

@@ -32,7 +32,7 @@ def call(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def serve(service: AbstractAsyncContextManager[T]) -> Iterator[T]:
-    """The value of *service*, which goes on in the background until the context ends."""
+    """The value of *service*, which keeps running in the background until the context ends."""
     with start_blocking_portal(name="spotmpi cluster") as portal, portal.wrap_async_context_manager(service) as value:
         yield value
 

@@ -29,7 +29,7 @@ _RETRIES_EXHAUSTED = "retries_exhausted"  # a value of the event that is not han
 
 
 def jobset_end(jobset: Object, is_gone: bool, max_failures: int, now: float) -> Event | None:
-    """The end of a run as its JobSet shows it, at *now* where that has no time; None while the run goes on."""
+    """The end of a run as its JobSet shows it, at *now* where that has no time; None while the run is active."""
     metadata, condition = jobset["metadata"], terminal_condition(jobset)
     notes = metadata.get("annotations", {})
     # Whoever deletes a JobSet says why beforehand; the annotation alone ends nothing.

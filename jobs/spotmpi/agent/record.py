@@ -131,8 +131,7 @@ class Record:
 
     def release_reserve(self) -> None:
         """Make room on a full disk for the end of the record."""
-        with contextlib.suppress(OSError):
-            os.remove(os.path.join(self.folder, _RESERVE))
+        release_reserve(self.folder)
 
     def close(self) -> None:
         """Close all files and remove the reserve."""
@@ -198,6 +197,12 @@ def read_log_line(line: str, before: float) -> tuple[float, int | None, str, str
         return moment, None if rank == "-" else int(rank), stream, text
     except (ValueError, OverflowError):
         return before, None, "o", line
+
+
+def release_reserve(folder: str) -> None:
+    """Remove the reserve of a run folder, to make room on a full disk for its last small files."""
+    with contextlib.suppress(OSError):
+        os.remove(os.path.join(folder, _RESERVE))
 
 
 def disk_full_reason(error: OSError, folder: str) -> str:

@@ -55,7 +55,10 @@ def follow(backend: Backend, run: str, watch: Watch, say: Say, messages: Message
 
     def on_interrupt(again: bool) -> None:
         say(messages.killing if again else messages.stopping)
-        backend.stop(run, "Ctrl-C", again)
+        try:
+            backend.stop(run, "Ctrl-C", again)
+        except SpotmpiError as error:
+            say(f"the run goes on; Ctrl-C tries again to stop it: {error}")
 
     last = None
     events = backend.events(run, True)

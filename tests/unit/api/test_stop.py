@@ -1,14 +1,19 @@
-"""What `stop` says while it waits."""
+"""What `stop` and Ctrl-C say while they wait, and where a run cannot be stopped."""
 
 from __future__ import annotations
 
+import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spotmpi.api import runs
+from spotmpi.backends.follow import follow
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.events import Event
 from spotmpi.runs.reader import RunState
 
 
@@ -46,4 +51,39 @@ def test_a_stop_says_nothing_unless_it_takes_longer_and_then_why_and_for_how_lon
     assert backend.messages == [
         "waiting until run scan-1 has written what it has to, and its processes have ended, for at most 90s "
         "(checkpoint.grace)"
+    ]
+
+
+class UnreachableBackend(SlowBackend):
+    """A backend whose run can be stopped at the second try only."""
+
+    tries = 0
+
+    def stop(self, run: str, reason: str, now: bool) -> None:
+        self.tries += 1
+        if self.tries == 1:
+            raise SpotmpiError("no answer from the cluster")
+        self.ended.set()
+
+    def say(self, text: str) -> None:
+        self.messages.append(text)
+
+    def events(self, run: str, follow: bool) -> Iterator[Event]:
+        signal.raise_signal(signal.SIGINT)
+        while len(self.messages) < 2:
+            yield Event(0.0, "waiting")
+        signal.raise_signal(signal.SIGINT)
+        assert self.ended.wait(30)
+        yield Event(1.0, "stopped")
+
+
+def test_ctrl_c_that_cannot_stop_a_run_says_why_and_the_next_one_tries_again(tmp_path: Path) -> None:
+    backend: Any = UnreachableBackend(tmp_path)
+
+    assert follow(backend, "scan-1", lambda event: None, backend.say).state == "stopped"
+
+    assert backend.messages == [
+        "stopping after a checkpoint; Ctrl-C again kills",
+        "the run goes on; Ctrl-C tries again to stop it: no answer from the cluster",
+        "killing the run",
     ]

@@ -117,8 +117,15 @@ class LocalBackend:
         """Write the request into the run folder for the supervisor; does nothing for a run that has ended."""
         paths = self._own(run)
         if reader.alive(paths):
+            folder, request = str(paths.folder), stop_requests.KILL if now else stop_requests.STOP
             try:
-                stop_requests.submit(str(paths.folder), stop_requests.KILL if now else stop_requests.STOP, reason)
+                try:
+                    stop_requests.submit(folder, request, reason)
+                except OSError as error:
+                    if error.errno not in record.DISK_FULL:
+                        raise
+                    record.release_reserve(folder)
+                    stop_requests.submit(folder, request, reason)
             except OSError as error:
                 raise SpotmpiError(f"cannot write the stop request to {paths.folder}: {error.strerror}") from error
 

@@ -157,6 +157,18 @@ def test_a_full_disk_ends_the_run_with_its_reason_and_it_can_be_resumed_later(
     assert local.backend.state(run).attempt == 2
 
 
+def test_a_run_can_be_stopped_while_the_disk_is_full(mount_tmpfs: Callable[[str], Path]) -> None:
+    folder = mount_tmpfs("size=2m")
+    local = BackendHarness(LocalBackend(folder / "runs"))
+    run = local.submit(shell("echo up; sleep 60"))
+    wait_until(lambda: (paths_of(local, run).logs / "1" / "node-0.log").exists())
+    fill(folder, 512)
+
+    local.backend.stop(run, "by a test", now=False)
+
+    assert local.wait_for_state(run, "stopped").reason == "by a test"
+
+
 def test_a_disk_that_a_program_has_filled_before_it_failed_is_the_reason(mount_tmpfs: Callable[[str], Path]) -> None:
     folder = mount_tmpfs("size=2m")
     local = BackendHarness(LocalBackend(folder / "runs"))

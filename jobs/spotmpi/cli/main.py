@@ -7,6 +7,7 @@ import gc
 import io
 import os
 import sys
+from itertools import takewhile
 
 import typer
 from typer.exceptions import TyperException
@@ -29,7 +30,8 @@ def main() -> None:
     try:
         code = app(prog_name="spotmpi", standalone_mode=False)
     except BaseException as error:
-        if "--debug" in sys.argv and not isinstance(error, SystemExit):
+        before_command = takewhile(lambda word: word.startswith("-"), sys.argv[1:])
+        if "--debug" in before_command and not isinstance(error, SystemExit):
             raise
         sys.exit(_report(error))
     sys.exit(code if isinstance(code, int) else 0)

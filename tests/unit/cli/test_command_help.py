@@ -143,6 +143,7 @@ def test_wrong_input_is_one_line_on_stderr_with_its_exit_code(
 
 def test_a_traceback_is_shown_only_with_debug() -> None:
     assert "Traceback" not in invoke("status", "x").stderr
+    assert invoke("run", "no.toml", "--", "python3", "train.py", "--debug").returncode == 2
     assert "Traceback" in spotmpi_process("--debug", "status", "x").stderr
 
 

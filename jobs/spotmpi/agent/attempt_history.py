@@ -177,7 +177,10 @@ class AttemptHistory:
     def _lost_iterations(self, progress: Progress) -> int | None:
         """Iterations of the previous attempt that this one has to repeat; None for a first attempt."""
         before = self.attempts[-1]["last_iteration"] if self.attempts else None
-        return None if before is None else max(before - (progress.resumed or 0), 0)
+        start = progress.resumed
+        if start is None:  # a program need not report where it resumes
+            start = (progress.first_iteration or 1) - 1
+        return None if before is None else max(before - start, 0)
 
 
 def _read_attempts(folder: str) -> list[AttemptRecord]:

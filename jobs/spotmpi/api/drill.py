@@ -79,7 +79,9 @@ class _RecoveryTimer:
         elif event.kind == record.METRIC and event.values.get("kind") == protocol.RESUMED:
             self._times["from"] = int(event.values.get("iteration") or 0)
         elif trained and "started" in self._times:
-            return {**self._times, "first": since, "lost": max(self._last - self._times.get("from", 0), 0)}
+            # A program need not report where it resumes.
+            start = int(event.values["iteration"]) - max(len(event.values.get("seconds") or ()), 1)
+            return {**self._times, "first": since, "lost": max(self._last - self._times.get("from", start), 0)}
         return None
 
 

@@ -131,14 +131,23 @@ def test_the_start_is_recorded_with_the_counts_the_machines_and_an_image_that_a_
 
 
 @pytest.mark.parametrize(
-    ("last", "resumed", "repeated"), [(None, None, None), (50, 40, 10), (50, None, 50), (50, 50, 0), (30, 40, 0)]
+    ("last", "resumed", "first", "repeated"),
+    [
+        (None, None, None, None),
+        (50, 40, 41, 10),
+        (50, 0, 10, 50),
+        (50, None, None, 50),
+        (50, None, 48, 3),
+        (50, None, 51, 0),
+        (30, 40, 41, 0),
+    ],
 )
 def test_the_iterations_between_the_checkpoint_and_the_interruption_are_repeated(
-    run: RecordedRun, last: int | None, resumed: int | None, repeated: int | None
+    run: RecordedRun, last: int | None, resumed: int | None, first: int | None, repeated: int | None
 ) -> None:
     history = run.history()
     run.attempt(history, INTERRUPTED, iteration=last)
-    run.attempt(history, INTERRUPTED, resumed=resumed)
+    run.attempt(history, INTERRUPTED, resumed=resumed, first_iteration=first)
     assert [attempt["lost_iterations"] for attempt in history.attempts] == [None, repeated]
 
 

@@ -88,9 +88,12 @@ def test_phases_are_right_where_the_next_attempt_is_on_a_machine_with_another_cl
     assert (recovery.detected, recovery.rescheduled, recovery.resumed) == (3.0, 8.0, 10.0)
 
 
-def test_a_run_that_resumed_from_nothing_repeats_all() -> None:
-    backend = ScriptedBackend([*BEFORE, END, Event(108.0, "started", 2), metric(110.0, 1)], recorded=2)
-    assert run_drill(backend).lost_iterations == 20
+@pytest.mark.parametrize(("first", "repeated"), [(1, 20), (19, 2), (21, 0)])
+def test_a_run_that_does_not_report_where_it_resumed_repeats_from_its_first_iteration_on(
+    first: int, repeated: int
+) -> None:
+    backend = ScriptedBackend([*BEFORE, END, Event(108.0, "started", 2), metric(110.0, first)], recorded=2)
+    assert run_drill(backend).lost_iterations == repeated
 
 
 def test_a_run_that_had_ended_before_the_drill_gets_no_fault() -> None:

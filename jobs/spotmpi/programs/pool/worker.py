@@ -77,7 +77,7 @@ async def work(options: argparse.Namespace) -> int:
 
 
 def is_relevant(message: logging.LogRecord) -> bool:
-    """Whether to show a message of Dask: not if it is about a lost connection, after which this process ends or reconnects.
+    """Whether to show a message of Dask: none about a lost connection, which ends this process or is restored.
 
     Dask logs it with a traceback, to the scheduler in `Worker.heartbeat` and to other workers in `Worker.gather_dep`.
     """

@@ -75,7 +75,8 @@ def test_a_clusters_plan_names_a_forwarded_variable_and_holds_its_value_nowhere(
 def test_at_submission_the_secret_alone_gets_the_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cluster = AsyncMock(namespace="training", context="lab")
     cluster.find.return_value = None
-    cluster.create.return_value = {"metadata": {"uid": "7", "creationTimestamp": "2026-11-20T11:00:00Z"}}
+    created_metadata = {"uid": "7", "creationTimestamp": "2026-11-20T11:00:00Z"}
+    cluster.create.side_effect = lambda values, *_: {**values, "metadata": created_metadata}
     monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: cluster)
     backend = kubernetes.KubernetesBackend(tmp_path / "runs")
     spec = spotmpi.read_spec(JOB, env_overrides("TOKEN"))

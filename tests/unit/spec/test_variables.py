@@ -76,7 +76,7 @@ def test_at_submission_the_secret_alone_gets_the_value(monkeypatch: pytest.Monke
     cluster = AsyncMock(namespace="training", context="lab")
     cluster.find.return_value = None
     created_metadata = {"uid": "7", "creationTimestamp": "2026-11-20T11:00:00Z"}
-    cluster.create.side_effect = lambda values, *_: {**values, "metadata": created_metadata}
+    cluster.create.side_effect = lambda values, **_: {**values, "metadata": created_metadata}
     monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: cluster)
     backend = kubernetes.KubernetesBackend(tmp_path / "runs")
     spec = spotmpi.read_spec(JOB, env_overrides("TOKEN"))

@@ -102,7 +102,7 @@ def forecast(model: Model, nodes: Sequence[int], goal: Goal) -> Forecast:
     answers = [
         *_price_answers(goal),
         *_deadline_answers(cheapest, usable, goal),
-        *_efficiency_answers(last, usable, goal),
+        *(_efficiency_answers(last, usable, goal) if max(nodes) > model.series.nodes[0] else ()),
     ]
     return Forecast(model, by_nodes, cheapest.nodes if cheapest else None, last, tuple(answers))
 

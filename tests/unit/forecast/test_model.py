@@ -215,6 +215,7 @@ def test_where_every_node_pays_and_where_not_even_the_second_does(fitted_model: 
     first = forecast.forecast(fitted_model, [1, 4], Goal(min_efficiency=0.99))
     answer = "beyond 1 node more do not pay: each adds less than 99 % of the base rate per node"
     assert (first.last_paying, first.answers) == (1, (answer,))
+    assert forecast.forecast(fitted_model, [1], Goal()).answers == ()  # nobody asks about another node
 
 
 def test_an_error_of_the_model_at_a_measured_count_is_no_gain_of_a_node() -> None:

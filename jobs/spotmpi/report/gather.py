@@ -240,10 +240,11 @@ def _warnings(results: Sequence[TrialResult], differences: dict[str, list[str]])
 def _trial_order(sweep: Sweep) -> str:
     """The number and order of trials, in words."""
     study = sweep.study
+    repeats = counted("", study.repeats, "repeat")
     return (
-        f"{len(sweep.trials)} trials: nodes {', '.join(map(str, study.nodes))}, {study.repeats} repeats, each with "
-        f"all combinations in its own random order (seed {study.seed}); failed trials are retried at most "
-        f"{study.retries} times."
+        f"{len(sweep.trials)} trials: nodes {', '.join(map(str, study.nodes))}; {repeats}, each with all combinations "
+        f"in its own random order (seed {study.seed}); failed trials are retried at most "
+        f"{counted('', study.retries, 'time')}."
     )
 
 

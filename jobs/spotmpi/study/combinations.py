@@ -129,6 +129,7 @@ def _cells(
     names = dict.fromkeys(name for levels in combined for name in levels if name != NODES)
     varied = [name for name in names if len({str(levels.get(name)) for levels in combined}) > 1]
     cells: dict[tuple[str, int], tuple[Variant, int]] = {}
+    known: dict[str, tuple[tuple[str, str], ...]] = {}  # levels by the name of their variant
     wrong = faults.wrong
     for levels in combined:
         try:
@@ -137,6 +138,9 @@ def _cells(
             faults = faults.with_problems(error.problems)
             continue
         faults = faults.with_problems(factors.level_problems(levels, base, variant.spec, nodes, wrong))
+        if known.setdefault(variant.name, variant.levels) != variant.levels:
+            remedy = "two combinations of levels have this name: rename a level"
+            faults = faults.with_problems([Problem("factors", variant.name, remedy)])
         cells[variant.name, nodes] = (variant, nodes)
     return list(cells.values()), faults
 

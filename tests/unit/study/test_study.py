@@ -121,6 +121,11 @@ def test_a_problem_outside_the_factors_names_its_key(more: dict[str, Any], messa
     assert any(message in problem for problem in problems_of({"nodes": [1]}, **more))
 
 
+def test_combinations_of_one_name_are_refused_since_only_one_of_them_would_run() -> None:
+    own = {"a": {"x, y": ["env.A=1"], "x": ["env.A=2"]}, "b": {"z": ["env.B=1"], "y, z": ["env.B=2"]}}
+    assert problems_of(own) == ["factors = 'x, y, z': two combinations of levels have this name: rename a level"]
+
+
 def test_a_users_own_program_has_neither_built_in_options_nor_trials_without_allreduce() -> None:
     assert "only the built-in programs have this option" in problems_of({"bucket_mb": [1]}, FOREIGN)[0]
     assert "only the built-in programs support it" in problems_of({"nodes": [1]}, FOREIGN, without_allreduce=True)[0]

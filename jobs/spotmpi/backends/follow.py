@@ -58,7 +58,7 @@ def follow(backend: Backend, run: str, watch: Watch, say: Say, messages: Message
         try:
             backend.stop(run, "Ctrl-C", again)
         except SpotmpiError as error:
-            say(f"the run goes on; Ctrl-C tries again to stop it: {error}")
+            say(f"the run continues; Ctrl-C tries again to stop it: {error}")
 
     last = None
     events = backend.events(run, True)

@@ -84,6 +84,6 @@ def test_ctrl_c_that_cannot_stop_a_run_says_why_and_the_next_one_tries_again(tmp
 
     assert backend.messages == [
         "stopping after a checkpoint; Ctrl-C again kills",
-        "the run goes on; Ctrl-C tries again to stop it: no answer from the cluster",
+        "the run continues; Ctrl-C tries again to stop it: no answer from the cluster",
         "killing the run",
     ]

@@ -11,7 +11,7 @@ NODE_POLICIES: Mapping[str, str] = {
     "pull": "arn:aws:iam::aws:policy/AmazonEC2ContainerRegistryPullOnly",
 }
 BOUNDARY_NAME = "spotmpi-boundary"
-_STATE = "/.pulumi/*"
+_STATE = "/*.pulumi/*"  # the backend may be a folder of the bucket
 _BOUNDARY = (
     *("autoscaling:Describe*", "autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup"),
     *("autoscaling:UpdateAutoScalingGroup", "ec2:AssignPrivateIpAddresses", "ec2:AttachNetworkInterface"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from fnmatch import fnmatch
 from typing import Any
 
 import pulumi_aws
@@ -151,6 +152,9 @@ def test_a_preview_reads_the_state_and_neither_writes_nor_decrypts_it() -> None:
         return sorted(action for each in statements(role) for action in _as_list(each["Action"]))
 
     assert actions("preview") == ["s3:GetObject", "s3:ListBucket"]
+    (objects,) = statements("preview")[0]["Resource"]
+    for state in ("example-state/.pulumi/stacks/lab.json", "example-state/team/.pulumi/stacks/lab.json"):
+        assert fnmatch(f"arn:aws:s3:::{state}", objects) and not fnmatch("arn:aws:s3:::example-state/data", objects)
     writer = ["kms:Decrypt", "kms:Encrypt", "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:PutObject"]
     assert actions("build") == actions("destroy") == writer
     assert statements("build")[-1]["Resource"] == statements("destroy")[-1]["Resource"] == key

@@ -14,6 +14,12 @@ from infra.sources import CHARTS, Chart
 
 # EKS quota, not adjustable: address ranges of the public endpoint.
 MAX_ACCESS_RANGES = 40
+# What a machine has behind a router or a VPN. EKS refuses reserved addresses, and would never see them:
+# https://docs.aws.amazon.com/eks/latest/userguide/config-cluster-endpoint.html
+_PRIVATE = [
+    IPv4Network(each)
+    for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16")
+]
 # AWS allows 50 tags; two are ours, one is a name, one marks on-demand GPUs, the rest is room for EKS's own.
 MAX_TAGS = 40
 # What IAM and EFS accept in tags: https://docs.aws.amazon.com/IAM/latest/APIReference/API_Tag.html
@@ -62,6 +68,8 @@ def _access(settings: Settings) -> Iterator[Problem]:
             )
         elif network.prefixlen < 8:
             yield Problem(f"spotmpi:access.{index}", cidr, f"too wide; list your own addresses: {example}")
+        elif any(network.overlaps(private) for private in _PRIVATE):
+            yield Problem(f"spotmpi:access.{index}", cidr, f"private; EKS sees your public address: {example}")
 
 
 def _cluster(settings: Settings) -> Iterator[Problem]:

@@ -100,6 +100,9 @@ def test_a_cluster_needs_two_zones_and_a_role_with_its_policy(cloud_builder: Clo
     weak = cloud_builder.role("weak", "eks.amazonaws.com")
     with pytest.raises(Refusal, match="AmazonEKSClusterPolicy"):
         cloud_builder.make(CLUSTER, name="weak", roleArn=weak, vpcConfig={"subnetIds": subnets})
+    with pytest.raises(Refusal, match="reserved addresses"):
+        private = {"subnetIds": subnets, "publicAccessCidrs": ["192.168.1.0/24"]}
+        cloud_builder.make(CLUSTER, name="weak", roleArn=weak, vpcConfig=private)
 
 
 def test_nodes_do_not_join_without_policies_addons_and_an_internet_route(cloud_builder: CloudBuilder) -> None:

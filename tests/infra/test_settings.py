@@ -67,6 +67,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"access": None}, "access", "list the addresses that may reach the Kubernetes API"),
     ({"access": ["0.0.0.0/0"]}, "access.0", "too wide; list your own addresses"),
     ({"access": ["10.1.2.3/8"]}, "access.0", "first address of a range"),
+    ({"access": ["192.168.1.0/24"]}, "access.0", "private; EKS sees your public address: pulumi config set"),
     ({"access": [f"198.51.100.{i}/32" for i in range(41)]}, "access", "EKS allows at most 40"),
     ({"colour": "red"}, "colour", "unknown setting; use one of: accelerators, access, account"),
     ({"storage": {"kept": True}}, "storage.kept", "use one of: access_point_id, backup"),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from ipaddress import ip_network
 from typing import Any
 
 from tests.engine.providers import eks_versions
@@ -36,6 +37,8 @@ _FIXED_OF_NODE_GROUPS = (
     *("clusterName", "nodeGroupName", "nodeRoleArn", "subnetIds", "instanceTypes"),
     *("amiType", "capacityType", "diskSize", "launchTemplate.id"),
 )
+# EKS user guide, config-cluster-endpoint: "The block cannot include reserved addresses."
+_PRIVATE = [ip_network(each) for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")]
 _OF_CLUSTER = {"clusterName": (Target(CLUSTER, "name"),)}
 
 
@@ -49,6 +52,9 @@ def policies_of(role_name: str, records: Records) -> set[str]:
 
 
 def _cluster_rule(inputs: dict[str, Any], records: Records) -> None:
+    for cidr in inputs["vpcConfig"].get("publicAccessCidrs") or []:
+        if any(ip_network(cidr).subnet_of(private) for private in _PRIVATE):  # type: ignore[arg-type]
+            raise Refusal(f"InvalidParameterException: public access from reserved addresses: {cidr}")
     subnets = [records.get(SUBNET, identity) for identity in inputs["vpcConfig"]["subnetIds"]]
     if len({zone_of(subnet.inputs) for subnet in subnets if subnet}) < 2:
         raise Refusal("InvalidParameterException: subnets specified must be in at least two different AZs")

@@ -95,11 +95,11 @@ class Runner(Protocol):
 def parse(outputs: Mapping[str, Any]) -> Environment:
     """The environment in a stack's outputs; InputError with everything that does not fit the contract."""
     contract = outputs.get("contract")
+    if contract is None:
+        remedy = "the stack is not built, or has storage only: `spotmpi up STACK` builds an environment"
+        raise input_error("environment", None, remedy)
     if contract != CONTRACT:
-        remedy = f"this version of spotmpi reads contract {CONTRACT}: "
-        remedy += (
-            "run `pulumi up` on a whole environment" if contract is None else "use the matching version of spotmpi"
-        )
+        remedy = f"this version of spotmpi reads contract {CONTRACT}: use the matching version of spotmpi"
         raise input_error("contract", contract, remedy)
     try:
         return Environment.model_validate(dict(outputs))

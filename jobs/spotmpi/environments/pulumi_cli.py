@@ -125,6 +125,8 @@ def _explain(stack: str, command: str, output: str) -> str:
         return f"{entry[1]} already has access to the cluster, as the identity that created it: {remedy}"
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     error = next((line for line in lines if line.startswith("error:")), lines[-1] if lines else "no output")
+    if "settings to change" in error:
+        return f"{error.removeprefix('error:').strip()}; they are listed above"
     return (
         f"`pulumi {command} --stack {stack}` failed: {error.removeprefix('error:').strip()}; the same command continues"
     )

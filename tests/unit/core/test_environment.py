@@ -86,7 +86,7 @@ def test_a_missing_pulumi_names_the_other_way() -> None:
 @pytest.mark.parametrize(
     ("outputs", "message"),
     [
-        pytest.param({}, "run `pulumi up`", id="never built"),
+        pytest.param({}, "environment: the stack is not built, or .* `spotmpi up STACK`", id="never built"),
         pytest.param(OUTPUTS | {"contract": 2}, "contract = 2: this version of spotmpi reads contract 1", id="newer"),
     ],
 )

@@ -38,6 +38,8 @@ def find_problems(settings: Settings) -> list[Problem]:
 
 
 def _zones(settings: Settings) -> Iterator[Problem]:
+    if settings.region.startswith(("cn-", "us-gov-")):
+        yield Problem("aws:region", settings.region, "use another region: ARNs of China and GovCloud differ")
     for key, zone in (("zone", settings.zone), ("second_zone", settings.other_zone)):
         if zone[:-1] != settings.region or not zone[-1:].isalpha():
             remedy = f"use a zone of region {settings.region}, for example {settings.region}a, or change aws:region"

@@ -58,6 +58,7 @@ def test_an_account_keeps_its_leading_zero_and_a_version_stays_text() -> None:
 CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"aws:region": None}, "aws:region", "set it"),
     ({"aws:region": "virginia"}, "aws:region", "does not match the pattern"),
+    ({"aws:region": "cn-north-1", "zone": "cn-north-1a"}, "aws:region", "ARNs of China and GovCloud differ"),
     ({"zone": None}, "zone", "set it: pulumi config set --path 'zone' VALUE"),
     ({"zone": "us-west-2a"}, "zone", "use a zone of region us-east-1"),
     ({"zone": "us-east-1-bos-1a"}, "zone", "use a zone of region us-east-1"),

@@ -63,9 +63,10 @@ def _choose_script() -> str | None:
 
 def _write_environment(name: str) -> None:
     from spotmpi.environments import project
+    from spotmpi.environments.stack_file import stack_of
 
     for path in project.write(name, Path()):
         print(path)
-    stack = project.stack_file(name)
-    typer.echo(f"next: set zone, groups and spotmpi:access in {stack}", err=True)
-    typer.echo(f"      ./scripts/setup && spotmpi doctor {name} && spotmpi up {name}", err=True)
+    stack = stack_of(name)
+    typer.echo(f"next: set zone, groups and spotmpi:access in {project.stack_file(name)}", err=True)
+    typer.echo(f"      ./scripts/setup && spotmpi doctor {stack} && spotmpi up {stack}", err=True)

@@ -65,8 +65,9 @@ def test_examples_and_studies_are_copied_under_their_own_names() -> None:
     assert code == 2 and "use one of: allreduce, cpu, " in talk
 
 
-def test_an_environment_gets_a_project_and_the_next_steps() -> None:
-    code, out, talk = invoke("init", "--environment", "lab")
+@pytest.mark.parametrize("name", ["lab", "spotmpi-lab"])
+def test_an_environment_gets_a_project_and_the_next_steps(name: str) -> None:
+    code, out, talk = invoke("init", "--environment", name)
 
     assert code == 0 and {"Pulumi.yaml", "infra/__main__.py", "stacks/Pulumi.lab.yaml"} <= set(out.splitlines())
     assert "spotmpi:access in stacks/Pulumi.lab.yaml" in talk and "spotmpi up lab" in talk

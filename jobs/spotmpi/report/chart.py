@@ -132,6 +132,8 @@ def x_axis(chart: Chart) -> Axis:
         margin = (high - low) * 0.08
         return Axis(low - margin, high + margin, _without_overlap(chart.ticks, high - low))
     high = max(x for curve in chart.curves for x, _ in curve.points)
+    if high <= 0:  # a clock that was set back, or too coarse
+        high = 1.0
     ticks = round_ticks(0.0, high)
     return Axis(0.0, high, tuple(tick for tick in ticks if tick <= high * 1.001))
 

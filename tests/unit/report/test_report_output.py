@@ -122,6 +122,13 @@ def test_lines_have_a_name_and_a_marker_each_and_losses_are_one_for_each_variant
     assert loss.subtitle.startswith("training loss at the most ranks")
 
 
+@pytest.mark.parametrize("time", [0.0, -3600.0], ids=["too coarse", "set back"])
+def test_times_of_a_poor_clock_have_an_axis(time: float) -> None:
+    curve = chart_data.Curve("loss", chart_data.TRACE, 0, ((0.0, 1.0), (time, 0.5)))
+    axis = chart_data.x_axis(chart_data.Chart("Loss over time", "", "seconds", "loss", (curve,)))
+    assert axis.at(0.0) == 0.0 and axis.low < axis.high
+
+
 @pytest.mark.parametrize(
     ("low", "high", "ticks"),
     [

@@ -171,7 +171,8 @@ def round_ticks(low: float, high: float, count: int = 5) -> tuple[float, ...]:
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return tuple(round(index * step, 12) for index in range(first, last + 1))
+    digits = 2 - math.floor(math.log10(step))  # of a step, which may be as small as the loss of a perfect model
+    return tuple(round(index * step, digits) for index in range(first, last + 1))
 
 
 def _log_axis(low: float, high: float) -> Axis:

@@ -136,6 +136,7 @@ def test_times_of_a_poor_clock_have_an_axis(time: float) -> None:
         (0.0, 103.0, (0.0, 25.0, 50.0, 75.0, 100.0, 125.0)),
         (0.0, 0.0, (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)),
         (-1.0, 1.0, (-1.0, -0.5, 0.0, 0.5, 1.0)),
+        (0.0, 3e-14, (0.0, 1e-14, 2e-14, 3e-14)),
     ],
 )
 def test_ticks_are_round_numbers_around_the_values(low: float, high: float, ticks: tuple[float, ...]) -> None:

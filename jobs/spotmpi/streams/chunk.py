@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import cloudpickle
 
 from spotmpi.agent import protocol
 from spotmpi.streams import sources, tensors
@@ -113,7 +116,30 @@ def prepare(settings: Settings, requests: Sequence[Request]) -> Chunk:
                 )
     _current.clear()
     worker = int(os.environ.get(protocol.ENV_POOL_WORKER, "0"))
-    return Chunk(batches, skips, time.perf_counter() - begin, sum(_size(batch) for _, batch in batches), worker)
+    seconds = time.perf_counter() - begin
+    result = Chunk(batches, skips, seconds, sum(_size(batch) for _, batch in batches), worker)
+    _require_picklable(result, settings.prepare or settings.source)
+    return result
+
+
+class _NullFile:
+    def write(self, content: Any) -> int:
+        return len(content)
+
+
+def _require_picklable(value: Chunk, name: str) -> None:
+    """Raise StreamError for a batch that cannot be sent: Dask would close the connection. Arrays are not copied."""
+    try:
+        pickle.Pickler(_NullFile(), protocol=5, buffer_callback=lambda buffer: None).dump(value)
+    except Exception:
+        for number, batch in value.batches:
+            try:
+                cloudpickle.dumps(batch)  # as Dask does then
+            except Exception as error:
+                remedy = "return arrays, tensors, numbers, texts and bytes, or dictionaries and lists of them"
+                raise StreamError(
+                    f"{name} returned for batch {number} what cannot be pickled: {error}; {remedy}"
+                ) from None
 
 
 def _failure(settings: Settings, number: int, where: str) -> str:

@@ -29,7 +29,11 @@ _ASK_TIMEOUT = 2  # seconds for what a worker is doing
 def execute(call: bytes) -> Any:
     """The result of a pickled call; executed by workers."""
     function, args = pickle.loads(call)
-    return function(*args)
+    try:
+        return function(*args)
+    except (StreamError, SourceError) as error:
+        error.__cause__ = error.__context__ = None  # Dask would pickle them too, and not every error can be
+        raise
 
 
 class Place(NamedTuple):

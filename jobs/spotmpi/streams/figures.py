@@ -112,6 +112,8 @@ def _delta(last: Mapping[str, Any], first: Mapping[str, Any] | None) -> dict[str
 
 def advice(figures: Figures, price: float | None = None) -> str | None:
     """What would help, in one line; None where nothing has to. *price* is dollars per hour of a worker."""
+    if not figures.batches_per_second:  # nothing is known of the work yet
+        return None
     waiting, workers = figures.ranks_wait, figures.workers
     speed = 1 - min(waiting, _MOST)  # of the ranks, relative to that without waiting
     busy = workers * (1 - figures.workers_wait)
@@ -123,7 +125,8 @@ def advice(figures: Figures, price: float | None = None) -> str | None:
             f"{LOAD_INSIDE:.0f} MB/s loading inside the ranks is the better choice"
         )
     if waiting > HIGH_SHARE and needed > workers:
-        return f"ranks wait {percent(waiting)} for batches: {_nodes(needed, workers, price)}"
+        more = " or more" if waiting > _MOST else ""
+        return f"ranks wait {percent(waiting)} for batches: {_nodes(needed, workers, price, more)}"
     if waiting > HIGH_SHARE:
         return (
             f"ranks wait {percent(waiting)} for batches and workers {percent(figures.workers_wait)} for ranks: "
@@ -134,8 +137,8 @@ def advice(figures: Figures, price: float | None = None) -> str | None:
     return None
 
 
-def _nodes(needed: int, workers: int, price: float | None) -> str:
-    text = f"{needed} {'node' if needed == 1 else 'nodes'} would do"
+def _nodes(needed: int, workers: int, price: float | None, more: str = "") -> str:
+    text = f"{needed} {'node' if needed == 1 else 'nodes'}{more} would do"
     if price is None:
         return text
     return f"{text}, ${abs(needed - workers) * price:.2f}/h {'more' if needed > workers else 'less'}"

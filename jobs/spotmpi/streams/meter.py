@@ -47,10 +47,13 @@ class Meter:
             self._last_report, self._pending = now, False
             self._report(batches, under_way, skipped)
 
-    def report_pending(self, batches: int, under_way: int, skipped: int, pending: dict[str, Any]) -> None:
-        """Report that the rank waits for a batch."""
+    def report_pending(
+        self, batches: int, under_way: int, skipped: int, pending: dict[str, Any], waited: float, preparing: float
+    ) -> None:
+        """Report that the rank waits for a batch: so far *waited* seconds, of which a worker has spent *preparing*."""
         self._pending = True
-        self._report(batches, under_way, skipped, pending=pending)
+        current = {"waited": round(self.waited + waited, 3), "preparing": round(self.preparing + preparing, 3)}
+        self._report(batches, under_way, skipped, **current, pending=pending)
 
     def _report(self, batches: int, under_way: int, skipped: int, **values: Any) -> None:
         if self._send is None:

@@ -137,8 +137,10 @@ class Stream:
         requests, task = under_way[0]
 
         def on_wait(place: Place | None) -> None:
-            pending = _pending(requests[0], place, time.perf_counter() - begin)
-            self._meter.report_pending(self.count, len(under_way), len(self.skips), pending)
+            waited = time.perf_counter() - begin
+            preparing = min(place.batch[2], waited) if place and place.batch else 0.0
+            pending = _pending(requests[0], place, waited)
+            self._meter.report_pending(self.count, len(under_way), len(self.skips), pending, waited, preparing)
 
         result: Chunk = task.result(on_wait)
         under_way.popleft()

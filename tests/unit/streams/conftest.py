@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
+from spotmpi.streams.engine import Place
 from spotmpi.streams.order import Order, Part, Settings
 from spotmpi.streams.stream import Stream
 
@@ -17,6 +19,7 @@ class InProcess:
         self.under_way = self.most = 0
         self.sizes: list[int] = []
         self.cancelled = self.fetched = 0
+        self.places: list[Place] = []  # that the next result is waited for
         self.avoided: list[int] = []  # the numbers of workers that were to be avoided
 
     def submit(self, title: str, function: Any, *args: Any, priority: int = 0, avoid: int | None = None) -> _Task:
@@ -37,6 +40,9 @@ class _Task:
 
     def result(self, on_wait: Any = None) -> Any:
         self._workers.under_way -= 1
+        while on_wait and self._workers.places:
+            time.sleep(0.002)
+            on_wait(self._workers.places.pop(0))
         return self._call()
 
     def cancel(self) -> None:

@@ -29,6 +29,14 @@ def fail_at_7(rows: list[int], seed: int) -> list[int]:
     return rows
 
 
+def generate(rows: list[int], seed: int) -> Iterator[int]:
+    yield from rows
+
+
+def recur(rows: list[int], seed: int) -> list[int]:
+    return recur(rows, seed)
+
+
 _calls: list[int] = []
 
 

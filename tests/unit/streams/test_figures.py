@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import protocol
+from spotmpi.streams.engine import Place
 from spotmpi.streams.figures import Figures, Reports, advice, text
 from tests.unit.streams.flow import PREFIX
 
@@ -53,6 +54,15 @@ def test_a_rank_reports_what_it_has_counted(make_stream: Any) -> None:
     assert [each["skipped"] for each in reports] == [1, 2]
 
 
+def test_a_rank_reports_the_wait_that_has_not_ended(make_stream: Any, workers: Any) -> None:
+    reports: list[dict[str, Any]] = []
+    workers.places = [Place(1, None), Place(1, (0, "rows", 0.001))]
+    next(iter(make_stream(reports=reports)))
+    unknown, known, *_ = reports
+    assert unknown["waited"] > unknown["preparing"] == 0
+    assert known["waited"] >= known["preparing"] > 0
+
+
 def test_the_figures_are_sums_over_ranks_since_the_first_report_or_the_begin() -> None:
     assert Reports().recent() is None
     alone = reports(report(0, 10, 100), report(1, 10, 98)).total()
@@ -89,7 +99,8 @@ def test_a_new_attempt_and_a_new_iteration_count_from_zero() -> None:
             "ranks wait 38 % for batches: 6 nodes would do, $0.41/h more",
         ),
         ({"ranks_wait": 0.5}, None, "ranks wait 50 % for batches: 8 nodes would do"),
-        ({"ranks_wait": 1.0}, None, "ranks wait 100 % for batches: 80 nodes would do"),
+        ({"ranks_wait": 1.0}, None, "ranks wait 100 % for batches: 80 nodes or more would do"),
+        ({"ranks_wait": 1.0, "batches_per_second": 0.0}, None, None),
         ({"workers_wait": 0.8}, 0.1, "workers wait 80 % for ranks: 1 node would do, $0.30/h less"),
         (
             {"ranks_wait": 0.4, "workers_wait": 0.6},

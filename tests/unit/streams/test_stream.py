@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 import spotmpi
 from spotmpi.core import names
 from spotmpi.images import environment as image_environment
+from spotmpi.streams import chunk, engine
 from spotmpi.streams.chunk import Chunk
 from spotmpi.streams.errors import StreamError
+from spotmpi.streams.order import Order, Part, Settings
 from spotmpi.streams.stream import CHUNK_BYTES, MAX_CHUNK, chunk_length, waiting_share
 from tests.unit.streams.conftest import InProcess
 from tests.unit.streams.flow import PREFIX
@@ -83,8 +86,8 @@ def test_small_batches_travel_together_and_slow_ones_alone(make_stream: Any, wor
     ],
 )
 def test_a_chunk_has_4_mb_or_a_time_worth_a_task(batches: int, size: int, seconds: float, expected: int) -> None:
-    chunk = Chunk([(number, None) for number in range(batches)], [], seconds, size)
-    assert chunk_length(chunk, batches) == expected
+    result = Chunk([(number, None) for number in range(batches)], [], seconds, size)
+    assert chunk_length(result, batches) == expected
 
 
 def test_what_prepare_raises_names_batch_rows_and_place(make_stream: Any) -> None:
@@ -97,6 +100,19 @@ def test_what_prepare_raises_names_batch_rows_and_place(make_stream: Any) -> Non
     )
     assert any("flow.py" in line and "fail_at_7" in line for line in traceback)
     assert not any("chunk.py" in line for line in traceback)
+
+
+def test_a_batch_that_cannot_be_sent_ends_the_run(make_stream: Any) -> None:
+    with pytest.raises(StreamError, match="flow:generate returned for batch 0 what cannot be pickled: cannot pickle"):
+        list(make_stream(prepare=PREFIX + "generate"))
+
+
+def test_the_error_of_a_batch_is_sent_without_its_cause_which_may_not_be_picklable() -> None:
+    settings = Settings(PREFIX + "numbers", length=1, prepare=PREFIX + "recur")
+    request = chunk.request(Order([Part(settings.source, 1, 0, "")], settings), 0)
+    with pytest.raises(StreamError, match="RecursionError") as error:
+        engine.execute(pickle.dumps((chunk.prepare, (settings, [request]))))
+    assert error.value.__context__ is None
 
 
 def test_a_skipped_batch_is_replaced_by_the_next_one(make_stream: Any, capsys: pytest.CaptureFixture[str]) -> None:

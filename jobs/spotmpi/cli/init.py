@@ -1,6 +1,7 @@
 """`spotmpi init`: a commented spec to start from, or a Pulumi project of one's own."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -21,12 +22,23 @@ def command(
     ] = None,
 ) -> None:
     """Write a commented job spec to start from."""
+    where = path if environment is not None else None
+    _refuse_conflicts({"--environment": environment, "--example": example, "--script": script, "path": where})
     if environment is not None:
         _write_environment(environment)
     elif example is not None:
         _copy_example(example, path or Path(f"{example}.toml"))
     else:
         _write_spec(path or Path("job.toml"), script or _choose_script())
+
+
+def _refuse_conflicts(choices: Mapping[str, str | Path | None]) -> None:
+    """InputError where more than one of the *choices* is made."""
+    from spotmpi.core.errors import input_error
+
+    made = [name for name, value in choices.items() if value is not None]
+    if len(made) > 1:
+        raise input_error(made[0], choices[made[0]], f"does not go together with {made[1]}: omit one of them")
 
 
 def _write_spec(path: Path, script: str | None) -> None:

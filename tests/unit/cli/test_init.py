@@ -65,6 +65,18 @@ def test_examples_and_studies_are_copied_under_their_own_names() -> None:
     assert code == 2 and "use one of: allreduce, cpu, " in talk
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("--example cpu --script train.py", "--example = 'cpu': does not go together with --script: omit one of them"),
+        ("x.toml --environment lab", "--environment = 'lab': does not go together with path: omit one of them"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(arguments: str, problem: str) -> None:
+    assert invoke("init", *arguments.split()) == (2, "", f"spotmpi: {problem}\n")
+    assert list(Path().iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["lab", "spotmpi-lab"])
 def test_an_environment_gets_a_project_and_the_next_steps(name: str) -> None:
     code, out, talk = invoke("init", "--environment", name)

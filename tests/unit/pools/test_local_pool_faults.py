@@ -126,9 +126,15 @@ def test_a_detached_pool_is_joined_by_its_id_and_resized(target: Target) -> None
         assert not spotmpi.status(state.id, on=target).over
         with pytest.raises(InputError, match=r"workers = 3: run .* is up already"):
             spotmpi.pool(state.id, workers=3, on=target)
+        with pytest.raises(InputError, match="workers = 5000: exceeds the 1024 processes possible here"):
+            resize(state.id, 5000, on=target)
     finally:
         assert spotmpi.stop(state.id, on=target).state == "stopped"
     assert not of_run(state.id)
+    with pytest.raises(SpotmpiError, match="stopped by its user"):
+        resize(state.id, 3, on=target)
+    with pytest.raises(SpotmpiError, match="stopped by its user"), targets.backend(target).pool_address(state.id):
+        pass
 
 
 def test_what_is_no_pool_cannot_be_joined_or_opened(target: Target) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
     from spotmpi.spec.validate import TargetCapabilities
 
-_MAX_PROCESSES = 1024  # a larger number is a mistake
+MAX_PROCESSES = 1024  # a larger number is a mistake
 _REQUIREMENTS = {"mpirun": "openmpi==", "torchrun": "torch=="}  # launcher -> the locked requirement that has it
 
 
@@ -36,7 +36,7 @@ def inspect(spec: JobSpec) -> TargetCapabilities:
         unreadable_files=tuple(path for path in spec.files if not _is_folder(path) and not _is_file(path)),
         tools=frozenset({"none", *_tools(spec)}),
         gpus=_gpus() if spec.resources.gpu or (spec.pool and spec.pool.gpu) else 0,
-        processes=_MAX_PROCESSES,
+        processes=MAX_PROCESSES,
         command_found=not spec.command or _is_executable(spec.command[0], spec),
         variables=frozenset(os.environ),
         rate=spec.price,

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from spotmpi.agent.files import write_atomically
 from spotmpi.backends.base import PoolAddress
+from spotmpi.backends.local.machine import MAX_PROCESSES
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.programs.pool.local import ADDRESS, WORKERS, process_ids
@@ -32,22 +33,21 @@ def prepare_pool(paths: names.RunPaths) -> None:
 @contextmanager
 def pool_address(paths: names.RunPaths) -> Iterator[PoolAddress]:
     """The address of the pool's scheduler, as soon as it listens; SpotmpiError if the run ends before."""
-    _require_pool(paths)
     while True:
+        _require_pool(paths)
         try:
             url = json.loads((paths.pool / ADDRESS).read_text())["url"]
             break
         except (OSError, ValueError):
-            state = reader.state(paths)
-            if state.over:
-                raise SpotmpiError(f"run {paths.id} {state.state}: {state.reason or 'no reason recorded'}") from None
-        time.sleep(_POLL)
+            time.sleep(_POLL)
     yield PoolAddress(url, paths.pool)
 
 
 def request_workers(paths: names.RunPaths, workers: int) -> None:
     """Request that the pool has *workers* workers."""
     _require_pool(paths)
+    if workers > MAX_PROCESSES:
+        raise input_error("workers", workers, f"exceeds the {MAX_PROCESSES} processes possible here")
     write_atomically(paths.pool / WORKERS, str(workers))
 
 
@@ -67,3 +67,6 @@ def kill_pool_process(paths: names.RunPaths, node: int, fault: str) -> None:
 def _require_pool(paths: names.RunPaths) -> None:
     if not paths.pool.is_dir():
         raise input_error("run", paths.id, "has no workers; only a pool and a run with a stream have")
+    state = reader.state(paths)
+    if state.over:
+        raise SpotmpiError(f"run {paths.id} {state.state}: {state.reason or 'no reason recorded'}")

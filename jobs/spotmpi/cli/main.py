@@ -78,6 +78,8 @@ def _lines(error: BaseException) -> list[str]:
         return [error.format_message()]
     if isinstance(error, SpotmpiError):
         return [str(error)]
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd
+        return ["the current folder does not exist any more; change to another one"]
     if isinstance(error, OSError) and error.errno in _NOT_UNEXPECTED:
         return [f"cannot access {error.filename}: {error.strerror}" if error.filename else str(error.strerror)]
     return [f"{type(error).__name__}: {error} (unexpected; `spotmpi --debug COMMAND` shows a traceback)"]

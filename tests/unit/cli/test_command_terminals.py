@@ -49,6 +49,16 @@ def test_a_full_disk_below_the_output_is_one_line() -> None:
     assert (result.returncode, result.stderr) == (1, "spotmpi: No space left on device\n")
 
 
+def test_a_current_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+
+    result = subprocess.run(
+        f"cd {tmp_path}/gone && rmdir ../gone && {SPOTMPI} list", shell=True, capture_output=True, text=True
+    )
+
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1) and "does not exist any more" in result.stderr
+
+
 def test_closed_standard_streams_take_nothing_from_a_run() -> None:
     spec = job("sleep 0.3")
 

@@ -125,7 +125,7 @@ def _destroy(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> in
 
 
 def _preview_parser() -> tuple[Command, argparse.ArgumentParser]:
-    about = "Show what `up` would change, and check it by the guardrails; nothing is built."
+    about = "Show what `up` would change, and check it against the guardrails; nothing is built."
     return _preview, argparse.ArgumentParser("ci-preview", description=about)
 
 

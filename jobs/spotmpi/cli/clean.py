@@ -24,4 +24,4 @@ def command(
 
     states = api.clean(read_duration("--older", older), yes, target(None, runs), say)
     tables.show_runs(states, as_json)
-    say(f"{len(states)} runs deleted" if yes else f"{len(states)} runs; --yes deletes them")
+    say(f"runs deleted: {len(states)}" if yes else f"runs: {len(states)}; --yes deletes them")

@@ -33,6 +33,6 @@ def command(
     for each in leftovers if not json else ():
         print(f"{each.what}: {each.id}\n  -> {each.command}")
     if leftovers:
-        say(f"{len(leftovers)} resources of {stack} are left and may bill; repeat the command to check again")
+        say(f"resources of {stack} that are left and may bill: {len(leftovers)}; repeat the command to check again")
         raise typer.Exit(EXIT_FAILURE)
     say(f"no resources of {stack} are left that bill")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import time
@@ -152,7 +153,8 @@ def _end_without_record(pod: PodContext, error: OSError, pod_record: PodRecord |
     outcome = outcome_of_error(error)
     outcome = outcome if outcome.cause == NOT_RETRYABLE else _restart_limit(pod) or outcome
     reason = record.disk_full_reason(error, pod.folder) if error.errno in record.DISK_FULL else outcome.reason
-    sys.stderr.write("the run cannot be recorded: %s\n" % error)
+    remedy = "; make the volume writable for user or group 1000" if error.errno == errno.EACCES else ""
+    sys.stderr.write("the run cannot be recorded: %s%s\n" % (error, remedy))
     if pod_record and outcome.cause == NOT_RETRYABLE:
         with contextlib.suppress(OSError):
             pod_record.event(record.FAILED, reason=reason)

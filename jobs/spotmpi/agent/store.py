@@ -194,4 +194,7 @@ if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
     except (OSError, ValueError, tarfile.TarError) as error:
+        # Nobody learns of the end of a command in a pod that has not read its input to the end: exec does not return.
+        while sys.stdin.buffer.read(_BLOCK):
+            pass
         sys.exit(str(error))

@@ -58,7 +58,8 @@ class VolumeAccess:
             status, errors = await self._api.stream(self.pod, command, stdin, stdout)
         if status:
             lines = errors.strip().splitlines() or [f"exit code {status}"]
-            raise SpotmpiError(f"could not access the files on the run volume: {lines[-1]}")
+            remedy = "; make the volume writable for user or group 1000" if "Permission denied" in lines[-1] else ""
+            raise SpotmpiError(f"could not access the files on the run volume: {lines[-1]}{remedy}")
 
 
 @asynccontextmanager

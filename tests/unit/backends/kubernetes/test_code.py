@@ -194,6 +194,15 @@ def test_code_is_stored_once_under_its_digest(code: Path, cluster: VolumeCluster
         upload(cluster, code, packed.digest)
 
 
+def test_an_upload_to_a_volume_that_cannot_be_written_is_an_error_and_does_not_hang(
+    code: Path, cluster: VolumeCluster
+) -> None:
+    (code / "weights.bin").write_bytes(os.urandom(300_000))
+    cluster.archives.write_text("a file where the folder should be")
+    with pytest.raises(SpotmpiError, match=r"could not access the files on the run volume: .*File exists"):
+        upload(cluster, code)
+
+
 def test_an_upload_that_is_cut_off_leaves_nothing_and_the_next_one_is_whole(code: Path, cluster: VolumeCluster) -> None:
     packed = code_folder.pack(code)
     cluster.cut_off = len(packed.archive) // 2

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +21,7 @@ from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.core.names import RunPaths
 from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, Object, api_error
 
+_PIPES = 64 << 10  # bytes of input on their way to a command
 VOLUME = Volume("claim", "registry/image:1", ("key",), ({"key": "team", "operator": "Exists"},))
 
 
@@ -31,6 +34,9 @@ class VolumeCluster(FakeCluster):
 
     A run that goes on changes its folder while it is read: `meanwhile` happens once a command has begun to answer. It
     has then come no further than pipes hold (64 KiB, pipe(7)), so a file of some MiB is being read.
+
+    A command has to read its input to the end, or exec never returns (seen with Kubernetes 1.35 and containerd 1.6 for
+    more than 128 KiB; kubectl waits as well).
 
     A pod that has `ended` shows as running until its kubelet reports the end of its container, and runs no command
     meanwhile (seen with Kubernetes 1.35, up to a second).
@@ -96,12 +102,17 @@ class VolumeCluster(FakeCluster):
         arguments = [sys.executable if part == "python3" else part for part in command]
         for place, path in places.items():
             arguments = [part.replace(place, path) for part in arguments]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        with subprocess.Popen(arguments, bufsize=0, **pipes) as process:  # type: ignore[call-overload]
-            first = process.stdout.read(1) if self.meanwhile else b""
-            if self.meanwhile:
-                self.meanwhile()
-            output, errors = process.communicate(stdin)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with tempfile.TemporaryFile() as file:
+            file.write(stdin)
+            file.seek(0)
+            with subprocess.Popen(arguments, bufsize=0, stdin=file, **pipes) as process:  # type: ignore[call-overload]
+                first = process.stdout.read(1) if self.meanwhile else b""
+                if self.meanwhile:
+                    self.meanwhile()
+                output, errors = process.communicate()
+            unread = len(stdin) - os.lseek(file.fileno(), 0, os.SEEK_CUR)
+            assert unread <= _PIPES, "exec would never return"
         return subprocess.CompletedProcess(arguments, process.returncode, first + output, errors)
 
 

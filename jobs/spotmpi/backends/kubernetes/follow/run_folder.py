@@ -78,7 +78,8 @@ class RunFolder:
     async def _open(self, volume: Volume) -> VolumeAccess:
         if self._access is None:
             access = await self._stack.enter_async_context(volume_access(self._client, volume, self._say))
-            unpack = f"mkdir -p {_CODE} && tar xzf - -C {_CODE}"
+            # In any case the input is read to the end: exec does not return before.
+            unpack = f"mkdir -p {_CODE} && tar xzf - -C {_CODE} || {{ code=$?; cat > /dev/null; exit $code; }}"
             await access.run(["sh", "-c", unpack], io.BytesIO(archives.pod_side(names.SOURCE)))
             self._access = access
         return self._access

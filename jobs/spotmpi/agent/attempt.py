@@ -171,7 +171,7 @@ class Attempt:
         if self.cost_deadline is not None and self.clock() > self.cost_deadline:
             return _limit_request("cost", limits.cost_reason(self.plan))
         if not self.progress.alive and self.deadlines["start"] and now > self.deadlines["start"]:
-            return _limit_request("start", "no output within limits.start (%gs)" % allowed["start"])
+            return _limit_request("start", "no output within limits.start (%gs); raise it" % allowed["start"])
         patience = allowed["no_progress"]
         if self.progress.alive and patience and now > self.progress.last_progress + patience:
             last = "none" if self.progress.iteration is None else self.progress.iteration

@@ -94,7 +94,9 @@ def command(
     ] = None,
     limit_start: Annotated[
         str | None,
-        typer.Option("--limit-start", help="Time until the first output, such as 5m.", metavar="TIME"),
+        typer.Option(
+            "--limit-start", help="Time until the first output (default: the spec's, else 10m).", metavar="TIME"
+        ),
     ] = None,
     limit_run: Annotated[
         str | None, typer.Option("--limit-run", help="Time until the end, such as 1h.", metavar="TIME")
@@ -230,6 +232,7 @@ def _example(words: Sequence[str]) -> str:
 def _show_result(state: RunState, detach: bool, as_json: bool) -> None:
     from spotmpi.agent import record
     from spotmpi.api.view import result_text, say, stream_texts
+    from spotmpi.cli.tables import continue_command
 
     if as_json:
         print(json.dumps(vars(state)))
@@ -240,7 +243,7 @@ def _show_result(state: RunState, detach: bool, as_json: bool) -> None:
         for text in stream_texts(state):
             say(f"stream: {text}")
         if state.state in (record.STOPPED, record.FAILED, record.LOST):
-            say(f"continue with: spotmpi run --resume {state.id}")
+            say(f"continue with: {continue_command(state)}")
         sys.stdout.flush()
 
 

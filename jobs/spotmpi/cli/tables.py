@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 
+from spotmpi.core import names
 from spotmpi.core.printable import printable
 from spotmpi.runs.reader import RunState
 
@@ -68,7 +70,16 @@ def show_status(state: RunState, as_json: bool) -> None:
         if value not in (None, ""):
             print(f"{name:<10} {printable(value)}")
     if state.over and state.state != "succeeded":
-        print(f"continue   spotmpi run --resume {state.id}")
+        print(f"continue   {continue_command(state)}")
+
+
+def continue_command(state: RunState) -> str:
+    """The command that continues a run, with the runs folder that it needs from the current folder."""
+    import shlex
+
+    folder = Path(state.folder).parent
+    runs = "" if folder == names.default_runs_folder() else f" --runs {shlex.quote(names.shown(folder))}"
+    return f"spotmpi run --resume {state.id}{runs}"
 
 
 def _stream(state: RunState) -> dict[str, str | None]:

@@ -40,6 +40,15 @@ def test_a_failed_run_exits_with_1_and_says_how_to_go_on() -> None:
     assert result.stderr.splitlines()[-1] == f"spotmpi: continue with: spotmpi run --resume {run}"
 
 
+def test_how_to_go_on_names_a_runs_folder_that_is_not_the_default_one() -> None:
+    result = invoke("run", job("exit 9", limits={"failures": 0}), "--runs", "my runs")
+
+    (folder,) = (paths.folder for paths in reader.every(Path("my runs")))
+    command = f"spotmpi run --resume {folder.name} --runs 'my runs'"
+    assert result.stderr.splitlines()[-1] == f"spotmpi: continue with: {command}"
+    assert f"continue   {command}" in invoke("status", folder.name, "--runs", "my runs").stdout
+
+
 def test_resume_with_changed_limits_shows_only_what_is_new_and_a_dry_run_of_it_changes_nothing() -> None:
     job("echo attempt $SPOTMPI_ATTEMPT; test $SPOTMPI_ATTEMPT = 3", limits={"failures": 0})
     invoke("run", "job.toml")

@@ -10,6 +10,7 @@ import functools
 import inspect
 import pickle
 import re
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -106,6 +107,7 @@ def _failure(error: Exception) -> CallFailure:
 
     error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without `execute`
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    print(text, end="", file=sys.__stderr__, flush=True)  # for the run's log; the driver raises it
     try:
         pickling_support.install(error)
         _shorten_traceback(error)

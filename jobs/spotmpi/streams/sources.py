@@ -48,6 +48,8 @@ def _names(source: str) -> list[str]:
         entries = {name: info for name, info in system.find(path, detail=True).items() if not _hidden(name, path)}
     else:
         entries = system.glob(path, detail=True)
+        if not entries and "[" in path and system.exists(path):  # a file with brackets in its name
+            entries = {path: system.info(path)}
     names = sorted(name for name, info in entries.items() if info["type"] != "directory")
     if not names:
         raise StreamError(f"the source {source} is empty: no file has this name or pattern")

@@ -22,7 +22,11 @@ def read_columns(source: str, slices: Sequence[Slice], is_csv: bool) -> dict[str
     import pyarrow
 
     tables = [table for each in slices for table in (_csv_rows if is_csv else _parquet_rows)(source, each)]
-    table = pyarrow.concat_tables(tables, promote_options="permissive")
+    try:
+        table = pyarrow.concat_tables(tables, promote_options="permissive")
+    except pyarrow.ArrowException as error:
+        names = ", ".join(dict.fromkeys(each.part.name for each in slices))
+        raise StreamError(f"{names} cannot be read together: {error}") from error
     return {name: column.to_numpy() for name, column in zip(table.column_names, table.columns, strict=True)}
 
 

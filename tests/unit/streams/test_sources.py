@@ -39,12 +39,24 @@ def test_a_source_is_a_pattern_or_url(parquet: Path, source: str) -> None:
     assert [part.rows for part in sources.parts_of(Settings(source, 7))] == [10, 15]
 
 
+def test_a_file_may_have_brackets_in_its_name(parquet: Path) -> None:
+    path = (parquet / "1.parquet").rename(parquet / "old [1].parquet")
+    assert [part.rows for part in sources.parts_of(Settings(str(path), 7))] == [10]
+
+
 def test_csv_files_give_arrays_by_column(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,a\n2,b\n")
     (tmp_path / "b.csv").write_text("x,y\n3.5,c\n")
     (batch,) = read_all(order_of(tmp_path, 3))
     assert batch["x"].tolist() == [1.0, 2.0, 3.5]
     assert list(batch["y"]) == ["a", "b", "c"]
+
+
+def test_files_whose_columns_differ_in_type_are_no_fault_of_the_storage(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    (tmp_path / "b.csv").write_text("x\nword\n")
+    with pytest.raises(StreamError, match=r"a\.csv, .*b\.csv cannot be read together: .*int64 vs string"):
+        read_all(order_of(tmp_path, 2))
 
 
 def test_other_files_are_one_row_each(tmp_path: Path) -> None:

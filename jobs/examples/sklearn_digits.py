@@ -5,6 +5,7 @@ It runs alone, under torchrun, and under mpirun, and averages gradients over its
 
 import argparse
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,10 @@ def main() -> None:
             print(f"[step {step:>4d}/{options.steps}] training loss = {loss.item():.4f}")
     if size > 1:
         dist.destroy_process_group()
+        # A thread of Gloo may still hold a tensor, whose end during Python's own exit aborts the process
+        # (https://github.com/pytorch/pytorch/pull/179291).
+        sys.stdout.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":

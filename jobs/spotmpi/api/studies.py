@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from spotmpi.study.study import Study, StudyOptions, WrongStudy, full_factorial,
 from spotmpi.study.sweep import Sweep
 
 if TYPE_CHECKING:
+    from spotmpi.core.price import Price
     from spotmpi.forecast.forecast import Forecast, Goal
     from spotmpi.report.comparison import Comparison
     from spotmpi.report.report import Report
@@ -115,7 +116,7 @@ def predict(
     """Forecast other node counts from a sweep (by default the newest) or a published table, for each series.
 
     The model is fitted to the counts *fit*, by default the smaller half of the measured ones. If *goal* has no price,
-    it is the current price in the environment *on*, else the price at the time of the sweep.
+    it is the current price of each series in the environment *on*, else that at the time of the sweep.
 
     Raises:
         InputError: there are too few measured counts, or *goal* is not valid for them.
@@ -124,19 +125,23 @@ def predict(
     from spotmpi.forecast.series import published_tables
     from spotmpi.report.scaling import series_of
 
-    specs: Sequence[JobSpec] = ()
-    price = None
+    specs: Mapping[str, JobSpec] = {}
+    prices: Mapping[str, Price] = {}
     if measured in published_tables():
         series = published_tables()[measured].as_series()
     else:
         measured_report = make_report([measured] if measured else [], on, force=True)
-        series, specs, price = series_of(measured_report), measured_report.specs, measured_report.price
+        series, specs, prices = series_of(measured_report), measured_report.specs, measured_report.prices
     if not series:
         raise input_error(
             "predict", measured, "a model needs at least two node counts: `spotmpi bench SPEC --nodes 1,2,4`"
         )
-    goal = pricing.goal_with_price(goal or forecast.Goal(), price, specs, on)
-    return [forecast.forecast(model.fit(each, fit), nodes, goal) for each in series]
+
+    def goal_of(variant: str) -> Goal:
+        own = [specs[variant]] if variant in specs else []
+        return pricing.goal_with_price(goal or forecast.Goal(), prices.get(variant), own, on)
+
+    return [forecast.forecast(model.fit(each, fit), nodes, goal_of(each.variant)) for each in series]
 
 
 def _prepare(

@@ -21,7 +21,7 @@ class Series:
     ``rates`` holds iterations/s of each trial by nodes, ``without_allreduce`` those of trials without the allreduce of
     gradients. ``strong`` means strong scaling: the global batch is constant. ``serial`` is the share of the computation
     that cannot overlap with the allreduce (1 without overlap). ``batch`` is the global one under strong scaling, else
-    that of one node; ``samples`` are those of an epoch.
+    that of one node; ``samples`` are those of an epoch. ``variant`` is the name of the variant in its sweep.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Series:
     without_allreduce: Mapping[int, Sequence[float]] | None = None
     batch: int | None = None
     samples: int | None = None
+    variant: str = ""
 
     @property
     def nodes(self) -> list[int]:

@@ -12,12 +12,14 @@ from pathlib import Path
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, UnknownRun, input_error
 from spotmpi.core.names import RunPaths
+from spotmpi.core.price import Price
 from spotmpi.report import caveats, rows, sections, stream_section, trial_results
 from spotmpi.report.figures import counted
 from spotmpi.report.report import Report, conditions, method
 from spotmpi.report.trial_results import TrialResult
 from spotmpi.runs import reader as runs
 from spotmpi.study import execution
+from spotmpi.study.study import Study
 from spotmpi.study.sweep import Sweep, find_sweep, sweep_folders
 from spotmpi.study.trial import ALLREDUCE, DRIFT, FAILED, MEASURED, READ, SUCCEEDED, WITHOUT_ALLREDUCE, Trial
 
@@ -71,10 +73,16 @@ def sweep_report(sweep: Sweep, runs_folder: Path, now: datetime, force: bool = F
         variants=[(variant.name, ", ".join(variant.settings) or "the spec itself") for variant in study.variants],
         without_allreduce=without_allreduce,
         probes=probes,
-        price=next(iter(study.budget.all_prices), None),
-        specs=[variant.spec for variant in study.variants],
+        prices=_prices(study),
+        specs={variant.name: variant.spec for variant in study.variants},
     )
     return dataclasses.replace(report, sections=sections.sweep_sections(sweep, report, runs_folder))
+
+
+def _prices(study: Study) -> dict[str, Price]:
+    """The highest price of a node of each variant."""
+    known = [(name, price) for name, nodes in study.cells if (price := study.budget.price_of(name, nodes))]
+    return dict(sorted(known, key=lambda pair: pair[1].node_hour))
 
 
 def _without_results(sweep: Sweep) -> str:

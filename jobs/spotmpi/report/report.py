@@ -54,8 +54,8 @@ class Report:
     ``conditions`` are facts (name, value) common to all runs, ``method`` describes the measurement, ``warnings`` are
     caveats, ``commands`` reproduce the measurement with the TOML in ``spec``. ``subfolder`` is the default folder of
     the files, below the runs folder. ``without_allreduce`` holds the runs that skipped the allreduce of gradients by
-    (variant, nodes), ``probes`` the micro-benchmarks; ``sections`` follow the main table. For a sweep ``price`` is the
-    highest price of its nodes, and ``specs`` are those of its variants.
+    (variant, nodes), ``probes`` the micro-benchmarks; ``sections`` follow the main table. For a sweep ``prices`` has
+    the highest price of a node of each variant, as far as known, and ``specs`` the spec of each.
     """
 
     title: str
@@ -71,8 +71,8 @@ class Report:
     without_allreduce: Mapping[tuple[str, int], Sequence[TrialResult]] = field(default_factory=dict)
     probes: Sequence[TrialResult] = ()
     sections: list[Section] = field(default_factory=list)
-    price: Price | None = None
-    specs: Sequence[JobSpec] = ()
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    specs: Mapping[str, JobSpec] = field(default_factory=dict)
 
     def folder(self, runs_folder: Path) -> Path:
         """The default folder of the files of the report."""

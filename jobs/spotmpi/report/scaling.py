@@ -44,6 +44,7 @@ def _series(
         without_allreduce={nodes: rates for nodes, rates in without.items() if rates} or None,
         batch=line.batch if strong or line.batch is None else line.batch * rows[0].slots,
         samples=samples if isinstance(samples, int) else None,
+        variant=line.variant,
     )
 
 

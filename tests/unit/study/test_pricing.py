@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.api import studies
 from spotmpi.backends.targets import Target
 from spotmpi.core.errors import InputError
 from spotmpi.core.price import Price
@@ -121,6 +122,10 @@ def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_
     ]
     assert "$0.45 an hour (spot price of g5.xlarge" in costs.text[0]
     assert "$0.2 an hour (spot price of g4dn.xlarge" in costs.text[0]
+    for target in (Target(None, tmp_path / "runs"), lab_target):
+        predicted = studies.predict("study-1", [2], on=target)
+        dollars = [each.by_nodes[0].dollars_per_thousand for each in predicted]
+        assert dollars == pytest.approx([0.01111, 0.025], rel=1e-3)
 
 
 def test_a_money_limit_uses_the_price_of_the_groups_that_ran(lab_target: Target, tmp_path: Path) -> None:
@@ -166,7 +171,7 @@ def test_the_price_at_the_time_of_the_sweep_is_recorded_and_reported(lab_target:
     report = gather([], tmp_path / "runs", NOW)
     costs = next(each for each in report.sections if each.title == "Cost")
     assert costs.text[0].startswith("Node price: $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, ")
-    assert report.price == prices_of(priced)["base"]
+    assert report.prices == prices_of(priced)
 
 
 def test_a_forecast_uses_the_current_price_or_the_sweeps_and_names_it(lab_target: Target, account: FakeAccount) -> None:

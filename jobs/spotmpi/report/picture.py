@@ -49,13 +49,18 @@ _COLUMNS = 2
 _MAX_NAME = 48  # letters of the longest name in a legend, that a chart is wide enough for
 _SUBTITLE = 62  # letters of a subtitle in one line
 _MAX_WITHOUT_LOSS = 3  # charts; with more, only the page has the loss
+_MAX_STRIPS = 60  # of a chart; with more, only the page has it
 
 
 def picture_charts(report: Report) -> list[Drawing]:
     """The charts of the picture: rates, efficiencies, those of sections and, if there is space, the loss."""
     main = charts(report)
     of_sections: list[Drawing] = [
-        chart for section in report.sections if section.in_picture for chart in section.charts
+        chart
+        for section in report.sections
+        if section.in_picture
+        for chart in section.charts
+        if not isinstance(chart, Strips) or len(chart.strips) <= _MAX_STRIPS
     ]
     traces = [chart for chart in main if chart.is_trace]
     rates: list[Drawing] = [chart for chart in main if not chart.is_trace]

@@ -142,6 +142,10 @@ def test_the_picture_of_a_study_shows_time_breakdown_and_effects_instead_of_the_
     report = study_report(runs, factors, cells, without_allreduce=True, repeats=5)
     titles = ["Iterations per second", "Scaling efficiency", "Time breakdown", "Effect of each factor"]
     assert [title for title, _ in _drawn(report)] == titles
+    effects = section(report, "Effect of each factor").charts[0]
+    assert isinstance(effects, Strips)
+    tall = Section("Effects", (), charts=(replace(effects, strips=effects.strips * 31),), in_picture=True)
+    assert [title for title, _ in _drawn(replace(report, sections=[tall]))] == [*titles[:2], "Loss over time"]
 
 
 def _drawn(report: Report) -> list[tuple[str, Drawing]]:

@@ -42,8 +42,8 @@ def _show(warm: WarmNodes, as_json: bool) -> None:
     if as_json:
         print(json.dumps(vars(warm), default=str))
     elif warm.until is None:
-        running = f"{warm.running} nodes now"
-        print(f"{warm.group}: {running}; idle ones are released within ten minutes, down to {warm.nodes}")
+        print(f"{warm.group}: {warm.running} running; idle nodes are released within ten minutes, down to {warm.nodes}")
     else:
         until = f"{warm.until.astimezone():%Y-%m-%d %H:%M}"
-        print(f"{warm.group}: {warm.running} nodes now, at least {warm.nodes} until {until}; idle ones go after that")
+        kept = f"at least {warm.nodes} until {until}"
+        print(f"{warm.group}: {warm.running} running, {kept}; idle nodes are released after that")

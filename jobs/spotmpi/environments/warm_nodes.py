@@ -50,7 +50,7 @@ def keep_warm(
         raise SpotmpiError(f"AWS has no Auto Scaling group of {group} in {environment.cluster}: run `pulumi up` again")
     if (most := sum(each.max for each in groups)) < nodes:
         remedy = f"`spotmpi up {stack_of(environment.name)}` opens groups that `up --expires` has closed"
-        raise SpotmpiError(f"the Auto Scaling group of {group} allows {most} nodes now: {remedy}")
+        raise SpotmpiError(f"the Auto Scaling group of {group} has max {most} now: {remedy}")
     warm_sizes = _distribute(max(nodes, chosen.min), groups)
     usual_sizes = _distribute(chosen.min, groups)
     for each in groups:

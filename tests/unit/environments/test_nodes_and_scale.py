@@ -206,7 +206,7 @@ def test_invalid_requests_are_refused_and_nothing_changes(
 def test_nodes_of_a_group_that_has_expired_are_refused(account: FakeAccount) -> None:
     for name in ("eks-lab-1", "eks-lab-2"):
         update(account, name, MinSize=0, MaxSize=0, DesiredCapacity=0)
-    with pytest.raises(SpotmpiError, match="allows 0 nodes now: `spotmpi up lab` opens groups"):
+    with pytest.raises(SpotmpiError, match="has max 0 now: `spotmpi up lab` opens groups"):
         keep(account, 1)
     assert ends(account) == [] and keep(account, 0).nodes == 0
 
@@ -281,9 +281,9 @@ def test_the_commands_print_nodes_and_warm_nodes(
     monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account)
 
     code, out, _ = invoke("scale", "g4dn", "2", "--for", "1h", *on_lab)
-    assert code == 0 and out.startswith("g4dn: 0 nodes now, at least 2 until ")
+    assert code == 0 and out.startswith("g4dn: 0 running, at least 2 until ")
     code, out, _ = invoke("scale", "g4dn", "0", *on_lab)
-    assert out == "g4dn: 2 nodes now; idle ones are released within ten minutes, down to 0\n"
+    assert out == "g4dn: 2 running; idle nodes are released within ten minutes, down to 0\n"
     code, out, err = invoke("nodes", *on_lab)
     rows = [line.split() for line in out.splitlines()]
     assert code == 0 and rows[0][:3] == ["NODE", "STATE", "GROUP"]

@@ -185,6 +185,7 @@ class PoolContract:
             wait_until(lambda: sum("0123abcd" in key for key in first.states()) == 2, 30)
             assert sent[0].result(30) == 1, "a result that has arrived stays in the pool as long as the call is held"
         first.close()
+        assert first._loop.is_closed()
         assert pool.collect("nap") == [0, 1]
         assert pool.collect() == {}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import os
 import pickle
 import threading
 import time
@@ -63,6 +64,7 @@ class Engine:
         self._last_answer = self._last_worker = time.monotonic()
         self._joined = 0  # workers that had joined at the latest answer
         self._cut = asyncio.Event()  # set when the connection has broken
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="spotmpi-pool", daemon=True)
         self._thread.start()
@@ -78,6 +80,8 @@ class Engine:
             raise PoolLost(self._failure)
         if self._closed:
             raise PoolError("the pool is closed: spotmpi.pool(...) opens another")
+        if os.getpid() != self._process:
+            raise PoolError("a forked process cannot use its parent's pool: join it there with spotmpi.pool('ID')")
         empty = not self._outbox
         self._outbox.extend(calls)
         if empty:
@@ -138,6 +142,8 @@ class Engine:
             self._wait(self._shut_down(), timeout=_CLOSE_TIMEOUT)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_TIMEOUT)
+        if not self._thread.is_alive():
+            self._loop.close()
 
     def _wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run *work* in the engine's thread and wait for it."""

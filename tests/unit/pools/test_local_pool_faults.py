@@ -58,15 +58,18 @@ def test_a_lost_scheduler_ends_calls_with_node_and_reason_and_the_certificates_o
     assert not of_run(pool.run_id) and not of_run(other.run_id)
     with pytest.raises(PoolError, match="closed"):
         Engine.submit(_closed(), [])
+    with pytest.raises(PoolError, match="a forked process cannot use its parent's pool"):
+        Engine.submit(_closed(False), [])
     with pytest.raises(PoolError, match=r"closed: spotmpi.pool\(...\) opens another"):
         pool.submit(abs, 1)
     with pytest.raises(SpotmpiError, match="stopped: closed by its driver"):
         spotmpi.pool(pool.run_id, on=target).open()
 
 
-def _closed() -> Engine:
+def _closed(closed: bool = True) -> Engine:
+    """One of another process, since none has the id 0."""
     engine = Engine.__new__(Engine)
-    engine._failure, engine._closed = None, True
+    engine._failure, engine._closed, engine._process = None, closed, 0
     return engine
 
 

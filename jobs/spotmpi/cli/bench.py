@@ -20,7 +20,9 @@ def command(
     spec: Annotated[Path, typer.Argument(help="A job spec or a study, a TOML file.")],
     nodes: Annotated[
         str | None,
-        typer.Option("--nodes", "-n", help="Node counts of a job spec, such as 1,2,4 (default 1).", metavar="N,N,..."),
+        typer.Option(
+            "--nodes", "-n", help="Node counts of a job spec, such as 1,2,4 (default: the spec's).", metavar="N,N,..."
+        ),
     ] = None,
     repeats: Annotated[
         int | None, typer.Option("--repeats", help="Trials per combination (default: the study's, else 3).")

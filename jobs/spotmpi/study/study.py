@@ -25,6 +25,8 @@ NO_EXCHANGE = "--no-exchange"
 class StudyOptions:
     """Options of `spotmpi bench`: node counts, as ``1,2,4`` or a sequence, and variants, as ``name:key=value,...``.
 
+    Without node counts, that of the spec is measured.
+
     Each combination is measured *repeats* times in an order derived from *seed*, and a failed trial is retried at most
     *retries* times; None stands for the study file's value or the default. *fresh* starts a new sweep instead of
     continuing an unfinished one of the same study.
@@ -188,7 +190,7 @@ def read_base(read: Callable[[], JobSpec]) -> tuple[JobSpec, Faults]:
 
 def full_factorial(spec: JobSpec, options: StudyOptions, faults: Faults = Faults()) -> Study:
     """The study of all variants of *spec* on all node counts of *options*; WrongStudy lists its and other *faults*."""
-    nodes, problems = _node_counts(options.nodes)
+    nodes, problems = _node_counts([spec.nodes] if options.nodes is None else options.nodes)
     counts = {"repeats": REPEATS, "seed": SEED, "retries": RETRIES, **options.overrides}
     for name, least in (("repeats", 1), ("retries", 0)):
         if counts[name] < least:
@@ -203,9 +205,9 @@ def full_factorial(spec: JobSpec, options: StudyOptions, faults: Faults = Faults
     return study
 
 
-def _node_counts(nodes: Sequence[int] | str | None) -> tuple[tuple[int, ...], list[Problem]]:
+def _node_counts(nodes: Sequence[int] | str) -> tuple[tuple[int, ...], list[Problem]]:
     """The valid node counts, and what is wrong with the others."""
-    written = [1] if nodes is None else nodes.split(",") if isinstance(nodes, str) else nodes
+    written = nodes.split(",") if isinstance(nodes, str) else nodes
     counts = [int(each) for each in written if re.fullmatch(r"\s*\d+\s*", str(each), re.ASCII)]
     valid = tuple(dict.fromkeys(count for count in counts if count >= 1))
     if valid and len(valid) == len(written):

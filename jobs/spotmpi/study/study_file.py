@@ -94,6 +94,7 @@ def _base(spec: object, folder: Path, overrides: Iterable[str] = ()) -> JobSpec:
 
 def _study(values: Mapping[str, Any], base: JobSpec, faults: Faults) -> Study:
     file, faults = _read_file({**values, "spec": base.canonical()}, faults)
+    file = file.model_copy(update={"factors": {NODES: [base.nodes], **file.factors}})
     base = base.model_copy(update={"nodes": 1})
     cells, faults = combinations.read(file.factors, file.combinations, base, faults)
     faults = faults.with_problems(_limit_problems(file, base, faults.wrong))

@@ -13,10 +13,10 @@ from spotmpi.api import studies
 from spotmpi.core import names
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import InputError
-from spotmpi.spec.job import JobSpec
+from spotmpi.spec.job import JobSpec, from_values
 from spotmpi.spec.node_groups import Choice, choose
 from spotmpi.study import study_file
-from spotmpi.study.study import StudyOptions
+from spotmpi.study.study import StudyOptions, full_factorial
 from spotmpi.study.trial import DRIFT, MEASURED, WITHOUT_ALLREDUCE
 from tests.unit.spec.test_node_groups import group
 from tests.unit.study.studies import GPU, problems_of, study_of
@@ -37,6 +37,13 @@ def test_the_full_combination_of_factors_is_measured_each_repeat_in_an_order_of_
     first, second = ([(t.variant, t.nodes) for t in study.trials() if t.repeat == repeat] for repeat in (1, 2))
     assert sorted(first) == sorted(second) and first != second
     assert [(t.number, t.repeat) for t in study.trials()] == [(at, 1 if at <= 8 else 2) for at in range(1, 17)]
+
+
+def test_the_nodes_of_the_spec_are_measured_where_nothing_else_names_any() -> None:
+    spec = {**GPU, "nodes": 2}
+    study = study_of({"loader_processes": [0, 1]}, spec)
+    assert (study.nodes, study_file.from_values(study.source["study"])) == ((2,), study)
+    assert full_factorial(from_values(spec), StudyOptions()).nodes == (2,)
 
 
 def test_listed_combinations_may_name_different_factors_and_take_the_others_from_the_factors() -> None:

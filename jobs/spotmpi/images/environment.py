@@ -56,7 +56,11 @@ def prepare(image: str, say: Callable[[str], None] = lambda text: None, lock: st
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another process that installs the {image} image")
+            fcntl.flock(turn, fcntl.LOCK_EX)
         if not (folder / _READY).is_file():
             say(f"installing the {image} image's locked requirements (once)")
             _install(image, folder, lock)

@@ -7,13 +7,13 @@ import io
 import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from spotmpi.core import archives
 from spotmpi.core.errors import input_error
-from spotmpi.core.names import RunPaths
+from spotmpi.core.names import SWEEP_RECORD, SWEEPS, RunPaths
 
 LARGEST = 500 << 20  # bytes of files; more is data, not code
 
@@ -45,7 +45,7 @@ class Packed(NamedTuple):
 def names(folder: Path) -> list[str]:
     """The files of *folder* that git does not ignore, relative to it, sorted; it need not be in a repository.
 
-    Records of runs in *folder* are left out: every run would ship those of all earlier ones.
+    Records of runs and sweeps in *folder* are left out: every run would ship those of all earlier ones.
 
     Raises:
         InputError: git cannot list them.
@@ -61,9 +61,18 @@ def names(folder: Path) -> list[str]:
         message = process.stderr.decode("utf-8", "replace").strip()
         raise input_error("code", str(folder), f"git cannot list its files: {message}")
     listing = {os.fsdecode(name) for name in process.stdout.split(b"\0") if name}
-    events = f"/{RunPaths(folder).events.name}"
-    run_folders = tuple(name.removesuffix(events) + "/" for name in listing if name.endswith(events))
-    return sorted(name for name in listing if not name.startswith(run_folders) and os.path.lexists(folder / name))
+    return [name for name in without_records(listing) if os.path.lexists(folder / name)]
+
+
+def without_records(files: Iterable[str]) -> list[str]:
+    """Those of *files* that belong to no record of a run or sweep, sorted."""
+    files = sorted(files)
+    events, record = f"/{RunPaths(Path()).events.name}", f"/{SWEEP_RECORD}"
+    runs = [name.removesuffix(events) for name in files if name.endswith(events)]
+    sweeps = [name.removesuffix(record) for name in files if name.endswith(record)]
+    folders = [*runs, *(folder for folder in sweeps if Path(folder).parent.name == SWEEPS)]
+    prefixes = tuple(f"{folder}/" for folder in folders)
+    return [name for name in files if not name.startswith(prefixes)]
 
 
 def sources(folder: Path | None, files: Sequence[Path] = ()) -> dict[str, Path]:

@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,8 +184,8 @@ def hash_tree(folder: Path, files: Iterable[str]) -> str:
 def checkout(folder: Path) -> dict[str, str | None]:
     """``commit`` of the git checkout that holds *folder* and ``diff``, a hash of the changes to it.
 
-    ``diff`` covers changes to tracked files and the names and contents of untracked ones; it is None without changes.
-    Both are None outside a checkout.
+    ``diff`` covers changes to tracked files and the untracked ones, by content as far as that delays no start; records
+    of runs and sweeps are no changes. It is None without changes. Both are None outside a checkout.
     """
     top = _output(_start_git(folder, "rev-parse", "--show-toplevel", "HEAD"))
     if top is None:
@@ -195,11 +195,23 @@ def checkout(folder: Path) -> dict[str, str | None]:
     diff = _start_git(Path(root), "diff", "--no-ext-diff", "--binary", "HEAD")
     listing = _start_git(Path(root), "ls-files", "-z", "--others", "--exclude-standard")
     changes, others = _output(diff) or "", _output(listing) or ""
-    untracked = [Path(root) / name for name in others.split("\0") if name]
+    untracked = code_folder.without_records(name for name in others.split("\0") if name)
     if not changes and not untracked:
         return {"commit": commit, "diff": None}
-    text = f"{changes}\0{others}\0{hash_files(path for path in untracked if _is_code(path))}"
+    text = "\0".join([changes, *untracked, *_states(Path(root), untracked)])
     return {"commit": commit, "diff": hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()}
+
+
+def _states(root: Path, files: Iterable[str]) -> Iterator[str]:
+    """The content of each of the first *files*, as a hash, and the size and time of the others."""
+    left = data_fingerprint.HASHED_AT_START
+    for path in (root / name for name in files if _is_code(root / name)):
+        try:
+            status = path.stat()
+        except OSError:  # removed meanwhile
+            continue
+        left -= status.st_size
+        yield hash_files([path]) if left >= 0 else f"{status.st_size} {status.st_mtime_ns}"
 
 
 def _start_git(folder: Path, *arguments: str) -> subprocess.Popen[bytes] | None:

@@ -24,8 +24,6 @@ from spotmpi.study.trial import Trial
 
 LOCAL = "local"
 
-_FOLDER = "sweeps"
-_RECORD = "sweep.json"
 _SPEC = "spec.toml"
 _STUDY = "study.toml"
 
@@ -89,7 +87,7 @@ class Sweep:
 
     def save(self) -> None:
         """Write the record, whole or not at all."""
-        write_atomically(self.folder / _RECORD, json.dumps(self.to_json(), indent=1) + "\n")
+        write_atomically(self.folder / names.SWEEP_RECORD, json.dumps(self.to_json(), indent=1) + "\n")
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -121,18 +119,20 @@ class Sweep:
 
 def sweep_folder(sweep: str, runs_folder: Path) -> Path:
     """The folder of the sweep with that id."""
-    return runs_folder / _FOLDER / sweep
+    return runs_folder / names.SWEEPS / sweep
 
 
 def load_sweep(folder: Path) -> Sweep:
     """The sweep recorded in *folder*; InputError if the record is damaged."""
     try:
-        values = json.loads((folder / _RECORD).read_text())
+        values = json.loads((folder / names.SWEEP_RECORD).read_text())
         trials = [Trial(**{**trial, "runs": tuple(trial["runs"])}) for trial in values["trials"]]
         study = _with_recorded_prices(_study_from_json(values["design"]), values.get("prices") or [])
         return Sweep(folder, study, values["work"], values["created"], values["place"], trials, values.get("cut"))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise input_error("sweep", folder.name, f"cannot read its {_RECORD} ({error}); remove {folder}") from error
+        raise input_error(
+            "sweep", folder.name, f"cannot read its {names.SWEEP_RECORD} ({error}); remove {folder}"
+        ) from error
 
 
 def _with_recorded_prices(study: Study, prices: list[Any]) -> Study:
@@ -143,7 +143,7 @@ def _with_recorded_prices(study: Study, prices: list[Any]) -> Study:
 
 def sweep_folders(runs_folder: Path) -> list[Path]:
     """The folders of all sweeps recorded under a runs folder, oldest first."""
-    folders = [path.parent for path in (runs_folder / _FOLDER).glob(f"*/{_RECORD}")]
+    folders = [path.parent for path in (runs_folder / names.SWEEPS).glob(f"*/{names.SWEEP_RECORD}")]
     return sorted(folders, key=_begun)
 
 
@@ -168,7 +168,7 @@ def find_sweep(sweep: str, runs_folder: Path) -> Sweep:
     if matches:
         ids = ", ".join(path.name for path in matches)
         raise UnknownRun([Problem("sweep", sweep, f"matches several sweeps: {ids}; give more of the id")])
-    raise UnknownRun([Problem("sweep", sweep, f"no such sweep in {runs_folder / _FOLDER}")])
+    raise UnknownRun([Problem("sweep", sweep, f"no such sweep in {runs_folder / names.SWEEPS}")])
 
 
 def unfinished_sweep(runs_folder: Path, study: Study, target: str) -> Sweep | None:

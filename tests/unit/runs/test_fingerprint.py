@@ -151,6 +151,10 @@ def test_a_script_is_known_by_its_content_and_its_own_checkout(tmp_path: Path) -
     git("commit", "-m", "first")
     clean = fingerprint.identify(command(script))
     assert len(clean["code"]["commit"]) == 40 and clean["code"]["diff"] is None
+    for record in ("runs/train-1/events.jsonl", "runs/sweeps/train-2/sweep.json"):
+        (script.parent / record).parent.mkdir(parents=True)
+        (script.parent / record).touch()
+    assert fingerprint.identify(command(script)) == clean
     (script.parent / "beside.py").write_text("")
     identity = fingerprint.identify(command(script))
     assert identity["code"]["diff"] is not None

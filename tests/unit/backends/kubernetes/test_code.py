@@ -66,12 +66,14 @@ def test_files_that_git_ignores_are_excluded_in_a_checkout_and_outside_of_one(co
     assert code_folder.names(code / "lib") == ["data.py"]
 
 
-def test_records_of_runs_are_left_out(code: Path) -> None:
-    for name in ("runs/train-1/events.jsonl", "runs/train-1/checkpoints/1", "runs/notes.txt"):
+def test_records_of_runs_and_sweeps_are_left_out(code: Path) -> None:
+    records = ["runs/train-1/events.jsonl", "runs/train-1/checkpoints/1"]
+    records += ["runs/sweeps/train-2/sweep.json", "runs/sweeps/train-2/report/report.html"]
+    for name in (*records, "runs/notes.txt", "conf/sweep.json"):
         (code / name).parent.mkdir(parents=True, exist_ok=True)
         (code / name).touch()
 
-    assert code_folder.names(code) == sorted([*INCLUDED, "runs/notes.txt"])
+    assert code_folder.names(code) == sorted([*INCLUDED, "runs/notes.txt", "conf/sweep.json"])
 
 
 def test_the_same_files_give_the_same_archive_and_keep_their_right_to_be_started(code: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,8 +99,9 @@ def _walk(folder: str, prefix: str) -> Iterator[_File]:
             if entry.is_dir():
                 yield from _walk(entry.path, f"{prefix}{entry.name}/")
             else:
-                stat = entry.stat()
-                yield _File(prefix + entry.name, stat.st_size, stat.st_mtime_ns)
+                status = entry.stat()
+                if stat.S_ISREG(status.st_mode):  # whoever opens a FIFO waits for its writer
+                    yield _File(prefix + entry.name, status.st_size, status.st_mtime_ns)
 
 
 def _digest(rows: Iterable[tuple[object, ...]]) -> str:

@@ -30,6 +30,7 @@ def digits(**values: Any) -> JobSpec:
 
 
 def test_small_data_is_identified_by_its_content_whatever_its_path_and_time(data: Path, tmp_path: Path) -> None:
+    os.mkfifo(data / "inner" / "pipe")  # whoever opened it would wait
     first = data_fingerprint.identify(data)
     moved = tmp_path / "elsewhere"
     data.rename(moved)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 # Variables that a launcher sets for its ranks: where spotmpi is itself a rank, its own launchers must not see them.
 _RANK_VARIABLES = re.compile(
     r"(OMPI_COMM_WORLD|OMPI_UNIVERSE|PMIX|PRTE|TORCHELASTIC)_.*"
+    r"|OMPI_MCA_(ess(_base_.*)?|pmix|initial_wdir|orte_(app_num|ess_.*|hnp_uri|launch|local_daemon_uri|.*_session_dir))"
     r"|RANK|LOCAL_RANK|GROUP_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
 )
 

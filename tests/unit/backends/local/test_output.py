@@ -86,7 +86,8 @@ def test_scalars_of_a_program_may_have_any_name(local: BackendHarness) -> None:
 def test_the_program_gets_the_users_environment_without_variables_of_an_outer_launcher(
     local: BackendHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outer, own = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "LOCAL_RANK"}, {"PYTHONPATH": "/mine", "OMPI_MCA_pml": "ob1"}
+    outer = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "LOCAL_RANK", "OMPI_MCA_ess_base_vpid", "OMPI_MCA_orte_hnp_uri"}
+    own = {"PYTHONPATH": "/mine", "OMPI_MCA_pml": "ob1"}
     for name, value in {**dict.fromkeys(outer, "3"), **own}.items():
         monkeypatch.setenv(name, value)
     code = "import json, os; print(json.dumps(dict(os.environ)))"

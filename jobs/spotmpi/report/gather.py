@@ -21,7 +21,7 @@ from spotmpi.runs import reader as runs
 from spotmpi.study import execution
 from spotmpi.study.study import Study
 from spotmpi.study.sweep import Sweep, find_sweep, sweep_folders
-from spotmpi.study.trial import ALLREDUCE, DRIFT, FAILED, MEASURED, READ, SUCCEEDED, WITHOUT_ALLREDUCE, Trial
+from spotmpi.study.trial import ALLREDUCE, DRIFT, FAILED, MEASURED, READ, RUNNING, SUCCEEDED, WITHOUT_ALLREDUCE, Trial
 
 DIFFERENT = "different work"
 _PARALLEL_FROM = 64 << 20  # bytes of metrics; below, one process is faster
@@ -256,13 +256,23 @@ def _trial_order(sweep: Sweep) -> str:
     )
 
 
+_LISTED = 4  # missing trials of a kind that have a warning each; of more, the others share one
+
+
 def _missing_trials(sweep: Sweep, finished: Sequence[tuple[Trial, RunPaths]]) -> list[str]:
     """Warnings about missing trials; *finished* are the successful ones."""
-    removed = [trial.number for trial, paths in finished if not paths.folder.is_dir()]
+    removed = [trial for trial, paths in finished if not paths.folder.is_dir()]
     stopped = f"The study stopped: {sweep.limit_reached}. Raise the limit and run the same command to continue."
-    return [stopped] * (sweep.limit_reached is not None) + [
-        _missing_trial(sweep, t) for t in sweep.trials if t.state != SUCCEEDED or t.number in removed
-    ]
+    warnings = [stopped] if sweep.limit_reached is not None else []
+    for trials, others in (
+        ([trial for trial in sweep.trials if trial.state == FAILED], "failed and are missing."),
+        (removed, "are missing: the folders of their runs have been removed."),
+        ([trial for trial in sweep.trials if not trial.finished], "have not run yet."),
+    ):
+        shown = trials if len(trials) <= _LISTED else trials[: _LISTED - 1]
+        warnings += [_missing_trial(sweep, trial) for trial in shown]
+        warnings += [f"{len(trials) - len(shown)} more trials {others}"] if len(shown) < len(trials) else []
+    return warnings
 
 
 def _missing_trial(sweep: Sweep, trial: Trial) -> str:
@@ -271,4 +281,4 @@ def _missing_trial(sweep: Sweep, trial: Trial) -> str:
         return f"{name} failed {counted('', trial.failures, 'time')} and is missing: {trial.reason}"
     if trial.state == SUCCEEDED:
         return f"{name} is missing: the folder of its run {trial.runs[-1]} has been removed."
-    return f"{name} has not run yet."
+    return f"{name} has not {'finished' if trial.state == RUNNING else 'run'} yet."

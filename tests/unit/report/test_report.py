@@ -193,12 +193,13 @@ def test_variants_of_a_sweep_may_differ_in_what_they_declare_and_in_nothing_else
 
 def test_an_unfinished_sweep_is_reported_with_what_is_missing(runs: Path) -> None:
     record_sweep(
-        runs, SPEC, StudyOptions([1, 2], repeats=2), {("base", 1): [Recorded()] * 2, ("base", 2): [Recorded()]}
+        runs, SPEC, StudyOptions([1, 2], repeats=6), {("base", 1): [Recorded()] * 6, ("base", 2): [Recorded()]}
     )
     report = gather([], runs, NOW)
-    assert [len(row.runs) for row in report.rows] == [2, 1]
-    assert len(report.warnings) == 1
-    assert re.fullmatch(r"Trial \d \(2 nodes, repeat 2 of 2\) has not run yet\.", report.warnings[0])
+    assert [len(row.runs) for row in report.rows] == [6, 1]
+    assert len(report.warnings) == 4
+    assert re.fullmatch(r"Trial \d \(2 nodes, repeat 2 of 6\) has not run yet\.", report.warnings[0])
+    assert report.warnings[-1] == "2 more trials have not run yet."
 
 
 def test_parallel_reading_gives_the_same_report(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

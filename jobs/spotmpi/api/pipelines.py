@@ -66,7 +66,7 @@ class Pipeline:
 
 
 def pipeline(
-    source: str | Function,
+    source: str | Path | Function,
     prepare: Function | None = None,
     train: Function | None = None,
     *,
@@ -100,15 +100,15 @@ def pipeline(
     return Pipeline({**values, **options}, mode, name, tuple(dict.fromkeys(filter(None, files))))
 
 
-def _name(field: str, value: str | Function) -> str:
-    """A function as ``module:function``, which workers can import; texts as they are."""
-    if isinstance(value, str):
-        return value
+def _name(field: str, value: str | Path | Function) -> str:
+    """A function as ``module:function``, which workers can import; texts and paths as they are."""
+    if isinstance(value, (str, Path)):
+        return str(value)
     name = getattr(value, "__qualname__", "")
     module = getattr(value, "__module__", "")
     if not name.isidentifier() or module == "__main__" or not module:
         remedy = "workers import functions by name: define it at the top level of a module, such as flow.py"
-        raise input_error(field, f"{module}.{name}", remedy)
+        raise input_error(field, f"{module}.{name}" if name else repr(value), remedy)
     return f"{module}:{name}"
 
 
@@ -118,6 +118,6 @@ def _file(function: Function) -> str | None:
     module = sys.modules[top]
     folders = list(getattr(module, "__path__", ()))
     path = folders[0] if folders else getattr(module, "__file__", None)
-    if path is None or top == "spotmpi" or "site-packages" in path:
+    if path is None or top == "spotmpi" or top in sys.stdlib_module_names or "site-packages" in path:
         return None
     return str(Path(path).absolute())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import FunctionType
@@ -36,9 +37,9 @@ def test_a_module_is_shipped_as_its_file(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(tmp_path)
     import own_flow  # type: ignore[import-not-found]
 
-    spec = spotmpi.pipeline("/set", own_flow.prepare, own_flow.train, batch=5).spec()
+    spec = spotmpi.pipeline(Path("/set"), own_flow.prepare, own_flow.train, write=json.dumps, batch=5).spec()
     assert spec.files == [str(tmp_path / "own_flow.py")]
-    assert spec.stream and spec.stream.prepare == "own_flow:prepare"
+    assert spec.stream and (spec.stream.source, spec.stream.prepare) == ("/set", "own_flow:prepare")
     del sys.modules["own_flow"]
 
 

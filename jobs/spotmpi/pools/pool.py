@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spotmpi.pools.async_pool import AsyncPool
 
 WINDOW = 256  # calls of a map that are under way at once, unless a pool has very many workers
+_POLL = 0.1  # seconds between looks at a pool that is opened though nobody waits for it any more
 _PATIENCE = 3.0  # seconds that a representation may wait for an answer
 _serials = itertools.count()
 T = TypeVar("T")
@@ -234,7 +235,16 @@ class Pool:
 
         from spotmpi.pools.async_pool import AsyncPool
 
-        await asyncio.to_thread(self.open)
+        opening = asyncio.ensure_future(asyncio.to_thread(self.open))
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            while not opening.done():  # in its thread, which waits until there is a scheduler, or the run has ended
+                await asyncio.to_thread(self._connection.close)
+                await asyncio.wait([opening], timeout=_POLL)
+            await asyncio.gather(opening, return_exceptions=True)
+            await asyncio.to_thread(self.close)
+            raise
         return AsyncPool(self)
 
     async def __aexit__(

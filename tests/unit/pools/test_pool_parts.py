@@ -10,6 +10,7 @@ import signal
 import ssl
 import stat
 import sys
+import threading
 import time
 import types
 from collections import deque
@@ -25,11 +26,13 @@ from distributed.core import clean_exception, error_message
 
 from spotmpi.agent import protocol
 from spotmpi.core.certificates import pool_certificates, write_certificates
+from spotmpi.core.errors import SpotmpiError
 from spotmpi.pools import calls
 from spotmpi.pools.calls import Call
 from spotmpi.pools.dask_client import remote_error
 from spotmpi.pools.engine import LOSS_TIMEOUT, Engine
 from spotmpi.pools.errors import PoolError
+from spotmpi.pools.pool import Pool, PoolSummary
 from spotmpi.pools.progress import ProgressBar, for_map
 from spotmpi.programs.pool import call
 from spotmpi.programs.pool.local import LocalPool
@@ -168,6 +171,35 @@ def test_workers_that_join_and_leave_between_two_looks_are_not_lost() -> None:
         asyncio.run(engine._check_workers({"workers": {}, "joined": joined, "size": 2}))
         failures.append(engine._failure)
     assert failures == [None, "the pool is lost: nodes 1 to 2: all 2 workers are lost for 12s"]
+
+
+def test_a_pool_whose_opening_is_cancelled_is_closed() -> None:
+    class Waiting:
+        run = ""
+        begun, ended = threading.Event(), threading.Event()
+
+        def open(self, output: object) -> Engine:
+            self.begun.set()
+            assert self.ended.wait(10), "nobody ends the run"
+            raise SpotmpiError("run scan-1 stopped: closed by its driver")
+
+        def resize(self, workers: int) -> None: ...
+
+        def summary(self) -> PoolSummary:
+            return PoolSummary()
+
+        def close(self) -> None:
+            self.ended.set()
+
+    async def cancel() -> None:
+        opening = asyncio.ensure_future(Pool(Waiting()).__aenter__())
+        await asyncio.to_thread(Waiting.begun.wait)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    asyncio.run(cancel())
+    assert Waiting.ended.is_set()
 
 
 def test_an_asynchronous_call_is_awaited() -> None:

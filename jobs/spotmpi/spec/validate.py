@@ -107,7 +107,8 @@ def _launcher(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Probl
 
 def _missing(spec: JobSpec) -> str:
     if spec.image is None:
-        return f'no {spec.launcher} on PATH: install it, or name an image that has it, such as image = "pytorch"'
+        launcher = "mpirun of Open MPI" if spec.launcher == "mpirun" else spec.launcher
+        return f'no {launcher} on PATH: install it, or name an image that has it, such as image = "pytorch"'
     return f"the {spec.image} image has no {spec.launcher}"
 
 

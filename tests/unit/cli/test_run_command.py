@@ -56,6 +56,16 @@ def test_a_virtual_environment_stays_active(tmp_path: Path, monkeypatch: pytest.
     assert lines("--", "python3", "train.py") == [f"{programs.parent}: train.py"]
 
 
+def test_an_mpirun_of_another_mpi_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mpirun").write_text("#!/bin/sh\necho HYDRA build details:\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    code, _, errors = invoke("run", "--launcher", "mpirun", "--", "true")
+
+    assert code == 2 and "launcher = 'mpirun': no mpirun of Open MPI on PATH: install it" in errors
+
+
 def test_files_are_importable_and_in_the_working_folder_of_the_command(tmp_path: Path) -> None:
     helper = write_module(tmp_path / "here" / "helper.py", "a file")
     write_module(tmp_path / "there" / "package" / "inner.py", "a folder")

@@ -98,9 +98,12 @@ def programs_of(image: str) -> tuple[str, ...]:
 
 
 def _tools(spec: JobSpec) -> list[str]:
-    """The launchers that the spec can use; torch is only looked for where torchrun is to start it."""
+    """The launchers that the spec can use; only the one that it names is looked for on PATH."""
     if spec.image is None:
-        exists = {"mpirun": shutil.which("mpirun"), "torchrun": spec.launcher == "torchrun" and _has_torch()}
+        exists = {
+            "mpirun": spec.launcher == "mpirun" and _has_open_mpi(),
+            "torchrun": spec.launcher == "torchrun" and _has_torch(),
+        }
         return [tool for tool, found in exists.items() if found]
     lock = names.IMAGES / spec.image / environment.LOCK
     text = lock.read_text() if lock.is_file() else ""
@@ -111,6 +114,12 @@ def _python() -> str:
     import sys
 
     return sys.executable
+
+
+def _has_open_mpi() -> bool:
+    """Whether the mpirun on PATH is Open MPI's: that of MPICH or Intel MPI has other options."""
+    mpirun = shutil.which("mpirun")
+    return mpirun is not None and "(Open MPI)" in fingerprint.mpirun_version(mpirun)
 
 
 @functools.cache

@@ -67,7 +67,7 @@ def cost_section(rows: Sequence[Row], names: Sequence[tuple[Line, str]], budget:
         return None
     cells = tuple(_cost_cells(row, dict(names)[row.line], budget) for row in priced)
     costs = "; ".join(map(str, budget.all_prices))
-    text = f"Node price: {costs}. Storage and system nodes are not included."
+    text = f"Node price: {costs}. Storage, system nodes, and the time of starts, warm-up and restarts are not included."
     header = ("Variant", "Nodes", "$ per node-hour", "$ per 1,000 iterations", "$ per million samples")
     return Section("Cost", (text,), header, cells, 1, _cost_charts(priced, names, budget))
 

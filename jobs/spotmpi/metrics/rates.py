@@ -41,15 +41,15 @@ class Rates:
     """The rate of the counted iterations.
 
     ``per_second`` is iterations over the sum of their ``seconds``; ``median`` is that of ``iteration_seconds``, and
-    ``iqr`` their interquartile range relative to it. ``left_out`` counts the other iterations by reason, including
-    those whose times were lost with an interrupted attempt.
+    ``iqr`` their interquartile range relative to it, None where they are too short for a clock. ``left_out`` counts the
+    other iterations by reason, including those whose times were lost with an interrupted attempt.
     """
 
     iterations: int
     seconds: float
     per_second: float
     median: float
-    iqr: float
+    iqr: float | None
     by_arrival: bool
     left_out: dict[str, int]
     iteration_seconds: tuple[float, ...] = field(default=(), repr=False)
@@ -225,7 +225,7 @@ def _rates(attempts: list[_Attempt]) -> Rates | None:
         return None
     median = statistics.median(counted)
     low, _, high = statistics.quantiles(counted, n=4, method="inclusive")
-    iqr = (high - low) / median if median > 0 else math.inf
+    iqr = (high - low) / median if median > 0 else None
     return Rates(len(counted), total, len(counted) / total, median, iqr, by_arrival, left_out, tuple(counted))
 
 

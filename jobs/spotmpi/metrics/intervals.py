@@ -17,6 +17,7 @@ RANGE = "range over the trials"
 _SEED = 1
 _RESAMPLES = 2000
 _TAIL = 0.025  # outside of the interval at either end
+_SHORTEST = 1e-9  # seconds of an iteration that a clock can tell from none
 _EDGE_SHARE, _EDGE_LEAST = 0.1, 20  # first and last window: share and minimum number of iterations
 
 Seconds = Sequence[float]  # of the counted iterations of one trial, in order
@@ -98,11 +99,12 @@ def exposed(trained: Sequence[Seconds], without_allreduce: Sequence[Seconds]) ->
 
 
 def edges(seconds: Seconds) -> tuple[float, float] | None:
-    """The rates of the first and the last tenth of the iterations; None with too few of them."""
+    """The rates of the first and the last tenth of the iterations; None with too few or too short ones."""
     size = max(int(len(seconds) * _EDGE_SHARE), _EDGE_LEAST)
-    if len(seconds) < 2 * size:
+    first, last = seconds[:size], seconds[-size:]
+    if len(seconds) < 2 * size or not sum(first) or not sum(last):
         return None
-    return rate(seconds[:size]), rate(seconds[-size:])
+    return rate(first), rate(last)
 
 
 def _generator(number: int) -> Any:
@@ -133,7 +135,7 @@ def _rates(seconds: Seconds, generator: Any) -> ndarray:
     blocks = until[size:] - until[:-size]
     count = -(-len(seconds) // size)
     sums = blocks[generator.integers(0, len(blocks), (_RESAMPLES, count))].sum(axis=1)
-    return numpy.asarray(count * size / sums)
+    return numpy.asarray(count * size / numpy.maximum(sums, count * size * _SHORTEST))
 
 
 def _quantiles(values: ndarray) -> Bounds:

@@ -132,3 +132,10 @@ def test_first_and_last_iterations_show_whether_a_trial_slowed_down() -> None:
     assert list(intervals.edges([0.1] * 20 + [0.2] * 20) or ()) == pytest.approx([10.0, 5.0])
     assert list(intervals.edges([0.1] * 30 + [0.2] * 240 + [0.4] * 30) or ()) == pytest.approx([10.0, 2.5])
     assert intervals.edges([0.1] * 39) is None
+    assert intervals.edges([0.0] * 40 + [0.1] * 40) is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_iterations_that_are_too_short_to_time_have_finite_bounds() -> None:
+    bounds = intervals.rate_bounds([[0.0] * 50 + [1e-3] * 5] * 5)
+    assert bounds is not None and bounds.low <= 1100 <= bounds.high <= 1e9

@@ -138,4 +138,4 @@ def test_first_and_last_iterations_show_whether_a_trial_slowed_down() -> None:
 @pytest.mark.filterwarnings("error")
 def test_iterations_that_are_too_short_to_time_have_finite_bounds() -> None:
     bounds = intervals.rate_bounds([[0.0] * 50 + [1e-3] * 5] * 5)
-    assert bounds is not None and bounds.low <= 1100 <= bounds.high <= 1e9
+    assert bounds is not None and bounds.low < bounds.high <= 1e9

@@ -24,7 +24,7 @@ class AsyncWorker:
     connected: bool
     _worker: Worker = field(repr=False)
 
-    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         """Execute a call on this worker alone; awaiting it gives the result."""
         return asyncio.wrap_future(self._worker.submit(function, *args, **kwargs))
 
@@ -40,7 +40,7 @@ class AsyncPool:
         """The id of the run that this pool is."""
         return self._pool.run_id
 
-    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         """Execute one call on any worker; awaiting it gives the result."""
         return asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spotmpi.pools.async_pool import AsyncPool
 
 WINDOW = 256  # calls of a map that are under way at once, unless a pool has very many workers
+WINDOW_BYTES = 256 << 20  # of their functions and arguments, above which there are two for each worker
 _POLL = 0.1  # seconds between looks at a pool that is opened though nobody waits for it any more
 _PATIENCE = 3.0  # seconds that a representation may wait for an answer
 _serials = itertools.count()
@@ -72,7 +73,7 @@ class Worker:
     host: str | None
     pool: Pool = field(repr=False)
 
-    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Call:
         """Execute a call on this worker alone, or on its replacement."""
         return self.pool._submit(function, args, kwargs, self.index)
 
@@ -112,7 +113,7 @@ class Pool:
             self._engine = self._connection.open(_print_lines if self._prints else _ignore_lines)
         return self
 
-    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Call:
         """Execute one call on any worker; a future of `concurrent.futures`. Asynchronous functions are awaited."""
         return self._submit(function, args, kwargs)
 
@@ -125,21 +126,29 @@ class Pool:
     ) -> Iterator[Any]:
         """The results of a call for each item, in the order of the items, as soon as available.
 
-        At most *window* calls are under way, so the iterables may be long or endless. An error of a call is raised in
-        its place, and cancels the calls that follow. *progress* shows a bar on stderr, by default in a terminal or a
-        notebook.
+        At most *window* calls are under way, by default 256 and fewer large ones, so the iterables may be endless. An
+        error of a call is raised in its place, and cancels the calls that follow. *progress* shows a bar on stderr, by
+        default in a terminal or a notebook.
         """
+        if window is not None and window < 1:
+            raise ValueError(f"window = {window}: a map has at least one call under way")
         name, packed, serial = function_name(function), pack_function(function), next(_serials)
         asynchronous, engine = is_async(function), self._opened()
-        limit = window or max(WINDOW, 8 * int(engine.description["size"]))
+        size = int(engine.description["size"])
+        limit = window or max(WINDOW, 8 * size)
         items = enumerate(zip(*iterables, strict=False))
         under_way: deque[Call] = deque()
 
+        def may_send(count: int, memory: int) -> bool:
+            return count < limit and (window is not None or memory < WINDOW_BYTES or count < 2 * size)
+
         def send() -> None:
-            batch = [
-                Call(calls.key(name, serial, index), _payload(name, packed, args, {}), asynchronous)
-                for index, args in itertools.islice(items, limit - len(under_way))
-            ]
+            batch: list[Call] = []
+            count, memory = len(under_way), sum(len(call.payload) for call in under_way)
+            while may_send(count + len(batch), memory) and (item := next(items, None)):
+                index, args = item
+                batch.append(Call(calls.key(name, serial, index), _payload(name, packed, args, {}), asynchronous))
+                memory += len(batch[-1].payload)
             under_way.extend(batch)
             engine.submit(batch)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import itertools
 import pickle
 import signal
 import ssl
@@ -24,6 +25,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from distributed.core import clean_exception, error_message
 
+from spotmpi import pools
 from spotmpi.agent import protocol
 from spotmpi.core.certificates import pool_certificates, write_certificates
 from spotmpi.core.errors import SpotmpiError
@@ -171,6 +173,20 @@ def test_workers_that_join_and_leave_between_two_looks_are_not_lost() -> None:
         asyncio.run(engine._check_workers({"workers": {}, "joined": joined, "size": 2}))
         failures.append(engine._failure)
     assert failures == [None, "the pool is lost: nodes 1 to 2: all 2 workers are lost for 12s"]
+
+
+@pytest.mark.parametrize(("size", "window", "expected"), [(10, None, 256), (1000, None, 4), (1000, 9, 9)])
+def test_a_map_has_fewer_calls_under_way_if_they_are_large(
+    monkeypatch: pytest.MonkeyPatch, size: int, window: int | None, expected: int
+) -> None:
+    sent: list[Call] = []
+    opened = Pool(None)  # type: ignore[arg-type]
+    opened._engine = types.SimpleNamespace(description={"size": 2}, submit=sent.extend)  # type: ignore[assignment]
+    monkeypatch.setattr(pools.pool, "WINDOW_BYTES", 3000 if size == 1000 else 1 << 20)
+    opened.map(len, itertools.repeat(bytes(size)), window=window)
+    assert len(sent) == expected
+    with pytest.raises(ValueError, match="window = 0: a map has at least one call under way"):
+        opened.map(len, [], window=0)
 
 
 def test_a_pool_whose_opening_is_cancelled_is_closed() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import record
+from spotmpi.backends.kubernetes.client.api import ClusterApi
+from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.core import names
 from tests.cluster.pools import LIMIT, PoolRun, has_workers, place, small_pods
 from tests.cluster.runs import Runs, plain
@@ -27,7 +29,9 @@ pytestmark = [
 MANY = 1000
 
 
-def test_of_two_runs_with_quota_for_one_the_second_waits_with_a_reason_and_then_runs(runs: Runs) -> None:
+def test_of_two_runs_with_quota_for_one_the_second_waits_with_a_reason_and_then_runs(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queued = {"kubernetes": {"queue": "one-at-a-time"}}
     controller = Kueue(runs.testbed.plane)
     with controller.running():
@@ -44,6 +48,10 @@ def test_of_two_runs_with_quota_for_one_the_second_waits_with_a_reason_and_then_
 
         assert second.end().kind == "succeeded", second.recent_events()
         assert second.lines() == ["my turn"]
+
+        monkeypatch.setenv("KUBECONFIG", str(runs.testbed.kubeconfig))  # users of this namespace may not look at queues
+        api = ClusterApi(None, runs.namespace)
+        assert [call(api.has_queue(name)) for name in ("one-at-a-time", "absent")] == [True, False]
 
 
 @pytest.mark.pod_images("chainermn")

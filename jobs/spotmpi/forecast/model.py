@@ -28,6 +28,7 @@ CHECKED = "checked"
 EXTRAPOLATED = "extrapolated"
 
 _LEVEL = 0.975  # upper end of a two-sided interval of 95 %
+_WIDEST = 1000.0  # factor of an interval that is still worth showing
 _STARTING_SHARES = (0.05, 0.7)  # of every unknown, as shares of the time on the fewest nodes
 _REGULARIZATION = 1e-5  # towards 0
 
@@ -38,7 +39,8 @@ Times = Sequence[tuple[int, float, bool]]  # nodes, seconds of an iteration, whe
 class Prediction:
     """Iterations/s at a node count; ``low`` and ``high`` are the 95 % interval, None without degrees of freedom.
 
-    ``measured`` is the median of the trials and ``error`` the relative deviation of the model from it.
+    They are None, too, where the interval is wider than a factor of 1,000. ``measured`` is the median of the trials and
+    ``error`` the relative deviation of the model from it.
     """
 
     nodes: int
@@ -114,17 +116,17 @@ class Model:
         return CHECKED if nodes <= self.series.nodes[-1] else EXTRAPOLATED
 
     def _spread(self, nodes: int) -> float | None:
-        """Half the 95 % interval of the rate, as a factor."""
+        """Half the 95 % interval of the rate, as a factor; None where the trials say nothing about it."""
         if self._covariance is None:
             return None
-        import numpy
         from scipy.optimize import approx_fprime
         from scipy.special import stdtrit  # scipy.stats has it too, but takes a second to import
 
         names, values = list(self.parameters), list(self.parameters.values())
         slope = approx_fprime(values, _log_seconds, 1e-6 * self.seconds(nodes), names, self.series, nodes, False)
         variance = float(slope @ self._covariance @ slope)
-        return float(numpy.exp(stdtrit(self.degrees_of_freedom, _LEVEL) * math.sqrt(max(variance, 0.0))))
+        width = float(stdtrit(self.degrees_of_freedom, _LEVEL)) * math.sqrt(max(variance, 0.0))
+        return math.exp(width) if width < math.log(_WIDEST) else None
 
 
 def fit(series: Series, counts: Sequence[int] | None = None) -> Model:

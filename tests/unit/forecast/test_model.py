@@ -117,6 +117,12 @@ def test_a_fit_without_degrees_of_freedom_has_no_interval_and_says_so() -> None:
     assert "covers the noise of the trials, not the model error" in repeated.notes[0]
 
 
+def test_an_interval_that_says_nothing_is_none() -> None:
+    far = Series("far", {nodes: [10 * nodes**0.95 * noise for noise in (1, 1.01)] for nodes in (1, 2, 64)})
+    assert model.fit(far, far.nodes).predict(64).low is not None
+    assert model.fit(far, far.nodes).predict(1024).low is None, "from 1e-50 to 1e50 iterations/s"
+
+
 def test_too_few_counts_are_refused_with_the_measured_ones() -> None:
     with pytest.raises(InputError, match="two of the measured counts of generated: 1, 2, 4"):
         model.fit(generate_trials([1, 2, 4]), [2, 8])

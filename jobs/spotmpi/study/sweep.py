@@ -15,7 +15,7 @@ from typing import Any
 
 from spotmpi.agent.files import write_atomically
 from spotmpi.core import names
-from spotmpi.core.errors import InputError, Problem, RunInUse, UnknownRun, input_error
+from spotmpi.core.errors import InputError, Problem, RunInUse, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.price import Price
 from spotmpi.spec import job
 from spotmpi.study import study_file
@@ -71,13 +71,18 @@ class Sweep:
         return shlex.join(["spotmpi", "bench", names.shown(self.folder / _SPEC), *self.study.options(), *on])
 
     def create(self) -> None:
-        """Write the folder; from then on the sweep can be resumed."""
-        self.folder.mkdir(parents=True)
-        (self.folder / _SPEC).write_text(self.study.spec.to_toml())
-        if self.study.from_file:
-            (self.folder / _STUDY).write_text(study_file.to_toml(self.study, _SPEC))
+        """Write the folder; from then on the sweep can be resumed. SpotmpiError if it cannot be written."""
         self.trials = self.study.trials()
-        self.save()
+        try:
+            self.folder.mkdir(parents=True)
+            (self.folder / _SPEC).write_text(self.study.spec.to_toml())
+            if self.study.from_file:
+                (self.folder / _STUDY).write_text(study_file.to_toml(self.study, _SPEC))
+            self.save()
+        except OSError as error:
+            raise SpotmpiError(
+                f"cannot record the sweep in {self.folder}: {error.strerror}; use --runs FOLDER"
+            ) from error
 
     def update(self, trial: Trial) -> Trial:
         """Record *trial* in place of the one with its number."""

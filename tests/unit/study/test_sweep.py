@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.core.errors import InputError, RunInUse, UnknownRun
+from spotmpi.core.errors import InputError, RunInUse, SpotmpiError, UnknownRun
 from spotmpi.runs import fingerprint
 from spotmpi.spec import variants
 from spotmpi.spec.job import JobSpec
@@ -223,6 +223,12 @@ def test_a_damaged_record_is_reported_with_its_folder_and_hides_no_other(tmp_pat
         find_sweep("sweep-1", tmp_path)
     open_sweep(tmp_path, StudyOptions([1, 2]), "other")
     assert unfinished_sweep(tmp_path, full_factorial(SPEC, StudyOptions([1, 2])), LOCAL) is not None
+
+
+def test_a_folder_that_cannot_be_written_is_reported_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpotmpiError, match=r"cannot record the sweep in .*: Not a directory; use --runs"):
+        open_sweep(tmp_path / "file", StudyOptions([1]))
 
 
 def test_an_ambiguous_or_unknown_sweep_is_refused(tmp_path: Path) -> None:

@@ -196,6 +196,12 @@ def test_all_files_are_written_and_the_picture_is_a_png(runs: Path, tmp_path: Pa
     assert kinds == {".csv", ".html", ".json", ".md", ".png"}
 
 
+def test_the_rate_of_the_most_samples_is_not_called_the_fastest_under_weak_scaling(runs: Path) -> None:
+    weak = Recorded(scaling="weak")
+    report = over_nodes(runs, (1, weak), (2, replace(weak, samples=128, rate=9.5)))
+    assert [tile.name for tile in files.tiles(report)[:2]] == ["At the highest throughput", "Throughput"]
+
+
 def test_a_run_without_anything_to_draw_has_no_picture_and_still_a_page(runs: Path, tmp_path: Path) -> None:
     paths = files.write(over_nodes(runs, (1, Recorded(iterations=10))), tmp_path / "out")
     assert paths.picture is None

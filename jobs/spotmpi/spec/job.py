@@ -225,7 +225,7 @@ def load(path: Path, overrides: Iterable[str] = ()) -> JobSpec:
 def read_toml(path: Path) -> dict[str, Any]:
     """The values of a TOML file; InputError with the position if it is malformed."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except FileNotFoundError:
         raise input_error(
             "spec", str(path), "no such file; `spotmpi init` writes one, and a command goes after --"
@@ -273,6 +273,8 @@ def problem(detail: dict[str, Any], model: type[Part]) -> Problem:
         return Problem(field, detail["input"], 'write a size such as "512Mi" or "4Gi"')
     if detail["type"] in ("model_type", "dict_type"):
         return Problem(field, detail["input"], "input should be a table")
+    if detail["type"] == "list_type":
+        return Problem(field, detail["input"], 'input should be a list, such as ["python", "train.py"]')
     message = detail["msg"].removeprefix("Value error, ")
     return Problem(field, detail["input"], message[0].lower() + message[1:])
 

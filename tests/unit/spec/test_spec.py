@@ -204,6 +204,12 @@ def test_a_malformed_file_is_refused_with_its_path(tmp_path: Path, content: byte
     assert repr(str(path))[1:20] in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_file_may_begin_with_a_byte_order_mark_and_a_command_is_a_list(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_bytes(b'\xef\xbb\xbfcommand = "python train.py"')
+    with pytest.raises(InputError, match=r"^command = 'python train.py': input should be a list, such as \["):
+        load(tmp_path / "job.toml")
+
+
 def test_a_missing_file_names_the_command_that_writes_one(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no such file; `spotmpi init` writes one"):
         load(tmp_path / "job.toml")

@@ -12,6 +12,7 @@ from spotmpi.api.pool_drill import PoolRecovery, drill_pool, is_pool_node
 from spotmpi.backends.base import Backend
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
+from spotmpi.core.progress import Say
 from spotmpi.runs.reader import RunState
 
 FAULTS = ("evict", "delete", "kill")
@@ -91,11 +92,12 @@ def drill(
     node: int,
     fault: str,
     watch: Callable[[Event], None] = lambda event: None,
+    say: Say = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Recovery | PoolRecovery:
     """Inject *fault* into *node* of a training run and follow it to the first iteration of its next attempt.
 
-    A pool or a worker of a stream gets it at once, and is followed until that node is back.
+    A pool or a worker of a stream gets it at once, and is followed until that node is back. *say* gets what it waits for.
 
     Raises:
         InputError: *fault* is none of evict, delete and kill.
@@ -106,13 +108,20 @@ def drill(
     before = backend.state(run)
     if is_pool_node(before, node):
         return drill_pool(backend, before, node, fault, watch, clock)
+    if before.over:
+        raise _ended(run)
+    say(f"{fault} of node {node}: at the next iteration that the run reports")
     timer = _RecoveryTimer(lambda: backend.inject_fault(run, node, fault), clock)
     times = _follow(_new_events(backend.events(run, True), before), timer, watch)
     if times is None and not timer.injected:
-        raise SpotmpiError(f"run {run} has ended, no fault was injected: a drill needs a run that trains")
+        raise _ended(run)
     if times is None:
         raise SpotmpiError(f"run {run} ended before it had recovered; `spotmpi status {run}` shows why")
     return Recovery(run, node, fault, times["cause"], times["lost"], times["ended"], times["started"], times["first"])
+
+
+def _ended(run: str) -> SpotmpiError:
+    return SpotmpiError(f"run {run} has ended, no fault was injected: a drill needs a run that trains")
 
 
 def _new_events(events: Iterable[Event], before: RunState) -> Iterator[Event]:

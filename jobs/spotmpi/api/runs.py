@@ -181,12 +181,16 @@ def drill(
     fault: str = "evict",
     on: TargetLike = None,
     watch: Callable[[Event], None] = lambda event: None,
+    say: Say = lambda text: None,
 ) -> Recovery | PoolRecovery:
-    """Inject a fault (evict, delete, kill) into a node of a training run or a pool; what recovery cost."""
+    """Inject a fault (evict, delete, kill) into a node of a training run or a pool; what recovery cost.
+
+    *say* gets a message with what it waits for.
+    """
     from spotmpi.api.drill import drill
 
     backend = targets.backend_of(run, on)
-    return drill(backend, backend.state(run).id, node, fault, watch)
+    return drill(backend, backend.state(run).id, node, fault, watch, say)
 
 
 def shell_command(run: str, node: int = 0, on: TargetLike = None) -> Sequence[str]:

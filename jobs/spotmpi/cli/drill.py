@@ -27,6 +27,5 @@ def command(
     from spotmpi.core.printable import printable
 
     view = AttemptView()
-    view.say(f"{fault} of node {node}: at the next iteration that the run reports; in a pool or for a worker, at once")
-    recovery = api.drill(run, node, fault, target(on, runs), view.show)
+    recovery = api.drill(run, node, fault, target(on, runs), view.show, view.say)
     print(json.dumps(vars(recovery)) if as_json else printable(recovery))

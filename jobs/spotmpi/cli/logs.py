@@ -87,17 +87,21 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
     """Print the *chosen* lines of output, with *live* each as soon as it comes.
 
     A terminal gets no control characters of theirs but colours; a file gets each line as it was written.
-    As JSON every event is an object on a line of its own; else what is not output goes to stderr.
+    As JSON every event is an object on a line of its own; else what is not output goes to stderr, also that there is no
+    output of the chosen node.
     """
     from spotmpi.agent import record
-    from spotmpi.api.view import Pace
+    from spotmpi.api.view import Pace, say
     from spotmpi.core.events import Lines, Stream
     from spotmpi.core.printable import printable_output
 
     pace = Pace()
     show = printable_output if sys.stdout.isatty() else str
     pieces = events.pieces if isinstance(events, Stream) and not as_json else iter(events)
+    nodes: set[int] = set()  # those with output
     for piece in pieces:
+        if piece.node is not None and (isinstance(piece, Lines) or piece.kind == record.LINE):
+            nodes.add(piece.node)
         if isinstance(piece, Lines):
             if texts := chosen.texts(piece):
                 print("\n".join(map(show, texts)), flush=live)
@@ -109,6 +113,8 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
             print(show(piece.values["text"]), flush=live)
         else:
             _say_event(piece, pace)
+    if nodes and chosen.node not in {None, *nodes}:
+        say(f"no output of node {chosen.node}; the nodes with output are {', '.join(map(str, sorted(nodes)))}")
 
 
 def _say_event(event: Event, pace: Pace) -> None:

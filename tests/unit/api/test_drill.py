@@ -122,11 +122,12 @@ def test_a_run_that_ends_by_the_fault_is_an_error() -> None:
     assert len(backend.faults) == 1
 
 
-def test_an_unknown_fault_is_refused_before_anything_is_injected() -> None:
+def test_an_unknown_fault_is_refused_before_anything_is_announced_or_injected() -> None:
     backend = ScriptedBackend([*BEFORE])
+    said: list[str] = []
     with pytest.raises(InputError, match="use one of: evict, delete, kill"):
-        run_drill(backend, fault="shoot")
-    assert backend.faults == []
+        drill(backend, "digits-1", 1, "shoot", say=said.append)  # type: ignore[arg-type]
+    assert backend.faults == [] and said == []
 
 
 class PoolBackend(ScriptedBackend):

@@ -150,13 +150,14 @@ def test_a_traceback_is_shown_only_with_debug() -> None:
 def test_the_page_of_commands_is_their_help(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "110")
     parts = ["# Commands\n\nWritten by `pytest tests/unit/cli/test_command_help.py --update-golden` from `--help`.\n"]
-    for name in ("", *COMMANDS):
-        title = f"spotmpi {name}".strip()
-        output = invoke(*([name] if name else []), "--help")[1]
-        parts.append(f"\n## {title}\n\n```\n{output.strip()}\n```\n")
-    assert not re.search(r"^  [a-z]+ .*\.\.\.$", "".join(parts), re.MULTILINE)  # a sentence that click has cut off
+    groups = {"image": ("build", "push"), "data": ("push", "ls", "pull")}
+    for words in ("", *(f"{name} {each}" for name in COMMANDS for each in ("", *groups.get(name, ())))):
+        output = invoke(*words.split(), "--help")[1]
+        parts.append(f"\n## {f'spotmpi {words}'.strip()}\n\n```\n{output.strip()}\n```\n")
+    text = "".join(parts)
+    assert not re.search(r"^  [a-z]+ .*\.\.\.$", text, re.MULTILINE)  # a sentence that click has cut off
     page = names.PROJECT / "docs" / "commands.md"
     if request.config.getoption("--update-golden"):
-        page.write_text("".join(parts))
+        page.write_text(text)
 
-    assert page.read_text() == "".join(parts), "run pytest with --update-golden"
+    assert page.read_text() == text, "run pytest with --update-golden"

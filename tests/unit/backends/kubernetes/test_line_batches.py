@@ -131,3 +131,10 @@ def test_batches_are_printed_as_the_same_lines_one_by_one(
     print_events(Stream(run_events()), selection, as_json=True, live=True)
     events = map(json.loads, capsys.readouterr().out.splitlines())
     assert [(each.get("node", 0), each["number"]) for each in events if each["event"] == "line"] == expected
+
+
+def test_a_node_without_output_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    for node, message in ((7, "no output of node 7; the nodes with output are 0, 1"), (1, "")):
+        print_events(Stream(run_events()), Filter(node, re.compile("nothing"), 0.0), as_json=False, live=False)
+        output = capsys.readouterr()
+        assert output.out == "" and ("no output" in output.err) == bool(message) and message in output.err

@@ -97,7 +97,8 @@ def drill(
 ) -> Recovery | PoolRecovery:
     """Inject *fault* into *node* of a training run and follow it to the first iteration of its next attempt.
 
-    A pool or a worker of a stream gets it at once, and is followed until that node is back. *say* gets what it waits for.
+    A pool or a worker of a stream gets it at once, and is followed until that node is back. *say* gets what a drill
+    waits for.
 
     Raises:
         InputError: *fault* is none of evict, delete and kill.

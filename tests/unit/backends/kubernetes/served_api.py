@@ -62,7 +62,11 @@ class Server:
 
     Each answer has a ``Date``, as an origin server with a clock must send it (RFC 9110, section 6.6.1), and Go's
     net/http, which carries the API server, does: by a clock that is *ahead* of this machine's by some seconds.
+    Where *retry_after* is set, refusals with code 429 have that header, as those of a busy API server: it is 1 there
+    (kubernetes/kubernetes#84903).
     """
+
+    retry_after: str | None = None
 
     def __init__(self, port: int = 0, answers: Answers | None = None, ahead: float = 0.0) -> None:
         self.ahead = ahead
@@ -99,6 +103,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         code, body = own.answers[kind].pop(0)
         self.send_response(code)
+        if code == 429 and own.retry_after is not None:
+            self.send_header("Retry-After", own.retry_after)
         if body:  # some proxies answer without any
             self.send_header("Content-Type", "application/json" if body.startswith("{") else "text/plain")
         self.end_headers()

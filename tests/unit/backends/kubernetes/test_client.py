@@ -262,6 +262,32 @@ def test_errors_of_a_submission_become_one_line(
     assert "\n" not in str(raised.value)
 
 
+BUSY = (429, json.dumps(status(429, "too many requests")))
+MAP = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "it"}}
+
+
+def test_a_busy_server_gets_the_request_again_when_it_asks_for_that(api: ClusterApi, server: Server) -> None:
+    server.retry_after = "0"
+    server.answers |= {"other": [*[BUSY] * 9, (201, json.dumps(MAP))], "list": [BUSY, (200, listing(pod("a", 5)))]}
+    assert asyncio.run(api.create(MAP))["metadata"]["name"] == "it"
+    assert len(server.requests) == 10 and len(set(server.requests)) == 1
+    assert len(asyncio.run(api.list(POD))) == 1
+
+
+@pytest.mark.parametrize(("retry_after", "requests"), [("0", 10), (None, 1), ("soon", 1)])
+def test_a_server_that_stays_busy_or_does_not_ask_for_another_try_is_an_error(
+    api: ClusterApi, server: Server, retry_after: str | None, requests: int
+) -> None:
+    server.retry_after = retry_after
+    server.answers["other"] = [BUSY] * 11
+    with (
+        pytest.raises(SpotmpiError, match="could not submit the run: too many requests"),
+        translate_errors("submit the run"),
+    ):
+        asyncio.run(api.create(MAP))
+    assert len(server.requests) == requests
+
+
 def test_a_command_in_a_deleted_pod_is_a_one_line_error(api: ClusterApi, server: Server) -> None:
     server.answers["list"] = [(404, "not found")]  # it is a GET like any other until it is upgraded
     words = "could not read the folder: the cluster answered 404"

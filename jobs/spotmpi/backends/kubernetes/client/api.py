@@ -57,6 +57,9 @@ LOG_CHUNK = 1 << 16  # bytes of a log that are yielded together where it is not 
 _PAGE = 500  # objects that one request lists
 _POD_SPEC_KEYS = frozenset({"nodeName", "terminationGracePeriodSeconds"})
 RETRY_DELAY = 1.0  # seconds between tries when the API does not answer
+_BUSY = (429, 503)
+_BUSY_TRIES = 10  # of a request, as client-go does
+_LONGEST_DELAY = 10.0  # seconds
 _REFUSED = (401, 403, 404)
 MAX_REFUSALS = 10  # in a row; one more is final
 CLOCK_TOLERANCE = 2.0  # seconds of difference that count as none: Date has whole seconds, and travels
@@ -105,6 +108,21 @@ class _Connection(ConnectionParams):
         response.headers.setdefault("Content-Type", "")  # lightkube relies on it, and not every proxy sends one
 
 
+class _Client(GenericAsyncClient):
+    """lightkube's client, which waits where a busy API server asks for that (429 or 503 with ``Retry-After``)."""
+
+    async def send(self, req: httpx2.Request, stream: bool = False) -> Any:
+        """The response to a request; that of the last try if the server stays busy."""
+        for _ in range(_BUSY_TRIES - 1):
+            response = await super().send(req, stream)
+            delay = response.headers.get("Retry-After", "")
+            if response.status_code not in _BUSY or not delay.isdecimal():
+                return response
+            await response.aclose()
+            await asyncio.sleep(min(float(delay), _LONGEST_DELAY))
+        return await super().send(req, stream)
+
+
 class ClusterApi:
     """One namespace of one cluster, for one event loop; methods raise lightkube's and httpx2's errors.
 
@@ -117,9 +135,7 @@ class ClusterApi:
         connection = _Connection(httpx2.Timeout(CONNECT_TIMEOUT, read=READ_TIMEOUT), self._clock, proxy_of(config))
         self._http_parameters = functools.partial(connection.httpx_params, config)
         # lightkube's AsyncClient has no way to stream a log that is not followed, nor to set the clock.
-        self._client: Any = GenericAsyncClient(
-            connection, config, namespace=namespace, lazy=True, field_manager="spotmpi"
-        )
+        self._client: Any = _Client(connection, config, namespace=namespace, lazy=True, field_manager="spotmpi")
         self._silence = httpx2.Timeout(CONNECT_TIMEOUT, read=MAX_SILENCE)
         self._client._watch_timeout = self._silence  # else without limit
         self.context = None if in_pod() else str(config.context_name)

@@ -104,7 +104,7 @@ def prepare(settings: Settings, requests: Sequence[Request]) -> Chunk:
                 break
             except (StreamError, SourceError):
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # sys.exit would end the worker
                 where = ", ".join(map(str, slices))
                 if settings.on_error != SKIP:
                     raise StreamError(_failure(settings, number, where)) from None

@@ -135,6 +135,7 @@ def of_another_module() -> None:
         (unpicklable, PoolError, r"\(it cannot be pickled\):\n(.*\n)*.*Unpicklable: no way"),
         (of_another_module, PoolError, r"\(No module named 'redis_of_the_image'\):\n(.*\n)*redis.*Error: no server"),
         (lambda: exec("raise ValueError('x' * 99999)"), ValueError, "x{99999}$"),
+        (lambda: sys.exit(3), RuntimeError, r"the call exited: sys\.exit\(3\)"),
     ],
 )
 def test_what_a_call_raises_reaches_the_driver_whatever_it_is(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -26,6 +27,12 @@ def slow(rows: list[int], seed: int) -> list[int]:
 def fail_at_7(rows: list[int], seed: int) -> list[int]:
     if rows[0] == 7:
         raise ValueError("seven is not liked")
+    return rows
+
+
+def exit_at_7(rows: list[int], seed: int) -> list[int]:
+    if rows[0] == 7:
+        sys.exit(3)
     return rows
 
 

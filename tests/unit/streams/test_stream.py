@@ -90,15 +90,17 @@ def test_a_chunk_has_4_mb_or_a_time_worth_a_task(batches: int, size: int, second
     assert chunk_length(result, batches) == expected
 
 
-def test_what_prepare_raises_names_batch_rows_and_place(make_stream: Any) -> None:
-    with pytest.raises(StreamError) as error:
-        list(make_stream(prepare=PREFIX + "fail_at_7"))
-    first, *traceback = str(error.value).splitlines()
+@pytest.mark.parametrize(
+    ("name", "error"), [("fail_at_7", "ValueError: seven is not liked"), ("exit_at_7", "SystemExit: 3")]
+)
+def test_what_prepare_raises_names_batch_rows_and_place(make_stream: Any, name: str, error: str) -> None:
+    with pytest.raises(StreamError) as raised:
+        list(make_stream(prepare=PREFIX + name))
+    first, *traceback = str(raised.value).splitlines()
     assert first == (
-        "tests.unit.streams.flow:fail_at_7 failed for batch 7 (tests.unit.streams.flow:numbers rows 7 to 7): "
-        "ValueError: seven is not liked"
+        f"tests.unit.streams.flow:{name} failed for batch 7 (tests.unit.streams.flow:numbers rows 7 to 7): {error}"
     )
-    assert any("flow.py" in line and "fail_at_7" in line for line in traceback)
+    assert any("flow.py" in line and name in line for line in traceback)
     assert not any("chunk.py" in line for line in traceback)
 
 

@@ -87,7 +87,7 @@ def execute(call: bytes) -> bytes:
     try:
         function, args, kwargs = _unpack(call)
         return _pack_result(function, function(*args, **kwargs))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         failure = _failure(error)
     raise failure  # without the error as its context, which Dask would pickle too
 
@@ -97,15 +97,18 @@ async def execute_async(call: bytes) -> bytes:
     try:
         function, args, kwargs = _unpack(call)
         return _pack_result(function, await function(*args, **kwargs))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         failure = _failure(error)
     raise failure
 
 
-def _failure(error: Exception) -> CallFailure:
+def _failure(error: Exception | SystemExit) -> CallFailure:
     from tblib import pickling_support
 
     error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without `execute`
+    if isinstance(error, SystemExit):  # would end the worker, or raised by the driver, the driver
+        exited = RuntimeError(f"the call exited: sys.exit({error.code!r})")
+        error = exited.with_traceback(error.__traceback__)
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     print(text, end="", file=sys.__stderr__, flush=True)  # for the run's log; the driver raises it
     try:

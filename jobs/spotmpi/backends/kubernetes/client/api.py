@@ -113,14 +113,15 @@ class _Client(GenericAsyncClient):
 
     async def send(self, req: httpx2.Request, stream: bool = False) -> Any:
         """The response to a request; that of the last try if the server stays busy."""
-        for _ in range(_BUSY_TRIES - 1):
-            response = await super().send(req, stream)
+        tries = 1
+        while True:
+            response: Any = await super().send(req, stream)  # type: ignore[no-untyped-call]
             delay = response.headers.get("Retry-After", "")
-            if response.status_code not in _BUSY or not delay.isdecimal():
+            if response.status_code not in _BUSY or not delay.isdecimal() or tries == _BUSY_TRIES:
                 return response
+            tries += 1
             await response.aclose()
             await asyncio.sleep(min(float(delay), _LONGEST_DELAY))
-        return await super().send(req, stream)
 
 
 class ClusterApi:

@@ -111,6 +111,18 @@ def test_a_pool_grows_and_shrinks(start: Callable[..., PoolRun]) -> None:
 
 
 @at_night
+def test_a_call_survives_the_loss_of_the_only_worker(start: Callable[..., PoolRun]) -> None:
+    """Its replacement comes later than after the 12 s for which a pool on one machine waits: 10 s, and its start."""
+    up = start(1)
+    with up.join() as pool:
+        wait_for("the worker", lambda: has_workers(pool, 1), LIMIT)
+        call = pool.submit(place, 1, 8.0)
+        wait_for("its start", lambda: "processing" in pool._opened().states().values(), LIMIT)
+        up.delete(up.pods()[0])
+        assert call.result(LIMIT) == (1, f"{up.run.id}-workers-0")
+
+
+@at_night
 def test_the_loss_of_node_0_ends_calls_with_its_reason_and_the_next_attempt_can_be_joined(
     start: Callable[..., PoolRun],
 ) -> None:

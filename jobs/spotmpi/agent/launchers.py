@@ -115,15 +115,21 @@ def plain_environment(nodes: int, node: int, address: str = "127.0.0.1") -> dict
 
 
 def pool_scheduler(
-    python: str, workers: int, interruptions: int, start: float | None = None, driver: float | None = None
+    python: str,
+    workers: int,
+    interruptions: int,
+    start: float | None = None,
+    driver: float | None = None,
+    replacement: float | None = None,
 ) -> list[str]:
     """The scheduler of a pool, by the image's *python*; it needs `protocol.ENV_POOL_TLS` in its environment.
 
-    *start* are the seconds in which a first driver has to connect, and *driver* those after which it ends without one.
+    *start* are the seconds in which a first driver has to connect, and *driver* those after which it ends without one;
+    *replacement* are those for which drivers wait for workers once all are lost.
     """
     arguments = [python, "-m", "spotmpi.programs.pool.scheduler"]
     arguments += ["--workers=%d" % workers, "--interruptions=%d" % interruptions]
-    limits = (("--start-limit", start), ("--driver-limit", driver))
+    limits = (("--start-limit", start), ("--driver-limit", driver), ("--replacement-limit", replacement))
     return arguments + ["%s=%g" % (option, seconds) for option, seconds in limits if seconds is not None]
 
 

@@ -160,8 +160,11 @@ def _scheduler(pod: PodContext, start: float | None = None, driver: float | None
     """The scheduler of a pool or stream; *start* and *driver* are its limits as of `launchers.pool_scheduler`."""
     pool = pod.plan["pool"]
     assert pool is not None
-    interruptions = pod.plan["limits"]["interruptions"]
-    return launchers.pool_scheduler(sys.executable, pool["workers"], interruptions, start, driver)
+    limits = pod.plan["limits"]
+    # A lost worker may need another machine, as at the start.
+    return launchers.pool_scheduler(
+        sys.executable, pool["workers"], limits["interruptions"], start, driver, replacement=limits["start"]
+    )
 
 
 def _pool(pod: PodContext) -> list[str]:

@@ -22,6 +22,7 @@ from spotmpi.core.progress import Say
 from spotmpi.pools.engine import Engine, import_client
 from spotmpi.pools.errors import PoolError
 from spotmpi.pools.pool import Pool, PoolSummary
+from spotmpi.pools.progress import print_message
 from spotmpi.spec.job import POOL
 from spotmpi.spec.source import Source
 
@@ -48,7 +49,7 @@ def pool(
         InputError: all problems of the spec.
         SpotmpiError: it could not be started.
     """
-    say = say or _print
+    say = say or print_message
     if isinstance(source, str) and not source.endswith(".toml"):
         arguments = {"workers": workers, "image": image, "files": list(files), "overrides": list(overrides)}
         for name, value in arguments.items():
@@ -99,6 +100,7 @@ class ExistingRun:
 
     def __init__(self, run: str, on: TargetLike) -> None:
         self.run, self._on = run, on
+        self._say: Say = print_message
         self._contexts = contextlib.ExitStack()
         self._backend: Backend
         self._price: float | None = None  # of a node and hour
@@ -136,7 +138,7 @@ class ExistingRun:
         threading.Thread(target=import_client, daemon=True).start()  # while the scheduler is waited for
         address = self._contexts.enter_context(self._backend.pool_address(self.run))
         attempt = self._backend.state(self.run).attempt
-        return Engine(address.url, str(address.tls), output, lambda: self._loss(attempt))
+        return Engine(address.url, str(address.tls), output, lambda: self._loss(attempt), self._say)
 
     def _loss(self, attempt: int) -> str | None:
         """Why the scheduler of attempt number *attempt* is gone, or None where it may answer again."""
@@ -204,9 +206,3 @@ def _attempt_reason(folder: Path, attempt: int) -> str | None:
     except OSError:
         return None
     return values.get("reason") if values else None
-
-
-def _print(text: str) -> None:
-    import sys
-
-    print(text, file=sys.stderr, flush=True)

@@ -19,8 +19,10 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from spotmpi.core.progress import Say
 from spotmpi.pools.calls import LARGE, Call
 from spotmpi.pools.errors import PoolError, PoolLost
+from spotmpi.pools.progress import print_message
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Probe = Callable[[], "str | None"]  # why the pool is lost, or None where it may answer again
 
-LOSS_TIMEOUT = 12.0  # seconds without an answer, or without any worker, after which a pool counts as lost
+LOSS_TIMEOUT = 12.0  # seconds without an answer after which a pool counts as lost, or without any worker at the least
 _CLOSE_TIMEOUT = 5.0  # seconds for the end of a connection
 _CHECK = 1.0  # seconds between checks of the connection
 _BATCH = 100  # results that are fetched together
@@ -43,14 +45,23 @@ _PAUSE = 0.1  # seconds that a result then waits for others at most
 class Engine:
     """A connection to the scheduler at *url*, with the certificates in the folder *tls*.
 
+    *say* gets a message when calls wait for replacements of all workers; by default it is printed.
+
     Raises:
         PoolError: versions that differ.
         PoolLost: nobody answers, or not to these certificates.
     """
 
-    def __init__(self, url: str, tls: str, output: Output | None = None, probe: Probe | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        tls: str,
+        output: Output | None = None,
+        probe: Probe | None = None,
+        say: Say = print_message,
+    ) -> None:
         self.url, self.tls = url, tls
-        self._output, self._probe = output, probe
+        self._output, self._probe, self._say = output, probe, say
         self._outbox: collections.deque[Call] = collections.deque()
         self._calls: dict[str, Call] = {}  # under way, by key
         self._futures: dict[str, DaskFuture] = {}  # of the calls under way, by key
@@ -63,6 +74,7 @@ class Engine:
         self._failure: str | None = None
         self._last_answer = self._last_worker = time.monotonic()
         self._joined = 0  # workers that had joined at the latest answer
+        self._awaits_workers = False  # and has said so
         self._cut = asyncio.Event()  # set when the connection has broken
         self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
@@ -328,10 +340,16 @@ class Engine:
         before, self._joined = self._joined, description["joined"]
         came = description["workers"] or self._joined != before  # one that joined may have left again
         if came or not self._calls or not self._joined:  # the first workers may have to wait for their nodes
-            self._last_worker = time.monotonic()
-        elif time.monotonic() - self._last_worker > LOSS_TIMEOUT:
-            workers = f"all {description['size']} workers are lost for {LOSS_TIMEOUT:g}s"
-            self._lose(await self._ask() or f"nodes 1 to {description['size']}: {workers}")
+            self._last_worker, self._awaits_workers = time.monotonic(), False
+            return
+        limit = max(description["replacement_limit"] or 0.0, LOSS_TIMEOUT)
+        seconds, size = time.monotonic() - self._last_worker, description["size"]
+        if seconds > limit:
+            self._lose(await self._ask() or f"nodes 1 to {size}: all {size} workers are lost for {limit:g}s")
+        elif seconds > LOSS_TIMEOUT and not self._awaits_workers:
+            self._awaits_workers = True
+            workers = "the only worker is" if size == 1 else f"all {size} workers are"
+            self._say(f"waiting: {workers} lost; calls wait up to {limit:g}s (limits.start) for replacements")
 
     async def _ask(self) -> str | None:
         """Why the pool is lost as its backend knows, or None."""

@@ -1,4 +1,4 @@
-"""A progress bar for `Pool.map`, in terminals and notebooks."""
+"""What a pool shows on stderr: messages, and a progress bar for `Pool.map` in terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from typing import Any, TextIO
 _DELAY = 1.0  # seconds after which a bar appears
 _INTERVAL = 0.2  # seconds between two states of it
 _WIDTH = 30  # characters of the bar itself
+
+
+def print_message(text: str) -> None:
+    """Print a message of a pool, such as what it waits for."""
+    print(text, file=sys.stderr, flush=True)
 
 
 class ProgressBar:

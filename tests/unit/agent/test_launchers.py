@@ -91,8 +91,8 @@ def test_a_pool_has_a_scheduler_alone_or_with_the_command_of_its_driver() -> Non
     scheduler = ["python", "-m", "spotmpi.programs.pool.scheduler", "--workers=3", "--interruptions=7"]
     assert launchers.pool_scheduler("python", 3, 7) == scheduler
     assert launchers.pool_scheduler("python", 3, 7, driver=90.5) == [*scheduler, "--driver-limit=90.5"]
-    limited = launchers.pool_scheduler("python", 3, 7, 0.0, 60.0)
-    assert limited == [*scheduler, "--start-limit=0", "--driver-limit=60"]
+    limited = launchers.pool_scheduler("python", 3, 7, 0.0, 60.0, 600.0)
+    assert limited == [*scheduler, "--start-limit=0", "--driver-limit=60", "--replacement-limit=600"]
     driver = ["python", "-m", "spotmpi.programs.pool.driver", *limited[3:], "--", "python3", "scan.py"]
     assert launchers.pool_driver(limited, ["python3", "scan.py"]) == driver
 

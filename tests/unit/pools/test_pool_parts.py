@@ -32,7 +32,7 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.pools import calls
 from spotmpi.pools.calls import Call
 from spotmpi.pools.dask_client import remote_error
-from spotmpi.pools.engine import LOSS_TIMEOUT, Engine
+from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError
 from spotmpi.pools.pool import Pool, PoolSummary
 from spotmpi.pools.progress import ProgressBar, for_map
@@ -167,13 +167,19 @@ def test_workers_that_join_and_leave_between_two_looks_are_not_lost() -> None:
     engine = Engine.__new__(Engine)
     engine._calls, engine._outbox = {"key": Call(calls.key("scan", 0, 0), b"call")}, deque()
     engine._futures, engine._closed, engine._released, engine._probe = {}, True, deque(), None
-    engine._joined, engine._failure = 2, None
+    engine._joined, engine._failure, engine._awaits_workers = 2, None, False
+    messages: list[str] = []
+    engine._say = messages.append
     failures: list[str | None] = []
-    for joined in (3, 3):
-        engine._last_worker = time.monotonic() - LOSS_TIMEOUT - 1
-        asyncio.run(engine._check_workers({"workers": {}, "joined": joined, "size": 2}))
+    for joined, seconds, limit in ((3, 13, None), (3, 13, 600.0), (3, 599, 600.0), (4, 601, 600.0), (4, 601, 600.0)):
+        engine._last_worker = time.monotonic() - seconds
+        asyncio.run(engine._check_workers({"workers": {}, "joined": joined, "size": 2, "replacement_limit": limit}))
         failures.append(engine._failure)
-    assert failures == [None, "the pool is lost: nodes 1 to 2: all 2 workers are lost for 12s"]
+    assert failures == [*[None] * 4, "the pool is lost: nodes 1 to 2: all 2 workers are lost for 600s"]
+    assert messages == ["waiting: all 2 workers are lost; calls wait up to 600s (limits.start) for replacements"]
+    engine._failure = None
+    asyncio.run(engine._check_workers({"workers": {}, "joined": 4, "size": 2, "replacement_limit": None}))
+    assert engine._failure == "the pool is lost: nodes 1 to 2: all 2 workers are lost for 12s"
 
 
 @pytest.mark.parametrize(("size", "window", "expected"), [(10, None, 256), (1000, None, 4), (1000, 9, 9)])

@@ -89,9 +89,10 @@ class Keeper(SchedulerPlugin):
 
     name = "spotmpi-keeper"
 
-    def __init__(self, scheduler: PoolScheduler, workers: int) -> None:
+    def __init__(self, scheduler: PoolScheduler, workers: int, replacement_limit: float | None) -> None:
         self.scheduler = scheduler
         self.size = workers
+        self._replacement_limit = replacement_limit
         self._released: set[Any] = set()  # keys that were released before their calls arrived
         self.joined = 0  # workers, replacements included
         self.driver_came = False  # since `take_arrival` was called last
@@ -136,14 +137,17 @@ class Keeper(SchedulerPlugin):
             self.scheduler.deaths.pop(key, None)
 
     async def describe(self) -> dict[str, Any]:
-        """What a driver needs: versions, size, how many workers have ever joined, and those that are connected."""
+        """What a driver needs: versions, size, how many workers have ever joined, and those that are connected.
+
+        ``replacement_limit`` are the seconds to wait once all are lost; None where they are restarted at once.
+        """
         workers = {
             worker_index(str(worker.name)): {"name": str(worker.name), "host": worker.host}
             for worker in self.scheduler.workers.values()
             if worker_index(str(worker.name)) < self.size  # others are about to leave
         }
         description = {"id": self.scheduler.id, "versions": versions(), "size": self.size, "joined": self.joined}
-        return {**description, "workers": workers}
+        return {**description, "workers": workers, "replacement_limit": self._replacement_limit}
 
     async def settle(self, worker: int, executed: str) -> None:
         """Learn which key the former process of a worker *executed* when it ended, if any."""
@@ -215,7 +219,7 @@ async def serve(options: argparse.Namespace) -> int:
         dashboard=False,
         dashboard_address="127.0.0.1:0",
     )
-    keeper = Keeper(scheduler, options.workers)
+    keeper = Keeper(scheduler, options.workers, options.replacement_limit)
     scheduler.add_plugin(keeper)
     async with scheduler:
         if options.address_file:
@@ -242,6 +246,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--interruptions", type=int, default=100)
     parser.add_argument("--start-limit", type=float, default=None)
     parser.add_argument("--driver-limit", type=float, default=None)
+    parser.add_argument("--replacement-limit", type=float, default=None)
     parser.add_argument("--address-file", default=None)
     options = parser.parse_args(arguments)
     logging.getLogger("distributed").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""EC2's spot quotas, in vCPUs per region: the limit, the usage, and pending increases."""
+"""EC2's quotas of spot and on-demand instances, in vCPUs per region: the limit, the usage, and pending increases."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from spotmpi.aws.account import Aws
 from spotmpi.aws.errors import CallError
 
 SERVICE = "ec2"
+SPOT, ON_DEMAND = "spot", "on-demand"
+_STANDARD = r"(a|c|d|h|i|im|is|m|r|t|z)\d"
 # The instance families that each quota counts, as a regular expression for the type's name.
-_FAMILIES: Mapping[str, str] = {
-    "L-3819A6DF": r"(g|vt)\d",
-    "L-7212CCBC": r"p[2-4]",
-    "L-C4BD4855": r"p5",
-    "L-34B43A08": r"(a|c|d|h|i|im|is|m|r|t|z)\d",
+_FAMILIES: Mapping[str, Mapping[str, str]] = {
+    SPOT: {"L-3819A6DF": r"(g|gr|vt)\d", "L-7212CCBC": r"p[2-4]", "L-C4BD4855": r"p5", "L-34B43A08": _STANDARD},
+    ON_DEMAND: {"L-DB2E81BA": r"(g|gr|vt)\d", "L-417A185B": r"p\d", "L-1216C47A": _STANDARD},
 }
 NAMES: Mapping[str, str] = {
     "L-3819A6DF": "spot G and VT",
     "L-7212CCBC": "spot P2, P3 and P4",
     "L-C4BD4855": "spot P5",
     "L-34B43A08": "spot standard (A, C, D, H, I, M, R, T, Z)",
+    "L-DB2E81BA": "on-demand G and VT",
+    "L-417A185B": "on-demand P",
+    "L-1216C47A": "on-demand standard (A, C, D, H, I, M, R, T, Z)",
 }
 _PENDING = {"PENDING", "CASE_OPENED"}
 
@@ -41,9 +44,9 @@ class Increase:
     created: datetime
 
 
-def quota_code(machine: str) -> str | None:
-    """The code of the spot quota that counts machines of this type; None for unknown families."""
-    return next((code for code, families in _FAMILIES.items() if re.match(families, machine)), None)
+def quota_code(machine: str, market: str = SPOT) -> str | None:
+    """The code of the quota of *market* that counts machines of this type; None for unknown families."""
+    return next((code for code, families in _FAMILIES[market].items() if re.match(families, machine)), None)
 
 
 def vcpu_limit(aws: Aws, region: str, code: str) -> int:
@@ -59,17 +62,20 @@ def vcpu_limit(aws: Aws, region: str, code: str) -> int:
     return int(response["Quota"]["Value"])
 
 
-def vcpus_in_use(aws: Aws, region: str) -> Counter[str]:
-    """The vCPUs of pending and running spot instances in *region*, by quota code."""
-    filters = [
-        {"Name": "instance-lifecycle", "Values": ["spot"]},
-        {"Name": "instance-state-name", "Values": ["pending", "running"]},
-    ]
+def vcpus_in_use(aws: Aws, region: str, market: str = SPOT, without: tuple[str, str] | None = None) -> Counter[str]:
+    """The vCPUs of pending and running instances of *market* in *region*, by quota code.
+
+    Those with the tag *without* (key and value) are not counted.
+    """
+    filters = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    if market == SPOT:  # there is no filter for the others
+        filters.insert(0, {"Name": "instance-lifecycle", "Values": ["spot"]})
     used: Counter[str] = Counter()
     for reservation in aws.pages("ec2", region, "describe_instances", "Reservations", Filters=filters):
         for instance in reservation["Instances"]:
-            code = quota_code(instance["InstanceType"])
-            if code:
+            code = quota_code(instance["InstanceType"], market)
+            tags = {(tag["Key"], tag["Value"]) for tag in instance.get("Tags", ())}
+            if code and instance.get("InstanceLifecycle", ON_DEMAND) == market and without not in tags:
                 cpu = instance.get("CpuOptions", {})
                 used[code] += cpu.get("CoreCount", 0) * cpu.get("ThreadsPerCore", 1)
     return used

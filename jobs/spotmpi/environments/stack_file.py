@@ -18,7 +18,8 @@ from spotmpi.environments.zones.rows import Row
 
 _PREFIX = "spotmpi:"
 _ENVIRONMENT = "spotmpi-"
-SYSTEM = "system"  # the key of the system nodes in mappings by node group
+SYSTEM = "system"  # the name of the system nodes among node groups
+SYSTEM_TYPE, SYSTEM_NODES = "t3.medium", 2  # their defaults, as in infra
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -43,6 +44,7 @@ class StackFile:
     zone: str | None
     second_zone: str | None
     groups: tuple[StackGroup, ...]
+    system: StackGroup
     keep: bool
     one_zone: bool
     kind: str
@@ -88,6 +90,7 @@ def read_stack(stack: str, folder: Path | None = None) -> StackFile:
         zone=_text(config.get(_PREFIX + "zone")),
         second_zone=_text(config.get(_PREFIX + "second_zone")),
         groups=tuple(_group(each) for each in _groups(config) if isinstance(each, Mapping)),
+        system=_system(cluster.get(SYSTEM)),
         keep=isinstance(storage, Mapping) and storage.get("keep") is True,
         one_zone=not isinstance(storage, Mapping) or storage.get("one_zone") is not False,
         kind=_text(config.get(_PREFIX + "kind")) or "compute",
@@ -233,14 +236,24 @@ def _groups(config: Any) -> list[Any]:
 
 
 def _group(values: Mapping[str, Any]) -> StackGroup:
-    maximum = values.get("max")
     return StackGroup(
         name=_text(values.get("name")),
         type=_text(values.get("type")),
-        max=maximum if isinstance(maximum, int) and not isinstance(maximum, bool) else None,
+        max=_count(values.get("max")),
         market=_text(values.get("market")) or "spot",
         placement_group=values.get("placement_group") is not False,
     )
+
+
+def _system(values: Any) -> StackGroup:
+    """The system nodes, which are always on demand."""
+    values = values if isinstance(values, Mapping) else {}
+    machine, nodes = _text(values.get("type", SYSTEM_TYPE)), _count(values.get("nodes", SYSTEM_NODES))
+    return StackGroup(SYSTEM, machine, nodes, "on-demand", placement_group=False)
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _ami_releases(cluster: Mapping[str, Any], groups: list[Any]) -> dict[str, str]:

@@ -27,7 +27,7 @@ _LISTS = {
 
 def machine(state: str = "running", tags: Tags | None = None, **more: Any) -> dict[str, Any]:
     """An instance as DescribeInstances returns it, without its id."""
-    return {"State": {"Name": state}, "Tags": tag_list(tags or {}), **more}
+    return {"State": {"Name": state}, "Tags": tag_list(tags or {}), "InstanceType": "g4dn.xlarge", **more}
 
 
 @dataclass

@@ -26,6 +26,7 @@ def _types() -> dict[str, tuple[int, int, bool, bool]]:
         "g5.xlarge": (4, 1, True, False),
         "g4dn.xlarge": (4, 1, True, False),
         "t3.xlarge": (4, 0, False, False),
+        "t3.medium": (2, 0, False, False),
     }
 
 

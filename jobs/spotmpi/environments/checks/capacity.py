@@ -1,4 +1,4 @@
-"""Capacity of the stack's node groups: type offered in the zone, spot quota against `max`."""
+"""Capacity of the stack's node groups: type offered in the zone, quota against `max`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from spotmpi.aws import instances, quotas
 from spotmpi.environments.checks.check import Check, Finding, Level, Subject
-from spotmpi.environments.stack_file import StackFile, StackGroup
+from spotmpi.environments.resource_kinds import TAG
+from spotmpi.environments.stack_file import SYSTEM, StackFile, StackGroup
 
 
 def offers(subject: Subject) -> Iterator[Finding]:
@@ -24,20 +25,23 @@ def offers(subject: Subject) -> Iterator[Finding]:
             yield _offer(stack, group, known.get(group.type), (group.type, stack.zone) in offerings)
 
 
-def spot_quota(subject: Subject) -> Iterator[Finding]:
-    """Whether each spot quota of the stack's groups allows the groups' `max`."""
-    if subject.stack is None:
+def quota(subject: Subject) -> Iterator[Finding]:
+    """Whether each quota of the stack's groups and system nodes allows their largest number of nodes."""
+    stack = subject.stack
+    if stack is None or stack.kind == "data":
         return
-    groups = [group for group in subject.stack.groups if group.type and group.max and group.market == "spot"]
-    if not groups:
-        return
+    groups = [group for group in (stack.system, *stack.groups) if group.type and group.max]
     known = instances.instance_types(subject.aws, subject.region, sorted({group.type or "" for group in groups}))
-    used = quotas.vcpus_in_use(subject.aws, subject.region)
-    for code in sorted({quotas.quota_code(group.type or "") or "" for group in groups} - {""}):
-        counted = [group for group in groups if quotas.quota_code(group.type or "") == code and group.type in known]
-        limit = quotas.vcpu_limit(subject.aws, subject.region, code)
-        for group in counted:
-            yield _quota(subject, group, known[group.type or ""].vcpus, code, limit - used[code])
+    for market in (quotas.SPOT, quotas.ON_DEMAND):
+        bought = [group for group in groups if group.market == market and group.type in known]
+        codes = {group: quotas.quota_code(group.type or "", market) for group in bought}
+        # What the environment runs already is part of what its groups need.
+        own = (TAG, stack.environment)
+        used = quotas.vcpus_in_use(subject.aws, subject.region, market, own) if bought else {}
+        limits = {code: quotas.vcpu_limit(subject.aws, subject.region, code) for code in codes.values() if code}
+        for group, code in codes.items():
+            if code:
+                yield _quota(subject, group, known[group.type or ""].vcpus, code, limits[code], used.get(code, 0))
 
 
 def _offer(stack: StackFile, group: StackGroup, kind: instances.InstanceType | None, in_zone: bool) -> Finding:
@@ -55,15 +59,22 @@ def _offer(stack: StackFile, group: StackGroup, kind: instances.InstanceType | N
     return Finding(name, "ok", f"{group.type} is offered in {stack.zone}")
 
 
-def _quota(subject: Subject, group: StackGroup, vcpus: int, code: str, free: int) -> Finding:
+def _quota(subject: Subject, group: StackGroup, vcpus: int, code: str, limit: int, used: int) -> Finding:
     assert group.max is not None
-    allowed = max(0, free // vcpus)
-    message = f"{quotas.NAMES[code]} leaves {max(0, free)} vCPUs: {allowed} of {group.max} x {group.type}"
+    free = max(0, limit - used)
+    allowed = free // vcpus
+    message = f"{quotas.NAMES[code]} leaves {free} vCPUs: {allowed} of {group.max} x {group.type}"
     if allowed >= group.max:
         return Finding(f"quota of {group.name}", "ok", message)
     command = f"spotmpi zones --types {group.type} --nodes {group.max} --region {subject.region} --request-quota"
+    if group.market == quotas.ON_DEMAND:
+        command = (
+            f"aws service-quotas request-service-quota-increase --service-code {quotas.SERVICE} --quota-code {code} "
+            f"--desired-value {used + group.max * vcpus} --region {subject.region}"
+        )
     level: Level = "warning" if allowed else "error"
-    return Finding(f"quota of {group.name}", level, message, "request an increase, or lower the group's max", command)
+    fewer = "have fewer system nodes" if group.name == SYSTEM else "lower the group's max"
+    return Finding(f"quota of {group.name}", level, message, f"request an increase, or {fewer}", command)
 
 
-CHECKS = (Check("type offered", offers), Check("spot quota", spot_quota))
+CHECKS = (Check("type offered", offers), Check("quota", quota))

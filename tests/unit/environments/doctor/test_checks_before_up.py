@@ -12,6 +12,8 @@ from infra.settings import Settings
 from spotmpi.aws import state_bucket
 from spotmpi.aws.zones import default_second_zone
 from spotmpi.environments.doctor import doctor, run_tool
+from spotmpi.environments.stack_file import read_stack
+from tests.cloud.account.ec2 import machine
 from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.environments.doctor.scenarios import STACK, TAGS, TOOLS, finding_of, tool_output, write_stack
 
@@ -30,6 +32,7 @@ def test_in_a_healthy_account_every_line_is_ok(account: FakeAccount) -> None:
     assert [finding for finding in findings if finding.level != "ok"] == []
     assert [finding.check for finding in findings] == [
         *("credentials", "region", "zone", "second zone", "pulumi", "aws", "kubectl", "group gpus", "quota of gpus"),
+        "quota of system",
         *(f"leftover {kind}" for kind in kinds),
     ]
 
@@ -195,6 +198,45 @@ def test_the_quota_is_compared_with_the_groups_max(
     finding = finding_of(account, "quota of gpus")
     assert finding.level == level and message in finding.message
     assert ("--request-quota" in finding.command) == (level != "ok")
+
+
+CPUS = {"CoreCount": 1, "ThreadsPerCore": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "quota", "level", "message"),
+    [
+        ("", 5.0, "ok", "on-demand standard (A, C, D, H, I, M, R, T, Z) leaves 5 vCPUs: 2 of 2 x t3.medium"),
+        ("", 3.0, "warning", "leaves 3 vCPUs: 1 of 2 x t3.medium"),
+        ("{type: t3.xlarge, nodes: 1}", 3.0, "error", "leaves 3 vCPUs: 0 of 1 x t3.xlarge"),
+    ],
+)
+def test_the_quota_of_on_demand_nodes_is_checked_too(
+    account: FakeAccount, settings: str, quota: float, level: str, message: str
+) -> None:
+    write_stack(STACK + (f"  spotmpi:cluster: {{system: {settings}}}\n" if settings else ""))
+    account.quotas.values["L-1216C47A"] = quota
+    finding = finding_of(account, "quota of system")
+    assert (finding.level, message in finding.message) == (level, True)
+    assert ("request-service-quota-increase" in finding.command) == (level != "ok")
+
+
+def test_nodes_that_the_environment_runs_already_are_part_of_what_it_needs(account: FakeAccount) -> None:
+    """Else `up` and `doctor` would refuse an environment whose nodes are all in use."""
+    account.quotas.values |= {"L-3819A6DF": 32.0, "L-1216C47A": 4.0}
+    node = machine(tags=TAGS, CpuOptions=CPUS, InstanceLifecycle="spot")
+    system = machine(tags=TAGS, CpuOptions=CPUS, InstanceType="t3.medium")
+    account.ec2.machines = {**{f"i-{number}": node for number in range(8)}, "i-8": system, "i-9": system}
+    assert {finding_of(account, f"quota of {name}").level for name in ("gpus", "system")} == {"ok"}
+    account.ec2.machines["i-other"] = machine(CpuOptions=CPUS, InstanceType="t3.medium")
+    finding = finding_of(account, "quota of system")
+    assert (finding.level, "leaves 2 vCPUs: 1 of 2 x t3.medium" in finding.message) == ("warning", True)
+    assert "--desired-value 6 " in finding.command
+
+
+def test_the_system_nodes_of_a_stack_that_names_none_are_those_of_infra(account: FakeAccount) -> None:
+    system, settings = read_stack("mine").system, Settings(stack="mine", region="us-east-1", zone="us-east-1a")
+    assert (system.type, system.max) == (settings.cluster.system.type, settings.cluster.system.nodes)
 
 
 @pytest.mark.parametrize("kind", LEFTOVERS)

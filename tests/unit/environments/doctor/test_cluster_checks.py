@@ -27,6 +27,8 @@ def test_a_node_that_differs_from_its_group_is_an_error(
     healthy: HealthyEnvironment, node_object: Object, message: str
 ) -> None:
     healthy.cluster.objects[0] = node_object
+    kind = node_object["metadata"]["labels"]["node.kubernetes.io/instance-type"]
+    healthy.account.ec2.machines[f"i-{'a':0>17}"]["InstanceType"] = kind
     finding = healthy.findings()["node a"]
     assert finding.level == "error" and message in finding.message and finding.remedy
 

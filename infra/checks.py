@@ -7,7 +7,7 @@ from ipaddress import AddressValueError, IPv4Network, NetmaskValueError
 from infra import addresses, names
 from infra.errors import Problem
 from infra.instance_types import InstanceType, catalog
-from infra.kubernetes_versions import KUBELET_SKEW, STANDARD_SUPPORT_ENDS, minor, node_version
+from infra.kubernetes_versions import KUBELET_SKEW, LATER, NEWEST, OLDEST, minor, node_version
 from infra.quotas import units
 from infra.settings import Group, Settings
 from infra.sources import CHARTS, Chart
@@ -99,8 +99,8 @@ def _cluster(settings: Settings) -> Iterator[Problem]:
 
 def _versions(settings: Settings) -> Iterator[Problem]:
     version = settings.cluster.version
-    if version not in STANDARD_SUPPORT_ENDS:
-        remedy = f"use one of {', '.join(STANDARD_SUPPORT_ENDS)}; infra/kubernetes_versions.py lists the supported ones"
+    if not OLDEST <= minor(version) <= NEWEST + LATER:
+        remedy = f"use one of 1.{OLDEST} to 1.{NEWEST}, or a later one that EKS offers, up to 1.{NEWEST + LATER}"
         yield Problem("spotmpi:cluster.version", version, remedy)
         return
     releases = {f"groups.{index}": group.ami_release for index, group in enumerate(settings.groups)}

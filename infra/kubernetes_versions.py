@@ -1,18 +1,10 @@
 """The Kubernetes versions that an environment may run, and the version of a node group."""
 
-from collections.abc import Mapping
-from datetime import date
-
-# When EKS's standard support ends, as of 2026-11-22; `spotmpi upgrade` and `spotmpi doctor` query EKS itself. The date
-# of 1.36 was not known then. https://docs.aws.amazon.com/eks/latest/userguide/kubernetes-versions.html
-STANDARD_SUPPORT_ENDS: Mapping[str, date | None] = {
-    "1.31": date(2025, 11, 26),
-    "1.32": date(2026, 3, 23),
-    "1.33": date(2026, 7, 29),
-    "1.34": date(2026, 12, 2),
-    "1.35": date(2027, 3, 27),
-    "1.36": None,
-}
+# The minor versions of EKS for which it has AMI releases, as of 2026-11-19:
+# https://github.com/awslabs/amazon-eks-ami/releases. It adds about three a year and refuses those that it lacks,
+# so environments need not wait for a new release of spotmpi.
+OLDEST, NEWEST = 31, 37
+LATER = 3  # minor versions beyond the newest one that are accepted
 # A kubelet may be this many minor versions older than the API server, and never newer:
 # https://kubernetes.io/releases/version-skew-policy/#kubelet
 KUBELET_SKEW = 3

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def acted() -> list[bool]:
 
 @pytest.fixture
 def notices(acted: list[bool], tmp_path: Path) -> Notices:
-    listening = Notices(acted.append, tmp_path / "rank-0.pid")
+    listening = Notices(acted.append, tmp_path / "rank-0.pid", end_wait=0.0)
     listening.install_handlers()
     return listening
 
@@ -63,6 +64,20 @@ def test_sigterm_requests_the_end_even_after_sigusr1(notices: Notices, acted: li
     notices.between_iterations()
 
     assert acted == [True]
+
+
+def test_after_the_checkpoint_of_a_notice_no_iteration_begins_until_sigterm_or_a_while(acted: list[bool]) -> None:
+    notices = Notices(acted.append, end_wait=60.0)
+    notices.install_handlers()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    timer = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGTERM])
+    timer.start()
+
+    assert notices.between_iterations()
+    timer.join()
+
+    assert acted == [False, True]
+    assert not notices.between_iterations()
 
 
 def test_during_an_evaluation_a_signal_is_acted_on_at_once(notices: Notices, acted: list[bool]) -> None:

@@ -79,17 +79,22 @@ def _fatal(reason: str) -> NoReturn:
 
 # Seconds after SIGTERM: rank 0 needs the others to finish its iteration before it can write a checkpoint.
 _OTHER_RANKS_GRACE = 20.0
+# Seconds after the checkpoint of a notice. The agent answers it with SIGTERM, and mpirun kills ranks a second later:
+# iterations in between would be lost.
+_END_WAIT = 5.0
 
 
 class Notices:
     """Handles SIGUSR1 (write a checkpoint) and SIGTERM (write a checkpoint and exit) between iterations of rank 0.
 
-    `between_iterations` calls *act*, with whether to exit, if a signal has arrived.
+    `between_iterations` calls *act*, with whether to exit, if a signal has arrived. After SIGUSR1 it waits up to
+    *end_wait* seconds for SIGTERM.
     """
 
-    def __init__(self, act: Callable[[bool], None], pid_file: Path | None = None) -> None:
+    def __init__(self, act: Callable[[bool], None], pid_file: Path | None = None, end_wait: float = _END_WAIT) -> None:
         self._act = act
         self._pid_file = pid_file
+        self._end_wait = end_wait
         self._pending = False
         self._exit_requested = False
         self._immediate = False
@@ -101,11 +106,23 @@ class Notices:
         if self._pid_file:
             write_atomically(self._pid_file, f"{os.getpid()}\n")
 
-    def between_iterations(self) -> None:
-        """Act on a signal that arrived during the iteration."""
+    def between_iterations(self) -> bool:
+        """Act on a signal that arrived during the iteration; whether there was one."""
+        acted = self._pending
         if self._pending:
             self._pending = False
             self._act(self._exit_requested)
+            if not self._exit_requested:
+                self._wait_for_end()
+        return acted
+
+    def _wait_for_end(self) -> None:
+        until = time.monotonic() + self._end_wait
+        while not self._exit_requested and time.monotonic() < until:
+            time.sleep(0.01)
+        if self._exit_requested:
+            self._pending = False
+            self._act(True)
 
     @contextmanager
     def parameters_unchanged(self) -> Iterator[None]:

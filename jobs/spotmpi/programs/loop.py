@@ -141,6 +141,7 @@ class _Training:
         pid_file = os.environ.get(protocol.ENV_PID_FILE) if checkpoints else None
         self._notices = Notices(self._handle_notice, Path(pid_file) if pid_file else None)
         self._due = 0.0
+        self._saved: int | None = None  # the iteration of the last checkpoint
         self.total = self._last_iteration()
 
     def run(self) -> None:
@@ -178,8 +179,8 @@ class _Training:
         if report:
             self._report(scalars)
         written = self._write_if_due()
-        self._notices.between_iterations()
-        return (self._evaluate() if evaluate else None), report or evaluate or written
+        noticed = self._notices.between_iterations()
+        return (self._evaluate() if evaluate else None), report or evaluate or written or noticed
 
     def _report(self, scalars: Mapping[str, Any]) -> None:
         own, times = {name: float(value) for name, value in scalars.items()}, self._stopwatch.take()
@@ -215,7 +216,8 @@ class _Training:
 
     def _handle_notice(self, exiting: bool) -> None:
         if self._checkpoints:
-            self._write("notice")
+            if not exiting or self._saved != self._iteration:  # the agent waits for the report of the first notice
+                self._write("notice")
         else:
             self._reporter.warn("notice received, but no checkpoint is written without --checkpoint-path")
         if exiting:
@@ -249,6 +251,7 @@ class _Training:
             )
             return False
         self._reporter.checkpoint(self._iteration, path, time.perf_counter() - start, reason)
+        self._saved = self._iteration
         return True
 
     def _last_iteration(self) -> int:

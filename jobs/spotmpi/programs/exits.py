@@ -79,8 +79,8 @@ def _fatal(reason: str) -> NoReturn:
 
 # Seconds after SIGTERM: rank 0 needs the others to finish its iteration before it can write a checkpoint.
 _OTHER_RANKS_GRACE = 20.0
-# Seconds after the checkpoint of a notice. The agent answers it with SIGTERM, and mpirun kills ranks a second later:
-# iterations in between would be lost.
+# Seconds after the checkpoint of a notice. The agent answers it with SIGTERM, and mpirun (measured: Open MPI 5.0.11)
+# kills ranks 0.25 s after it has passed that on: iterations in between would be lost.
 _END_WAIT = 5.0
 
 

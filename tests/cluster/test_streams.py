@@ -178,6 +178,7 @@ def test_an_evicted_worker_touches_nothing_of_the_gang_and_changes_no_parameter(
     streams: Streams, undisturbed: str
 ) -> None:
     run = streams.paused(streams.values())
+    streams.until_joined(run, 1)  # one worker alone can do all the work
     streams.runs.backend.inject_fault(run.id, RANKS, "evict")
     left = run.until_kind(record.LEFT)
     assert (left.values["worker"], left.reason) == (0, "the pod of this node received SIGTERM")

@@ -19,7 +19,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from spotmpi.core.progress import Say
 from spotmpi.pools.calls import LARGE, Call
 from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.pools.progress import print_message
@@ -58,7 +57,7 @@ class Engine:
         tls: str,
         output: Output | None = None,
         probe: Probe | None = None,
-        say: Say = print_message,
+        say: Callable[[str], None] = print_message,
     ) -> None:
         self.url, self.tls = url, tls
         self._output, self._probe, self._say = output, probe, say

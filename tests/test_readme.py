@@ -19,6 +19,8 @@ PYTHON_NAME = re.compile(r"\bspotmpi\.(\w+)\(")
 # Commands that this file does not run, and the tests that do.
 RUN_ELSEWHERE = {
     "uv tool install .": "tests/package/conftest.py",
+    # The machine on which .ci/run runs the next two has these packages and no others.
+    "sudo apt-get install python3 python3-venv python3-dev git gcc libc6-dev ca-certificates": "scripts/fresh-machine",
     "./scripts/demo": ".ci/run",
     "./scripts/test": ".ci/run",
     "spotmpi bench cpu.toml": "tests/unit/study/test_study_with_mpi.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from spotmpi.core.errors import SpotmpiError, input_error
 LOCK = "requirements.lock"
 GPU_LOCK = "requirements-gpu.lock"  # of an image that needs more packages on machines with GPUs
 BUILD_CONSTRAINTS = "build-constraints.txt"
-_READY = ".ready"
+SITE_PACKAGES = "site-packages"  # a folder of an image: modules of its own, beside the locked packages
+_READY = ".ready"  # holds the path of the interpreter that the environment was installed for
 
 
 def known_images() -> list[str]:
@@ -31,15 +33,28 @@ def lock_hash(image: str, lock: str = LOCK) -> str:
     if not (folder / LOCK).is_file():
         raise input_error("image", image, f"use one of: {', '.join(known_images())}")
     digest = hashlib.sha256(f"python {sys.version_info[0]}.{sys.version_info[1]}\n".encode())
-    for name in (lock, BUILD_CONSTRAINTS):
-        if (folder / name).is_file():
-            digest.update((folder / name).read_bytes())
+    for path in (folder / lock, folder / BUILD_CONSTRAINTS, *_own_modules(folder)):
+        if path.is_file():
+            digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 
 def location(image: str, lock: str = LOCK) -> Path:
     """The folder of the environment of *image*, whether or not it is installed yet."""
     return names.cache_folder() / "images" / f"{image}-{lock_hash(image, lock)}"
+
+
+def is_installed(folder: Path) -> bool:
+    """Whether an environment is complete and the interpreter that it was installed for is still there.
+
+    Interpreters go or change beneath an environment, which then holds the packages of another version: a new minor
+    version from the distribution, pyenv or uv.
+    """
+    python = folder / "bin" / "python"
+    try:
+        return python.exists() and (folder / _READY).read_text() == os.path.realpath(python)
+    except OSError:
+        return False
 
 
 def prepare(image: str, say: Callable[[str], None] = lambda text: None, lock: str = LOCK) -> Path:
@@ -52,7 +67,7 @@ def prepare(image: str, say: Callable[[str], None] = lambda text: None, lock: st
         SpotmpiError: uv is missing or could not install; the message holds uv's last lines.
     """
     folder = location(image, lock)
-    if (folder / _READY).is_file():
+    if is_installed(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as turn:
@@ -61,37 +76,64 @@ def prepare(image: str, say: Callable[[str], None] = lambda text: None, lock: st
         except BlockingIOError:
             say(f"waiting for another process that installs the {image} image")
             fcntl.flock(turn, fcntl.LOCK_EX)
-        if not (folder / _READY).is_file():
+        if not is_installed(folder):
             say(f"installing the {image} image's locked requirements (once)")
             _install(image, folder, lock)
-            (folder / _READY).touch()
+            (folder / _READY).write_text(os.path.realpath(folder / "bin" / "python"))
     return folder
 
 
 def _install(image: str, folder: Path, lock: str) -> None:
     source = names.IMAGES / image
     shutil.rmtree(folder, ignore_errors=True)
+    _make_environment(image, folder)
     constraints = source / BUILD_CONSTRAINTS
     extra = ["--build-constraints", str(constraints)] if constraints.is_file() else []
-    run_uv("venv", "--quiet", "--python", _python_for(source), str(folder))
     # Compiled once here, or every rank compiles its framework anew where Python may not write bytecode.
     options = ("--quiet", "--compile-bytecode", "--python", str(folder / "bin" / "python"))
     run_uv("pip", "sync", *options, *extra, str(source / lock))
+    (site_packages,) = folder.glob("lib/python3.*/site-packages")
+    for module in _own_modules(source):
+        shutil.copy(module, site_packages)
 
 
-def _python_for(source: Path) -> str:
-    """This interpreter where the image allows it, else the version that the image asks for."""
+def _own_modules(source: Path) -> list[Path]:
+    """The modules that an image adds to its locked packages."""
+    return sorted(path for path in (source / SITE_PACKAGES).glob("*") if path.is_file())
+
+
+def _make_environment(image: str, folder: Path) -> None:
+    """An empty environment with this interpreter, or where the image does not run with it, with one that uv finds.
+
+    uv looks among its own interpreters and on PATH, and then downloads one unless UV_PYTHON_DOWNLOADS forbids it.
+    """
+    from packaging.specifiers import SpecifierSet  # only to install: a start shall not wait for it
+
+    required = _required_python(image)
+    own = platform.python_version()
+    if SpecifierSet(required).contains(own, prereleases=True):
+        run_uv("venv", "--quiet", "--python", sys.executable, str(folder))
+        return
+    try:
+        run_uv("venv", "--quiet", "--python", required, str(folder))
+    except SpotmpiError as error:
+        raise SpotmpiError(
+            f"the {image} image needs Python {required}, this is {own}, and uv found no other: put one on PATH, or allow"
+            f" uv to download it (UV_PYTHON_DOWNLOADS=automatic): {str(error).splitlines()[-1]}"
+        ) from error
+
+
+def _required_python(image: str) -> str:
+    """The versions of Python that an image runs with."""
     import tomllib
 
-    required = tomllib.loads((source / "pyproject.toml").read_text())["project"]["requires-python"]
-    current = f"=={sys.version_info[0]}.{sys.version_info[1]}.*"
-    return sys.executable if required.startswith(">=") or required == current else required.strip("=.*")
+    project = tomllib.loads((names.IMAGES / image / "pyproject.toml").read_text())["project"]
+    return str(project["requires-python"])
 
 
 def run_uv(*arguments: str, purpose: str = "install the image") -> None:
     """Run uv; SpotmpiError, with its last lines, where it cannot do what its *purpose* is."""
     environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
-    environment["UV_PYTHON_DOWNLOADS"] = "never"
     process = subprocess.run([find_uv(), *arguments], capture_output=True, text=True, env=environment)
     if process.returncode:
         last = "\n".join(process.stderr.strip().splitlines()[-8:])

@@ -31,7 +31,7 @@ from spotmpi.core.rank_source import rank_source
 from spotmpi.images.environment import run_uv
 
 LOCK = names.IMAGES / "pool" / "wheels.lock"
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}  # by the name that Kubernetes has for them
 _PROBE = """
 import importlib.util, sys

@@ -1,22 +1,52 @@
-"""The environment of an image on this machine, while another process installs it."""
+"""The environment of an image on this machine: which Python it gets, when it counts as installed, and who waits."""
 
 from __future__ import annotations
 
 import fcntl
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from spotmpi.core import names
+from spotmpi.core.errors import SpotmpiError
 from spotmpi.images import environment
 
 
-def test_whoever_waits_for_the_install_of_another_process_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(names, "cache_folder", lambda: tmp_path)
-    folder = environment.location("pytorch")
-    folder.mkdir(parents=True)
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder."""
+    monkeypatch.setattr(names, "cache_folder", lambda: tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one image, `small`, that needs no packages and brings a module of its own."""
+    folder = tmp_path / "images"
+    (folder / "small" / "site-packages").mkdir(parents=True)
+    (folder / "small" / "requirements.lock").write_text("")
+    (folder / "small" / "site-packages" / "brought_along.py").write_text("ANSWER = 42\n")
+    require(folder, ">=3.11")
+    monkeypatch.setattr(names, "IMAGES", folder)
+    return folder
+
+
+def require(images: Path, python: str) -> None:
+    """Let the image ask for these versions of Python."""
+    (images / "small" / "pyproject.toml").write_text(f'[project]\nname = "small"\nrequires-python = "{python}"\n')
+
+
+def run(folder: Path, code: str) -> str:
+    """What a line of Python prints in an environment."""
+    return subprocess.run([folder / "bin" / "python", "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_whoever_waits_for_the_install_of_another_process_says_so(images: Path) -> None:
+    folder = environment.location("small")
+    (folder / "bin").mkdir(parents=True)
     messages = []
 
     with (folder.parent / f".{folder.name}.lock").open("w") as turn:
@@ -24,9 +54,83 @@ def test_whoever_waits_for_the_install_of_another_process_says_so(
 
         def finish_install(text: str) -> None:
             messages.append(text)
-            (folder / ".ready").touch()
+            (folder / "bin" / "python").symlink_to(sys.executable)
+            (folder / ".ready").write_text(os.path.realpath(sys.executable))
             fcntl.flock(turn, fcntl.LOCK_UN)
 
-        assert environment.prepare("pytorch", finish_install) == folder
+        assert environment.prepare("small", finish_install) == folder
 
-    assert messages == ["waiting for another process that installs the pytorch image"]
+    assert messages == ["waiting for another process that installs the small image"]
+
+
+def test_an_image_runs_with_the_interpreter_of_spotmpi_and_has_its_own_modules(images: Path) -> None:
+    folder = environment.prepare("small")
+    code = "import brought_along, sys; print(brought_along.ANSWER, *sys.version_info[:2])"
+    assert run(folder, code).split() == ["42", *map(str, sys.version_info[:2])]
+    assert environment.prepare("small", pytest.fail) == folder, "installed once"
+
+
+def test_a_changed_module_of_an_image_is_another_environment(images: Path) -> None:
+    before = environment.location("small")
+    (images / "small" / "site-packages" / "brought_along.py").write_text("ANSWER = 43\n")
+    assert environment.location("small") != before
+
+
+@pytest.mark.parametrize("change", ["removed", "another"])
+def test_an_environment_whose_python_was_replaced_is_installed_again(images: Path, change: str) -> None:
+    folder = environment.prepare("small")
+    python = folder / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/nonexistent/python3" if change == "removed" else "/bin/true")
+    assert not environment.is_installed(folder)
+
+    said: list[str] = []
+    assert environment.prepare("small", said.append) == folder
+    assert said == ["installing the small image's locked requirements (once)"]
+    assert run(folder, "import brought_along; print(brought_along.ANSWER)") == "42\n"
+
+
+def test_an_image_that_does_not_run_with_this_python_gets_another_one_from_path(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real uv looks for it; spotmpi only believes that it runs with a Python that the image does not know."""
+    monkeypatch.setattr("platform.python_version", lambda: "3.99.0")
+    require(images, f"=={sys.version_info[0]}.{sys.version_info[1]}.*")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to(os.path.realpath(sys.executable))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/nonexistent")
+    monkeypatch.setenv("UV_PYTHON_DOWNLOADS", "never")
+    monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "managed"))
+
+    folder = environment.prepare("small")
+    assert run(folder, "import sys; print(*sys.version_info[:2])").split() == [*map(str, sys.version_info[:2])]
+
+
+def test_where_no_python_is_found_or_downloaded_one_line_says_which_and_what_to_do(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require(images, "==3.98.*")
+    monkeypatch.setenv("UV_PYTHON_DOWNLOADS", "never")
+    with pytest.raises(SpotmpiError) as error:
+        environment.prepare("small")
+    message = str(error.value)
+    assert "\n" not in message
+    assert message.startswith("the small image needs Python ==3.98.*, this is 3.")
+    assert "put one on PATH" in message
+
+
+@pytest.mark.parametrize("chosen", ["manual", None])
+def test_whether_uv_may_download_a_python_is_the_users_choice(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str | None
+) -> None:
+    recorded = tmp_path / "recorded"
+    uv = tmp_path / "uv"
+    uv.write_text(f'#!/bin/sh\necho "${{UV_PYTHON_DOWNLOADS-unset}}" > {recorded}\nexit 1\n')
+    uv.chmod(0o755)
+    monkeypatch.setattr(environment, "find_uv", lambda: str(uv))
+    monkeypatch.delenv("UV_PYTHON_DOWNLOADS", raising=False)
+    if chosen:
+        monkeypatch.setenv("UV_PYTHON_DOWNLOADS", chosen)
+    with pytest.raises(SpotmpiError):
+        environment.prepare("small")
+    assert recorded.read_text().strip() == (chosen or "unset")

@@ -88,7 +88,7 @@ def main() -> int:
     print("\n== tiers")
     for tier, ended, note in results:
         print(f"{tier.name:<9} {ended:<9} {note}")
-    if not (words.all or words.nightly or words.tiers):
+    if not (words.all or words.rest or words.nightly or words.tiers):
         print(
             "more: ./scripts/test --all adds the rest of these tiers, the report page in Chromium, and a Kubernetes on"
             "\n      this machine (needs root, installs Debian packages); ./scripts/test --nightly runs the long ones"

@@ -1,7 +1,7 @@
 """The tiers of tests, and which of them a command line asks for.
 
-The default needs neither root nor Debian packages and ends in minutes. `--all`, which CI runs, is a selection of every
-tier. `--nightly` runs the tests that `--all` omits.
+The default needs neither root nor Debian packages and ends in minutes. `--all` is a selection of every tier; `--rest` is
+what it has beyond the default. CI runs the default as a newcomer would, and then the rest. `--nightly` runs the tests that `--all` omits.
 """
 
 from __future__ import annotations
@@ -31,10 +31,15 @@ def nothing_missing() -> str | None:
     return None
 
 
+def root() -> str | None:
+    """Why a tier that needs Linux and root cannot run here, or None."""
+    return None if sys.platform == "linux" and os.geteuid() == 0 else "needs Linux and root"
+
+
 def root_and_packages() -> str | None:
     """Why the cluster tier cannot run here, or None; installs its Debian packages where it may."""
-    if sys.platform != "linux" or os.geteuid() != 0:
-        return "needs Linux and root"
+    if (reason := root()) is not None:
+        return reason
     if not shutil.which("apt-get"):
         return "needs Debian packages and there is no apt-get"
     done = subprocess.run([str(PROJECT / "scripts" / "cluster-packages")], stdout=sys.stderr)
@@ -130,20 +135,24 @@ DEFAULT = [
     Tier("engine", "the real Pulumi CLI over one stack", [pytest("engine and smoke")], pulumi_in_time, background=True),
 ]
 
-ALL = [
-    STATIC,
-    UNIT,
-    Tier("images", "real mpirun and both frameworks", [pytest("images and not nightly", *IN_TWO)], open_mpi_4),
-    Tier("engine", "the real Pulumi CLI over stand-in providers", [pytest("engine and not nightly", *IN_TWO)]),
-    Tier("browser", "the report page in a real Chromium", [pytest("browser")], a_browser),
-    Tier(
-        "cluster",
-        "a real Kubernetes on this machine",
-        [BUILD, pytest("cluster and not nightly")],
-        root_and_packages,
-        background=True,
-    ),
-]
+def beyond_the_default(which: str = "not nightly") -> list[Tier]:
+    """The tiers of `--all` that need Debian packages or take long, of each the tests that *which* selects."""
+    return [
+        Tier("images", "real mpirun and both frameworks", [pytest(f"images and {which}", *IN_TWO)], open_mpi_4),
+        Tier("engine", "the real Pulumi CLI over stand-in providers", [pytest(f"engine and {which}", *IN_TWO)]),
+        Tier("browser", "the report page in a real Chromium", [pytest("browser")], a_browser),
+        Tier(
+            "cluster",
+            "a real Kubernetes on this machine",
+            [BUILD, pytest("cluster and not nightly")],
+            root_and_packages,
+            background=True,
+        ),
+    ]
+
+
+ALL = [STATIC, UNIT, *beyond_the_default()]
+REST = beyond_the_default("not nightly and not smoke")
 
 
 PLAIN = "not images and not engine and not browser and not cluster"
@@ -173,7 +182,15 @@ def all_but(files: Sequence[str]) -> list[str]:
     return ["tests", *(f"--ignore={file}" for file in files)]
 
 
+def on_debian(suite: str, python: str) -> Tier:
+    """What the README tells a newcomer to run, on another release of Debian."""
+    run = [str(PROJECT / "scripts" / "fresh-machine"), "--suite", suite, "./scripts/demo && ./scripts/test"]
+    return Tier(suite, f"both commands of the README with Python {python}", [run], root, minutes=8)
+
+
 NIGHTLY = [
+    on_debian("trixie", "3.13"),
+    on_debian("forky", "3.14"),
     at_night("unit", "long statistics, and examples of worker pools", 1, PLAIN),
     at_night("programs", "training programs under real mpirun", 10, "images", ["tests/programs"]),
     at_night("launchers", "every launcher and fault on this machine", 10, "images", all_but(["tests/programs"])),
@@ -204,7 +221,7 @@ def chosen(words: argparse.Namespace) -> list[Tier]:
     """The tiers that the command line asks for; ValueError names a word that is none."""
     if words.part and not words.nightly:
         raise ValueError("--part goes with --nightly")
-    tiers = NIGHTLY if words.nightly else ALL if words.all or words.tiers else DEFAULT
+    tiers = NIGHTLY if words.nightly else REST if words.rest else ALL if words.all or words.tiers else DEFAULT
     unknown = set(words.tiers) - {tier.name for tier in tiers}
     if unknown:
         raise ValueError(f"no such tier: {', '.join(sorted(unknown))}; choose from {', '.join(t.name for t in tiers)}")
@@ -227,10 +244,11 @@ def read_command_line() -> argparse.Namespace:
     parser.add_argument("tiers", nargs="*", metavar="TIER", help=f"one of {', '.join(tier.name for tier in ALL)}")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--all", action="store_true", help="a selection of every tier; CI=true implies it")
+    size.add_argument("--rest", action="store_true", help="what --all has beyond the default")
     size.add_argument("--nightly", action="store_true", help="the tests that --all omits")
     parser.add_argument("--part", type=fraction, metavar="K/N", help="with --nightly: the K-th of N parts")
     words = parser.parse_args()
-    words.all = words.all or (os.environ.get("CI") == "true" and not words.nightly)
+    words.all = words.all or (os.environ.get("CI") == "true" and not (words.nightly or words.rest))
     try:
         words.chosen = chosen(words)
     except ValueError as error:

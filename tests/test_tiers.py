@@ -29,6 +29,19 @@ def test_ci_runs_a_representative_of_everything_unless_nightly_is_requested(monk
     assert chosen_tiers(monkeypatch, "--nightly", ci="true") == tiers.NIGHTLY
 
 
+def test_ci_runs_everything_of_all_once_the_default_as_a_newcomer_and_then_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rest = chosen_tiers(monkeypatch, "--rest", ci="true")
+    assert [tier.name for tier in rest] == ["images", "engine", "browser", "cluster"]
+    marked = {tier.name: tier.commands[-1][tier.commands[-1].index("-m", 3) + 1] for tier in rest}
+    assert marked["images"] == "images and not nightly and not smoke"
+    assert {tier.name for tier in [*chosen_tiers(monkeypatch), *rest]} == {tier.name for tier in tiers.ALL}
+    commands = (tiers.PROJECT / ".ci" / "run").read_text().splitlines()
+    assert "./scripts/fresh-machine './scripts/demo && ./scripts/test'" in commands
+    assert commands[-1] == "./scripts/test --rest"
+
+
 def test_a_tier_can_be_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [tier.name for tier in chosen_tiers(monkeypatch, "unit")] == ["unit"]
     assert [tier.name for tier in chosen_tiers(monkeypatch, "--nightly", "reclaims")] == ["reclaims"]

@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 
 from spotmpi.core import names
-from spotmpi.images.environment import run_uv
+from spotmpi.images.environment import is_installed, mark_installed, run_uv
 
 
 def python_with(name: str) -> Path:
     """The interpreter of an environment in the cache folder with what `NAME/requirements.lock` locks, made once."""
     lock = Path(__file__).parent / name / "requirements.lock"
     folder = names.cache_folder() / name / hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
-    if not (folder / "ready").exists():
+    if not is_installed(folder):
         run_uv("venv", "--quiet", "--clear", "--python", sys.executable, str(folder), purpose="make the environment")
         options = ("--quiet", "--python", str(folder / "bin" / "python"))
         run_uv("pip", "sync", *options, str(lock), purpose=f"install {name}")
-        (folder / "ready").touch()
+        mark_installed(folder)
     return folder / "bin" / "python"

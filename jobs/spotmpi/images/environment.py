@@ -57,6 +57,11 @@ def is_installed(folder: Path) -> bool:
         return False
 
 
+def mark_installed(folder: Path) -> None:
+    """Record that an environment is complete, and for which interpreter."""
+    (folder / _READY).write_text(os.path.realpath(folder / "bin" / "python"))
+
+
 def prepare(image: str, say: Callable[[str], None] = lambda text: None, lock: str = LOCK) -> Path:
     """The environment of *image*, installed first where it is missing.
 
@@ -79,7 +84,7 @@ def prepare(image: str, say: Callable[[str], None] = lambda text: None, lock: st
         if not is_installed(folder):
             say(f"installing the {image} image's locked requirements (once)")
             _install(image, folder, lock)
-            (folder / _READY).write_text(os.path.realpath(folder / "bin" / "python"))
+            mark_installed(folder)
     return folder
 
 

@@ -57,8 +57,8 @@ def unpack_for(python: str, say: Callable[[str], None]) -> Path | None:
     if probe.returncode or probe.stdout.split() != [own, "False"]:
         return None
     packed = pack(platform.machine(), say)
-    prefix = archives.digest(python.encode())
-    folder = names.cache_folder() / "wheels" / f"{packed.digest}-{prefix}"
+    interpreter = archives.digest(f"{python} {own}".encode())  # of a path that another version may take over
+    folder = names.cache_folder() / "wheels" / f"{packed.digest}-{interpreter}"
     if not folder.is_dir():
         with tempfile.NamedTemporaryFile() as file:
             file.write(packed.archive)

@@ -55,7 +55,7 @@ def test_whoever_waits_for_the_install_of_another_process_says_so(images: Path) 
         def finish_install(text: str) -> None:
             messages.append(text)
             (folder / "bin" / "python").symlink_to(sys.executable)
-            (folder / ".ready").write_text(os.path.realpath(sys.executable))
+            environment.mark_installed(folder)
             fcntl.flock(turn, fcntl.LOCK_UN)
 
         assert environment.prepare("small", finish_install) == folder

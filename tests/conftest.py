@@ -21,6 +21,11 @@ pytest.register_assert_rewrite("tests.contract")  # tests that several files inh
 
 WIDTH = 400  # characters of a line of a failure
 
+# The machine's variables for Python, such as PYTHONUNBUFFERED: a user has none of them, so neither have tests and what
+# they start. A test that wants one sets it.
+for variable in [name for name in os.environ if name.startswith("PYTHON")]:
+    del os.environ[variable]
+
 # A shell's background job ignores Ctrl-C and hands that on to every process of a test, some of which are to hear it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)

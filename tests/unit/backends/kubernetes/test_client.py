@@ -69,7 +69,7 @@ def test_a_cluster_whose_authority_has_no_key_identifier_is_trusted_as_by_kubect
     server.answers["list"] = [(200, listing(pod("a", 5)))]
 
     def pods(trusted: Path) -> list[Object]:
-        options = {"certificate-authority": str(trusted)}
+        options: Any = {"certificate-authority": str(trusted)}
         config = write_kubeconfig(tmp_path / "config", f"https://127.0.0.1:{server.port}", **options)
         monkeypatch.setenv("KUBECONFIG", str(config))
         return asyncio.run(ClusterApi(None, None).list(POD))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import io
 import itertools
 import pickle
@@ -87,6 +88,24 @@ def test_the_certificates_of_a_pool_satisfy_a_strict_check_on_both_ends(tmp_path
             end.do_handshake()
     assert {client.version(), server.version()} == {"TLSv1.3"}
     assert all(str(end.getpeercert()).count("scan-1") == 2 for end in ends)  # of the pool, by its authority
+
+
+def test_what_dask_leaves_unread_in_a_closed_connection_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def opened(engine: Engine) -> dict[str, Any]:
+        return {}
+
+    monkeypatch.setattr(Engine, "_open", opened)
+    engine = Engine("tls://127.0.0.1:1", "")
+    unread = engine._loop.create_future()
+    engine._loop.call_soon_threadsafe(unread.set_exception, TimeoutError("Timeout"))
+
+    engine.close()
+    del unread
+    gc.collect()
+
+    assert caplog.text == ""
 
 
 def test_a_pool_ends_without_a_first_driver_and_some_time_after_the_last_one() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest._code.code import ExceptionChainRepr
 
+from tests.skips import OTHER_TIERS, fail_unlisted
 from tests.tools import ToolError, bin_folder, needed
 
 if TYPE_CHECKING:
@@ -59,9 +60,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI, leave out the middle of what is long."""
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """No file is skipped as a whole unless that is listed."""
     report = yield
+    fail_unlisted(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Only listed plain tests are skipped. In CI, leave out the middle of what is long."""
+    report = yield
+    if not any(item.get_closest_marker(name) for name in OTHER_TIERS):
+        fail_unlisted(report)
     if os.environ.get("CI") and report.failed:
         report.sections = [(name, "\n".join(_ends_of(text.splitlines()))) for name, text in report.sections]
         if isinstance(report.longrepr, ExceptionChainRepr) and report.longrepr.reprcrash:

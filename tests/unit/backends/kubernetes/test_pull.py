@@ -251,8 +251,8 @@ def test_the_first_of_many_skipped_entries_are_named(
 def test_a_private_folder_stays_private_with_the_default_filter_of_python_3_14(
     remote: RunPaths, local: RunPaths, volume_cluster: VolumeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_default = staticmethod(getattr(tarfile, "data_filter", None))  # Python 3.11.2 has none
-    monkeypatch.setattr(tarfile.TarFile, "extraction_filter", by_default, raising=False)
+    by_default: Any = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has none
+    monkeypatch.setattr(tarfile.TarFile, "extraction_filter", staticmethod(by_default), raising=False)
     remote.checkpoints.chmod(0o700)
 
     pull(volume_cluster, local)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest._code.code import ExceptionChainRepr
 
+from tests.skips import OTHER_TIERS, fail_unlisted
 from tests.tools import ToolError, bin_folder, needed
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite("tests.contract")  # tests that several files inherit
 
 WIDTH = 400  # characters of a line of a failure
+
+# The machine's variables for Python, such as PYTHONUNBUFFERED: a user has none of them, so neither have tests and what
+# they start. A test that wants one sets it.
+for variable in [name for name in os.environ if name.startswith("PYTHON")]:
+    del os.environ[variable]
 
 # A shell's background job ignores Ctrl-C and hands that on to every process of a test, some of which are to hear it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
@@ -54,9 +60,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI, leave out the middle of what is long."""
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """No file is skipped as a whole unless that is listed."""
     report = yield
+    fail_unlisted(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Only listed plain tests are skipped. In CI, leave out the middle of what is long."""
+    report = yield
+    if not any(item.get_closest_marker(name) for name in OTHER_TIERS):
+        fail_unlisted(report)
     if os.environ.get("CI") and report.failed:
         report.sections = [(name, "\n".join(_ends_of(text.splitlines()))) for name, text in report.sections]
         if isinstance(report.longrepr, ExceptionChainRepr) and report.longrepr.reprcrash:

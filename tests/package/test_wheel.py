@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from email.message import Message
 from email.parser import Parser
@@ -98,8 +98,7 @@ def test_what_the_code_imports_is_required(metadata: Message) -> None:
 def test_the_source_distribution_builds_the_same_wheel(sdist: Path, contents: list[str], tmp_path: Path) -> None:
     from spotmpi.images.environment import find_uv
 
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+    shutil.unpack_archive(sdist, tmp_path)
     (source,) = tmp_path.iterdir()
     command = [find_uv(), "build", "--quiet", "--no-build-isolation", "--python", sys.executable, "--wheel"]
     subprocess.run([*command, "--out-dir", str(tmp_path / "wheel"), str(source)], check=True)

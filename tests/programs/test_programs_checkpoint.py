@@ -291,9 +291,9 @@ def test_a_folder_that_another_process_removes_meanwhile_does_not_end_the_run(
     monkeypatch.setenv(protocol.ENV_RUN, "digits-1")
     rmtree = shutil.rmtree
 
-    def finish_first(path: Path, *more: object, **options: bool) -> None:
+    def finish_first(path: Path, *more: Any, **options: Any) -> None:
         leftover.rename(tmp_path / "iteration-000000006")  # as a rank does that is about to be killed
-        rmtree(path, *more, **options)  # type: ignore[arg-type]
+        rmtree(path, *more, **options)
 
     monkeypatch.setattr(shutil, "rmtree", finish_first)
 

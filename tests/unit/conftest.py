@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,19 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config["clusters"] = [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}]
     (tmp_path / "kubeconfig").write_text(json.dumps(config))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+
+
+@pytest.fixture
+def strict_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TLS contexts as Python 3.13 creates them, which demand all extensions of RFC 5280, on older versions too."""
+    create = ssl.create_default_context
+
+    def create_strict(*arguments: Any, **options: Any) -> ssl.SSLContext:
+        context = create(*arguments, **options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", create_strict)
 
 
 @pytest.fixture

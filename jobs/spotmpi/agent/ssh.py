@@ -115,10 +115,15 @@ def wait_until_open(limit: float = 10.0) -> bool:
 
 
 def _check(key: str) -> None:
-    """Raise InvalidKeys for an invalid key; a check that takes too long, as on a busy node, is skipped."""
+    """Raise InvalidKeys for an invalid key.
+
+    A check that takes too long, as on a busy node, is skipped, and so it is without ssh-keygen: sshd and ssh tell then.
+    """
     command = ["ssh-keygen", "-y", "-P", "", "-f", key]
     try:
         check = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=CHECK_TIMEOUT)
+    except FileNotFoundError:
+        return
     except subprocess.TimeoutExpired:
         message = "ssh-keygen did not finish within %g s: %s was not checked" % (CHECK_TIMEOUT, os.path.basename(key))
         print(message, file=sys.stderr, flush=True)

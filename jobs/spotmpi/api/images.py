@@ -20,7 +20,8 @@ def build_image(
 
     With *cpu* it is for machines without GPUs.
     """
-    return image_builder.build(image_builder.find_tool(tool), _build(image, arguments, not cpu), say)
+    requested = _build(image, arguments, not cpu)
+    return image_builder.build(image_builder.find_tool(tool), requested, say)
 
 
 def push_image(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import io
@@ -29,12 +30,26 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     try:
         code = app(prog_name="spotmpi", standalone_mode=False)
+        sys.stdout.flush()  # else a full disk or a closed pipe would show only when the interpreter ends, with code 120
     except BaseException as error:
         before_command = takewhile(lambda word: word.startswith("-"), sys.argv[1:])
         if "--debug" in before_command and not isinstance(error, SystemExit):
+            _discard_unwritten()
             raise
-        sys.exit(_report(error))
+        code = _report(error)
+    _discard_unwritten()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _discard_unwritten() -> None:
+    """Write what stdout and stderr still hold, and discard what they cannot take, which is already reported."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def _open_standard_streams() -> None:
@@ -57,15 +72,14 @@ def _report(error: BaseException) -> int:
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return EXIT_INTERRUPTED
-    if isinstance(error, BrokenPipeError):
-        # The reader of our output is gone, as with `head`: end quietly, also at interpreter exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):  # the reader of our output is gone, as with `head`
         return EXIT_FAILURE
-    if type(error).__name__ == "NoArgsIsHelpError":  # a command group alone; typer does not export the class
-        print(error, file=sys.stderr)
+    is_help = type(error).__name__ == "NoArgsIsHelpError"  # a command group alone; typer does not export the class
+    texts = [str(error)] if is_help else [f"spotmpi: {printable_lines(line)}" for line in _lines(error)]
+    with contextlib.suppress(OSError):  # stderr takes nothing either
+        print(*texts, sep="\n", file=sys.stderr)
+    if is_help:
         return EXIT_WRONG_INPUT
-    for line in _lines(error):
-        print(f"spotmpi: {printable_lines(line)}", file=sys.stderr)
     if isinstance(error, SpotmpiError):
         return error.exit_code
     return EXIT_WRONG_INPUT if isinstance(error, TyperException) else EXIT_FAILURE

@@ -18,6 +18,17 @@ from spotmpi.agent import protocol
 
 _EARLIER = timedelta(days=1)  # clocks of nodes differ
 _VALID = timedelta(days=365)
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 def pool_certificates(run: str, now: datetime) -> dict[str, str]:
@@ -27,10 +38,11 @@ def pool_certificates(run: str, now: datetime) -> dict[str, str]:
     """
     authority, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer, subject = _name(f"{run} authority"), _name(run)
-    ca = _builder(issuer, issuer, authority.public_key(), now).add_extension(
+    ca = _builder(issuer, issuer, authority.public_key(), authority.public_key(), now).add_extension(
         x509.BasicConstraints(ca=True, path_length=0), critical=True
     )
-    certificate = _builder(subject, issuer, key.public_key(), now).add_extension(
+    ca = ca.add_extension(_SIGNS_CERTIFICATES, critical=True)
+    certificate = _builder(subject, issuer, key.public_key(), authority.public_key(), now).add_extension(
         x509.BasicConstraints(ca=False, path_length=None), critical=True
     )
     pem = serialization.Encoding.PEM
@@ -58,8 +70,13 @@ def _name(common_name: str) -> x509.Name:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    authority: ec.EllipticCurvePublicKey,
+    now: datetime,
 ) -> x509.CertificateBuilder:
+    """A certificate with the key identifiers that Python 3.13 demands by default (RFC 5280)."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -68,4 +85,6 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _EARLIER)
         .not_valid_after(now + _VALID)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority), critical=False)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,8 +38,11 @@ class Bounds:
 
 
 def rate(seconds: Seconds) -> float:
-    """Iterations per second: iterations over the sum of their seconds."""
-    return len(seconds) / sum(seconds)
+    """Iterations per second: iterations over the sum of their seconds.
+
+    The sum is exact, since that of `sum` depends on the version of Python.
+    """
+    return len(seconds) / math.fsum(seconds)
 
 
 def rate_bounds(trials: Sequence[Seconds]) -> Bounds | None:

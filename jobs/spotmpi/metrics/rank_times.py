@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ class RankTimes:
             return
         if isinstance(line.get("waited"), int | float):
             self._input_wait += line["waited"]
-            self._timed += sum(seconds)
+            self._timed += math.fsum(seconds)
         if isinstance(packed, str):
             self._packed.setdefault(len(seconds), []).append(packed)
 

@@ -220,7 +220,7 @@ def _rates(attempts: list[_Attempt]) -> Rates | None:
             left_out[reason] += count
         counted += undisturbed
         by_arrival = by_arrival or any(window.by_arrival for window in attempt.windows)
-    total = sum(counted)
+    total = math.fsum(counted)  # exact: that of `sum` depends on the version of Python
     if len(counted) < 2 or total * _MAX_RATE <= len(counted):
         return None
     median = statistics.median(counted)

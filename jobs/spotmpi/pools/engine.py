@@ -151,6 +151,8 @@ class Engine:
         self._closed = True
         with contextlib.suppress(Exception):
             self._wait(self._shut_down(), timeout=_CLOSE_TIMEOUT)
+        # Timeouts of Dask's last messages may pass before it has read them: asyncio would print each on stderr.
+        self._loop.set_exception_handler(lambda loop, context: None)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_TIMEOUT)
         if not self._thread.is_alive():

@@ -47,7 +47,7 @@ def _detect_class(label: int, boxes: Floats, scores: Floats) -> Detections:
 
 def softmax(confidences: Floats) -> Floats:
     """Probabilities over the last axis."""
-    raised = np.exp(confidences - confidences.max(axis=-1, keepdims=True))
+    raised: Floats = np.exp(confidences - confidences.max(axis=-1, keepdims=True))
     result: Floats = raised / raised.sum(axis=-1, keepdims=True)
     return result
 

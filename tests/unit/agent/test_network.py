@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,10 @@ def test_a_host_has_all_addresses_that_its_name_resolves_to(monkeypatch: pytest.
     assert network.addresses("run-1") == set()
 
 
+NO_SSH = pytest.mark.skipif(not shutil.which("ssh"), reason="needs ssh: openssh-client")
+
+
+@NO_SSH
 def test_ssh_connects_to_the_address_from_which_a_host_connected(tmp_path: Path) -> None:
     ssh.pin(str(tmp_path), {"run-1": "10.0.0.11"})
 
@@ -51,6 +57,14 @@ def test_ssh_connects_to_the_address_from_which_a_host_connected(tmp_path: Path)
     assert {ssh_options(host)["stricthostkeychecking"] for host in ("run-1", "run-2")} == {"true"}
 
 
+def test_addresses_of_hosts_stand_before_what_holds_for_all_of_them(tmp_path: Path) -> None:
+    """ssh takes the first value that it finds."""
+    ssh.pin(str(tmp_path), {"run-1": "10.0.0.11", "run-2": "10.0.0.12"})
+    blocks = (tmp_path / "ssh_config").read_text().split("Host ")[1:]
+    assert blocks[:2] == ["run-1\n  HostName 10.0.0.11\n", "run-2\n  HostName 10.0.0.12\n"]
+    assert blocks[2].startswith("*\n  Port 2222\n") and len(blocks) == 3
+
+
 @pytest.fixture
 def secret(tmp_path: Path) -> str:
     folder = tmp_path / "secret"
@@ -60,15 +74,32 @@ def secret(tmp_path: Path) -> str:
     return str(folder)
 
 
+KeygenScript = Callable[[str], None]
+
+
+@pytest.fixture
+def keygen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KeygenScript:
+    """Makes a shell script the only ssh-keygen."""
+
+    def install(script: str) -> None:
+        program = tmp_path / "bin" / "ssh-keygen"
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(program.parent))
+
+    return install
+
+
 def test_a_check_that_takes_too_long_keeps_no_run_from_starting(
-    secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    secret: str,
+    keygen: KeygenScript,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The failure is one line in the log and the keys are installed; a subprocess traceback would end the attempt."""
-    slow = tmp_path / "bin" / "ssh-keygen"
-    slow.parent.mkdir()
-    slow.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
-    slow.chmod(0o755)
-    monkeypatch.setenv("PATH", str(slow.parent))
+    keygen("exec /bin/sleep 60")
     monkeypatch.setattr(ssh, "CHECK_TIMEOUT", 0.05)
 
     ssh.install_keys(secret, str(tmp_path / "ssh"))
@@ -77,7 +108,29 @@ def test_a_check_that_takes_too_long_keeps_no_run_from_starting(
     assert capsys.readouterr().err.startswith("ssh-keygen did not finish within 0.05 s: ")
 
 
-def test_a_secret_without_a_key_is_reported(secret: str, tmp_path: Path) -> None:
+def test_an_image_without_ssh_keygen_gets_the_keys_unchecked_and_lacks_sshd_at_most(
+    secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    ssh.install_keys(secret, str(tmp_path / "ssh"))
+    assert (tmp_path / "ssh" / "ssh_config").is_file()
+    monkeypatch.setattr(shutil, "which", lambda name, path: None)
+    with pytest.raises(FileNotFoundError, match="the image has no sshd: install openssh-server in it"):
+        ssh.start_daemon(str(tmp_path / "ssh"))
+
+
+REFUSED = "the SSH Secret's id is not a usable private key: Load key"
+
+
+def test_a_secret_without_a_key_is_reported(secret: str, keygen: KeygenScript, tmp_path: Path) -> None:
+    keygen('echo "Load key $5: invalid format" >&2; exit 255')
+    with pytest.raises(ssh.InvalidKeys, match=f"{REFUSED} .*/ssh/id: invalid format"):
+        ssh.install_keys(secret, str(tmp_path / "ssh"))
+
+
+@NO_SSH
+def test_the_real_ssh_keygen_accepts_generated_keys_and_refuses_others(secret: str, tmp_path: Path) -> None:
+    ssh.install_keys(secret, str(tmp_path / "ssh"))
     Path(secret, "id").write_text("not a key\n")
-    with pytest.raises(ssh.InvalidKeys, match="the SSH Secret's id is not a usable private key"):
+    with pytest.raises(ssh.InvalidKeys, match=REFUSED):
         ssh.install_keys(secret, str(tmp_path / "ssh"))

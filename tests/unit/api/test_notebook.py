@@ -53,7 +53,7 @@ assert messages.getvalue() == f"spotmpi: attempt 1 started\\nspotmpi: {echo.id} 
 """,
     "wrong input": """
 try:
-    spotmpi.run({"nodes": 0, "x": 1})
+    spotmpi.run({"launcher": "none", "nodes": 0, "x": 1})
 except spotmpi.InputError as error:
     fields = [problem.field for problem in error.problems]
 assert fields == ["nodes", "x", "program"]

@@ -42,11 +42,36 @@ def test_a_reader_that_goes_away_gets_no_complaint() -> None:
     assert result.stdout == "1\n" and "Traceback" not in result.stderr and "Broken" not in result.stderr
 
 
-def test_a_full_disk_below_the_output_is_one_line() -> None:
+@pytest.fixture(params=["", "PYTHONUNBUFFERED"])
+def variables(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The environment of a command, without and with the variable that makes every print a write."""
+    return {**os.environ, **({request.param: "1"} if request.param else {})}
+
+
+@pytest.mark.parametrize("words", ["list", "list --json", "--version", "image --help"])
+def test_a_full_disk_below_the_output_is_one_line(words: str, variables: Mapping[str, str]) -> None:
     with Path("/dev/full").open("w") as full:
-        result = subprocess.run([SPOTMPI, "list"], stdout=full, stderr=subprocess.PIPE, text=True)
+        result = subprocess.run(
+            [SPOTMPI, *words.split()], stdout=full, stderr=subprocess.PIPE, text=True, env=variables
+        )
 
     assert (result.returncode, result.stderr) == (1, "spotmpi: No space left on device\n")
+
+
+@pytest.mark.parametrize("words", ["list", "list --json"])
+def test_a_pipe_that_nobody_reads_ends_the_command_without_a_word(words: str, variables: Mapping[str, str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    result = subprocess.run([SPOTMPI, *words.split()], stdout=writing, stderr=subprocess.PIPE, text=True, env=variables)
+
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (1, "")
+
+
+def test_wrong_input_keeps_its_exit_code_where_its_message_cannot_be_written() -> None:
+    with Path("/dev/full").open("w") as full:
+        assert subprocess.run([SPOTMPI, "status", "nosuch"], stdout=full, stderr=full).returncode == 2
 
 
 def test_a_current_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:

@@ -125,6 +125,7 @@ def test_a_wrong_checksum_or_a_server_without_ranges_is_an_error_that_leaves_no_
     assert volume.tree() == {} and [each.name for each in volume.folder.iterdir()] == []
 
 
+@pytest.mark.usefixtures("strict_certificates")
 def test_a_site_of_an_own_authority_is_trusted_only_where_that_is_named(
     volume: Volume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,7 +74,8 @@ def test_a_push_gives_the_digest_and_to_ecr_logs_in_with_the_password_on_stdin(
     assert calls.rstrip().endswith(f"push {ECR}:{Build('chainermn').tag}")
 
 
-def test_wrong_input_names_the_remedy() -> None:
+def test_wrong_input_names_the_remedy_where_no_builder_is_installed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(InputError, match="image = 'nosuch': use one of: chainermn, pytorch"):
         build_image("nosuch")
     with pytest.raises(InputError, match="write it as NAME=VALUE"):

@@ -26,6 +26,10 @@ def limits(bounds: intervals.Bounds | None) -> list[float]:
     return [bounds.low, bounds.high]
 
 
+def test_a_rate_has_the_same_last_digit_on_every_version_of_python() -> None:
+    assert intervals.rate([0.1] * 10) == 10.0  # where `sum` gives 0.9999999999999999 before Python 3.12
+
+
 LONG = pytest.mark.nightly("ten times as many simulated studies as by day")
 
 

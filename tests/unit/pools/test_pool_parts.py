@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import gc
 import io
 import itertools
 import pickle
@@ -64,6 +66,46 @@ def test_only_their_owner_can_read_the_files_of_certificates(tmp_path: Path) -> 
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
     context = ssl.create_default_context(cafile=str(folder / protocol.POOL_CA))
     context.load_cert_chain(folder / protocol.POOL_CERTIFICATE, folder / protocol.POOL_KEY)
+
+
+def test_the_certificates_of_a_pool_satisfy_a_strict_check_on_both_ends(tmp_path: Path) -> None:
+    """As contexts of Python 3.13 do it by default; Dask's are milder."""
+    folder = write_certificates(tmp_path, pool_certificates("scan-1", datetime.now(UTC)))
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = []
+    for purpose, pipes in (
+        (ssl.Purpose.SERVER_AUTH, (to_client, to_server)),
+        (ssl.Purpose.CLIENT_AUTH, (to_server, to_client)),
+    ):
+        context = ssl.create_default_context(purpose, cafile=str(folder / protocol.POOL_CA))
+        context.check_hostname, context.verify_mode = False, ssl.CERT_REQUIRED
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        context.load_cert_chain(folder / protocol.POOL_CERTIFICATE, folder / protocol.POOL_KEY)
+        ends.append(context.wrap_bio(*pipes, server_side=purpose is ssl.Purpose.CLIENT_AUTH))
+    client, server = ends
+    for end in (client, server, client, server):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    assert {client.version(), server.version()} == {"TLSv1.3"}
+    assert all(str(end.getpeercert()).count("scan-1") == 2 for end in ends)  # of the pool, by its authority
+
+
+def test_what_dask_leaves_unread_in_a_closed_connection_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def opened(engine: Engine) -> dict[str, Any]:
+        return {}
+
+    monkeypatch.setattr(Engine, "_open", opened)
+    engine = Engine("tls://127.0.0.1:1", "")
+    unread = engine._loop.create_future()
+    engine._loop.call_soon_threadsafe(unread.set_exception, TimeoutError("Timeout"))
+
+    engine.close()
+    del unread
+    gc.collect()
+
+    assert caplog.text == ""
 
 
 def test_a_pool_ends_without_a_first_driver_and_some_time_after_the_last_one() -> None:

@@ -69,6 +69,8 @@ def _unpack(packed: Path, folder: Path, run: str) -> dict[str, str]:
                 raise tarfile.TarError("the end of the archive is missing; pull again")
             skipped: dict[str, str] = dict(json.load(content))
             folder.mkdir()
+            # What Python 3.14 does by default besides `_safe_members` would open folders that are private.
+            archive.extraction_filter = lambda member, path: member
             archive.extractall(folder, members=_safe_members(archive, folder.resolve(), skipped))
     except (tarfile.TarError, ValueError, TypeError) as error:
         raise SpotmpiError(f"could not unpack the folder of run {run} from the run volume: {error}") from error

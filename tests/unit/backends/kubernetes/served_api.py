@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from spotmpi.backends.kubernetes.client.api import ClusterApi
+from tests.testbed.certificates import Credential
 
 Object = dict[str, Any]
 Answer = tuple[int, str]  # code and body
@@ -63,18 +65,24 @@ class Server:
     Each answer has a ``Date``, as an origin server with a clock must send it (RFC 9110, section 6.6.1), and Go's
     net/http, which carries the API server, does: by a clock that is *ahead* of this machine's by some seconds.
     Where *retry_after* is set, refusals with code 429 have that header, as those of a busy API server: it is 1 there
-    (kubernetes/kubernetes#84903).
+    (kubernetes/kubernetes#84903). With a *credential* it answers by https.
     """
 
     retry_after: str | None = None
 
-    def __init__(self, port: int = 0, answers: Answers | None = None, ahead: float = 0.0) -> None:
+    def __init__(
+        self, port: int = 0, answers: Answers | None = None, ahead: float = 0.0, credential: Credential | None = None
+    ) -> None:
         self.ahead = ahead
         self.answers: Answers = {"watch": [], "list": [], "log": [], "other": [], **(answers or {})}
         self.requests: list[str] = []
         self.over = threading.Event()
         handler = type("Handler", (_Handler,), {"server_of": self})
         self.http = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        if credential:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(credential.certificate, credential.key)
+            self.http.socket = tls.wrap_socket(self.http.socket, server_side=True)
         self.port = self.http.server_port
         threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
 

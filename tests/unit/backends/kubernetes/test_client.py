@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from lightkube import ApiError
 
@@ -17,7 +18,18 @@ from spotmpi.backends.kubernetes.client.api import POD, RESYNC, ClusterApi
 from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
 from spotmpi.backends.kubernetes.client.view import ClusterView
 from spotmpi.core.errors import NotPermitted, SpotmpiError
-from tests.unit.backends.kubernetes.served_api import Answer, Object, Server, api_at, change, listing, pod, status
+from tests.testbed.certificates import Authority
+from tests.unit.backends.kubernetes.served_api import (
+    Answer,
+    Object,
+    Server,
+    api_at,
+    change,
+    listing,
+    pod,
+    status,
+    write_kubeconfig,
+)
 from tests.unit.backends.kubernetes.test_kubeconfig import login_with
 
 
@@ -46,6 +58,28 @@ def names(changes: list[tuple[str, Object]]) -> list[Any]:
         (kind, [each["metadata"]["name"] for each in item["items"]] if kind == RESYNC else item["metadata"]["name"])
         for kind, item in changes
     ]
+
+
+@pytest.mark.usefixtures("strict_certificates")
+def test_a_cluster_whose_authority_has_no_key_identifier_is_trusted_as_by_kubectl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, other = Authority(tmp_path / "keys"), Authority(tmp_path / "other")
+    server = Server(credential=authority.issue("api", hosts=["127.0.0.1"]))
+    server.answers["list"] = [(200, listing(pod("a", 5)))]
+
+    def pods(trusted: Path) -> list[Object]:
+        options: Any = {"certificate-authority": str(trusted)}
+        config = write_kubeconfig(tmp_path / "config", f"https://127.0.0.1:{server.port}", **options)
+        monkeypatch.setenv("KUBECONFIG", str(config))
+        return asyncio.run(ClusterApi(None, None).list(POD))
+
+    try:
+        assert [each["metadata"]["name"] for each in pods(authority.certificate)] == ["a"]
+        with pytest.raises(httpx2.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            pods(other.certificate)
+    finally:
+        server.close()
 
 
 def test_a_watch_that_ends_goes_on_from_its_version(api: ClusterApi, server: Server) -> None:

@@ -247,6 +247,19 @@ def test_the_first_of_many_skipped_entries_are_named(
     assert r"'link\n0' (" in message
 
 
+@pytest.mark.usefixtures("remote")
+def test_a_private_folder_stays_private_with_the_default_filter_of_python_3_14(
+    remote: RunPaths, local: RunPaths, volume_cluster: VolumeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_default: Any = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has none
+    monkeypatch.setattr(tarfile.TarFile, "extraction_filter", staticmethod(by_default), raising=False)
+    remote.checkpoints.chmod(0o700)
+
+    pull(volume_cluster, local)
+
+    assert local.checkpoints.stat().st_mode & 0o777 == 0o700
+
+
 def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
     item = tarfile.TarInfo(name)
     item.type, item.linkname = kind, target

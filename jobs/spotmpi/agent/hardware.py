@@ -46,11 +46,16 @@ def describe(gpus: Sequence[Mapping[str, str]]) -> Facts:
     system = os.uname()
     return {
         "cpu": cpu_model(_read("/proc/cpuinfo")) or _architecture(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "cores": usable_cores(),
         "memory_gib": round(_memory_bytes() / 2**30),
         "gpus": [dict(gpu) for gpu in gpus],
         "system": "%s %s" % (system.sysname, system.release),
     }
+
+
+def usable_cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe_pod(pod_info: str, expected: Mapping[str, str]) -> Facts:

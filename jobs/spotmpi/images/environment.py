@@ -14,6 +14,7 @@ from pathlib import Path
 
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.file_lock import lock_file
 
 LOCK = "requirements.lock"
 GPU_LOCK = "requirements-gpu.lock"  # of an image that needs more packages on machines with GPUs
@@ -77,7 +78,7 @@ def prepare(image: str, say: Callable[[str], None] = lambda text: None, lock: st
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as turn:
         try:
-            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(turn)
         except BlockingIOError:
             say(f"waiting for another process that installs the {image} image")
             fcntl.flock(turn, fcntl.LOCK_EX)

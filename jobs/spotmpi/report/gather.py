@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import shlex
+import subprocess
+import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
+from spotmpi.agent import hardware
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, UnknownRun, input_error
 from spotmpi.core.names import RunPaths
@@ -25,6 +29,12 @@ from spotmpi.study.trial import ALLREDUCE, DRIFT, FAILED, MEASURED, READ, RUNNIN
 
 DIFFERENT = "different work"
 _PARALLEL_FROM = 64 << 20  # bytes of metrics; below, one process is faster
+_CHUNK = 4  # runs that one process reads
+_READER = """
+import pickle, sys
+from spotmpi.report.trial_results import read
+pickle.dump([read(*each) for each in pickle.load(sys.stdin.buffer)], sys.stdout.buffer)
+"""
 
 
 def gather(ids: Sequence[str], runs_folder: Path, now: datetime, force: bool = False) -> Report:
@@ -100,8 +110,21 @@ def _read(ids: Sequence[tuple[RunPaths, str]]) -> list[TrialResult]:
     sizes = [paths.metrics.stat().st_size for paths, _ in ids if paths.metrics.is_file()]
     if sum(sizes) < _PARALLEL_FROM:
         return [trial_results.read(paths, variant) for paths, variant in ids]
-    with ProcessPoolExecutor() as pool:
-        return list(pool.map(trial_results.read, *zip(*ids, strict=True), chunksize=4))
+    chunks = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
+    with ThreadPoolExecutor(hardware.usable_cores()) as threads:
+        return [result for results in threads.map(_read_in_process, chunks) for result in results]
+
+
+def _read_in_process(ids: Sequence[tuple[RunPaths, str]]) -> list[TrialResult]:
+    """The results of runs, read by a process of its own, or here if that fails, to raise its error here.
+
+    Not one of `multiprocessing`, which by default imports the caller's script anew on macOS and since Python 3.14.
+    """
+    process = subprocess.run([sys.executable, "-P", "-c", _READER], input=pickle.dumps(ids), capture_output=True)
+    if process.returncode:
+        return [trial_results.read(paths, variant) for paths, variant in ids]
+    results: list[TrialResult] = pickle.loads(process.stdout)
+    return results
 
 
 def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool = False) -> Report:

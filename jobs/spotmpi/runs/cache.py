@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import IO, Self
 from spotmpi.agent import record
 from spotmpi.agent.lines import Line
 from spotmpi.core.events import Event, Lines
+from spotmpi.core.file_lock import lock_file
 from spotmpi.core.names import RunPaths
 from spotmpi.runs.folder import folder_records
 from spotmpi.runs.pod_output import Entry
@@ -84,7 +84,7 @@ class RunCache:
         if self._paths.folder.is_dir():
             self._lock = (self._paths.folder / record.LOCK).open("a")
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(self._lock)
             except BlockingIOError:
                 return self
             for event in folder_records(self._paths):

@@ -54,7 +54,7 @@ def identify(spec: JobSpec, local: bool = True) -> dict[str, Any]:
         "code": _code(spec),
         "data": _data_of(spec, local),
         "machine": describe_machine() if local else None,
-        "versions": _versions(spec),
+        "versions": _versions(spec, local),
         "spotmpi": __version__,
         **({"stream": _stream(spec)} if spec.stream else {}),
     }
@@ -231,9 +231,9 @@ def _output(process: subprocess.Popen[bytes] | None) -> str | None:
     return output.decode("utf-8", "surrogateescape") if process.returncode == 0 else None
 
 
-def _versions(spec: JobSpec) -> dict[str, str]:
+def _versions(spec: JobSpec, local: bool) -> dict[str, str]:
     """The versions that are known before the start; the program reports others."""
-    if spec.launcher != "mpirun":
+    if spec.launcher != "mpirun" or (spec.image is None and not local):  # that of pods is their image's own
         return {}
     if spec.image is None:
         mpirun = shutil.which("mpirun")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
@@ -16,6 +15,7 @@ from spotmpi.agent import protocol, record
 from spotmpi.agent.run_outcome import run_outcome
 from spotmpi.agent.schema import AttemptRecord, Summary
 from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun
+from spotmpi.core.file_lock import lock_file
 from spotmpi.core.names import RunPaths
 from spotmpi.runs import recorded_plan
 from spotmpi.runs.recorded_plan import cluster_of, json_object
@@ -152,7 +152,7 @@ def alive(paths: RunPaths) -> bool:
     """Whether a supervisor holds the run's lock."""
     try:
         with (paths.folder / record.LOCK).open("r") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            lock_file(lock, shared=True)
     except FileNotFoundError:
         return False
     except BlockingIOError:
@@ -265,7 +265,7 @@ def lock(paths: RunPaths, timeout: float = 10.0) -> Iterator[None]:
     with (paths.folder / record.LOCK).open("a") as file:
         while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(file)
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:

@@ -32,6 +32,7 @@ class TargetCapabilities:
     gpus: int = 0
     variables: frozenset[str] = frozenset()  # set in the terminal's environment
     lasting: tuple[str, ...] | None = None  # folders that outlive the run's pods; None if all do
+    system_supported: bool = True  # whether its operating system can run jobs
     rate: float | None = None  # US dollars per hour of all nodes, None if unknown
     groups: tuple[NodeGroup, ...] = ()  # of the environment
 
@@ -44,6 +45,8 @@ def validate(spec: JobSpec, capabilities: TargetCapabilities, wrong: Iterable[st
 
     Checks that depend on one of the *wrong* top-level keys, which have defaults in place of their values, are left out.
     """
+    if not capabilities.system_supported:  # what else it lacks does not matter
+        return [Problem("--on", "local", "runs on this machine need Linux; use --on kubernetes or --on STACK")]
     skipped = set(wrong)
     return [
         problem for check, keys in CHECKS if not skipped & set(keys.split()) for problem in check(spec, capabilities)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import shlex
@@ -16,6 +15,7 @@ from typing import Any
 from spotmpi.agent.files import write_atomically
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, RunInUse, SpotmpiError, UnknownRun, input_error
+from spotmpi.core.file_lock import lock_file
 from spotmpi.core.price import Price
 from spotmpi.spec import job
 from spotmpi.study import study_file
@@ -113,7 +113,7 @@ class Sweep:
         """Hold the sweep exclusively; RunInUse if another process holds it."""
         descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(descriptor)
         except BlockingIOError:
             raise RunInUse(f"sweep {self.id} is in use by another process; wait for it or stop it") from None
         else:

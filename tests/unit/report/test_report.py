@@ -1,6 +1,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -206,6 +208,28 @@ def test_parallel_reading_gives_the_same_report(runs: Path, monkeypatch: pytest.
     alone = sweep_report(runs).to_json()
     monkeypatch.setattr(gathering, "_PARALLEL_FROM", 0)
     assert gather(["sweep-1"], runs, NOW).to_json() == alone
+
+
+def test_a_script_without_a_main_guard_reports_a_large_sweep_whatever_starts_processes(runs: Path) -> None:
+    """As on macOS, and since Python 3.14 on Linux, processes of multiprocessing import their parent's script."""
+    record_sweep(runs, SPEC, StudyOptions([1], repeats=2), {("base", 1): [Recorded()] * 2})
+    alone = gather(["sweep-1"], runs, NOW).to_json()
+    script = runs.parent / "script.py"
+    script.write_text(
+        "import multiprocessing\n"
+        "multiprocessing.set_start_method('spawn', force=True)\n"
+        "import json, sys\n"
+        "from datetime import UTC, datetime\n"
+        "from pathlib import Path\n"
+        "from spotmpi.report import gather\n"
+        "gather._PARALLEL_FROM = 0\n"
+        "now = datetime.fromtimestamp(float(sys.argv[2]), UTC)\n"
+        "print(json.dumps(gather.gather(['sweep-1'], Path(sys.argv[1]), now).to_json()))\n"
+    )
+    words = [sys.executable, str(script), str(runs), str(NOW.timestamp())]
+    process = subprocess.run(words, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout) == json.loads(json.dumps(alone))
 
 
 def test_a_run_that_was_cleaned_away_is_missing_from_its_sweep_and_the_report_says_so(runs: Path) -> None:

@@ -183,3 +183,14 @@ def test_files_are_part_of_the_work(tmp_path: Path) -> None:
 
     assert list(before["code"]["files"]) == ["lib"]
     assert fingerprint.differences(before, fingerprint.identify(spec))[0].startswith("code.lib: ")
+
+
+def test_the_open_mpi_of_this_machine_is_that_of_its_own_runs_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mpirun").write_text("#!/bin/sh\necho 'mpirun (Open MPI) 9.8.7'\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    spec = JobSpec(command=["x"], launcher="mpirun")
+    assert fingerprint.identify(spec)["versions"] == {"open_mpi": "9.8.7"}
+    assert fingerprint.identify(spec, local=False)["versions"] == {}

@@ -84,6 +84,13 @@ def test_each_missing_capability_of_the_target_is_a_problem() -> None:
     ]
 
 
+def test_a_machine_that_cannot_run_jobs_is_one_problem_whatever_else_it_lacks() -> None:
+    bare = TargetCapabilities(system_supported=False, command_found=False)
+    assert problems({**COMMAND, "nodes": 2, "launcher": "mpirun"}, bare) == [
+        "--on = 'local': runs on this machine need Linux; use --on kubernetes or --on STACK"
+    ]
+
+
 def test_a_limit_needs_a_price_and_pays_at_least_for_a_checkpoint() -> None:
     spec = from_values({**COMMAND, "launcher": "none", "limits": {"cost": 1.0}})
 

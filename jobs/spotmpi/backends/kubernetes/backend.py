@@ -65,15 +65,10 @@ class KubernetesBackend:
 
     def inspect(self, spec: JobSpec) -> TargetCapabilities:
         """The capabilities to validate against; GPUs are left to the scheduler."""
-        local = machine.inspect(spec)
-        return TargetCapabilities(
-            programs=local.programs,
-            data_is_folder=True,
-            code_is_folder=local.code_is_folder,
-            unreadable_files=local.unreadable_files,
+        return replace(
+            machine.inspect_client(spec),
             tools=frozenset({"none", "mpirun", "torchrun"}),
             gpus=sum(shape.resources.gpu * shape.world_size for shape in shapes.shapes(spec)),
-            variables=local.variables,
             lasting=target.persistent_folders(spec, self._environment),
             groups=self._environment.node_groups if self._environment else (),
             rate=target.hourly_rate(spec, self._environment),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess, volume_access
 from spotmpi.core import names
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
+from spotmpi.core.file_lock import lock_file
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
 from spotmpi.plan.manifests import RunVolume
@@ -145,7 +145,7 @@ def _locked(paths: RunPaths) -> Iterator[None]:
     paths.folder.mkdir(exist_ok=True)
     with (paths.folder / record.LOCK).open("a") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(lock)
         except BlockingIOError:
             remedy = "end it first, or pull into another folder with --runs FOLDER"
             raise RunInUse(f"another process is following run {paths.id} into {paths.folder}; {remedy}") from None

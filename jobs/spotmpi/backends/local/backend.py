@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from spotmpi.backends.local.pool import kill_pool_process, pool_address, prepare
 from spotmpi.core import code_folder, names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
+from spotmpi.core.file_lock import lock_file
 from spotmpi.core.progress import Say
 from spotmpi.core.rank_source import rank_source
 from spotmpi.images import environment as image_environment
@@ -167,7 +167,7 @@ class LocalBackend:
     def shell(self, run: str, node: int) -> Sequence[str]:
         """A shell in the run's folder."""
         folder = reader.find(run, self.runs_folder).folder
-        return ["env", "--chdir", str(folder), os.environ.get("SHELL", "/bin/sh")]
+        return ["/bin/sh", "-c", 'cd "$0" && exec "$1"', str(folder), os.environ.get("SHELL", "/bin/sh")]
 
     def _own(self, run: str) -> names.RunPaths:
         """The paths of a run of this machine; InputError for the copy of a run that has not ended on its cluster."""
@@ -185,7 +185,9 @@ def _acquire(paths: names.RunPaths, lock: int, timeout: float = 10.0) -> None:
     deadline = time.monotonic() + timeout
     while True:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not lock_file(lock):
+                remedy = "needed to see whether a run is alive; use --runs FOLDER on a local disk"
+                raise SpotmpiError(f"the file system of {paths.folder} has no locks, {remedy}")
             return
         except BlockingIOError:
             if time.monotonic() > deadline or reader.state(paths).state not in record.TERMINAL:

@@ -7,11 +7,13 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spotmpi.agent import launchers
+from spotmpi.agent import hardware, launchers
 from spotmpi.core import names
+from spotmpi.core.operating_system import can_run_jobs
 from spotmpi.core.rank_source import rank_source
 from spotmpi.images import environment
 from spotmpi.plan.local import Machine
@@ -27,19 +29,28 @@ _REQUIREMENTS = {"mpirun": "openmpi==", "torchrun": "torch=="}  # launcher -> th
 
 def inspect(spec: JobSpec) -> TargetCapabilities:
     """The capabilities that `spotmpi.spec.validate` checks; installs nothing."""
-    from spotmpi.spec.validate import TargetCapabilities  # not needed to follow a run
-
-    return TargetCapabilities(
-        programs={image: programs_of(image) for image in environment.known_images()},
+    if not can_run_jobs():
+        return replace(inspect_client(spec), system_supported=False)
+    return replace(
+        inspect_client(spec),
         data_is_folder=spec.data is None or _is_folder(spec.data.path),
-        code_is_folder=spec.code is None or _is_folder(spec.code),
-        unreadable_files=tuple(path for path in spec.files if not _is_folder(path) and not _is_file(path)),
         tools=frozenset({"none", *_tools(spec)}),
         gpus=_gpus() if spec.resources.gpu or (spec.pool and spec.pool.gpu) else 0,
         processes=MAX_PROCESSES,
         command_found=not spec.command or _is_executable(spec.command[0], spec),
-        variables=frozenset(os.environ),
         rate=spec.price,
+    )
+
+
+def inspect_client(spec: JobSpec) -> TargetCapabilities:
+    """What this machine contributes to a run anywhere: programs, code, files and variables; starts no process."""
+    from spotmpi.spec.validate import TargetCapabilities  # not needed to follow a run
+
+    return TargetCapabilities(
+        programs={image: programs_of(image) for image in environment.known_images()},
+        code_is_folder=spec.code is None or _is_folder(spec.code),
+        unreadable_files=tuple(path for path in spec.files if not _is_folder(path) and not _is_file(path)),
+        variables=frozenset(os.environ),
     )
 
 
@@ -85,7 +96,7 @@ def describe(spec: JobSpec) -> Machine:
         mpirun=mpirun,
         mpirun_family=launchers.family(fingerprint.mpirun_version(mpirun)) if mpirun and not image_bin else 5,
         image_bin=str(image_bin) if image_bin else None,
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=hardware.usable_cores(),
         root=os.geteuid() == 0,
         python_path=os.environ.get("PYTHONPATH", ""),
     )

@@ -135,6 +135,17 @@ def test_a_read_only_run_folder_is_a_one_line_error_and_nothing_is_started(mount
         local.submit(shell("true"))
 
 
+def test_a_file_system_without_locks_is_a_one_line_error_and_nothing_is_started(
+    local: BackendHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its lock a run would count as lost."""
+    monkeypatch.setattr(backend, "lock_file", lambda file: False)
+
+    with pytest.raises(SpotmpiError, match=r"the file system of .* has no locks.*use --runs FOLDER"):
+        local.submit(shell("true"))
+    assert local.backend.list() == []
+
+
 def test_a_full_disk_ends_the_run_with_its_reason_and_it_can_be_resumed_later(
     mount_tmpfs: Callable[[str], Path],
 ) -> None:

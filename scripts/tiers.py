@@ -1,7 +1,8 @@
 """The tiers of tests, and which of them a command line asks for.
 
 The default needs neither root nor Debian packages and ends in minutes. `--all` is a selection of every tier; `--rest` is
-what it has beyond the default. CI runs the default as a newcomer would, and then the rest. `--nightly` runs the tests that `--all` omits.
+what it has beyond the default. CI runs the default as a newcomer would, and then the rest. `--nightly` runs the tests that
+`--all` omits.
 """
 
 from __future__ import annotations
@@ -134,6 +135,7 @@ DEFAULT = [
     Tier("images", "a real mpirun with each framework, and a study", [pytest("images and smoke", *IN_TWO)]),
     Tier("engine", "the real Pulumi CLI over one stack", [pytest("engine and smoke")], pulumi_in_time, background=True),
 ]
+
 
 def beyond_the_default(which: str = "not nightly") -> list[Tier]:
     """The tiers of `--all` that need Debian packages or take long, of each the tests that *which* selects."""

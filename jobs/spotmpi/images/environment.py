@@ -124,8 +124,8 @@ def _make_environment(image: str, folder: Path) -> None:
         run_uv("venv", "--quiet", "--python", required, str(folder))
     except SpotmpiError as error:
         raise SpotmpiError(
-            f"the {image} image needs Python {required}, this is {own}, and uv found no other: put one on PATH, or allow"
-            f" uv to download it (UV_PYTHON_DOWNLOADS=automatic): {str(error).splitlines()[-1]}"
+            f"the {image} image needs Python {required}, this is {own}, and uv found no other: put one on PATH, or let"
+            f" uv download it (UV_PYTHON_DOWNLOADS=automatic): {str(error).splitlines()[-1]}"
         ) from error
 
 

@@ -88,6 +88,7 @@ def describe(spec: JobSpec) -> Machine:
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         root=os.geteuid() == 0,
         python_path=os.environ.get("PYTHONPATH", ""),
+        variables=frozenset(os.environ),
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _SCALARS = 20  # shown of one event
 _NAME = 60  # characters of a scalar's name
+_LINE = 120  # characters of an example of output
 _STREAM_EVERY = 30.0  # seconds between lines with the figures of a stream
 _YEAR = 365 * 86400.0  # seconds
 _NOT_SCALARS = frozenset({"iteration", "time", "epoch", "seconds", "waited", "ranks", "kind", "samples"})
@@ -245,6 +246,9 @@ def event_text(event: Event, pace: Pace) -> str:
     if event.kind == record.RESTARTED:
         counted = (f"{what}: {event.values.get(what, 0)}" for what in ("failures", "interruptions"))
         return f"starting again ({printable(', '.join(counted))}){because}"
+    if event.kind == record.RECOGNIZED:
+        form, line = (printable(event.values.get(key, ""), _LINE) for key in ("form", "line"))
+        return f"iterations are read from {form}: {line} (metrics.pattern in the spec reads other lines)"
     if event.kind in (record.JOINED, record.LEFT):
         return f"worker {event.values.get('worker')} {event.kind}{because}"
     if event.kind in (record.WAITING, record.INTERRUPTED, record.GAP):

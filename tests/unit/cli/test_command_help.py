@@ -118,7 +118,7 @@ def test_completion_works() -> None:
         (["stop", ""], 2, "no such run"),
         (["clean", "--older", "soon"], 2, "write a duration"),
         (["clean"], 2, "--older"),
-        (["init", "job.toml"], 2, "exists already; name another file"),
+        (["init", "job.toml"], 2, "exists already; remove it or name another file"),
         (["init", "no/such/folder.toml"], 1, "cannot write"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -1,4 +1,4 @@
-"""The forms in which programs print their progress, as their authors' programs printed them, and output that is none."""
+"""The forms in which programs print their progress, as well-known programs print it, and output that is none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def iterations(metrics: list[dict[str, Any]]) -> list[int]:
 
 
 def bar(n: int, total: int = 100, label: str = "Epoch 0", more: str = "") -> str:
-    return f"{label}: {n * 100 // total:3}%|{'█' * (n * 10 // total):10}| {n}/{total} [00:0{n % 10}<00:08, 10.32it/s{more}]"
+    share = f"{n * 100 // total:3}%|{'█' * (n * 10 // total):10}|"
+    return f"{label}: {share} {n}/{total} [00:0{n % 10}<00:08, 10.32it/s{more}]"
 
 
 SAMPLES: dict[str, tuple[list[str], str, list[int], dict[str, Any]]] = {

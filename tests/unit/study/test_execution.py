@@ -87,7 +87,7 @@ def test_a_training_that_reports_nothing_ends_a_study_only_where_none_has_report
     runner = FakeRunner()
     runner.iteration = None
     sweep = open_study(tmp_path, study_of({"nodes": [1]}, repeats=3))
-    with pytest.raises(SpotmpiError, match="trial 1, run run-1, reported no iteration.*metrics.pattern"):
+    with pytest.raises(SpotmpiError, match=r"trial 1, run run-1, reported no iteration.*metrics\.pattern"):
         execution.run_sweep(sweep, runner, quiet)
     assert states(sweep)[:2] == ["failed", "pending"] and len(runner.started) == 1
 

@@ -67,7 +67,7 @@ def _printed(node: ast.AST) -> Iterator[_Line]:
     elif name in _CALLS:
         first = node.args[0]
         is_format = isinstance(first, ast.Constant) and isinstance(first.value, str) and len(node.args) > 1
-        yield _first_line(_filled(first.value, _PERCENT) if is_format else _parts(first))
+        yield _first_line(_filled(_text(first), _PERCENT) if is_format else _parts(first))
 
 
 def _parts(node: ast.expr) -> _Line:

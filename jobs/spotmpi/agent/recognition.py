@@ -24,11 +24,14 @@ _TRAIN = r"(?:\(train\))?"  # as mmengine prints it
 _LABEL = r"['\"]?[ \t]*[:=#\[(]*[ \t]*"  # between a word and its number
 
 
+# Patterns are compiled where they are used, which Python remembers: a start does not wait for them.
+
+
 class Form(NamedTuple):
     """A form of progress: *pattern* finds the number ``n``, and ``total`` and ``epoch`` where it has them."""
 
     name: str
-    pattern: re.Pattern[str]
+    pattern: str
     same_words: bool = False  # lines that differ in more than numbers are not progress
     needs_scalar: bool = False
     counts_lines: bool = False  # n only shows that it grows: the iteration is the number of the line
@@ -37,60 +40,44 @@ class Form(NamedTuple):
 FORMS = (
     Form(
         "reports of the Hugging Face Trainer, each counted as an iteration",
-        re.compile(r"\{(?=.*['\"](?:loss|learning_rate)['\"]:).*['\"]epoch['\"]: *['\"]?(?P<n>%s)" % _NUMBER),
+        r"\{(?=.*['\"](?:loss|learning_rate)['\"]:).*['\"]epoch['\"]: *['\"]?(?P<n>%s)" % _NUMBER,
         counts_lines=True,
     ),
     Form(
         "a tqdm progress bar",  # and that of Lightning
-        re.compile(
-            r"\d%\|[^|]*\| *(?P<n>\d+)/(?P<total>\d+) \[[^\]]*"
-            r"[\d?] ?(?:(?:it|batch|batches|step|steps)/s|s/ ?(?:it|batch|batches|step|steps))\b"
-        ),
+        r"\d%\|[^|]*\| *(?P<n>\d+)/(?P<total>\d+) \[[^\]]*"
+        r"[\d?] ?(?:(?:it|batch|batches|step|steps)/s|s/ ?(?:it|batch|batches|step|steps))\b",
     ),
-    Form("a Keras progress bar", re.compile(r"^\s*(?P<n>\d+)/(?P<total>\d+) +(?:\[[=>.]+\]|[━╸╺]+)")),
-    Form("a Rich progress bar", re.compile(r"[━╸╺]{3,} +(?P<n>\d+)/(?P<total>\d+)\b")),
+    Form("a Keras progress bar", r"^\s*(?P<n>\d+)/(?P<total>\d+) +(?:\[[=>.]+\]|[━╸╺]+)"),
+    Form("a Rich progress bar", r"[━╸╺]{3,} +(?P<n>\d+)/(?P<total>\d+)\b"),
     Form(
         "numbers of steps",
-        re.compile(r"(?<![a-z])(?:step|iteration|iter|batch)%s%s%s" % (_TRAIN, _LABEL, _COUNT), re.IGNORECASE),
+        r"(?i)(?<![a-z])(?:step|iteration|iter|batch)%s%s%s" % (_TRAIN, _LABEL, _COUNT),
         same_words=True,
     ),
     Form(
         "positions in an epoch",
-        re.compile(
-            r"(?<![a-z])epoch%s\W{1,3}(?P<epoch>\d+)(?:/\d+)?\W{1,6}(?P<n>\d+) */ *(?P<total>\d+)\b" % _TRAIN,
-            re.IGNORECASE,
-        ),
+        r"(?i)(?<![a-z])epoch%s\W{1,3}(?P<epoch>\d+)(?:/\d+)?\W{1,6}(?P<n>\d+) */ *(?P<total>\d+)\b" % _TRAIN,
         same_words=True,
     ),
-    Form(
-        "positions in brackets",
-        re.compile(r"\[ *(?P<n>\d+) */ *(?P<total>\d+) *\]"),
-        same_words=True,
-        needs_scalar=True,
-    ),
-    Form(
-        "numbers of epochs",
-        re.compile(r"(?<![a-z])epoch%s%s%s" % (_TRAIN, _LABEL, _COUNT), re.IGNORECASE),
-        same_words=True,
-    ),
+    Form("positions in brackets", r"\[ *(?P<n>\d+) */ *(?P<total>\d+) *\]", same_words=True, needs_scalar=True),
+    Form("numbers of epochs", r"(?i)(?<![a-z])epoch%s%s%s" % (_TRAIN, _LABEL, _COUNT), same_words=True),
 )
 
-_EPOCH = re.compile(r"epoch\W{0,4}(\d+)", re.IGNORECASE)
+_EPOCH = r"(?i)epoch\W{0,4}(\d+)"
 # In front of a number: work other than training, which is counted as well.
-_OTHER_WORK = re.compile(
-    r"(?<![a-z])(?:eval|val|test|sanity|predict|infer|warm|download|upload|load|map\b|filter|token|extract|fetch|generat"
-    r"|sav|copy)",
-    re.IGNORECASE,
+_OTHER_WORK = (
+    r"(?i)(?<![a-z])(?:eval|val|test|sanity|predict|infer|warm|download|upload|load|map\b|filter|token|extract|fetch"
+    r"|generat|sav|copy)"
 )
-_SCALAR = re.compile(
-    r"(?<![\w/@.-])(?P<name>(?:(?:train|training|val|valid|validation|test|eval|lm)[ /-])?[\w/]{0,40}?"
+_SCALAR = (
+    r"(?i)(?<![\w/@.-])(?P<name>(?:(?:train|training|val|valid|validation|test|eval|lm)[ /-])?[\w/]{0,40}?"
     r"(?:loss|acc|accuracy|lr|learning[_ ]rate|grad[_ ]norm|ppl|perplexity|error|reward|auc|mse|mae)(?:[_@]\w{1,20})?)"
-    r"['\"]?(?: *[:=] *| is |\s+)['\"]?(?P<value>%s|nan|[-+]?inf)(?!\w)" % _NUMBER,
-    re.IGNORECASE,
+    r"['\"]?(?: *[:=] *| is |\s+)['\"]?(?P<value>%s|nan|[-+]?inf)(?!\w)" % _NUMBER
 )
-_NUMBERS = re.compile(r"%s|\bnan\b|\binf\b" % _NUMBER, re.IGNORECASE)
-_WORDS = re.compile(r"[a-z_]+", re.IGNORECASE)
-_CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\b]")
+_NUMBERS = r"(?i)%s|\bnan\b|\binf\b" % _NUMBER
+_WORDS = r"(?i)[a-z_]+"
+_CONTROLS = r"\x1b\[[0-9;?]*[A-Za-z]|[\b]"
 _HINTS = ("step", "iter", "epoch", "batch", "it/s", "s/it", "━", "] -", ".] ", "=]")
 
 
@@ -107,7 +94,7 @@ class Recognizer:
 
     def read(self, text: str, now: float) -> list[Metric]:
         """The metrics that *text* reports, and with the line that shows the form those of the lines before it."""
-        found = self._find(_CONTROLS.sub("", text[:_MAX_LENGTH])) if _may_be_progress(text) else None
+        found = self._find(re.sub(_CONTROLS, "", text[:_MAX_LENGTH])) if _may_be_progress(text) else None
         if not found:
             return []
         counter = self._counters.get(found.form.name)
@@ -129,11 +116,11 @@ class Recognizer:
     def _find(self, text: str) -> _Found | None:
         """The progress in *text*: of the form that was taken, else of the first one that matches."""
         for form in (self.form,) if self.form else FORMS:
-            match = form.pattern.search(text)
-            if match and not _OTHER_WORK.search(text, 0, match.start("n")):
+            match = re.search(form.pattern, text)
+            if match and not re.search(_OTHER_WORK, text[: match.start("n")]):
                 found = _Found(form, text, match)
                 valid = found.total is None or found.n <= found.total
-                return found if valid and (not form.needs_scalar or _SCALAR.search(text)) else None
+                return found if valid and (not form.needs_scalar or re.search(_SCALAR, text)) else None
         return None
 
 
@@ -146,11 +133,11 @@ class _Found:
         self.text = text
         self.n = float(groups["n"]) if form.counts_lines else int(groups["n"])
         self.total = int(groups["total"]) if groups.get("total") else None
-        epoch = _EPOCH.search(text) if form.name != FORMS[-1].name else None
+        epoch = re.search(_EPOCH, text) if form.name != FORMS[-1].name else None
         self.epoch = int(epoch.group(1)) if epoch else 0
         # What lines of one counter have in common.
-        self.label = _WORDS.findall(text[: match.start("n")])[-1:]
-        self.words = _WORDS.findall(_NUMBERS.sub("", text)) if form.same_words else []
+        self.label = re.findall(_WORDS, text[: match.start("n")])[-1:]
+        self.words = re.findall(_WORDS, re.sub(_NUMBERS, "", text)) if form.same_words else []
 
 
 class _Counter:
@@ -197,7 +184,7 @@ def _may_be_progress(text: str) -> bool:
 def _scalars(text: str) -> Dict[str, Any]:
     """The well-known scalars of a line, by names such as ``loss`` and ``val_accuracy``."""
     scalars: Dict[str, Any] = {}
-    for match in _SCALAR.finditer(text):
+    for match in re.finditer(_SCALAR, text):
         name = re.sub(r"\W+", "_", match.group("name").lower()).strip("_")
         if name not in protocol.RESERVED_KEYS and len(scalars) < _MAX_SCALARS:
             scalars.setdefault(name, protocol.number(match.group("value")))

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from spotmpi import __version__
+from spotmpi.cli.plugins import leave_out_plugins
 
 
 class Entry(NamedTuple):
@@ -91,6 +92,7 @@ class CommandTable(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, or None."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
+            leave_out_plugins()
             module = import_module(f"spotmpi.cli.{COMMANDS[cmd_name].module}")
             commands = getattr(module, "app", None) or _single(cmd_name, module)
             self.add_command(_without_coercion(typer.main.get_command(commands)), cmd_name)

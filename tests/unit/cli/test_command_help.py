@@ -44,6 +44,16 @@ def test_help_in_a_fresh_interpreter_imports_nothing_heavy() -> None:
     assert "Usage" in output
 
 
+def test_a_loader_of_plugins_with_more_than_one_function_is_pydantics_own() -> None:
+    code = (
+        "from spotmpi.cli import plugins\nplugins.leave_out_plugins()\n"
+        "from pydantic.plugin._loader import get_plugins\nassert get_plugins() == ()\n"
+        "from pydantic.plugin._loader import PYDANTIC_ENTRY_POINT_GROUP\nprint(PYDANTIC_ENTRY_POINT_GROUP)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("pydantic\n", "")
+
+
 @pytest.mark.parametrize(
     "arguments", ["list", "list --json", "status no-such-run", "logs no-such-run", "stop no-such-run"]
 )
@@ -59,7 +69,7 @@ def test_a_dry_run_imports_nothing_that_it_does_not_need() -> None:
     output, modules = fresh_interpreter("run", job("true"), "--dry-run")
 
     assert json.loads(output)["backend"] == "local"
-    unneeded = {"rich", "lightkube", "tarfile", "spotmpi.core.environment", "spotmpi.cli.bench"}
+    unneeded = {"rich", "lightkube", "tarfile", "importlib.metadata", "spotmpi.core.environment", "spotmpi.cli.bench"}
     assert not unneeded & modules
 
 
@@ -76,7 +86,7 @@ def test_a_command_imports_only_its_own_module() -> None:
     _, modules = fresh_interpreter("status", "--help")
 
     commands = {name.removeprefix("spotmpi.cli.") for name in modules if name.startswith("spotmpi.cli.")}
-    assert commands == {"app", "main", "options", "status"}
+    assert commands == {"app", "main", "options", "plugins", "status"}
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest_ones() -> None:

@@ -73,10 +73,14 @@ class QuietView:
 
 
 class PlainView(QuietView):
-    """Prints output on stdout as it comes, and every other event as one line on stderr."""
+    """Prints output on stdout as it comes, and every other event as one line on stderr.
+
+    Iterations that were read from lines of the output need no other line.
+    """
 
     def __init__(self) -> None:
         self._pace = Pace()
+        self._in_output = False
 
     def show(self, event: Event) -> None:
         """Print the event."""
@@ -84,6 +88,10 @@ class PlainView(QuietView):
             print_line(event.values["text"])
             return
         self._pace.update(event)
+        if event.kind == record.RECOGNIZED:
+            self._in_output = not str(event.values.get("form", "")).endswith("bar")
+        elif self._in_output and event.kind == record.METRIC and event.values.get("kind") == protocol.METRIC:
+            return
         text = event_text(event, self._pace)
         if text:
             self.say(text)

@@ -173,6 +173,7 @@ def _clean_environment() -> dict[str, str]:
         **inherited,
         "PYTHONPATH": str(PROJECT / "jobs"),
         "OMP_NUM_THREADS": "1",
+        "OMPI_MCA_btl": "^ofi",  # as runs of spotmpi
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }

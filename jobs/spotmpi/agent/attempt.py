@@ -13,8 +13,9 @@ from . import exit_diagnosis, launchers, limits, processes, protocol
 from .lines import Line, LineSplitter, PieceSplitter
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest, StopSource
 from .plan import AttemptPlan
-from .progress import Progress
-from .record import Record
+from .progress import Progress, Report
+from .recognition import Recognizer
+from .record import RECOGNIZED, Record
 
 POLL_INTERVAL = 0.1  # seconds between checks of limits and requests
 REAP_INTERVAL = 0.005  # seconds between checks of launchers that have closed their pipes
@@ -69,7 +70,8 @@ class Attempt:
         self.deadlines = {
             name: None if (until := deadlines[name]) is None else until - suspended for name in ("start", "run")
         }
-        self.progress = Progress(clock.awake(), plan["metrics_pattern"])
+        recognizer = None if plan["launcher"] == "pool" else Recognizer()  # the driver of a pool trains nothing
+        self.progress = Progress(clock.awake(), plan["metrics_pattern"], recognizer)
         self.pid_file = plan.get("pid_file") or os.path.join(record.folder, "rank-0.pid")
         self._processes: dict[int, subprocess.Popen[bytes]] = {}  # of each node
         self._exit_codes: dict[int, int] = {}  # of each node whose launcher has ended
@@ -80,6 +82,7 @@ class Attempt:
         self._term_sent: float | None = None
         self._failed_node: int | None = None
         self._last_exit = 0.0
+        self._recognized = False  # and recorded
 
     def run(self) -> Outcome:
         """Run it to the end; when this returns, no process of the attempt is left."""
@@ -122,20 +125,36 @@ class Attempt:
             self.progress.output_received(self.clock.awake())
             for line in splitter.feed(data) if data else splitter.end():
                 self._handle_line(node, line)
+            for state in splitter.states():
+                self._handle_report(node, self.progress.read_state(node, state, self.clock.awake()))
             if not data:
                 self._selector.unregister(key.fileobj)
                 pipe.close()
 
     def _handle_line(self, node: int, line: Line) -> None:
         report = self.progress.read(node, line, self.clock.awake())
-        if self.progress.first_iteration is not None and self.progress.first_iteration_time is None:
-            self.progress.first_iteration_time = self.clock()
-        if report:
-            self.record.metric(self.number, node, *report)
-        # What the pattern matches is output as well; what a stream reports is not the program's.
-        if not report or (self.plan["metrics_pattern"] and report[0] != protocol.STREAM):
+        self._handle_report(node, report)
+        # What a pattern or recognition reads is output as well; what a stream reports is not the program's.
+        read = self.plan["metrics_pattern"] or self.progress.recognized
+        if not report or (read and report[0] != protocol.STREAM):
             self.record.line(self.number, node, line)
             self._tails[node].append(line)
+
+    def _handle_report(self, node: int, report: Report | None) -> None:
+        """Record a report, after those that were recognized with it."""
+        if not report:
+            return
+        now = self.clock.awake()
+        earlier = [(now - moment, values) for moment, values in self.progress.earlier]
+        if self.progress.first_iteration is not None and self.progress.first_iteration_time is None:
+            self.progress.first_iteration_time = self.clock() - (earlier[0][0] if earlier else 0.0)
+        if self.progress.recognized and not self._recognized:
+            self._recognized = True
+            form, example = self.progress.recognized
+            self.record.event(RECOGNIZED, attempt=self.number, form=form, line=example)
+        for ago, values in earlier:
+            self.record.metric(self.number, node, protocol.METRIC, values, ago)
+        self.record.metric(self.number, node, *report)
 
     def _reap_launchers(self) -> None:
         for node, process in self._processes.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 _MCA = ("mca", "gmca", "omca", "prtemca", "pmixmca")
@@ -39,6 +39,19 @@ def session_environment(folder: str) -> dict[str, str]:
     return {"PRTE_MCA_prte_tmpdir_base": folder, "OMPI_MCA_orte_tmpdir_base": folder}
 
 
+def uses_fabric(variables: Collection[str]) -> bool:
+    """Whether *variables* of ranks have the one that names libfabric's provider, as those of pods with EFA do."""
+    return "FI_PROVIDER" in variables
+
+
+def transport_environment(variables: Collection[str]) -> dict[str, str]:
+    """The variable that keeps Open MPI from probing libfabric; empty where *variables* of ranks choose the transport.
+
+    The BTL ofi sleeps for a second in `MPI_Init`, whether or not there is such a network (Open MPI 5.0.11).
+    """
+    return {} if "OMPI_MCA_btl" in variables or uses_fabric(variables) else {"OMPI_MCA_btl": "^ofi"}
+
+
 def tags_pieces(arguments: Sequence[str]) -> bool:
     """Whether this launcher tags every piece of output, in the middle of lines too: Open MPI 4's mpirun does."""
     return "--tag-output" in arguments
@@ -50,6 +63,7 @@ class Remote(NamedTuple):
     hostfile: str
     ssh_config: str
     interface: str
+    fabric: bool = False  # as `uses_fabric`
 
 
 def mpirun_over_ssh(mpirun_path: str, family: int, ranks: int, remote: Remote, extra: Sequence[str] = ()) -> list[str]:
@@ -60,8 +74,10 @@ def mpirun_over_ssh(mpirun_path: str, family: int, ranks: int, remote: Remote, e
     spreads over dozens of lines, is left to the record, as are timestamps. A default that *extra* arguments set is left
     out, since Open MPI 5 refuses an option that is given twice.
     """
-    defaults = [["--bind-to", "none"], ["--map-by", "slot"], ["--mca", "pml", "ob1"], ["--mca", "btl", "^openib"]]
-    defaults.append(["--mca", "btl_tcp_if_include", remote.interface])
+    defaults = [["--bind-to", "none"], ["--map-by", "slot"], ["--mca", "pml", "ob1"]]
+    # Families lack one of these components each, which does no harm; for ofi see `transport_environment`.
+    defaults += [["--mca", "btl", "^openib" if remote.fabric else "^openib,ofi"]]
+    defaults += [["--mca", "btl_tcp_if_include", remote.interface]]
     if family >= 5:
         defaults += [["--prtemca", "plm_ssh_no_tree_spawn", "1"]]
         wire_up = ["--prtemca", "prte_if_include", remote.interface]

@@ -16,6 +16,7 @@ class Line(NamedTuple):
 
 
 MAX_LINE = 1 << 20  # bytes; a longer line is split
+_MAX_STATE = 2048  # bytes of a progress bar
 
 _TAG = re.compile(
     rb"\[\d{1,9},(\d{1,9})\]<std(out|err)>(\+?): ?"
@@ -40,6 +41,12 @@ class LineSplitter:
             parts.append(self._buffer[:MAX_LINE])
             self._buffer = self._buffer[MAX_LINE:]
         return [line for part in parts for line in self._line(part)]
+
+    def states(self) -> list[Line]:
+        """What unfinished lines with carriage returns show now: progress bars, which may end after hours."""
+        bars = [(*source, data) for source, data in self._parts.items() if b"\r" in data]
+        shown = [_tagged(rank, stream, _end(data)) for rank, stream, data in bars]
+        return shown + ([Line(None, self._stream, _visible_text(_end(self._buffer)))] if b"\r" in self._buffer else [])
 
     def end(self) -> list[Line]:
         """The unfinished lines, when the pipe has closed."""
@@ -90,6 +97,11 @@ class PieceSplitter:
                 self._source = end.group(1), end.group(2)
         return lines + self._piece(data[begin:])
 
+    def states(self) -> list[Line]:
+        """As `LineSplitter.states`."""
+        bars = [(source, data) for source, data in self._parts.items() if source and b"\r" in data]
+        return [_tagged(*source, _end(data)) for source, data in bars]
+
     def end(self) -> list[Line]:
         """The unfinished lines, when the pipe has closed."""
         data, self._buffer = self._buffer, b""
@@ -105,6 +117,11 @@ class PieceSplitter:
     def _line(self, source: tuple[bytes, bytes] | None) -> Line:
         data = self._parts.pop(source, b"")
         return _tagged(*source, data) if source else Line(None, self._stream, _visible_text(data))
+
+
+def _end(data: bytes) -> bytes:
+    """The end of a line, with all that a progress bar shows."""
+    return data[-_MAX_STATE:]
 
 
 def _tagged(rank: bytes, stream: bytes, data: bytes) -> Line:

@@ -100,6 +100,8 @@ def write_environment(pod: PodContext, attempt: int) -> dict[str, str]:
         protocol.ENV_PID_FILE: pod.pid_file,
     }
     environment = {**os.environ, **own, **pod.plan["environment"]}
+    if pod.plan["launcher"] != "mpirun":  # whose arguments choose it, and which sets the variable of its ranks
+        environment.update(launchers.transport_environment(environment))
     wheels = pool_wheels.folder()
     folders = [environment.get("PYTHONPATH"), environment.pop(boot.ENV_IMAGE_PATH, None)]
     folders.append(wheels if os.path.isdir(wheels) else None)
@@ -187,7 +189,7 @@ def _mpirun(pod: PodContext, environment: dict[str, str]) -> list[str]:
     version = subprocess.run([mpirun, "--version"], stdout=subprocess.PIPE).stdout.decode("utf-8", "replace")
     ranks = len(pod.hosts) * pod.plan["slots"]
     ssh_config = os.path.join(pod.ssh_folder, "ssh_config")
-    remote = launchers.Remote(hostfile, ssh_config, _interface(pod))
+    remote = launchers.Remote(hostfile, ssh_config, _interface(pod), launchers.uses_fabric(environment))
     return launchers.mpirun_over_ssh(mpirun, launchers.family(version), ranks, remote, pod.plan["mpi_args"])
 
 

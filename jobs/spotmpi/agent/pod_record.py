@@ -71,12 +71,12 @@ class PodRecord(record.Record):
         finally:
             self._print(EVENT, {"t": self._time, "event": event, **printed})
 
-    def metric(self, attempt: int, node: int, kind: str, values: dict[str, Any]) -> None:
+    def metric(self, attempt: int, node: int, kind: str, values: dict[str, Any], ago: float = 0.0) -> None:
         """Append and print what the program reported."""
         self._check(final=False)
         self._time = self._now()
-        super().metric(attempt, node, kind, values)
-        self._print(METRIC, {**values, "t": self._time, "attempt": attempt, "node": node, "kind": kind})
+        super().metric(attempt, node, kind, values, ago)
+        self._print(METRIC, {**values, "t": self._time - ago, "attempt": attempt, "node": node, "kind": kind})
 
     def line(self, attempt: int, node: int, line: Line) -> None:
         """Append and print one numbered line of output."""

@@ -7,6 +7,7 @@ from typing import Any, Dict, Tuple
 
 from . import protocol
 from .lines import Line
+from .recognition import Metric, Recognizer
 
 Values = Dict[str, Any]
 Report = Tuple[str, Values]
@@ -19,9 +20,10 @@ class Progress:
     """Follows the lines of one attempt.
 
     *pattern* is a regular expression for programs that print in a format of their own; it needs a group ``iteration``.
+    Without one, *recognizer* reads well-known forms, until the program reports in protocol lines.
     """
 
-    def __init__(self, now: float, pattern: str | None = None) -> None:
+    def __init__(self, now: float, pattern: str | None = None, recognizer: Recognizer | None = None) -> None:
         self.alive = False  # has printed anything
         self.last_progress = now
         self.iteration: int | None = None
@@ -35,17 +37,28 @@ class Progress:
         self.fatal: str | None = None
         self.pending: dict[int, tuple[float, Values]] = {}  # of ranks that wait for a batch: since when, and for which
         self._before_output = now  # last_progress before the output that is being read
+        self.earlier: list[Metric] = []  # those that the last report came with: when they arrived, and their values
         self._pattern = re.compile(pattern) if pattern else None
+        self._recognizer = None if pattern else recognizer
+
+    @property
+    def recognized(self) -> tuple[str, str] | None:
+        """The name of the form that was recognized and a line of it, or None."""
+        recognizer = self._recognizer
+        return (recognizer.form.name, str(recognizer.line)) if recognizer and recognizer.form else None
 
     def output_received(self, now: float) -> None:
-        """Note that output came, be it half a line: it is progress as long as no iteration was reported."""
+        """Note that output came, be it half a line: it is progress as long as no iteration was reported.
+
+        A program whose form was recognized did not say that only iterations are progress, so all its output is.
+        """
         self.alive = True
-        if self.iteration is None:
+        if self.iteration is None or self.recognized:
             self._before_output, self.last_progress = self.last_progress, now
 
     def read(self, node: int, line: Line, now: float) -> Report | None:
         """The (kind, values) that *line* of *node* reports, or None for plain output; it is taken into account here."""
-        report = self._parse(node, line)
+        report = self._parse(node, line, now)
         if report is None:
             if self.iteration is None:
                 self._before_output = self.last_progress = now
@@ -54,17 +67,38 @@ class Progress:
         getattr(self, "_" + kind)(values, now)
         return report
 
-    def _parse(self, node: int, line: Line) -> Report | None:
+    def read_state(self, node: int, line: Line, now: float) -> Report | None:
+        """What `LineSplitter.states` of rank 0 reports, by the pattern or in a form that is recognized."""
+        if node or line.rank or not (self._pattern or self._recognizer):
+            return None
+        return self.read(node, line._replace(stream="e"), now)
+
+    def _parse(self, node: int, line: Line, now: float) -> Report | None:
+        self.earlier = []
         if line.stream == "o":
             report = protocol.decode(line.text)
             if report:
+                self._take_protocol(report[0])
                 return report
-        if self._pattern and not node and not line.rank:
-            values = self._match(self._pattern, line.text[:_MAX_MATCHED])
-            # Where the launcher does not tag ranks, every rank prints the same iteration: the first one counts.
-            if values and values["iteration"] != self.iteration:
-                return protocol.METRIC, values
-        return None
+        if node or line.rank:
+            return None
+        values = self._match(self._pattern, line.text[:_MAX_MATCHED]) if self._pattern else self._recognize(line, now)
+        # Where the launcher does not tag ranks, every rank prints the same iteration: the first one counts.
+        return (protocol.METRIC, values) if values and values["iteration"] != self.iteration else None
+
+    def _take_protocol(self, kind: str) -> None:
+        """Recognize nothing more, since the program reports by itself; lines of a stream are not its own."""
+        if kind != protocol.STREAM and self._recognizer:
+            if self.recognized:
+                self.iteration = self.first_iteration = self.first_iteration_time = None
+            self._recognizer = None
+
+    def _recognize(self, line: Line, now: float) -> Values | None:
+        metrics = self._recognizer.read(line.text, now) if self._recognizer else []
+        self.earlier = metrics[:-1]
+        for _, values in self.earlier:
+            self._metric(values, now)
+        return metrics[-1][1] if metrics else None
 
     def _match(self, pattern: re.Pattern[str], line: str) -> Values | None:
         match = pattern.search(line)

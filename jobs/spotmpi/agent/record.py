@@ -36,6 +36,7 @@ RESTARTED = "restarted"
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 STOPPED = "stopped"
+RECOGNIZED = "recognized"  # the form in which the program prints its progress, with a line
 JOINED = "joined"  # a pool's worker, with its machine
 LEFT = "left"  # and that it has gone
 GAP = "gap"  # only in followers: how many lines they missed, in ``size``
@@ -70,10 +71,10 @@ class Record:
         values = {key: value for key, value in values.items() if value is not None}
         self._append("events.jsonl", json.dumps({"t": self.clock(), "event": event, **values}) + "\n")
 
-    def metric(self, attempt: int, node: int, kind: str, values: dict[str, Any]) -> None:
-        """Append what the program reported in a protocol line, with its arrival time."""
+    def metric(self, attempt: int, node: int, kind: str, values: dict[str, Any], ago: float = 0.0) -> None:
+        """Append what the program reported in a line that arrived *ago* seconds before, with its arrival time."""
         # A program may name its scalars as it likes: our keys win.
-        line = {**values, "t": self.clock(), "attempt": attempt, "node": node, "kind": kind}
+        line = {**values, "t": self.clock() - ago, "attempt": attempt, "node": node, "kind": kind}
         self._append("metrics.jsonl", json.dumps(line) + "\n")
 
     def line(self, attempt: int, node: int, line: Line) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _SCALARS = 20  # shown of one event
 _NAME = 60  # characters of a scalar's name
+_LINE = 120  # characters of an example of output
 _STREAM_EVERY = 30.0  # seconds between lines with the figures of a stream
 _YEAR = 365 * 86400.0  # seconds
 _NOT_SCALARS = frozenset({"iteration", "time", "epoch", "seconds", "waited", "ranks", "kind", "samples"})
@@ -72,10 +73,14 @@ class QuietView:
 
 
 class PlainView(QuietView):
-    """Prints output on stdout as it comes, and every other event as one line on stderr."""
+    """Prints output on stdout as it comes, and every other event as one line on stderr.
+
+    Iterations that were read from lines of the output need no other line.
+    """
 
     def __init__(self) -> None:
         self._pace = Pace()
+        self._in_output = False
 
     def show(self, event: Event) -> None:
         """Print the event."""
@@ -83,6 +88,10 @@ class PlainView(QuietView):
             print_line(event.values["text"])
             return
         self._pace.update(event)
+        if event.kind == record.RECOGNIZED:
+            self._in_output = not str(event.values.get("form", "")).endswith("bar")
+        elif self._in_output and event.kind == record.METRIC and event.values.get("kind") == protocol.METRIC:
+            return
         text = event_text(event, self._pace)
         if text:
             self.say(text)
@@ -245,6 +254,9 @@ def event_text(event: Event, pace: Pace) -> str:
     if event.kind == record.RESTARTED:
         counted = (f"{what}: {event.values.get(what, 0)}" for what in ("failures", "interruptions"))
         return f"starting again ({printable(', '.join(counted))}){because}"
+    if event.kind == record.RECOGNIZED:
+        form, line = (printable(event.values.get(key, ""), _LINE) for key in ("form", "line"))
+        return f"iterations are read from {form}: {line} (metrics.pattern in the spec reads other lines)"
     if event.kind in (record.JOINED, record.LEFT):
         return f"worker {event.values.get('worker')} {event.kind}{because}"
     if event.kind in (record.WAITING, record.INTERRUPTED, record.GAP):

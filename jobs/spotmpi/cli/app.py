@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from spotmpi import __version__
+from spotmpi.cli.plugins import leave_out_plugins
 
 
 class Entry(NamedTuple):
@@ -79,6 +81,10 @@ COMMANDS = {
 class CommandTable(TyperGroup):
     """The commands of `COMMANDS`; listing them imports none of their modules."""
 
+    def get_params(self, ctx: Any) -> Any:
+        """The options before the command."""
+        return _plain_parameters(super().get_params, ctx)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Every command's name, in the order of the help."""
         return list(COMMANDS)
@@ -86,9 +92,10 @@ class CommandTable(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, or None."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
+            leave_out_plugins()
             module = import_module(f"spotmpi.cli.{COMMANDS[cmd_name].module}")
             commands = getattr(module, "app", None) or _single(cmd_name, module)
-            self.add_command(typer.main.get_command(commands), cmd_name)
+            self.add_command(_without_coercion(typer.main.get_command(commands)), cmd_name)
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -102,6 +109,38 @@ class CommandTable(TyperGroup):
         """Write the list of commands for ``--help``."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+
+def _without_coercion(command: Any) -> Any:
+    """*command*, whose parameters skip typer's coercion where it changes nothing.
+
+    Typer validates each parameter of a command with a type adapter of pydantic, whether it was given or not: importing
+    and building those takes longer than most commands.
+    """
+    vars(command)["get_params"] = partial(_plain_parameters, command.get_params)
+    for each in getattr(command, "commands", {}).values():
+        _without_coercion(each)
+    return command
+
+
+def _plain_parameters(get_params: Any, ctx: Any) -> Any:
+    """The parameters that typer's own *get_params* returns, among them its --help."""
+    parameters = get_params(ctx)
+    for parameter in parameters:
+        if "process_value" not in vars(parameter):
+            vars(parameter)["process_value"] = partial(_process_value, parameter, parameter.process_value)
+    return parameters
+
+
+def _process_value(parameter: Any, process: Any, ctx: Any, value: Any) -> Any:
+    """The value of a parameter as *process*, typer's own method, returns it."""
+    if value is None and not parameter.required:
+        missing = () if parameter.multiple or parameter.nargs == -1 else None
+        return missing if parameter.callback is None else parameter.callback(ctx, parameter, missing)
+    annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    if annotation is str and isinstance(value, str) and parameter.callback is None and not parameter.multiple:
+        return value
+    return process(ctx, value)
 
 
 def _single(name: str, module: Any) -> typer.Typer:

@@ -46,7 +46,8 @@ def _write_spec(path: Path, script: str | None) -> None:
 
     print(runs.init(path, script))
     if script:
-        typer.echo(f"the spec runs {script}; check its image, launcher and slots", err=True)
+        reads = "launcher, slots and metrics.pattern" if "\n[metrics]\n" in path.read_text() else "launcher and slots"
+        typer.echo(f"the spec runs {script}; check its image, {reads}", err=True)
     typer.echo(f"next: spotmpi run {path}", err=True)
 
 

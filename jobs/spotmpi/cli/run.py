@@ -218,7 +218,7 @@ def _conflicts(work: _Work) -> Iterator[Problem]:
         yield Problem("spec", None, "name a spec file (`spotmpi init` writes one), or a command after --")
     if work.save is not None and work.resume is None:
         if work.save.exists():
-            yield Problem("--save", str(work.save), "exists already; name another file")
+            yield Problem("--save", str(work.save), "exists already; remove it or name another file")
         elif not work.save.absolute().parent.is_dir():
             yield Problem("--save", str(work.save), "its folder does not exist; create it first")
 

@@ -17,22 +17,25 @@ def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
 
     Control characters in a cell, which another user may have written, are escaped.
     """
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for number, title in enumerate(titles):
-        table.add_column(title, justify="right" if number in right else "left", no_wrap=True, overflow="crop")
-    for row in rows:
-        table.add_row(*map(printable, row))
-    console = Console(markup=False, highlight=False, emoji=False, color_system=None, width=_WIDEST)
-    with console.capture() as capture:
-        console.print(table, crop=False)
-    for line in capture.get().splitlines():
-        print(line.rstrip())
+    cells = [list(titles), *([printable(cell) for cell in row] for row in rows)]
+    widths = [[_width(cell) for cell in row] for row in cells]
+    columns = [max(column) for column in zip(*widths, strict=True)]
+    for row, taken in zip(cells, widths, strict=True):
+        spaces = [" " * (column - width) for column, width in zip(columns, taken, strict=True)]
+        padded = [
+            space + cell if number in right else cell + space
+            for number, (cell, space) in enumerate(zip(row, spaces, strict=True))
+        ]
+        print("  ".join(padded).rstrip())
 
 
-_WIDEST = 1_000_000  # columns
+def _width(text: str) -> int:
+    """The columns that *text* takes in a terminal."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def show_runs(states: Sequence[RunState], as_json: bool) -> None:

@@ -15,7 +15,8 @@ class Event:
     """An event of a run.
 
     ``kind`` is one of submitted, waiting, started, line, metric, interrupted, restarted, succeeded, failed, stopped,
-    lost, gap; for a pool's workers also joined and left.
+    lost, gap; recognized, once the form is known in which a program prints its progress, with ``form`` and ``line``;
+    for a pool's workers also joined and left.
     ``time`` is in Unix seconds. Lines carry ``node`` and ``number`` (from 1, in that attempt and node) and in
     ``values`` rank, stream and text; metrics carry what the program reported; the others a reason, if there is one.
     """

@@ -30,6 +30,7 @@ class Machine:
     cores: int
     root: bool
     python_path: str = ""  # the PYTHONPATH of the user
+    variables: frozenset[str] = frozenset()  # names of the user's variables, which ranks inherit
 
 
 def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dict[str, Any]) -> LocalPlan:
@@ -141,6 +142,7 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
         protocol.ENV_CHECKPOINT_EVERY: f"{spec.checkpoint.every:g}",
         protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
         protocol.ENV_TENSORBOARD: str(paths.tensorboard),
+        **launchers.transport_environment(machine.variables | spec.env.keys()),
         **python_path,
     }
     if spec.stream:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from spotmpi.agent.recognition import REMEDY
 from spotmpi.forecast.series import EFFICIENCY_LIMIT
 from spotmpi.metrics import intervals
 from spotmpi.report.figures import share
@@ -221,10 +222,17 @@ def _flags(runs: Sequence[TrialResult], spread: float | None, efficiency: float 
         result.append(f"first and last window differ by more than {share(EDGE_LIMIT, 0)}")
     for run in runs:
         if run.training.rates is None:
-            result.append(f"{run.run}: only {run.training.reported} iterations reported, no rate after the warm-up")
+            result.append(f"{run.run}: {_unmeasured(run.training.reported)}")
         if run.state != "succeeded":
             result.append(f"{run.run}: {run.state}")
     return result
+
+
+def _unmeasured(reported: int) -> str:
+    """Why there is no rate, after *reported* iterations."""
+    if reported:
+        return f"only {reported} iterations reported, no rate after the warm-up"
+    return f"no iterations reported; {REMEDY}"
 
 
 def _drifts(runs: Sequence[TrialResult]) -> bool:

@@ -131,7 +131,9 @@ class Metrics(Part):
     """How iterations are read from the output of a program that does not report them itself."""
 
     pattern: str | None = Field(
-        None, description="regular expression with the named group iteration; further named groups are scalars"
+        None,
+        description="regular expression with the named group iteration; further named groups are scalars; without it "
+        "well-known forms are recognized",
     )
     samples_per_iteration: Count | None = Field(None, description="global batch size of a program read by pattern")
 

@@ -43,6 +43,6 @@ def write_new_file(path: Path, text: str) -> None:
                 path.unlink()  # else the next try would be refused, since it exists
                 raise
     except FileExistsError:
-        raise input_error("path", str(path), "exists already; name another file") from None
+        raise input_error("path", str(path), "exists already; remove it or name another file") from None
     except OSError as error:
         raise SpotmpiError(f"cannot write {path}: {error.strerror}") from error

@@ -12,8 +12,9 @@ from pydantic.fields import FieldInfo
 
 from spotmpi.core import names
 from spotmpi.core.errors import input_error
-from spotmpi.spec.job import JobSpec, read_toml
+from spotmpi.spec.job import JobSpec, Metrics, read_toml
 from spotmpi.spec.pool import Pool
+from spotmpi.spec.script_output import pattern_of
 from spotmpi.spec.source import write_new_file
 from spotmpi.spec.stream import Stream, StreamWorkers
 
@@ -88,7 +89,9 @@ def template(script: str | None = None) -> str:
     Raises:
         InputError: *script* cannot be read.
     """
-    start, keys = (_EXAMPLE, _EXAMPLE_KEYS) if script is None else _for_script(script)
+    text = None if script is None else _read_script(script)
+    start, keys = (_EXAMPLE, _EXAMPLE_KEYS) if script is None or text is None else _for_script(script, text)
+    pattern = text and pattern_of(text)
     values = JobSpec().model_dump(mode="json")
     values["kubernetes"]["image"] = "registry.example/chainermn:1"
     tops, parts = [], []
@@ -100,6 +103,8 @@ def template(script: str | None = None) -> str:
             workers = StreamWorkers(nodes=4, cpu=2, memory="4Gi", node_groups=["cpu"], price=0.1)
             example = Stream(source="s3://set/*.parquet", batch=4096, prepare="flow:prepare", workers=workers)
             parts.append(_table(name, Stream, example.model_dump(mode="json")))
+        elif name == "metrics" and pattern:
+            parts.append(_with_pattern(_table(name, Metrics, values[name]), pattern))
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
             parts.append(_table(name, kind, values[name]))
         elif name == "env":
@@ -138,12 +143,23 @@ def write(path: Path, script: str | None = None) -> None:
     write_new_file(path, template(script))
 
 
-def _for_script(script: str) -> tuple[str, frozenset[str]]:
-    """The first lines of a spec for a script, and the keys that they set."""
+def _read_script(script: str) -> str:
     try:
-        text = Path(script).read_text(encoding="utf-8", errors="replace")
+        return Path(script).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise input_error("script", script, f"cannot be read: {error.strerror}") from error
+
+
+def _with_pattern(table: str, pattern: str) -> str:
+    """The table [metrics] that reads what a script prints."""
+    quoted = _inline(pattern) if "'" in pattern else f"'{pattern}'"
+    lines = table.replace("# [metrics]", "[metrics]").splitlines(keepends=True)
+    line = f"pattern = {quoted}  # the progress that the script prints\n"
+    return "".join(line if each.startswith("# pattern = ") else each for each in lines)
+
+
+def _for_script(script: str, text: str) -> tuple[str, frozenset[str]]:
+    """The first lines of a spec for a script with this *text*, and the keys that they set."""
     image = "pytorch" if _TORCH.search(text) else "chainermn" if _CHAINER.search(text) else None
     launcher = "torchrun" if _TORCH_DISTRIBUTED.search(text) else "mpirun" if _MPI.search(text) else "none"
     settings = [

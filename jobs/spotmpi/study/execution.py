@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from spotmpi.agent import protocol, record
+from spotmpi.agent import protocol, recognition, record
 from spotmpi.core import names
 from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
 from spotmpi.runs import fingerprint, reader
@@ -91,7 +91,8 @@ def run_sweep(sweep: Sweep, runner: TrialRunner, say: Say) -> None:
     """Run the remaining trials within the limits, recording each in *sweep*.
 
     Raises:
-        Stopped: a trial was stopped; the same call continues later.
+        SweepStopped: a trial was stopped; the same call continues later.
+        SpotmpiError: the first training reported nothing that could be measured, so the others would not either.
         RunInUse: another process executes the sweep.
     """
     budget = sweep.study.budget
@@ -146,6 +147,7 @@ def _with_time(trial: Trial, state: RunState) -> Trial:
 def _with_outcome(sweep: Sweep, trial: Trial, state: RunState, say: Say) -> Trial:
     trial = _with_time(trial, state)
     if state.state == record.SUCCEEDED:
+        _require_reports(sweep, trial, state)
         return dataclasses.replace(trial, state=SUCCEEDED, reason=None)
     if state.state == record.STOPPED:
         sweep.update(dataclasses.replace(trial, state=PENDING))
@@ -157,6 +159,18 @@ def _with_outcome(sweep: Sweep, trial: Trial, state: RunState, say: Say) -> Tria
     say(f"trial {trial.number} failed ({tries}): {state.reason or state.state}")
     return dataclasses.replace(
         trial, state=FAILED if last else PENDING, failures=failures, reason=state.reason or state.state
+    )
+
+
+def _require_reports(sweep: Sweep, trial: Trial, state: RunState) -> None:
+    """End the sweep with *trial* where neither it nor an earlier training has reported an iteration or a batch."""
+    trained = any(each.state == SUCCEEDED and not each.is_probe for each in sweep.trials)
+    if trial.is_probe or trained or state.iteration is not None or state.stream is not None:
+        return
+    sweep.update(dataclasses.replace(trial, state=FAILED, reason="it reported no iteration"))
+    raise SpotmpiError(
+        f"trial {trial.number}, run {state.id}, reported no iteration, and sweep {sweep.id} ends with it: "
+        f"{recognition.REMEDY}"
     )
 
 

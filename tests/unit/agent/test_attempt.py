@@ -100,6 +100,7 @@ def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the
         "commands": [{"node": 0, "arguments": waits, "environment": {}}],
         "environment": {},
         "folder": str(tmp_path),
+        "launcher": "none",
         "metrics_pattern": None,
         "limits": {**LIMITS, **limits},
         "grace": 1.0,

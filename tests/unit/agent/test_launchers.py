@@ -25,7 +25,7 @@ def arguments(family: int, *own: str) -> str:
 
 
 def test_the_defaults_are_the_published_ones_in_each_familys_spelling() -> None:
-    shared = "--bind-to none --map-by slot --mca pml ob1 --mca btl ^openib --mca btl_tcp_if_include eth0"
+    shared = "--bind-to none --map-by slot --mca pml ob1 --mca btl ^openib,ofi --mca btl_tcp_if_include eth0"
     assert arguments(5) == (
         f"mpirun --hostfile /work/hosts -np 4 {shared} --prtemca plm_ssh_no_tree_spawn 1 "
         "--prtemca prte_if_include eth0 --prtemca plm_ssh_args -F /work/ssh_config --output tag"
@@ -45,7 +45,7 @@ def test_the_defaults_are_the_published_ones_in_each_familys_spelling() -> None:
         ("-bind-to core", " --bind-to none"),
         ("--map-by=node", " --map-by slot"),
         ("-mca pml ucx", " --mca pml ob1"),
-        ("--mca btl tcp,self", " --mca btl ^openib"),
+        ("--mca btl tcp,self", " --mca btl ^openib,ofi"),
         ("--mca btl_tcp_if_exclude lo,docker0", " --mca btl_tcp_if_include eth0"),
         ("-x A --mca coll ^hcoll", ""),
         ("-x map-by", ""),  # a variable of that name
@@ -55,6 +55,14 @@ def test_arguments_of_the_users_replace_the_default_that_they_set(own: str, repl
     plain = arguments(family)
     assert replaced in plain
     assert arguments(family, *own.split()) == f"{plain.replace(replaced, '')} {own}"
+
+
+def test_libfabric_is_left_out_unless_ranks_use_it() -> None:
+    fabric = launchers.mpirun_over_ssh("mpirun", 5, 4, REMOTE._replace(fabric=True))
+    assert fabric[fabric.index("btl") + 1] == "^openib"
+    assert launchers.transport_environment(["PATH"]) == {"OMPI_MCA_btl": "^ofi"}
+    assert not launchers.transport_environment(["OMPI_MCA_btl"])
+    assert not launchers.transport_environment(["FI_PROVIDER"])
 
 
 def test_a_run_on_one_node_meets_itself_on_any_interface() -> None:
@@ -156,6 +164,25 @@ def test_ranks_of_every_launcher_get_the_interface_that_leads_to_their_peers(wor
         assert (variables["NCCL_SOCKET_IFNAME"], variables["GLOO_SOCKET_IFNAME"]) == ("lo", "lo")
     assert str(work / "environment.json") in plan["commands"][0]["arguments"]
     assert ("--tag" in plan["commands"][0]["arguments"]) is (launcher == "torchrun")
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [({}, "^ofi"), ({"OMPI_MCA_btl": "self,sm"}, "self,sm"), ({"FI_PROVIDER": "efa"}, None)],
+    ids=["nothing chosen", "a transport of the spec's", "EFA"],
+)
+def test_ranks_without_mpirun_leave_libfabric_out_too(work: Path, own: dict[str, str], expected: str | None) -> None:
+    environment = node.write_environment(context_of(work, launcher="none", env=own), 1)
+    assert environment.get("OMPI_MCA_btl") == expected
+
+
+@pytest.mark.parametrize(("own", "expected"), [({}, "^openib,ofi"), ({"FI_PROVIDER": "efa"}, "^openib")])
+def test_mpirun_in_a_pod_probes_libfabric_only_for_efa(work: Path, own: dict[str, str], expected: str) -> None:
+    context = context_of(work, launcher="mpirun", env=own)
+    environment = node.write_environment(context, 1)
+    command = node.attempt_plan(context, environment, "1")["commands"][0]["arguments"]
+    assert command[command.index("btl") + 1] == expected
+    assert "OMPI_MCA_btl" not in environment  # ranks get this file after mpirun has set what the user's arguments say
 
 
 def test_an_interface_that_the_user_names_for_nccl_is_nccls_alone(work: Path) -> None:

@@ -53,6 +53,28 @@ def test_mpirun_s_tag_becomes_rank_and_stream(text: bytes, line: Line) -> None:
     assert split_lines(text + b"\n") == [line]
 
 
+@pytest.mark.parametrize(
+    ("by", "tag", "end", "rank"),
+    [
+        (LineSplitter, b"", b"", None),
+        (LineSplitter, b"[1,0]<stderr>+: ", b"\n", 0),
+        (PieceSplitter, b"[1,0]<stderr>:", b"", 0),
+    ],
+    ids=["untagged", "parts of torchrun's ranks", "pieces of Open MPI 4"],
+)
+def test_an_unfinished_progress_bar_shows_its_last_state(
+    by: Callable[[str], LineSplitter | PieceSplitter], tag: bytes, end: bytes, rank: int | None
+) -> None:
+    splitter = by("e")
+    assert splitter.feed(tag + b"loading" + end) == splitter.states() == []
+    splitter.feed(tag + b"\r" + b"x" * 5000 + b"\r 1%" + end)
+    assert splitter.states() == [Line(rank, "e", " 1%")]
+    splitter.feed(tag + b"\r 2%" + end)
+    assert splitter.states() == [Line(rank, "e", " 2%")]
+    splitter.feed(tag.replace(b"+", b"") + b"\r 3%\n")
+    assert splitter.states() == []
+
+
 def test_a_line_in_parts_is_put_together_per_rank_and_stream() -> None:
     parts = b"[0,0]<stdout>+: he\n[0,1]<stdout>+: wo\n[0,0]<stderr>: no\n[0,0]<stdout>: llo\n[0,1]<stdout>+: r\n"
     assert split_lines(parts) == [Line(0, "e", "no"), Line(0, "o", "hello"), Line(1, "o", "wor")]

@@ -114,7 +114,8 @@ class Pod:
             "architecture": platform.machine(),
             "sha256": hashlib.sha256(archive).hexdigest(),
         }
-        self.plan: Any = {"pool": {"versions": DRIVER}, "wheels": wheels, "environment": {"PYTHONPATH": "/code"}}
+        self.plan: Any = {"launcher": "pool", "pool": {"versions": DRIVER}, "wheels": wheels}
+        self.plan["environment"] = {"PYTHONPATH": "/code"}
 
 
 def _archive(files: dict[str, str]) -> bytes:

@@ -9,7 +9,8 @@ import pytest
 
 from spotmpi.agent import protocol
 from spotmpi.agent.lines import Line
-from spotmpi.agent.progress import Progress
+from spotmpi.agent.progress import Progress, Report
+from spotmpi.agent.recognition import Recognizer
 
 START, REPORT = 100.0, 110.0
 STREAM: dict[str, Any] = {**dict.fromkeys(protocol.STREAM_COUNTS, 0), "ranks": 2}
@@ -42,6 +43,7 @@ def test_a_program_that_printed_nothing_has_reported_nothing() -> None:
         "result": {},
         "fatal": None,
         "pending": {},
+        "earlier": [],
     }
 
 
@@ -190,6 +192,64 @@ def test_a_pattern_reads_rank_zero_of_node_zero_and_each_iteration_once() -> Non
     assert take(0, 0, "step three loss 1") is None
     assert take(0, 0, "step nan loss 1") is None
     assert take(0, 0, "step 4.0 loss x") == ("metric", {"iteration": 4, "loss": "x"})
+
+
+def read_steps(progress: Progress, *steps: int, rank: int | None = None, node: int = 0) -> list[Report | None]:
+    """What lines such as "step 1 loss 1" report, read one second after the other."""
+    lines = (Line(rank, "o", f"step {step} loss 1") for step in steps)
+    return [progress.read(node, line, REPORT + number) for number, line in enumerate(lines)]
+
+
+def test_a_form_is_recognized_in_the_output_of_rank_zero_of_node_zero() -> None:
+    progress = Progress(START, None, Recognizer())
+    assert read_steps(progress, 1, 2, 3, rank=1) == read_steps(progress, 1, 2, 3, node=1) == [None] * 3
+    assert progress.recognized is None
+
+    assert read_steps(progress, 1, 2, 3, 3) == [None, None, ("metric", {"iteration": 3, "loss": 1}), None]
+    assert (progress.first_iteration, progress.iteration) == (1, 3)
+    assert progress.recognized == ("numbers of steps", "step 3 loss 1")
+
+
+def test_what_a_recognized_form_reports_comes_with_what_it_reported_before() -> None:
+    progress = Progress(START, None, Recognizer())
+    read_steps(progress, 1, 2, 3)
+    assert progress.earlier == [(REPORT, {"iteration": 1, "loss": 1}), (REPORT + 1, {"iteration": 2, "loss": 1})]
+    read_steps(progress, 4)
+    assert progress.earlier == []
+
+
+def test_all_output_of_a_program_whose_form_was_recognized_is_progress() -> None:
+    progress = Progress(START, None, Recognizer())
+    read_steps(progress, 1, 2, 3)
+    progress.output_received(REPORT + 60)
+    assert progress.last_progress == REPORT + 60
+
+
+def test_a_pattern_and_protocol_lines_win_over_recognition() -> None:
+    by_pattern = Progress(START, r"epoch (?P<iteration>\d+)", Recognizer())
+    assert read_steps(by_pattern, 1, 2, 3) == [None] * 3 and by_pattern.recognized is None
+
+    progress = Progress(START, None, Recognizer())
+    read_steps(progress, 10, 20, 30)
+    assert progress.read(0, report("metric", iteration=1), REPORT) == ("metric", {"iteration": 1})
+    assert (progress.first_iteration, progress.iteration, progress.recognized) == (1, 1, None)
+    assert read_steps(progress, 40, 50, 60, 70) == [None] * 4
+
+
+def test_lines_of_a_stream_do_not_end_recognition() -> None:
+    progress = Progress(START, None, Recognizer())
+    progress.read(0, report("stream", **STREAM), REPORT)
+    assert read_steps(progress, 1, 2, 3)[2] == ("metric", {"iteration": 3, "loss": 1})
+
+
+@pytest.mark.parametrize("pattern", [None, r"step (?P<iteration>\d+) loss (?P<loss>\d+)"])
+def test_states_of_a_progress_bar_are_read_like_lines_but_are_no_protocol(pattern: str | None) -> None:
+    progress = Progress(START, pattern, Recognizer())
+    for step in (1, 2):
+        progress.read_state(0, Line(0, "o", f"step {step} loss 1"), REPORT)
+    assert progress.read_state(0, Line(0, "o", "step 3 loss 1"), REPORT) == ("metric", {"iteration": 3, "loss": 1})
+    assert progress.read_state(0, Line(1, "o", "step 4 loss 1"), REPORT) is None
+    assert progress.read_state(0, report("metric", iteration=9), REPORT) is None
 
 
 def test_a_pattern_is_tried_on_the_beginning_of_a_line_only() -> None:

@@ -73,6 +73,31 @@ def test_a_sweep_of_a_foreign_program_ends_in_a_table_and_a_page_or_another_fold
     assert "--out" in refused.stderr
 
 
+def test_a_program_that_prints_progress_in_its_own_way_needs_no_pattern(spec: Path) -> None:
+    text = spec.read_text()
+    spec.write_text(text.replace(next(line for line in text.splitlines() if line.startswith("pattern")), ""))
+    sweep = spotmpi.bench(spec, StudyOptions([1], repeats=1))
+    (row,) = json.loads(invoke("report", sweep.id, "--json").stdout)["rows"]
+    assert 20 < row["iterations_per_second"] < 200 and row["loss"] == 0.025
+    said = invoke("logs", sweep.trials[0].runs[0]).stderr
+    line = "step 3, loss is 0.333"
+    assert f"iterations are read from numbers of steps: {line} (metrics.pattern in the spec reads other lines)" in said
+
+
+def test_a_sweep_ends_with_its_first_trial_where_that_reports_nothing_and_says_what_helps(spec: Path) -> None:
+    spec.with_name("train me.py").write_text("print('trained')")
+    words = ["bench", str(spec), "--nodes", "1,2", "--repeats", "2"]
+    result = invoke(*words)
+    assert result.returncode == 1
+    assert "trial 1, run " in result.stderr and "metrics.pattern in the spec" in result.stderr
+    assert len(result.stderr.splitlines()[-1]) > 100 and '{"spotmpi": "metric", "iteration": 12' in result.stderr
+    (folder,) = sweep_folders(Path("runs"))
+    assert [trial.state for trial in load_sweep(folder).trials] == ["failed"] + ["pending"] * 3
+
+    (run,) = [state.id for state in reader.every(Path("runs"))]
+    assert "no iterations reported; set metrics.pattern" in invoke("report", run).stdout.replace("\n", " ")
+
+
 def test_a_dry_run_lists_the_trials_in_their_order_and_leaves_nothing(spec: Path) -> None:
     words = ["bench", str(spec), "--nodes", "1,2", "--dry-run"]
     planned = json.loads(invoke(*words, "--variant", 'slow:args=["0.01"]', "--json").stdout)

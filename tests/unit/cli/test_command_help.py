@@ -44,19 +44,32 @@ def test_help_in_a_fresh_interpreter_imports_nothing_heavy() -> None:
     assert "Usage" in output
 
 
-@pytest.mark.parametrize("arguments", ["list --json", "status no-such-run", "logs no-such-run", "stop no-such-run"])
+def test_a_loader_of_plugins_with_more_than_one_function_is_pydantics_own() -> None:
+    code = (
+        "from spotmpi.cli import plugins\nplugins.leave_out_plugins()\n"
+        "from pydantic.plugin._loader import get_plugins\nassert get_plugins() == ()\n"
+        "from pydantic.plugin._loader import PYDANTIC_ENTRY_POINT_GROUP\nprint(PYDANTIC_ENTRY_POINT_GROUP)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("pydantic\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", ["list", "list --json", "status no-such-run", "logs no-such-run", "stop no-such-run"]
+)
 def test_commands_that_read_no_spec_import_no_models_of_one(arguments: str) -> None:
     _, modules = fresh_interpreter(*arguments.split())
 
     assert "spotmpi.api.runs" in modules
-    assert not {"spotmpi.spec.job", "rich", "lightkube"} & modules
+    unneeded = {"spotmpi.spec.job", "pydantic", "rich", "lightkube", "importlib.metadata", "spotmpi.runs.fingerprint"}
+    assert not (unneeded | {"spotmpi.images.environment", "spotmpi.programs.pool.local"}) & modules
 
 
 def test_a_dry_run_imports_nothing_that_it_does_not_need() -> None:
     output, modules = fresh_interpreter("run", job("true"), "--dry-run")
 
     assert json.loads(output)["backend"] == "local"
-    unneeded = {"rich", "lightkube", "tarfile", "spotmpi.core.environment", "spotmpi.cli.bench"}
+    unneeded = {"rich", "lightkube", "tarfile", "importlib.metadata", "spotmpi.core.environment", "spotmpi.cli.bench"}
     assert not unneeded & modules
 
 
@@ -73,7 +86,7 @@ def test_a_command_imports_only_its_own_module() -> None:
     _, modules = fresh_interpreter("status", "--help")
 
     commands = {name.removeprefix("spotmpi.cli.") for name in modules if name.startswith("spotmpi.cli.")}
-    assert commands == {"app", "main", "options", "status"}
+    assert commands == {"app", "main", "options", "plugins", "status"}
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest_ones() -> None:
@@ -118,7 +131,7 @@ def test_completion_works() -> None:
         (["stop", ""], 2, "no such run"),
         (["clean", "--older", "soon"], 2, "write a duration"),
         (["clean"], 2, "--older"),
-        (["init", "job.toml"], 2, "exists already; name another file"),
+        (["init", "job.toml"], 2, "exists already; remove it or name another file"),
         (["init", "no/such/folder.toml"], 1, "cannot write"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

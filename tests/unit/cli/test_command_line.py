@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi.cli.tables import show_table
 from spotmpi.runs import reader
 from tests.command_line import SPOTMPI, invoke, spotmpi_process
 from tests.contract.fake_program import fake_job
@@ -140,3 +141,17 @@ def test_logs_can_be_narrowed_to_a_node_or_to_what_matches() -> None:
     assert invoke("logs", run, "--node", "1").stdout.splitlines() == ["node 1", "other"]
     assert sorted(invoke("logs", run, "--grep", r"node \d").stdout.splitlines()) == ["node 0", "node 1"]
     assert "is not a regular expression" in invoke("logs", run, "--grep", "(").stderr
+
+
+def test_iterations_that_are_recognized_in_lines_are_not_repeated_but_those_of_a_bar_are_shown() -> None:
+    lines = invoke("run", job("for i in 1 2 3 4 5; do echo step $i loss 1; done"))
+    assert "iterations are read from numbers of steps: step 3 loss 1 " in lines.stderr
+    assert "iteration 5" not in lines.stderr and "step 5 loss 1" in lines.stdout
+
+    bar = 'for i in 1 2 3 4 5; do echo "$i%|#| $i/9 [00:01<00:02, 3it/s]"; done'
+    assert "iteration 5" in invoke("run", job(bar)).stderr
+
+
+def test_columns_align_with_wide_and_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    show_table(("A", "NUMBER", "B"), [("日本", "1", "b"), ("x\x1b", "22", "")], right=[1])
+    assert capsys.readouterr().out.splitlines() == ["A      NUMBER  B", "日本        1  b", "x\\x1b      22"]

@@ -38,6 +38,15 @@ def test_train_py_is_taken_without_a_question() -> None:
     assert spec("mine.toml")["command"] == ["python3", "train.py"]
 
 
+def test_a_pattern_for_what_the_script_prints_is_named_to_be_checked() -> None:
+    Path("train.py").write_text("print(f'step {step} loss {loss}')")
+
+    assert invoke("init").stderr.startswith(
+        "the spec runs train.py; check its image, launcher, slots and metrics.pattern\n"
+    )
+    assert spec()["metrics"] == {"pattern": r"step (?P<iteration>\d+) loss (?P<loss>[-+\w.]+)"}
+
+
 def test_without_a_terminal_one_of_several_scripts_must_be_named() -> None:
     for name in ("b.py", "a.py"):
         Path(name).touch()

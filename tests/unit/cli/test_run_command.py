@@ -193,7 +193,7 @@ def test_a_reference_is_the_image_to_pull_on_a_cluster() -> None:
         (["--resume", "x", "--", "true"], ["--resume = 'x': takes the run's own spec: omit the command"]),
         (["job.toml", "--resume", "x"], ["--resume = 'x': takes the run's own spec: omit the spec file"]),
         (["--resume", "x", "--save", "a.toml"], ["--save = 'a.toml': the spec of x is spec.toml in its run folder"]),
-        (["--save", "job.toml", "--", "true"], ["--save = 'job.toml': exists already; name another file"]),
+        (["--save", "job.toml", "--", "true"], ["--save = 'job.toml': exists already; remove it or name another file"]),
         (["--save", "no/a.toml", "--", "true"], ["--save = 'no/a.toml': its folder does not exist; create it first"]),
         (["--file", "no.py", "--", "true"], ["files = .*/no.py': not a readable file or folder; check the path"]),
         (["--file", "/dev/zero", "--", "true"], ["files = '/dev/zero': not a readable file or folder; check the path"]),

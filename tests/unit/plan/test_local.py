@@ -101,6 +101,15 @@ def test_a_plan_is_json_and_equals_its_golden_file(name: str, golden: Callable[[
     golden(f"plan-{name}.json", json.dumps(values_without_spec, indent=1) + "\n")
 
 
+@pytest.mark.parametrize("own", ["OMPI_MCA_btl", "FI_PROVIDER"])
+def test_a_transport_that_the_user_chooses_for_mpi_stays(own: str) -> None:
+    spec = from_values({"command": ["x"]})
+    inherited = local_plan(spec, PATHS, replace(MACHINE, variables=frozenset({own})), {})
+    assert "OMPI_MCA_btl" not in inherited["environment"]
+    of_spec = local_plan(from_values({"command": ["x"], "env": {own: "tcp"}}), PATHS, MACHINE, {})
+    assert of_spec["environment"].get("OMPI_MCA_btl") == ("tcp" if own == "OMPI_MCA_btl" else None)
+
+
 @pytest.mark.parametrize(
     ("values", "notes"),
     [

@@ -95,3 +95,50 @@ def test_every_example_that_is_complete_can_be_copied_with_the_files_that_it_sen
         template.write(tmp_path / "no" / "folder.toml")
     with pytest.raises(InputError, match="use one of: allreduce, cpu, digits"):
         template.write_example("nothing", tmp_path / "nothing.toml")
+
+
+PRINTS = {
+    "print(f'step {step} loss {loss:.4f}')": r"step (?P<iteration>\d+) loss (?P<loss>[-+\w.]+)",
+    "print('step', i, 'loss', loss.item(), flush=True)": r"step (?P<iteration>\d+) loss (?P<loss>[-+\w.]+)",
+    "print('Iter %5d/%d: loss=%.3f' % (i, n, l))": r"Iter  *(?P<iteration>\d+)/[-+\w.]+: loss=(?P<loss>[-+\w.]+)",
+    "log.info('step %d val_loss %f', i, l)": r"step (?P<iteration>\d+) val_loss (?P<val_loss>[-+\w.]+)",
+    "print('Epoch {}/{} - loss: {:.3f} ok'.format(e, n, l))": (
+        r"Epoch (?P<iteration>\d+)/[-+\w.]+ - loss: (?P<loss>[-+\w.]+)"
+    ),
+    "print('[step {:>4}] a.b = {}'.format(1, 2))": r"step  *(?P<iteration>\d+)",
+    "print('loss %f at ' % loss + f'\\rstep {i}\\n{i}', end='')": r"step (?P<iteration>\d+)",
+    'print(f"it\'s iteration {i}")': r"iteration (?P<iteration>\d+)",
+    "for e in range(9):\n  print(f'epoch {e} acc {a}')": r"epoch (?P<iteration>\d+) acc (?P<acc>[-+\w.]+)",
+}
+
+
+@pytest.mark.parametrize("text", PRINTS)
+def test_a_spec_reads_what_the_script_prints(text: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(text)
+    spec = from_values(tomllib.loads(template.template(str(tmp_path / "train.py"))))
+    assert spec.metrics.pattern == PRINTS[text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for e in range(9):\n  for i in range(9):\n    print(f'step {i}')\n  print(f'epoch {e}')",
+        "print(f'Epoch [{e}/{n}], Step [{i}/{m}]')",
+        "print('steps', n, 'epoch size {}'.format(1))",
+        "print(json.dumps({'step': i}))",
+        "print()\nprint(",
+        "x = 'step %d' % 3",
+    ],
+    ids=[
+        "steps begin anew in each epoch",
+        "steps of an epoch",
+        "no number of a step",
+        "not seen",
+        "no Python",
+        "not printed",
+    ],
+)
+def test_what_only_recognition_understands_gets_no_pattern(text: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(text)
+    spec = from_values(tomllib.loads(template.template(str(tmp_path / "train.py"))))
+    assert spec.metrics.pattern is None

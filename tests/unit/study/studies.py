@@ -33,6 +33,7 @@ class FakeRunner:
     def __init__(self, outcomes: dict[int, str] | None = None, seconds: float | None = None) -> None:
         self.outcomes = outcomes or {}  # the n-th run of all -> its state
         self.seconds = seconds
+        self.iteration: int | None = 40  # that each run reports last
         self.started: list[tuple[str, int]] = []
         self.states: dict[str, str] = {}
         self.invalid: Callable[[JobSpec], bool] = lambda spec: False
@@ -60,7 +61,10 @@ class FakeRunner:
 
     def state(self, run: str) -> RunState:
         state, ended = self.states[run], None if self.seconds is None else 1000.0 + self.seconds
-        return RunState(run, folder="", name="", state=state, reason=f"it {state}", submitted=1000.0, ended=ended)
+        about = f"it {state}"
+        return RunState(
+            run, folder="", name="", state=state, reason=about, iteration=self.iteration, submitted=1000.0, ended=ended
+        )
 
 
 def states(sweep: Sweep) -> list[str]:

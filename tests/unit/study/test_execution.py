@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from spotmpi.core.errors import InputError
+from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.core.price import Price
 from spotmpi.report.gather import gather
 from spotmpi.study import execution, study_file
@@ -81,6 +81,19 @@ def test_a_trial_that_another_try_cannot_help_is_not_tried_again(
     assert (states(sweep), messages[-1]) == (["failed"], "trial 1 failed (another try cannot help): it failed")
     with pytest.raises(InputError, match="no trial has succeeded; the last one failed: it failed"):
         gather([], tmp_path, NOW)
+
+
+def test_a_training_that_reports_nothing_ends_a_study_only_where_none_has_reported_before(tmp_path: Path) -> None:
+    runner = FakeRunner()
+    runner.iteration = None
+    sweep = open_study(tmp_path, study_of({"nodes": [1]}, repeats=3))
+    with pytest.raises(SpotmpiError, match=r"trial 1, run run-1, reported no iteration.*metrics\.pattern"):
+        execution.run_sweep(sweep, runner, quiet)
+    assert states(sweep)[:2] == ["failed", "pending"] and len(runner.started) == 1
+
+    runner.iteration = 40
+    execution.run_sweep(sweep, runner, lambda text: setattr(runner, "iteration", None if "trial 3" in text else 40))
+    assert set(states(sweep)[1:]) == {"succeeded"}
 
 
 def test_a_study_reads_back_from_its_record_and_from_its_study_file(tmp_path: Path) -> None:

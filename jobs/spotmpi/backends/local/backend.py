@@ -20,17 +20,14 @@ from spotmpi.agent import record, stop_requests
 from spotmpi.agent.files import write_atomically
 from spotmpi.agent.plan import LocalPlan
 from spotmpi.backends.base import Plan, PoolAddress
-from spotmpi.backends.local import machine as local_machine
-from spotmpi.backends.local.pool import kill_pool_process, pool_address, prepare_pool, request_workers
-from spotmpi.core import code_folder, names
+from spotmpi.core import names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.file_lock import lock_file
 from spotmpi.core.progress import Say
 from spotmpi.core.rank_source import rank_source
-from spotmpi.images import environment as image_environment
 from spotmpi.plan.local import LOCAL, local_plan
-from spotmpi.runs import fingerprint, reader, recorded_plan
+from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.folder import folder_events
 
 if TYPE_CHECKING:
@@ -46,17 +43,22 @@ _RANK_VARIABLES = re.compile(
 
 
 class LocalBackend:
-    """Runs recorded under *runs_folder*."""
+    """Runs recorded under *runs_folder*; what only a start or a pool needs is imported for it, not to list runs."""
 
     def __init__(self, runs_folder: Path) -> None:
         self.runs_folder = runs_folder
 
     def inspect(self, spec: JobSpec) -> TargetCapabilities:
         """The capabilities of this machine."""
+        from spotmpi.backends.local import machine as local_machine
+
         return local_machine.inspect(spec)
 
     def plan(self, spec: JobSpec, run: str) -> LocalPlan:
         """The plan of a valid spec."""
+        from spotmpi.backends.local import machine as local_machine
+        from spotmpi.runs import fingerprint
+
         paths = self._paths(run)
         machine = local_machine.describe(spec)
         if spec.files:
@@ -67,6 +69,10 @@ class LocalBackend:
 
     def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
         """Create the run folder, or reuse an old one, and start the run's supervisor."""
+        from spotmpi.backends.local.pool import prepare_pool
+        from spotmpi.core import code_folder
+        from spotmpi.images import environment as image_environment
+
         assert plan["backend"] == LOCAL
         if spec.image is not None:
             image_environment.prepare(spec.image, say)
@@ -134,6 +140,8 @@ class LocalBackend:
         """Kill rank 0, the only fault of this backend."""
         paths = self._own(run)
         if paths.pool.is_dir():
+            from spotmpi.backends.local.pool import kill_pool_process
+
             kill_pool_process(paths, node, fault)
             return
         if fault != "kill" or node != 0:
@@ -150,6 +158,8 @@ class LocalBackend:
 
     def pool_address(self, run: str) -> AbstractContextManager[PoolAddress]:
         """The address that the scheduler wrote into the run's folder."""
+        from spotmpi.backends.local.pool import pool_address
+
         return pool_address(self._own(run))
 
     def forward_port(self, run: str, port: int) -> AbstractContextManager[int]:
@@ -158,6 +168,8 @@ class LocalBackend:
 
     def resize(self, run: str, workers: int) -> None:
         """Write the number of workers into the run's folder for the pool's launcher."""
+        from spotmpi.backends.local.pool import request_workers
+
         request_workers(self._own(run), workers)
 
     def pull(self, run: str, say: Say, part: str | None = None) -> Path:

@@ -99,6 +99,7 @@ def describe(spec: JobSpec) -> Machine:
         cores=hardware.usable_cores(),
         root=os.geteuid() == 0,
         python_path=os.environ.get("PYTHONPATH", ""),
+        variables=frozenset(os.environ),
     )
 
 

@@ -74,6 +74,27 @@ def test_a_progress_bar_without_line_ends_is_a_sign_of_life_and_of_progress(loca
     assert state.attempt == 1
 
 
+RECOGNIZED = {
+    "lines": "print(f'step {step} loss {1 / step:.2f}')",
+    "a bar": "print(f'\\r{step}%|#| {step}/5 [00:01<00:02, 3it/s, loss={1 / step:.2f}]', end='', flush=True)",
+}
+
+
+@pytest.mark.parametrize("form", RECOGNIZED)
+def test_progress_in_a_well_known_form_needs_no_pattern(local: BackendHarness, form: str) -> None:
+    events = local.all_events(python(f"import time\nfor step in range(1, 6): {RECOGNIZED[form]}; time.sleep(0.02)"))
+
+    (recognized,) = [event for event in events if event.kind == record.RECOGNIZED]
+    assert "loss" in recognized.values["line"]
+    metrics = [event for event in events if event.kind == record.METRIC]
+    assert [metric.values["iteration"] for metric in metrics] == [1, 2, 3, 4, 5]
+    times = [metric.time for metric in metrics]
+    assert times == sorted(times) and times[2] - times[0] > 0.03, "each has the time of its own line"
+    assert texts(events)[-1].endswith(("loss 0.20", "loss=0.20]")), "output stays output"
+    (state,) = local.backend.list()
+    assert (state.state, state.iteration) == ("succeeded", 5)
+
+
 def test_scalars_of_a_program_may_have_any_name(local: BackendHarness) -> None:
     code = """print('{"spotmpi":"metric","iteration":1,"t":5,"node":7,"kind":"x","attempt":9,"event":"failed"}')"""
     events = local.all_events(python(code))

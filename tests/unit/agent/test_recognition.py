@@ -1,0 +1,265 @@
+"""The forms in which programs print their progress, as well-known programs print it, and output that is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spotmpi.agent.recognition import FORMS, Recognizer
+
+STEPS, POSITIONS, BRACKETS, EPOCHS = (form.name for form in FORMS[4:])
+TRAINER, TQDM, KERAS, RICH = (form.name for form in FORMS[:4])
+
+
+def recognize(*lines: str) -> tuple[str | None, list[dict[str, Any]]]:
+    """The name of the form that was taken, and all metrics."""
+    recognizer = Recognizer()
+    metrics = [values for now, line in enumerate(lines) for _, values in recognizer.read(line, float(now))]
+    return recognizer.form and recognizer.form.name, metrics
+
+
+def iterations(metrics: list[dict[str, Any]]) -> list[int]:
+    return [metric["iteration"] for metric in metrics]
+
+
+def bar(n: int, total: int = 100, label: str = "Epoch 0", more: str = "") -> str:
+    share = f"{n * 100 // total:3}%|{'█' * (n * 10 // total):10}|"
+    return f"{label}: {share} {n}/{total} [00:0{n % 10}<00:08, 10.32it/s{more}]"
+
+
+SAMPLES: dict[str, tuple[list[str], str, list[int], dict[str, Any]]] = {
+    "a script": (
+        ["step 10 loss 0.5", "step 20 loss 0.4", "step 30 loss 0.3"],
+        STEPS,
+        [10, 20, 30],
+        {"loss": 0.3},
+    ),
+    "with totals and a time": (
+        [f"2026-11-24 00:0{n}:12,123 INFO train.py:{n}: Step {n}/100, loss: {1 / n:.2e}" for n in (1, 2, 3)],
+        STEPS,
+        [1, 2, 3],
+        {"loss": 0.333},
+    ),
+    "step of total": (
+        ["Step 12 of 100: loss=0.5, acc=0.1", "Step 13 of 100: loss=0.4, acc=0.2", "Step 14 of 100: loss=0.3, acc=0.3"],
+        STEPS,
+        [12, 13, 14],
+        {"loss": 0.3, "acc": 0.3},
+    ),
+    "JSON of one's own": (
+        [f'{{"step": {n}, "train_loss": {n / 4}, "lr": 1e-05}}' for n in (1, 2, 3)],
+        STEPS,
+        [1, 2, 3],
+        {"train_loss": 0.75, "lr": 1e-05},
+    ),
+    "nanoGPT, with evaluations": (
+        [
+            "step 0: train loss 10.9872, val loss 10.9863",
+            "iter 0: loss 10.9869, time 62384.38ms, mfu -100.00%",
+            "iter 10: loss 9.8471, time 134.05ms, mfu 25.33%",
+            "iter 20: loss 9.2142, time 133.97ms, mfu 25.33%",
+        ],
+        STEPS,
+        [0, 10, 20],
+        {"loss": 9.2142},
+    ),
+    "Megatron-LM": (
+        [
+            f" iteration {n:8}/  500000 | consumed samples: {n * 512} | elapsed time per iteration (ms): 16133.8 | "
+            f"learning rate: 1.500E-06 | global batch size: 512 | lm loss: {n / 100:E} | grad norm: 1.5 |"
+            for n in (100, 200, 300)
+        ],
+        STEPS,
+        [100, 200, 300],
+        {"learning_rate": 1.5e-06, "lm_loss": 3.0, "grad_norm": 1.5},
+    ),
+    "a tutorial, which counts anew in each epoch": (
+        [f"Epoch [{epoch}/2], Step [{step}/600], Loss: 0.25" for epoch in (1, 2) for step in (200, 400, 600)],
+        STEPS,
+        [200, 400, 600, 800, 1000, 1200],
+        {"loss": 0.25},
+    ),
+    "mmengine": (
+        [f"11/24 10:01:0{n} - mmengine - INFO - Iter(train) [  {n}0/1000]  lr: 1e-02  loss: 1.5" for n in (1, 2, 3)],
+        STEPS,
+        [10, 20, 30],
+        {"lr": 0.01, "loss": 1.5},
+    ),
+    "detectron2": (
+        [f"d2.utils.events INFO:  eta: 0:02:51  iter: {n}  total_loss: 1.9  lr: 0.0004" for n in (19, 39, 59)],
+        STEPS,
+        [19, 39, 59],
+        {"total_loss": 1.9, "lr": 0.0004},
+    ),
+    "PyTorch's ImageNet example, which counts from 0": (
+        [
+            f"Epoch: [{epoch}][{n:4}/30]\tTime  0.243 ( 2.1)\tLoss 6.9e+00 (7.0e+00)\tAcc@1   0.00 (  0.23)"
+            for epoch in (0, 1)
+            for n in (0, 10, 20)
+        ],
+        POSITIONS,
+        [0, 10, 20, 30, 40, 50],
+        {"loss": 6.9, "acc_1": 0.0},
+    ),
+    "PyTorch's MNIST example": (
+        [f"Train Epoch: 1 [{n}/60000 ({n // 600}%)]\tLoss: 2.300000" for n in (0, 640, 1280)],
+        POSITIONS,
+        [0, 640, 1280],
+        {"loss": 2.3},
+    ),
+    "fairseq": (
+        [f"epoch 001:     {n} / 100 loss=15.1, ppl=35132, lr=1.2e-07" for n in (10, 20, 30)],
+        POSITIONS,
+        [10, 20, 30],
+        {"loss": 15.1, "ppl": 35132, "lr": 1.2e-07},
+    ),
+    "brackets": (
+        [f"[{n}/100] train loss 0.7" for n in (12, 13, 14)],
+        BRACKETS,
+        [12, 13, 14],
+        {"train_loss": 0.7},
+    ),
+    "epochs": (
+        [f"Epoch {n}/20 - training loss 0.7" for n in (1, 2, 3)],
+        EPOCHS,
+        [1, 2, 3],
+        {"training_loss": 0.7},
+    ),
+    "the Hugging Face Trainer": (
+        [f"{{'loss': {3 - n}, 'grad_norm': 4.5, 'learning_rate': 4.9e-05, 'epoch': {n / 4}}}" for n in (1, 2, 3)],
+        TRAINER,
+        [1, 2, 3],
+        {"loss": 0, "grad_norm": 4.5, "learning_rate": 4.9e-05},
+    ),
+    "a newer Trainer, with text": (
+        [f"{{'loss': '0.5', 'learning_rate': '4.9e-05', 'epoch': '{n}'}}" for n in (1, 2, 3)],
+        TRAINER,
+        [1, 2, 3],
+        {"loss": 0.5, "learning_rate": 4.9e-05},
+    ),
+    "Lightning, with its validation in between": (
+        [
+            "Sanity Checking DataLoader 0: 100%|██████████| 2/2 [00:00<00:00, 35.31it/s]",
+            *(bar(n, more=", v_num=0, train_loss=0.5") for n in (0, 1, 50)),
+            *(bar(n, 10, "Validation DataLoader 0") for n in (0, 5, 10)),
+            bar(100, more=", v_num=0, train_loss=0.4"),
+            bar(1, label="Epoch 1", more=", v_num=0, train_loss=0.3"),
+        ],
+        TQDM,
+        [0, 1, 50, 100, 101],
+        {"train_loss": 0.3},
+    ),
+    "tqdm, slow": (
+        [f" {n}%|▏         | {n}/100 [00:10<16:40, 10.10s/it, loss=0.5]" for n in (1, 2, 3)],
+        TQDM,
+        [1, 2, 3],
+        {"loss": 0.5},
+    ),
+    "tqdm under mpirun, a line for each epoch": (
+        [bar(100, label=f"Epoch {epoch}") for epoch in (0, 1, 2)],
+        TQDM,
+        [100, 200, 300],
+        {},
+    ),
+    "Keras 2": (
+        [
+            "Epoch 1/5",
+            *(f"\b\b\b\b {n}/100 [==>...........] - ETA: 3s - loss: 0.5 - accuracy: 0.25" for n in (1, 12, 24)),
+            "100/100 [==============================] - 5s 50ms/step - loss: 0.5 - accuracy: 0.75 - val_loss: 0.5",
+            "Epoch 2/5",
+            "  1/100 [..............................] - ETA: 3s - loss: 0.25 - accuracy: 0.5",
+        ],
+        KERAS,
+        [1, 12, 24, 100, 101],
+        {"loss": 0.25, "accuracy": 0.5},
+    ),
+    "Keras 3": (
+        [
+            f"\x1b[1m{n:3}/100\x1b[0m \x1b[32m━━\x1b[0m\x1b[37m━━━━━━━━━━━━━━━━\x1b[0m \x1b[1m1s\x1b[0m 12ms/step - "
+            "accuracy: 0.1 - loss: 2.5"
+            for n in (1, 2, 3)
+        ],
+        KERAS,
+        [1, 2, 3],
+        {"accuracy": 0.1, "loss": 2.5},
+    ),
+    "Lightning's Rich bar": (
+        [f"Epoch 0/9  ━━━━╸━━━━━━━━━━ {n}/100 0:00:01 • 0:00:08 10.32it/s train_loss: 0.5" for n in (1, 2, 3)],
+        RICH,
+        [1, 2, 3],
+        {"train_loss": 0.5},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_output_of_well_known_programs_is_progress(name: str) -> None:
+    lines, form, counted, scalars = SAMPLES[name]
+
+    taken, metrics = recognize(*lines)
+
+    assert taken == form
+    assert iterations(metrics) == counted
+    assert metrics[-1] == {
+        "iteration": counted[-1],
+        **{key: pytest.approx(value, rel=0.01) for key, value in scalars.items()},
+    }
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["step 1: downloading data", "step 2: unpacking it", "step 3: training"],
+        ["step 1: downloading data"],
+        ["step 3 loss 0.5", "step 2 loss 0.5", "step 1 loss 0.5"],
+        ["step 3 loss 0.5"] * 5,
+        ["step 3 loss 0.5", "step 4 loss 0.4"],
+        [f"Epoch: {n}.5 of the age" for n in (1, 2, 3)],
+        [f"took {n} steps, batch size {n}" for n in (1, 2, 3)],
+        [f"steps: {n}" for n in (10, 20, 30)],
+        [f"step {n}ms" for n in (10, 20, 30)],
+        [f"[{n}/100] Building CXX object part{n}.cc.o" for n in (1, 2, 3)],
+        [f"[{n}/3] done" for n in (1, 2, 3)],
+        [f"Downloading: {n}%|█ | {n}.5M/9.0M [00:01<00:02, 5.6MB/s]" for n in (1, 2, 3)],
+        [f"Map: {n}0%|█ | {n}00/1000 [00:01<00:02, 400 examples/s]" for n in (1, 2, 3)],
+        [bar(n, 4, "Loading checkpoint shards") for n in (1, 2, 3)],
+        [f"Validation step {n}/10 loss 0.5" for n in (1, 2, 3)],
+        [f"Epoch {n} 2026/11/24 begins" for n in (1, 2, 3)],
+        [f"{n}/3 files are valid" for n in (1, 2, 3)],
+        [f"10.0.0.{n}/24 [up] loss 0" for n in (1, 2, 3)],
+        ["step " * 100_000, "[" * 100_000, "━" * 100_000, "{'loss':" * 100_000, "epoch\n" * 3],
+    ],
+    ids=lambda lines: lines[0][:30],
+)
+def test_other_output_is_not(lines: list[str]) -> None:
+    assert recognize(*lines) == (None, [])
+
+
+def test_lines_of_a_form_are_counted_from_the_first_one_with_the_times_of_their_arrival() -> None:
+    recognizer = Recognizer()
+    assert recognizer.read("step 1 loss 3", 10.0) == recognizer.read("a note", 10.5) == []
+    assert recognizer.read("step 2 loss 2", 11.0) == [] and recognizer.line is None
+    taken = recognizer.read("step 3 loss 1", 12.0)
+    assert taken == [(10.0 + n, {"iteration": n + 1, "loss": 3 - n}) for n in range(3)]
+    assert recognizer.line == "step 3 loss 1"
+    assert recognizer.read("step 4 loss 0 saved", 13.0) == [(13.0, {"iteration": 4, "loss": 0})]
+    assert recognizer.read("step 4 loss 0", 13.5) == []  # of another rank
+
+
+def test_numbers_that_begin_anew_count_on_where_they_stopped() -> None:
+    _, metrics = recognize(*[f"batch {n} loss 1" for n in (0, 1, 2, 0, 1, 2)])
+    assert iterations(metrics) == [0, 1, 2, 3, 4, 5]
+    _, metrics = recognize(*[f"epoch {epoch} step {n} loss 1" for epoch, n in ((0, 1), (0, 2), (1, 3), (1, 4))])
+    assert iterations(metrics) == [1, 2, 3, 4]
+
+
+def test_a_loss_that_is_no_number_has_no_value() -> None:
+    _, metrics = recognize("step 1 loss 0.5", "step 2 loss nan", "step 3 loss -inf")
+    assert [metric["loss"] for metric in metrics] == [0.5, None, None]
+
+
+def test_a_form_that_was_taken_stays() -> None:
+    steps = [f"step {n} loss 1" for n in (1, 2, 3)]
+    form, metrics = recognize(*steps, *(bar(n) for n in (7, 8, 9)), *(f"step {n}/10 acc 1" for n in (7, 8, 9)))
+    assert form == STEPS and iterations(metrics) == [1, 2, 3]

@@ -1,8 +1,8 @@
 """The tiers of tests, and which of them a command line asks for.
 
-The default needs neither root nor Debian packages and ends in minutes. `--all` is a selection of every tier; `--rest` is
-what it has beyond the default. CI runs the default as a newcomer would, and then the rest. `--nightly` runs the tests that
-`--all` omits.
+The default needs neither root nor Debian packages and ends in minutes. `--all` is a selection of every tier; `--rest`
+is what it has beyond the default. CI runs the default as a newcomer would, and then the rest. `--nightly` runs the
+tests that `--all` omits.
 """
 
 from __future__ import annotations

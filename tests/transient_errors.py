@@ -21,12 +21,17 @@ import fnmatch
 import io
 import json
 import os
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 VARIABLE = "TRANSIENT_ERRORS"
+
+# How often shutil tries to read a file that it copies: by sendfile and by read, from Python 3.14 on first by
+# copy_file_range, each in another way after the error of the one before (`shutil.copyfile`, `_GiveupOnFastCopy`).
+READS_OF_A_COPY = 3 if hasattr(shutil, "_USE_CP_COPY_FILE_RANGE") else 2
 Patch = Callable[[Any, str, Any], None]
 
 
@@ -35,7 +40,7 @@ class TransientErrors:
 
     def __init__(self, patch: Patch = setattr) -> None:
         self._rules: list[list[Any]] = []
-        self._open, self._getaddrinfo, self._sendfile = io.open, socket.getaddrinfo, os.sendfile
+        self._open, self._getaddrinfo = io.open, socket.getaddrinfo
         patch(builtins, "open", self._opened)
         patch(io, "open", self._opened)  # by which pathlib opens
         patch(socket, "getaddrinfo", self._resolved)
@@ -43,7 +48,9 @@ class TransientErrors:
             patch(os, name, self._checked(getattr(os, name), name))
         for name in ("listdir", "scandir"):
             patch(os, name, self._checked(getattr(os, name), "list"))
-        patch(os, "sendfile", self._checked_sendfile)  # by which shutil copies
+        sendfile, copy = os.sendfile, os.copy_file_range  # by which shutil copies
+        patch(os, "sendfile", lambda target, source, *more: self._copied(sendfile, source, target, source, *more))
+        patch(os, "copy_file_range", lambda source, *more, **to: self._copied(copy, source, source, *more, **to))
 
     def add(self, call: str, pattern: str, error: int, times: int = 1) -> None:
         """Let *call* fail with *error* so many times, for names that match.
@@ -79,9 +86,9 @@ class TransientErrors:
         buffered = io.BufferedReader(_Raw(file, self._check))
         return buffered if "b" in mode else io.TextIOWrapper(buffered, options.get("encoding"), options.get("errors"))
 
-    def _checked_sendfile(self, target: int, source: int, *more: Any) -> int:
+    def _copied(self, original: Callable[..., int], source: int, *arguments: Any, **options: Any) -> int:
         self._check("read", source)
-        return self._sendfile(target, source, *more)
+        return original(*arguments, **options)
 
     def _resolved(self, host: Any, port: Any, *more: Any, **options: Any) -> Any:
         self._check("resolve", f"{host}:{port}")

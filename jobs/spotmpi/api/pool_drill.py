@@ -9,6 +9,7 @@ from pathlib import Path
 
 from spotmpi.agent import record
 from spotmpi.backends.base import Backend
+from spotmpi.core import file_status
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
@@ -51,7 +52,7 @@ def is_pool_node(state: RunState, node: int) -> bool:
 
 def _spec(state: RunState) -> JobSpec | None:
     path = RunPaths(Path(state.folder)).spec
-    return job.load(path) if path.is_file() else None
+    return job.load(path) if file_status.is_file(path) else None
 
 
 def _worker(spec: JobSpec, node: int) -> int | None:

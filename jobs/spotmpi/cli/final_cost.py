@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spotmpi.api.view import say
 from spotmpi.backends.targets import Target
+from spotmpi.core import file_status
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.runs import reader, recorded_plan
 
@@ -11,7 +12,7 @@ from spotmpi.runs import reader, recorded_plan
 def report(run: str, target: Target) -> None:
     """Print what a run of an environment has cost, and record it in its folder; nothing for any other run."""
     paths = reader.find(run, target.folder)
-    if not reader.state(paths).over or not (paths.plan.is_file() and recorded_plan.read(paths).environment):
+    if not reader.state(paths).over or not (file_status.is_file(paths.plan) and recorded_plan.read(paths).environment):
         return
     from spotmpi.environments.cost import run_cost
 

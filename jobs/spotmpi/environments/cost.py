@@ -18,6 +18,7 @@ from spotmpi.aws.errors import CallError
 from spotmpi.aws.prices import on_demand_price, spot_curve
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target, TargetLike
+from spotmpi.core import file_status
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
@@ -161,7 +162,7 @@ def _fetch_runs(target: Target) -> list[str]:
 
 
 def _environment(target: Target, paths: RunPaths) -> Environment:
-    plan = recorded_plan.read(paths) if paths.plan.is_file() else None
+    plan = recorded_plan.read(paths) if file_status.is_file(paths.plan) else None
     if target.on is None and plan and plan.environment:
         return Environment.model_validate(plan.environment)  # as recorded at submission; it may no longer exist
     name = target.on or (plan.stack if plan and plan.backend != targets.LOCAL else None)

@@ -10,6 +10,7 @@ from typing import IO, Self
 
 from spotmpi.agent import record
 from spotmpi.agent.lines import Line
+from spotmpi.core import file_status
 from spotmpi.core.events import Event, Lines
 from spotmpi.core.file_lock import lock_file
 from spotmpi.core.names import RunPaths
@@ -81,7 +82,7 @@ class RunCache:
         self._lines: dict[tuple[int, int], int] = {}
 
     def __enter__(self) -> Self:
-        if self._paths.folder.is_dir():
+        if file_status.is_folder(self._paths.folder):
             self._lock = (self._paths.folder / record.LOCK).open("a")
             try:
                 lock_file(self._lock)
@@ -155,7 +156,7 @@ def create(paths: RunPaths, spec: str, plan: Mapping[str, object], submitted: fl
     paths.spec.write_text(spec)
     paths.plan.write_text(json.dumps(plan, indent=1) + "\n")
     paths.summary.unlink(missing_ok=True)
-    continued = paths.events.exists()
+    continued = file_status.exists(paths.events)
     event = {"t": submitted, "event": record.SUBMITTED, "name": plan["name"], "continued": continued}
     event |= {"owner": plan["owner"]} if "owner" in plan else {}
     with paths.events.open("a") as file:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from spotmpi.agent import record
 from spotmpi.agent.run_outcome import run_outcome
+from spotmpi.core import file_status
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.runs import pod_output, reader
@@ -55,7 +56,7 @@ def folder_events(
         if not follow:
             return
         if not count and run_outcome(writer_alive=was_alive) == record.LOST:
-            remedy = f"; continue with `spotmpi run --resume {paths.id}`" if paths.events.exists() else ""
+            remedy = f"; continue with `spotmpi run --resume {paths.id}`" if file_status.exists(paths.events) else ""
             yield Event(time.time(), record.LOST, values={"reason": reader.lost_reason(paths) + remedy})
             return
         quiet = 0.0 if count else quiet

@@ -14,6 +14,7 @@ from typing import Any, cast
 from spotmpi.agent import protocol, record
 from spotmpi.agent.run_outcome import run_outcome
 from spotmpi.agent.schema import AttemptRecord, Summary
+from spotmpi.core import file_status
 from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun
 from spotmpi.core.file_lock import lock_file
 from spotmpi.core.names import RunPaths
@@ -66,7 +67,7 @@ def find(run: str, runs_folder: Path) -> RunPaths:
     Raises:
         UnknownRun: the id fits no run, or several.
     """
-    if (runs_folder / run / "events.jsonl").is_file():
+    if file_status.is_file(runs_folder / run / "events.jsonl"):
         return RunPaths(runs_folder / run)
     matches = [paths.id for paths in every(runs_folder) if run and paths.id.startswith(run)]
     if len(matches) == 1:
@@ -78,10 +79,10 @@ def find(run: str, runs_folder: Path) -> RunPaths:
 
 def every(runs_folder: Path) -> list[RunPaths]:
     """All runs recorded in a folder, oldest first, without those that this user may not read."""
-    if not runs_folder.is_dir():
+    if not file_status.is_folder(runs_folder):
         return []
     records = [path / "events.jsonl" for path in runs_folder.iterdir()]
-    runs = [RunPaths(path.parent) for path in records if os.access(path, os.R_OK) and path.is_file()]
+    runs = [RunPaths(path.parent) for path in records if os.access(path, os.R_OK) and file_status.is_file(path)]
     return sorted(runs, key=lambda paths: (_first_time(paths), paths.id))
 
 
@@ -200,7 +201,7 @@ def _without_end(paths: RunPaths) -> dict[str, Any]:
 
 def lost_reason(paths: RunPaths) -> str:
     """Why a local run is lost."""
-    if not paths.events.exists():
+    if not file_status.exists(paths.events):
         return f"its folder {paths.folder} was deleted"
     return "its supervisor died without recording an end"
 

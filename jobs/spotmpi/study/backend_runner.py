@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from spotmpi.agent.files import write_atomically
 from spotmpi.backends import follow
 from spotmpi.backends.base import Backend
-from spotmpi.core import names
+from spotmpi.core import file_status, names
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event
@@ -97,7 +97,7 @@ class PlacementRecorder:
 
     def record(self, paths: RunPaths) -> None:
         """Write ``nodes.json`` of a run; nothing to do for a run outside an environment."""
-        environment = recorded_plan.read(paths).environment if paths.plan.is_file() else None
+        environment = recorded_plan.read(paths).environment if file_status.is_file(paths.plan) else None
         machines = reported_machines(paths)
         if not environment or not machines:
             return

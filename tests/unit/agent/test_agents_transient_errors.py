@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import node, outcomes, protocol
-from tests.transient_errors import TransientErrors
+from tests.transient_errors import READS_OF_A_COPY, TransientErrors
 from tests.unit.agent.gang import LIMIT, Gang, kinds
 
 STALE = errno.ESTALE
@@ -28,7 +28,7 @@ STALE = errno.ESTALE
         ["resolve", "127.0.0.1:9", socket.EAI_AGAIN],
         ["open", "*/environment.json", errno.EMFILE],
         ["list", "*/shared", STALE],
-        ["read", "*/shared/labels", errno.EIO, 2],  # shutil falls back to another call once
+        ["read", "*/shared/labels", errno.EIO, READS_OF_A_COPY],
     ],
     ids=["a second without DNS", "no descriptor left", "a stale folder of data", "data that cannot be read"],
 )

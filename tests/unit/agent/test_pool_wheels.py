@@ -29,7 +29,7 @@ LOCKED = {  # version, and the oldest one that does as well
     "zict": ("3.0.0", "3.0.0"),
 }
 MANIFEST: Manifest = {
-    "pythons": {python: list(LOCKED) for python in ("3.10", PYTHON, "3.13")},
+    "pythons": {python: list(LOCKED) for python in ("3.10", PYTHON, "3.14")},
     "wheels": {name: {"name": name, "version": locked, "minimum": low} for name, (locked, low) in LOCKED.items()},
 }
 NOTHING: dict[str, str] = {}
@@ -61,7 +61,7 @@ def test_versions_that_a_driver_shares_are_its_own_and_those_of_a_command_may_be
 
 def test_a_python_without_wheels_needs_an_image_with_dask() -> None:
     assert select(MANIFEST, "3.99", WHOLE.get, None) == []
-    message = r"Python 3\.99 has no compatible package distributed, .* 3\.10 to 3\.13 only"
+    message = r"Python 3\.99 has no compatible package distributed, .* 3\.10 to 3\.14 only"
     with pytest.raises(hardware.Incompatible, match=message):
         select(MANIFEST, "3.99", NOTHING.get, None)
 

@@ -12,7 +12,7 @@ from spotmpi.agent.staging import Staging
 from spotmpi.core.errors import InputError
 from spotmpi.spec.job import from_values
 from tests.contract.processes import wait_until
-from tests.transient_errors import TransientErrors
+from tests.transient_errors import READS_OF_A_COPY, TransientErrors
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_missing_folder_ends_the_run_with_its_name(tmp_path: Path) -> None:
 def test_data_that_cannot_be_read_for_a_moment_can_be_staged_by_another_attempt(
     shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    TransientErrors(monkeypatch.setattr).add("read", "*/7.jpg", errno.EIO, 2)
+    TransientErrors(monkeypatch.setattr).add("read", "*/7.jpg", errno.EIO, READS_OF_A_COPY)
     broken, again = (stage_data(shared_folder, tmp_path / "node") for _ in range(2))
     assert broken.failure is not None and broken.failure.exit_code == protocol.INTERRUPTED
     assert again.failure is None

@@ -26,7 +26,7 @@ from spotmpi.backends.kubernetes.submit import code, pod_templates, target, whee
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.backends.local import machine
-from spotmpi.core import archives, names
+from spotmpi.core import archives, file_status, names
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import NotPermitted, Problem, UnknownRun, UnreadableRun, input_error
 from spotmpi.core.events import Event, Lines, Stream
@@ -118,7 +118,7 @@ class KubernetesBackend:
         paths = names.RunPaths(self.runs_folder / plan["run"])
         volume = manifests.run_volume(plan["objects"][0])
         # A resumed run has a record on this machine; the lock keeps others from deleting it meanwhile.
-        with reader.lock(paths) if paths.folder.exists() else contextlib.nullcontext():
+        with reader.lock(paths) if file_status.exists(paths.folder) else contextlib.nullcontext():
             if volume:
                 call(code.upload(self._api(), plan, spec, Volume(*volume), say))
             if shapes.workers_of(spec) and spec.kubernetes.image:
@@ -239,7 +239,7 @@ class KubernetesBackend:
 
     def _volume_of(self, paths: names.RunPaths, jobset: Object | None) -> Volume:
         """The volume with a run's folder, according to the cluster, this terminal's copy, or the environment."""
-        objects = [jobset] if jobset else recorded_plan.read(paths).objects if paths.plan.is_file() else None
+        objects = [jobset] if jobset else recorded_plan.read(paths).objects if file_status.is_file(paths.plan) else None
         if objects:
             return pulling.require_volume(manifests.run_volume(objects[0]), paths.id)
         if self._environment is None:
@@ -304,7 +304,7 @@ class KubernetesBackend:
 
     def _ensure_copy(self, jobset: Object) -> None:
         paths = names.RunPaths(self.runs_folder / jobset["metadata"]["name"])
-        if not paths.folder.exists():
+        if not file_status.exists(paths.folder):
             spec = manifests.spec_of(jobset)
             plan = cached_plan(spec, paths.id, self._api().context, jobset["metadata"]["namespace"])
             if owner := manifests.annotations_of(jobset).get(manifests.ANNOTATION_OWNER):
@@ -313,7 +313,7 @@ class KubernetesBackend:
 
     def _cached(self, run: str) -> reader.RunState | None:
         paths = names.RunPaths(self.runs_folder / run)
-        return reader.state(paths) if paths.events.is_file() else None
+        return reader.state(paths) if file_status.is_file(paths.events) else None
 
 
 def _namespaces(api: ClusterApi) -> tuple[ClusterNamespace, ClusterNamespace]:

@@ -20,7 +20,7 @@ from spotmpi.agent import record, stop_requests
 from spotmpi.agent.files import write_atomically
 from spotmpi.agent.plan import LocalPlan
 from spotmpi.backends.base import Plan, PoolAddress
-from spotmpi.core import names
+from spotmpi.core import file_status, names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.file_lock import lock_file
@@ -63,7 +63,7 @@ class LocalBackend:
         machine = local_machine.describe(spec)
         if spec.files:
             machine = replace(machine, folder=str(paths.code))
-        elif paths.plan.is_file() and spec.code is None:  # a resumed run starts in its first folder
+        elif file_status.is_file(paths.plan) and spec.code is None:  # a resumed run starts in its first folder
             machine = replace(machine, folder=recorded_plan.read(paths).folder or machine.folder)
         return local_plan(spec, paths, machine, fingerprint.identify(spec))
 
@@ -81,7 +81,7 @@ class LocalBackend:
             plan = _with_dask(plan, spec, say)
         packed = code_folder.pack(*spec.code_paths) if spec.files or (pooled and spec.code) else None
         paths = self._paths(plan["run"])
-        is_new = not paths.folder.exists()
+        is_new = not file_status.exists(paths.folder)
         try:
             paths.folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(paths.folder / record.LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -139,7 +139,7 @@ class LocalBackend:
     def inject_fault(self, run: str, node: int, fault: str) -> None:
         """Kill rank 0, the only fault of this backend."""
         paths = self._own(run)
-        if paths.pool.is_dir():
+        if file_status.is_folder(paths.pool):
             from spotmpi.backends.local.pool import kill_pool_process
 
             kill_pool_process(paths, node, fault)
@@ -208,7 +208,7 @@ def _acquire(paths: names.RunPaths, lock: int, timeout: float = 10.0) -> None:
 
 
 def _write_plan(paths: names.RunPaths, spec: JobSpec, plan: LocalPlan) -> None:
-    continued = paths.events.exists()
+    continued = file_status.exists(paths.events)
     write_atomically(paths.spec, spec.to_toml())
     write_atomically(paths.plan, json.dumps(plan, indent=1) + "\n")
     paths.summary.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from spotmpi.agent.files import write_atomically
 from spotmpi.backends.base import PoolAddress
 from spotmpi.backends.local.machine import MAX_PROCESSES
-from spotmpi.core import names
+from spotmpi.core import file_status, names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.programs.pool.local import ADDRESS, WORKERS, process_ids
 from spotmpi.runs import reader
@@ -65,7 +65,7 @@ def kill_pool_process(paths: names.RunPaths, node: int, fault: str) -> None:
 
 
 def _require_pool(paths: names.RunPaths) -> None:
-    if not paths.pool.is_dir():
+    if not file_status.is_folder(paths.pool):
         raise input_error("run", paths.id, "has no workers; only a pool and a run with a stream have")
     state = reader.state(paths)
     if state.over:

@@ -84,12 +84,10 @@ def continue_command(state: RunState) -> str:
 
 def _stream(state: RunState) -> dict[str, str | None]:
     """The figures of the run's stream, and what would help."""
-    if state.stream is None:
-        return {}
     from spotmpi.api.view import stream_texts
 
-    figures, *advice = stream_texts(state)
-    return {"stream": figures, "advice": " ".join(advice), "source": state.stream["source"]}
+    figures, *advice = stream_texts(state) or [None]
+    return {"stream": figures, "advice": " ".join(advice), "source": state.stream and state.stream["source"]}
 
 
 def _iterations(state: RunState) -> str:

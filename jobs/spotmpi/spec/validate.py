@@ -144,6 +144,9 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
         return
     if spec.program is None:
         yield from spec.stream.problems()
+        if spec.stream.write is not None and not validate_cluster.predicts(spec):
+            remedy = "only a prediction writes results: start it as spotmpi.pipeline(..., predict=...), or remove it"
+            yield Problem("stream.write", spec.stream.write, remedy)
     else:
         yield from spec.stream.program_problems()
         if not streams:

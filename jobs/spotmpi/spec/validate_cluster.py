@@ -83,12 +83,16 @@ def stream(spec: JobSpec, stream: Stream, lasting: Sequence[str]) -> Iterable[Pr
     elif path and not path.startswith("/") and pod_context.VOLUME not in lasting:
         remedy = "no such file on this machine, and no run volume: set kubernetes.volume to a claim, or use a URL"
         yield Problem("stream.source", source, remedy)
-    predicts = tuple((spec.command or [])[1:4]) == (*CONSUMER, PREDICT)
-    if pod_context.VOLUME not in lasting and (stream.write in FORMATS or (predicts and stream.write is None)):
+    if pod_context.VOLUME not in lasting and predicts(spec) and stream.write in (None, *FORMATS):
         remedy = (
             "results in the run folder are lost with the pods: set kubernetes.volume to a claim, or name a function"
         )
         yield Problem("stream.write", stream.write, remedy)
+
+
+def predicts(spec: JobSpec) -> bool:
+    """Whether the command of a spec is the prediction of a pipeline."""
+    return tuple((spec.command or [])[1:4]) == (*CONSUMER, PREDICT)
 
 
 def _kernels(image: str, choice: Choice) -> Iterable[Problem]:

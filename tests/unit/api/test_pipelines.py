@@ -98,5 +98,5 @@ def test_a_generator_function_in_the_place_of_train_is_refused_with_the_remedy(t
 
 @pytest.mark.parametrize("write", ["jsonl", sum])
 def test_write_without_predict_is_refused(write: Any) -> None:
-    with pytest.raises(spotmpi.InputError, match="write = .*: is for predictions: give .* as predict=, or remove it"):
+    with pytest.raises(spotmpi.InputError, match=r"write = .*: is for predictions: give .* as predict=, or remove it"):
         spotmpi.pipeline("/set", flow.double, train, write=write, batch=1)

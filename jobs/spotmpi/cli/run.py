@@ -64,7 +64,9 @@ def command(
             metavar="mpirun|torchrun|none",
         ),
     ] = None,
-    cpu: Annotated[int | None, typer.Option("--cpu", help="CPUs and threads per slot.")] = None,
+    cpu: Annotated[
+        str | None, typer.Option("--cpu", help="CPUs per slot, such as 2, 0.5 or 500m.", metavar="CPUS")
+    ] = None,
     memory: Annotated[
         str | None, typer.Option("--memory", help="Memory per slot, such as 4Gi.", metavar="SIZE")
     ] = None,

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
 
 from spotmpi.agent.plan import Limits as AgentLimits
 from spotmpi.core.errors import InputError, Problem, input_error
+from spotmpi.spec.cpus import Cpus
 from spotmpi.spec.kubernetes import Kubernetes, Part
 from spotmpi.spec.overrides import data_table, override
 from spotmpi.spec.paths import relative_paths, resolve_paths
@@ -93,7 +94,7 @@ def _short_data(data: Data | None) -> object:
 class Resources(Part):
     """Resources of one slot."""
 
-    cpu: Count = Field(1, description="CPUs and threads per slot")
+    cpu: Cpus = Field(1, description='CPUs per slot, such as 2, 0.5 or "500m"; it has as many threads, rounded up')
     memory: str | None = Field(None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory per slot, such as "4Gi"')
     gpu: int = Field(0, ge=0, description="GPUs per slot")
 

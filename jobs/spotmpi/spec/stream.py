@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from spotmpi.core.errors import Problem
+from spotmpi.spec.cpus import Cpus
 from spotmpi.spec.kubernetes import Part
 from spotmpi.streams.order import FORMATS, FUNCTION, Settings
 
@@ -19,7 +20,7 @@ class StreamWorkers(Part):
     """The workers that prepare batches, each one process."""
 
     nodes: Count = Field(1, description="number of workers")
-    cpu: Count = Field(1, description="CPUs of each worker")
+    cpu: Cpus = Field(1, description='CPUs of each worker, such as 2, 0.5 or "500m"')
     memory: str | None = Field(
         None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory of each worker, such as "4Gi"'
     )

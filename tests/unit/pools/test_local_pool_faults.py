@@ -110,8 +110,7 @@ def test_a_pool_without_its_driver_ends_as_failed_with_the_reason(target: Target
 
 def test_ctrl_c_in_a_driver_stops_its_run(target: Target) -> None:
     process, run = start_driver(
-        "with spotmpi.pool(workers=1) as pool:\n"
-        "    print(pool.id, flush=True); pool.submit(time.sleep, 600).result()"
+        "with spotmpi.pool(workers=1) as pool:\n    print(pool.id, flush=True); pool.submit(time.sleep, 600).result()"
     )
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)

@@ -61,6 +61,7 @@ _SAMPLE_VALUES: dict[str, Any] = {
     "queue": "gpus",
     "node_groups": ["g5"],
     "length": 256,
+    "split": "train",
     "write": "parquet",
     "instance_type": "g5.xlarge",
     "placement_group": True,

@@ -33,11 +33,19 @@ def problems(spec: JobSpec, **values: Any) -> dict[str, str]:
         FILES,
         {**FILES, "remainder": "keep", "workers": {"nodes": 8}},
         {**FILES, "debug": 0.01, "workers": {"nodes": 2}},
+        {**FILES, "source": "hf://datasets/ann/set", "split": "train"},
         {"source": "flow:rows", "length": 5},
     ],
 )
 def test_a_stream_of_files_or_of_a_function_is_valid(stream: dict[str, Any]) -> None:
     assert problems(spec(stream)) == {}
+
+
+@pytest.mark.parametrize("source", [{"source": "flow:rows", "length": 5}, {"source": "kafka://b/t", "batch": 5}])
+def test_only_folders_have_splits(source: dict[str, Any]) -> None:
+    assert problems(spec({**source, "split": "train"})) == {
+        "stream.split": "is for a folder of files as the source; remove it"
+    }
 
 
 @pytest.mark.parametrize("write", ["jsonl", "flow:write"])

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from spotmpi.agent import pod_context
-from spotmpi.core import names
+from spotmpi.core import hints, names
 from spotmpi.core.errors import Problem
 from spotmpi.spec import shapes
 from spotmpi.spec.job import JobSpec
@@ -41,10 +41,10 @@ def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
     """Why the run fits no node group of its environment."""
     if not groups:
         if spec.kubernetes.node_groups:
-            remedy = "needs an environment with node groups: use --on STACK, or node_selector"
+            remedy = f"needs an environment with node groups: use {hints.option('on', 'STACK')}, or node_selector"
             yield Problem("kubernetes.node_groups", spec.kubernetes.node_groups, remedy)
         if spec.kubernetes.placement_group is not None:
-            remedy = "needs an environment with node groups: use --on STACK, or node_selector"
+            remedy = f"needs an environment with node groups: use {hints.option('on', 'STACK')}, or node_selector"
             yield Problem("kubernetes.placement_group", spec.kubernetes.placement_group, remedy)
         return
     choices = shapes.choose(spec, groups)

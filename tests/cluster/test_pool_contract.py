@@ -43,7 +43,7 @@ def pool(cluster: Cluster, target: Target) -> Iterator[Pool]:
 @pytest.fixture
 def inject_fault(target: Target) -> InjectFault:
     backend = targets.backend(target)
-    return lambda pool, node: backend.inject_fault(pool.run_id, node, "kill")
+    return lambda pool, node: backend.inject_fault(pool.id, node, "kill")
 
 
 class TestPoolOnCluster(PoolContract):

@@ -91,7 +91,7 @@ def test_leaving_a_pool_that_its_driver_has_brought_up_ends_the_run(
         workers=1, on=f"kubernetes/{runs.namespace}", overrides=[image, "kubernetes.volume=shared"], say=messages.append
     ) as pool:
         assert pool.submit(place, 5).result(LIMIT)[0] == 5
-        run = pool.run_id
+        run = pool.id
     state = runs.in_another_terminal(tmp_path / "runs").backend.state(run)
     assert (state.state, state.reason) == ("stopped", "closed by its driver"), messages
     wait_for("nothing is left", lambda: not runs.testbed.get("jobs,pods", "-n", runs.namespace)["items"], LIMIT)

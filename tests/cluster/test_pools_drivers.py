@@ -35,7 +35,7 @@ def nap(value):
     return value
 
 with spotmpi.pool("pool.toml") as pool:
-    print(pool.run_id, flush=True)
+    print(pool.id, flush=True)
     results = pool.map(nap, range(60), progress=False)
     print(next(results), flush=True)
     print(list(results) == list(range(1, 60)), flush=True)

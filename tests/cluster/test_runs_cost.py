@@ -72,7 +72,7 @@ def test_a_run_whose_terminal_was_killed_ends_with_a_checkpoint_before_it_costs_
     wait_for("the cluster has its end", lambda: _has_ended(runs, run), LIMIT)
     output = status(runs, run, tmp_path)
     assert (output["state"], output["attempt"], output["iteration"]) == ("failed", 1, attempt["last_iteration"])
-    assert "limits.cost ($60) is nearly spent at $7200 an hour; raise it and continue with --resume" in output["reason"]
+    assert "limits.cost ($60) is nearly spent at $7200 an hour; raise it and resume the run" in output["reason"]
     pods = runs.testbed.get("pods", "-n", runs.namespace)["items"]
     assert {pod["status"]["phase"] for pod in pods} <= {"Failed", "Succeeded"}
     assert not [pod for pod in pods if LABEL_PURPOSE in pod["metadata"]["labels"]]

@@ -41,7 +41,7 @@ print(pool.run(scan.version))
     "scale": "pool.scale(3); print(pool.workers[2].submit(square, 8).result())",
     "Dask's client": "print(pool.client.submit(square, 9).result())",
     "asynchronous": """
-async with spotmpi.pool(pool.run_id) as same:
+async with spotmpi.pool(pool.id) as same:
     print(await same.submit(double, 4), [result async for result in same.map(square, [1, 2])])
 """,
     "error": """
@@ -57,14 +57,14 @@ def late(value):
     return value * value
 left = [pool.submit(late, value) for value in range(3)]
 left[1].result()
-Path("run").write_text(pool.run_id)
-print(repr(pool).startswith(f"<pool {pool.run_id}: "))
+Path("run").write_text(pool.id)
+print(repr(pool).startswith(f"<pool {pool.id}: "))
 """,
 }
 AFTER_RESTART = {
     "join": "import spotmpi; pool = spotmpi.pool(open('run').read()).open(); print(len(pool.workers))",
     "collect": "print(pool.collect('late'), pool.submit(abs, -1).result())",
-    "stop": "pool.close(); print(spotmpi.stop(pool.run_id).state)",
+    "stop": "pool.close(); print(spotmpi.stop(pool.id).state)",
 }
 OUTPUT = {
     "open": "",

@@ -184,9 +184,7 @@ class Attempt:
         allowed = self.plan["limits"]
         if self.deadlines["run"] and now > self.deadlines["run"]:
             assert allowed["run"] is not None
-            return _limit_request(
-                "run", "limits.run (%gs) is over; raise it and continue with --resume" % allowed["run"]
-            )
+            return _limit_request("run", "limits.run (%gs) is over; raise it and resume the run" % allowed["run"])
         if self.cost_deadline is not None and self.clock() > self.cost_deadline:
             return _limit_request("cost", limits.cost_reason(self.plan))
         if not self.progress.alive and self.deadlines["start"] and now > self.deadlines["start"]:

@@ -41,7 +41,7 @@ def cost_reason(plan: RunPlan) -> str:
     """The reason of a run that ended because of its cost limit."""
     limit, rate = plan["limits"]["cost"], plan["rate"]
     assert limit is not None and rate is not None
-    return "limits.cost ($%g) is nearly spent at $%g an hour; raise it and continue with --resume" % (limit, rate)
+    return "limits.cost ($%g) is nearly spent at $%g an hour; raise it and resume the run" % (limit, rate)
 
 
 def repeatedly_lost_node(attempts: Iterable[AttemptRecord]) -> int | None:
@@ -66,8 +66,7 @@ def loss_reason(node: int) -> str:
     """The reason of a run that ended because *node* was lost repeatedly."""
     return (
         "node %d was lost %d times without notice and the run made no progress: if its pod exceeded its memory limit "
-        "(`kubectl describe pod` shows OOMKilled), raise resources.memory and continue with --resume"
-        % (node, MAX_LOSSES)
+        "(`kubectl describe pod` shows OOMKilled), raise resources.memory and resume the run" % (node, MAX_LOSSES)
     )
 
 

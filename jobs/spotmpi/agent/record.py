@@ -208,7 +208,7 @@ def release_reserve(folder: str) -> None:
 
 def disk_full_reason(error: OSError, folder: str) -> str:
     """The reason of a run that ended because its disk is full."""
-    return "%s: %s; free some space, then --resume" % (error.filename or folder, error.strerror)
+    return "%s: %s; free some space, then resume the run" % (error.filename or folder, error.strerror)
 
 
 def _end_torn_line(path: str, descriptor: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from spotmpi.agent import protocol, record
 from spotmpi.api.pool_drill import PoolRecovery, drill_pool, is_pool_node
 from spotmpi.backends.base import Backend
+from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Say
@@ -105,7 +106,7 @@ def drill(
         SpotmpiError: the run ended before the fault was injected, or before it had recovered.
     """
     if fault not in FAULTS:
-        raise input_error("--fault", fault, f"use one of: {', '.join(FAULTS)}")
+        raise input_error(hints.option("fault"), fault, f"use one of: {', '.join(FAULTS)}")
     before = backend.state(run)
     if is_pool_node(before, node):
         return drill_pool(backend, before, node, fault, watch, clock)

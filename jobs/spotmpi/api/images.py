@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from spotmpi.backends import targets
 from spotmpi.backends.targets import TargetLike
+from spotmpi.core import hints
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import input_error
 from spotmpi.core.progress import Say
@@ -55,14 +56,16 @@ def _build(image: str, arguments: Iterable[str], gpus: bool) -> Build:
     for text in arguments:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise input_error("--build-arg", text, "write it as NAME=VALUE")
+            raise input_error(hints.option("build-arg"), text, "write it as NAME=VALUE")
         values[name] = value
     return Build(image, tuple(values.items()))
 
 
 def _repository(image: str, environment: Environment | None) -> str:
     if environment is None:
-        raise input_error("--to", None, "name a repository, or with --on an environment that has one")
+        raise input_error(
+            hints.option("to"), None, f"name a repository, or with {hints.option('on')} an environment that has one"
+        )
     if image not in environment.repositories:
         known = ", ".join(sorted(environment.repositories)) or "none"
         raise input_error("image", image, f"environment {environment.name} has repositories for: {known}")

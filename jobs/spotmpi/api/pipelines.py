@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -82,11 +83,18 @@ def pipeline(
     in modules.
 
     Raises:
-        InputError: neither or both of *train* and *predict*, or a function that workers cannot import.
+        InputError: neither or both of *train* and *predict*, a generator function as *train*, *write* without
+            *predict*, or a function that workers cannot import.
     """
     consumer = train or predict
     if consumer is None or (train and predict):
         raise input_error("train", None, "give exactly one of train and predict")
+    if train and (inspect.isgeneratorfunction(train) or inspect.isasyncgenfunction(train)):
+        remedy = f"yields results, so training would compute nothing: give it as predict={train.__name__}"
+        raise input_error("train", _name("train", train), remedy)
+    if write is not None and predict is None:
+        remedy = "is for predictions: give the function that yields results as predict=, or remove it"
+        raise input_error("write", _name("write", write), remedy)
     functions = {"source": source, "prepare": prepare, "write": write}
     values = {key: _name(key, value) for key, value in functions.items() if value is not None}
     unknown = sorted(set(options) - set(Stream.model_fields))

@@ -24,6 +24,7 @@ from spotmpi.pools.errors import PoolError
 from spotmpi.pools.pool import Pool, PoolSummary
 from spotmpi.pools.progress import print_message
 from spotmpi.spec.job import POOL
+from spotmpi.spec.overrides import is_reference
 from spotmpi.spec.source import Source
 
 _CLOSED = "closed by its driver"
@@ -56,6 +57,8 @@ def pool(
             if value:
                 raise input_error(name, value, f"run {source} is up already; `resize` and `upload` change a pool")
         return Pool(ExistingRun(source, on))
+    if is_reference(image) and targets.target_of(on).is_local:
+        raise input_error("image", image, "only pods pull an image: add on= with a cluster, or name one under images/")
     changes = [f"pool.workers={workers}"] if workers is not None else []
     changes += [f'image="{image}"'] if image is not None else []
     paths = [str(Path(file).expanduser().absolute()) for file in files]

@@ -17,7 +17,7 @@ from spotmpi.backends import targets
 from spotmpi.backends.base import Backend, Plan
 from spotmpi.backends.follow import follow, submit
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import names
+from spotmpi.core import hints, names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Say
@@ -97,9 +97,9 @@ def resume(
     paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
     state = backend.state(paths.id)
     if state.state == record.SUCCEEDED:
-        raise input_error("--resume", paths.id, "has succeeded; there is nothing to continue")
+        raise input_error(hints.option("resume"), paths.id, "has succeeded; there is nothing to continue")
     if not state.over:
-        raise input_error("--resume", paths.id, f"has not ended; `spotmpi logs -f {paths.id}` follows it")
+        raise input_error(hints.option("resume"), paths.id, f"has not ended; `spotmpi logs -f {paths.id}` follows it")
     spec, plan = _plan_continuation(backend, paths, overrides)
 
     def start(watch: Callable[[Event], None], say: Say) -> RunState:

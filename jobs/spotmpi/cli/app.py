@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from spotmpi import __version__
 from spotmpi.cli.plugins import leave_out_plugins
+from spotmpi.core import hints
 
 
 class Entry(NamedTuple):
@@ -168,9 +169,11 @@ def _print_version(requested: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: bool = typer.Option(
         False, "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
     ),
     debug: bool = typer.Option(False, "--debug", help="Show a traceback if something fails."),
 ) -> None:
     """Options before the command apply to every command; --debug is read in `spotmpi.cli.main`."""
+    context.with_resource(hints.of_commands())

@@ -64,7 +64,9 @@ def command(
             metavar="mpirun|torchrun|none",
         ),
     ] = None,
-    cpu: Annotated[int | None, typer.Option("--cpu", help="CPUs and threads per slot.")] = None,
+    cpu: Annotated[
+        str | None, typer.Option("--cpu", help="CPUs per slot, such as 2, 0.5 or 500m.", metavar="CPUS")
+    ] = None,
     memory: Annotated[
         str | None, typer.Option("--memory", help="Memory per slot, such as 4Gi.", metavar="SIZE")
     ] = None,
@@ -132,7 +134,7 @@ def command(
 
     place = target(on, runs)
     values = {
-        _image_key(image): image,
+        "image": image,
         "nodes": nodes,
         "slots": slots,
         "launcher": launcher,
@@ -175,21 +177,14 @@ class _Work(NamedTuple):
     save: Path | None
 
 
-def _image_key(image: str | None) -> str:
-    return "kubernetes.image" if _is_reference(image) else "image"
-
-
-def _is_reference(image: str | None) -> bool:
-    return image is not None and ("/" in image or ":" in image)
-
-
 def _checked_source(work: _Work, image: str | None, changes: Sequence[str], place: Target) -> Source:
     """The spec or command to run; InputError with all problems of the arguments and of the spec."""
     from spotmpi.api import runs as api
     from spotmpi.core.errors import InputError, Problem
+    from spotmpi.spec.overrides import is_reference
 
     problems = list(_conflicts(work))
-    if _is_reference(image) and place.is_local:
+    if is_reference(image) and place.is_local:
         remedy = "only pods pull an image: add --on with a cluster, or omit --image to use this machine's software"
         problems.append(Problem("--image", image, remedy))
     source: Source = work.spec or work.command or []

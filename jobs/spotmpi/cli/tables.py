@@ -87,12 +87,11 @@ def continue_command(state: RunState) -> str:
 
 def _stream(state: RunState) -> dict[str, str | None]:
     """The figures of the run's stream, and what would help."""
-    if state.stream is None:
-        return {}
     from spotmpi.api.view import stream_texts
 
-    figures, *advice = stream_texts(state)
-    return {"stream": figures, "advice": " ".join(advice), "source": state.stream["source"]}
+    figures, *advice = stream_texts(state) or [""]
+    source = state.stream["source"] if state.stream else None
+    return {"stream": figures, "advice": " ".join(advice), "source": source}
 
 
 def _iterations(state: RunState) -> str:

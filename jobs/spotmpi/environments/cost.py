@@ -18,7 +18,7 @@ from spotmpi.aws.errors import CallError
 from spotmpi.aws.prices import on_demand_price, spot_curve
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target, TargetLike
-from spotmpi.core import file_status
+from spotmpi.core import file_status, hints
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
@@ -166,7 +166,8 @@ def _environment(target: Target, paths: RunPaths) -> Environment:
     if target.on is None and plan and plan.environment:
         return Environment.model_validate(plan.environment)  # as recorded at submission; it may no longer exist
     name = target.on or (plan.stack if plan and plan.backend != targets.LOCAL else None)
-    remedy = "the price of a node is unknown: give --price, or the run's environment by --on"
+    ways = f"{hints.option('price')}, or the run's environment by {hints.option('on')}"
+    remedy = f"the price of a node is unknown: give {ways}"
     if name is None:
         raise input_error("price", None, remedy)
     found = targets.environment_of(Target(stack_of(str(name)), target.runs_folder))
@@ -183,7 +184,9 @@ def _kind(machine: str, paths: RunPaths, environment: Environment | None) -> Kin
     if len({(group.type, group.market) for group in groups}) != 1:
         has = ", ".join(group.type for group in environment.node_groups)
         raise input_error(
-            "price", None, f"{machine} is of type {recorded or 'unknown'}, {environment.name} has {has}: give --price"
+            "price",
+            None,
+            f"{machine} is of type {recorded or 'unknown'}, {environment.name} has {has}: give {hints.option('price')}",
         )
     return (groups[0].type, environment.zone, groups[0].market)
 
@@ -207,7 +210,7 @@ def _curve(aws: Aws, region: str, kind: Kind, since: float) -> PriceCurve:
     else:
         curve = spot_curve(aws, region, machine, zone, datetime.fromtimestamp(since, UTC))
     if curve is None:
-        raise SpotmpiError(f"AWS has no {market} price of {machine} in {zone}: give --price for a run")
+        raise SpotmpiError(f"AWS has no {market} price of {machine} in {zone}: give {hints.option('price')} for a run")
     return curve
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.price import Price
 from spotmpi.forecast.model import Model, Prediction
@@ -37,17 +38,33 @@ class Goal:
         """Raise InputError with every reason why this cannot be forecast for *series*."""
         problems = []
         if self.iterations is not None and self.epochs is not None:
-            problems.append(Problem("--epochs", self.epochs, "set either --iterations or --epochs"))
+            problems.append(
+                Problem(
+                    hints.option("epochs"),
+                    self.epochs,
+                    f"set either {hints.option('iterations')} or {hints.option('epochs')}",
+                )
+            )
         if self.deadline is not None and self.iterations is None and self.epochs is None:
-            problems.append(Problem("--deadline", self.deadline, "needs --iterations or --epochs"))
+            problems.append(
+                Problem(
+                    hints.option("deadline"),
+                    self.deadline,
+                    f"needs {hints.option('iterations')} or {hints.option('epochs')}",
+                )
+            )
         if self.epochs is not None and (series.batch is None or series.samples is None):
             problems.append(
-                Problem("--epochs", self.epochs, f"{series.name} does not report its samples; use --iterations")
+                Problem(
+                    hints.option("epochs"),
+                    self.epochs,
+                    f"{series.name} does not report its samples; use {hints.option('iterations')}",
+                )
             )
         for name in ("iterations", "epochs", "deadline", "price", "min_efficiency"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                problems.append(Problem(f"--{name.replace('_', '-')}", value, "must be above 0"))
+                problems.append(Problem(hints.option(name.replace("_", "-")), value, "must be above 0"))
         if problems:
             raise InputError(problems)
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 from spotmpi.aws.registry import RegistryError, registry_login
+from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.progress import Say
 from spotmpi.images import build as images
@@ -15,7 +16,7 @@ from spotmpi.images.build import Build
 def find_tool(name: str | None = None) -> str:
     """The builder to use: the one of that *name*, else the first of buildah, podman and docker that is on PATH."""
     if name is not None and name not in images.TOOLS:
-        raise input_error("--tool", name, f"use one of: {', '.join(images.TOOLS)}")
+        raise input_error(hints.option("tool"), name, f"use one of: {', '.join(images.TOOLS)}")
     tool = next((tool for tool in ([name] if name else images.TOOLS) if shutil.which(tool)), None)
     if tool is None:
         raise SpotmpiError(f"{name or 'buildah, podman or docker'} not found on PATH: install one to build images")

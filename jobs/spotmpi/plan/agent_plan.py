@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from spotmpi.agent import boot, pod_context, protocol
 from spotmpi.agent.plan import VERSION, AgentPlan, PoolPlan, StagingPlan, UserCode
 from spotmpi.core import names
+from spotmpi.spec.cpus import threads
 from spotmpi.spec.job import Data, JobSpec
 from spotmpi.spec.paths import is_path
 from spotmpi.spec.shapes import workers_of
@@ -79,8 +80,8 @@ def _pool(spec: JobSpec, versions: dict[str, str] | None) -> PoolPlan | None:
     }
 
 
-def _threads(cpus: int) -> dict[str, str]:
-    return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(cpus))
+def _threads(cpus: float) -> dict[str, str]:
+    return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads(cpus)))
 
 
 def _shared_folder(data: Data) -> str:

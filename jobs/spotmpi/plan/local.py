@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from spotmpi.agent import launchers, protocol
 from spotmpi.agent.plan import VERSION, Command, LocalPlan
 from spotmpi.core import names
+from spotmpi.spec.cpus import threads
 
 if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
@@ -93,13 +94,13 @@ def _rank(spec: JobSpec, machine: Machine) -> list[str]:
     return [*spec.command, *spec.args]
 
 
-def _pool(spec: JobSpec, paths: names.RunPaths, machine: Machine, workers: int, cpu: int) -> list[str]:
+def _pool(spec: JobSpec, paths: names.RunPaths, machine: Machine, workers: int, cpu: float) -> list[str]:
     """The launcher of a pool."""
     arguments = [_pool_python(machine), "-m", "spotmpi.programs.pool.local"]
     arguments += [
         f"--workers={workers}",
         f"--first-node={spec.nodes}",
-        f"--cpu={cpu}",
+        f"--cpu={threads(cpu)}",
         f"--folder={paths.code}",
     ]
     return [*arguments, f"--control={paths.pool}", f"--interruptions={spec.limits.interruptions}"]
@@ -128,13 +129,13 @@ def _python(machine: Machine) -> str:
 
 
 def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict[str, str]:
-    threads, python_path = str(spec.resources.cpu), _python_path(spec, paths, machine)
+    own_threads, python_path = str(threads(spec.resources.cpu)), _python_path(spec, paths, machine)
     environment = {
         "PATH": f"{machine.image_bin}:{machine.path}" if machine.image_bin else machine.path,
         "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
+        "OMP_NUM_THREADS": own_threads,
+        "OPENBLAS_NUM_THREADS": own_threads,
+        "MKL_NUM_THREADS": own_threads,
         protocol.ENV_RUN: paths.id,
         protocol.ENV_WORLD_SIZE: str(spec.world_size),
         protocol.ENV_HOSTS: "1",
@@ -178,18 +179,18 @@ def _python_path(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
 def _threads(spec: JobSpec) -> int:
     """The threads that compute at a time: of all ranks and of a stream's workers, or of a pool's."""
     if spec.pool:
-        return spec.pool.workers * spec.pool.cpu
-    workers = spec.stream.workers.nodes * spec.stream.workers.cpu if spec.stream else 0
-    return spec.world_size * spec.resources.cpu + workers
+        return spec.pool.workers * threads(spec.pool.cpu)
+    workers = spec.stream.workers.nodes * threads(spec.stream.workers.cpu) if spec.stream else 0
+    return spec.world_size * threads(spec.resources.cpu) + workers
 
 
 def _notes(spec: JobSpec, machine: Machine) -> list[str]:
     notes = []
-    threads = _threads(spec)
-    if threads > machine.cores:
+    count = _threads(spec)
+    if count > machine.cores:
         processes = f"{spec.pool.workers} workers" if spec.pool else f"{spec.world_size} ranks"
         processes += f" and {spec.stream.workers.nodes} workers" if spec.stream else ""
-        notes.append(f"oversubscribed: {threads} threads of {processes} share {machine.cores} cores")
+        notes.append(f"oversubscribed: {count} threads of {processes} share {machine.cores} cores")
     if spec.files:
         what = "workers start in copies of" if spec.pool and not spec.command else "the command starts in"
         notes.append(f"{what} {machine.folder}, which has copies of its files")

@@ -11,6 +11,7 @@ from spotmpi.core import names
 from spotmpi.plan import templates
 from spotmpi.plan.agent_plan import VOLUME
 from spotmpi.plan.cluster import ClusterTarget
+from spotmpi.spec.cpus import quantity
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.kubernetes import Mount
 
@@ -183,7 +184,7 @@ def _resources(spec: JobSpec, target: ClusterTarget) -> dict[str, Any]:
 
     More than half of them keeps other such pods off the node, and leaves room for the node's own daemons.
     """
-    requests = {"cpu": str(spec.resources.cpu * spec.slots)}
+    requests = {"cpu": quantity(spec.resources.cpu, spec.slots)}
     if target.node_cpus is not None:
         requests["cpu"] = f"{target.node_cpus * FILLING}m"
     limits: dict[str, str] = {}

@@ -36,9 +36,9 @@ class AsyncPool:
         self._pool = pool
 
     @property
-    def run_id(self) -> str:
+    def id(self) -> str:
         """The id of the run that this pool is."""
-        return self._pool.run_id
+        return self._pool.id
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         """Execute one call on any worker; awaiting it gives the result."""

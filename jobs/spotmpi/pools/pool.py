@@ -97,7 +97,7 @@ class Pool:
         self._closed = False
 
     @property
-    def run_id(self) -> str:
+    def id(self) -> str:
         """The id of the pool's run; empty before the pool is opened."""
         return self._connection.run
 
@@ -264,11 +264,11 @@ class Pool:
         await asyncio.to_thread(self.close)
 
     def __repr__(self) -> str:
-        return f"<{f'pool {self.run_id}'.strip()}: {', '.join(text for _, text in self._facts())}>"
+        return f"<{f'pool {self.id}'.strip()}: {', '.join(text for _, text in self._facts())}>"
 
     def _repr_html_(self) -> str:
         rows = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self._facts())
-        return f"<table><tr><th>pool</th><td>{html.escape(self.run_id)}</td></tr>{''.join(rows)}</table>"
+        return f"<table><tr><th>pool</th><td>{html.escape(self.id)}</td></tr>{''.join(rows)}</table>"
 
     def _facts(self) -> list[tuple[str, str]]:
         """What is known of the pool within a few seconds, with a name for each; no errors."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.metrics import intervals
 from spotmpi.metrics.intervals import Bounds
@@ -199,13 +200,13 @@ def compare(before: Report, after: Report, force: bool = False) -> Comparison:
     both = [key for key in earlier if key in later]
     if not both:
         remedy = "the sweeps have no measured variant and node count in common"
-        raise InputError([Problem("--compare", None, remedy)])
+        raise InputError([Problem(hints.option("compare"), None, remedy)])
     first, second = earlier[both[0]].runs[0], later[both[0]].runs[0]
     differences = dict.fromkeys(trial_results.differences(first, second))
     different_work = [each for each in differences if not each.startswith(_CHANGES)]
     if different_work and not force:
-        remedy = f"different work ({'; '.join(different_work)}): use --force to compare anyway, marked"
-        raise InputError([Problem("--compare", None, remedy)])
+        remedy = f"different work ({'; '.join(different_work)}): use {hints.option('force')} to compare anyway, marked"
+        raise InputError([Problem(hints.option("compare"), None, remedy)])
     changes = tuple(_change(earlier[key], later[key]) for key in both)
     unmatched = [_key_name(key) for key in (*earlier, *later) if key not in both]
     return Comparison(

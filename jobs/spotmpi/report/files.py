@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spotmpi.agent.files import write_atomically
+from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.printable import WHOLE, printable, printable_lines
 from spotmpi.report import svg
@@ -57,7 +58,9 @@ def write(report: Report, folder: Path) -> ReportFiles:
             picture=picture,
         )
     except OSError as error:
-        raise SpotmpiError(f"cannot write the report into {folder}: {error.strerror}; use --out FOLDER") from error
+        raise SpotmpiError(
+            f"cannot write the report into {folder}: {error.strerror}; use {hints.option('out', 'FOLDER')}"
+        ) from error
 
 
 def _csv(report: Report) -> str:

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from spotmpi.agent import hardware
-from spotmpi.core import file_status, names
+from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import InputError, Problem, UnknownRun, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.price import Price
@@ -235,7 +235,7 @@ def _differences(results: Sequence[TrialResult], declared: dict[str, tuple[str, 
 
 def _require_same_work(differences: dict[str, list[str]], first: str, force: bool) -> None:
     if differences and not force:
-        remedy = "report them separately, or together and marked with --force"
+        remedy = f"report them separately, or together and marked with {hints.option('force')}"
         raise InputError(
             [
                 Problem("runs", None, f"{_difference_text(runs, what, first)}: {remedy}")

@@ -14,6 +14,7 @@ from spotmpi.report.chart import Drawing
 from spotmpi.report.figures import share
 from spotmpi.report.rows import EDGE_LIMIT, SPREAD_LIMIT, Line, Row
 from spotmpi.report.trial_results import TrialResult
+from spotmpi.spec.cpus import threads
 from spotmpi.spec.job import JobSpec
 
 
@@ -151,7 +152,7 @@ def conditions(run: TrialResult) -> list[tuple[str, str]]:
     machine, reported = work["machine"] or {}, context.get("versions") or {}
     # The program reports at run time what it really uses.
     versions = reported if "mpi" in reported else {**work["versions"], **reported}
-    threads = work["resources"]["cpu"]
+    own_threads = threads(work["resources"]["cpu"])
     image = work["image"]
     facts = [
         ("Program", " ".join([work["program"], *work["args"]])),
@@ -159,7 +160,7 @@ def conditions(run: TrialResult) -> list[tuple[str, str]]:
         ("GPUs", _gpus(machine["gpus"]) if machine else ""),
         ("System", machine.get("system", "")),
         ("Hosts", ", ".join(context.get("hosts") or [])),
-        ("Launcher", f"{work['launcher']}, {threads} thread{'s' * (threads > 1)} per slot"),
+        ("Launcher", f"{work['launcher']}, {own_threads} thread{'s' * (own_threads > 1)} per slot"),
         ("Image", f"{image['name']} (lock {image['lock'][:12]})" if image else "none (software of this machine)"),
         ("Container", run.container or ""),
         ("Versions", ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))),

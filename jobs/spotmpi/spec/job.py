@@ -13,9 +13,11 @@ import tomli_w
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
 
 from spotmpi.agent.plan import Limits as AgentLimits
+from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
+from spotmpi.spec.cpus import Cpus
 from spotmpi.spec.kubernetes import Kubernetes, Part
-from spotmpi.spec.overrides import data_table, override
+from spotmpi.spec.overrides import data_table, override, reference_moved
 from spotmpi.spec.paths import relative_paths, resolve_paths
 from spotmpi.spec.pool import Pool
 from spotmpi.spec.stream import Stream
@@ -93,7 +95,7 @@ def _short_data(data: Data | None) -> object:
 class Resources(Part):
     """Resources of one slot."""
 
-    cpu: Count = Field(1, description="CPUs and threads per slot")
+    cpu: Cpus = Field(1, description='CPUs per slot, such as 2, 0.5 or "500m"; it has as many threads, rounded up')
     memory: str | None = Field(None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory per slot, such as "4Gi"')
     gpu: int = Field(0, ge=0, description="GPUs per slot")
 
@@ -148,7 +150,11 @@ class JobSpec(Part):
     """A job as its user describes it, frozen; `load` reads one from TOML."""
 
     name: str = Field("", description="display name (default: that of the program or command)")
-    image: str | None = Field(None, description="a folder under images/; without one, this machine's own software")
+    image: str | None = Field(
+        None,
+        description="a folder under images/, or a reference for `kubernetes.image`; "
+        "without one, this machine's own software",
+    )
     program: str | None = Field(None, description="a training program of the image")
     command: list[str] | None = Field(None, description="or your own command, as a list")
     args: list[str] = Field([], description="arguments after the program or command")
@@ -229,9 +235,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except FileNotFoundError:
-        raise input_error(
-            "spec", str(path), "no such file; `spotmpi init` writes one, and a command goes after --"
-        ) from None
+        command = hints.either("a command goes after --", "a command is a list")
+        raise input_error("spec", str(path), f"no such file; `spotmpi init` writes one, and {command}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise input_error("spec", str(path), f"cannot be read as a text file: {error}") from error
     except tomllib.TOMLDecodeError as error:
@@ -248,7 +253,7 @@ def from_values(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job
     merged: dict[str, Any] = dict(values)
     for text in overrides:
         merged = override(merged, text)
-    merged = resolve_paths(merged, Path.cwd())
+    merged = resolve_paths(reference_moved(merged), Path.cwd())
     try:
         return JobSpec.model_validate(merged)
     except ValidationError as error:

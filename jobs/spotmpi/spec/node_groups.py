@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from spotmpi.core import names
 from spotmpi.core.errors import Problem
+from spotmpi.spec.cpus import millicores
 from spotmpi.spec.job import JobSpec
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def fills_nodes(spec: JobSpec) -> bool:
 
 def pods_per_node(spec: JobSpec, group: NodeGroup) -> int:
     """How many pods of a spec that does not fill nodes share a node of a group that it fits."""
-    counts = [group.vcpus // (spec.resources.cpu * spec.slots)]
+    counts = [group.vcpus * 1000 // millicores(spec.resources.cpu, spec.slots)]
     if memory := _memory_mib(spec):
         counts.append(int((group.allocatable_mib or group.memory_mib) // memory))
     return max(1, min(counts))
@@ -101,8 +102,8 @@ def _misfit(spec: JobSpec, group: NodeGroup, most: int) -> str | None:
         return f"GPUs per node: {group.gpus}, requested: {gpus}"
     if fills_nodes(spec) and group.gpus and group.gpus != (gpus or spec.slots):
         return f'GPUs per node: {group.gpus}, and all must be used: set slots = {group.gpus}, or spread = "any"'
-    if spec.resources.cpu * spec.slots > group.vcpus:
-        return f"CPUs per node: {group.vcpus}, requested: {spec.resources.cpu * spec.slots}"
+    if (requested := millicores(spec.resources.cpu, spec.slots)) > group.vcpus * 1000:
+        return f"CPUs per node: {group.vcpus}, requested: {requested / 1000:g}"
     if _memory_mib(spec) > (room := group.allocatable_mib or group.memory_mib):
         total = f" of {group.memory_mib}, the rest is reserved" if room < group.memory_mib else ""
         return f"MiB for pods per node: {room}{total}; requested: {_memory_mib(spec):g}"

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from spotmpi.spec.cpus import Cpus
 from spotmpi.spec.kubernetes import Part
 
 
@@ -13,7 +14,7 @@ class Pool(Part):
     """Workers of a pool, each one process with resources of its own; calls are executed one at a time."""
 
     workers: Annotated[int, Field(ge=1)] = Field(description="number of workers")
-    cpu: Annotated[int, Field(ge=1)] = Field(1, description="CPUs of each worker")
+    cpu: Cpus = Field(1, description='CPUs of each worker, such as 2, 0.5 or "500m"')
     memory: str | None = Field(
         None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory of each worker, such as "4Gi"'
     )

@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from spotmpi.core.errors import Problem
+from spotmpi.spec.cpus import Cpus
 from spotmpi.spec.kubernetes import Part
+from spotmpi.streams.kafka import is_topic
 from spotmpi.streams.order import FORMATS, FUNCTION, Settings
 
 Count = Annotated[int, Field(ge=1)]
@@ -19,7 +21,7 @@ class StreamWorkers(Part):
     """The workers that prepare batches, each one process."""
 
     nodes: Count = Field(1, description="number of workers")
-    cpu: Count = Field(1, description="CPUs of each worker")
+    cpu: Cpus = Field(1, description='CPUs of each worker, such as 2, 0.5 or "500m"')
     memory: str | None = Field(
         None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory of each worker, such as "4Gi"'
     )
@@ -35,6 +37,7 @@ class Stream(Part):
     source: str | None = Field(
         None, description="file, folder, pattern or URL of files; or module:function, called with a number"
     )
+    split: str | None = Field(None, description='of a folder as Hugging Face lays it out, such as "train"')
     batch: Count | None = Field(None, description="rows of a batch (docs/streams.md says what a row of each format is)")
     epochs: Count = Field(1, description="how often the source is read")
     length: Count | None = Field(None, description="batches per epoch, if the source is module:function")
@@ -79,6 +82,8 @@ class Stream(Part):
             yield Problem("stream.source", None, "name the files of which batches consist, or a function")
             return
         called = FUNCTION.fullmatch(self.source) is not None
+        if self.split is not None and (called or is_topic(self.source)):
+            yield Problem("stream.split", self.split, "is for a folder of files as the source; remove it")
         if called and self.length is None:
             yield Problem("stream.length", None, "a function as the source needs its number of batches in an epoch")
         if called and self.batch is not None:

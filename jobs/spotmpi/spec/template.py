@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from spotmpi.core import names
+from spotmpi.core import hints, names
 from spotmpi.core.errors import input_error
 from spotmpi.spec.job import JobSpec, Metrics, read_toml
 from spotmpi.spec.pool import Pool
@@ -62,6 +62,7 @@ _SAMPLE_VALUES: dict[str, Any] = {
     "queue": "gpus",
     "node_groups": ["g5"],
     "length": 256,
+    "split": "train",
     "write": "parquet",
     "instance_type": "g5.xlarge",
     "placement_group": True,
@@ -128,7 +129,7 @@ def write_example(name: str, path: Path) -> list[Path]:
     """
     known = examples()
     if name not in known:
-        raise input_error("--example", name, f"use one of: {', '.join(sorted(known))}")
+        raise input_error(hints.option("example"), name, f"use one of: {', '.join(sorted(known))}")
     example = known[name]
     files = read_toml(example).get("files", ())
     sources = {**{path.parent / file: example.parent / file for file in files}, path: example}

@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from spotmpi.agent import protocol
+from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.spec import validate_cluster
 from spotmpi.spec.job import POOL, JobSpec
@@ -67,7 +68,9 @@ def _work(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
         found = "both" if spec.program else "neither"
         yield Problem("program", spec.program, f"give exactly one of program and command, not {found}")
     if spec.command is not None and not (spec.command and spec.command[0]):
-        remedy = 'write the command as a list, such as ["python", "train.py"], or after -- on the command line'
+        remedy = 'write the command as a list, such as ["python", "train.py"]' + hints.either(
+            ", or after -- on the command line", ""
+        )
         yield Problem("command", spec.command, remedy)
     elif spec.command is not None and not capabilities.command_found:
         yield Problem("command", spec.command[0], _not_found(spec.command[0]))
@@ -85,7 +88,8 @@ def _image(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
     if spec.image is not None and spec.image not in capabilities.programs:
         remedy = f"use one of: {', '.join(sorted(capabilities.programs))}"
         if capabilities.lasting is not None:
-            remedy += f"; pods pull any other image by its reference, such as --image {spec.image}:TAG"
+            reference = f"REGISTRY/{spec.image}:TAG"
+            remedy += f"; pods pull any other image by its reference, such as {hints.option('image', reference)}"
         yield Problem("image", spec.image, remedy)
     elif spec.program and spec.image is None:
         yield Problem("image", None, f"a program needs one of the images: {', '.join(sorted(capabilities.programs))}")
@@ -147,6 +151,9 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
         return
     if spec.program is None:
         yield from spec.stream.problems()
+        if spec.stream.write is not None and not validate_cluster.predicts(spec):
+            remedy = "only a prediction writes results: start it as spotmpi.pipeline(..., predict=...), or remove it"
+            yield Problem("stream.write", spec.stream.write, remedy)
     else:
         yield from spec.stream.program_problems()
         if not streams:
@@ -188,9 +195,8 @@ def _environment(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Pr
         elif name in spec.env or name in spec.kubernetes.secret_env:
             yield Problem("forward", name, "also has a value in env or kubernetes.secret_env; remove one of them")
         elif name not in capabilities.variables:
-            yield Problem(
-                "forward", name, f"is not set in this terminal: export it, or give it a value with --env {name}=VALUE"
-            )
+            value = hints.option("env", f"{name}=VALUE")
+            yield Problem("forward", name, f"is not set in this terminal: export it, or give it a value with {value}")
 
 
 def _code(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from spotmpi.agent import pod_context
-from spotmpi.core import names
+from spotmpi.core import hints, names
 from spotmpi.core.errors import Problem
 from spotmpi.spec import shapes
 from spotmpi.spec.job import JobSpec
@@ -41,10 +41,10 @@ def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
     """Why the run fits no node group of its environment."""
     if not groups:
         if spec.kubernetes.node_groups:
-            remedy = "needs an environment with node groups: use --on STACK, or node_selector"
+            remedy = f"needs an environment with node groups: use {hints.option('on', 'STACK')}, or node_selector"
             yield Problem("kubernetes.node_groups", spec.kubernetes.node_groups, remedy)
         if spec.kubernetes.placement_group is not None:
-            remedy = "needs an environment with node groups: use --on STACK, or node_selector"
+            remedy = f"needs an environment with node groups: use {hints.option('on', 'STACK')}, or node_selector"
             yield Problem("kubernetes.placement_group", spec.kubernetes.placement_group, remedy)
         return
     choices = shapes.choose(spec, groups)
@@ -83,12 +83,16 @@ def stream(spec: JobSpec, stream: Stream, lasting: Sequence[str]) -> Iterable[Pr
     elif path and not path.startswith("/") and pod_context.VOLUME not in lasting:
         remedy = "no such file on this machine, and no run volume: set kubernetes.volume to a claim, or use a URL"
         yield Problem("stream.source", source, remedy)
-    predicts = tuple((spec.command or [])[1:4]) == (*CONSUMER, PREDICT)
-    if pod_context.VOLUME not in lasting and (stream.write in FORMATS or (predicts and stream.write is None)):
+    if pod_context.VOLUME not in lasting and predicts(spec) and stream.write in (None, *FORMATS):
         remedy = (
             "results in the run folder are lost with the pods: set kubernetes.volume to a claim, or name a function"
         )
         yield Problem("stream.write", stream.write, remedy)
+
+
+def predicts(spec: JobSpec) -> bool:
+    """Whether the command of a spec is the prediction of a pipeline."""
+    return tuple((spec.command or [])[1:4]) == (*CONSUMER, PREDICT)
 
 
 def _kernels(image: str, choice: Choice) -> Iterable[Problem]:

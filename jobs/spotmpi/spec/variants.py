@@ -6,13 +6,14 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec import job
 from spotmpi.spec.job import JobSpec
 
 BASE = "base"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}")
-_FIELD = "--variant"
+_FIELD = "variant"
 _SHAPE = 'write it as name:key=value,..., such as "wide:slots=2" or "fp16:args+=--allreduce-dtype fp16"'
 _SELECTS = tuple(f"kubernetes.{key}" for key in ("node_selector", "node_groups", "instance_type", "placement_group"))
 _NOT_MEASURED = ("name", "limits")  # what may differ without changing what is measured
@@ -69,10 +70,12 @@ def _read(text: str, base: JobSpec) -> Variant:
     name, colon, rest = text.partition(":")
     settings = tuple(_split(rest))
     if not colon or not settings:
-        raise input_error(_FIELD, text, _SHAPE)
+        raise input_error(hints.option(_FIELD), text, _SHAPE)
     if not _NAME.fullmatch(name):
         raise input_error(
-            _FIELD, text, f"its name {name!r} may hold letters, digits and . _ + - only, at most 40 of them"
+            hints.option(_FIELD),
+            text,
+            f"its name {name!r} may hold letters, digits and . _ + - only, at most 40 of them",
         )
     spec = base
     for setting in settings:
@@ -84,23 +87,25 @@ def vary(spec: JobSpec, setting: str, text: str) -> JobSpec:
     """*spec* with one override applied; InputError names *text* where that is not possible."""
     key, equals, _ = (part.strip() for part in setting.partition("="))
     if key == "nodes":
-        raise input_error(_FIELD, text, "node counts are varied with --nodes")
+        raise input_error(hints.option(_FIELD), text, f"node counts are varied with {hints.option('nodes')}")
     if not equals or not key.strip("+"):
-        raise input_error(_FIELD, text, f"{setting!r} sets nothing: {_SHAPE}")
+        raise input_error(hints.option(_FIELD), text, f"{setting!r} sets nothing: {_SHAPE}")
     try:
         return job.from_values(spec.canonical(), [setting])
     except InputError as error:
-        raise InputError([Problem(f"{_FIELD} {text}", None, str(problem)) for problem in error.problems]) from None
+        raise InputError(
+            [Problem(f"{hints.option(_FIELD)} {text}", None, str(problem)) for problem in error.problems]
+        ) from None
 
 
 def _clash(variant: Variant, text: str, others: Sequence[Variant], wrong: Collection[str]) -> Problem | None:
     for other in others:
         if variant.name == other.name:
             why = "the spec itself has this name" if other.name == BASE else "two variants have this name"
-            return Problem(_FIELD, text, f"{why}; choose another")
+            return Problem(hints.option(_FIELD), text, f"{why}; choose another")
         if _measured(variant.spec) == _measured(other.spec) and not set(wrong).intersection(variant.keys):
             same = "changes nothing that is measured" if other.name == BASE else f"is the same as {other.name}"
-            return Problem(_FIELD, text, f"{same}; leave it out or change another key")
+            return Problem(hints.option(_FIELD), text, f"{same}; leave it out or change another key")
     return None
 
 

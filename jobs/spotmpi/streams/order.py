@@ -57,6 +57,7 @@ class Settings:
     arguments: str = ""  # further arguments of that function, as JSON
     prepare: str | None = None
     write: str | None = None
+    split: str | None = None  # of the files of a folder
     window: int = 8
     seed: int = 0
     shuffle: bool = False

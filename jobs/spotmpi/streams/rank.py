@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from spotmpi.agent import protocol
@@ -39,13 +40,28 @@ def predict(name: str, batches: Stream, folder: Path) -> None:
         raise StreamError(f"{name} yielded {count} results for {batches.count} batches: yield one for each batch")
 
 
+def train(name: str, batches: Stream) -> None:
+    """Call the function *name* with the batches, of which it takes at least one if there are any.
+
+    Raises:
+        StreamError: it took none.
+    """
+    result = function(name)(batches)
+    if isinstance(result, Iterator | AsyncIterator):
+        remedy = f"give it as predict={name.partition(':')[2]}"
+        raise StreamError(f"{name} has returned a generator, which computes nothing by itself: {remedy}")
+    if not batches.used:
+        remedy = "iterate over its argument, for batch in batches"
+        raise StreamError(f"{name} has taken no batch of the stream: {remedy}")
+
+
 def main(arguments: list[str]) -> None:
     """Run the function that the arguments name."""
     mode, name = arguments
     sys.path[:1] = [str(Path.cwd())]  # where the code of the run is
     batches = stream()
     if mode == TRAIN:
-        function(name)(batches)
+        train(name, batches)
     else:
         predict(name, batches, Path(os.environ[protocol.ENV_STREAM_FOLDER], "results"))
 

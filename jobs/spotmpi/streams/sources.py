@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,9 +16,20 @@ from spotmpi.streams import kafka, tables, tar
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import FUNCTION, Part, Settings, Slice
 from spotmpi.streams.storage import check_unchanged, file_system, version, with_retries
+from spotmpi.streams.tables import CSV, JSON, PARQUET
 
-_PARQUET, _CSV, _TAR, _BYTES = "Parquet", "CSV", "tar", "bytes"
-_SUFFIXES = ((".parquet", _PARQUET), (".pq", _PARQUET), (".csv", _CSV), (".tar", _TAR))
+_TAR, _BYTES = "tar", "bytes"
+_SUFFIXES = (
+    (".parquet", PARQUET),
+    (".pq", PARQUET),
+    (".csv", CSV),
+    (".jsonl", JSON),
+    (".ndjson", JSON),
+    (".tar", _TAR),
+)
+# What follows a split in the name of a part: its number and that of all, with a digest in older sets; or its number.
+_NUMBER = re.compile(r"-\d+-of-\d+(-\w+)?$|(^|[-_.])\d+$")
+_MAX_SPLITS = 10  # that a message names
 _LISTERS = 16  # parts whose sizes are requested at a time
 
 
@@ -36,16 +48,19 @@ def parts_of(settings: Settings, record: Sequence[Part] = ()) -> list[Part]:
         return [Part(source, settings.length, 0, "")]
     if kafka.is_topic(source):
         return kafka.partitions(source, record)
-    names = with_retries(lambda: _names(source), f"the source {source}")
+    names = with_retries(lambda: _names(source, settings.split), f"the source {source}")
     with ThreadPoolExecutor(_LISTERS) as threads:
         return list(threads.map(lambda name: with_retries(lambda: _part(source, name), name), names))
 
 
-def _names(source: str) -> list[str]:
-    """The files of a source, all of one format."""
+def _names(source: str, split: str | None) -> list[str]:
+    """The files of a source or of its *split*, all of one format."""
     system, path = file_system(source)
     if _is_folder(system, path):
         entries = {name: info for name, info in system.find(path, detail=True).items() if not _hidden(name, path)}
+        entries = {name: entries[name] for name in _split_names(source, list(entries), path, split)}
+    elif split is not None:
+        raise StreamError(f"the source {source} is no folder, so it has no split {split}: name the folder")
     else:
         entries = system.glob(path, detail=True)
         if not entries and "[" in path and system.exists(path):  # a file with brackets in its name
@@ -59,6 +74,31 @@ def _names(source: str) -> list[str]:
     if compressed:
         raise StreamError(f"{compressed} is compressed, so that its samples cannot be sought: use plain .tar files")
     return names
+
+
+def _split_names(source: str, names: list[str], folder: str, split: str | None) -> list[str]:
+    """The files in *folder* that are of *split*: by the beginning of their name, or by a folder of this name."""
+    if split is None:
+        return names
+    splits = {name: _splits(name.removeprefix(folder).strip("/")) for name in names}
+    chosen = [name for name in names if split in splits[name]]
+    if not chosen:
+        known = sorted({splits[name][-1] for name in names if _format(name) != _BYTES and splits[name]})
+        has = (
+            f"it has: {', '.join(known[:_MAX_SPLITS])}"
+            if known
+            else "no name of its files or folders is that of a split"
+        )
+        raise StreamError(f"the source {source} has no split {split}; {has}")
+    return chosen
+
+
+def _splits(name: str) -> list[str]:
+    """The splits of which a file in a folder may be, by its path in there, the likeliest last."""
+    *folders, file = name.split("/")
+    stem = file.rpartition(".")[0]
+    split = _NUMBER.sub("", stem)
+    return [*folders, stem, split] if split else folders
 
 
 def _is_folder(system: Any, path: str) -> bool:
@@ -96,7 +136,7 @@ def _rows(source: str, system: Any, slices: Sequence[Slice]) -> Any:
         return [(each.part.name, system.cat_file(each.part.name)) for each in slices]
     if kind == _TAR:
         return tar.read_samples(source, slices)
-    return tables.read_columns(source, slices, kind == _CSV)
+    return tables.read_columns(source, slices, kind)
 
 
 def function(name: str) -> Callable[..., Any]:
@@ -118,7 +158,7 @@ def _part(source: str, name: str) -> Part:
     if kind == _TAR:
         rows = tar.count_samples(source, name, current)
     elif kind != _BYTES:
-        rows = tables.count_rows(source, name, current, kind == _CSV)
+        rows = tables.count_rows(source, name, current, kind)
     return Part(name, rows, size, current)
 
 

@@ -74,6 +74,8 @@ class Stream:
         self._submit, self._report = submit, report
         self.position, self.number = start, -1
         self.count, self.finished = 0, False
+        self._begun = False
+        self._later: list[Stream] = []  # those that continue from another position
         self.skips: list[Skip] = []
         self._meter = Meter(rank, size, self.settings.workers, report)
         self._checks = Checks(self.settings, self._recompute)
@@ -85,7 +87,14 @@ class Stream:
 
     def resume(self, position: int) -> Stream:
         """The same stream from another position, such as that of a checkpoint."""
-        return Stream(self.order, self._submit, position, self.rank, self.size, self._report)
+        later = Stream(self.order, self._submit, position, self.rank, self.size, self._report)
+        self._later.append(later)
+        return later
+
+    @property
+    def used(self) -> bool:
+        """Whether its batches, or those from a later position on, have been iterated over, or there are none."""
+        return self._begun or not len(self) or any(each.used for each in self._later)
 
     def __len__(self) -> int:
         """The number of batches of this rank, those that are skipped included."""
@@ -99,7 +108,7 @@ class Stream:
             SourceError: the storage of the source does not answer.
             StreamLost: the scheduler is gone.
         """
-        self.count, self.finished = 0, False
+        self.count, self.finished, self._begun = 0, False, True
         self._meter.begin()
         numbers, length = iter(self.numbers), 1
         under_way: deque[_Chunk] = deque()
@@ -117,6 +126,8 @@ class Stream:
                     self.count += 1
                     yield batch
         finally:
+            if self.count and not self.finished:  # the loop was left early
+                self._meter.report(self.count, len(under_way), len(self.skips), force=True)
             self._checks.cancel()
             for each in under_way:
                 each.task.cancel()

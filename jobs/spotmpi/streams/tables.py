@@ -1,4 +1,4 @@
-"""Parquet and CSV files as sources: their rows as arrays by column. Read by pyarrow, from any storage of fsspec."""
+"""Parquet, CSV and JSON Lines files as sources: their rows as arrays by column. Read by pyarrow through fsspec."""
 
 from __future__ import annotations
 
@@ -11,31 +11,54 @@ from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Slice
 from spotmpi.streams.storage import file_system
 
+PARQUET, CSV, JSON = "Parquet", "CSV", "JSON Lines"
+_MAX_BLOCK = 2**31 - 1  # bytes that pyarrow reads at a time
 
-def count_rows(source: str, name: str, version: str, is_csv: bool) -> int:
+
+def count_rows(source: str, name: str, version: str, kind: str) -> int:
     """The number of rows of a file."""
-    return int(_csv(source, name, version).num_rows) if is_csv else sum(_groups(source, name, version))
+    if kind == PARQUET:
+        return sum(_groups(source, name, version))
+    return int(_whole(source, name, version, kind).num_rows)
 
 
-def read_columns(source: str, slices: Sequence[Slice], is_csv: bool) -> dict[str, Any]:
+def read_columns(source: str, slices: Sequence[Slice], kind: str) -> dict[str, Any]:
     """The rows of *slices* as arrays by column."""
     import pyarrow
 
-    tables = [table for each in slices for table in (_csv_rows if is_csv else _parquet_rows)(source, each)]
+    tables = [table for each in slices for table in _tables(source, each, kind)]
     try:
         table = pyarrow.concat_tables(tables, promote_options="permissive")
     except pyarrow.ArrowException as error:
         names = ", ".join(dict.fromkeys(each.part.name for each in slices))
         raise StreamError(f"{names} cannot be read together: {error}") from error
-    return {name: column.to_numpy() for name, column in zip(table.column_names, table.columns, strict=True)}
+    return {name: _array(column) for name, column in zip(table.column_names, table.columns, strict=True)}
 
 
-def _csv_rows(source: str, rows: Slice) -> list[Any]:
-    return [_csv(source, rows.part.name, rows.part.version).slice(rows.start, rows.stop - rows.start)]
+def _array(column: Any) -> Any:
+    """A column as an array; one of objects has them as JSON's: numpy's would depend on the other rows of a batch."""
+    if not _has_objects(column.type):
+        return column.to_numpy()
+    import numpy
+
+    array = numpy.empty(len(column), object)
+    for index, value in enumerate(column.to_pylist()):
+        array[index] = value
+    return array
 
 
-def _parquet_rows(source: str, rows: Slice) -> list[Any]:
+def _has_objects(kind: Any) -> bool:
+    """Whether values of an arrow type are objects, or lists that are nested."""
+    from pyarrow import types
+
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return bool(types.is_nested(kind.value_type) if is_list else types.is_nested(kind))
+
+
+def _tables(source: str, rows: Slice, kind: str) -> list[Any]:
     part = rows.part
+    if kind != PARQUET:
+        return [_whole(source, part.name, part.version, kind).slice(rows.start, rows.stop - rows.start)]
     tables, first = [], 0
     for index, length in enumerate(_groups(source, part.name, part.version)):
         begin, end = max(rows.start, first), min(rows.stop, first + length)
@@ -65,16 +88,33 @@ def _group(source: str, name: str, version: str, index: int) -> Any:
 
 
 @functools.lru_cache(maxsize=2)
-def _csv(source: str, name: str, version: str) -> Any:
-    """A CSV file, as a table."""
+def _whole(source: str, name: str, version: str, kind: str) -> Any:
+    """A CSV or JSON Lines file, as a table."""
     _require_pyarrow(name)
-    import pyarrow.csv
+    import pyarrow
 
     with file_system(source)[0].open(name) as file:
         try:
-            return pyarrow.csv.read_csv(file)
+            return _read_csv(file) if kind == CSV else _read_json(file)
         except pyarrow.ArrowInvalid as error:
-            raise StreamError(f"{name} cannot be read as CSV: {error}") from error
+            raise StreamError(f"{name} cannot be read as {kind}: {error}") from error
+
+
+def _read_csv(file: Any) -> Any:
+    import pyarrow.csv
+
+    return pyarrow.csv.read_csv(file)
+
+
+def _read_json(file: Any) -> Any:
+    """The lines of a file, in one block: a line may be long, and a key may appear late."""
+    import pyarrow.json
+
+    content = file.read()
+    if not content:
+        return pyarrow.table({})
+    options = pyarrow.json.ReadOptions(block_size=min(len(content), _MAX_BLOCK))
+    return pyarrow.json.read_json(pyarrow.BufferReader(content), read_options=options)
 
 
 @functools.lru_cache(maxsize=4)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from spotmpi.agent import protocol, recognition, record
-from spotmpi.core import names
+from spotmpi.core import hints, names
 from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
 from spotmpi.runs import fingerprint, reader
 from spotmpi.runs.reader import RunState
@@ -77,7 +77,8 @@ def open_sweep(study: Study, recording: Recording, fresh: bool, say: Say) -> Swe
         differences = fingerprint.differences(unfinished.work, identity)
         if not differences:
             done = sum(trial.finished for trial in unfinished.trials)
-            say(f"continuing sweep {unfinished.id}: {done} of {len(unfinished.trials)} trials done (--new starts over)")
+            progress = f"{done} of {len(unfinished.trials)} trials done"
+            say(f"continuing sweep {unfinished.id}: {progress} ({hints.option('new')} starts over)")
             unfinished.study = study  # limits may have changed
             return unfinished
         say(f"starting a new sweep: unfinished {unfinished.id} measured different work ({differences[0]})")

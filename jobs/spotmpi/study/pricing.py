@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from spotmpi.backends import targets
 from spotmpi.backends.targets import TargetLike
+from spotmpi.core import hints
 from spotmpi.core.environment import Environment, NodeGroup
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.price import Price
@@ -36,9 +37,8 @@ def with_prices(study: Study, on: TargetLike, say: Say) -> Study:
         prices = {cell: budget.price_of(*cell) for cell in study.cells}
         budget = replace(budget, prices=_with_workers(study, prices, on))
     if budget.money_limit is not None and any(budget.price_of(*cell) is None for cell in study.cells):
-        remedy = (
-            "needs [price] with node_hour and source, or an environment (--on STACK) with access to its AWS account"
-        )
+        place = hints.option("on", "STACK")
+        remedy = f"needs [price] with node_hour and source, or an environment ({place}) with access to its AWS account"
         raise input_error("limits.money", budget.money_limit, remedy)
     return replace(study, budget=budget)
 
@@ -82,7 +82,7 @@ def goal_with_price(goal: Goal, known: Price | None, specs: Iterable[JobSpec], o
         try:
             known = environment_price(environment, specs)
         except SpotmpiError as error:
-            failure = f"node price unknown ({error}); set it with --price"
+            failure = f"node price unknown ({error}); set {hints.option('price')}"
     if known:
         return replace(
             goal, price=known.node_hour, price_source=f"{known.source}; {failure}" if failure else known.source

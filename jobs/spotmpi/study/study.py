@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.spec import variants
 from spotmpi.spec.job import JobSpec, WrongKeys
@@ -194,7 +195,7 @@ def full_factorial(spec: JobSpec, options: StudyOptions, faults: Faults = Faults
     counts = {"repeats": REPEATS, "seed": SEED, "retries": RETRIES, **options.overrides}
     for name, least in (("repeats", 1), ("retries", 0)):
         if counts[name] < least:
-            problems.append(Problem(f"--{name}", counts[name], f"must be at least {least}"))
+            problems.append(Problem(hints.option(name), counts[name], f"must be at least {least}"))
     base = spec.model_copy(update={"nodes": 1})
     named, wrong_variants = variants.read(options.variants, base, faults.wrong)
     values = {"nodes": list(nodes), "variants": [variant.text for variant in named[1:]], **counts}
@@ -213,4 +214,4 @@ def _node_counts(nodes: Sequence[int] | str) -> tuple[tuple[int, ...], list[Prob
     if valid and len(valid) == len(written):
         return valid, []
     remedy = "node counts must be distinct and at least 1, such as 1,2,4"
-    return valid, [Problem("--nodes", ",".join(map(str, written)), remedy)]
+    return valid, [Problem(hints.option("nodes"), ",".join(map(str, written)), remedy)]

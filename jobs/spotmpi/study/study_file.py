@@ -9,6 +9,7 @@ from typing import Any
 import tomli_w
 from pydantic import Field, ValidationError
 
+from spotmpi.core import hints
 from spotmpi.core.errors import Problem, input_error
 from spotmpi.core.price import Price
 from spotmpi.forecast.series import published_tables
@@ -72,8 +73,8 @@ def load(path: Path, overrides: Iterable[str] = (), options: StudyOptions = _NO_
     base, faults = read_base(lambda: _base(values.get("spec"), path.parent, overrides))
     remedy = f"not allowed with a study: {path.name} defines its own factors"
     unused = [
-        Problem(option, value, remedy)
-        for option, value in (("--nodes", options.nodes), ("--variant", options.variants))
+        Problem(hints.option(name), value, remedy)
+        for name, value in (("nodes", options.nodes), ("variant", options.variants))
         if value
     ]
     return _study(values, base, faults.with_problems(unused))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.agent.files import write_atomically
-from spotmpi.core import names
+from spotmpi.core import hints, names
 from spotmpi.core.errors import InputError, Problem, RunInUse, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.file_lock import lock_file
 from spotmpi.core.price import Price
@@ -81,7 +81,7 @@ class Sweep:
             self.save()
         except OSError as error:
             raise SpotmpiError(
-                f"cannot record the sweep in {self.folder}: {error.strerror}; use --runs FOLDER"
+                f"cannot record the sweep in {self.folder}: {error.strerror}; use {hints.option('runs', 'FOLDER')}"
             ) from error
 
     def update(self, trial: Trial) -> Trial:

@@ -50,7 +50,7 @@ def test_the_remaining_money_pays_until_a_checkpoint_before_the_limit() -> None:
 
 
 def test_the_reason_of_a_spent_limit_names_money_rate_and_remedy() -> None:
-    reason = "limits.cost ($2.5) is nearly spent at $36 an hour; raise it and continue with --resume"
+    reason = "limits.cost ($2.5) is nearly spent at $36 an hour; raise it and resume the run"
     assert limits.cost_reason(plan(2.5, 36.0)) == reason
 
 
@@ -97,6 +97,5 @@ def test_the_reason_of_repeated_losses_names_the_node_and_what_to_look_at() -> N
     reason = limits.loss_reason(3)
     assert reason.startswith(f"node 3 was lost {LOSSES} times without notice and the run made no progress: if its pod ")
     assert reason.endswith(
-        "exceeded its memory limit (`kubectl describe pod` shows OOMKilled), raise resources.memory and continue with "
-        "--resume"
+        "exceeded its memory limit (`kubectl describe pod` shows OOMKilled), raise resources.memory and resume the run"
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -37,7 +37,7 @@ def test_a_module_is_shipped_as_its_file(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(tmp_path)
     import own_flow  # type: ignore[import-not-found]
 
-    spec = spotmpi.pipeline(Path("/set"), own_flow.prepare, own_flow.train, write=json.dumps, batch=5).spec()
+    spec = spotmpi.pipeline(Path("/set"), own_flow.prepare, own_flow.train, batch=5).spec()
     assert spec.files == [str(tmp_path / "own_flow.py")]
     assert spec.stream and (spec.stream.source, spec.stream.prepare) == ("/set", "own_flow:prepare")
     del sys.modules["own_flow"]
@@ -80,3 +80,23 @@ def test_unknown_options_and_a_command_in_the_spec_are_refused() -> None:
     pipeline: Pipeline = spotmpi.pipeline("/set", None, train, batch=1)
     with pytest.raises(spotmpi.InputError, match="a pipeline starts its own function; remove it"):
         pipeline.spec({"command": ["other"]})
+
+
+async def yield_later(batches: Any) -> AsyncIterator[Any]:
+    yield batches
+
+
+@pytest.mark.parametrize("train", [flow.predict, yield_later])
+def test_a_generator_function_in_the_place_of_train_is_refused_with_the_remedy(train: Any) -> None:
+    with pytest.raises(spotmpi.InputError) as caught:
+        spotmpi.pipeline("/set", flow.double, train, batch=1)
+    assert str(caught.value) == (
+        f"train = '{train.__module__}:{train.__name__}': yields results, so training would compute nothing: "
+        f"give it as predict={train.__name__}"
+    )
+
+
+@pytest.mark.parametrize("write", ["jsonl", sum])
+def test_write_without_predict_is_refused(write: Any) -> None:
+    with pytest.raises(spotmpi.InputError, match=r"write = .*: is for predictions: give .* as predict=, or remove it"):
+        spotmpi.pipeline("/set", flow.double, train, write=write, batch=1)

@@ -126,7 +126,7 @@ def test_an_interval_that_says_nothing_is_none() -> None:
 def test_too_few_counts_are_refused_with_the_measured_ones() -> None:
     with pytest.raises(InputError, match="two of the measured counts of generated: 1, 2, 4"):
         model.fit(generate_trials([1, 2, 4]), [2, 8])
-    with pytest.raises(InputError, match="--fit"):
+    with pytest.raises(InputError, match="fit"):
         model.fit(generate_trials([1]))
 
 
@@ -286,18 +286,18 @@ def test_a_measured_count_uses_its_measured_rate_even_if_the_model_is_wrong() ->
 def test_all_problems_of_a_goal_are_reported_at_once(fitted_model: model.Model) -> None:
     with pytest.raises(InputError) as refused:
         forecast.forecast(fitted_model, [4], Goal(epochs=3, deadline=-1, price=0))
-    assert [problem.field for problem in refused.value.problems] == ["--epochs", "--deadline", "--price"]
+    assert [problem.field for problem in refused.value.problems] == ["epochs", "deadline", "price"]
 
 
 @pytest.mark.parametrize(
     ("goal", "message"),
     [
-        (Goal(iterations=1, epochs=3), "--epochs = 3: set either --iterations or --epochs"),
-        (Goal(deadline=60), "--deadline = 60: needs --iterations or --epochs"),
-        (Goal(epochs=3), "--epochs = 3: generated does not report its samples; use --iterations"),
-        (Goal(iterations=0), "--iterations = 0: must be above 0"),
-        (Goal(price=float("inf")), "--price = inf: must be above 0"),
-        (Goal(min_efficiency=-0.5), "--min-efficiency = -0.5: must be above 0"),
+        (Goal(iterations=1, epochs=3), "epochs = 3: set either iterations or epochs"),
+        (Goal(deadline=60), "deadline = 60: needs iterations or epochs"),
+        (Goal(epochs=3), "epochs = 3: generated does not report its samples; use iterations"),
+        (Goal(iterations=0), "iterations = 0: must be above 0"),
+        (Goal(price=float("inf")), "price = inf: must be above 0"),
+        (Goal(min_efficiency=-0.5), "min_efficiency = -0.5: must be above 0"),
     ],
 )
 @pytest.mark.parametrize("reported", [{}, {"batch": 32}, {"samples": 3200}])

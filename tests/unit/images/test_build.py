@@ -80,7 +80,7 @@ def test_wrong_input_names_the_remedy_where_no_builder_is_installed_too(monkeypa
         build_image("nosuch")
     with pytest.raises(InputError, match="write it as NAME=VALUE"):
         build_image("chainermn", ["BASE_IMAGE"])
-    with pytest.raises(InputError, match="name a repository, or with --on an environment"):
+    with pytest.raises(InputError, match="name a repository, or with on an environment"):
         push_image("chainermn")
 
 

@@ -40,7 +40,7 @@ def run_under_the_double(*tests: Path, **variables: str) -> None:
 def linux_pool(tmp_path: Path) -> Iterator[dict[str, str]]:
     """The variables that name a pool whose scheduler and worker run on Linux, as those of a cluster do."""
     with spotmpi.pool(workers=1, on=Target("local", tmp_path / "runs"), say=lambda text: None) as pool:
-        yield {"POOL_RUN": pool.run_id, "POOL_RUNS": str(tmp_path / "runs")}
+        yield {"POOL_RUN": pool.id, "POOL_RUNS": str(tmp_path / "runs")}
 
 
 def test_the_commands_of_a_client_need_nothing_that_macos_lacks(linux_pool: dict[str, str]) -> None:

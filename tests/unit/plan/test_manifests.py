@@ -147,7 +147,11 @@ STREAM: dict[str, Any] = {
     "nodes": 2,
     "slots": 4,
     "resources": {"gpu": 1, "cpu": 2},
-    "stream": {"source": "s3://set/*.parquet", "batch": 4096, "workers": {"nodes": 16, "cpu": 2, "memory": "4Gi"}},
+    "stream": {
+        "source": "s3://set/*.parquet",
+        "batch": 4096,
+        "workers": {"nodes": 16, "cpu": "1500m", "memory": "4Gi"},
+    },
     "limits": {"interruptions": 7},
 }
 CASES: dict[str, tuple[dict[str, Any], Target]] = {

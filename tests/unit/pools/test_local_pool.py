@@ -31,14 +31,14 @@ def pool(runs_folder: Path) -> Iterator[Pool]:
 @pytest.fixture
 def inject_fault(runs_folder: Path) -> InjectFault:
     backend = targets.backend(Target("local", runs_folder))
-    return lambda pool, node: backend.inject_fault(pool.run_id, node, "kill")
+    return lambda pool, node: backend.inject_fault(pool.id, node, "kill")
 
 
 class TestLocalPool(PoolContract):
     def test_a_dashboard_needs_bokeh_which_is_named_where_it_is_missing(self, pool: Pool, runs_folder: Path) -> None:
         with (
             pytest.raises(SpotmpiError, match="cannot be shown: No module named 'bokeh'; add bokeh to the image"),
-            pools.dashboard(pool.run_id, Target("local", runs_folder)),
+            pools.dashboard(pool.id, Target("local", runs_folder)),
         ):
             pytest.fail("there is a dashboard")
 
@@ -47,11 +47,11 @@ class TestLocalPool(PoolContract):
         self, pool: Pool, runs_folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("distributed.versions.get_package_info", lambda packages: {"numpy": "0.1"})
-        with spotmpi.pool(pool.run_id, on=Target("local", runs_folder)) as driver:
+        with spotmpi.pool(pool.id, on=Target("local", runs_folder)) as driver:
             assert driver.submit(abs, -1).result(60) == driver.client.submit(abs, -1).result(60) == 1
 
     def test_its_repr_says_what_it_is(self, pool: Pool) -> None:
-        assert repr(pool) == f"<pool {pool.run_id}: 2 of 2 workers connected on 127.0.0.1, 0 calls>"
+        assert repr(pool) == f"<pool {pool.id}: 2 of 2 workers connected on 127.0.0.1, 0 calls>"
 
 
 def test_a_notebook_uses_every_verb_and_collects_its_results_after_a_restart_of_its_kernel(

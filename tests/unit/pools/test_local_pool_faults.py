@@ -48,14 +48,14 @@ def test_a_lost_scheduler_ends_calls_with_node_and_reason_and_the_certificates_o
         with pytest.raises(PoolLost, match="refused this driver: its certificates are not those of the run"):
             Engine(url, other._engine.tls)
         call = pool.submit(time.sleep, 600)
-        targets.backend(target).inject_fault(pool.run_id, 0, "kill")
+        targets.backend(target).inject_fault(pool.id, 0, "kill")
         killed = time.monotonic()
         with pytest.raises(PoolLost, match=r"node 0.*scheduler was killed by SIGKILL"):
             call.result(60)
         assert time.monotonic() - killed < 15
         with pytest.raises(PoolLost):
             pool.submit(abs, 1)
-    assert not of_run(pool.run_id) and not of_run(other.run_id)
+    assert not of_run(pool.id) and not of_run(other.id)
     with pytest.raises(PoolError, match="closed"):
         Engine.submit(_closed(), [])
     with pytest.raises(PoolError, match="a forked process cannot use its parent's pool"):
@@ -63,7 +63,7 @@ def test_a_lost_scheduler_ends_calls_with_node_and_reason_and_the_certificates_o
     with pytest.raises(PoolError, match=r"closed: spotmpi.pool\(...\) opens another"):
         pool.submit(abs, 1)
     with pytest.raises(SpotmpiError, match="stopped: closed by its driver"):
-        spotmpi.pool(pool.run_id, on=target).open()
+        spotmpi.pool(pool.id, on=target).open()
 
 
 def _closed(closed: bool = True) -> Engine:
@@ -98,7 +98,7 @@ def start_driver(code: str) -> tuple[subprocess.Popen[str], str]:
 def test_a_pool_without_its_driver_ends_as_failed_with_the_reason(target: Target) -> None:
     process, run = start_driver(
         "pool = spotmpi.pool(workers=1, overrides=['limits.driver=\"1s\"']).open()\n"
-        "pool.submit(abs, 1).result(); print(pool.run_id, flush=True); time.sleep(600)"
+        "pool.submit(abs, 1).result(); print(pool.id, flush=True); time.sleep(600)"
     )
     process.kill()
     process.communicate()
@@ -110,8 +110,7 @@ def test_a_pool_without_its_driver_ends_as_failed_with_the_reason(target: Target
 
 def test_ctrl_c_in_a_driver_stops_its_run(target: Target) -> None:
     process, run = start_driver(
-        "with spotmpi.pool(workers=1) as pool:\n"
-        "    print(pool.run_id, flush=True); pool.submit(time.sleep, 600).result()"
+        "with spotmpi.pool(workers=1) as pool:\n    print(pool.id, flush=True); pool.submit(time.sleep, 600).result()"
     )
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)

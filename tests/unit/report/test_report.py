@@ -171,7 +171,7 @@ def test_runs_of_different_work_are_refused_in_one_line_for_each_difference(
         over_nodes(runs, (1, Recorded(**first)), (2, Recorded(**other)), (4, Recorded(**other)))
     (problem,) = refused.value.problems
     assert str(problem).startswith(f"runs: run-1, run-2 measured different work than run-0 ({difference}): ")
-    assert "--force" in str(problem)
+    assert "force=True" in str(problem)
 
 
 def test_forced_runs_of_different_work_stand_in_lines_of_their_own_and_are_marked(runs: Path) -> None:

@@ -15,7 +15,7 @@ from spotmpi.core.errors import InputError
 from spotmpi.images import build as images
 from spotmpi.images.registry import Pinned
 from spotmpi.spec.job import from_values
-from spotmpi.spec.node_groups import Choice, choose
+from spotmpi.spec.node_groups import Choice, choose, pods_per_node
 from tests.unit.core.test_environment import OUTPUTS
 
 Object = dict[str, Any]
@@ -43,6 +43,11 @@ def refusal_of(groups: list[NodeGroup], **values: Any) -> str:
     choice = choose(from_values({"image": "pytorch", "program": "digits", **values}), groups)
     assert isinstance(choice, list), choice
     return "; ".join(map(str, choice))
+
+
+@pytest.mark.parametrize(("cpu", "count"), [(0.1, 40), ("500m", 8), (1.5, 2), (4, 1)])
+def test_pods_share_a_node_by_parts_of_cpus(cpu: object, count: int) -> None:
+    assert pods_per_node(from_values({"resources": {"cpu": cpu}}), T4) == count
 
 
 @pytest.mark.parametrize(
@@ -110,6 +115,7 @@ def test_without_allocatable_resources_a_pod_is_compared_with_the_whole_node() -
         ({"nodes": 9}, f"nodes = 9: 9 nodes x 1 slots fit no node group; {G4DN}: there are at most 8 nodes; g5"),
         ({"resources": {"gpu": 8}}, f"{G4DN}: GPUs per node: 1, requested: 8; {G5}: GPUs per node: 4"),
         ({"slots": 2}, f"{G5}: GPUs per node: 4, and all must be used: set slots = 4, or spread"),
+        ({"resources": {"cpu": 4.5}}, f"{G4DN}: CPUs per node: 4, requested: 4.5"),
         ({"resources": {"cpu": 5}}, f"{G4DN}: CPUs per node: 4, requested: 5"),
         (
             {"resources": {"cpu": 13}, "slots": 4},

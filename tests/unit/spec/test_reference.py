@@ -23,6 +23,8 @@ TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 def _type(annotation: Any, text: str) -> str:
     if "<function duration" in text:
         return "duration"
+    if "<function _number" in text:
+        return "number of CPUs"
     if "_driver_limit" in text:
         return 'duration or `"none"`'
     (kind, *_) = [each for each in get_args(annotation) if each is not NoneType] or [annotation]

@@ -55,7 +55,7 @@ def test_the_last_override_of_a_key_wins_and_the_others_stay() -> None:
     ],
 )
 def test_what_cannot_override_a_spec_is_refused_with_a_remedy(override: str, message: str) -> None:
-    with pytest.raises(InputError, match=re.escape(f"--set = {override!r}: {message}")):
+    with pytest.raises(InputError, match=re.escape(f"overrides = {override!r}: {message}")):
         from_values({"nodes": 1}, [override])
 
 

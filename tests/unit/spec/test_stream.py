@@ -13,6 +13,8 @@ from spotmpi.spec.validate import TargetCapabilities, validate
 from spotmpi.streams.order import Settings
 
 FILES = {"source": "s3://set/*.parquet", "batch": 4096, "prepare": "flow:prepare"}
+TRAIN = ["python", "-m", "spotmpi.streams.rank", "train", "flow:train"]
+PREDICT = ["python", "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
 
 
 def spec(stream: dict[str, Any], **values: Any) -> JobSpec:
@@ -29,18 +31,37 @@ def problems(spec: JobSpec, **values: Any) -> dict[str, str]:
     "stream",
     [
         FILES,
-        {**FILES, "write": "jsonl", "remainder": "keep", "workers": {"nodes": 8}},
+        {**FILES, "remainder": "keep", "workers": {"nodes": 8}},
         {**FILES, "debug": 0.01, "workers": {"nodes": 2}},
-        {"source": "flow:rows", "length": 5, "write": "flow:write"},
+        {**FILES, "source": "hf://datasets/ann/set", "split": "train"},
+        {"source": "flow:rows", "length": 5},
     ],
 )
 def test_a_stream_of_files_or_of_a_function_is_valid(stream: dict[str, Any]) -> None:
     assert problems(spec(stream)) == {}
 
 
+@pytest.mark.parametrize("source", [{"source": "flow:rows", "length": 5}, {"source": "kafka://b/t", "batch": 5}])
+def test_only_folders_have_splits(source: dict[str, Any]) -> None:
+    assert problems(spec({**source, "split": "train"})) == {
+        "stream.split": "is for a folder of files as the source; remove it"
+    }
+
+
+@pytest.mark.parametrize("write", ["jsonl", "flow:write"])
+def test_only_a_prediction_writes_results(write: str) -> None:
+    stream = {**FILES, "write": write}
+    assert problems(spec(stream, command=PREDICT)) == {}
+    for command in (["train"], TRAIN):
+        assert problems(spec(stream, command=command)) == {
+            "stream.write": "only a prediction writes results: start it as spotmpi.pipeline(..., predict=...), "
+            "or remove it"
+        }
+
+
 def test_all_that_does_not_fit_together_is_said_at_once() -> None:
     stream = {"source": "flow:rows", "batch": 5, "prepare": "prepare", "write": "csv", "workers": {"nodes": 9}}
-    assert problems(spec(stream)) == {
+    assert problems(spec(stream, command=PREDICT)) == {
         "stream.length": "a function as the source needs its number of batches in an epoch",
         "stream.batch": "a function as the source decides itself how many rows it gives",
         "stream.prepare": "use a function, such as flow:prepare",
@@ -67,7 +88,6 @@ def test_launchers_that_a_stream_cannot_feed_are_refused(values: dict[str, Any],
 
 VOLUME = ("/spotmpi/volume",)
 MOUNT = {"mounts": [{"path": "/sets", "claim": "sets", "read_only": True}]}
-PREDICT = ["python", "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
 
 
 @pytest.mark.parametrize(
@@ -96,13 +116,11 @@ def test_a_source_that_pods_do_not_have_is_refused(lasting: tuple[str, ...], sou
     assert remedy in problems(spec({**FILES, "source": source}), lasting=lasting)["stream.source"]
 
 
-@pytest.mark.parametrize(
-    ("write", "command"), [("parquet", ["x"]), ("jsonl", ["x"]), ("files", ["x"]), (None, PREDICT)]
-)
-def test_results_that_would_be_lost_with_the_pods_are_refused(write: str | None, command: list[str]) -> None:
+@pytest.mark.parametrize("write", ["parquet", "jsonl", "files", None])
+def test_results_that_would_be_lost_with_the_pods_are_refused(write: str | None) -> None:
     stream = FILES | ({"write": write} if write else {})
-    assert "are lost with the pods" in problems(spec(stream, command=command), lasting=())["stream.write"]
-    assert problems(spec({**FILES, "write": "flow:write"}, command=command), lasting=()) == {}
+    assert "are lost with the pods" in problems(spec(stream, command=PREDICT), lasting=())["stream.write"]
+    assert problems(spec({**FILES, "write": "flow:write"}, command=PREDICT), lasting=()) == {}
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_a_target_may_be_used_up_to_its_processes_and_gpus() -> None:
 
 def test_a_cluster_without_node_groups_has_none_to_choose_from() -> None:
     requested = {"node_groups": ["g5"], "placement_group": False}
-    remedy = "needs an environment with node groups: use --on STACK, or node_selector"
+    remedy = 'needs an environment with node groups: use on="STACK", or node_selector'
     assert problems({**GOOD, "kubernetes": requested}, replace(TARGET, lasting=RUN_VOLUME)) == [
         f"kubernetes.node_groups = ['g5']: {remedy}",
         f"kubernetes.placement_group = False: {remedy}",
@@ -142,7 +142,7 @@ def test_an_image_that_pods_could_pull_is_given_by_its_reference() -> None:
     values = {"image": "caffe", "command": ["x"]}
     assert problems(values) == [expected]
     assert problems(values, replace(TARGET, lasting=RUN_VOLUME)) == [
-        f"{expected}; pods pull any other image by its reference, such as --image caffe:TAG"
+        f'{expected}; pods pull any other image by its reference, such as image="REGISTRY/caffe:TAG"'
     ]
 
 
@@ -177,7 +177,7 @@ PATTERN = ["metrics.pattern = '(?P<waited>a)(?P<ranks>b)(?P<seconds>c)'"]
                 "contains a zero byte, which no variable can hold; remove it": ["env.A B = '\\x00'"],
                 "names that begin with SPOTMPI_ are reserved for the run": ["env.SPOTMPI_RUN = '1'"],
                 f"{NAMES}, and do not begin with SPOTMPI_": ["forward = 'SPOTMPI_RUN'", "forward = 'A=b'"],
-                "is not set in this terminal: export it, or give it a value with --env HOMEE=VALUE": [
+                'is not set in this terminal: export it, or give it a value with overrides=["env.HOMEE=VALUE"]': [
                     "forward = 'HOMEE'"
                 ],
                 "also has a value in env or kubernetes.secret_env; remove one of them": ["forward = '_OK'"],

@@ -73,3 +73,23 @@ def predict_first(batches: Iterable[list[int]]) -> Iterator[list[int]]:
     for batch in batches:
         yield batch
         return
+
+
+def train_nothing(batches: Iterable[list[int]]) -> None:
+    """Train with no batch."""
+
+
+def train_again(batches: Any) -> None:
+    """Train from another position on."""
+    for _ in batches.resume(38):
+        pass
+
+
+def train_end(batches: Any) -> None:
+    """Find in a checkpoint that nothing is left."""
+    assert not len(batches.resume(40))
+
+
+def train_wrapped(batches: Iterable[list[int]]) -> Iterator[Any]:
+    """What a decorator may return: no generator function itself, but a generator."""
+    return predict(batches)

@@ -63,6 +63,13 @@ def test_a_rank_reports_the_wait_that_has_not_ended(make_stream: Any, workers: A
     assert known["waited"] >= known["preparing"] > 0
 
 
+def test_a_rank_that_leaves_its_loop_early_reports_what_it_has_taken(make_stream: Any) -> None:
+    reports: list[dict[str, Any]] = []
+    for _ in make_stream(reports=reports):
+        break
+    assert [each["batches"] for each in reports] == [1]
+
+
 def test_the_figures_are_sums_over_ranks_since_the_first_report_or_the_begin() -> None:
     assert Reports().recent() is None
     alone = reports(report(0, 10, 100), report(1, 10, 98)).total()

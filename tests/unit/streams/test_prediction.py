@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from spotmpi.streams.errors import StreamError
-from spotmpi.streams.rank import predict
+from spotmpi.streams.rank import predict, train
 from spotmpi.streams.results import ResultFiles
 from tests.unit.streams.flow import PREFIX
 
@@ -81,3 +81,20 @@ def test_files_of_a_batch_are_a_folder_that_a_replay_replaces(tmp_path: Path) ->
         with pytest.raises(StreamError, match=message):
             files.write(wrong, 4)
     assert files.missing([4]) == [4]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("train_nothing", "has taken no batch of the stream: iterate over its argument, for batch in batches"),
+        ("train_wrapped", "has returned a generator, which computes nothing by itself: give .* as predict="),
+    ],
+)
+def test_a_training_that_takes_no_batch_is_an_error(make_stream: Any, name: str, message: str) -> None:
+    with pytest.raises(StreamError, match=f"{PREFIX}{name} {message}"):
+        train(PREFIX + name, make_stream())
+
+
+@pytest.mark.parametrize("name", ["train_again", "train_end"])
+def test_a_training_may_continue_from_a_checkpoint_whether_batches_are_left_or_not(make_stream: Any, name: str) -> None:
+    train(PREFIX + name, make_stream())

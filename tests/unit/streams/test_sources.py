@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 import tarfile
 from pathlib import Path
@@ -50,6 +52,80 @@ def test_csv_files_give_arrays_by_column(tmp_path: Path) -> None:
     (batch,) = read_all(order_of(tmp_path, 3))
     assert batch["x"].tolist() == [1.0, 2.0, 3.5]
     assert list(batch["y"]) == ["a", "b", "c"]
+
+
+def test_json_lines_give_arrays_by_column_and_objects_as_they_are(tmp_path: Path) -> None:
+    first = '{"x": 1, "y": "a", "at": {"n": 1, "of": [1, 2]}, "ids": [1, 2]}\n\n{"x": 2, "ids": []}\n'
+    (tmp_path / "a.jsonl").write_text(first)
+    (tmp_path / "b.ndjson").write_text('{"x": 2.5, "y": "c", "at": {"n": 3}, "new": true}')
+    (tmp_path / "empty.jsonl").touch()
+    (batch,) = read_all(order_of(tmp_path, 3))
+    assert batch["x"].tolist() == [1.0, 2.0, 2.5]
+    assert list(batch["y"]) == ["a", None, "c"]
+    assert list(batch["new"]) == [None, None, True]
+    assert list(batch["at"]) == [{"n": 1, "of": [1, 2]}, None, {"n": 3, "of": None}]
+    assert type(batch["at"][0]["n"]) is int
+    assert [None if each is None else each.tolist() for each in batch["ids"]] == [[1, 2], [], None]
+
+
+def test_a_line_of_json_may_be_long(tmp_path: Path) -> None:
+    """Longer than the blocks in which pyarrow reads by default."""
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n' + json.dumps({"x": 2, "text": "a" * 3_000_000}) + "\n")
+    (batch,) = read_all(order_of(tmp_path, 2))
+    assert [len(each or "") for each in batch["text"]] == [0, 3_000_000]
+
+
+@pytest.mark.parametrize("text", ["[1, 2]\n", '{"x": 1}\n{"x": "a"}\n', '{"x": ', "{\n}x"])
+def test_what_is_no_json_lines_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.jsonl").write_text(text)
+    with pytest.raises(StreamError, match=r"a\.jsonl cannot be read as JSON Lines: JSON parse error"):
+        order_of(tmp_path, 1)
+
+
+LAYOUTS = {
+    "shards": [
+        "data/train-00000-of-00002.parquet",
+        "data/train-00001-of-00002.parquet",
+        "data/test-00000-of-00001.parquet",
+    ],
+    "with digests": [
+        "train-00000-of-00002-6f3ae2.parquet",
+        "train-00001-of-00002-0c4d1b.parquet",
+        "test-00000-of-00001-ab.parquet",
+    ],
+    "folders": ["train/0000.parquet", "train/0001.parquet", "test/0000.parquet", "partial-train/0000.parquet"],
+    "files": ["train.parquet", "train_sft.parquet", "test.parquet"],
+    "numbers": ["train_0.parquet", "train-1.parquet", "train_sft_0.parquet", "test.0.parquet"],
+    "a longer name": ["train-00000-of-00001.parquet", "train.clean.100-00000-of-00001.parquet"],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_split_of_a_folder_is_named_as_hugging_face_lays_it_out(tmp_path: Path, layout: str) -> None:
+    for number, name in enumerate(["README.md", ".gitattributes", *LAYOUTS[layout]]):
+        path = tmp_path / "train" / name  # the folder of the set has no say
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(table(10 * number, 10 * number + 5))
+    parts = sources.parts_of(Settings(str(tmp_path / "train"), 5, split="train"))
+    expected = [name for name in LAYOUTS[layout] if re.search(r"(^|/)train(/|\.parquet|[-_]\d)", name)]
+    assert [part.name.removeprefix(f"{tmp_path}/train/") for part in parts] == sorted(expected) != []
+
+
+def test_a_split_of_json_lines_is_read(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"x": 1}\n{"x": 2}\n')
+    (tmp_path / "test.jsonl").write_text('{"x": 3}\n')
+    (batch,) = read_all(order_of(tmp_path, 2, split="train"))
+    assert batch["x"].tolist() == [1, 2]
+
+
+def test_a_split_that_a_source_does_not_have_is_refused_with_those_that_it_has(parquet: Path) -> None:
+    for name in ("test-00000-of-00001.parquet", "dev/0000.parquet"):
+        (parquet / name).parent.mkdir(exist_ok=True)
+        (parquet / name).write_bytes(table(0, 5))
+    with pytest.raises(StreamError, match=r"/set has no split train; it has: dev, test$"):
+        order_of(parquet, 1, split="train")
+    with pytest.raises(StreamError, match=r"\*\.parquet is no folder, so it has no split train: name the folder"):
+        order_of(parquet / "*.parquet", 1, split="train")
 
 
 def test_files_whose_columns_differ_in_type_are_no_fault_of_the_storage(tmp_path: Path) -> None:

@@ -187,4 +187,4 @@ def test_a_forecast_uses_the_current_price_or_the_sweeps_and_names_it(lab_target
     before = pricing.goal_with_price(Goal(), recorded, specs, lab_target)
     assert before.price == 0.3 and before.price_source is not None and "node price unknown" in before.price_source
     none = pricing.goal_with_price(Goal(), None, specs, lab_target)
-    assert none.price is None and none.price_source is not None and none.price_source.endswith("set it with --price")
+    assert none.price is None and none.price_source is not None and none.price_source.endswith("set price")

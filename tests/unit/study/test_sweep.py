@@ -56,7 +56,7 @@ def test_a_value_with_commas_stays_whole_inside_brackets_and_quotes() -> None:
         ("x:slots", "sets nothing"),
         ("x:slots=0", "slots"),
         ("x:slot=2", "did you mean slots?"),
-        ("x:nodes=2", "--nodes"),
+        ("x:nodes=2", "varied with nodes"),
         ("x:env+=A", "env is not a list: += appends to lists only"),
         ("x:args+='open", "No closing quotation"),
         ("x:slots=1", "changes nothing that is measured"),
@@ -68,7 +68,7 @@ def test_a_wrong_variant_is_refused_with_its_text_and_a_remedy(text: str, messag
     (base,), (problem,) = variants.read([text], SPEC)
     assert base.spec == SPEC
     assert message in str(problem)
-    assert problem.field.startswith("--variant")
+    assert problem.field.startswith("variants")
 
 
 def test_two_variants_of_one_name_or_of_one_meaning_are_refused_at_once() -> None:
@@ -84,7 +84,7 @@ def test_two_variants_of_one_name_or_of_one_meaning_are_refused_at_once() -> Non
 def test_all_problems_of_the_factors_come_at_once(nodes: list[int]) -> None:
     with pytest.raises(InputError) as refused:
         full_factorial(SPEC, StudyOptions(nodes, ["x:slots=1"], repeats=0, retries=-1))
-    assert [problem.field for problem in refused.value.problems] == ["--nodes", "--repeats", "--retries", "--variant"]
+    assert [problem.field for problem in refused.value.problems] == ["nodes", "repeats", "retries", "variants"]
 
 
 def test_problems_of_any_trial_are_reported_before_the_first_one_starts() -> None:
@@ -116,7 +116,7 @@ def test_an_interrupted_sweep_continues(tmp_path: Path) -> None:
     messages: list[str] = []
     again = open_sweep(tmp_path, factors, "sweep-2", messages=messages)
     assert again.id == sweep.id
-    assert messages == ["continuing sweep sweep-1: 2 of 4 trials done (--new starts over)"]
+    assert messages == ["continuing sweep sweep-1: 2 of 4 trials done (StudyOptions(fresh=True) starts over)"]
     runner.states["run-3"] = "succeeded"  # its supervisor outlived our terminal
     execution.run_sweep(again, runner, quiet)
     assert [t.runs for t in load_sweep(sweep.folder).trials] == [("run-1",), ("run-2",), ("run-3",), ("run-4",)]
@@ -227,7 +227,7 @@ def test_a_damaged_record_is_reported_with_its_folder_and_hides_no_other(tmp_pat
 
 def test_a_folder_that_cannot_be_written_is_reported_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SpotmpiError, match=r"cannot record the sweep in .*: Not a directory; use --runs"):
+    with pytest.raises(SpotmpiError, match=r"cannot record the sweep in .*: Not a directory; use on=Target"):
         open_sweep(tmp_path / "file", StudyOptions([1]))
 
 

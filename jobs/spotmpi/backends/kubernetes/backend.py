@@ -26,7 +26,7 @@ from spotmpi.backends.kubernetes.submit import code, pod_templates, target, whee
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.backends.local import machine
-from spotmpi.core import archives, file_status, names
+from spotmpi.core import archives, file_status, hints, names
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import NotPermitted, Problem, UnknownRun, UnreadableRun, input_error
 from spotmpi.core.events import Event, Lines, Stream
@@ -243,7 +243,8 @@ class KubernetesBackend:
         if objects:
             return pulling.require_volume(manifests.run_volume(objects[0]), paths.id)
         if self._environment is None:
-            remedy = "not found in the cluster or in the runs folder; name its environment with --on STACK"
+            place = hints.option("on", "STACK")
+            remedy = f"not found in the cluster or in the runs folder; name its environment with {place}"
             raise input_error("run", paths.id, remedy)
         image, repository = next(iter(self._environment.repositories.items()))
         build = build_for(image, self._environment.has_gpus)

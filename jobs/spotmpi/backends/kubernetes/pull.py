@@ -16,7 +16,7 @@ from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess, volume_access
-from spotmpi.core import names
+from spotmpi.core import hints, names
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
 from spotmpi.core.file_lock import lock_file
 from spotmpi.core.names import RunPaths
@@ -147,7 +147,7 @@ def _locked(paths: RunPaths) -> Iterator[None]:
         try:
             lock_file(lock)
         except BlockingIOError:
-            remedy = "end it first, or pull into another folder with --runs FOLDER"
+            remedy = f"end it first, or pull into another folder with {hints.option('runs', 'FOLDER')}"
             raise RunInUse(f"another process is following run {paths.id} into {paths.folder}; {remedy}") from None
         yield
 

@@ -20,7 +20,7 @@ from spotmpi.agent import record, stop_requests
 from spotmpi.agent.files import write_atomically
 from spotmpi.agent.plan import LocalPlan
 from spotmpi.backends.base import Plan, PoolAddress
-from spotmpi.core import file_status, names
+from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.file_lock import lock_file
@@ -87,7 +87,7 @@ class LocalBackend:
             lock = os.open(paths.folder / record.LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise SpotmpiError(
-                f"cannot record the run in {paths.folder}: {error.strerror}; use --runs FOLDER"
+                f"cannot record the run in {paths.folder}: {error.strerror}; use {hints.option('runs', 'FOLDER')}"
             ) from error
         try:
             _acquire(paths, lock)
@@ -145,8 +145,9 @@ class LocalBackend:
             kill_pool_process(paths, node, fault)
             return
         if fault != "kill" or node != 0:
-            remedy = "a run on this machine supports only --node 0 --fault kill, which kills rank 0"
-            raise input_error("--fault", fault, remedy)
+            only = f"{hints.option('node', 0)} and {hints.option('fault', 'kill')}"
+            remedy = f"a run on this machine supports only {only}, which kill rank 0"
+            raise input_error(hints.option("fault"), fault, remedy)
         pid_file = paths.folder / "rank-0.pid"
         try:
             os.kill(int(pid_file.read_text()), signal.SIGKILL)
@@ -185,7 +186,7 @@ class LocalBackend:
         """The paths of a run of this machine; InputError for the copy of a run that has not ended on its cluster."""
         paths = reader.find(run, self.runs_folder)
         if (target := recorded_plan.cluster_of(paths)) and reader.state(paths).state not in record.TERMINAL:
-            raise input_error("--on", "local", f"run {paths.id} is in {target}: omit --on")
+            raise input_error(hints.option("on"), "local", f"run {paths.id} is in {target}: omit {hints.option('on')}")
         return paths
 
     def _paths(self, run: str) -> names.RunPaths:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from spotmpi.agent.files import write_atomically
 from spotmpi.backends.base import PoolAddress
 from spotmpi.backends.local.machine import MAX_PROCESSES
-from spotmpi.core import file_status, names
+from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.programs.pool.local import ADDRESS, WORKERS, process_ids
 from spotmpi.runs import reader
@@ -56,8 +56,9 @@ def kill_pool_process(paths: names.RunPaths, node: int, fault: str) -> None:
     processes = dict(process_ids(paths.pool))
     if fault != "kill" or node not in processes:
         nodes = ", ".join(map(str, sorted(processes)))
-        remedy = f"a run with workers supports only --fault kill on this machine, with --node {nodes}"
-        raise input_error("--fault", fault, remedy)
+        only, which = hints.option("fault", "kill"), hints.option("node", nodes)
+        remedy = f"a run with workers supports only {only} on this machine, with {which}"
+        raise input_error(hints.option("fault"), fault, remedy)
     try:
         os.kill(processes[node], signal.SIGKILL)
     except ProcessLookupError:

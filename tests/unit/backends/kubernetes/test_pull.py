@@ -77,7 +77,7 @@ def test_a_run_that_another_process_follows_is_not_downloaded(local: RunPaths, v
     local.folder.mkdir(parents=True)
     with (local.folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(RunInUse, match=r"another process is following run .* --runs FOLDER"):
+        with pytest.raises(RunInUse, match=r"another process is following run .* on=Target\(on, Path\(.FOLDER.\)\)"):
             pull(volume_cluster, local)
 
 

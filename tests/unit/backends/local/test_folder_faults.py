@@ -77,7 +77,7 @@ def test_a_file_in_place_of_the_run_folder_is_an_error_with_a_remedy(local: Back
     folder: Path = local.backend.runs_folder  # type: ignore[attr-defined]
     folder.write_text("not a folder")
 
-    with pytest.raises(Exception, match="--runs FOLDER"):
+    with pytest.raises(Exception, match=r"Target.*FOLDER"):
         local.submit(shell("true"))
 
     assert folder.read_text() == "not a folder"
@@ -131,7 +131,7 @@ def fill(folder: Path, block: int) -> Path:
 def test_a_read_only_run_folder_is_a_one_line_error_and_nothing_is_started(mount_tmpfs: Callable[[str], Path]) -> None:
     local = BackendHarness(LocalBackend(mount_tmpfs("ro,size=1m")))
 
-    with pytest.raises(Exception, match=r"cannot record the run in .*Read-only file system; use --runs FOLDER"):
+    with pytest.raises(Exception, match=r"cannot record the run in .*Read-only file system; use on=Target"):
         local.submit(shell("true"))
 
 
@@ -158,7 +158,7 @@ def test_a_full_disk_ends_the_run_with_its_reason_and_it_can_be_resumed_later(
 
     state = local.wait_for_state(run, "failed")
 
-    assert "No space left on device; free some space, then --resume" in (state.reason or "")
+    assert "No space left on device; free some space, then resume the run" in (state.reason or "")
     wait_until(lambda: not processes.of_run(run))
     summary: Any = reader.summary(paths_of(local, run))
     assert summary and summary["attempts"][0]["last_iteration"] >= 100
@@ -188,7 +188,7 @@ def test_a_disk_that_a_program_has_filled_before_it_failed_is_the_reason(mount_t
     state = local.wait_for_state(run, "failed")
 
     # The first to be refused is the record of the attempt, once the program has ended without a word.
-    assert "No space left on device; free some space, then --resume" in (state.reason or "")
+    assert "No space left on device; free some space, then resume the run" in (state.reason or "")
     summary = wait_until(lambda: reader.summary(paths_of(local, run)))
     assert summary and [attempt["cause"] for attempt in summary["attempts"]] == ["not retryable"]
 

@@ -77,7 +77,7 @@ def test_the_workers_of_a_stream_cost_their_own_price(tmp_path: Path) -> None:
 @pytest.mark.parametrize("plan", [{}, {"backend": "local", "environment": {"PATH": "/bin"}}], ids=["unknown", "local"])
 def test_a_run_without_an_environment_needs_a_price(tmp_path: Path, plan: dict[str, Any]) -> None:
     record_run(tmp_path, BIG, **plan)
-    with pytest.raises(InputError, match=r"price: the price of a node is unknown: give --price, or the run"):
+    with pytest.raises(InputError, match=r"price: the price of a node is unknown: give price, or the run"):
         run_cost("big", Target(runs_folder=tmp_path))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.submit import pod_templates
+from spotmpi.core import hints
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import InputError, input_error
 from spotmpi.images import build as images
@@ -80,7 +81,11 @@ def resolve(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> 
     elif spec.kubernetes.image:
         pinned = registry.pin_named(spec.kubernetes.image)
     else:
-        raise input_error("kubernetes.image", None, "name the image to pull, such as --image REGISTRY/chainermn:TAG")
+        raise input_error(
+            "kubernetes.image",
+            None,
+            f"name the image to pull, such as {hints.option('image', 'REGISTRY/chainermn:TAG')}",
+        )
     target = ClusterTarget(
         namespace=api.namespace,
         image=pinned.reference,

@@ -26,7 +26,7 @@ class Result(NamedTuple):
 
 
 class Lanes:
-    """Runs some tiers one after the other, their output as it comes, and background tiers at the same time."""
+    """Runs some tiers one after the other, their output as it comes, and all background tiers at the same time."""
 
     def __init__(self) -> None:
         self._unread: queue.SimpleQueue[str] = queue.SimpleQueue()  # what background tiers have printed
@@ -34,14 +34,12 @@ class Lanes:
     def run(self, tiers: Sequence[Tier]) -> list[Result]:
         """The results of all tiers, in the order in which they were named."""
         background = [tier for tier in tiers if tier.background and len(tiers) > 1]
-        with ThreadPoolExecutor(1) as pool:
-            others = pool.submit(lambda: [self._in_background(tier) for tier in background])
+        with ThreadPoolExecutor(max(1, len(background))) as pool:
+            others = {tier.name: pool.submit(self._in_background, tier) for tier in background}
             results = [self._live(tier) for tier in tiers if tier not in background]
-            if not others.done():
-                print(
-                    f"\n== waiting for {' and '.join(tier.name for tier in background)} in the background", flush=True
-                )
-            results += others.result()
+            if running := [name for name, other in others.items() if not other.done()]:
+                print(f"\n== waiting for {' and '.join(running)} in the background", flush=True)
+            results += [other.result() for other in others.values()]
         self._show_unread()
         return sorted(results, key=lambda result: tiers.index(result.tier))
 

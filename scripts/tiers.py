@@ -22,7 +22,7 @@ PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 ENGINE_TOOLS = ("pulumi", "pulumi-language-python")
 CLUSTER_TOOLS = ("etcd", "kubernetes", "coredns", "jobset")
-BUILD_LIMIT = 300.0  # seconds that the default selection waits for the Pulumi CLI to be built
+BUILD_LIMIT = 600.0  # seconds that the default selection waits for the Pulumi CLI to be built
 
 Command = list[str]
 

@@ -108,9 +108,11 @@ def test_background_tiers_run_with_the_others_and_are_shown_one_after_the_other(
     def shell(text: str) -> tiers.Command:
         return ["sh", "-c", text]
 
-    meets = f"touch {tmp_path}/$0; until test -e {tmp_path}/$1; do sleep 0.01; done; echo $0 met $1"
+    until = f"until test -e {tmp_path}/$other; do sleep 0.01; done"
+    meets = f"touch {tmp_path}/$0; for other in $@; do {until}; done; echo $0 met $@"
     tiers_ = [
-        tiers.Tier("waiting", "waits", [["sh", "-c", meets, "waiting", "computing"]], background=True),
+        tiers.Tier("waiting", "waits", [["sh", "-c", meets, "waiting", "computing", "building"]], background=True),
+        tiers.Tier("building", "builds", [["sh", "-c", meets, "building", "waiting"]], background=True),
         tiers.Tier(
             "computing", "computes", [["sh", "-c", meets, "computing", "waiting"], shell("exit 3"), shell("true")]
         ),
@@ -120,11 +122,13 @@ def test_background_tiers_run_with_the_others_and_are_shown_one_after_the_other(
 
     assert [(result.tier.name, result.ended) for result in results] == [
         ("waiting", "passed"),
+        ("building", "passed"),
         ("computing", "FAILED"),
         ("impossible", "left out"),
     ]
-    assert results[1].note.endswith(": sh -c exit 3") and results[2].note == "needs a moon"
+    assert results[2].note.endswith(": sh -c exit 3") and results[3].note == "needs a moon"
     printed = capfd.readouterr().out
     assert "== computing: computes\ncomputing met waiting\n" in printed
-    assert "== waiting: waits (ran in the background)\nwaiting met computing\n" in printed
+    assert "== waiting: waits (ran in the background)\nwaiting met computing building\n" in printed
+    assert "== building: builds (ran in the background)\nbuilding met waiting\n" in printed
     assert "never" not in printed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import re
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spotmpi.agent.files import write_atomically
 from spotmpi.core import hints
@@ -24,6 +26,9 @@ from spotmpi.report.report import Report, label
 from spotmpi.report.rows import Row, layout
 from spotmpi.report.table import quality_name, table
 from spotmpi.report.trial_results import TrialResult
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
 @dataclass(frozen=True)
@@ -133,9 +138,6 @@ def _fenced(text: str, language: str) -> str:
     return f"{fence}{language}\n{text}\n{fence}"
 
 
-_PAGE_TEMPLATE = "page.html.j2"
-
-
 @dataclass(frozen=True)
 class Tile:
     """A key figure at the top of the page."""
@@ -148,17 +150,8 @@ class Tile:
 
 def page(report: Report) -> str:
     """The HTML page of *report*, with everything escaped."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        finalize=_printable_value,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
     facts = dict(report.conditions)
-    return environment.get_template(_PAGE_TEMPLATE).render(
+    return _page_template().render(
         report=report,
         kind="Sweep report" if "Sweep" in facts else "Run report",
         moment=f"{datetime.fromtimestamp(report.created, UTC):%d %B %Y, %H:%M} UTC",
@@ -173,6 +166,21 @@ def page(report: Report) -> str:
         runs=[_run_values(run) for run in report.runs],
         tones=svg.TONES,
     )
+
+
+@functools.cache
+def _page_template() -> Template:
+    """The template of the page, which takes longer to compile than to fill."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        finalize=_printable_value,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    return environment.get_template("page.html.j2")
 
 
 def _printable_value(value: object) -> object:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from spotmpi.agent import boot, pod_context, protocol
 from spotmpi.agent.plan import VERSION, AgentPlan, PoolPlan, StagingPlan, UserCode
 from spotmpi.core import names
-from spotmpi.spec.cpus import threads
+from spotmpi.core.cpus import threads
 from spotmpi.spec.job import Data, JobSpec
 from spotmpi.spec.paths import is_path
 from spotmpi.spec.shapes import workers_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from spotmpi.agent import launchers, protocol
 from spotmpi.agent.plan import VERSION, Command, LocalPlan
 from spotmpi.core import names
-from spotmpi.spec.cpus import threads
+from spotmpi.core.cpus import threads
 
 if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec

@@ -8,10 +8,10 @@ from typing import Any
 
 from spotmpi.agent import boot, hardware, pod_context
 from spotmpi.core import names
+from spotmpi.core.cpus import quantity
 from spotmpi.plan import templates
 from spotmpi.plan.agent_plan import VOLUME
 from spotmpi.plan.cluster import ClusterTarget
-from spotmpi.spec.cpus import quantity
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.kubernetes import Mount
 

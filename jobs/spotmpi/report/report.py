@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spotmpi.core.cpus import threads
 from spotmpi.core.price import Price
 from spotmpi.forecast.series import EFFICIENCY_LIMIT
 from spotmpi.metrics import rates as metrics
@@ -14,7 +15,6 @@ from spotmpi.report.chart import Drawing
 from spotmpi.report.figures import share
 from spotmpi.report.rows import EDGE_LIMIT, SPREAD_LIMIT, Line, Row
 from spotmpi.report.trial_results import TrialResult
-from spotmpi.spec.cpus import threads
 from spotmpi.spec.job import JobSpec
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spotmpi.core import names
+from spotmpi.core.cpus import millicores
 from spotmpi.core.errors import Problem
-from spotmpi.spec.cpus import millicores
 from spotmpi.spec.job import JobSpec
 
 if TYPE_CHECKING:

@@ -47,7 +47,8 @@ def validate(spec: JobSpec, capabilities: TargetCapabilities, wrong: Iterable[st
     Checks that depend on one of the *wrong* top-level keys, which have defaults in place of their values, are left out.
     """
     if not capabilities.system_supported:  # what else it lacks does not matter
-        return [Problem("--on", "local", "runs on this machine need Linux; use --on kubernetes or --on STACK")]
+        where = f"{hints.option('on', 'kubernetes')} or {hints.option('on', 'STACK')}"
+        return [Problem(hints.option("on"), "local", f"runs on this machine need Linux; use {where}")]
     skipped = set(wrong)
     return [
         problem for check, keys in CHECKS if not skipped & set(keys.split()) for problem in check(spec, capabilities)

@@ -143,7 +143,7 @@ def test_a_run_on_this_machine_is_refused_in_one_line_with_the_remedy(arguments:
 
 
 def test_a_pool_on_this_machine_is_refused_with_the_remedy() -> None:
-    with pytest.raises(InputError, match=r"need Linux; use --on kubernetes"), spotmpi.pool(workers=2):
+    with pytest.raises(InputError, match='need Linux; use on="kubernetes"'), spotmpi.pool(workers=2):
         pytest.fail("there is a pool")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spotmpi.core.errors import InputError
-from spotmpi.spec.cpus import quantity, threads
+from spotmpi.core.cpus import quantity, threads
 from spotmpi.spec.job import JobSpec, from_values
 
 TABLES = ("resources", "pool", "stream.workers")

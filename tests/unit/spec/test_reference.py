@@ -23,7 +23,7 @@ TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 def _type(annotation: Any, text: str) -> str:
     if "<function duration" in text:
         return "duration"
-    if "<function _number" in text:
+    if "<function number_of_cpus" in text:
         return "number of CPUs"
     if "_driver_limit" in text:
         return 'duration or `"none"`'

@@ -85,7 +85,7 @@ def test_what_may_follow_from_a_wrong_key_of_the_spec_is_not_reported() -> None:
     assert fields(study) == ["image = 3", "slots = 0", "progam = 'digits'"]
     assert fields({**COMMAND, "slots": "two"}, variants=["one:slots=1", "bad:slot=1"]) == [
         "slots = 'two'",
-        "--variant bad",
+        "variants bad",
     ]
 
 
@@ -133,7 +133,7 @@ def test_a_spec_that_cannot_be_read_does_not_hide_the_mistakes_of_its_study() ->
     study = {"spec": "missing.toml", "factors": {"slots": [0], "double_buffering": [True]}, "repeat": 1}
 
     assert fields(study) == ["spec = 'missing.toml'", "repeat = 1", "factors.slots = 0"]
-    assert fields({**COMMAND}, "slots", repeats=0) == ["--set = 'slots'", "--repeats = 0"]
+    assert fields({**COMMAND}, "slots", repeats=0) == ["overrides = 'slots'", "repeats = 0"]
     assert fields({"factors": "nodes", "spec": {**COMMAND, "slots": 0}}) == ["slots = 0", "factors = 'nodes'"]
     problems_of_form = ["spec", "combinations = 'all'", "factors.nodes = 0"]
     assert fields({"combinations": "all", "factors": {"nodes": [0]}}) == problems_of_form

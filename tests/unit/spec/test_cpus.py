@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from spotmpi.core.errors import InputError
 from spotmpi.core.cpus import quantity, threads
+from spotmpi.core.errors import InputError
 from spotmpi.spec.job import JobSpec, from_values
 
 TABLES = ("resources", "pool", "stream.workers")

@@ -62,8 +62,9 @@ def driver_python(spec: JobSpec, python: str) -> Iterable[Problem]:
     if spec.command or spec.limits.driver == "none":  # the driver is in the pool, or comes later from anywhere
         return
     from spotmpi.images import build
+    from spotmpi.images.environment import known_images
 
-    if python != build.PYTHON:
+    if spec.image in known_images() and python != build.PYTHON:  # an unknown one has its own problem
         cause = (
             f"has Python {build.PYTHON} and this driver has {python}, but pickled functions need the same minor version"
         )

@@ -52,6 +52,7 @@ def test_a_driver_of_another_python_than_our_image_has_is_refused_before_pods_ar
     foreign = {**POOL, "kubernetes": {"image": "registry.example/own:1"}}
 
     assert [str(each) for each in validate_cluster.driver_python(from_values(pool), "3.11")] == []
+    assert list(validate_cluster.driver_python(from_values({**pool, "image": "nowhere"}), "3.12")) == []
     (problem,) = validate_cluster.driver_python(from_values(pool), "3.12")
     assert str(problem).startswith(f"image = 'pytorch': {other}: use spotmpi with Python 3.11, a command as the driver")
     for values in (in_pool, later, foreign, {"command": ["true"], "image": "pytorch"}):

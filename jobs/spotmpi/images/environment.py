@@ -95,8 +95,9 @@ def _install(image: str, folder: Path, lock: str) -> None:
     _make_environment(image, folder)
     constraints = source / BUILD_CONSTRAINTS
     extra = ["--build-constraints", str(constraints)] if constraints.is_file() else []
-    # Compiled once here, or every rank compiles its framework anew where Python may not write bytecode.
-    options = ("--quiet", "--compile-bytecode", "--python", str(folder / "bin" / "python"))
+    if sys.dont_write_bytecode:  # then every rank would compile its framework anew; else the first one does, what it uses
+        extra.append("--compile-bytecode")
+    options = ("--quiet", "--python", str(folder / "bin" / "python"))
     run_uv("pip", "sync", *options, *extra, str(source / lock))
     (site_packages,) = folder.glob("lib/python3.*/site-packages")
     for module in _own_modules(source):

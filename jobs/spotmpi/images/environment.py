@@ -95,7 +95,7 @@ def _install(image: str, folder: Path, lock: str) -> None:
     _make_environment(image, folder)
     constraints = source / BUILD_CONSTRAINTS
     extra = ["--build-constraints", str(constraints)] if constraints.is_file() else []
-    if sys.dont_write_bytecode:  # then every rank would compile its framework anew; else the first one does, what it uses
+    if sys.dont_write_bytecode:  # then each rank would compile its framework anew; else the first one does what it uses
         extra.append("--compile-bytecode")
     options = ("--quiet", "--python", str(folder / "bin" / "python"))
     run_uv("pip", "sync", *options, *extra, str(source / lock))

@@ -125,10 +125,10 @@ def _replace_libraries() -> None:
     import subprocess
 
     subprocess._HAVE_POSIX_SPAWN_CLOSEFROM = False  # type: ignore[attr-defined]  # since Python 3.13
-    os.process_cpu_count = os.cpu_count  # type: ignore[attr-defined,unused-ignore]  # as without sched_getaffinity
+    vars(os)["process_cpu_count"] = os.cpu_count  # as without sched_getaffinity
     selectors.DefaultSelector = selectors.PollSelector  # type: ignore[misc,assignment]
     shutil._copyxattr = lambda *arguments, **options: None  # type: ignore[attr-defined]
-    shutil._USE_CP_SENDFILE = False  # type: ignore[attr-defined]
+    vars(shutil).update(_USE_CP_SENDFILE=False, _USE_CP_COPY_FILE_RANGE=False)  # the second since Python 3.14
     proxies: Any = types.ModuleType("_scproxy")  # of the system's settings; urllib.request asks it
     proxies._get_proxy_settings = proxies._get_proxies = dict
     sys.modules["_scproxy"] = proxies

@@ -137,7 +137,7 @@ DEFAULT = [
 ]
 
 
-def beyond_the_default(which: str = "not nightly") -> list[Tier]:
+def remaining_tiers(which: str = "not nightly") -> list[Tier]:
     """The tiers of `--all` that need Debian packages or take long, of each the tests that *which* selects."""
     return [
         Tier("images", "real mpirun and both frameworks", [pytest(f"images and {which}", *IN_TWO)], open_mpi_4),
@@ -153,8 +153,8 @@ def beyond_the_default(which: str = "not nightly") -> list[Tier]:
     ]
 
 
-ALL = [STATIC, UNIT, *beyond_the_default()]
-REST = beyond_the_default("not nightly and not smoke")
+ALL = [STATIC, UNIT, *remaining_tiers()]
+REST = remaining_tiers("not nightly and not smoke")
 
 
 PLAIN = "not images and not engine and not browser and not cluster"

@@ -27,7 +27,7 @@ class Credential:
 
 
 class Authority:
-    """Issues the certificates of one cluster into one folder, without key identifiers, as EKS's authorities do."""
+    """Issues the certificates of one cluster into one folder, without key identifiers, as those of EKS are reported."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

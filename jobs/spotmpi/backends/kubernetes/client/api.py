@@ -102,7 +102,7 @@ class _Connection(ConnectionParams):
         parameters: dict[str, Any] = super().httpx_params(config)
         if config.user.exec and isinstance(parameters["auth"], ExecAuth):
             parameters["auth"] = Login(config.user.exec)
-        # EKS's authorities have no key identifiers, which the default of Python 3.13 demands and kubectl does not.
+        # Authorities may have no key identifiers (EKS's are reported so): Python 3.13 demands them, kubectl does not.
         parameters["verify"].verify_flags &= ~ssl.VERIFY_X509_STRICT
         return {**parameters, "event_hooks": {"response": [self._note_response]}}
 

@@ -24,7 +24,7 @@ class Goal:
 
     ``price`` is in dollars per node and hour, ``price_source`` where and when it was valid, or why there is none;
     ``deadline`` is in seconds. Another node pays while it adds at least ``min_efficiency`` of the rate per node at the
-    smallest measured count.
+    smallest measured count. ``workers_price`` is in dollars per hour of all workers of a stream, whose number stays.
     """
 
     iterations: int | None = None
@@ -33,6 +33,7 @@ class Goal:
     price: float | None = None
     min_efficiency: float = MIN_EFFICIENCY
     price_source: str | None = None
+    workers_price: float = 0.0
 
     def check(self, series: Series) -> None:
         """Raise InputError with every reason why this cannot be forecast for *series*."""
@@ -146,7 +147,7 @@ def _forecast_nodes(model: Model, nodes: int, goal: Goal) -> NodeForecast:
     rate = prediction.best_rate
     iterations = goal.iterations_on(model.series, nodes)
     seconds = None if iterations is None else iterations / rate
-    hourly = None if goal.price is None else goal.price * nodes
+    hourly = None if goal.price is None else goal.price * nodes + goal.workers_price
     return NodeForecast(
         prediction,
         efficiency=model.series.efficiency(nodes, rate),
@@ -161,9 +162,10 @@ def _cheapest(forecasts: Sequence[NodeForecast], goal: Goal) -> NodeForecast | N
     if goal.deadline is None:
         return None
     in_time = [each for each in forecasts if each.seconds is not None and each.seconds <= goal.deadline]
+    workers = goal.workers_price / goal.price if goal.price else 0.0  # as so many nodes
     return min(
         in_time,
-        key=lambda each: (each.nodes * (each.seconds or 0.0), each.nodes),
+        key=lambda each: ((each.nodes + workers) * (each.seconds or 0.0), each.nodes),
         default=None,
     )
 

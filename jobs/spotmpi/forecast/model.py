@@ -3,7 +3,8 @@
 With N nodes, a computation ``C(N) = fixed + divided / N`` under strong scaling (``fixed`` alone under weak) and an
 allreduce ``R(N) = 2 (N - 1) / N * volume + 2 (N - 1) * latency``, an iteration takes
 ``max(C(N), serial * C(N) + R(N))`` seconds. ``serial`` is 1 without overlap, 0 with double buffering (the allreduce
-overlaps with the whole iteration) and 1/3 where buckets are reduced during the backward pass.
+overlaps with the whole iteration) and 1/3 where buckets are reduced during the backward pass. With a stream it takes at
+least what the workers need to prepare its batches, as measured.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _LEVEL = 0.975  # upper end of a two-sided interval of 95 %
 _WIDEST = 1000.0  # factor of an interval that is still worth showing
 _STARTING_SHARES = (0.05, 0.7)  # of every unknown, as shares of the time on the fewest nodes
 _REGULARIZATION = 1e-5  # towards 0
+_LIMITED = 1.1  # times what the workers of a stream need: an iteration that takes less is limited by them
 
 Times = Sequence[tuple[int, float, bool]]  # nodes, seconds of an iteration, whether without allreduce
 
@@ -40,8 +42,8 @@ Times = Sequence[tuple[int, float, bool]]  # nodes, seconds of an iteration, whe
 class Prediction:
     """Iterations/s at a node count; ``low`` and ``high`` are the 95 % interval, None without degrees of freedom.
 
-    They are None, too, where the interval is wider than a factor of 1,000. ``measured`` is the median of the trials and
-    ``error`` the relative deviation of the model from it.
+    They are None, too, where the interval is wider than a factor of 1,000, or the workers of a stream are the limit.
+    ``measured`` is the median of the trials and ``error`` the relative deviation of the model from it.
     """
 
     nodes: int
@@ -78,7 +80,8 @@ class Model:
 
     def seconds(self, nodes: int, without_allreduce: bool = False) -> float:
         """The time of an iteration on *nodes*, with or without the allreduce of gradients."""
-        return _seconds(self.parameters, self.series, nodes, without_allreduce)
+        least = self.series.preparation_on(nodes)
+        return max(_seconds(self.parameters, self.series, nodes, without_allreduce), least)
 
     def predict(self, nodes: int) -> Prediction:
         """The predicted rate on *nodes*, with its interval and verdict."""
@@ -104,6 +107,11 @@ class Model:
             self.seconds(count) <= self.seconds(count, without_allreduce=True) for count in self.counts
         ):
             notes.append("the allreduce had no visible cost at these counts: its effect on more nodes is unknown")
+        if self.series.preparation:
+            most = f"{1 / self.series.preparation:.4g}{'' if self.series.strong else ' / nodes'} iterations/s"
+            notes.append(
+                f"the stream's workers prepare batches for at most {most}: raise stream.workers.nodes for more"
+            )
         return notes
 
     def _verdict(self, nodes: int) -> str:
@@ -118,7 +126,7 @@ class Model:
 
     def _spread(self, nodes: int) -> float | None:
         """Half the 95 % interval of the rate, as a factor; None where the trials say nothing about it."""
-        if self._covariance is None:
+        if self._covariance is None or self.seconds(nodes) == self.series.preparation_on(nodes):
             return None
         from scipy.optimize import approx_fprime
         from scipy.special import stdtrit  # scipy.stats has it too, but takes a second to import
@@ -198,8 +206,13 @@ def _least_squares(times: Times, series: Series, names: Sequence[str]) -> tuple[
 
     size = times[0][1]
 
+    def misfit_of(values: Sequence[float], nodes: int, seconds: float, skipped: bool) -> float:
+        error = _log_seconds(values, names, series, nodes, skipped) - math.log(seconds)
+        is_limited = seconds < _LIMITED * series.preparation_on(nodes)  # of the rest it is known that it took no longer
+        return max(error, 0.0) if is_limited else error
+
     def errors(values: Sequence[float]) -> list[float]:
-        misfit = [_log_seconds(values, names, series, nodes, skipped) - math.log(t) for nodes, t, skipped in times]
+        misfit = [misfit_of(values, *each) for each in times]
         return [*misfit, *(_REGULARIZATION * value / size for value in values)]
 
     starts = [[0.3] * len(names)] if series.serial == 1 else itertools.product(_STARTING_SHARES, repeat=len(names))

@@ -22,6 +22,8 @@ class Series:
     gradients. ``strong`` means strong scaling: the global batch is constant. ``serial`` is the share of the computation
     that cannot overlap with the allreduce (1 without overlap). ``batch`` is the global one under strong scaling, else
     that of one node; ``samples`` are those of an epoch. ``variant`` is the name of the variant in its sweep.
+    ``preparation`` is the least seconds in which the workers of a stream prepare the batches of an iteration, under
+    weak scaling those of one node; 0 without a stream.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Series:
     batch: int | None = None
     samples: int | None = None
     variant: str = ""
+    preparation: float = 0.0
 
     @property
     def nodes(self) -> list[int]:
@@ -41,6 +44,10 @@ class Series:
     def rate(self, nodes: int) -> float:
         """The median rate at a measured count, iterations/s."""
         return statistics.median(self.rates[nodes])
+
+    def preparation_on(self, nodes: int) -> float:
+        """The least seconds of an iteration on so many nodes for the workers of a stream, whose number stays."""
+        return self.preparation * (1 if self.strong else nodes)
 
     def efficiency(self, nodes: int, rate: float) -> float:
         """*rate* at so many nodes per node, over that of the smallest measured count."""

@@ -48,7 +48,11 @@ class Stream(Part):
     )
     window: Count = Field(8, description="number of chunks of batches under way for each rank")
     seed: int = Field(0, ge=0, description="determines the order of batches and the seed of each batch")
-    shuffle: bool = Field(False, description="whether each epoch has its batches in another order; rows stay together")
+    shuffle: bool = Field(False, description="whether each epoch has its rows in another order, mixed within blocks")
+    shuffle_block: Count = Field(16384, description="rows of a block of `shuffle`, which each worker keeps in memory")
+    shuffle_batches: bool = Field(
+        False, description="whether each epoch has its batches in another order; the rows of a batch stay together"
+    )
     remainder: Literal["drop", "pad", "keep"] = Field(
         "drop", description="incomplete batches and rounds of ranks: drop, pad with the first rows and batches, or keep"
     )
@@ -92,6 +96,7 @@ class Stream(Part):
             yield Problem("stream.length", self.length, "is for a function as the source; remove it")
         if not called and self.batch is None:
             yield Problem("stream.batch", None, "give the number of rows of a batch")
+        yield from self._shuffle_problems(called)
         if self.debug and self.workers.nodes == 1:
             remedy = "compares batches of two workers: set stream.workers.nodes to 2 or more, or remove it"
             yield Problem("stream.debug", self.debug, remedy)
@@ -99,3 +104,12 @@ class Stream(Part):
         for key, value, others in (("prepare", self.prepare, ""), ("write", self.write, f"{formats} or ")):
             if value is not None and not (others and value in FORMATS) and not FUNCTION.fullmatch(value):
                 yield Problem(f"stream.{key}", value, f"use {others}a function, such as flow:{key}")
+
+    def _shuffle_problems(self, called: bool) -> Iterator[Problem]:
+        whole = "a function as the source gives whole batches" if called else "messages of a topic are read in sequence"
+        if self.shuffle and (called or is_topic(self.source or "")):
+            yield Problem("stream.shuffle", True, f"{whole}: use shuffle_batches")
+        elif self.shuffle and self.shuffle_batches:
+            yield Problem("stream.shuffle_batches", True, "shuffle mixes the rows of all batches; remove it")
+        if not self.shuffle and self.shuffle_block != type(self).model_fields["shuffle_block"].default:
+            yield Problem("stream.shuffle_block", self.shuffle_block, "is for shuffle = true; add that, or remove it")

@@ -16,7 +16,7 @@ import cloudpickle
 from spotmpi.agent import protocol
 from spotmpi.streams import sources, tensors
 from spotmpi.streams.errors import SourceError, StreamError
-from spotmpi.streams.order import Order, Settings, Slice
+from spotmpi.streams.order import Order, Settings, Slice, describe
 
 SKIP = "skip"
 _SUBSTITUTES = 16  # batches that are tried in place of one that cannot be prepared
@@ -53,6 +53,36 @@ class Chunk:
 
 def _restore(batches: list[tuple[int, Any]], *values: Any) -> Chunk:
     return Chunk(tensors.unpack(batches), *values)
+
+
+class Sealed:
+    """A pickled value as Dask carries it, without a copy of its arrays: loading it is the business of its receiver.
+
+    If the receiver lacked a module for it, Dask would close the connection.
+    """
+
+    def __init__(self, buffers: Sequence[Any]) -> None:
+        self._buffers = buffers
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sealed, ([pickle.PickleBuffer(buffer) for buffer in self._buffers],)
+
+    def open(self) -> Any:
+        """The value; raises what loading it raises."""
+        views = [memoryview(buffer) for buffer in self._buffers]
+        data, *buffers = (bytearray(view) if view.readonly else view for view in views)
+        return pickle.loads(data, buffers=buffers)
+
+
+def seal(value: Any) -> Sealed:
+    """A value to send; raises what pickling it raises."""
+    buffers: list[Any] = []
+    try:
+        data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    except Exception:
+        buffers.clear()
+        data = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    return Sealed([bytearray(data), *buffers])
 
 
 class CurrentBatch(NamedTuple):
@@ -97,7 +127,7 @@ def prepare(settings: Settings, requests: Sequence[Request]) -> Chunk:
     skips: list[Skip] = []
     for each in requests:
         for number, seed, slices in each.choices:
-            _current[:] = [CurrentBatch(number, ", ".join(map(str, slices)), time.monotonic())]
+            _current[:] = [CurrentBatch(number, describe(slices), time.monotonic())]
             try:
                 rows = sources.read(settings, slices)
                 batches.append((each.number, rows if function is None else function(rows, seed)))
@@ -105,7 +135,7 @@ def prepare(settings: Settings, requests: Sequence[Request]) -> Chunk:
             except (StreamError, SourceError):
                 raise
             except (Exception, SystemExit) as error:  # sys.exit would end the worker
-                where = ", ".join(map(str, slices))
+                where = describe(slices)
                 if settings.on_error != SKIP:
                     raise StreamError(_failure(settings, number, where)) from None
                 skips.append(Skip(number, where, f"{type(error).__name__}: {error}"))
@@ -128,13 +158,13 @@ class _NullFile:
 
 
 def _require_picklable(value: Chunk, name: str) -> None:
-    """Raise StreamError for a batch that cannot be sent: Dask would close the connection. Arrays are not copied."""
+    """Raise StreamError for a batch that cannot be sealed. Arrays are not copied."""
     try:
         pickle.Pickler(_NullFile(), protocol=5, buffer_callback=lambda buffer: None).dump(value)
     except Exception:
         for number, batch in value.batches:
             try:
-                cloudpickle.dumps(batch)  # as Dask does then
+                cloudpickle.dumps(batch)  # as `seal` does then
             except Exception as error:
                 remedy = "return arrays, tensors, numbers, texts and bytes, or dictionaries and lists of them"
                 raise StreamError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 from spotmpi.streams.chunk import Chunk, Request
 from spotmpi.streams.engine import Task
 from spotmpi.streams.errors import StreamError
-from spotmpi.streams.order import Settings
+from spotmpi.streams.order import Settings, describe
 
 MAX_CHECKS = 4  # under way: a rank keeps a copy of the batch of each
 
@@ -53,7 +54,7 @@ class Checks:
             if where:
                 name = self._settings.prepare or self._settings.source
                 number, _, slices = check.request.choices[0]
-                rows = ", ".join(map(str, slices))
+                rows = describe(slices)
                 raise StreamError(
                     f"{name} is not a function of its arguments: for batch {number} ({rows}) worker {check.worker} and "
                     f"worker {again.worker} have different values: {where}; remove state, clocks and random numbers "
@@ -86,27 +87,67 @@ def difference(first: Any, second: Any, place: str = "") -> str | None:
         pairs = enumerate(zip(first, second, strict=True))
         return next(filter(None, (difference(one, two, f"{place}[{at}]") for at, (one, two) in pairs)), None)
     if hasattr(first, "__array__"):
-        return _array_difference(first, second, place)
-    return None if first == second or first != first else f"{name} is {_short(first)}, then {_short(second)}"
+        return _array_difference(_array(first), _array(second), place)
+    if _equal(first, second):
+        return None
+    has_equality = any("__eq__" in vars(each) for each in type(first).__mro__[:-1])
+    if not has_equality and hasattr(first, "__dict__"):  # equal only to itself
+        return difference(vars(first), vars(second), place)
+    return f"{name} is {_short(first)}, then {_short(second)}"
 
 
-def _array_difference(first: Any, second: Any, place: str) -> str | None:
+def _equal(first: Any, second: Any) -> bool:
+    """Whether two values are equal, or both no number; of some types `==` gives no truth value."""
+    try:
+        if first == second or (first != first and second != second):
+            return True
+    except Exception:
+        pass
+    try:
+        return pickle.dumps(first) == pickle.dumps(second)
+    except Exception:
+        return False
+
+
+def _array(value: Any) -> Any:
+    """What has an array as one of numpy, tensors included: numpy has no bfloat16, and none of those on a GPU."""
     import numpy
 
-    one, two = numpy.asarray(first), numpy.asarray(second)
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if "bfloat16" in str(value.dtype) else value
+    return numpy.asarray(value)
+
+
+def _array_difference(one: Any, two: Any, place: str) -> str | None:
+    import numpy
+
     if (one.dtype, one.shape) != (two.dtype, two.shape):
         return f"{place or 'the batch'} is {one.dtype} of shape {one.shape}, then {two.dtype} of shape {two.shape}"
-    unequal = one != two
-    if one.dtype.kind in "fc":
-        unequal &= ~(numpy.isnan(one) & numpy.isnan(two))
+    if one.dtype.names:
+        fields = (_array_difference(one[name], two[name], f"{place}[{name!r}]") for name in one.dtype.names)
+        return next(filter(None, fields), None)
+    if one.dtype.kind == "O":
+        pairs = zip(one.flat, two.flat, strict=True)
+        unequal = numpy.array([difference(*pair) is not None for pair in pairs], bool).reshape(one.shape)
+    else:
+        unequal = numpy.asarray(one != two)
+    if one.dtype.kind in "fcmM":  # NaN and NaT are unequal to themselves
+        unequal &= ~((one != one) & (two != two))
     places = numpy.argwhere(unequal)
     if not len(places):
         return None
     at = tuple(map(int, places[0]))
     where = f"{place}[{', '.join(map(str, at))}]" if at else place or "the batch"
-    return f"{where} is {_short(one[at])}, then {_short(two[at])} ({len(places)} of {one.size} values differ)"
+    count = f" ({len(places)} of {one.size} values differ)"
+    if one.dtype.kind == "O":
+        return f"{difference(one[at], two[at], where)}{count}"
+    return f"{where} is {_short(one[at])}, then {_short(two[at])}{count}"
 
 
 def _short(value: Any) -> str:
-    text = repr(value.item() if hasattr(value, "item") else value)
+    import numpy
+
+    is_time = isinstance(value, (numpy.datetime64, numpy.timedelta64))  # whose `item` may be a plain number, or None
+    text = str(value) if is_time else repr(value.item() if hasattr(value, "item") else value)
     return text if len(text) <= 60 else text[:57] + "..."

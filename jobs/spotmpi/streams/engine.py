@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from spotmpi.programs.pool.settings import security, worker_index
+from spotmpi.programs.pool.settings import security, use_steady_time, worker_index
 from spotmpi.streams import chunk
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost
 
@@ -26,11 +26,11 @@ _RECEIVE_TIMEOUT = 600  # seconds for rank 0 to list the source
 _ASK_TIMEOUT = 2  # seconds for what a worker is doing
 
 
-def execute(call: bytes) -> Any:
+def execute(call: bytes) -> chunk.Sealed:
     """The result of a pickled call; executed by workers."""
     function, args = pickle.loads(call)
     try:
-        return function(*args)
+        return chunk.seal(function(*args))
     except (StreamError, SourceError) as error:
         error.__cause__ = error.__context__ = None  # Dask would pickle them too, and not every error can be
         raise
@@ -75,6 +75,7 @@ class Engine:
         except ModuleNotFoundError as error:
             remedy = 'install spotmpi for it, or name an image that has it, such as image = "pytorch"'
             raise StreamError(f"{sys.executable} has no module {error.name}, which streams need: {remedy}") from None
+        use_steady_time()
         try:
             self._client = Client(
                 url, security=security(tls), set_as_default=False, timeout=_CONNECT_TIMEOUT, direct_to_workers=True
@@ -201,8 +202,24 @@ class _Task:
 
         for timeout in _FETCH_TIMEOUTS:
             try:
-                return self._future.result(timeout=timeout)
+                return load(self._title, self._future.result(timeout=timeout))
             except FetchTimeout:
                 if self._future.status == "error":
                     raise
-        return self._future.result()
+        return load(self._title, self._future.result())
+
+
+def load(title: str, result: chunk.Sealed) -> Any:
+    """What a worker has sent.
+
+    Raises:
+        StreamError: this process cannot load it.
+    """
+    try:
+        return result.open()
+    except (Exception, SystemExit) as error:  # a module that is imported may exit
+        remedy = "install what it needs there too, or return arrays, tensors, numbers, texts and bytes"
+        raise StreamError(
+            f"{title} cannot be loaded by its rank's interpreter {sys.executable}: "
+            f"{type(error).__name__}: {error}; {remedy}"
+        ) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import functools
 import hashlib
+import itertools
 import json
 import random
 import re
@@ -24,6 +25,8 @@ TRAIN, PREDICT = "train", "predict"
 CONSUMER = ("-m", "spotmpi.streams.rank")  # what starts the function of a pipeline, after the interpreter
 KEEP, DROP, PAD = "keep", "drop", "pad"  # what happens to incomplete batches and rounds
 _MAX_DIFFERENCES = 5  # parts that a message names
+_MAX_SLICES = 3  # that a message names
+_UNIT = 64  # rows that stay in one block of a shuffle where each row is read by itself
 
 
 class Part(NamedTuple):
@@ -33,6 +36,8 @@ class Part(NamedTuple):
     rows: int
     size: int  # bytes
     version: str  # ETag, checksum or time of modification
+    unit: int = 0  # rows that are read together, such as those of a row group; 0: each row by itself
+    columns: str = ""  # how `spotmpi.streams.columns` reads those of a table, the same for all parts of a source
 
 
 class Slice(NamedTuple):
@@ -60,7 +65,9 @@ class Settings:
     split: str | None = None  # of the files of a folder
     window: int = 8
     seed: int = 0
-    shuffle: bool = False
+    shuffle: bool = False  # the rows, within blocks
+    shuffle_block: int = 16384  # rows
+    shuffle_batches: bool = False
     remainder: str = DROP
     on_error: str = "fail"
     debug: float = 0.0  # share of batches that a second worker prepares too
@@ -115,6 +122,12 @@ def differences(old: Sequence[Part], new: Sequence[Part]) -> str:
     return ", ".join(names[:_MAX_DIFFERENCES]) + (f" and {more} more" if more > 0 else "")
 
 
+def describe(slices: Sequence[Slice]) -> str:
+    """The first of *slices*, for a message."""
+    more = len(slices) - _MAX_SLICES
+    return ", ".join(map(str, slices[:_MAX_SLICES])) + (f" and {more} more ranges" if more > 0 else "")
+
+
 class Order:
     """The batches of a stream by number, through all epochs.
 
@@ -141,17 +154,19 @@ class Order:
         for part in self._parts:
             self._starts.append(position)
             position += part.rows
+        self._shuffle = _Shuffle(self._parts, settings.seed, settings.shuffle_block) if settings.shuffle else None
 
     def slices(self, number: int) -> list[Slice]:
         """The rows of batch *number*; numbers beyond the last batch begin again with the first one."""
-        batch = self.settings.batch
+        batch, epoch = self.settings.batch, number % self.total // self.epoch_batches
         first = self._index(number) * batch
         rows = batch if self.settings.remainder == PAD else min(batch, self.rows - first)
         result: list[Slice] = []
         while rows:  # padding begins again with the first row
             begin = first % self.rows
             stop = min(begin + rows, self.rows)
-            result += self._range(begin, stop)
+            for start, end in self._shuffle.ranges(epoch, begin, stop) if self._shuffle else [(begin, stop)]:
+                result += self._range(start, end)
             rows -= stop - begin
             first = stop
         return result
@@ -183,9 +198,9 @@ class Order:
     def _index(self, number: int) -> int:
         """The place of batch *number* among the batches of an epoch in the order of the source."""
         epoch, index = divmod(number % self.total, self.epoch_batches)
-        if not self.settings.shuffle:
+        if not self.settings.shuffle_batches:
             return index
-        return _permutation(self.settings.seed, epoch, self.epoch_batches)[index]
+        return _batch_order(self.settings.seed, epoch, self.epoch_batches)[index]
 
     def _range(self, start: int, stop: int) -> Iterator[Slice]:
         index = bisect.bisect_right(self._starts, start) - 1
@@ -196,9 +211,73 @@ class Order:
             start, index = end, index + 1
 
 
+class _Shuffle:
+    """The rows of a source in another order in each epoch, mixed within blocks of about *block* rows.
+
+    Rows that are read together form a unit. A block takes its units evenly from the whole source, one from each of as
+    many ranges, and its rows are in a random order. So a worker reads each unit in one part of an epoch and holds one
+    block, and each block is like the source, even if that is sorted.
+    """
+
+    def __init__(self, parts: Sequence[Part], seed: int, block: int) -> None:
+        self._seed = seed
+        self._units = [0]  # the first row of each, and the number of all rows
+        for part in parts:
+            unit, first = part.unit or _UNIT, self._units[-1]
+            self._units += [first + min(stop, part.rows) for stop in range(unit, part.rows + unit, unit)]
+        units = len(self._units) - 1
+        self._count = min(units, -(-self._units[-1] // block))  # of blocks
+        self._blocks_of = functools.lru_cache(maxsize=2)(self._blocks)
+        self._rows_of = functools.lru_cache(maxsize=4)(self._rows)
+
+    def ranges(self, epoch: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """The rows, numbered as in the source, that are at the places *start* to *stop* - 1 of an epoch."""
+        begins, _ = self._blocks_of(epoch)
+        while start < stop:
+            block = bisect.bisect_right(begins, start) - 1
+            rows = self._rows_of(epoch, block)[start - begins[block] : stop - begins[block]]
+            yield from _ranges(rows)
+            start += len(rows)
+
+    def _blocks(self, epoch: int) -> tuple[list[int], list[list[int]]]:
+        """Where the blocks of an epoch begin, and the units of each."""
+        blocks: list[list[int]] = [[] for _ in range(self._count)]
+        generator, units = _generator(self._seed, epoch), range(len(self._units) - 1)
+        for first in units[:: self._count]:
+            places = _permutation(generator, self._count)
+            for unit, place in zip(units[first : first + self._count], places, strict=False):
+                blocks[place].append(unit)
+        lengths = (sum(self._units[unit + 1] - self._units[unit] for unit in block) for block in blocks)
+        return [0, *itertools.accumulate(lengths)][:-1], blocks
+
+    def _rows(self, epoch: int, block: int) -> list[int]:
+        """The rows of a block in their order."""
+        units = self._blocks_of(epoch)[1][block]
+        rows = [row for unit in units for row in range(self._units[unit], self._units[unit + 1])]
+        return [rows[index] for index in _permutation(_generator(self._seed, epoch, block), len(rows))]
+
+
+def _ranges(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Rows as ranges of consecutive ones, each with the number after its last."""
+    start = stop = rows[0]
+    for row in rows:
+        if row != stop:
+            yield start, stop
+            start = row
+        stop = row + 1
+    yield start, stop
+
+
 @functools.lru_cache(maxsize=4)
-def _permutation(seed: int, epoch: int, length: int) -> tuple[int, ...]:
+def _batch_order(seed: int, epoch: int, length: int) -> list[int]:
+    return _permutation(_generator(seed, epoch), length)
+
+
+def _generator(*seeds: int) -> random.Random:
+    return random.Random(" ".join(map(str, seeds)))
+
+
+def _permutation(generator: random.Random, length: int) -> list[int]:
     # `Random.random` alone gives the same numbers in every version of Python.
-    generator = random.Random(f"{seed} {epoch}")
     keys = [generator.random() for _ in range(length)]
-    return tuple(sorted(range(length), key=keys.__getitem__))
+    return sorted(range(length), key=keys.__getitem__)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from spotmpi.agent import protocol
 from spotmpi.streams.errors import StreamError
-from spotmpi.streams.order import PARQUET, TRAIN
+from spotmpi.streams.order import DROP, KEEP, PARQUET, PREDICT, TRAIN, read_settings
 from spotmpi.streams.results import ResultFiles, writer
 from spotmpi.streams.sources import function
 from spotmpi.streams.stream import Stream, stream
@@ -55,10 +56,18 @@ def train(name: str, batches: Stream) -> None:
         raise StreamError(f"{name} has taken no batch of the stream: {remedy}")
 
 
+def every_row(text: str) -> str:
+    """The settings of a stream for a prediction, which has a result for each row: incomplete batches are kept."""
+    settings = read_settings(text)
+    return replace(settings, remainder=KEEP if settings.remainder == DROP else settings.remainder).to_json()
+
+
 def main(arguments: list[str]) -> None:
     """Run the function that the arguments name."""
     mode, name = arguments
     sys.path[:1] = [str(Path.cwd())]  # where the code of the run is
+    if mode == PREDICT and protocol.ENV_STREAM in os.environ:
+        os.environ[protocol.ENV_STREAM] = every_row(os.environ[protocol.ENV_STREAM])
     batches = stream()
     if mode == TRAIN:
         train(name, batches)

@@ -8,15 +8,16 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-from spotmpi.streams import kafka, tables, tar
+from spotmpi.streams import columns, kafka, tables, tar
 from spotmpi.streams.errors import StreamError
-from spotmpi.streams.order import FUNCTION, Part, Settings, Slice
+from spotmpi.streams.order import FUNCTION, Part, Settings, Slice, describe
 from spotmpi.streams.storage import check_unchanged, file_system, version, with_retries
-from spotmpi.streams.tables import CSV, JSON, PARQUET
+from spotmpi.streams.tables import COMPRESSIONS, CSV, JSON, PARQUET
 
 _TAR, _BYTES = "tar", "bytes"
 _SUFFIXES = (
@@ -30,7 +31,16 @@ _SUFFIXES = (
 # What follows a split in the name of a part: its number and that of all, with a digest in older sets; or its number.
 _NUMBER = re.compile(r"-\d+-of-\d+(-\w+)?$|(^|[-_.])\d+$")
 _MAX_SPLITS = 10  # that a message names
-_LISTERS = 16  # parts whose sizes are requested at a time
+_REQUESTS = 16  # of a storage at a time
+# Names of splits that Hugging Face knows by themselves, each with the split that it means.
+_SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def parts_of(settings: Settings, record: Sequence[Part] = ()) -> list[Part]:
@@ -49,8 +59,17 @@ def parts_of(settings: Settings, record: Sequence[Part] = ()) -> list[Part]:
     if kafka.is_topic(source):
         return kafka.partitions(source, record)
     names = with_retries(lambda: _names(source, settings.split), f"the source {source}")
-    with ThreadPoolExecutor(_LISTERS) as threads:
-        return list(threads.map(lambda name: with_retries(lambda: _part(source, name), name), names))
+    listed = _for_each(names, lambda name: with_retries(lambda: _part(settings, name), name))
+    form = columns.unify({part.name: schema for part, schema in listed if schema is not None and part.rows})
+    return [part._replace(columns=form) for part, _ in listed]
+
+
+def _for_each(items: Collection[T], call: Callable[[T], R]) -> list[R]:
+    """The results of *call* for each item, several of which wait for the storage at a time."""
+    if len(items) < 2:
+        return [call(item) for item in items]
+    with ThreadPoolExecutor(_REQUESTS) as threads:
+        return list(threads.map(call, items))
 
 
 def _names(source: str, split: str | None) -> list[str]:
@@ -70,17 +89,23 @@ def _names(source: str, split: str | None) -> list[str]:
         raise StreamError(f"the source {source} is empty: no file has this name or pattern")
     if len({_format(name) for name in names}) > 1:
         raise StreamError(f"the source {source} mixes formats: name the files of one, such as *.parquet")
-    compressed = next(filter(tar.is_compressed, names), None)
+    compressed = next((name for name in names if _is_compressed(name)), None)
     if compressed:
-        raise StreamError(f"{compressed} is compressed, so that its samples cannot be sought: use plain .tar files")
+        remedy = "use plain .tar files, or Parquet's own compression"
+        raise StreamError(f"{compressed} is compressed, so that its samples cannot be sought: {remedy}")
     return names
 
 
 def _split_names(source: str, names: list[str], folder: str, split: str | None) -> list[str]:
     """The files in *folder* that are of *split*: by the beginning of their name, or by a folder of this name."""
-    if split is None:
-        return names
     splits = {name: _splits(name.removeprefix(folder).strip("/")) for name in names}
+    if split is None:
+        mixed = {each: name for name in names for each in splits[name] if each.lower() in _SPLITS}
+        if len({_SPLITS[each.lower()] for each in mixed}) > 1:
+            every = f"{source.rstrip('/')}/**/*{Path(next(iter(mixed.values()))).suffix}"
+            remedy = f'choose one with split = "{min(mixed)}", or name the files of all, such as {every}'
+            raise StreamError(f"the source {source} has the splits {', '.join(sorted(mixed))}: {remedy}")
+        return names
     chosen = [name for name in names if split in splits[name]]
     if not chosen:
         known = sorted({splits[name][-1] for name in names if _format(name) != _BYTES and splits[name]})
@@ -95,8 +120,9 @@ def _split_names(source: str, names: list[str], folder: str, split: str | None) 
 
 def _splits(name: str) -> list[str]:
     """The splits of which a file in a folder may be, by its path in there, the likeliest last."""
-    *folders, file = name.split("/")
+    *folders, file = _uncompressed(name).split("/")
     stem = file.rpartition(".")[0]
+    folders = [folder.removeprefix("split=") for folder in folders]
     split = _NUMBER.sub("", stem)
     return [*folders, stem, split] if split else folders
 
@@ -118,25 +144,25 @@ def read(settings: Settings, slices: Sequence[Slice]) -> Any:
         return function(source)(slices[0].start, **json.loads(settings.arguments or "{}"))
     if kafka.is_topic(source):
         return kafka.read_messages(source, slices)
-    return with_retries(lambda: _read_files(source, slices), ", ".join(map(str, slices)))
+    return with_retries(lambda: _read_files(settings, slices), describe(slices))
 
 
-def _read_files(source: str, slices: Sequence[Slice]) -> Any:
-    system, _ = file_system(source)
+def _read_files(settings: Settings, slices: Sequence[Slice]) -> Any:
+    system, _ = file_system(settings.source)
     try:
-        return _rows(source, system, slices)
+        return _rows(settings, system, slices)
     finally:  # checked afterwards, parts have not changed while they were read
-        for part in {each.part for each in slices}:
-            check_unchanged(system, part)
+        _for_each({each.part for each in slices}, lambda part: check_unchanged(system, part))
 
 
-def _rows(source: str, system: Any, slices: Sequence[Slice]) -> Any:
+def _rows(settings: Settings, system: Any, slices: Sequence[Slice]) -> Any:
     kind = _format(slices[0].part.name)
     if kind == _BYTES:
-        return [(each.part.name, system.cat_file(each.part.name)) for each in slices]
+        return _for_each(slices, lambda each: (each.part.name, system.cat_file(each.part.name)))
     if kind == _TAR:
-        return tar.read_samples(source, slices)
-    return tables.read_columns(source, slices, kind)
+        samples = _for_each(slices, lambda each: tar.read_samples(settings.source, each))
+        return [sample for each in samples for sample in each]
+    return tables.read_columns(settings, slices, kind)
 
 
 def function(name: str) -> Callable[..., Any]:
@@ -152,19 +178,34 @@ def function(name: str) -> Callable[..., Any]:
     return result
 
 
-def _part(source: str, name: str) -> Part:
-    size, current = version(file_system(source)[0], name)
-    kind, rows = _format(name), 1
+def _part(settings: Settings, name: str) -> tuple[Part, Any]:
+    """A file, and the schema of its columns if it has some."""
+    size, current = version(file_system(settings.source)[0], name)
+    part, kind = Part(name, 1, size, current), _format(name)
+    if kind == _BYTES:
+        return part, None
     if kind == _TAR:
-        rows = tar.count_samples(source, name, current)
-    elif kind != _BYTES:
-        rows = tables.count_rows(source, name, current, kind)
-    return Part(name, rows, size, current)
+        return part._replace(rows=tar.count_samples(settings.source, name, current)), None
+    groups, schema = tables.describe(settings, part, kind)
+    return part._replace(rows=sum(groups), unit=max(groups, default=0)), schema
 
 
 def _format(name: str) -> str:
     """How a file is read."""
-    return next((kind for suffix, kind in _SUFFIXES if name.lower().endswith(suffix)), _BYTES)
+    plain = _uncompressed(name).lower()
+    return next((kind for suffix, kind in _SUFFIXES if plain.endswith(suffix)), _BYTES)
+
+
+def _uncompressed(name: str) -> str:
+    """The name of a file without the suffix of its compression."""
+    suffix = next((suffix for suffix in COMPRESSIONS if name.lower().endswith(suffix)), "")
+    return name[: len(name) - len(suffix)]
+
+
+def _is_compressed(name: str) -> bool:
+    """Whether a file is compressed whose rows have places that would be sought."""
+    compressed = _uncompressed(name) != name and _format(name) in (_TAR, PARQUET)
+    return compressed or name.lower().endswith(".tgz")
 
 
 def _hidden(name: str, folder: str) -> bool:

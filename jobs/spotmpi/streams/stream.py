@@ -24,7 +24,7 @@ from spotmpi.streams.engine import Engine, Place, Task
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost
 from spotmpi.streams.figures import percent
 from spotmpi.streams.meter import Meter, Report
-from spotmpi.streams.order import FunctionSource, Order, Part, digest, read_settings
+from spotmpi.streams.order import FunctionSource, Order, Part, describe, digest, read_settings
 from spotmpi.streams.source_list import compare_lists, share_list
 from spotmpi.streams.sources import parts_of
 
@@ -183,7 +183,7 @@ def _pending(request: Request, place: Place | None, waited: float) -> dict[str, 
     number, _, slices = request.choices[0]
     if place is None or place.batch is None:
         worker = None if place is None else place.worker
-        return {"batch": number, "rows": ", ".join(map(str, slices)), "worker": worker, "seconds": round(waited, 1)}
+        return {"batch": number, "rows": describe(slices), "worker": worker, "seconds": round(waited, 1)}
     current, rows, seconds = place.batch
     return {"batch": current, "rows": rows, "worker": place.worker, "seconds": round(seconds, 1)}
 

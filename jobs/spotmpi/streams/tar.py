@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import functools
 import tarfile
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Slice
 from spotmpi.streams.storage import file_system
-
-_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 class _Member(NamedTuple):
@@ -27,32 +24,25 @@ class _Sample(NamedTuple):
     members: tuple[_Member, ...]
 
 
-def is_compressed(name: str) -> bool:
-    """Whether a file is a compressed tar file, whose rows have no place that could be sought."""
-    return name.lower().endswith(_COMPRESSED)
-
-
 def count_samples(source: str, name: str, version: str) -> int:
     """The number of samples of a tar file."""
     return len(_index(source, name, version))
 
 
-def read_samples(source: str, slices: Sequence[Slice]) -> list[dict[str, Any]]:
-    """The samples of *slices*: each a dictionary of bytes by extension, with ``__key__`` and ``__url__``.
+def read_samples(source: str, rows: Slice) -> list[dict[str, Any]]:
+    """The samples of a slice, read with one request.
 
-    Consecutive samples are read with one request.
+    Each is a dictionary of bytes by extension, with ``__key__`` and ``__url__``.
     """
-    system, _ = file_system(source)
-    rows: list[dict[str, Any]] = []
-    for each in slices:
-        name = each.part.name
-        samples = _index(source, name, each.part.version)[each.start : each.stop]
-        first = samples[0].members[0].start
-        content = system.cat_file(name, start=first, end=samples[-1].members[-1].stop)
-        for key, members in samples:
-            files = {extension: content[start - first : stop - first] for extension, start, stop in members}
-            rows.append({"__key__": key, "__url__": name, **files})
-    return rows
+    name = rows.part.name
+    samples = _index(source, name, rows.part.version)[rows.start : rows.stop]
+    first = samples[0].members[0].start
+    content = file_system(source)[0].cat_file(name, start=first, end=samples[-1].members[-1].stop)
+    result: list[dict[str, Any]] = []
+    for key, members in samples:
+        files = {extension: content[start - first : stop - first] for extension, start, stop in members}
+        result.append({"__key__": key, "__url__": name, **files})
+    return result
 
 
 @functools.lru_cache(maxsize=64)

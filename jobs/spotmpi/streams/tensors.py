@@ -1,4 +1,4 @@
-"""Tensors of PyTorch in batches: they travel as arrays, which pickle does not copy as it copies tensors."""
+"""Tensors and arrays in batches: tensors travel as arrays, which pickle does not copy as it copies tensors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,18 @@ class TensorData:
 
 
 def pack(batch: Any) -> Any:
-    """The batch with its tensors as arrays; those that have no array, such as those on a GPU, stay as they are."""
-    torch = sys.modules.get("torch")
-    if torch is None:  # then it has none
+    """The batch with its tensors as arrays; those that have no array, such as those on a GPU, stay as they are.
+
+    Arrays become writable, as those of images that were decoded are not: PyTorch warns of others.
+    """
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if numpy is None:  # then it has neither
         return batch
 
     def convert(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or value.requires_grad:
+        if isinstance(value, numpy.ndarray):
+            return value if value.flags.writeable else value.copy()
+        if torch is None or not isinstance(value, torch.Tensor) or value.requires_grad:
             return value
         try:
             return TensorData(value.numpy())

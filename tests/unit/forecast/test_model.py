@@ -186,6 +186,39 @@ def test_every_count_but_the_smallest_can_be_implausible() -> None:
     assert len(Series("w", {1: [1.0], 2: [1.2], 4: [1.1]}, strong=False).warnings()) == 2
 
 
+@pytest.mark.parametrize("strong", [True, False])
+def test_more_nodes_are_no_faster_than_the_workers_of_their_stream(strong: bool) -> None:
+    """Their number stays; under weak scaling each node brings more batches."""
+    series = generate_trials([1, 2, 4], strong=strong)
+    preparation = 0.4  # seconds
+    slowest = {nodes: preparation * (1 if strong else nodes) for nodes in (1, 2, 4, 8, 16)}
+    rates = {nodes: [min(rate, 1 / slowest[nodes]) for rate in trials] for nodes, trials in series.rates.items()}
+    fitted = model.fit(replace(series, rates=rates, preparation=preparation), [1, 2])
+    for nodes in (4, 8, 16):
+        expected = min(1 / truth(nodes, strong=strong), 1 / slowest[nodes])
+        assert fitted.predict(nodes).rate == pytest.approx(expected, rel=0.02)
+    assert model.fit(series, [1, 2]).predict(16).rate > 1.1 * fitted.predict(16).rate
+    per_node = "" if strong else " / nodes"
+    note = (
+        f"the stream's workers prepare batches for at most 2.5{per_node} iterations/s: raise stream.workers.nodes for"
+    )
+    assert fitted.notes[-1] == f"{note} more"
+    assert fitted.predict(16).low is None  # the trials say nothing about it
+
+
+def test_the_workers_of_a_stream_cost_the_same_on_any_number_of_nodes(fitted_model: model.Model) -> None:
+    alone = forecast.forecast(fitted_model, [1, 2, 4, 8], Goal(iterations=3600, deadline=36000, price=1.0))
+    costly = Goal(iterations=3600, deadline=36000, price=1.0, workers_price=50.0)
+    result = forecast.forecast(fitted_model, [1, 2, 4, 8], costly)
+    extra = [
+        (with_workers.dollars or 0.0) - (without.dollars or 0.0)
+        for with_workers, without in zip(result.by_nodes, alone.by_nodes, strict=True)
+    ]
+    assert extra == pytest.approx([50.0 * (each.seconds or 0.0) / 3600 for each in result.by_nodes])
+    assert alone.cheapest == 1
+    assert result.cheapest == min(result.by_nodes, key=lambda each: each.dollars or 0.0).nodes != 1
+
+
 def test_money_time_and_the_cheapest_count_for_a_deadline(fitted_model: model.Model) -> None:
     goal, counts = Goal(iterations=36_000, deadline=4 * 3600, price=0.5), [1, 2, 4, 8]
     result = forecast.forecast(fitted_model, counts, goal)

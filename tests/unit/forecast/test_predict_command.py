@@ -1,8 +1,10 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spotmpi.spec.job import from_values
 from spotmpi.study.study import StudyOptions
 from tests.command_line import invoke
 from tests.unit.report.recorded_runs import SPEC, Recorded, record_sweep
@@ -27,6 +29,32 @@ def test_a_sweep_is_predicted_with_error_time_and_money(runs: Path) -> None:
     assert lines[4].endswith("checked") and lines[5].endswith("extrapolated")
     assert lines[6] == "cheapest within the deadline: 4 nodes, 0.03 h for $0.13"
     assert lines[-1].startswith("fitted on 1 and 2 nodes with as many parameters: the interval covers the noise")
+
+
+def busy_workers(rate: float) -> tuple[dict[str, Any], ...]:
+    """The reports of a rank whose two workers are busy for a fifth of a second in each iteration."""
+    counts = {"rank": 0, "ranks": 1, "workers": 2, "under_way": 8, "skipped": 0, "bytes": 1e6, "waited": 0.0}
+    return tuple(
+        {**counts, "seconds": seconds, "batches": rate * seconds, "preparing": 0.2 * rate * seconds}
+        for seconds in (0.0, 100.0)
+    )
+
+
+def test_a_sweep_with_a_stream_is_predicted_with_the_rate_and_the_price_of_its_workers(runs: Path) -> None:
+    """Two workers prepare ten iterations a second, whatever the number of nodes."""
+    stream = {"source": "flow:rows", "length": 9, "workers": {"nodes": 2, "price": 0.25}}
+    spec = from_values({"command": ["train"], "price": 1.0, "stream": stream})
+    trials = {("base", nodes): [Recorded(rate, stream=busy_workers(rate))] for nodes, rate in ((1, 4.0), (2, 8.0))}
+    record_sweep(runs, spec, StudyOptions([1, 2]), trials)
+    code, output, _ = invoke("predict", "--nodes", "1,2,4,8", "--price", "1", "--iterations", "3600", "--json")
+    (series,) = json.loads(output)
+    assert code == 0
+    rates = {each["nodes"]: each["rate"] for each in series["predictions"]}
+    assert rates == pytest.approx({1: 4.0, 2: 8.0, 4: 10.0, 8: 10.0}, rel=0.02)
+    dollars = {each["nodes"]: each["dollars"] for each in series["predictions"]}
+    assert dollars == pytest.approx({1: 0.25 * 1.5, 2: 0.125 * 2.5, 4: 0.1 * 4.5, 8: 0.1 * 8.5}, rel=0.02)
+    assert "at most 10 iterations/s" in series["notes"][-1]
+    assert "node price: $1 an hour (and 2 stream workers at $0.25 each)" in series["answers"]
 
 
 def test_json_holds_the_same_for_scripts(runs: Path) -> None:

@@ -12,6 +12,51 @@ from spotmpi.streams.errors import StreamError
 from tests.unit.streams.conftest import InProcess
 from tests.unit.streams.flow import PREFIX
 
+TIMES = np.array(["2020-01-01", "NaT"], "M8[D]")
+
+
+def objects(*values: Any) -> Any:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+class Plain:
+    """A value that has no equality of its own."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Ambiguous:
+    """As a sparse matrix of SciPy: `==` gives one value for each element."""
+
+    def __eq__(self, other: object) -> Any:
+        return np.array([True, True])
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Tensor:
+    """As one of PyTorch in bfloat16 on a GPU, of which numpy makes an array after two conversions only."""
+
+    def __init__(self, values: list[float], dtype: str = "torch.bfloat16", device: str = "cuda") -> None:
+        self.values, self.dtype, self.device = values, dtype, device
+
+    def detach(self) -> Tensor:
+        return self
+
+    def cpu(self) -> Tensor:
+        return Tensor(self.values, self.dtype, "cpu")
+
+    def float(self) -> Tensor:
+        return Tensor(self.values, "torch.float32", self.device)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        if (self.dtype, self.device) != ("torch.float32", "cpu"):
+            raise TypeError(f"can't convert {self.dtype} on {self.device} to numpy")
+        return np.array(self.values, np.float32)
+
 
 @pytest.mark.parametrize(("share", "checked"), [(1.0, 40), (0.25, 10), (0.0, 0), (1e-9, 1)])
 def test_the_sample_has_the_first_batch_and_a_share_of_the_others(
@@ -52,6 +97,31 @@ def test_a_skipped_batch_of_the_sample_is_compared_by_what_replaces_it(make_stre
         (np.array([1.0, np.nan]), np.array([1.0, np.nan]), None),
         ((1, "a", b"b"), (1, "a", b"b"), None),
         (float("nan"), float("nan"), None),
+        (TIMES, TIMES.copy(), None),
+        (TIMES - TIMES[0], TIMES - TIMES[0], None),
+        (TIMES, np.array(["2020-01-01", "2020-01-02"], "M8[D]"), "[1] is NaT, then 2020-01-02 (1 of 2 values differ)"),
+        ({"x": objects(1.5, float("nan"), None, "a")}, {"x": objects(1.5, float("nan"), None, "a")}, None),
+        (objects(1, None), objects(1, 2), "[1] is a NoneType, then a int (1 of 2 values differ)"),
+        ({"ids": objects(np.arange(2), None)}, {"ids": objects(np.arange(2), None)}, None),
+        (
+            {"ids": objects(np.arange(2), np.array([3, 4]))},
+            {"ids": objects(np.arange(2), np.array([3, 5]))},
+            "['ids'][1][1] is 4, then 5 (1 of 2 values differ) (1 of 2 values differ)",
+        ),
+        (objects({"n": [1, float("nan")]}), objects({"n": [1, float("nan")]}), None),
+        (np.array(float("nan")), np.array(float("nan")), None),
+        (np.array([(1, float("nan"))], "i4,f4"), np.array([(1, float("nan"))], "i4,f4"), None),
+        (
+            np.array([(1, 2.0)], "i4,f4"),
+            np.array([(1, 3.0)], "i4,f4"),
+            "['f1'][0] is 2.0, then 3.0 (1 of 1 values differ)",
+        ),
+        (np.array([[""], ["b"]]), np.array([[""], ["c"]]), "[1, 0] is 'b', then 'c' (1 of 2 values differ)"),
+        (Plain(np.arange(2)), Plain(np.arange(2)), None),
+        ({"p": Plain(1)}, {"p": Plain(2)}, "['p']['value'] is 1, then 2"),
+        (Ambiguous(), Ambiguous(), None),
+        (Tensor([1.0, np.nan]), Tensor([1.0, np.nan]), None),
+        ({1.5, 2}, {2, 1.5}, None),
         (
             {"x": np.array([[1, 2], [3, 4]])},
             {"x": np.array([[1, 2], [5, 6]])},

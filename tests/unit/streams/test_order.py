@@ -23,7 +23,7 @@ def rows(order: Order, number: int) -> list[int]:
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 7, 11, 12, 13, 100])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_every_row_is_once_in_each_epoch_where_incomplete_batches_are_kept(batch: int, shuffle: bool) -> None:
-    kept = order(batch, epochs=3, remainder="keep", shuffle=shuffle)
+    kept = order(batch, epochs=3, remainder="keep", shuffle_batches=shuffle)
     for epoch in range(3):
         numbers = range(epoch * kept.epoch_batches, (epoch + 1) * kept.epoch_batches)
         assert sorted(row for number in numbers for row in rows(kept, number)) == list(range(12))
@@ -48,7 +48,7 @@ def test_the_next_epoch_begins_with_the_first_row_again() -> None:
 
 
 def test_shuffled_epochs_differ_and_repeat() -> None:
-    shuffled = [order(batch=1, epochs=2, shuffle=True, seed=seed) for seed in (1, 1, 2)]
+    shuffled = [order(batch=1, epochs=2, shuffle_batches=True, seed=seed) for seed in (1, 1, 2)]
     first, again, other = ([rows(each, number) for number in range(24)] for each in shuffled)
     assert first == again
     assert first != other
@@ -56,7 +56,7 @@ def test_shuffled_epochs_differ_and_repeat() -> None:
 
 
 def test_the_order_of_a_seed_never_changes() -> None:
-    assert [rows(order(batch=4, shuffle=True, seed=7), number)[0] for number in range(3)] == [4, 0, 8]
+    assert [rows(order(batch=4, shuffle_batches=True, seed=7), number)[0] for number in range(3)] == [4, 0, 8]
     assert [order(seed=7).seed(number) for number in range(2)] == [2680530905, 1781599302]
 
 
@@ -127,5 +127,5 @@ def test_differences_name_the_first_parts() -> None:
 
 
 def test_settings_survive_their_json() -> None:
-    settings = Settings("s3://set/*.parquet", 7, prepare="flow:prepare", shuffle=True)
+    settings = Settings("s3://set/*.parquet", 7, prepare="flow:prepare", shuffle_batches=True)
     assert read_settings(settings.to_json()) == settings

@@ -10,7 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from spotmpi.streams.errors import StreamError
-from spotmpi.streams.rank import predict, train
+from spotmpi.streams.order import Settings, read_settings
+from spotmpi.streams.rank import every_row, predict, train
 from spotmpi.streams.results import ResultFiles
 from tests.unit.streams.flow import PREFIX
 
@@ -31,6 +32,11 @@ def test_parquet_is_the_default(make_stream: Any, tmp_path: Path) -> None:
     predict(PREFIX + "predict", make_stream(remainder="keep", length=3), tmp_path)
     table = pyarrow.parquet.read_table(tmp_path)
     assert table.to_pydict() == {"number": [0, 1, 2], "half": [0.0, 0.5, 1.0]}
+
+
+@pytest.mark.parametrize(("remainder", "used"), [("drop", "keep"), ("keep", "keep"), ("pad", "pad")])
+def test_a_prediction_that_a_spec_starts_has_every_row_too(remainder: str, used: str) -> None:
+    assert read_settings(every_row(Settings("set", 7, remainder=remainder).to_json())).remainder == used
 
 
 def test_results_that_exist_are_not_computed_again(make_stream: Any, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def values(rows: list[dict[str, Any]]) -> list[int]:
 def test_partitions_are_read_by_offset_in_any_order_and_again(broker: str) -> None:
     create(broker, "numbers")
     produce(broker, "numbers", range(100))
-    order = order_of(f"kafka://{broker}/numbers", 10, shuffle=True, remainder="keep")
+    order = order_of(f"kafka://{broker}/numbers", 10, shuffle_batches=True, remainder="keep")
     parts = sources.parts_of(order.settings)
     assert [(part.name, part.rows) for part in parts] == [("numbers/0", 34), ("numbers/1", 33), ("numbers/2", 33)]
     batches = read_all(order)

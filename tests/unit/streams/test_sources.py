@@ -210,10 +210,10 @@ def test_without_pyarrow_the_remedy_is_named(parquet: Path, monkeypatch: pytest.
         order_of(parquet, 1)
 
 
-def test_the_parts_have_name_rows_size_and_time(parquet: Path) -> None:
+def test_the_parts_have_name_rows_size_time_and_the_rows_of_a_group(parquet: Path) -> None:
     first = sources.parts_of(Settings(str(parquet), 1))[0]
     path = parquet / "1.parquet"
-    assert first == Part(str(path), 10, path.stat().st_size, str(path.stat().st_mtime))
+    assert first == Part(str(path), 10, path.stat().st_size, str(path.stat().st_mtime), unit=4)
 
 
 def test_storage_that_does_not_answer_is_no_fault_of_the_source(parquet: Path, monkeypatch: pytest.MonkeyPatch) -> None:

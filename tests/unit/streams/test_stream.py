@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import subprocess
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -147,22 +149,59 @@ def test_arrays_of_a_chunk_travel_as_buffers() -> None:
     from distributed.protocol.serialize import deserialize, serialize
 
     array = np.arange(100_000.0)
-    header, frames = serialize(Chunk([(0, {"x": array})], [], 0.0, array.nbytes))
+    header, frames = serialize(chunk.seal(Chunk([(0, {"x": array})], [], 0.0, array.nbytes)))
     assert [memoryview(frame).nbytes for frame in frames if memoryview(frame).nbytes >= array.nbytes] == [array.nbytes]
     assert np.shares_memory(np.frombuffer(next(f for f in frames if memoryview(f).nbytes == array.nbytes)), array)
-    assert deserialize(header, frames).batches[0][1]["x"].tolist() == array.tolist()
+    assert deserialize(header, frames).open().batches[0][1]["x"].tolist() == array.tolist()
+
+
+def test_a_rank_gets_arrays_that_are_writable_whatever_prepare_returned() -> None:
+    import numpy as np
+    from distributed.protocol.serialize import deserialize, serialize
+
+    batch: dict[str, Any] = {
+        "fixed": np.frombuffer(b"abcdefgh", np.uint8),
+        "own": np.arange(3),
+        "order": np.ones((2, 3), order="F"),
+    }
+    header, frames = serialize(chunk.seal(Chunk([(0, batch)], [], 0.0, 0)))
+    ((_, received),) = deserialize(header, [bytes(memoryview(frame).cast("B")) for frame in frames]).open().batches
+    assert all(array.flags.writeable for array in received.values())
+    assert all(np.array_equal(received[name], batch[name]) for name in batch)
+
+
+def test_what_a_rank_cannot_load_is_an_error_that_names_the_module_and_its_interpreter() -> None:
+    """Dask, which loads results as it receives them, would close the connection instead."""
+    from distributed.protocol.serialize import deserialize, serialize
+
+    frames = ModuleType("frames_of_workers")
+    frames.Frame = type("Frame", (), {"__module__": frames.__name__})  # type: ignore[attr-defined]
+    sys.modules[frames.__name__] = frames
+    sent = serialize(engine.execute(pickle.dumps((make_chunk, ()))))
+    del sys.modules[frames.__name__]
+    received = deserialize(*sent)
+    with pytest.raises(StreamError) as error:
+        engine.load("batch 7", received)
+    assert str(error.value) == (
+        f"batch 7 cannot be loaded by its rank's interpreter {sys.executable}: ModuleNotFoundError: No module named "
+        "'frames_of_workers'; install what it needs there too, or return arrays, tensors, numbers, texts and bytes"
+    )
+
+
+def make_chunk() -> Chunk:
+    return Chunk([(7, sys.modules["frames_of_workers"].Frame())], [], 0.0, 0)
 
 
 TENSORS = """
 import torch
 from distributed.protocol.serialize import deserialize, serialize
-from spotmpi.streams.chunk import Chunk
+from spotmpi.streams.chunk import Chunk, seal
 
 batch = {"x": torch.arange(100_000.0), "parts": [(torch.ones(2, 3, dtype=torch.uint8), "name")], "half": torch.ones(
     3, dtype=torch.bfloat16), "weight": torch.ones(3, requires_grad=True)}
-header, frames = serialize(Chunk([(0, batch)], [], 0.0, 0))
+header, frames = serialize(seal(Chunk([(0, batch)], [], 0.0, 0)))
 assert [memoryview(frame).nbytes for frame in frames if memoryview(frame).nbytes >= 400_000] == [400_000]
-(number, other), = deserialize(header, [bytearray(frame) for frame in frames]).batches
+(number, other), = deserialize(header, [bytes(frame) for frame in frames]).open().batches
 assert torch.equal(batch["x"], other["x"]) and torch.equal(batch["half"], other["half"])
 assert torch.equal(batch["parts"][0][0], other["parts"][0][0]) and other["parts"][0][1] == "name"
 assert other["weight"].requires_grad

@@ -1,0 +1,163 @@
+"""Columns of tables as arrays: exact, writable, and of the same types in all batches of a source.
+
+Numpy has no nulls in whole numbers and truth values, so a column of these with a null in any file is one of objects.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from spotmpi.streams.errors import StreamError
+
+
+def schema_of(table: Any, name: str) -> Any:
+    """The types of the columns in the file *name*; those that are nullable have nulls."""
+    import pyarrow
+
+    fields = [
+        field.with_nullable(bool(column.null_count)).remove_metadata()
+        for field, column in zip(table.schema, table.columns, strict=True)
+    ]
+    require_distinct([field.name for field in fields], name)
+    return pyarrow.schema(fields)
+
+
+def require_distinct(names: list[str], file: str) -> None:
+    """Raise StreamError for two columns of a name: a batch would have one of them."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise StreamError(f"{file} has two columns named {twice!r}: rename one")
+
+
+def unify(schemas: Mapping[str, Any]) -> str:
+    """What has to be done to columns so that they are the same whichever rows a batch has; empty if nothing has.
+
+    *schemas* are those of all files of a source, by their names.
+
+    Raises:
+        StreamError: two files have no common type for a column.
+    """
+    import pyarrow
+
+    files: dict[Any, str] = {}
+    for name, schema in schemas.items():
+        files.setdefault(schema, name)
+    whole = pyarrow.schema([])
+    for schema, name in files.items():
+        try:
+            whole = pyarrow.unify_schemas([whole, schema], promote_options="permissive")
+        except pyarrow.ArrowException as error:
+            other = next(other for each, other in files.items() if not _fit(each, schema))
+            raise StreamError(f"{other}, {name} cannot be read together: {error}") from error
+    fields = []
+    for field in whole:
+        known = [schema.field(field.name) for schema in files if field.name in schema.names]
+        nulls = len(known) < len(files) or any(each.nullable for each in known)
+        if {each.type for each in known} != {field.type} or len(known) < len(files) or (nulls and is_exact(field.type)):
+            fields.append(field.with_nullable(nulls))
+    return base64.b64encode(pyarrow.schema(fields).serialize()).decode() if fields else ""
+
+
+def _fit(first: Any, second: Any) -> bool:
+    import pyarrow
+
+    try:
+        pyarrow.unify_schemas([first, second], promote_options="permissive")
+    except pyarrow.ArrowException:
+        return False
+    return True
+
+
+def conform(table: Any, columns: str, name: str) -> Any:
+    """The rows of a file with the *columns* that `unify` gave."""
+    import pyarrow
+
+    for field in _fields(columns):
+        index = table.schema.get_field_index(field.name)
+        if index < 0:
+            table = table.append_column(field.name, pyarrow.nulls(len(table), field.type))
+        elif table.column(index).type != field.type:
+            try:
+                table = table.set_column(index, field.name, table.column(index).cast(field.type))
+            except pyarrow.ArrowException as error:
+                remedy = f"other files have {field.type} in the column {field.name!r}"
+                raise StreamError(f"{name} cannot be read together with the others: {error}; {remedy}") from error
+    return table
+
+
+def arrays(table: Any, columns: str) -> dict[str, Any]:
+    """The columns of a table as arrays, each owned by its caller alone."""
+    nullable = {field.name for field in _fields(columns) if field.nullable and is_exact(field.type)}
+    pairs = zip(table.column_names, table.columns, strict=True)
+    return {name: _objects(column) if name in nullable else _array(column) for name, column in pairs}
+
+
+@functools.lru_cache(maxsize=4)
+def _fields(columns: str) -> tuple[Any, ...]:
+    if not columns:
+        return ()
+    import pyarrow
+
+    return tuple(pyarrow.ipc.read_schema(pyarrow.BufferReader(base64.b64decode(columns))))
+
+
+def is_exact(kind: Any) -> bool:
+    """Whether values of an arrow type are whole numbers or truth values, of which numpy has no null."""
+    from pyarrow import types
+
+    return bool(types.is_integer(kind) or types.is_boolean(kind))
+
+
+def _array(column: Any) -> Any:
+    """A column as an array; one of objects has them as JSON's: numpy's would depend on the other rows of a batch."""
+    import numpy
+
+    if _has_objects(column.type) or (is_exact(column.type) and column.null_count):
+        return _objects(column)
+    if not _is_list(column.type):
+        array = column.to_numpy()
+        return array if array.flags.writeable and array.flags.owndata else array.copy()
+    array = numpy.empty(len(column), object)
+    for index, values in enumerate(_lists(column)):
+        array[index] = values
+    return array
+
+
+def _lists(column: Any) -> list[Any]:
+    """The lists of a column as arrays; one of whole numbers with a null is one of objects."""
+    import numpy
+    import pyarrow.compute
+
+    kind = column.type.value_type
+    if not is_exact(kind) or not pyarrow.compute.list_flatten(column).null_count:
+        return [None if each is None else each.copy() for each in column.to_numpy()]
+    plain = kind.to_pandas_dtype()
+    return [
+        each and numpy.array(each, object if None in each else plain) if each != [] else numpy.array([], plain)
+        for each in column.to_pylist()
+    ]
+
+
+def _objects(column: Any) -> Any:
+    import numpy
+
+    array = numpy.empty(len(column), object)
+    for index, value in enumerate(column.to_pylist()):
+        array[index] = value
+    return array
+
+
+def _is_list(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _has_objects(kind: Any) -> bool:
+    """Whether values of an arrow type are objects, or lists that are nested."""
+    from pyarrow import types
+
+    return bool(types.is_nested(kind.value_type) if _is_list(kind) else types.is_nested(kind))

@@ -1,0 +1,249 @@
+"""Columns of tables: exact, of the same types in all batches, and owned by them."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from spotmpi.streams import columns, sources
+from spotmpi.streams.errors import StreamError
+from tests.unit.streams.data import order_of, read_all
+
+ID = 1234567890123456789  # beyond 2**53: a float of it is another number
+
+
+def write(folder: Path, rows: list[dict[str, Any]], kind: str, name: str = "a") -> Path:
+    """A file with *rows*, in row groups of 2 where there are some."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.{kind}"
+    if kind == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=2)
+    elif kind == "csv":
+        lines = [",".join("" if value is None else str(value) for value in row.values()) for row in rows]
+        path.write_text("\n".join([",".join(rows[0]), *lines]) + "\n")
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def columns_of(folder: Path, batch: int = 2) -> dict[str, list[Any]]:
+    """All arrays of each column, by batch."""
+    batches = read_all(order_of(folder, batch, remainder="keep"))
+    assert len({tuple(sorted(each)) for each in batches}) == 1
+    return {name: [each[name] for each in batches] for name in batches[0]}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_whole_numbers_beside_nulls_are_exact_and_of_one_type_in_all_batches(tmp_path: Path, kind: str) -> None:
+    ids = [ID, ID + 1, ID + 2, None, ID + 4]
+    rows: list[dict[str, Any]] = [
+        {"id": each, "whole": n, "flag": None if n == 4 else True, "x": 0.5} for n, each in enumerate(ids)
+    ]
+    rows[0]["x"] = None
+    write(tmp_path, rows, kind)
+    arrays = columns_of(tmp_path)
+    assert [value for array in arrays["id"] for value in array.tolist()] == ids
+    assert [value for array in arrays["flag"] for value in array.tolist()] == [True, True, True, True, None]
+    assert {name: {array.dtype for array in each} for name, each in arrays.items()} == {
+        "id": {np.dtype(object)},
+        "whole": {np.dtype("int64")},
+        "flag": {np.dtype(object)},
+        "x": {np.dtype("float64")},
+    }
+    assert np.isnan(arrays["x"][0][0])
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_columns_have_the_type_that_all_files_need(tmp_path: Path, kind: str) -> None:
+    """One has nulls, one has fractions, and one lacks a column."""
+    write(tmp_path, [{"id": ID, "x": 1, "new": 1}] * 2, kind, "a")
+    write(tmp_path, [{"id": ID, "x": 1.5, "new": 1}] * 2, kind, "b")
+    write(tmp_path, [{"id": None, "x": 1}, {"id": ID, "x": 2}], kind, "c")
+    arrays = columns_of(tmp_path)
+    assert {name: {array.dtype for array in each} for name, each in arrays.items()} == {
+        "id": {np.dtype(object)},
+        "x": {np.dtype("float64")},
+        "new": {np.dtype(object)},
+    }
+    assert [array.tolist() for array in arrays["new"]] == [[1, 1], [1, 1], [None, None]]
+
+
+def test_parquet_without_statistics_is_read_for_nulls(tmp_path: Path) -> None:
+    table = pyarrow.table({"id": pyarrow.array([1, 2, 3, None]), "all": [1, 2, 3, 4]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=2, write_statistics=False)
+    arrays = columns_of(tmp_path)
+    assert {array.dtype for array in arrays["id"]} == {np.dtype(object)}
+    assert {array.dtype for array in arrays["all"]} == {np.dtype("int64")}
+
+
+def test_dictionaries_of_parquet_are_values_with_their_nulls(tmp_path: Path) -> None:
+    """Of their chunks, pyarrow's `to_numpy` gives the first value in place of each null."""
+    values = {"city": ["a", None, "b"], "id": [ID, None, ID]}
+    table = pyarrow.table({name: pyarrow.array(each).dictionary_encode() for name, each in values.items()})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    assert {name: array.tolist() for name, (array,) in columns_of(tmp_path, 3).items()} == values
+
+
+def test_whole_numbers_in_lists_beside_nulls_are_exact(tmp_path: Path) -> None:
+    write(tmp_path, [{"ids": [ID, None]}, {"ids": [ID]}, {"ids": None}, {"ids": []}], "jsonl")
+    (array,) = columns_of(tmp_path, 4)["ids"]
+    assert [None if each is None else each.tolist() for each in array] == [[ID, None], [ID], None, []]
+    assert [each.dtype for each in array if each is not None] == [np.dtype(object), np.int64, np.int64]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_numbers_beyond_int64_are_unsigned_and_those_beyond_that_are_refused(tmp_path: Path, kind: str) -> None:
+    """Both are floats for pyarrow, as are fractions."""
+    rows: list[dict[str, Any]] = [{"id": 2**64 - 1, "x": 1e300}, {"id": None, "x": 2**60}]
+    write(tmp_path / "unsigned", rows, kind)
+    arrays = columns_of(tmp_path / "unsigned")
+    assert arrays["id"][0].tolist() == [2**64 - 1, None]
+    assert arrays["x"][0].tolist() == [1e300, float(2**60)]
+    for values in ([2**64 + 1, 1], [ID, 0.5]):
+        write(tmp_path / "wrong", [{"id": value} for value in values], kind)
+        with pytest.raises(StreamError, match=r"whole numbers in the column 'id' .* round: write them as text"):
+            order_of(tmp_path / "wrong", 1)
+
+
+def test_a_number_in_an_object_or_list_that_would_be_rounded_is_refused(tmp_path: Path) -> None:
+    values: list[Any] = [{"of": [[2**64 - 1]]}, [2**64 - 1], {"n": 2**64 - 1, "x": 0.5}]
+    for value in values:
+        write(tmp_path, [{"at": value}], "jsonl")
+        with pytest.raises(StreamError, match="whole numbers in the column 'at'"):
+            order_of(tmp_path, 1)
+
+
+def test_a_number_that_a_float_of_another_file_would_round_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, [{"id": ID}], "jsonl", "a")
+    write(tmp_path, [{"id": 0.5}], "jsonl", "b")
+    with pytest.raises(StreamError, match=r"a\.jsonl cannot be read together with the others: .*have double"):
+        read_all(order_of(tmp_path, 1))
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,x\n1,2\n")
+    with pytest.raises(StreamError, match=r"a\.csv has two columns named 'x': rename one"):
+        order_of(tmp_path, 1)
+
+
+TEXTS = [f'line {number}\nof a text, with "quotes"' + "\n" * (number % 3) for number in range(40_000)]
+
+
+@pytest.mark.parametrize("names", [("text",), ("text", "n")])
+def test_texts_of_csv_may_have_several_lines(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """In a file of 2 MB, more than pyarrow reads at a time by default."""
+    quoted = ('"' + text.replace('"', '""') + '"' for text in TEXTS)
+    lines = [f"{text},{n}" if len(names) > 1 else text for n, text in enumerate(quoted)]
+    (tmp_path / "a.csv").write_text("\r\n".join([",".join(names), *lines]))
+    (batch,) = read_all(order_of(tmp_path, 40_000))
+    assert batch["text"].tolist() == TEXTS
+
+
+def test_types_of_csv_are_those_of_the_whole_file(tmp_path: Path) -> None:
+    numbers = [*range(300_000), 0.5]
+    (tmp_path / "a.csv").write_text("\n".join(map(str, ["x", *numbers])))
+    (batch,) = read_all(order_of(tmp_path, len(numbers)))
+    assert (batch["x"].dtype, batch["x"][-1]) == (np.float64, 0.5)
+
+
+def zstd(content: bytes) -> bytes:
+    return bytes(pyarrow.compress(content, "zstd", asbytes=True))
+
+
+COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
+    "csv.gz": gzip.compress,
+    "jsonl.gz": gzip.compress,
+    "ndjson.bz2": bz2.compress,
+    "CSV.XZ": lzma.compress,
+    "jsonl.zst": zstd,
+}
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_tables_of_text_may_be_compressed(tmp_path: Path, kind: str) -> None:
+    content = b"id\n%d\n7\n" if "csv" in kind.lower() else b'{"id": %d}\n{"id": 7}\n'
+    compressed = COMPRESSED[kind](content % ID)
+    (tmp_path / f"train-0.{kind}").write_bytes(compressed)
+    (batch,) = read_all(order_of(tmp_path, 2, split="train"))
+    assert batch["id"].tolist() == [ID, 7]
+    (tmp_path / f"train-0.{kind}").write_bytes(compressed[:-4])
+    with pytest.raises(StreamError, match=rf"train-0\.{kind} cannot be decompressed"):
+        order_of(tmp_path, 2)
+
+
+@pytest.mark.parametrize("name", ["a.parquet.gz", "a.tar.gz", "a.tgz", "a.tar.zst"])
+def test_what_is_compressed_but_would_be_sought_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(StreamError, match=rf"{name} is compressed, so that its samples cannot be sought: use plain"):
+        order_of(tmp_path, 1)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_arrays_are_writable_and_own_their_memory_whatever_rows_they_have(tmp_path: Path, kind: str) -> None:
+    rows: list[dict[str, Any]] = [{"x": float(n), "n": n, "t": f"2020-01-0{n + 1}", "s": "a"} for n in range(8)]
+    if kind != "csv":
+        rows = [{**row, "list": [1, 2], "flag": True} for row in rows]
+    write(tmp_path, rows, kind)
+    for batch in (1, 2, 3, 8):  # in a row group, across them, and of the whole file
+        first, again = (columns_of(tmp_path, batch) for _ in range(2))
+        for name, arrays in first.items():
+            for array, other in zip(arrays, again[name], strict=True):
+                lists = [*array] if name == "list" else []
+                assert all(each.flags.writeable and each.flags.owndata for each in [array, *lists])
+                assert all(np.array_equal(one, two) for one, two in zip(array, other, strict=True))
+        first["x"][0] -= 100.0
+        for each in [*first["list"][0]] if kind != "csv" else []:
+            each *= 0
+        assert columns_of(tmp_path, batch)["x"][0][0] == 0.0
+
+
+SPLITS = {
+    "parts": ["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"],
+    "folders": ["train/0.parquet", "validation/0.parquet"],
+    "files": ["Training.csv.gz", "eval_0.csv.gz"],
+    "partitions": ["split=train/0.jsonl", "split=dev/0.jsonl"],
+    "other files": ["train/cat/1.png", "val/cat/2.png"],
+}
+
+
+@pytest.mark.parametrize("layout", SPLITS)
+def test_a_folder_with_several_splits_is_not_mixed_silently(tmp_path: Path, layout: str) -> None:
+    for name in SPLITS[layout]:
+        path = tmp_path / "set" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    with pytest.raises(StreamError, match=r"has the splits \w+, \w+: choose one with split = \"\w+\", or name the fi"):
+        order_of(tmp_path / "set", 1)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["train/0.bin", "train/1.bin"], ["train/0.bin", "car/1.bin"], ["val.bin", "dev-0.bin"], ["a.bin", "1.bin"]],
+)
+def test_a_folder_of_one_split_and_a_pattern_for_all_are_read(tmp_path: Path, names: list[str]) -> None:
+    for name in [*names, "README.md"]:
+        path = tmp_path / "set" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"-")
+    assert order_of(tmp_path / "set", 1).rows == 3
+    for name in ("test/2.bin", "train.bin"):
+        (tmp_path / "set" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "set" / name).write_bytes(b"-")
+    assert order_of(f"{tmp_path}/set/**/*.bin", 1).rows == 4
+
+
+def test_nothing_is_recorded_of_columns_that_are_the_same_everywhere(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path, [{"x": 1, "y": "a"}], "parquet", name)
+    assert {part.columns for part in sources.parts_of(order_of(tmp_path, 1).settings)} == {""}
+    assert columns.unify({}) == ""

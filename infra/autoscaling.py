@@ -19,7 +19,7 @@ _ACCOUNT = "cluster-autoscaler"
 
 @dataclass(frozen=True)
 class AutoscalerArgs:
-    """The cluster, and its node groups in the order of preference."""
+    """The cluster, and its EKS node groups in the order of preference."""
 
     cluster_name: pulumi.Input[str]
     environment: str
@@ -30,9 +30,12 @@ class AutoscalerArgs:
 
 
 def priorities(environment: str, groups: Sequence[str]) -> str:
-    """The priority expander's table, by patterns of EKS's Auto Scaling group names; the first is preferred."""
+    """The priority expander's table, by patterns of EKS's Auto Scaling group names; the first is preferred.
+
+    A name ends with Pulumi's seven digits and EKS's UUID, so that `g5` matches neither `g5-2` nor `g5-abcdef0`.
+    """
     lines = [
-        f"{100 - index}:\n  - ^eks-{environment}-{group}(-[0-9]+)?-[0-9a-f]{{7}}-.*"
+        f"{max(100, len(groups)) - index}:\n  - ^eks-{environment}-{group}-[0-9a-f]{{7}}-[0-9a-f]{{8}}.*"
         for index, group in enumerate(groups)
     ]
     return "\n".join(lines) + "\n"

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv4Network, NetmaskValueError
 
+from pydantic import BaseModel
+
 from infra import addresses, names
 from infra.errors import Problem
 from infra.instance_types import InstanceType, catalog
@@ -22,19 +24,51 @@ _PRIVATE = [
 ]
 # AWS allows 50 tags; two are ours, one is a name, one marks on-demand GPUs, the rest is room for EKS's own.
 MAX_TAGS = 40
+# Of a VPC: RFC 1918, and the addresses that RFC 6598 shares between networks.
+_VPC_RANGES = [IPv4Network(each) for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")]
+# Pods that each node carries: CNI, kube-proxy, Pod Identity, EFS driver, node monitoring.
+_PODS_PER_NODE = 5
+# Two each of CoreDNS, metrics-server and the EFS controller; the autoscaler and JobSet.
+_SYSTEM_PODS = 8
 # What IAM and EFS accept in tags: https://docs.aws.amazon.com/IAM/latest/APIReference/API_Tag.html
 _TAG = re.compile(r"[\w .:/=+\-@]*")
 RESERVED_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "jobset-system", "kueue-system")
 _GPU_AMI = "P3 and newer, G4dn and newer"
 
 
+# Settings of a kind of stack that another kind would ignore.
+_OF_KIND = {
+    "compute": ("accelerators", "budget", "cluster", "groups", "images", "namespace", "network", "queueing", "sources"),
+    "data": (),
+    "account": ("ci",),
+}
+_HAS = {"compute": "the environment", "data": "storage alone", "account": "the roles of CI alone"}
+
+
 def find_problems(settings: Settings) -> list[Problem]:
     """Every problem of settings that are individually valid."""
-    problems = [*_zones(settings), *_names(settings), *_tags(settings), *_storage(settings), *_sources(settings)]
+    problems = [*_kind(settings), *_zones(settings), *_names(settings), *_tags(settings), *_storage(settings)]
+    problems += _sources(settings)
     if settings.kind == "compute":
         problems += [*_access(settings), *_network(settings), *_cluster(settings)]
         problems += [*_groups(settings), *_capacity(settings), *_queues(settings)]
     return problems
+
+
+def _kind(settings: Settings) -> Iterator[Problem]:
+    """What a stack of this kind would silently leave out; the roles of CI outlive the environments that they build."""
+    others = {field: kind for kind, fields in _OF_KIND.items() for field in fields if kind != settings.kind}
+    if settings.kind == "account":
+        others |= {"storage": "compute", "boundary": "compute"}
+        if settings.ci is None:
+            yield Problem(
+                "spotmpi:ci", None, "set ci.repository and ci.state_bucket: this stack has the roles of CI alone"
+            )
+    for field in sorted(others.keys() & settings.model_fields_set):
+        value = getattr(settings, field)
+        shown = value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
+        remedy = f"remove it, or move it to a stack with `kind: {others[field]}`: this one has {_HAS[settings.kind]}"
+        yield Problem(f"spotmpi:{field}", shown, remedy)
 
 
 def _zones(settings: Settings) -> Iterator[Problem]:
@@ -146,8 +180,9 @@ def _network(settings: Settings) -> Iterator[Problem]:
     network = _network_of(cidr)
     if network is None or not addresses.LARGEST_VPC <= network.prefixlen <= addresses.SMALLEST_VPC:
         yield Problem("spotmpi:network.cidr", cidr, "use a range with a prefix of 16 to 24, for example 10.0.0.0/16")
-    elif not network.is_private:
-        yield Problem("spotmpi:network.cidr", cidr, "use private addresses, for example 10.0.0.0/16")
+    elif not any(network.subnet_of(each) for each in _VPC_RANGES):
+        ranges = ", ".join(map(str, _VPC_RANGES))
+        yield Problem("spotmpi:network.cidr", cidr, f"use private addresses, of {ranges}; for example 10.0.0.0/16")
 
 
 def _capacity(settings: Settings) -> Iterator[Problem]:
@@ -185,7 +220,21 @@ def _groups(settings: Settings) -> Iterator[Problem]:
         yield from _type(f"{key}.type", group.type)
         if (kind := catalog().get(group.type)) is not None:
             yield from _features(key, group, kind, settings)
-    yield from _type("spotmpi:cluster.system.type", settings.cluster.system.type, gpus=False)
+    yield from _system_nodes(settings)
+
+
+def _system_nodes(settings: Settings) -> Iterator[Problem]:
+    """Whether the system nodes can carry what runs on them: else `up` waits for add-ons until it times out."""
+    system, key = settings.cluster.system, "spotmpi:cluster.system.type"
+    yield from _type(key, system.type, gpus=False)
+    if (kind := catalog().get(system.type)) is None:
+        return
+    needed = _SYSTEM_PODS + settings.queueing.enabled
+    room = system.nodes * max(0, kind.pods - _PODS_PER_NODE)
+    if room < needed:
+        remedy = "use a larger type, for example t3.medium, or more nodes: besides its own pods each can run "
+        remedy += f"{room // system.nodes}, and {needed} have to fit on {system.nodes}"
+        yield Problem(key, system.type, remedy)
 
 
 def _type(key: str, name: str, gpus: bool = True) -> Iterator[Problem]:
@@ -193,8 +242,9 @@ def _type(key: str, name: str, gpus: bool = True) -> Iterator[Problem]:
     if kind is None:
         family = name.split(".")[0]
         similar = sorted(other for other in catalog() if other.split(".")[0] == family)
-        remedy = f"use one of {', '.join(similar)}" if similar else "use a type of infra/instance_types.json"
-        yield Problem(key, name, f"{remedy}, or add it there with scripts/instance-types")
+        remedy = f"use one of {', '.join(similar)}" if similar else "check the name"
+        command = f".venv/bin/python scripts/instance-types {name}"
+        yield Problem(key, name, f"{remedy}; a newer type is added to infra/instance_types.json by: {command}")
     elif kind.gpus and not gpus:
         yield Problem(key, name, "use a type without GPUs: system pods need none")
     elif kind.gpus and not kind.gpu_ami:
@@ -206,20 +256,36 @@ def _features(key: str, group: Group, kind: InstanceType, settings: Settings) ->
     if group.placement_group and not kind.cluster_placement:
         remedy = f"set it to false: {group.type} does not support cluster placement groups"
         yield Problem(f"{key}.placement_group", True, remedy)
+    if kind.pods <= _PODS_PER_NODE:
+        yield Problem(f"{key}.type", group.type, f"use a larger type: its {kind.pods} pods are taken by the node's own")
+    if group.market == "spot" and not kind.spot:
+        yield Problem(f"{key}.market", group.market, f"set it to on-demand: EC2 has no spot market for {group.type}")
     if group.market == "on-demand" and kind.gpus and not settings.accelerators.on_demand:
         remedy = "set it to spot, or confirm with accelerators.on_demand: true"
         yield Problem(f"{key}.market", group.market, remedy)
     if group.efa and not kind.efa_interfaces:
         yield Problem(f"{key}.efa", True, f"set it to false: {group.type} has no Elastic Fabric Adapter")
-    if group.efa and not settings.network.private:
-        remedy = "set network.private: true; nodes with several network cards get no public address"
+    if len(kind.network_cards(group.efa)) > 1 and not settings.network.private:
+        remedy = "set network.private: true; nodes with several network interfaces get no public address"
         yield Problem(f"{key}.efa", True, remedy)
 
 
 def find_warnings(settings: Settings) -> list[str]:
     """Warnings about settings that can be built, but may not have the expected effect."""
-    reason = "NCCL uses it only with libfabric and aws-ofi-nccl in the image; chainermn and pytorch use TCP"
-    return [f"spotmpi:groups: {group.name} has efa: true: {reason}" for group in settings.groups if group.efa]
+    return [f"spotmpi:groups: {warning}" for group in settings.groups for warning in _warnings(group)]
+
+
+def _warnings(group: Group) -> Iterator[str]:
+    kind = catalog()[group.type]
+    if group.efa:
+        reason = "NCCL uses it only with libfabric and aws-ofi-nccl in the image; chainermn and pytorch use TCP"
+        yield f"{group.name} has efa: true: {reason}"
+    if kind.arm:
+        reason = "runs need an image for it; chainermn and pytorch are built for x86_64"
+        yield f"{group.name} has {group.type}, an Arm machine: {reason}"
+    if kind.retired:
+        reason = "EC2 no longer lists it, and EKS refuses a type that the zone lacks"
+        yield f"{group.name} has {group.type}: {reason}; `spotmpi zones --types {group.type}` finds zones"
 
 
 def _storage(settings: Settings) -> Iterator[Problem]:

@@ -52,7 +52,6 @@ class CiAccess(pulumi.ComponentResource):
         self.role_arns = {what: self._role(name, what, provider) for what in WORKFLOWS}
         self.boundary_arn: pulumi.Output[str] = iam.Policy(
             f"{name}-boundary",
-            name=policies.BOUNDARY_NAME,
             policy=json.dumps(policies.boundary()),
             tags=self._tags,
             opts=self._child,

@@ -11,8 +11,12 @@ from pulumi_aws import cloudwatch, eks, iam, kms
 
 from infra import kubernetes_versions, names, policies
 from infra.addresses import WARM_POD_ADDRESSES
+from infra.instance_types import catalog
 from infra.launch import Machine, launch_template
+from infra.login import with_login
+from infra.scaling_groups import ScalingGroup, scaling_group_name
 from infra.settings import Cluster as ClusterSettings
+from infra.sizes import Sizes, size_tag
 
 _ADMIN_POLICY = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
 _LOG_DAYS = 14
@@ -33,6 +37,7 @@ class ClusterArgs:
     """The inputs of a control plane: `subnet_ids` in two zones, `node_subnet_id` for the system nodes."""
 
     settings: ClusterSettings
+    region: str
     access: Sequence[str]
     vpc_id: pulumi.Input[str]
     subnet_ids: Sequence[pulumi.Input[str]]
@@ -44,7 +49,7 @@ class Cluster(pulumi.ComponentResource):
     """A cluster that is ready for pods.
 
     Provides `name` (known in a preview, waits for the control plane), `security_group_id` (which every node carries),
-    `kubeconfig`, `node_role_arn`, and `control_plane` and `ready` as things to wait for.
+    `kubeconfig`, `arn`, `node_role_arn`, and `control_plane` and `ready` as things to wait for.
     """
 
     def __init__(self, name: str, args: ClusterArgs, opts: pulumi.ResourceOptions | None = None):
@@ -54,10 +59,12 @@ class Cluster(pulumi.ComponentResource):
         # The literal name, dependent on the control plane: known in a preview, and not used before the cluster exists.
         self.name: pulumi.Output[str] = self.control_plane.urn.apply(lambda _: name)
         self.security_group_id: pulumi.Output[str] = self.control_plane.cluster_security_group_id
-        self.kubeconfig: pulumi.Output[str] = pulumi.Output[str].secret(self.control_plane.kubeconfig_json)
+        kubeconfig = self.control_plane.kubeconfig_json.apply(lambda text: with_login(text, args.region, name))
+        self.kubeconfig: pulumi.Output[str] = pulumi.Output[str].secret(kubeconfig)
         early = [self._addon(addon, values) for addon, values in _BEFORE_NODES.items()]
         role, attached = self._node_role()
         self.node_role_arn: pulumi.Output[str] = role.arn
+        self.arn: pulumi.Output[str] = role.arn.apply(lambda arn: _arn(arn, args.region, name))
         self.node_role_ready: list[pulumi.Resource] = [*attached, *early]
         nodes = self._system_nodes()
         late = [self._addon(addon, values, after=[nodes]) for addon, values in self._late_addons().items()]
@@ -118,12 +125,12 @@ class Cluster(pulumi.ComponentResource):
         everywhere = eks.AccessPolicyAssociationAccessScopeArgs(type="cluster")
         admin = pulumi_eks.AccessPolicyAssociationArgs(policy_arn=_ADMIN_POLICY, access_scope=everywhere)
         entries = {
-            f"admin-{index}": pulumi_eks.AccessEntryArgs(principal_arn=arn, access_policies={"admin": admin})
-            for index, arn in enumerate(settings.admins)
+            names.access_entry(arn): pulumi_eks.AccessEntryArgs(principal_arn=arn, access_policies={"admin": admin})
+            for arn in settings.admins
         }
-        for index, arn in enumerate(settings.users):
+        for arn in settings.users:
             groups = [names.USERS_GROUP]
-            entries[f"user-{index}"] = pulumi_eks.AccessEntryArgs(principal_arn=arn, kubernetes_groups=groups)
+            entries[names.access_entry(arn)] = pulumi_eks.AccessEntryArgs(principal_arn=arn, kubernetes_groups=groups)
         return entries
 
     def _node_role(self) -> tuple[iam.Role, list[iam.RolePolicyAttachment]]:
@@ -133,40 +140,48 @@ class Cluster(pulumi.ComponentResource):
             tags=dict(self._args.tags),
             opts=self._child,
         )
+        attach = {**policies.NODE_POLICIES, **({"ssm": policies.SSM_POLICY} if self._args.settings.ssm else {})}
         attached = [
             iam.RolePolicyAttachment(f"{self._name}-nodes-{what}", role=role.name, policy_arn=arn, opts=self._child)
-            for what, arn in policies.NODE_POLICIES.items()
+            for what, arn in attach.items()
         ]
         return role, attached
 
     def _system_nodes(self) -> eks.NodeGroup:
         system, tags = self._args.settings.system, self._args.tags
-        name = f"{self._name}-system"
+        name, sizes = f"{self._name}-system", Sizes(system.nodes, system.nodes + 1)
         template = launch_template(name, Machine(system.disk_gib), tags, self._child)
-        return eks.NodeGroup(
+        nodes = eks.NodeGroup(
             name,
             cluster_name=self.name,
             node_role_arn=self.node_role_arn,
             subnet_ids=[self._args.node_subnet_id],
             instance_types=[system.type],
-            ami_type="AL2023_x86_64_STANDARD",
+            ami_type=catalog()[system.type].ami_type,
             capacity_type="ON_DEMAND",
             version=kubernetes_versions.node_version(system.ami_release, self._args.settings.version),
             release_version=system.ami_release,
             launch_template=eks.NodeGroupLaunchTemplateArgs(id=template.id, version=template.latest_version.apply(str)),
             scaling_config=eks.NodeGroupScalingConfigArgs(
-                desired_size=system.nodes, min_size=system.nodes, max_size=system.nodes + 1
+                desired_size=sizes.min, min_size=sizes.min, max_size=sizes.max
             ),
-            update_config=eks.NodeGroupUpdateConfigArgs(max_unavailable=1),
+            # EKS's default starts two nodes first, for which a new account has no quota; one node alone needs them.
+            update_config=eks.NodeGroupUpdateConfigArgs(
+                max_unavailable=1, update_strategy="MINIMAL" if system.nodes > 1 else "DEFAULT"
+            ),
             labels={names.LABEL_ROLE: "system"},
             node_repair_config=eks.NodeGroupNodeRepairConfigArgs(enabled=True),
             tags=dict(tags),
             opts=pulumi.ResourceOptions(
                 parent=self,
                 depends_on=[self.control_plane, *self.node_role_ready],
+                ignore_changes=["scalingConfig"],  # the autoscaler moves this group too; see sizes.py
                 custom_timeouts=pulumi.CustomTimeouts(delete="30m"),
             ),
         )
+        scaling = ScalingGroup(self._args.region, "system")
+        size_tag(name, scaling, sizes, nodes.resources.apply(scaling_group_name), self)
+        return nodes
 
     def _late_addons(self) -> dict[str, Any]:
         return {
@@ -206,3 +221,9 @@ class Cluster(pulumi.ComponentResource):
         )
         association = eks.AddonPodIdentityAssociationArgs(role_arn=role.arn, service_account="efs-csi-controller-sa")
         return association, attached
+
+
+def _arn(role: str, region: str, cluster: str) -> str:
+    """The ARN of a cluster in the partition and account of a role's ARN; the component has none as an output."""
+    _, partition, _, _, account, *_ = role.split(":")
+    return f"arn:{partition}:eks:{region}:{account}:cluster/{cluster}"

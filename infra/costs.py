@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from infra.instance_types import catalog
-from infra.settings import Settings
+from infra.settings import DEFAULT_THROUGHPUT, Settings
 
 SOURCE = (
     "AWS list prices for us-east-1, on demand, as published in 2025 and not confirmed since; other regions differ: "
@@ -14,6 +14,7 @@ CONTROL_PLANE = 0.10
 NAT_GATEWAY = 0.045
 PUBLIC_ADDRESS = 0.005
 GP3_GIB_MONTH = 0.08
+GP3_MIBPS_MONTH = 0.04  # above DEFAULT_THROUGHPUT
 EFS_GIB_MONTH: Mapping[bool, float] = {True: 0.16, False: 0.30}
 # On demand, per hour: the system nodes' price, and the most that a GPU node of a ready stack can cost.
 MACHINES: Mapping[str, float] = {
@@ -27,11 +28,11 @@ MACHINES: Mapping[str, float] = {
 
 
 def idle(settings: Settings) -> dict[str, float]:
-    """US dollars per hour by item while no job runs, without storage; empty for a data stack.
+    """US dollars per hour by item while no job runs, without storage; empty for other stacks than environments.
 
     KeyError for system nodes whose price is not in MACHINES.
     """
-    if settings.kind == "data":
+    if settings.kind != "compute":
         return {}
     system, private = settings.cluster.system, settings.network.private
     addresses = 1 if private else system.nodes
@@ -53,11 +54,14 @@ def gpu_hour_ceiling(settings: Settings) -> dict[str, float]:
     address = 0 if settings.network.private else PUBLIC_ADDRESS
     ceilings = {}
     for group in settings.groups:
-        units = group.max * max(1, catalog()[group.type].gpus)
-        node = MACHINES[group.type] + _disk(group.disk_gib) + address
+        kind = catalog()[group.type]
+        units = group.max * max(1, kind.gpus)
+        disk = _disk(group.disk_gib, group.root_disk_throughput(kind))
+        node = MACHINES[group.type] + disk + address
         ceilings[group.name] = (group.max * node + overhead) / units
     return ceilings
 
 
-def _disk(gib: int) -> float:
-    return gib * GP3_GIB_MONTH / _HOURS_PER_MONTH
+def _disk(gib: int, throughput: int = DEFAULT_THROUGHPUT) -> float:
+    more = throughput - DEFAULT_THROUGHPUT
+    return (gib * GP3_GIB_MONTH + more * GP3_MIBPS_MONTH) / _HOURS_PER_MONTH

@@ -15,7 +15,12 @@ from infra.storage import FileSystemIds
 CONTRACT = 1
 
 
-def environment(settings: Settings, repositories: Mapping[str, pulumi.Output[str]], storage: FileSystemIds) -> None:
+def environment(
+    settings: Settings,
+    cluster_arn: pulumi.Output[str],
+    repositories: Mapping[str, pulumi.Output[str]],
+    storage: FileSystemIds,
+) -> None:
     """Export a whole environment."""
     queues = {team.name: team.gpus for team in settings.queueing.teams}
     values: dict[str, Any] = {
@@ -24,6 +29,7 @@ def environment(settings: Settings, repositories: Mapping[str, pulumi.Output[str
         "region": settings.region,
         "zone": settings.zone,
         "cluster": settings.name,
+        "cluster_arn": cluster_arn,
         "namespace": settings.namespace,
         "service_account": names.SERVICE_ACCOUNT,
         "volume_claim": names.VOLUME_CLAIM,
@@ -31,7 +37,7 @@ def environment(settings: Settings, repositories: Mapping[str, pulumi.Output[str
         "uid": names.UID,
         "gid": names.GID,
         "repositories": dict(repositories),
-        "node_groups": [node_group(group) for group in settings.groups],
+        "node_groups": [node_group(group, settings.network.private) for group in settings.groups],
         "queues": queues,
         "file_system_id": storage.file_system_id,
         "access_point_id": storage.access_point_id,
@@ -47,7 +53,7 @@ def data(settings: Settings, storage: FileSystemIds) -> None:
     pulumi.export("access_point_id", storage.access_point_id)
 
 
-def node_group(group: Group) -> dict[str, Any]:
+def node_group(group: Group, private: bool) -> dict[str, Any]:
     """A node group for `spotmpi`: its machines, how many may run, and the labels and taint to schedule onto one."""
     kind = catalog()[group.type]
     return {
@@ -60,6 +66,8 @@ def node_group(group: Group) -> dict[str, Any]:
         "allocatable_mib": kind.allocatable_mib,
         "min": group.min,
         "max": group.max,
+        "disk_gib": group.disk_gib,
+        "public_address": not private,
         "placement_group": group.placement_group,
         "efa_interfaces": kind.efa_interfaces if group.efa else 0,
         "labels": gpu_nodes.labels(group, kind),

@@ -1,5 +1,6 @@
 """A group of like machines in one zone: placement group, launch template, managed node group, autoscaler tags."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,8 +10,8 @@ from pulumi_aws import autoscaling, ec2, eks, vpc
 from infra import kubernetes_versions, names
 from infra.instance_types import InstanceType
 from infra.launch import Machine, launch_template
-from infra.node_replacement import protect_running_nodes
-from infra.scaling_groups import ScalingGroup
+from infra.node_replacement import NodeProtection
+from infra.scaling_groups import ScalingGroup, scaling_group_name
 from infra.settings import Group
 from infra.sizes import Sizes, size_tag
 
@@ -22,6 +23,7 @@ class Host:
     """The cluster and network of a group's nodes; `after` has to exist before the first node can join."""
 
     region: str
+    environment: str
     cluster_name: pulumi.Input[str]
     cluster_version: str
     node_role_arn: pulumi.Input[str]
@@ -49,7 +51,7 @@ def labels(group: Group, kind: InstanceType) -> dict[str, str]:
     result = {names.LABEL_ROLE: "gpu" if kind.gpus else "work", names.LABEL_GROUP: group.name}
     if kind.gpus:
         result[names.LABEL_GPU_PRESENT] = "true"
-        result[names.LABEL_ACCELERATOR] = (kind.gpu_model or "gpu").lower()
+        result[names.LABEL_ACCELERATOR] = re.sub(r"[^a-z0-9]+", "-", (kind.gpu_model or "gpu").lower())
     return result
 
 
@@ -80,7 +82,7 @@ class NodeGroup(pulumi.ComponentResource):
         self.node_groups: list[eks.NodeGroup] = []
         for group, (low, high) in names.eks_groups(args.group).items():
             node_group = self._node_group(stem + group, template, Sizes(low, high), self._scaling(group))
-            scaling_group = node_group.resources.apply(lambda resources: _scaling_group(resources))
+            scaling_group = node_group.resources.apply(scaling_group_name)
             self._tag_scaling_group(stem + group, scaling_group)
             size_tag(stem + group, self._scaling(group), Sizes(low, high), scaling_group, self)
             self.node_groups.append(node_group)
@@ -96,21 +98,31 @@ class NodeGroup(pulumi.ComponentResource):
             placement = ec2.PlacementGroup(
                 self._name, strategy="cluster", tags=dict(self._args.tags), opts=self._child
             ).name
-        interfaces = self._efa_interfaces() if group.efa else None
-        return Machine(group.disk_gib, placement, interfaces)
+        return Machine(
+            group.disk_gib,
+            throughput_mibps=group.root_disk_throughput(self._args.kind),
+            join_local_disks=group.uses_local_disks(self._args.kind),
+            placement_group=placement,
+            network_interfaces=self._efa_interfaces() if group.efa else None,
+        )
 
     def _efa_interfaces(self) -> list[ec2.LaunchTemplateNetworkInterfaceArgs]:
-        """One EFA for each network card, in the cluster's group and in one that lets EFA peers talk."""
+        """An interface on each network card with EFA, in the cluster's group and in one that lets EFA peers talk.
+
+        Only the first has an address: the others are for EFA alone, as AWS recommends
+        (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html).
+        """
         groups = [self._args.host.security_group_id, self._efa_peers()]
+        first = "interface" if self._args.kind.first_efa_card else "efa"
         return [
             ec2.LaunchTemplateNetworkInterfaceArgs(
                 device_index=min(card, 1),
                 network_card_index=card,
-                interface_type="efa",
+                interface_type="efa-only" if card else first,
                 delete_on_termination="true",
                 security_groups=groups,
             )
-            for card in range(self._args.kind.efa_interfaces)
+            for card in self._args.kind.network_cards(efa=True)
         ]
 
     def _efa_peers(self) -> pulumi.Output[str]:
@@ -145,7 +157,7 @@ class NodeGroup(pulumi.ComponentResource):
             node_role_arn=host.node_role_arn,
             subnet_ids=[host.subnet_id],
             instance_types=[group.type],
-            ami_type="AL2023_x86_64_NVIDIA" if kind.gpus else "AL2023_x86_64_STANDARD",
+            ami_type=kind.ami_type,
             capacity_type="SPOT" if group.market == "spot" else "ON_DEMAND",
             version=kubernetes_versions.node_version(group.ami_release, host.cluster_version),
             release_version=group.ami_release,
@@ -165,7 +177,7 @@ class NodeGroup(pulumi.ComponentResource):
                 # An update would also send the state's outdated desired size: sizes.py sets the sizes instead.
                 ignore_changes=["scalingConfig"],
                 custom_timeouts=pulumi.CustomTimeouts(delete="30m"),
-                hooks=protect_running_nodes(name, scaling),
+                hooks=NodeProtection(name, host.environment, scaling).hooks(),
             ),
         )
 
@@ -178,7 +190,3 @@ class NodeGroup(pulumi.ComponentResource):
                 tag=autoscaling.TagTagArgs(key=key, value=value, propagate_at_launch=False),
                 opts=self._child,
             )
-
-
-def _scaling_group(resources: Sequence[eks.outputs.NodeGroupResource]) -> str:
-    return str((resources[0].autoscaling_groups or [])[0].name)

@@ -4,6 +4,8 @@
 # https://github.com/awslabs/amazon-eks-ami/releases. It adds about three a year and refuses those that it lacks,
 # so environments need not wait for a new release of spotmpi.
 OLDEST, NEWEST = 31, 37
+# Of new environments: tried by others for some months, and in standard support for a year.
+DEFAULT = NEWEST - 1
 LATER = 3  # minor versions beyond the newest one that are accepted
 # A kubelet may be this many minor versions older than the API server, and never newer:
 # https://kubernetes.io/releases/version-skew-policy/#kubelet

@@ -1,5 +1,6 @@
 """Every name, label, tag and taint of an environment."""
 
+import hashlib
 import re
 from collections.abc import Iterator
 
@@ -21,6 +22,8 @@ TAG_ON_DEMAND = "spotmpi:on-demand-gpus"
 # The tag with the sizes of a node group in the settings, on its Auto Scaling group;
 # jobs/spotmpi/environments/node_group_sizes.py reads it too.
 TAG_SIZES = "spotmpi:nodes"
+# The tag with the settings that a built environment keeps, on its network and on its file system.
+TAG_FIXED = "spotmpi:fixed"
 # The environment variable that allows an update to replace running nodes.
 REPLACE_NODES = "SPOTMPI_REPLACE_NODES"
 
@@ -49,6 +52,12 @@ def eks_groups(group: Group) -> dict[str, tuple[int, int]]:
         groups[name] = (min(low, NODES_PER_EKS_GROUP), min(high, NODES_PER_EKS_GROUP))
         low, high = max(0, low - NODES_PER_EKS_GROUP), high - NODES_PER_EKS_GROUP
     return groups
+
+
+def access_entry(arn: str) -> str:
+    """The name of the access entry of a role or user; one of its own, so that the order of the settings is free."""
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", arn.split(":", 5)[5])
+    return f"{readable}-{hashlib.sha256(arn.encode()).hexdigest()[:7]}"
 
 
 def is_label(name: str) -> bool:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 import pulumi
 from pulumi_aws import ec2
 
+from infra import names
 from infra.addresses import SubnetPlan
+from infra.fixed_settings import as_tag, refuse_changes
 
 
 @dataclass(frozen=True)
 class NetworkArgs:
-    """The inputs of a network; `private` puts nodes behind one NAT gateway."""
+    """The inputs of a network; `private` puts nodes behind one NAT gateway, `fixed` are settings that it keeps."""
 
     vpc_cidr: str
     subnets: SubnetPlan
@@ -19,6 +21,7 @@ class NetworkArgs:
     zone: str
     second_zone: str
     private: bool
+    fixed: Mapping[str, str]
     tags: Mapping[str, str]
 
 
@@ -29,13 +32,15 @@ class Network(pulumi.ComponentResource):
         super().__init__("spotmpi:network:Network", name, None, opts)
         self._name, self._args, self._child = name, args, pulumi.ResourceOptions(parent=self)
         self._routes: list[pulumi.Resource] = []
+        # A new range would be a new network for everything: the change of the tag is refused instead.
+        fixed = pulumi.ResourceOptions(ignore_changes=["cidrBlock"], hooks=refuse_changes(f"{name}-network"))
         vpc = ec2.Vpc(
             name,
             cidr_block=args.vpc_cidr,
             enable_dns_support=True,
             enable_dns_hostnames=True,
-            tags=self._tags(name),
-            opts=self._child,
+            tags={**self._tags(name), names.TAG_FIXED: as_tag(args.fixed)},
+            opts=pulumi.ResourceOptions.merge(self._child, fixed),
         )
         self.vpc_id = vpc.id
         # Without rules of ours the default group would allow traffic among its members, and anything could join it.

@@ -1,7 +1,9 @@
 """Changes that replace the nodes of a group: refused while nodes run, as all would be replaced at once."""
 
 import os
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pulumi
@@ -13,16 +15,54 @@ from infra.scaling_groups import ScalingGroup
 _VERSIONS = ("releaseVersion", "version")
 
 
-def protect_running_nodes(name: str, scaling: ScalingGroup) -> pulumi.ResourceHookBinding:
-    """Hooks for a node group that refuse to replace running nodes, unless names.REPLACE_NODES is set."""
+@dataclass(frozen=True)
+class NodeProtection:
+    """Refuses to replace the running nodes of the node group *name* of a cluster, unless names.REPLACE_NODES is set."""
 
-    def refuse(args: pulumi.ResourceHookArgs) -> None:
-        changed = _changed(args.old_outputs or {}, args.new_inputs or {})
-        if changed and not os.environ.get(names.REPLACE_NODES):
-            _require_idle(scaling, args.old_outputs or {}, changed)
+    name: str
+    cluster: str
+    scaling: ScalingGroup
 
-    hook = pulumi.ResourceHook(f"{name}-replacement", refuse, pulumi.ResourceHookOptions(on_dry_run=True))
-    return pulumi.ResourceHookBinding(before_update=[hook])
+    def hooks(self) -> pulumi.ResourceHookBinding:
+        """Hooks for the node group: of an update that replaces nodes, and of the creation that a replacement starts."""
+        options = pulumi.ResourceHookOptions(on_dry_run=True)
+        update = pulumi.ResourceHook(f"{self.name}-replacement", self.before_update, options)
+        creation = pulumi.ResourceHook(f"{self.name}-creation", self.before_creation, options)
+        return pulumi.ResourceHookBinding(before_update=[update], before_create=[creation])
+
+    def before_update(self, args: pulumi.ResourceHookArgs) -> None:
+        """RunError for an older AMI release, and for a change that would replace running nodes."""
+        old, new = args.old_outputs or {}, args.new_inputs or {}
+        self._require_no_rollback(old, new)
+        changed = _changed(old, new)
+        if changed and not _allowed():
+            (resources,) = old["resources"]
+            running = self.scaling.describe(resources["autoscalingGroups"][0]["name"])["DesiredCapacity"]
+            self._require_idle(running, f"the change of its {', '.join(changed)} (disk, tags or version)")
+
+    def before_creation(self, args: pulumi.ResourceHookArgs) -> None:
+        """RunError where the group exists already with running nodes: the new one is to replace it."""
+        if not _allowed():
+            change = "the change of what can't change in place (type or market)"
+            self._require_idle(self.scaling.running(self.cluster, self.name), change)
+
+    def _require_no_rollback(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        runs, wanted = old.get("releaseVersion"), new.get("releaseVersion")
+        if runs and wanted and _order(wanted) < _order(runs):
+            remedy = "EKS can't go back: set it to that release or a newer one, or leave it out"
+            raise pulumi.RunError(f"group {self.scaling.group} runs AMI release {runs}, not {wanted}: {remedy}")
+
+    def _require_idle(self, running: int, change: str) -> None:
+        if running:
+            raise pulumi.RunError(
+                f"group {self.scaling.group} has {running} running nodes; {change} would replace all of them at once "
+                f"and interrupt their runs: wait until they are gone, stop the runs, or set {names.REPLACE_NODES}=1 to "
+                "interrupt them"
+            )
+
+
+def _allowed() -> bool:
+    return bool(os.environ.get(names.REPLACE_NODES))
 
 
 def _changed(state: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -32,12 +72,5 @@ def _changed(state: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return ["launch template"] * template + versions
 
 
-def _require_idle(scaling: ScalingGroup, outputs: Mapping[str, Any], changed: list[str]) -> None:
-    (resources,) = outputs["resources"]
-    running = scaling.describe(resources["autoscalingGroups"][0]["name"])["DesiredCapacity"]
-    if running:
-        raise pulumi.RunError(
-            f"group {scaling.group} has {running} running nodes; the change of its {', '.join(changed)} (disk, tags or "
-            f"version) would replace all of them at once and interrupt their runs: wait until they are gone, stop the "
-            f"runs, or set {names.REPLACE_NODES}=1 to interrupt them"
-        )
+def _order(release: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", release))

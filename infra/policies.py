@@ -10,22 +10,64 @@ NODE_POLICIES: Mapping[str, str] = {
     "cni": "arn:aws:iam::aws:policy/AmazonEKS_CNI_Policy",
     "pull": "arn:aws:iam::aws:policy/AmazonEC2ContainerRegistryPullOnly",
 }
-BOUNDARY_NAME = "spotmpi-boundary"
 _STATE = "/*.pulumi/*"  # the backend may be a folder of the bucket
 _BOUNDARY = (
-    *("autoscaling:Describe*", "autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup"),
-    *("autoscaling:UpdateAutoScalingGroup", "ec2:AssignPrivateIpAddresses", "ec2:AttachNetworkInterface"),
-    *("ec2:AttachVolume", "ec2:AuthorizeSecurityGroupIngress", "ec2:CreateNetworkInterface", "ec2:CreateRoute"),
-    *("ec2:CreateSecurityGroup", "ec2:CreateTags", "ec2:CreateVolume", "ec2:DeleteNetworkInterface"),
-    *("ec2:DeleteRoute", "ec2:DeleteSecurityGroup", "ec2:DeleteVolume", "ec2:Describe*", "ec2:DetachNetworkInterface"),
-    *("ec2:DetachVolume", "ec2:GetInstanceTypesFromInstanceRequirements", "ec2:ModifyInstanceAttribute"),
-    *("ec2:ModifyNetworkInterfaceAttribute", "ec2:ModifyVolume", "ec2:RevokeSecurityGroupIngress"),
-    *("ec2:UnassignPrivateIpAddresses", "ecr:BatchGetImage", "ecr:BatchImportUpstreamImage"),
-    *("ecr:GetAuthorizationToken", "ecr:GetDownloadUrlForLayer", "eks-auth:AssumeRoleForPodIdentity"),
-    *("eks:DescribeCluster", "eks:DescribeNodegroup", "elasticfilesystem:CreateAccessPoint"),
-    *("elasticfilesystem:DeleteAccessPoint", "elasticfilesystem:Describe*", "elasticfilesystem:TagResource"),
-    *("elasticloadbalancing:*", "kms:DescribeKey"),
+    "autoscaling:Describe*",
+    "autoscaling:SetDesiredCapacity",
+    "autoscaling:TerminateInstanceInAutoScalingGroup",
+    "autoscaling:UpdateAutoScalingGroup",
+    "ec2:AssignPrivateIpAddresses",
+    "ec2:AttachNetworkInterface",
+    "ec2:AttachVolume",
+    "ec2:AuthorizeSecurityGroupIngress",
+    "ec2:CreateNetworkInterface",
+    "ec2:CreateRoute",
+    "ec2:CreateSecurityGroup",
+    "ec2:CreateTags",
+    "ec2:CreateVolume",
+    "ec2:DeleteNetworkInterface",
+    "ec2:DeleteRoute",
+    "ec2:DeleteSecurityGroup",
+    "ec2:DeleteVolume",
+    "ec2:Describe*",
+    "ec2:DetachNetworkInterface",
+    "ec2:DetachVolume",
+    "ec2:GetInstanceTypesFromInstanceRequirements",
+    "ec2:ModifyInstanceAttribute",
+    "ec2:ModifyNetworkInterfaceAttribute",
+    "ec2:ModifyVolume",
+    "ec2:RevokeSecurityGroupIngress",
+    "ec2:UnassignPrivateIpAddresses",
+    "ec2messages:*",
+    "ecr:BatchGetImage",
+    "ecr:BatchImportUpstreamImage",
+    "ecr:GetAuthorizationToken",
+    "ecr:GetDownloadUrlForLayer",
+    "eks-auth:AssumeRoleForPodIdentity",
+    "eks:DescribeCluster",
+    "eks:DescribeNodegroup",
+    "elasticfilesystem:CreateAccessPoint",
+    "elasticfilesystem:DeleteAccessPoint",
+    "elasticfilesystem:Describe*",
+    "elasticfilesystem:TagResource",
+    "elasticloadbalancing:*",
+    "kms:DescribeKey",
+    "ssm:DescribeAssociation",
+    "ssm:DescribeDocument",
+    "ssm:GetDeployablePatchSnapshotForInstance",
+    "ssm:GetDocument",
+    "ssm:GetManifest",
+    "ssm:ListAssociations",
+    "ssm:ListInstanceAssociations",
+    "ssm:PutComplianceItems",
+    "ssm:PutConfigurePackageResult",
+    "ssm:PutInventory",
+    "ssm:UpdateAssociationStatus",
+    "ssm:UpdateInstanceAssociationStatus",
+    "ssm:UpdateInstanceInformation",
+    "ssmmessages:*",
 )
+SSM_POLICY = "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"
 EFS_DRIVER_POLICY = "arn:aws:iam::aws:policy/service-role/AmazonEFSCSIDriverPolicy"
 
 
@@ -120,8 +162,9 @@ def state_writer(bucket: str, key_arn: str | None) -> Document:
 def boundary() -> Document:
     """The most that a role of an environment may ever do, whatever is attached to it.
 
-    It is what AWS's policies for the control plane, nodes, CNI, EFS driver and autoscaler allow, except service-linked
-    roles of load balancers, which no environment has.
+    It is what AWS's policies for the control plane, nodes, CNI, EFS driver, autoscaler and Session Manager allow,
+    except service-linked roles of load balancers, which no environment has, and to read the account's SSM parameters,
+    which can be secrets.
     """
     return _document({"Effect": "Allow", "Action": list(_BOUNDARY), "Resource": "*"})
 

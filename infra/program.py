@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pulumi
 
-from infra import addresses, exports, names
+from infra import addresses, exports, fixed_settings, names
 from infra.accelerators import AcceleratorArgs, Accelerators
 from infra.access import Access, AccessArgs
 from infra.autoscaling import Autoscaler, AutoscalerArgs
@@ -33,24 +33,25 @@ def build(settings: Settings) -> None:
     if settings.boundary:
         set_role_boundary(settings.boundary)
     aws = pulumi.ResourceOptions(providers=[aws_provider(settings)])
+    if settings.kind == "account":
+        _roles_of_ci(settings, aws)
+        return
     storage = file_system_ids(settings, aws)
     if settings.kind == "data":
         exports.data(settings, storage)
         return
     machines = _machines(settings, storage, aws)
     _cluster_objects(settings, storage, machines)
-    _account_resources(settings, aws)
-    registry = Registry(settings.name, RegistryArgs(settings.images, settings.all_tags), aws)
-    exports.environment(settings, registry.urls, storage)
-
-
-def _account_resources(settings: Settings, aws: pulumi.ResourceOptions) -> None:
-    """A budget alarm and roles for workflows, where set."""
     if settings.budget:
         BudgetAlarm(settings.name, settings.budget, settings.all_tags, aws)
-    if settings.ci:
-        roles = CiAccess(settings.name, settings.ci, settings.all_tags, aws)
-        exports.roles(roles)
+    registry = Registry(settings.name, RegistryArgs(settings.images, settings.all_tags), aws)
+    exports.environment(settings, machines.cluster.arn, registry.urls, storage)
+
+
+def _roles_of_ci(settings: Settings, aws: pulumi.ResourceOptions) -> None:
+    """Roles for workflows, which outlive the environments that they build and destroy."""
+    assert settings.ci is not None  # checked
+    exports.roles(CiAccess(settings.name, settings.ci, settings.all_tags, aws))
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ def _machines(settings: Settings, storage: FileSystemIds, aws: pulumi.ResourceOp
         name,
         ClusterArgs(
             settings=settings.cluster,
+            region=settings.region,
             access=settings.access,
             vpc_id=network.vpc_id,
             subnet_ids=network.subnet_ids,
@@ -102,6 +104,7 @@ def _network(settings: Settings, aws: pulumi.ResourceOptions) -> Network:
         zone=settings.zone,
         second_zone=settings.other_zone,
         private=settings.network.private,
+        fixed=fixed_settings.of_network(settings),
         tags=settings.all_tags,
     )
     return Network(settings.name, args, aws)
@@ -117,6 +120,7 @@ def _node_groups(
     """The groups of the settings, all in one cluster and one zone."""
     host = Host(
         region=settings.region,
+        environment=settings.name,
         cluster_name=cluster.name,
         cluster_version=settings.cluster.version,
         node_role_arn=cluster.node_role_arn,
@@ -141,7 +145,7 @@ def _group_tags(group: Group, tags: dict[str, str]) -> dict[str, str]:
 
 def _cluster_objects(settings: Settings, storage: FileSystemIds, machines: _Machines) -> None:
     """Controllers, device plugins, and the namespace of the runs."""
-    name, charts = settings.name, Sources.with_mirrors(settings.sources).charts
+    name, charts = settings.name, Sources.for_cluster(settings.cluster.version, settings.sources).charts
     cluster, aws = machines.cluster, machines.aws
     nodes = [node_group for group in machines.groups for node_group in group.node_groups]
     kubernetes = kubernetes_provider(name, cluster.kubeconfig, [*cluster.ready, *nodes, *machines.mount.ready])
@@ -155,7 +159,7 @@ def _cluster_objects(settings: Settings, storage: FileSystemIds, machines: _Mach
             cluster_name=cluster.name,
             environment=name,
             region=settings.region,
-            groups=[group.name for group in settings.groups],
+            groups=[name for group in settings.groups for name in names.eks_groups(group)],
             chart=charts["cluster-autoscaler"],
             tags=settings.all_tags,
         ),

@@ -17,6 +17,7 @@ from infra.settings import Settings
 from infra.stack_config import read
 
 _HIDDEN = ("project", "stack")
+_CHANGES = {"fixed": "; fixed once built", "one way": "; once built it can be turned on, not off"}
 
 
 def settings_table() -> str:
@@ -50,14 +51,14 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]
         if name in _HIDDEN and not prefix:
             continue
         key = f"{prefix}{name}" if prefix or name != "region" else "aws:region"
-        inner, is_list = _nested_model(field.annotation)
+        inner, is_list = nested_model(field.annotation)
         if inner is None or is_list or _optional(field):
             yield key, _default(field), _meaning(field)
         if inner is not None:
             yield from _rows(inner, f"{key}[]." if is_list else f"{key}.")
 
 
-def _nested_model(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+def nested_model(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
     """The model of a field, if it has one, and whether the field is a list of it."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, False
@@ -71,7 +72,9 @@ def _meaning(field: FieldInfo) -> str:
     """The field's description, with the allowed values of a choice."""
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     listed = f" (one of {', '.join(f'`{choice}`' for choice in choices)})" if choices else ""
-    return f"{field.description}{listed}"
+    extra = field.json_schema_extra
+    change = _CHANGES.get(str(extra.get("change")), "") if isinstance(extra, dict) else ""
+    return f"{field.description}{listed}{change}"
 
 
 def _optional(field: FieldInfo) -> bool:

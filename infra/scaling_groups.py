@@ -1,14 +1,21 @@
 """Auto Scaling groups of node groups, read and changed during an update, only by steps that need them."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import boto3
 import botocore.exceptions
 import pulumi
+from pulumi_aws import eks
 
 _FAILURES = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError)
+
+
+def scaling_group_name(resources: Sequence[eks.outputs.NodeGroupResource]) -> str:
+    """The name of a node group's Auto Scaling group, by its output `resources`."""
+    return str((resources[0].autoscaling_groups or [])[0].name)
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,17 @@ class ScalingGroup:
             remedy = "run `pulumi refresh`, then repeat the command"
             raise pulumi.RunError(f"AWS has no Auto Scaling group {name} for group {self.group}: {remedy}")
         return dict(groups[0])
+
+    def running(self, cluster: str, node_group: str) -> int:
+        """The running nodes of every node group that Pulumi has created in a cluster under this name."""
+        own = re.compile(rf"eks-{re.escape(node_group)}-[0-9a-f]{{7}}-[0-9a-f]{{8}}.*")
+        cluster_tag = [{"Name": "tag:eks:cluster-name", "Values": [cluster]}]
+        try:
+            pages = self._client().get_paginator("describe_auto_scaling_groups").paginate(Filters=cluster_tag)
+            groups = [each for page in pages for each in page["AutoScalingGroups"]]
+        except _FAILURES as error:
+            raise pulumi.RunError(f"can't read the size of group {self.group}: {error}") from error
+        return sum(each["DesiredCapacity"] for each in groups if own.fullmatch(each["AutoScalingGroupName"]))
 
     def update(self, name: str, sizes: Mapping[str, int]) -> None:
         """Set sizes of the Auto Scaling group of that name."""

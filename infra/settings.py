@@ -3,8 +3,18 @@
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
+
+from infra import kubernetes_versions
+from infra.instance_types import InstanceType
 
 PROJECT = "spotmpi"
+DEFAULT_THROUGHPUT = 125  # MiB/s of a gp3 disk, without additional cost
+
+# Marks of settings that AWS or Kubernetes can't change in a built environment; fixed_settings.py refuses these changes.
+FIXED: JsonDict = {"change": "fixed"}
+ONE_WAY: JsonDict = {"change": "one way"}  # false to true only
+
 Names = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$")]
 Cidr = Annotated[str, Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$")]
 AmiRelease = Annotated[str, Field(pattern=r"^1\.\d\d\.\d+-\d{8}$")]
@@ -21,8 +31,16 @@ class _Part(BaseModel):
 class Network(_Part):
     """Addresses and internet access."""
 
-    cidr: Cidr = Field("10.0.0.0/16", description="addresses of the VPC, prefix 16 to 24; half of them are for nodes")
-    private: bool = Field(False, description="nodes in private subnets behind one NAT gateway (billed by the hour)")
+    cidr: Cidr = Field(
+        "10.0.0.0/16",
+        description="addresses of the VPC, prefix 16 to 24; half of them are for nodes",
+        json_schema_extra=FIXED,
+    )
+    private: bool = Field(
+        False,
+        description="nodes in private subnets behind one NAT gateway (billed by the hour)",
+        json_schema_extra=ONE_WAY,
+    )
     https_out: bool = Field(True, description="runs may reach HTTPS hosts outside; DNS is always allowed")
 
 
@@ -41,12 +59,19 @@ class Cluster(_Part):
     """The EKS control plane and who may use it."""
 
     version: str = Field(
-        "1.35", pattern=r"^1\.\d\d$", description="Kubernetes version; `spotmpi upgrade` writes the next one"
+        f"1.{kubernetes_versions.DEFAULT}",
+        pattern=r"^1\.\d\d$",
+        description="Kubernetes version; `spotmpi upgrade` writes the next one",
     )
     logs: tuple[Literal["api", "audit", "authenticator", "controllerManager", "scheduler"], ...] = Field(
         ("api", "audit", "authenticator"), description="control-plane logs that go to CloudWatch (billed by the GB)"
     )
-    encrypt_secrets: bool = Field(False, description="encrypt Kubernetes Secrets with a KMS key of their own")
+    encrypt_secrets: bool = Field(
+        False, description="encrypt Kubernetes Secrets with a KMS key of their own", json_schema_extra=ONE_WAY
+    )
+    ssm: bool = Field(
+        False, description="a shell on nodes by Session Manager (`aws ssm start-session`), for those that never join"
+    )
     admins: tuple[Arn, ...] = Field((), description="IAM roles or users that administer the cluster")
     users: tuple[Arn, ...] = Field((), description="IAM roles or users that may only run jobs")
     max_node_groups: int = Field(
@@ -67,13 +92,36 @@ class Group(_Part):
     placement_group: bool = Field(True, description="keep the nodes close together in a cluster placement group")
     efa: bool = Field(
         False,
-        description="Elastic Fabric Adapter, if the type has one (needs `network.private`, and an image with "
-        "libfabric and aws-ofi-nccl: chainermn and pytorch have neither, so NCCL uses TCP)",
+        description="Elastic Fabric Adapter, if the type has one (with several network cards it needs "
+        "`network.private`; and an image with libfabric and aws-ofi-nccl: chainermn and pytorch have neither, so NCCL "
+        "uses TCP)",
     )
     disk_gib: int = Field(100, ge=30, le=16384, description="root disk of a node in GiB")
+    disk_throughput: int | None = Field(
+        None,
+        ge=125,
+        le=1000,
+        description="MiB/s of the root disk (more than 125 is billed by the hour); default: 500 for GPUs that keep "
+        "their images on it, else 125",
+    )
+    local_disks: bool = Field(
+        True,
+        description="keep images, and what runs write outside of shared storage, on the machine's own NVMe disks "
+        "(joined as RAID 0), if the type has any",
+    )
     ami_release: AmiRelease | None = Field(
         None, description="EKS AMI release, such as 1.35.2-20260901; `spotmpi upgrade` writes it; default: EKS's newest"
     )
+
+    def uses_local_disks(self, kind: InstanceType) -> bool:
+        """Whether nodes keep images and the files of pods on the machine's own NVMe disks."""
+        return self.local_disks and kind.local_disk_gb > 0
+
+    def root_disk_throughput(self, kind: InstanceType) -> int:
+        """MiB/s of a node's root disk: as set, else more than the default where GPUs would wait for images."""
+        if self.disk_throughput is not None:
+            return self.disk_throughput
+        return 500 if kind.gpus and not self.uses_local_disks(kind) else DEFAULT_THROUGHPUT
 
 
 class Accelerators(_Part):
@@ -87,11 +135,12 @@ class Storage(_Part):
     """The shared file system."""
 
     keep: bool = Field(False, description="the file system lives in the stack `<stack>-data` and outlives this one")
-    one_zone: bool = Field(True, description="One Zone storage in the environment's zone (cheaper, one copy)")
+    one_zone: bool = Field(
+        True, description="One Zone storage in the environment's zone (cheaper, one copy)", json_schema_extra=FIXED
+    )
     backup: bool = Field(
         False, description="daily AWS Backup of the file system (billed by the GB, also for the 35 days after `down`)"
     )
-    size_gib: int = Field(1024, ge=1, description="requested size of the volume; EFS itself has no limit")
     mount_options: tuple[str, ...] = Field(("noresvport",), description="NFS mount options of the volume")
     file_system_id: Annotated[str, Field(pattern=r"^fs-[0-9a-f]{8,40}$")] | None = Field(
         None, description="an existing file system to use instead, with `access_point_id`"
@@ -143,23 +192,33 @@ class Settings(_Part):
 
     project: str = PROJECT
     stack: str
-    region: str = Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$", description="AWS region (key `aws:region`)")
-    kind: Literal["compute", "data"] = Field(
-        "compute", description="a whole environment, or only its persistent storage"
+    region: str = Field(
+        pattern=r"^[a-z]{2}(-[a-z]+)+-\d$", description="AWS region (key `aws:region`)", json_schema_extra=FIXED
+    )
+    kind: Literal["compute", "data", "account"] = Field(
+        "compute",
+        description="a whole environment, only its persistent storage, or only the roles of CI in an account",
+        json_schema_extra=FIXED,
     )
     account: Annotated[str, Field(pattern=r"^\d{12}$")] | None = Field(
         None, description="the AWS account that this stack belongs to; any other is refused"
     )
-    zone: str = Field(description="Availability Zone of the GPUs and the storage, for example us-east-1a")
+    zone: str = Field(
+        description="Availability Zone of the GPUs and the storage, for example us-east-1a (none for an account)",
+        json_schema_extra=FIXED,
+    )
     second_zone: str | None = Field(
         None,
         description="the second zone that EKS needs (`spotmpi doctor` lists the supported ones); default: a or b",
+        json_schema_extra=FIXED,
     )
     access: tuple[Cidr, ...] = Field((), description="addresses that may reach the Kubernetes API, never all of them")
-    namespace: Names = Field("training", description="Kubernetes namespace of the runs")
+    namespace: Names = Field("training", description="Kubernetes namespace of the runs", json_schema_extra=FIXED)
     images: tuple[Names, ...] = Field(("chainermn", "pytorch"), description="images that get an ECR repository")
     tags: dict[str, str] = Field({}, description="additional tags on every resource that can have tags")
-    groups: tuple[Group, ...] = Field((), description="the node groups; where several fit, the first is preferred")
+    groups: tuple[Group, ...] = Field(
+        (), description="the node groups; a run uses the first that it fits, unless it names others"
+    )
     network: Network = Field(default_factory=Network, description="the VPC")
     cluster: Cluster = Field(default_factory=Cluster, description="the EKS cluster")
     accelerators: Accelerators = Field(default_factory=Accelerators, description="GPU extras")
@@ -170,7 +229,7 @@ class Settings(_Part):
         None, description="permissions boundary of every IAM role of the environment (CI's build role requires it)"
     )
     budget: Budget | None = Field(None, description="budget alarm; none unless set")
-    ci: Ci | None = Field(None, description="OIDC roles for GitHub workflows; none unless set")
+    ci: Ci | None = Field(None, description="OIDC roles for GitHub workflows, in a stack with `kind: account`")
 
     @property
     def name(self) -> str:

@@ -55,9 +55,12 @@ def set_sizes(scaling: ScalingGroup, target: str, sizes: Sizes, old: str | None)
     current = scaling.describe(target)
     changes = _changes(current, sizes, old)
     if "MaxSize" in changes and (running := current["DesiredCapacity"]) > sizes.max:
+        remedy = f"wait until they are gone, stop runs, or set max to {running} or more"
+        if scaling.group == "system":
+            remedy = f"set cluster.system.nodes to {running - 1}, and to less once the autoscaler has removed nodes"
         raise pulumi.RunError(
             f"group {scaling.group} has {running} running nodes, and the new max {sizes.max} would terminate "
-            f"{running - sizes.max} of them: wait until they are gone, stop runs, or set max to {running} or more"
+            f"{running - sizes.max} of them: {remedy}"
         )
     if changes and not pulumi.runtime.is_dry_run():
         scaling.update(target, changes)

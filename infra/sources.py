@@ -5,6 +5,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
+from infra.kubernetes_versions import minor
+
 
 class Chart(BaseModel):
     """A Helm chart; `repository` is None for an OCI chart, whose address is `chart` itself.
@@ -40,8 +42,6 @@ CHARTS: Mapping[str, Chart] = {
         repository="https://kubernetes.github.io/autoscaler",
         version="9.59.0",
         image="registry.k8s.io/autoscaling/cluster-autoscaler",
-        tag="v1.35.0",
-        digest="sha256:2fc9433dd3b47baef0e68d6b1110b770a3c93db10c7bead4c5bc6cb21c72b875",
     ),
     "nvidia-device-plugin": Chart(
         chart="nvidia-device-plugin",
@@ -63,6 +63,28 @@ CHARTS: Mapping[str, Chart] = {
 }
 
 
+# The autoscaler simulates the scheduler of its own minor version, so each cluster gets that of its own: Cluster
+# Autoscaler's README, "Releases". The newest patches that registry.k8s.io had in November 2026.
+_AUTOSCALERS: Mapping[int, tuple[str, str | None]] = {
+    31: ("v1.31.1", None),
+    32: ("v1.32.5", None),
+    33: ("v1.33.5", None),
+    34: ("v1.34.4", None),
+    35: ("v1.35.0", "sha256:2fc9433dd3b47baef0e68d6b1110b770a3c93db10c7bead4c5bc6cb21c72b875"),
+    36: ("v1.36.1", None),
+}
+
+
+def _chart(name: str, kubernetes: str, override: Mapping[str, str]) -> Chart:
+    """A chart for a Kubernetes version, mirror applied; a digest belongs to its tag, so another tag drops it."""
+    fields = CHARTS[name].model_dump()
+    if name == "cluster-autoscaler":
+        fields["tag"], fields["digest"] = _AUTOSCALERS[min(minor(kubernetes), max(_AUTOSCALERS))]
+    if "tag" in override:
+        fields["digest"] = None
+    return Chart(**fields | dict(override))
+
+
 class Sources(BaseModel):
     """Every source by name, mirrors applied."""
 
@@ -71,7 +93,6 @@ class Sources(BaseModel):
     charts: Mapping[str, Chart]
 
     @classmethod
-    def with_mirrors(cls, overrides: Mapping[str, Mapping[str, str]]) -> Self:
-        """The sources with some fields replaced, as in the setting `sources`."""
-        charts = {name: Chart(**chart.model_dump() | dict(overrides.get(name, {}))) for name, chart in CHARTS.items()}
-        return cls(charts=charts)
+    def for_cluster(cls, kubernetes: str, overrides: Mapping[str, Mapping[str, str]]) -> Self:
+        """The sources for a Kubernetes version, with some fields replaced, as in the setting `sources`."""
+        return cls(charts={name: _chart(name, kubernetes, overrides.get(name, {})) for name in CHARTS})

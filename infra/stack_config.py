@@ -1,21 +1,27 @@
 """The stack configuration as settings, read and validated before any resource is declared."""
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import pulumi
-from pulumi.runtime.config import CONFIG, get_config_env
 from pydantic import ValidationError
 
 from infra.checks import find_problems
 from infra.errors import Problem, SettingsError, problems_of
 from infra.settings import PROJECT, Settings
 
+_CONFIG = "PULUMI_CONFIG"
+
 
 def current() -> Settings:
     """The settings of the stack that Pulumi runs the program for."""
-    config = {**get_config_env(), **CONFIG.get()}
+    # `Config` can't list its keys: those that no setting has are in the variable in which programs get all of them.
+    config = dict(json.loads(os.environ.get(_CONFIG, "{}")))
+    for namespace, keys in {PROJECT: Settings.model_fields, "aws": ("region",)}.items():
+        values = pulumi.Config(namespace)
+        config |= {f"{namespace}:{key}": value for key in keys if (value := values.get(key)) is not None}
     return read(pulumi.get_stack(), config)
 
 
@@ -28,6 +34,8 @@ def read(stack: str, config: Mapping[str, str]) -> Settings:
         namespace, _, field = key.partition(":")
         if namespace == PROJECT:
             values[field] = _decode(text)
+    if values.get("kind") == "account":
+        values.setdefault("zone", f"{values.get('region', '')}a")  # none of its resources is in a zone
     reserved = sorted(
         {"project", "stack", "region"} & {key.partition(":")[2] for key in config if key.startswith(PROJECT)}
     )

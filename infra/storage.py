@@ -8,8 +8,12 @@ from pulumi_aws import ec2, efs, vpc
 from pulumi_kubernetes import core, meta
 
 from infra import names
+from infra.fixed_settings import as_tag, of_storage, refuse_changes
 from infra.kubernetes_component import KubernetesComponent
 from infra.settings import Settings, Storage
+
+# Kubernetes asks for a size; EFS has none, and a claim's can't be changed without dynamic provisioning.
+_SIZE = {"storage": "1024Gi"}
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class FileSystemArgs:
     storage: Storage
     zone: str
     protect: bool
+    fixed: Mapping[str, str]
     tags: Mapping[str, str]
 
 
@@ -37,13 +42,15 @@ class FileSystem(pulumi.ComponentResource):
         super().__init__("spotmpi:storage:FileSystem", name, None, opts)
         child = pulumi.ResourceOptions(parent=self, protect=args.protect)
         tags = {**args.tags, "Name": name}
+        # Another zone would be another, empty file system: the change of the tag is refused instead.
+        fixed = pulumi.ResourceOptions(ignore_changes=["availabilityZoneName"], hooks=refuse_changes(f"{name}-storage"))
         system = efs.FileSystem(
             name,
             encrypted=True,
             throughput_mode="elastic",
             availability_zone_name=args.zone if args.storage.one_zone else None,
-            tags=tags,
-            opts=child,
+            tags={**tags, names.TAG_FIXED: as_tag(args.fixed)},
+            opts=pulumi.ResourceOptions.merge(child, fixed),
         )
         efs.BackupPolicy(
             name,
@@ -76,7 +83,8 @@ def file_system_ids(settings: Settings, opts: pulumi.ResourceOptions) -> FileSys
     if settings.kind == "compute" and storage.keep:
         return _data_stack_ids(settings)
     protect = settings.kind == "data"
-    return FileSystem(settings.name, FileSystemArgs(storage, settings.zone, protect, settings.all_tags), opts).ids
+    args = FileSystemArgs(storage, settings.zone, protect, of_storage(settings), settings.all_tags)
+    return FileSystem(settings.name, args, opts).ids
 
 
 def _data_stack_ids(settings: Settings) -> FileSystemIds:
@@ -154,13 +162,14 @@ class Volume(KubernetesComponent):
 
     def __init__(self, name: str, args: VolumeArgs, opts: pulumi.ResourceOptions):
         super().__init__("Volume", name, opts)
-        size = {"storage": f"{args.storage.size_gib}Gi"}
         handle = pulumi.Output.concat(args.ids.file_system_id, "::", args.ids.access_point_id)
         volume = core.v1.PersistentVolume(
             name,
-            metadata=meta.v1.ObjectMetaArgs(name=name),
+            # The source of a volume is immutable, and a bound volume can't be deleted: another file system is a volume
+            # of another name, to which the claim moves before the old one goes.
+            metadata=meta.v1.ObjectMetaArgs(name=pulumi.Output.concat(name, "-", args.ids.access_point_id)),
             spec=core.v1.PersistentVolumeSpecArgs(
-                capacity=size,
+                capacity=_SIZE,
                 access_modes=["ReadWriteMany"],
                 persistent_volume_reclaim_policy="Retain",
                 storage_class_name="",
@@ -178,9 +187,9 @@ class Volume(KubernetesComponent):
             spec=core.v1.PersistentVolumeClaimSpecArgs(
                 access_modes=["ReadWriteMany"],
                 storage_class_name="",
-                volume_name=name,
-                resources=core.v1.VolumeResourceRequirementsArgs(requests=size),
+                volume_name=volume.metadata.apply(lambda metadata: str(metadata.name)),
+                resources=core.v1.VolumeResourceRequirementsArgs(requests=_SIZE),
             ),
-            opts=self.child(volume),
+            opts=pulumi.ResourceOptions.merge(self.child(volume), pulumi.ResourceOptions(delete_before_replace=True)),
         )
         self.register_outputs({})

@@ -24,6 +24,17 @@ def check_account(file: StackFile, client: Any = None) -> str:
     return str(identity["Arn"])
 
 
+def running_nodes(file: StackFile) -> dict[str, int]:
+    """The nodes that run or start by Auto Scaling group of the stack's cluster; CiError where AWS refuses."""
+    pages = boto3.client("autoscaling", region_name=file.region).get_paginator("describe_auto_scaling_groups")
+    cluster = [{"Name": "tag:eks:cluster-name", "Values": [file.environment]}]
+    try:
+        groups = [group for page in pages.paginate(Filters=cluster) for group in page["AutoScalingGroups"]]
+    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+        raise CiError(f"could not read the nodes of cluster {file.environment}: {error}") from error
+    return {group["AutoScalingGroupName"]: group["DesiredCapacity"] for group in groups}
+
+
 def allowed_cidrs(file: StackFile, cidrs: Collection[str], client: Any = None) -> list[str]:
     """Those of the CIDRs that the cluster's endpoint allows; none without a cluster; CiError where AWS refuses."""
     if not cidrs:

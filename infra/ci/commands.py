@@ -2,15 +2,17 @@
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from infra.ci import aws, preview_copy, pulumi_cli, stack_file
-from infra.ci.errors import CiError, NotBuilt
+from infra.ci import aws, losses, preview_copy, pulumi_cli, stack_file
+from infra.ci.errors import CiError, Locked, NotBuilt
 from infra.ci.pulumi_cli import Pulumi
+from infra.ci.redaction import redact
 from infra.ci.stack_file import StackFile
 from infra.settings import PROJECT
 
@@ -28,13 +30,14 @@ def main(name: str, arguments: Sequence[str], project: Path = REPOSITORY) -> int
     command, parser = _COMMANDS[name]()
     parser.add_argument("stack", help="the stack, for example lab")
     options = parser.parse_args(arguments)
+    shown = redact if name == "preview" else str
     try:
         file = stack_file.read(options.stack, project / "stacks")
-        pulumi = pulumi_cli.for_stack(file, project, secrets=name != "preview")
-        print(f"account {file.account}, as {aws.check_account(file)}", file=sys.stderr)
+        pulumi = replace(pulumi_cli.for_stack(file, project, secrets=name != "preview"), shown=shown)
+        print(shown(f"account {file.account}, as {aws.check_account(file)}"), file=sys.stderr)
         return command(file, pulumi, options)
     except CiError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(shown(f"error: {error}"), file=sys.stderr)
         return 1
 
 
@@ -57,17 +60,27 @@ def _up(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> int:
     if status := _run_all(pulumi, [("stack", "select", "--create", *provider), *allow]):
         return status
     try:
-        status = pulumi.run("up", "--yes", *_GUARDRAILS)
+        status = _update(file, pulumi)
     finally:
         closed = _close(file, pulumi, temporary, len(permanent))
     return status or closed
+
+
+def _update(file: StackFile, pulumi: Pulumi) -> int:
+    """Preview the update, and apply it unless it loses data or running nodes."""
+    with tempfile.TemporaryDirectory() as folder:
+        events = Path(folder) / "events"
+        if status := pulumi.run("preview", *_GUARDRAILS, "--event-log", str(events)):
+            return status
+        losses.require_none(events, file.stack, lambda: aws.running_nodes(file))
+    return pulumi.run("up", "--yes", "--skip-preview", *_GUARDRAILS)
 
 
 def _permanent_access(file: StackFile) -> list[str]:
     """The addresses that always may reach the Kubernetes API: those of the file, then those of the variable."""
     configured = os.environ.get(ACCESS_VARIABLE, "").replace(",", " ").split()
     access = list(dict.fromkeys([*file.access, *configured]))
-    if not access and file.kind != "data":
+    if not access and file.kind == "compute":
         remedy = f"set {PROJECT}:access in its file, or {ACCESS_VARIABLE} (in CI: a variable of the repository)"
         raise CiError(f"stack {file.stack!r} has no addresses that may reach its Kubernetes API: {remedy}")
     return access
@@ -106,8 +119,9 @@ def _destroy(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> in
     The virtual environment of a project that `spotmpi init --environment` wrote has no spotmpi: there Pulumi alone
     destroys the stack.
     """
-    if file.kind == "data":
-        raise CiError(f"stack {file.stack!r} holds persistent storage: unprotect and destroy it by hand")
+    if file.kind != "compute":
+        what = "persistent storage: unprotect and destroy it" if file.kind == "data" else "the roles of CI: destroy it"
+        raise CiError(f"stack {file.stack!r} holds {what} by hand")
     try:
         if status := pulumi.run("stack", "--show-name"):
             return status
@@ -116,12 +130,27 @@ def _destroy(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> in
             raise
         print(f"nothing to destroy: {error}", file=sys.stderr)
         return 0
+    try:
+        return _take_down(pulumi)
+    except Locked as error:
+        if options.cancel_locks_after is None or error.since is None:
+            raise
+        # Two machines' clocks, both kept by NTP; what the limit has to exceed is a job's longest time.
+        age = datetime.now(UTC) - error.since
+        if age < timedelta(minutes=options.cancel_locks_after):
+            raise
+        taken, minutes = error.since.isoformat(), int(age / timedelta(minutes=1))
+    print(f"cancelling the lock of {taken}: no job runs for {minutes} minutes", file=sys.stderr)
+    return pulumi.run("cancel", "--yes") or _take_down(pulumi)
+
+
+def _take_down(pulumi: Pulumi) -> int:
+    """Status of `spotmpi down`, or of Pulumi alone."""
     spotmpi = Path(sys.executable).with_name("spotmpi")
     if not spotmpi.exists():
         print(f"{spotmpi} is not installed: leftover resources are not listed", file=sys.stderr)
         return _run_all(pulumi, [("destroy", "--yes", "--skip-preview"), ("stack", "rm", "--yes", "--preserve-config")])
-    command = [str(spotmpi), "down", file.stack, "--yes"]
-    return subprocess.run(command, cwd=pulumi.project, env=dict(pulumi.variables), check=False).returncode
+    return pulumi.run_spotmpi(str(spotmpi), "down", pulumi.stack, "--yes")
 
 
 def _preview_parser() -> tuple[Command, argparse.ArgumentParser]:
@@ -145,6 +174,12 @@ def _destroy_parser() -> tuple[Command, argparse.ArgumentParser]:
     about = "Take a stack down, list leftover resources, and remove the stack if there are none: spotmpi down STACK."
     parser = argparse.ArgumentParser("ci-destroy", description=about)
     parser.add_argument("--if-built", action="store_true", help="succeed if the stack was never built")
+    parser.add_argument(
+        "--cancel-locks-after",
+        type=int,
+        metavar="MINUTES",
+        help="cancel locks that are older: use more than the longest time of any job on the stack",
+    )
     return _destroy, parser
 
 

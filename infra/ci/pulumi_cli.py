@@ -3,48 +3,67 @@
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import IO, TextIO
 
-from infra.ci.errors import CiError, NotBuilt
+from infra.ci.errors import CiError, Locked, NotBuilt
 from infra.ci.stack_file import StackFile
+from infra.login import PYTHON
 
 _PASSPHRASES = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 _BACKENDS = ("s3://", "gs://", "azblob://", "file://")
 _LOCKED = "the stack is currently locked"
+_LOCKS = re.compile(r"currently locked by (\d+) lock")
+_LOCK_TIME = re.compile(r"created by .+ \(pid \d+\) at (\S+)")
 _UNKNOWN = "no stack named"
 _LOG_GROUP = re.compile(r"(/aws/eks/[\w-]+/cluster)[^\n]*ResourceAlreadyExistsException")
 
 
 @dataclass(frozen=True)
 class Pulumi:
-    """One stack of the project in a folder, and the variables that Pulumi runs with."""
+    """One stack of the project in a folder, the variables that Pulumi runs with, and how a line is printed."""
 
     project: Path
     stack: str
     region: str
     variables: Mapping[str, str]
+    shown: Callable[[str], str] = str
 
     def run(self, *arguments: str) -> int:
         """Exit status of one command, whose output is printed; CiError with a remedy for a known failure."""
         command = ["pulumi", *arguments, "--stack", self.stack, "--non-interactive"]
         try:
-            process = subprocess.Popen(
-                command,
-                cwd=self.project,
-                env=dict(self.variables),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+            process = self._start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         except FileNotFoundError as error:
             raise CiError("pulumi is not on PATH: install it, or run scripts/tools") from error
-        output: list[str] = []
         assert process.stdout is not None
-        for line in process.stdout:
-            print(line, end="", flush=True)
+        return self._follow(process, process.stdout, sys.stdout)
+
+    def run_spotmpi(self, *command: str) -> int:
+        """Exit status of a command of spotmpi, which prints what Pulumi says on stderr; CiError likewise."""
+        process = self._start(command, stderr=subprocess.PIPE)
+        assert process.stderr is not None
+        return self._follow(process, process.stderr, sys.stderr)
+
+    def _start(self, command: Sequence[str], stderr: int, stdout: int | None = None) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command,
+            cwd=self.project,
+            env=dict(self.variables),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+        )
+
+    def _follow(self, process: subprocess.Popen[str], lines: IO[str], target: TextIO) -> int:
+        output: list[str] = []
+        for line in lines:
+            print(self.shown(line), end="", flush=True, file=target)
             output.append(line)
         status = process.wait()
         if status:
@@ -74,7 +93,8 @@ class Pulumi:
     def _explain(self, output: str) -> None:
         if _LOCKED in output:
             remedy = f"if no other command runs, release it: pulumi cancel --yes --stack {self.stack}"
-            raise CiError(f"stack {self.stack!r} is locked by another command, or by one that was killed: {remedy}")
+            message = f"stack {self.stack!r} is locked by another command, or by one that was killed: {remedy}"
+            raise Locked(message, _newest_lock(output))
         if _UNKNOWN in output:
             backend = self.variables["PULUMI_BACKEND_URL"]
             raise NotBuilt(f"no state of stack {self.stack!r} in {backend}: never built, or built with another backend")
@@ -83,6 +103,16 @@ class Pulumi:
             raise CiError(
                 f"EKS re-created {group[1]} after an environment was deleted: {remedy}, then repeat the command"
             )
+
+
+def _newest_lock(output: str) -> datetime | None:
+    """When the newest lock was taken, by the clock of the machine that did; None unless Pulumi tells it of each."""
+    count, times = _LOCKS.search(output), _LOCK_TIME.findall(output)
+    try:
+        taken = [datetime.fromisoformat(each) for each in times]
+    except ValueError:
+        return None
+    return max(taken) if count and len(taken) == int(count[1]) > 0 else None
 
 
 def for_stack(
@@ -101,6 +131,7 @@ def for_stack(
     if secrets and file.secrets_provider is None and not any(name in variables for name in _PASSPHRASES):
         remedy = "it decrypts the state's secrets (or use a KMS key as the stack's secrets provider)"
         raise CiError(f"neither {' nor '.join(_PASSPHRASES)} is set: {remedy}")
-    settings = {"PULUMI_SKIP_UPDATE_CHECK": "true", "PULUMI_SKIP_CONFIRMATIONS": "true"}
+    settings = {"PULUMI_SKIP_UPDATE_CHECK": "true", "PULUMI_SKIP_CONFIRMATIONS": "true", PYTHON: sys.executable}
+    settings["PULUMI_DEBUG_COMMANDS"] = "true"  # which --event-log needs, as in Pulumi's Automation API
     # A region that is set is that of the state's bucket, which may differ from the stack's.
     return Pulumi(project, file.stack, file.region, {"AWS_REGION": file.region, **variables, **settings})

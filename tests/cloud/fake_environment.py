@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,6 @@ class FakeEnvironment:
         self.findings: list[Finding] = []
         self.failures: dict[str, str | type[Killed]] = {}  # by the first word of an action, once each
         self.runs: list[RunState] = []
-        self.has_context = False
         self.smoke_run: dict[str, Any] = {}  # the values of the last one
         self.output: list[str] = []
 
@@ -61,8 +59,6 @@ class FakeEnvironment:
             defaults,
             run_doctor=lambda stack, aws: self.findings,
             cluster=lambda there: self.cluster,
-            has_context=lambda there: self.has_context,
-            run_command=self.run_command,
             push_image=self.push_image,
             push_data=lambda source, folder, target, say: self.do(f"data {source} as {folder} on {target.name}"),
             run_job=self.run_job,
@@ -84,10 +80,6 @@ class FakeEnvironment:
     def confirm(self, question: str) -> bool:
         self.do(question)
         return self.confirmations.pop(0) if self.confirmations else True
-
-    def run_command(self, words: Sequence[str]) -> None:
-        self.do(" ".join(words))
-        self.has_context = True
 
     def push_image(self, image: str, there: Environment, say: Any) -> str:
         self.do(f"push {image}")
@@ -126,12 +118,16 @@ class FakeEnvironment:
         (self.folder / "stacks" / f"Pulumi.{name}.yaml").write_text(SETTINGS + more)
 
 
-FIRST = ["stack select --create @lab", "preview --expect-no-changes @lab", "up --yes --skip-preview @lab"]
+# A preview shows all steps; what it would lose is decided from them.
+PREVIEW = "replacing nodes: preview --expect-no-changes @lab"
+FIRST = ["stack select --create @lab", PREVIEW, "up --yes --skip-preview @lab"]
 
 
 def create_fake_environment(folder: Path, account: FakeAccount, monkeypatch: pytest.MonkeyPatch) -> FakeEnvironment:
     """A fake environment in *folder*, made the current one, with the stack `lab`."""
     monkeypatch.setenv("SPOTMPI_STATE", str(folder / "state"))
+    monkeypatch.setenv("SPOTMPI_CACHE", str(folder / "cache"))
+    monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))  # its entries outlive the cluster, as kubectl's do
     monkeypatch.chdir(folder)
     (folder / "stacks").mkdir()
     (folder / "outputs").write_text(json.dumps(OUTPUTS))

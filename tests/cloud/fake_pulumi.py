@@ -5,6 +5,7 @@ Its state is files in the project folder, which a test may write:
 * `STACK.held`: the state of a stack, `STACK.applied`: the settings that `up` applied last
 * `outputs`: the outputs of every stack with resources
 * `COMMAND.failure`: the error of the next such command; `refusal`: why the program refuses an update
+* `steps`: the metadata of the steps that a preview announces, as in the engine's events
 * `commands`: a line for each command
 """
 
@@ -51,9 +52,18 @@ class FakePulumi(Pulumi):
 
     def _start(self, stack: str, *arguments: str, quiet: bool = False) -> subprocess.Popen[str]:
         allowed = bool(self.variables.get("SPOTMPI_REPLACE_NODES"))
+        if "--event-log" in arguments:
+            self._write_events(Path(arguments[-1]))
+            arguments = arguments[:-2]
         with (self.project / "commands").open("a") as commands:
             commands.write(f"{'replacing nodes: ' * allowed}{' '.join(arguments)} @{stack}\n")
         return cast("subprocess.Popen[str]", self._result(stack, arguments, allowed))
+
+    def _write_events(self, log: Path) -> None:
+        path = self.project / "steps"
+        steps = json.loads(path.read_text()) if path.exists() else []
+        events = [{"preludeEvent": {}}, *({"resourcePreEvent": {"metadata": step}} for step in steps)]
+        log.write_text("".join(json.dumps(event) + "\n" for event in events))
 
     def _result(self, stack: str, arguments: Sequence[str], allowed: bool) -> EndedProcess:
         failure = self.project / f"{arguments[0]}.failure"
@@ -92,7 +102,8 @@ class FakePulumi(Pulumi):
         if "--config-file" in options:
             settings = self.project / options[options.index("--config-file") + 1]
             return settings.read_text() != (self.project / f"{stack}.applied").read_text()
-        return (self.project / "refusal").exists() or not _has_resources(self._state(stack))
+        announced = any((self.project / name).exists() for name in ("refusal", "steps"))
+        return announced or not _has_resources(self._state(stack))
 
     def _apply(self, stack: str) -> None:
         settings = self.project / "stacks" / f"Pulumi.{stack}.yaml"

@@ -13,7 +13,6 @@ from tests.engine.providers.cloud import Cloud, ResourceRequest
 from tests.engine.providers.kubernetes import RELEASE, Kubernetes, object_name
 from tests.engine.providers.records import Record
 from tests.testbed.cluster import Cluster
-from tests.testbed.kubernetes import Kubernetes as ClusterAccess
 
 LIMIT = 300.0  # seconds for one object
 
@@ -21,19 +20,14 @@ LIMIT = 300.0  # seconds for one object
 class ApplyingKubernetes(Kubernetes):
     """A `kubernetes` provider that applies its objects to a cluster, except charts, which can't be downloaded.
 
-    The volume is a folder of this machine instead of EFS. The kubeconfig is written to *folder*.
+    The volume is a folder of this machine instead of EFS. It logs in as the administrator of the cluster, which accepts
+    no tokens of EKS.
     """
 
-    def __init__(self, cloud: Cloud, folder: Path, volume: Path) -> None:
+    def __init__(self, cloud: Cloud, testbed: Cluster, volume: Path) -> None:
         super().__init__(cloud)
-        self._cluster, self._volume = ClusterAccess(folder / "kubeconfig of the program"), volume
+        self._cluster, self._volume = testbed, volume
         self.applied: set[tuple[str, str, str]] = set()  # kind, namespace, name
-
-    def configure(self, settings: Mapping[str, Any]) -> None:
-        """Write the kubeconfig, once it is known."""
-        super().configure(settings)
-        if self._endpoint is not None:
-            self._cluster.kubeconfig.write_text(settings["kubeconfig"])
 
     def create(self, resource: ResourceRequest, inputs: dict[str, Any]) -> Record:
         """Create an object in the state and in the cluster."""

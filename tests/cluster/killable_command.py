@@ -55,6 +55,12 @@ def with_doubles(dependencies: Dependencies, address: str, place: Target, step: 
     )
 
 
+def log_in(address: str, patch: pytest.MonkeyPatch) -> None:
+    """Let the account at *address* say where clusters are, with tokens of the test's cluster, which takes no others."""
+    patch.setattr("spotmpi.backends.kubernetes.client.eks_access.open_account", lambda region: RemoteAccount(address))
+    patch.setattr("spotmpi.aws.eks.token", lambda aws, cluster: str(fetch(address, "token", cluster=cluster.name)))
+
+
 def without_cuda(values: Mapping[str, Any]) -> dict[str, Any]:
     """*values* for the test's image, which is built without CUDA: a mount hides the record that says so."""
     return {**values, "kubernetes": {"mounts": [{"path": "/opt/spotmpi", "empty": "1Mi"}]}}
@@ -65,6 +71,7 @@ if __name__ == "__main__":
     usual, place = environment_commands.open_dependencies, Target(outputs, Path(outputs).parent / "runs")
     patch = pytest.MonkeyPatch()
     patch.setattr("spotmpi.cli.environment_commands.open_account", lambda region: RemoteAccount(address))
+    log_in(address, patch)
     patch.setattr(
         environment_commands,
         "open_dependencies",

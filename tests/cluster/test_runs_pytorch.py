@@ -1,4 +1,4 @@
-"""PyTorch on real pods: by our torchrun and mpirun launchers, and by the line that users wrote for PyTorchJob."""
+"""PyTorch on real pods: by torchrun, mpirun and accelerate, and by the line that users wrote for PyTorchJob."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.pod_images("pytorch"),
     pytest.mark.timeout(600),
-    pytest.mark.nightly("an image of 5 GB, 5 minutes to build; the images tier runs both launchers on this machine"),
+    pytest.mark.nightly("an image of 5 GB, 5 minutes to build; the images tier runs the launchers on this machine"),
 ]
 
 LINE = (
@@ -21,7 +21,7 @@ LINE = (
 )
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun", "accelerate"])
 def test_ddp_over_two_pods_ends_with_the_parameters_of_a_local_run_bit_for_bit(
     runs: Runs, tmp_path: Path, launcher: str
 ) -> None:

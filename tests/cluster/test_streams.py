@@ -36,7 +36,7 @@ STREAM = {
     "length": 30,
     "epochs": 2,
     "prepare": "factorization_machine:prepare",
-    "shuffle": True,
+    "shuffle_batches": True,
     "window": 2,
 }
 # Trains, and waits in the middle until there is a file that the test writes.

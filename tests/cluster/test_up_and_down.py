@@ -24,8 +24,7 @@ from spotmpi.images.build import build_for
 from tests.cloud.account.answers import Refusal
 from tests.cloud.account.remote import Handlers, serve
 from tests.cluster.applying_provider import ApplyingKubernetes, join_group, leave_group
-from tests.cluster.aws_command import REPOSITORY, install
-from tests.cluster.killable_command import without_cuda
+from tests.cluster.killable_command import log_in, without_cuda
 from tests.cluster.runs import PARTS
 from tests.engine.engine import Engine, repository_project
 from tests.engine.engine_environment import EngineEnvironment
@@ -36,6 +35,7 @@ from tests.engine.stack_lifecycle import ACCESS
 from tests.testbed.cluster import Cluster
 from tests.testbed.kubernetes import as_yaml
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.pod_images("chainermn"),
@@ -83,7 +83,7 @@ class ClusterEnvironment(EngineEnvironment):
         raise Refusal("ResourceNotFoundException", f"No cluster found for name: {name}.")
 
     def token(self, cluster: str) -> str:
-        """A token for that cluster, as `aws eks get-token` prints it."""
+        """A token that the API server of that cluster accepts."""
         self.cluster_outputs(cluster)
         with self.issuing:
             if not self.issued:
@@ -143,14 +143,13 @@ def lab(testbed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     (server,) = [each["cluster"] for each in yaml.safe_load(testbed.kubeconfig.read_text())["clusters"]]
     cloud.records.endpoint, cloud.records.authority = server["server"], server["certificate-authority-data"]
     testbed.kubectl("apply", "-f", "-", stdin=as_yaml(operator()))
-    applied = ApplyingKubernetes(cloud, tmp_path, volume)
+    applied = ApplyingKubernetes(cloud, testbed, volume)
     with serve_cloud(cloud, applied) as servers:
         lab = ClusterEnvironment(Engine(engine_folder, servers), cloud, testbed, tmp_path / "outputs.json")
         repository_project(lab.engine)
         with serve(lab.handlers()) as lab.address:
-            install(tmp_path / "bin", lab.address)
-            monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-            monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+            log_in(lab.address, monkeypatch)
+            monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
             monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
             monkeypatch.chdir(lab.engine.project)
             yield lab

@@ -18,6 +18,8 @@ from tests.engine.providers.aws_cluster import ADDON, KEY, LOG_GROUP, SCALING_TA
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP, VPC
 from tests.engine.providers.aws_services import FILE_SYSTEM, REPOSITORY
 from tests.engine.providers.cloud import Cloud
+from tests.engine.providers.scaling import resize, scaling_group, sizes
+from tests.engine.providers.scaling_api import SIZES
 
 
 def offer_versions(account: FakeAccount) -> None:
@@ -39,6 +41,7 @@ class EngineEnvironment(FakeEnvironment):
         self.engine, self.cloud = engine, cloud
         self.account.before_answer = self.read_cloud
         self.account.answers["DeleteLogGroup"] = self.delete_log_group
+        self.account.answers["UpdateAutoScalingGroup"] = self.resize
         offer_versions(self.account)
 
     def read_cloud(self) -> None:
@@ -56,17 +59,21 @@ class EngineEnvironment(FakeEnvironment):
         self._read_groups()
 
     def _read_groups(self) -> None:
-        """The Auto Scaling groups, which keep their sizes; EKS adds the tag with the cluster's name."""
-        groups: dict[str, dict[str, str]] = {}
-        cluster = next((each.id for each in self.cloud.records.of(CLUSTER)), "")
-        for each in self.cloud.records.of(SCALING_TAG):
-            tags = groups.setdefault(each.inputs["autoscalingGroupName"], {CLUSTER_TAG: cluster})
-            tags[each.inputs["tag"]["key"]] = each.inputs["tag"]["value"]
-        scaling = self.account.autoscaling
-        for name, tags in groups.items():
-            if name not in scaling.groups:
-                scaling.add(name, tags, nodes=1)
-        scaling.groups = {name: group for name, group in scaling.groups.items() if name in groups}
+        """The Auto Scaling groups with their sizes; EKS adds the tag with the cluster's name."""
+        groups = {scaling_group(each): each for each in self.cloud.records.of(NODE_GROUP)}
+        tags = {name: {CLUSTER_TAG: str(each.inputs["clusterName"])} for name, each in groups.items()}
+        for tag in self.cloud.records.of(SCALING_TAG):
+            if own := tags.get(tag.inputs["autoscalingGroupName"]):
+                own[tag.inputs["tag"]["key"]] = tag.inputs["tag"]["value"]
+        self.account.autoscaling.groups.clear()
+        for name, each in groups.items():
+            low, desired, high = sizes(each)
+            self.account.autoscaling.add(name, tags[name], high, desired)
+            self.account.autoscaling.groups[name]["MinSize"] = low
+
+    def resize(self, region: str, request: Mapping[str, Any]) -> None:
+        """Set sizes of an Auto Scaling group in the stand-in cloud."""
+        resize(self.cloud, request["AutoScalingGroupName"], {key: request[key] for key in SIZES if key in request})
 
     def _read_memories(self) -> None:
         """Deleted resources that the tagging API still lists, and their states in their services."""

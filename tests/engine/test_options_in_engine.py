@@ -23,7 +23,6 @@ _EVERYTHING = {
     "spotmpi:storage": {"one_zone": False, "backup": True},
     "spotmpi:queueing": {"enabled": True, "teams": [{"name": "vision", "gpus": 8}, {"name": "speech", "gpus": 8}]},
     "spotmpi:budget": {"monthly_usd": 500, "email": "ops@example.org"},
-    "spotmpi:ci": {"repository": "someone/spotmpi", "state_bucket": "someones-state"},
     "spotmpi:groups": [
         {"name": "g5", "type": "g5.48xlarge", "max": 2, "efa": True},
         {"name": "g4dn", "type": "g4dn.xlarge", "max": 4, "placement_group": False},
@@ -40,12 +39,28 @@ def test_everything_that_can_be_switched_on_is_built_passes_the_guardrails_and_g
     engine.configure("lab", _EVERYTHING)
     engine.up("lab", "--policy-pack", str(GUARDRAILS)).require_success()
     tokens = {record.token.split(":")[-1] for record in cloud.records}
-    assert {"Key", "NatGateway", "Budget", "OpenIdConnectProvider", "LocalQueue", "PlacementGroup"} <= tokens
+    assert {"Key", "NatGateway", "Budget", "LocalQueue", "PlacementGroup"} <= tokens
     again = engine.up("lab")
     assert again.changes == [], again.text
     engine.destroy("lab").require_success()
     assert [record.key for record in cloud.records] == []
     assert cloud.leftovers == []
+
+
+def test_the_roles_of_ci_are_a_stack_of_their_own_and_so_are_those_of_a_second_repository(
+    engine: Engine, cloud: Cloud
+) -> None:
+    roles = {"repository": "someone/spotmpi", "state_bucket": "someones-state"}
+    for stack in ("account", "second"):
+        engine.init(stack, {"aws:region": "us-east-1", "spotmpi:kind": "account", "spotmpi:ci": roles})
+        engine.up(stack, "--policy-pack", str(GUARDRAILS)).require_success()
+        assert engine.up(stack).changes == []
+        (issuer,) = (each.outputs["arn"] for each in cloud.records if each.token.endswith("OpenIdConnectProvider"))
+        roles = {**roles, "repository": "someone/else", "provider_arn": str(issuer)}
+    assert len([each for each in cloud.records if each.token.endswith(":Policy")]) == 2
+    for stack in ("second", "account"):
+        engine.destroy(stack).require_success()
+    assert [record.key for record in cloud.records] == []
 
 
 def test_a_group_that_grows_past_the_quota_of_nodes_gets_a_piece_and_moves_none(engine: Engine, cloud: Cloud) -> None:

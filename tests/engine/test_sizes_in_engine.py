@@ -49,12 +49,14 @@ def test_new_sizes_never_end_a_running_node(engine: Engine, cloud: Cloud) -> Non
     engine.up("cpu").require_success()
     assert sizes(node_group(cloud, GROUP)) == (2, 2, 16)
 
-    # A refreshed state makes no difference.
+    # A refreshed state makes no difference, to the system nodes either.
+    autoscale(cloud, "spotmpi-cpu-system", 3)
     engine.run("refresh", "--yes", "--skip-preview", "--stack", "cpu").require_success()
     autoscale(cloud, GROUP, 6)
     configure(engine, max=32, min=0)
     engine.up("cpu").require_success()
     assert sizes(node_group(cloud, GROUP)) == (0, 6, 32)
+    assert sizes(node_group(cloud, "spotmpi-cpu-system")) == (2, 3, 3)
     assert not terminated_counts(cloud)
     assert engine.up("cpu").changes == []
     engine.destroy("cpu").require_success()
@@ -83,3 +85,15 @@ def test_running_nodes_are_replaced_only_if_allowed(engine: Engine, cloud: Cloud
     engine.environment = {"SPOTMPI_REPLACE_NODES": "1"}
     engine.up("cpu").require_success()
     assert terminated_counts(cloud) == [3]
+
+    # Another type is another group, which is created before the old one goes.
+    autoscale(cloud, GROUP, 2)
+    configure(engine, type="c6i.2xlarge")
+    engine.environment = {}
+    for refused in (engine.preview("cpu"), engine.up("cpu")):
+        assert refused.status != 0
+        assert "group c6i has 2 running nodes; the change of what can't change in place" in refused.text
+    assert terminated_counts(cloud) == [3]
+    autoscale(cloud, GROUP, 0)
+    engine.up("cpu").require_success()
+    assert node_group(cloud, GROUP).inputs["instanceTypes"] == ["c6i.2xlarge"] and terminated_counts(cloud) == [3]

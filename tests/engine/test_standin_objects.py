@@ -80,3 +80,48 @@ def test_nothing_in_a_cluster_answers_when_it_is_gone(cloud_builder: CloudBuilde
     assert cloud_builder.cloud.records.of(NAMESPACE) == []
     with pytest.raises(Refusal, match="unreachable"):
         cloud_builder.kubernetes.delete(ResourceRequest(NAMESPACE, "it", ""), namespace.id)
+
+
+VOLUME, CLAIM = "kubernetes:core/v1:PersistentVolume", "kubernetes:core/v1:PersistentVolumeClaim"
+
+
+def _volume(handle: str = "fs-1::fsap-1") -> dict[str, Any]:
+    return _object("PersistentVolume", "lab", spec={"csi": {"driver": "efs.csi.aws.com", "volumeHandle": handle}})
+
+
+def _claim(size: str = "1024Gi", volume: str = "lab") -> dict[str, Any]:
+    spec = {"volumeName": volume, "resources": {"requests": {"storage": size}}}
+    return _object("PersistentVolumeClaim", "runs", "default", spec=spec)
+
+
+def test_a_volume_and_its_claim_stay_while_something_uses_them(cloud_builder: CloudBuilder) -> None:
+    cloud_builder.node_group_requirements()
+    cloud_builder.configure_kubernetes()
+    volume, claim = cloud_builder.make(VOLUME, **_volume()), cloud_builder.make(CLAIM, **_claim())
+    kubernetes, cloud = cloud_builder.kubernetes, cloud_builder.cloud
+    with pytest.raises(Refusal, match=r"kubernetes\.io/pv-protection"):
+        kubernetes.delete(ResourceRequest(VOLUME, "it", ""), volume.id)
+    cloud.mounted.add("default/runs")
+    with pytest.raises(Refusal, match=r"kubernetes\.io/pvc-protection"):
+        kubernetes.delete(ResourceRequest(CLAIM, "it", ""), claim.id)
+    cloud.mounted.clear()
+    kubernetes.delete(ResourceRequest(CLAIM, "it", ""), claim.id)
+    kubernetes.delete(ResourceRequest(VOLUME, "it", ""), volume.id)
+
+
+def test_the_source_of_a_volume_and_the_volume_of_a_claim_are_replaced_and_the_size_is_fixed(
+    cloud_builder: CloudBuilder,
+) -> None:
+    cloud_builder.node_group_requirements()
+    cloud_builder.configure_kubernetes()
+    cloud_builder.make(VOLUME, **_volume())
+    claim, kubernetes = cloud_builder.make(CLAIM, **_claim()), cloud_builder.kubernetes
+    volume, request = ResourceRequest(VOLUME, "it", ""), ResourceRequest(CLAIM, "it", "")
+    assert kubernetes.replaced_by(volume, _volume(), _volume("fs-2::fsap-2"), {}) == ["spec.csi"]
+    assert kubernetes.replaced_by(request, _claim(), _claim(volume="other"), {}) == ["spec.volumeName"]
+    assert kubernetes.replaced_by(request, _claim(), _claim("2048Gi"), {}) == []
+    # Both keep their names, so that the old ones have to go first.
+    assert kubernetes.deletes_first(volume, _volume()) and kubernetes.deletes_first(request, _claim())
+    for size, message in (("2048Gi", "only dynamically provisioned pvc can be resized"), ("50Gi", "can not be less")):
+        with pytest.raises(Refusal, match=message):
+            kubernetes.update(request, claim.id, _claim(size), {})

@@ -302,3 +302,42 @@ def test_a_fault_comes_at_the_call_that_it_was_planned_for(cloud_builder: CloudB
     assert script.before("create", SUBNET, "c") is None
     late = script.fail("delete", VPC, after_success=True)
     assert script.before("delete", VPC, "a") is late
+
+
+def test_interfaces_of_machines_have_places_and_addresses(cloud_builder: CloudBuilder) -> None:
+    efa = {"deviceIndex": 0, "networkCardIndex": 0, "interfaceType": "efa"}
+    for wrong, message in (
+        ([{**efa, "interfaceType": "efa-only"}], "can't be efa-only"),
+        ([efa, efa], "two network interfaces"),
+    ):
+        with pytest.raises(Refusal, match=message):
+            cloud_builder.make(LAUNCH_TEMPLATE, networkInterfaces=wrong)
+    subnets = cloud_builder.node_group_requirements()
+    several = [efa, {"deviceIndex": 1, "networkCardIndex": 1, "interfaceType": "efa-only"}]
+    template = cloud_builder.make(LAUNCH_TEMPLATE, networkInterfaces=several)
+    chosen = {"id": template.id, "version": "1"}
+    with pytest.raises(Refusal, match="a public address in"):
+        cloud_builder.nodes(subnets, launchTemplate=chosen)
+    one = {"id": cloud_builder.make(LAUNCH_TEMPLATE, "one", networkInterfaces=[efa]).id, "version": "1"}
+    cloud_builder.nodes(subnets, "single", launchTemplate=one)
+
+
+def test_encryption_of_a_cluster_is_added_in_place_and_never_taken_away(cloud_builder: CloudBuilder) -> None:
+    cluster, key = ResourceRequest(CLUSTER, "it", ""), {"encryptionConfig": {"provider": {"keyArn": "arn"}}}
+    assert cloud_builder.aws.replaced_by(cluster, {}, key, {}) == []
+    assert cloud_builder.aws.replaced_by(cluster, key, {}, {}) == ["encryptionConfig"]
+
+
+def test_the_nodes_of_a_group_end_with_it(cloud_builder: CloudBuilder) -> None:
+    group = cloud_builder.nodes(cloud_builder.node_group_requirements(), desired=2)
+    cloud_builder.delete(group)
+    assert cloud_builder.cloud.terminated == [(group.id, 2)]
+
+
+def test_a_resource_of_another_region_is_replaced_and_a_global_one_is_not(cloud_builder: CloudBuilder) -> None:
+    group, role = ResourceRequest(NODE_GROUP, "it", ""), ResourceRequest(ROLE, "it", "")
+    states = {"arn": "arn:aws:eks:us-east-1:123456789012:nodegroup/a"}, {"arn": "arn:aws:iam::123456789012:role/a"}
+    cloud_builder.cloud.records.region = "us-west-2"
+    assert cloud_builder.aws.changed(group, {}, {}, states[0]) == ["region"]
+    assert cloud_builder.aws.replaced_by(group, {}, {}, states[0]) == ["region"]
+    assert cloud_builder.aws.changed(role, {}, {}, states[1]) == []

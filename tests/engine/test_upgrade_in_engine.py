@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from tests.engine.providers.aws_cluster import ADDON
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP
 from tests.engine.providers.cloud import Cloud
 from tests.engine.stack_lifecycle import ACCESS
+from tests.tools import REPOSITORY
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(900)]
 
 OLD = "1.34.6-20260501"
+RELEASE = "kubernetes:helm.sh/v3:Release"
 NEWEST = {"1.34": "1.34.9-20261101", "1.35": "1.35.4-20261110", "1.36": "1.36.1-20261110"}
 
 
@@ -68,7 +71,8 @@ def test_an_upgrade_moves_control_plane_add_ons_and_nodes_in_this_order_and_noth
     assert new_changes(lab) == [] and path.read_bytes() == before and lab.actions == []
 
     upgrade_lab(lab)
-    assert new_changes(lab) == [CLUSTER, ADDON, NODE_GROUP]
+    # The autoscaler has the version of its control plane.
+    assert new_changes(lab) == [CLUSTER, ADDON, RELEASE, NODE_GROUP]
     assert running(lab) == {
         "control plane": {"1.35"},
         "add-ons": {"v1.35.1-eksbuild.2"},
@@ -82,7 +86,7 @@ def test_an_upgrade_moves_control_plane_add_ons_and_nodes_in_this_order_and_noth
 
     # The next one, with the nodes left where they are.
     upgrade_lab(lab, nodes=False)
-    assert new_changes(lab) == [CLUSTER, ADDON]
+    assert new_changes(lab) == [CLUSTER, ADDON, RELEASE]
     assert running(lab)["control plane"] == {"1.36"} and running(lab)["nodes"] == {NEWEST["1.35"]}
     up("lab", lab.dependencies, UpOptions(images=False))
     assert new_changes(lab) == []
@@ -96,9 +100,15 @@ def test_a_version_that_the_program_does_not_know_fails_in_the_preview_and_leave
     lab.cloud.records.change(cluster, outputs={**cluster.outputs, "version": "1.36"})
     upgrade_lab(lab)
     new_changes(lab)
+    # A program that is older than what EKS offers.
+    program = lab.engine.project / "infra"
+    program.unlink()
+    shutil.copytree(REPOSITORY / "infra", program, ignore=shutil.ignore_patterns("__pycache__"))
+    versions = program / "kubernetes_versions.py"
+    versions.write_text(versions.read_text().replace("OLDEST, NEWEST = 31, 37", "OLDEST, NEWEST = 30, 33"))
     path = lab.engine.project / "stacks" / "Pulumi.lab.yaml"
     before = path.read_bytes()
-    with pytest.raises(SpotmpiError, match="`pulumi preview --stack lab` failed"):
+    with pytest.raises(SpotmpiError, match="stack 'lab' can't be built, settings to change: 1"):
         upgrade_lab(lab, to="1.37")
     assert any("spotmpi:cluster.version = '1.37': use one of" in line for line in lab.output)
     assert new_changes(lab) == [] and path.read_bytes() == before

@@ -46,6 +46,8 @@ class ScriptedPulumi:
         self._calls, self._answers = folder / "calls", folder / "answers"
         self._answers.write_text("")
         self._state, self._imported = folder / "state.json", folder / "imported"
+        self._events = folder / "events"
+        self._events.write_text("")
         self._state.write_text(json.dumps({"version": 3, "deployment": STATE}))
         program = folder / "bin" / "pulumi"
         program.parent.mkdir()
@@ -53,6 +55,7 @@ class ScriptedPulumi:
             "#!/bin/sh\n"
             f'echo "$* [$PULUMI_BACKEND_URL] [$PULUMI_SKIP_UPDATE_CHECK] [$AWS_REGION]" >> {self._calls}\n'
             f'case "$*" in "stack import"*) cp "$4" {self._imported} ;; esac\n'
+            f'case "$*" in preview*--event-log*) [ -f {self._events} ] && cp {self._events} "${{5}}" ;; esac\n'
             f'case "$*" in "stack export"*) [ -f {self._state} ] && cat {self._state} && exit 0 ;; esac\n'
             f"answer=$(head -n 1 {self._answers}); sed -i 1d {self._answers}\n"
             'echo "${answer#* }" >&2\n'
@@ -63,6 +66,11 @@ class ScriptedPulumi:
 
     def answers(self, *lines: str) -> None:
         self._answers.write_text("".join(f"{line}\n" for line in lines))
+
+    def announce(self, *steps: dict[str, Any]) -> None:
+        """Let previews announce these steps in the engine's event log."""
+        lines = [json.dumps({"resourcePreEvent": {"metadata": step}}) for step in steps]
+        self._events.write_text("\n".join(lines))
 
     def never_built(self) -> None:
         self._state.unlink()
@@ -79,4 +87,4 @@ class ScriptedPulumi:
     @property
     def commands(self) -> list[str]:
         """The calls without the stack, options and variables that each has."""
-        return [call.split(" --stack")[0] for call in self.calls]
+        return [call.split(" --stack")[0].split(" --event-log")[0] for call in self.calls]

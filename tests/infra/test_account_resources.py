@@ -10,9 +10,11 @@ from typing import Any
 import pulumi_aws
 import pytest
 
-from infra import policies
+from infra import policies, program
+from infra.stack_config import read
 from spotmpi.core import environment
-from tests.infra.mock_engine import Recording, run
+from spotmpi.environments.iam import BOUNDARY
+from tests.infra.mock_engine import Recording, record, run
 
 CI = {"repository": "example/spotmpi", "state_bucket": "example-state"}
 COMPUTE = ["lab", "p3", "g5", "cpu"]
@@ -92,16 +94,33 @@ def test_a_budget_counts_this_environment_only_and_mails_twice() -> None:
     assert mails == [("ACTUAL", 80), ("FORECASTED", 100)]
 
 
+def roles_of(ci: dict[str, str], stack: str = "account") -> Recording:
+    """The program of a stack that has the roles of CI alone."""
+    config = {"aws:region": "us-east-1", "spotmpi:kind": "account", "spotmpi:ci": json.dumps(ci)}
+    settings = read(stack, config)
+    return record(lambda: program.build(settings), stack)
+
+
+def test_the_roles_of_ci_need_no_environment() -> None:
+    recording = roles_of(CI)
+    kinds = {each.kind for each in recording.resources if each.kind.startswith(("aws:", "eks:", "kubernetes:"))}
+    assert kinds == {
+        *("aws:iam/role:Role", "aws:iam/rolePolicy:RolePolicy", "aws:iam/policy:Policy"),
+        "aws:iam/openIdConnectProvider:OpenIdConnectProvider",
+    }
+    assert set(recording.exports) == {"ci_roles"}
+
+
 def trust(recording: Recording, role: str) -> dict[str, Any]:
     """The only statement about who may assume a role of CI."""
-    document = json.loads(recording.one("aws:iam/role:Role", f"ci-spotmpi-lab-{role}").inputs["assumeRolePolicy"])
+    document = json.loads(recording.one("aws:iam/role:Role", f"ci-spotmpi-account-{role}").inputs["assumeRolePolicy"])
     return dict(document["Statement"][0])
 
 
 # The second as in the tokens of repositories created after 15 July 2026.
 @pytest.mark.parametrize("repository", ["example/spotmpi", "example@123456/spotmpi@456789"])
 def test_a_preview_only_reads_and_changes_need_a_github_environment_and_the_main_branch(repository: str) -> None:
-    recording = run("lab", ci={**CI, "repository": repository})
+    recording = roles_of({**CI, "repository": repository})
     audience = {f"{ISSUER}:aud": "sts.amazonaws.com"}
     assert trust(recording, "preview")["Condition"]["StringEquals"] == {
         **audience,
@@ -117,7 +136,7 @@ def test_a_preview_only_reads_and_changes_need_a_github_environment_and_the_main
 
 
 def test_no_ci_role_is_an_administrator_or_may_change_itself() -> None:
-    recording = run("lab", ci=CI)
+    recording = roles_of(CI)
     roles = [resource.name for resource in recording.of("aws:iam/role:Role") if resource.name.startswith("ci-")]
     assert len(roles) == 3
     assert [each.name for each in recording.of("RolePolicyAttachment") if each.name.startswith("ci-")] == []
@@ -127,25 +146,28 @@ def test_no_ci_role_is_an_administrator_or_may_change_itself() -> None:
         assert '"*:*"' not in text and '"iam:*"' not in text and "role/ci-" not in text
 
 
-def test_the_boundary_has_the_name_that_the_build_role_requires() -> None:
-    boundary = run("lab", ci=CI).one("aws:iam/policy:Policy").inputs
-    assert boundary["name"] == policies.BOUNDARY_NAME
-    assert json.loads(boundary["policy"]) == policies.boundary()
+def test_every_stack_with_roles_of_ci_has_a_boundary_of_its_own_that_its_build_role_requires() -> None:
+    """Pulumi makes the name unique, so two repositories and two regions of one account can have one each."""
+    for stack in ("account", "second"):
+        boundary = roles_of(CI, stack).one("aws:iam/policy:Policy")
+        assert "name" not in boundary.inputs
+        assert fnmatch(f"arn:aws:iam::123456789012:policy/{boundary.name}-1a2b3c4", BOUNDARY)
+        assert json.loads(boundary.inputs["policy"]) == policies.boundary()
 
 
 def test_an_existing_oidc_provider_is_used() -> None:
     arn = f"arn:aws:iam::123456789012:oidc-provider/{ISSUER}"
-    recording = run("lab", ci={**CI, "provider_arn": arn})
+    recording = roles_of({**CI, "provider_arn": arn})
     assert recording.of("OpenIdConnectProvider") == []
     assert trust(recording, "preview")["Principal"] == {"Federated": arn}
 
 
 def test_a_preview_reads_the_state_and_neither_writes_nor_decrypts_it() -> None:
     key = "arn:aws:kms:us-east-1:123456789012:key/0123abcd-0123-4567-89ab-0123456789ab"
-    recording = run("lab", ci={**CI, "secrets_key_arn": key})
+    recording = roles_of({**CI, "secrets_key_arn": key})
 
     def statements(role: str) -> list[dict[str, Any]]:
-        policy = json.loads(recording.one("RolePolicy", f"ci-spotmpi-lab-{role}-state").inputs["policy"])
+        policy = json.loads(recording.one("RolePolicy", f"ci-spotmpi-account-{role}-state").inputs["policy"])
         return list(policy["Statement"])
 
     def actions(role: str) -> list[str]:

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError, ProfileNotFound
+from moto import mock_aws
 
-from infra.ci import aws, stack_file
+from infra.ci import aws, losses, stack_file
 from infra.ci.errors import CiError
+from spotmpi.environments import changes
 from tests.infra.conftest import ACCOUNT, Ci
 from tests.infra.scripted_pulumi import STATE, ScriptedPulumi, secret
 
-UP = "up --yes --policy-pack infra/guardrails"
+PREVIEW = "preview --policy-pack infra/guardrails"
+UP = "up --yes --skip-preview --policy-pack infra/guardrails"
+
+
+def node_group_step(op: str, scaling_group: str) -> dict[str, Any]:
+    """A step with a node group as the engine's event log has it."""
+    outputs = {"resources": [{"autoscalingGroups": [{"name": scaling_group}]}]}
+    old = {"id": f"lab:{scaling_group.removeprefix('eks-')}", "outputs": outputs}
+    return {"op": op, "type": "aws:eks/nodeGroup:NodeGroup", "old": old}
+
+
 SET_ACCESS = "config set --path spotmpi:access"
 
 
@@ -25,9 +38,9 @@ def test_a_stack_with_a_kms_key_needs_no_passphrase(
     key = "awskms://alias/spotmpi-state?region=us-east-1"
     lab_file.write_text(lab_file.read_text() + f"secretsprovider: {key}\n")
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
-    pulumi.answers(*["0 done"] * 2)
+    pulumi.answers(*["0 done"] * 3)
     assert ci("up", "lab")[0] == 0
-    assert pulumi.commands == [f"stack select --create --secrets-provider {key}", UP]
+    assert pulumi.commands == [f"stack select --create --secrets-provider {key}", PREVIEW, UP]
 
 
 @pytest.mark.parametrize(
@@ -154,6 +167,51 @@ def test_pulumis_first_error_ends_the_command_with_a_remedy(
     assert len(pulumi.calls) == len(answers)
 
 
+def lock_message(age: timedelta, count: int = 1) -> str:
+    """What Pulumi prints: pulumi, pkg/backend/diy/lock.go, checkForLock. As a line of echo, which knows \\n."""
+    taken = (datetime.now(UTC) - age).isoformat(timespec="seconds").replace("+00:00", "Z")
+    lock = f"s3://example-state/.pulumi/locks/lab/1.json: created by runner@fv-az1 (pid 7) at {taken}"
+    return f"error: the stack is currently locked by {count} lock(s). Either wait for the other process(es)\\n  {lock}"
+
+
+CANCELLED = ["destroy --yes --skip-preview", "cancel --yes", "destroy --yes --skip-preview"]
+
+
+@pytest.mark.parametrize("by_spotmpi", [True, False])
+def test_at_night_a_lock_that_no_job_can_hold_any_more_is_cancelled(
+    pulumi: ScriptedPulumi, ci: Ci, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_spotmpi: bool
+) -> None:
+    program = tmp_path / "bin" / "spotmpi"
+    if by_spotmpi:  # which passes on what Pulumi says
+        program.write_text("#!/bin/sh\npulumi destroy --yes --skip-preview --stack lab\n")
+        program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program.with_name("python")))
+    pulumi.answers("0 lab", f"255 {lock_message(timedelta(minutes=121))}", "0 cancelled", "0 destroyed", "0 removed")
+    code, _, errors = ci("destroy", "lab", "--if-built", "--cancel-locks-after", "120")
+    assert code == 0 and "cancelling the lock of" in errors and "no job runs for 121 minutes" in errors
+    assert pulumi.commands[1:4] == CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        (lock_message(timedelta(minutes=119)), ("--cancel-locks-after", "120")),
+        (lock_message(timedelta(days=9), count=2), ("--cancel-locks-after", "120")),  # the other's time is unknown
+        ("error: the stack is currently locked by 1 lock(s).", ("--cancel-locks-after", "120")),
+        (lock_message(timedelta(days=9)), ()),
+    ],
+    ids=["young", "two", "without a time", "by hand"],
+)
+def test_any_other_lock_is_left_to_whoever_holds_it(
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch, message: str, options: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    pulumi.answers("0 lab", f"255 {message}")
+    code, _, errors = ci("destroy", "lab", *options)
+    assert code == 1 and "pulumi cancel --yes --stack lab" in errors
+    assert pulumi.commands == ["stack --show-name", "destroy --yes --skip-preview"]
+
+
 def test_a_missing_pulumi_is_reported(pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     code, _, errors = ci("preview", "lab")
@@ -198,9 +256,9 @@ def test_up_appends_addresses_to_those_of_the_file(
     pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24,198.51.100.7/32")
-    pulumi.answers(*["0 done"] * 3)
+    pulumi.answers(*["0 done"] * 4)
     assert ci("up", "lab")[0] == 0
-    assert pulumi.commands == ["stack select --create", f"{SET_ACCESS}[1] 203.0.113.0/24", UP]
+    assert pulumi.commands == ["stack select --create", f"{SET_ACCESS}[1] 203.0.113.0/24", PREVIEW, UP]
 
 
 @pytest.mark.parametrize(("build_answer", "status"), [("0 built", 0), ("7 quota", 7)])
@@ -209,12 +267,13 @@ def test_a_temporary_address_is_removed_however_the_build_ends(
 ) -> None:
     monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24")
     create_cluster("198.51.100.7/32", "203.0.113.0/24", "192.0.2.1/32")
-    pulumi.answers(*["0 done"] * 3, build_answer, *["0 done"] * 2)
+    pulumi.answers(*["0 done"] * 4, build_answer, *["0 done"] * 2)
     code, _, errors = ci("up", "lab", "--access", "192.0.2.1/32")
     assert code == status
     assert pulumi.commands[1:] == [
         f"{SET_ACCESS}[1] 203.0.113.0/24",
         f"{SET_ACCESS}[2] 192.0.2.1/32",
+        PREVIEW,
         UP,
         "config rm --path spotmpi:access[2]",
         "up --yes --skip-preview --target **aws:eks/cluster:Cluster::**",
@@ -230,14 +289,63 @@ def test_a_build_without_a_cluster_has_no_access_to_remove(pulumi: ScriptedPulum
 
 def test_an_address_that_could_not_be_removed_is_reported_and_fails_the_command(pulumi: ScriptedPulumi, ci: Ci) -> None:
     create_cluster("198.51.100.7/32", "192.0.2.1/32")
-    pulumi.answers("0 selected", "0 set", "0 built", "0 removed", "9 throttled")
+    pulumi.answers("0 selected", "0 set", "0 previewed", "0 built", "0 removed", "9 throttled")
     code, _, errors = ci("up", "lab", "--access", "192.0.2.1/32")
     assert code == 9 and "may still be open to 192.0.2.1/32: repeat the command" in errors
 
 
 def test_persistent_storage_needs_no_access(pulumi: ScriptedPulumi, ci: Ci) -> None:
-    pulumi.answers("0 selected", "0 built")
+    pulumi.answers("0 selected", "0 previewed", "0 built")
     assert ci("up", "p3-data")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("step", "lost"),
+    [
+        ({"op": "delete", "type": "aws:efs/fileSystem:FileSystem", "old": {"id": "fs-1"}}, "FileSystem fs-1"),
+        ({"op": "replace", "type": "aws:eks/cluster:Cluster", "old": {"id": "spotmpi-lab"}}, "Cluster spotmpi-lab"),
+        (node_group_step("delete", "eks-busy"), "3 running nodes of lab:busy"),
+        (node_group_step("delete", "eks-idle"), None),
+        (node_group_step("update", "eks-busy"), None),  # the program's hooks refuse what replaces nodes
+    ],
+)
+def test_a_build_that_would_lose_data_or_running_nodes_is_left_to_a_person(
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch, step: dict[str, Any], lost: str | None
+) -> None:
+    monkeypatch.setattr(aws, "running_nodes", lambda file: {"eks-busy": 3, "eks-idle": 0})
+    pulumi.announce(step)
+    pulumi.answers("0 selected", "0 previewed", *["0 built"] * (lost is None))
+    code, _, errors = ci("up", "lab")
+    assert (code, pulumi.commands[-1]) == ((0, UP) if lost is None else (1, PREVIEW))
+    if lost:
+        assert f"stack 'lab' was not changed: the update would end {lost}: undo the change, or run `spot" in errors
+
+
+def test_a_build_whose_preview_can_not_be_read_is_not_applied(tmp_path: Path) -> None:
+    with pytest.raises(CiError, match="stack 'lab' was not changed: Pulumi wrote no event log"):
+        losses.require_none(tmp_path / "none", "lab", dict)
+
+
+def test_running_nodes_are_counted_in_the_stacks_own_cluster() -> None:
+    file = stack_file.StackFile("lab", "us-east-1", ACCOUNT, "compute")
+    with mock_aws():
+        autoscaling = boto3.client("autoscaling", region_name="us-east-1")
+        autoscaling.create_launch_configuration(LaunchConfigurationName="c", ImageId="ami-1", InstanceType="t3.small")
+        for cluster, nodes in (("spotmpi-lab", 2), ("spotmpi-other", 1)):
+            autoscaling.create_auto_scaling_group(
+                AutoScalingGroupName=f"eks-{cluster}",
+                LaunchConfigurationName="c",
+                MinSize=nodes,
+                MaxSize=nodes,
+                AvailabilityZones=["us-east-1a"],
+                Tags=[{"Key": "eks:cluster-name", "Value": cluster}],
+            )
+        assert aws.running_nodes(file) == {"eks-spotmpi-lab": 2}
+
+
+def test_ci_and_the_cli_know_the_same_kinds_of_resources_that_must_not_go() -> None:
+    assert set(losses.LOST) == {*changes._ENVIRONMENT, *changes._DATA, *changes._IN_USE} - {changes.LOCAL_QUEUE}
+    assert (losses.NODE_GROUP, losses.GONE) == (changes._NODE_GROUP, changes._GONE)
 
 
 def test_a_preview_checks_the_account_and_the_guardrails(pulumi: ScriptedPulumi, ci: Ci) -> None:
@@ -248,10 +356,38 @@ def test_a_preview_checks_the_account_and_the_guardrails(pulumi: ScriptedPulumi,
     command = f"preview --diff --policy-pack infra/guardrails --exclude {ssh} --stack lab --non-interactive"
     assert pulumi.calls[-1].startswith(f"{command} [file:///")
     assert pulumi.calls[-1].endswith("/state] [true] [us-east-1]")
-    assert "account 123456789012" in errors
+    assert "account (account), as arn:aws:sts:***" in errors
     left_out = "not compared, because they hold secrets (providers are shown as updated): kubernetes:core/v1:Secret"
     assert left_out in errors
     assert "1 to create" in output
+
+
+def test_a_preview_shows_no_account_no_role_and_no_address_of_people(
+    pulumi: ScriptedPulumi, ci: Ci, lab_file: Path
+) -> None:
+    """Its output is in a public log and a public comment, where the repository is public."""
+    printed = (
+        '+ arn:aws:iam::123456789012:role/ci-x publicAccessCidrs: ["198.51.100.7/32", "2001:db8::/48"] '
+        "registry 123456789012.dkr.ecr.us-east-1.amazonaws.com mail: ops@example.org vpc: 10.0.0.0/16 version 0.10.1"
+    )
+    pulumi.answers("0 created", "0 imported", f"0 {printed}")
+    code, output, errors = ci("preview", "lab")
+    assert code == 0
+    shown = (
+        '+ arn:aws:iam:*** publicAccessCidrs: ["(address)", "(address)"] '
+        "registry (account).dkr.ecr.us-east-1.amazonaws.com mail: (mail) vpc: 10.0.0.0/16 version 0.10.1"
+    )
+    assert shown in output
+    everything = output + errors
+    assert not [each for each in (ACCOUNT, "198.51.100", "2001:db8", "ops@", "arn:aws:sts::") if each in everything]
+
+
+def test_a_refused_preview_shows_no_account_either(
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTMPI_ACCOUNT", "999999999999")
+    code, _, errors = ci("preview", "lab")
+    assert code == 1 and "credentials are for account (account)" in errors and "999999999999" not in errors
 
 
 def test_a_preview_reads_the_state_once_and_gets_neither_secrets_nor_keys(

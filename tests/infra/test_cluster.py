@@ -16,7 +16,7 @@ def test_the_control_plane_has_every_input() -> None:
     inputs = run("lab").one("eks:index:Cluster").inputs
     expected = {
         "name": "spotmpi-lab",
-        "version": "1.35",
+        "version": "1.36",
         "authenticationMode": "API",
         "accessEntries": {},
         "endpointPublicAccess": True,
@@ -40,11 +40,30 @@ def test_the_control_plane_has_every_input() -> None:
 def test_admins_administer_and_users_only_join_a_group() -> None:
     recording = run("lab", cluster={"admins": [ALICE], "users": [TRAINERS]})
     entries = recording.one("eks:index:Cluster").inputs["accessEntries"]
-    assert entries["admin-0"]["principalArn"] == ALICE
-    policy = entries["admin-0"]["accessPolicies"]["admin"]
+    alice, trainers = sorted(entries.values(), key=lambda entry: "kubernetesGroups" in entry)
+    assert alice["principalArn"] == ALICE
+    policy = alice["accessPolicies"]["admin"]
     assert policy["policyArn"].endswith("AmazonEKSClusterAdminPolicy")
     assert policy["accessScope"] == {"type": "cluster"}
-    assert entries["user-0"] == {"principalArn": TRAINERS, "kubernetesGroups": ["spotmpi:users"]}
+    assert trainers == {"principalArn": TRAINERS, "kubernetesGroups": ["spotmpi:users"]}
+
+
+def test_an_access_entry_has_the_same_name_wherever_its_principal_is_listed() -> None:
+    """Pulumi creates before it deletes, and EKS refuses a second entry of one principal."""
+    lists: list[dict[str, list[str]]] = [{"admins": [ALICE, TRAINERS]}, {"admins": [TRAINERS]}, {"users": [TRAINERS]}]
+    names = [
+        {entry["principalArn"]: name for name, entry in cluster.inputs["accessEntries"].items()}
+        for cluster in (run("lab", cluster=each).one("eks:index:Cluster") for each in lists)
+    ]
+    assert len({each[TRAINERS] for each in names}) == 1 and len(set(names[0].values())) == 2
+
+
+def test_nodes_open_a_shell_by_session_manager_only_if_set() -> None:
+    def policies(**cluster: bool) -> set[str]:
+        attachments = run("lab", cluster=cluster).of("RolePolicyAttachment")
+        return {each.inputs["policyArn"].rpartition("/")[2] for each in attachments if "-nodes-" in each.name}
+
+    assert policies(ssm=True) - policies() == {"AmazonSSMManagedInstanceCore"}
 
 
 def test_secrets_are_encrypted_with_a_separate_key_if_set() -> None:
@@ -68,6 +87,17 @@ def test_system_nodes_are_few_on_demand_and_without_taint() -> None:
     assert system["labels"] == {"spotmpi.dev/role": "system"}
     assert system["nodeRepairConfig"]["enabled"] is True
     assert "taints" not in system
+    assert system["updateConfig"] == {"maxUnavailable": 1, "updateStrategy": "MINIMAL"}
+    alone = run("lab", cluster={"system": {"nodes": 1}}).node_groups["system"].inputs
+    assert alone["updateConfig"]["updateStrategy"] == "DEFAULT"  # none may be unavailable
+
+
+def test_an_update_leaves_the_number_of_system_nodes_to_the_autoscaler() -> None:
+    system = run("lab").node_groups["system"]
+    assert system.ignore_changes == ("scalingConfig",)
+    sizes = run("lab").one("aws:autoscaling/tag:Tag", "spotmpi-lab-system-sizes").inputs
+    assert sizes["tag"] == {"key": "spotmpi:nodes", "value": "2-3", "propagateAtLaunch": False}
+    assert sizes["autoscalingGroupName"] == "eks-spotmpi-lab-system-asg"
 
 
 def test_nodes_wait_for_network_add_ons_and_all_other_add_ons_wait_for_nodes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from pulumi.runtime import rpc
 from infra.autoscaling import priorities
 from infra.quotas import quotas
 from infra.settings import Group, Team
-from infra.sources import CHARTS
+from infra.sources import CHARTS, Sources
 from tests.infra.mock_engine import Recording, run
 
 QUEUES = {"enabled": True, "teams": [{"name": "vision", "gpus": 1}, {"name": "speech", "gpus": 1}]}
@@ -91,12 +92,47 @@ def test_the_autoscaler_prefers_groups_in_the_order_of_the_settings() -> None:
     values = releases(run("g5"))["cluster-autoscaler"]["values"]
     assert values["autoDiscovery"] == {"clusterName": "spotmpi-g5"}
     assert values["extraArgs"]["expander"] == "priority,least-waste"
-    assert values["image"]["tag"].startswith("v1.35.0@sha256:")
     assert yaml.safe_load(values["expanderPriorities"]) == {
-        100: ["^eks-spotmpi-g5-g5(-[0-9]+)?-[0-9a-f]{7}-.*"],
-        99: ["^eks-spotmpi-g5-g6(-[0-9]+)?-[0-9a-f]{7}-.*"],
-        98: ["^eks-spotmpi-g5-g5-spread(-[0-9]+)?-[0-9a-f]{7}-.*"],
+        100: ["^eks-spotmpi-g5-g5-[0-9a-f]{7}-[0-9a-f]{8}.*"],
+        99: ["^eks-spotmpi-g5-g6-[0-9a-f]{7}-[0-9a-f]{8}.*"],
+        98: ["^eks-spotmpi-g5-g5-spread-[0-9a-f]{7}-[0-9a-f]{8}.*"],
     }
+
+
+@pytest.mark.parametrize(
+    ("version", "tag"),
+    [("1.31", "v1.31.1"), ("1.34", "v1.34.4"), ("1.35", "v1.35.0@sha256:2fc9433dd3b4"), ("1.36", "v1.36.1")],
+)
+def test_the_autoscaler_has_the_minor_version_of_its_cluster(version: str, tag: str) -> None:
+    values = releases(run("lab", cluster={"version": version}))["cluster-autoscaler"]["values"]
+    assert values["image"]["tag"].startswith(tag)
+
+
+def test_a_kubernetes_version_without_an_autoscaler_gets_the_newest() -> None:
+    charts = [Sources.for_cluster(version, {}).charts["cluster-autoscaler"] for version in ("1.36", "1.39")]
+    assert charts[0] == charts[1]
+
+
+def test_another_tag_of_an_image_drops_the_digest_of_the_old_one() -> None:
+    chart = Sources.for_cluster("1.35", {"cluster-autoscaler": {"tag": "v1.35.2"}}).charts["cluster-autoscaler"]
+    assert (chart.tag, chart.digest) == ("v1.35.2", None)
+    mirror = Sources.for_cluster("1.35", {"cluster-autoscaler": {"image": "mirror.example/a"}})
+    assert mirror.charts["cluster-autoscaler"].digest
+
+
+@pytest.mark.parametrize("second", [{"name": "g5-2"}, {"name": "g5-abcdef0"}, {"name": "g6"}])
+def test_an_auto_scaling_group_has_the_priority_of_its_own_group_only(second: dict[str, str]) -> None:
+    groups = [{"name": "g5", "type": "g5.xlarge", "max": 460 if second["name"] == "g6" else 4}]
+    groups.append({**second, "type": "g5.xlarge", "max": 4})
+    recording = run("lab", groups=groups)
+    table = yaml.safe_load(releases(recording)["cluster-autoscaler"]["values"]["expanderPriorities"])
+    prefix = "eks-spotmpi-lab-{}-0123abc-f6c72a0d-1d3f-7b1e-1c2d-3e4f5a6b7c8d"
+    names = [name for name in recording.node_groups if name != "system"]
+    matching = [
+        [priority for priority, (pattern,) in table.items() if re.match(pattern, prefix.format(name))] for name in names
+    ]
+    assert sorted(each[0] for each in matching) == sorted(table) and all(len(each) == 1 for each in matching)
+    assert max(matching)[0] == matching[names.index("g5")][0]
 
 
 def test_thirty_groups_have_thirty_priorities() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
+from email import message_from_bytes
+from email.message import Message
 from typing import Any
 
 import pytest
+import yaml
 
 from infra.names import eks_groups
 from infra.settings import Group
@@ -43,6 +47,7 @@ def test_the_autoscaler_knows_labels_taint_and_gpus_of_an_empty_group() -> None:
         tag = resource.inputs["tag"]
         key = tag["key"].removeprefix("k8s.io/cluster-autoscaler/node-template/")
         tags.setdefault(resource.inputs["autoscalingGroupName"], {})[key] = tag["value"]
+    assert tags.pop("eks-spotmpi-p3-system-asg") == {"spotmpi:nodes": "2-3"}
     assert set(tags) == {"eks-spotmpi-p3-p3-asg", "eks-spotmpi-p3-p3-spread-asg"}
     assert tags["eks-spotmpi-p3-p3-asg"] == {
         "label/spotmpi.dev/role": "gpu",
@@ -92,11 +97,60 @@ def test_efa_puts_one_adapter_on_each_network_card_in_a_group_of_peers() -> None
     interfaces = recording.one("LaunchTemplate", "spotmpi-g5-p4d").inputs["networkInterfaces"]
     places = [(card["networkCardIndex"], card["deviceIndex"]) for card in interfaces]
     assert places == [(0, 0), (1, 1), (2, 1), (3, 1)]
-    assert all(card["interfaceType"] == "efa" for card in interfaces)
+    assert [card["interfaceType"] for card in interfaces] == ["efa", "efa-only", "efa-only", "efa-only"]
     assert all(card["securityGroups"] == ["sg-cluster", "spotmpi-g5-p4d-efa-id"] for card in interfaces)
     for direction in ("SecurityGroupIngressRule", "SecurityGroupEgressRule"):
         rule = recording.one(direction, "spotmpi-g5-p4d-efa").inputs
         assert rule["securityGroupId"] == rule["referencedSecurityGroupId"] == "spotmpi-g5-p4d-efa-id"
+
+
+def test_a_first_network_card_without_efa_has_an_ordinary_interface() -> None:
+    recording = run("g5", groups=[{"name": "b300", "type": "p6-b300.48xlarge", "max": 2, "efa": True}])
+    interfaces = recording.one("LaunchTemplate", "spotmpi-g5-b300").inputs["networkInterfaces"]
+    assert [card["networkCardIndex"] for card in interfaces] == list(range(17))
+    assert [card["interfaceType"] for card in interfaces] == ["interface", *["efa-only"] * 16]
+
+
+@pytest.mark.parametrize(
+    ("kind", "image", "accelerator"),
+    [
+        ("c7g.xlarge", "AL2023_ARM_64_STANDARD", None),
+        ("c7a.xlarge", "AL2023_x86_64_STANDARD", None),
+        ("g5g.xlarge", "AL2023_ARM_64_NVIDIA", "t4g"),
+        # A label's value has no spaces.
+        ("g7e.2xlarge", "AL2023_x86_64_NVIDIA", "rtx-pro-server-6000"),
+    ],
+)
+def test_nodes_boot_the_image_of_their_processor_and_gpu(kind: str, image: str, accelerator: str | None) -> None:
+    inputs = run("lab", groups=[{"name": "g", "type": kind, "max": 1}]).node_groups["g"].inputs
+    assert inputs["amiType"] == image
+    assert inputs["labels"].get("k8s.amazonaws.com/accelerator") == accelerator
+
+
+def disk(kind: str, **group: Any) -> tuple[int, int, str | None]:
+    """Throughput and IOPS of the root disk of a machine, and its user data."""
+    recording = run("lab", groups=[{"name": "g", "type": kind, "max": 1, **group}])
+    inputs = recording.one("LaunchTemplate", "spotmpi-lab-g").inputs
+    ebs = inputs["blockDeviceMappings"][0]["ebs"]
+    return ebs["throughput"], ebs["iops"], inputs.get("userData")
+
+
+def test_images_are_on_local_disks_or_on_a_faster_root_disk_where_gpus_wait_for_them() -> None:
+    throughput, iops, user_data = disk("g4dn.xlarge")
+    assert (throughput, iops) == (125, 3000) and user_data is not None
+    parts = message_from_bytes(b64decode(user_data)).get_payload()
+    assert isinstance(parts, list)
+    (part,) = parts
+    assert isinstance(part, Message) and part.get_content_type() == "application/node.eks.aws"
+    assert yaml.safe_load(str(part.get_payload())) == {
+        "apiVersion": "node.eks.aws/v1alpha1",
+        "kind": "NodeConfig",
+        "spec": {"instance": {"localStorage": {"strategy": "RAID0"}}},
+    }
+    assert disk("g4dn.xlarge", local_disks=False) == (500, 3000, None)
+    assert disk("p3.2xlarge") == (500, 3000, None)
+    assert disk("c6i.xlarge") == (125, 3000, None)
+    assert disk("c6i.xlarge", disk_throughput=1000) == (1000, 4000, None)
 
 
 def test_without_efa_there_are_no_interfaces_peers_or_plugin() -> None:
@@ -136,7 +190,7 @@ def test_all_parts_of_a_split_group_share_placement_label_and_template() -> None
     templates = {part["launchTemplate"]["id"] for part in parts.values()}
     assert len(templates) == len(recording.of("PlacementGroup")) == 1
     tagged = {resource.inputs["autoscalingGroupName"] for resource in recording.of("aws:autoscaling/tag:Tag")}
-    assert tagged == {"eks-spotmpi-lab-g5-asg", "eks-spotmpi-lab-g5-2-asg"}
+    assert tagged == {f"eks-spotmpi-lab-{name}-asg" for name in ("g5", "g5-2", "system")}
 
 
 def test_a_bigger_group_changes_nothing_but_its_own_maximum() -> None:

@@ -1,11 +1,18 @@
 """The facts about instance types: in step with their source, and right where an environment relies on them."""
 
+from __future__ import annotations
+
 import json
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
 from types import ModuleType
 
-from infra.instance_types import catalog
+import pytest
+from moto import mock_aws
+
+from infra.ci import instance_types
+from infra.instance_types import TABLE, catalog
 from tests.tools import REPOSITORY
 
 
@@ -36,6 +43,53 @@ def test_a_type_has_its_vcpus_gpus_and_adapters() -> None:
     }
     kinds = {name: catalog()[name] for name in expected}
     assert {name: (kind.vcpus, kind.gpus, kind.efa_interfaces) for name, kind in kinds.items()} == expected
+
+
+def test_families_of_eks_gpu_image_of_amd_and_of_graviton_are_known() -> None:
+    """The GPU families are those of the EKS user guide, ml-eks-optimized-ami."""
+    families = {name.split(".")[0] for name in catalog()}
+    assert {"g7e", "gr6", "gr6f", "g6f", "p6-b300", "p6-b200", "g5g", "c6a", "c7a", "m6a", "c7g", "t4g"} <= families
+    assert catalog()["g6f.large"].gpus == 1  # EC2 counts its fraction of a GPU as 0
+    assert catalog()["c7g.xlarge"].arm and not catalog()["c7a.xlarge"].arm
+
+
+def test_pods_of_a_machine_with_many_network_cards_use_the_first() -> None:
+    """EKS's list, misc/eni-max-pods.txt of the VPC CNI, has 100 for p5.48xlarge."""
+    assert catalog()["p5.48xlarge"].pods == 2 * 49 + 2
+
+
+@mock_aws
+def test_a_type_that_the_table_lacks_is_added_as_ec2_describes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(TABLE.read_text(encoding="utf-8"))
+    expected = document["types"].pop("g7e.2xlarge")
+    table = tmp_path / "instance_types.json"
+    table.write_text(json.dumps(document), encoding="utf-8")
+    assert instance_types.main(["g7e.2xlarge", "x8g.large", "--region", "us-east-1"], table) == 0
+    added = json.loads(table.read_text(encoding="utf-8"))["types"]
+    assert added["g7e.2xlarge"] == expected and added["x8g.large"]["arm"]
+    assert set(added) == {*document["types"], "g7e.2xlarge", "x8g.large"}
+    assert "g7e.2xlarge, x8g.large" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("z9.large", "EC2 has no instance type z9.large in us-east-1: check the name, or set --region"),
+        ("trn1.2xlarge", "trn1.2xlarge: environments run virtual machines with NVIDIA GPUs or none"),
+        ("c7g.metal", "c7g.metal: environments run virtual machines"),
+    ],
+)
+@mock_aws
+def test_a_type_that_can_not_be_added_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, remedy: str
+) -> None:
+    table = tmp_path / "instance_types.json"
+    table.write_text(TABLE.read_text(encoding="utf-8"), encoding="utf-8")
+    assert instance_types.main(["x8g.large", name, "--region", "us-east-1"], table) == 1
+    assert remedy in capsys.readouterr().err
+    assert table.read_text(encoding="utf-8") == TABLE.read_text(encoding="utf-8")
 
 
 def test_gpu_images_exist_for_every_gpu_type_but_p2() -> None:

@@ -55,5 +55,5 @@ def test_a_gpu_hour_includes_its_share_of_idle_costs() -> None:
     group = {"name": "p3", "type": "p3.2xlarge", "max": 8}
     p3 = Settings.model_validate({"stack": "p3", "region": "us-east-1", "zone": "us-east-1a", "groups": [group]})
     assert costs.gpu_hour_ceiling(p3)["p3"] == pytest.approx(
-        3.06 + 0.005 + 100 * 0.08 / 730 + sum(costs.idle(p3).values()) / 8
+        3.06 + 0.005 + (100 * 0.08 + 375 * 0.04) / 730 + sum(costs.idle(p3).values()) / 8
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from fnmatch import fnmatch
+from typing import Any
 
 import pytest
 from moto.iam.aws_managed_policies import aws_managed_policies_data
@@ -80,11 +81,101 @@ def test_the_build_gives_rights_only_to_roles_with_the_boundary() -> None:
     assert [(set(each["Action"]), each["Resource"], each["Condition"]) for each in statements] == [
         (giving, "arn:aws:iam::*:role/spotmpi-*", {"StringLike": {"iam:PermissionsBoundary": BOUNDARY}})
     ]
-    assert BOUNDARY.endswith(f"policy/{policies.BOUNDARY_NAME}")
     # Nor can it change the boundary, or take it off.
     assert not {action for action in allowed("build") if "PolicyVersion" in action or "DeleteRolePerm" in action}
     # People push images at the end of `up`, and upgrade; workflows do neither.
     assert allowed("build") - {"iam:PutRolePermissionsBoundary"} == allowed("up") - {*PUSH, "ssm:GetParameter"}
+
+
+def permits(purpose: str, action: str, resource: str = "*", **context: str) -> bool:
+    """Whether IAM would allow an action on one resource; `tag`, `new_tag` and `creating` are what it knows of it."""
+    keys = {
+        "aws:ResourceTag/spotmpi:environment": context.get("tag"),
+        "aws:ResourceTag/aws:eks:cluster-name": context.get("cluster"),
+        "aws:RequestTag/spotmpi:environment": context.get("new_tag"),
+        "ec2:CreateAction": context.get("creating"),
+        "elasticfilesystem:CreateAction": context.get("creating"),
+        "autoscaling:MaxSize": context.get("max_size"),
+    }
+
+    def applies(statement: dict[str, Any]) -> bool:
+        patterns = [pattern for pairs in statement.get("Condition", {}).values() for pattern in pairs.items()]
+        return (
+            any(fnmatch(action, each) for each in statement["Action"])
+            and any(fnmatch(resource, each) for each in _as_list(statement["Resource"]))
+            and all((value := keys[key]) is not None and fnmatch(value, pattern) for key, pattern in patterns)
+        )
+
+    effects = {each["Effect"] for each in policy(purpose)["Statement"] if "iam:" not in action and applies(each)}
+    return effects == {"Allow"}
+
+
+def arn(service: str, resource: str) -> str:
+    return f"arn:aws:{service}:us-east-1:123456789012:{resource}"
+
+
+NAMED = {
+    "autoscaling:DeleteTags": "autoscaling autoScalingGroup:1:autoScalingGroupName/eks-{}-g4dn-1234567-2",
+    "budgets:ModifyBudget": "budgets budget/{}-1234567",
+    "ecr:DeleteRepository": "ecr repository/{}/pytorch",
+    "eks:DeleteAccessEntry": "eks access-entry/{}/user/123456789012/alice/1",
+    "eks:DeleteAddon": "eks addon/{}/coredns/1",
+    "eks:DeleteCluster": "eks cluster/{}",
+    "eks:DeleteNodegroup": "eks nodegroup/{}/{}-g4dn-1234567/1",
+    "eks:DeletePodIdentityAssociation": "eks podidentityassociation/{}/a-1",
+    "logs:DeleteLogGroup": "logs log-group:/aws/eks/{}/cluster",
+}
+TAGGED = {
+    *("ec2:DeleteVpc", "ec2:DeleteSubnet", "ec2:DeleteSecurityGroup", "ec2:DeleteNatGateway", "ec2:ReleaseAddress"),
+    *("ec2:DeleteLaunchTemplate", "ec2:DeletePlacementGroup", "ec2:DeleteInternetGateway", "ec2:DeleteRouteTable"),
+    *("ec2:DeleteVpcEndpoints", "elasticfilesystem:DeleteFileSystem", "elasticfilesystem:DeleteAccessPoint"),
+    *("kms:ScheduleKeyDeletion", "elasticfilesystem:PutBackupPolicy"),
+}
+
+
+@pytest.mark.parametrize("purpose", ["build", "destroy", "up"])
+def test_only_resources_of_environments_can_be_deleted(purpose: str) -> None:
+    """Which action takes names or tags is from AWS's Service Authorization Reference."""
+    for action, pattern in NAMED.items():
+        service, _, resource = pattern.partition(" ")
+        ours, others = (arn(service, resource.replace("{}", name)) for name in ("spotmpi-lab", "production"))
+        if service == "budgets":
+            ours, others = (each.replace(":us-east-1:", "::") for each in (ours, others))
+        assert permits(purpose, action, ours), action
+        assert not permits(purpose, action, others) and not permits(purpose, action, others, tag="production"), action
+    for action in TAGGED:
+        assert permits(purpose, action, tag="spotmpi-lab"), action
+        assert not permits(purpose, action) and not permits(purpose, action, tag="production"), action
+    # EKS creates this group, with its own tag, and leaves it behind.
+    group = arn("ec2", "security-group/sg-1")
+    assert permits(purpose, "ec2:DeleteSecurityGroup", group, cluster="spotmpi-lab")
+    assert not permits(purpose, "ec2:DeleteSecurityGroup", group, cluster="production")
+
+
+@pytest.mark.parametrize("purpose", ["build", "up"])
+def test_a_build_can_create_what_has_no_name_and_no_tag_yet(purpose: str) -> None:
+    creations = {
+        action for each in BUILD.values() for action in each if re.match("(ec2|kms|elasticf.*):Create", action)
+    }
+    later = {"ec2:CreateRoute", "ec2:CreateLaunchTemplateVersion", "elasticfilesystem:CreateAccessPoint"}
+    for action in creations - later - {"ec2:CreateTags"}:
+        assert permits(purpose, action, new_tag="spotmpi-lab"), action
+    for action in later:
+        assert permits(purpose, action, tag="spotmpi-lab") and not permits(purpose, action), action
+    assert permits(purpose, "eks:CreateCluster") and permits(purpose, "kms:TagResource")
+    assert permits(purpose, "ec2:CreateTags", arn("ec2", "vpc/vpc-1"), creating="CreateVpc")
+    assert permits(purpose, "ec2:CreateTags", arn("ec2", "vpc/vpc-1"), tag="spotmpi-lab")
+    assert permits(purpose, "elasticfilesystem:TagResource", creating="CreateFileSystem")
+    # The default group of a new VPC is tagged later; another resource can't be made one of ours.
+    assert permits(purpose, "ec2:CreateTags", arn("ec2", "security-group/sg-1"), new_tag="spotmpi-lab")
+    assert not permits(purpose, "ec2:CreateTags", arn("ec2", "vpc/vpc-1"), new_tag="spotmpi-lab")
+
+
+def test_storage_that_is_kept_or_was_brought_is_not_destroyed() -> None:
+    for action in ("elasticfilesystem:DeleteFileSystem", "elasticfilesystem:DeleteAccessPoint"):
+        assert not permits("destroy", action) and not permits("destroy", action, tag="spotmpi-g5-data")
+        assert permits("destroy", action, tag="spotmpi-lab")
+    assert permits("destroy", "elasticfilesystem:DeleteMountTarget", tag="spotmpi-g5-data")
 
 
 def test_the_destroy_role_creates_nothing_and_can_not_delete_persistent_storage() -> None:
@@ -103,12 +194,13 @@ def test_the_boundary_allows_the_policies_of_an_environments_roles_and_no_escala
     """AWS's managed policies as moto ships them, from AWS's own documentation of them."""
     managed = json.loads(aws_managed_policies_data)
     names = [arn.rpartition("/")[2] for arn in (*policies.NODE_POLICIES.values(), policies.EFS_DRIVER_POLICY)]
+    names.append(policies.SSM_POLICY.rpartition("/")[2])
     documents = [managed[name]["Document"] for name in (*names, "AmazonEKSClusterPolicy")]
     documents.append(policies.cluster_autoscaler("spotmpi-lab"))
     attached = {action for each in documents for one in each["Statement"] for action in _as_list(one["Action"])}
     bounds = policies.boundary()["Statement"][0]["Action"]
     outside = {action for action in attached if not any(fnmatch(action, bound) for bound in bounds)}
-    assert outside == {"iam:CreateServiceLinkedRole"}
+    assert outside == {"iam:CreateServiceLinkedRole", "ssm:GetParameter", "ssm:GetParameters"}
     assert not [bound for bound in bounds if bound.startswith(("iam:", "sts:", "s3:", "*", "kms:Decrypt"))]
     assert len(json.dumps(policies.boundary(), separators=(",", ":"))) <= 6144
 

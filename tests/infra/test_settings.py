@@ -9,10 +9,12 @@ import pytest
 
 from infra.checks import find_warnings
 from infra.errors import SettingsError
-from infra.stack_config import read
+from infra.stack_config import current, read
 from tests.infra.mock_engine import settings_of
 
 ME = "arn:aws:iam::123456789012:role/me"
+CI = {"repository": "example/spotmpi", "state_bucket": "example-state"}
+BUDGET = {"monthly_usd": 100, "email": "me@example.org"}
 GROUP = {"name": "g4dn", "type": "g4dn.xlarge", "max": 2, "placement_group": False}
 
 
@@ -44,10 +46,22 @@ def test_every_ready_stack_is_valid(stack: str) -> None:
 
 def test_defaults_of_the_model_reach_the_settings() -> None:
     settings = settings_of("lab")
-    assert (settings.cluster.version, settings.network.cidr, settings.storage.keep) == ("1.35", "10.0.0.0/16", False)
+    assert (settings.cluster.version, settings.network.cidr, settings.storage.keep) == ("1.36", "10.0.0.0/16", False)
     assert settings.groups[0].market == "spot"
     assert settings.other_zone == "us-east-1b"
     assert settings_of("lab", zone="us-east-1d").other_zone == "us-east-1a"
+
+
+def test_the_program_reads_what_pulumi_passes_to_it_and_finds_unknown_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = {"name": "g", "type": "g4dn.xlarge", "max": 1}
+    config = {"aws:region": "us-east-1", "spotmpi:zone": "us-east-1a", "spotmpi:groups": json.dumps([group])}
+    config["spotmpi:access"] = json.dumps(["198.51.100.7/32"])
+    monkeypatch.setattr("pulumi.get_stack", lambda: "lab")
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps(config))
+    assert current().groups[0].type == "g4dn.xlarge"
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps({**config, "spotmpi:colour": "red"}))
+    with pytest.raises(SettingsError, match="colour"):
+        current()
 
 
 def test_an_account_keeps_its_leading_zero_and_a_version_stays_text() -> None:
@@ -85,10 +99,14 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"groups": [group(name="g4dn-2"), group(max=500)]}, "groups.1.name", "no other group has"),
     ({"groups": [group(name="G4")]}, "groups.0.name", "does not match"),
     ({"groups": [group(type="g4dn.huge")]}, "groups.0.type", "use one of g4dn.12xlarge"),
-    ({"groups": [group(type="z9.large")]}, "groups.0.type", "scripts/instance-types"),
+    ({"groups": [group(type="z9.large")]}, "groups.0.type", ".venv/bin/python scripts/instance-types z9.large"),
     ({"groups": [group(type="p2.xlarge")]}, "groups.0.type", "no current EKS GPU image supports K80"),
     ({"groups": [group(type="t3.large", placement_group=True)]}, "groups.0.placement_group", "does not"),
-    ({"groups": [group(efa=True)]}, "groups.0.efa", "network.private: true"),
+    ({"groups": [group(efa=True)]}, "groups.0.efa", "g4dn.xlarge has no Elastic Fabric Adapter"),
+    ({"groups": [group(type="p4d.24xlarge", efa=True)]}, "groups.0.efa", "network.private: true"),
+    ({"groups": [group(type="hpc7a.96xlarge")]}, "groups.0.market", "no spot market for hpc7a.96xlarge"),
+    ({"groups": [group(type="t3.nano")]}, "groups.0.type", "its 4 pods are taken by the node's own"),
+    ({"groups": [group(disk_throughput=100)]}, "groups.0.disk_throughput", "greater than or equal to 125"),
     ({"groups": [group(market="on-demand")]}, "groups.0.market", "accelerators.on_demand: true"),
     ({"groups": [group(market="borrowed")]}, "groups.0.market", "'spot' or 'on-demand'"),
     ({"cluster": {"system": {"type": "p3.2xlarge"}}}, "cluster.system.type", "without GPUs"),
@@ -96,10 +114,10 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"cluster": {"version": "1.30"}}, "cluster.version", "use one of 1.31 to 1.37, or a later"),
     ({"cluster": {"version": "1.41"}}, "cluster.version", "that EKS offers, up to 1.40"),
     ({"groups": [group(ami_release="1.35")]}, "groups.0.ami_release", "does not match"),
-    ({"groups": [group(ami_release="1.36.0-20261110")]}, "groups.0.ami_release", "newer than the"),
-    ({"groups": [group(ami_release="1.31.9-20251001")]}, "groups.0.ami_release", "1.32 or newer"),
+    ({"groups": [group(ami_release="1.37.0-20261110")]}, "groups.0.ami_release", "newer than the"),
+    ({"groups": [group(ami_release="1.32.9-20251001")]}, "groups.0.ami_release", "1.33 or newer"),
     (
-        {"cluster": {"system": {"ami_release": "1.36.0-20261110"}}},
+        {"cluster": {"system": {"ami_release": "1.37.0-20261110"}}},
         "cluster.system.ami_release",
         "`spotmpi upgrade` raises both in order",
     ),
@@ -112,7 +130,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"tags": {f"key{index}": "" for index in range(41)}}, "tags", "use at most 40"),
     ({"cluster": {"admins": ["alice"]}}, "cluster.admins.0", "match the pattern ^arn:aws"),
     ({"storage": {"file_system_id": "fs-0123abcd"}}, "storage", "set both"),
-    ({"storage": {"size_gib": 0}}, "storage.size_gib", "greater than or equal to 1"),
+    ({"storage": {"size_gib": 2048}}, "storage.size_gib", "unknown setting"),
     ({"queueing": {"enabled": True}}, "queueing.teams", "define at least one team"),
     ({"queueing": {"teams": [{"name": "a", "gpus": 1}]}}, "queueing.enabled", "set it to true"),
     (
@@ -126,6 +144,14 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
         "assign at most 2 in total",
     ),
     ({"budget": {"monthly_usd": 100, "email": "me"}}, "budget.email", "does not match"),
+    ({"ci": CI}, "ci", "move it to a stack with `kind: account`"),
+    ({"kind": "data", "groups": None, "ci": CI}, "ci", "`kind: account`: this one has storage alone"),
+    ({"kind": "data", "groups": None, "budget": BUDGET}, "budget", "`kind: compute`: this one has storage alone"),
+    ({"kind": "data"}, "groups", "`kind: compute`: this one has storage alone"),
+    ({"kind": "data", "groups": None, "network": {"private": True}}, "network", "this one has storage alone"),
+    ({"kind": "account", "groups": None}, "ci", "set ci.repository and ci.state_bucket"),
+    ({"kind": "account", "groups": None, "ci": CI, "budget": BUDGET}, "budget", "`kind: compute`"),
+    ({"kind": "account", "groups": None, "ci": CI, "storage": {"keep": True}}, "storage", "the roles of CI alone"),
     ({"sources": {"helm": {"version": "1"}}}, "sources.helm", "use one of cluster-autoscaler"),
     ({"sources": {"kueue": {"colour": "red"}}}, "sources.kueue.colour", "use one of chart"),
 ]
@@ -136,6 +162,52 @@ def test_an_invalid_setting_is_reported_with_its_remedy(config: dict[str, Any], 
     reported = problems("lab", config)
     assert key in reported, reported
     assert remedy in reported[key][1]
+
+
+@pytest.mark.parametrize("cidr", ["127.0.0.0/16", "169.254.0.0/16", "240.0.0.0/16", "192.0.2.0/24", "198.18.0.0/16"])
+def test_a_vpc_has_addresses_that_are_for_private_networks(cidr: str) -> None:
+    value, remedy = problems("lab", {"network": {"cidr": cidr}})["network.cidr"]
+    assert value == cidr and "10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, 100.64.0.0/10" in remedy
+
+
+@pytest.mark.parametrize("cidr", ["10.100.0.0/16", "172.31.0.0/20", "192.168.4.0/22", "100.127.0.0/16"])
+def test_every_private_range_is_accepted(cidr: str) -> None:
+    assert settings_of("lab", network={"cidr": cidr}).network.cidr == cidr
+
+
+@pytest.mark.parametrize(
+    ("system", "queueing", "room"),
+    [
+        ({"type": "t3.nano"}, False, "each can run 0, and 8 have to fit on 2"),
+        ({"type": "t3.micro", "nodes": 10}, False, "each can run 0, and 8 have to fit on 10"),
+        ({"type": "t3.small", "nodes": 1}, False, "each can run 6, and 8 have to fit on 1"),
+        ({"type": "c5.large", "nodes": 1}, True, None),  # 29 pods
+        ({"type": "t3.small", "nodes": 2}, True, None),
+    ],
+)
+def test_system_nodes_have_room_for_the_pods_that_run_on_them(
+    system: dict[str, Any], queueing: bool, room: str | None
+) -> None:
+    teams = [{"name": "a", "gpus": 1}] if queueing else []
+    values = {"cluster": {"system": system}, "queueing": {"enabled": queueing, "teams": teams}}
+    if room is None:
+        assert settings_of("lab", **values)
+    else:
+        value, remedy = problems("lab", values)["cluster.system.type"]
+        assert value == system["type"] and room in remedy
+
+
+@pytest.mark.parametrize("kind", ["g5.8xlarge", "g6.8xlarge", "c5n.18xlarge", "g4dn.8xlarge"])
+def test_efa_with_one_interface_needs_no_private_network(kind: str) -> None:
+    """EC2 gives a public address to a machine with a single interface."""
+    assert settings_of("lab", groups=[group(type=kind, efa=True)]).groups[0].efa
+
+
+def test_only_the_first_interface_of_an_efa_node_takes_an_address() -> None:
+    big = {"network": {"cidr": "10.0.0.0/24", "private": True}, "groups": [group(type="p5.48xlarge", efa=True, max=8)]}
+    assert settings_of("lab", **big).groups[0].max == 8
+    big["groups"][0]["max"] = 9  # type: ignore[index]
+    assert "room for 10 of 11 nodes" in problems("lab", big)["network.cidr"][1]
 
 
 def test_all_problems_are_reported_at_once_with_their_values() -> None:
@@ -202,6 +274,13 @@ def test_settings_that_do_not_fit_together_are_one_problem_with_value_and_remedy
 def test_a_raised_quota_is_a_setting_and_512_nodes_fit_the_default_network() -> None:
     assert len(settings_of("lab", groups=groups(100, 1), cluster={"max_node_groups": 101}).groups) == 100
     assert settings_of("lab", groups=[group(max=512)]).groups[0].max == 512
+
+
+def test_arm_machines_and_types_that_ec2_no_longer_lists_give_a_warning() -> None:
+    (arm,) = find_warnings(settings_of("lab", groups=[group(type="c7g.xlarge")]))
+    assert "c7g.xlarge, an Arm machine: runs need an image for it" in arm
+    assert all("p3.2xlarge: EC2 no longer lists it" in warning for warning in find_warnings(settings_of("p3")))
+    assert len(find_warnings(settings_of("p3"))) == 2
 
 
 def test_a_group_with_efa_gives_a_warning_about_our_images() -> None:

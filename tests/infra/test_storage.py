@@ -62,11 +62,12 @@ def test_the_volume_is_static_shared_and_retained() -> None:
 
 
 def test_the_claim_names_its_volume_so_that_both_bind() -> None:
-    recording = run("lab", storage={"size_gib": 50, "mount_options": ["nconnect=4"]})
+    recording = run("lab", storage={"mount_options": ["nconnect=4"]})
     volume, claim = recording.one("PersistentVolume"), recording.one("PersistentVolumeClaim")
     assert claim.inputs["metadata"] == {"name": "runs", "namespace": "training"}
     assert claim.inputs["spec"]["volumeName"] == volume.inputs["metadata"]["name"]
-    assert claim.inputs["spec"]["resources"]["requests"] == volume.inputs["spec"]["capacity"] == {"storage": "50Gi"}
+    assert claim.inputs["spec"]["resources"]["requests"] == volume.inputs["spec"]["capacity"]
+    assert volume.inputs["metadata"]["name"] == "spotmpi-lab-spotmpi-lab-id"
     assert volume.inputs["spec"]["mountOptions"] == ["nconnect=4"]
     assert volume.urn in claim.depends_on
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,11 +87,96 @@ def test_tests_run_without_credentials_and_for_forks() -> None:
     assert all("if" not in job for job in jobs("tests"))
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_no_checkout_leaves_a_token_for_the_code_that_runs_next(name: str) -> None:
+    for step in steps(name):
+        if "actions/checkout@" in step.get("uses", ""):
+            assert step["with"] == {"persist-credentials": False}
+
+
+def test_only_a_job_that_runs_no_code_of_the_pull_request_may_write_to_it() -> None:
+    comment = workflow("environment-preview")["jobs"]["comment"]
+    assert (comment["needs"], comment["permissions"]) == ("preview", {"pull-requests": "write"})
+    assert not [step for step in comment["steps"] if "checkout" in step.get("uses", "")]
+
+
+GH = """\
+import json, pathlib, sys
+
+path, words = pathlib.Path("comments.json"), sys.argv[1:]
+comments = json.loads(path.read_text()) if path.exists() else []
+if "--jq" in words:
+    start = words[words.index("--jq") + 1].split('startswith("')[1].split('"')[0]
+    print("\\n".join(str(number) for number, each in enumerate(comments) if each.startswith(start)))
+    sys.exit()
+body = pathlib.Path(words[-1].partition("=@")[2]).read_text()
+if "PATCH" in words:
+    comments[int(words[3].rpartition("/")[2])] = body
+else:
+    comments.append(body)
+path.write_text(json.dumps(comments))
+"""
+
+
+class GitHub:
+    """The step that comments, with a `gh` on PATH that lists, adds and changes comments in a file."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        program = folder / "bin" / "gh"
+        program.parent.mkdir()
+        program.write_text(f"#!{sys.executable}\n{GH}", encoding="utf-8")
+        program.chmod(0o755)
+
+    def preview(self, stack: str, text: str) -> None:
+        path = self._folder / "previews" / f"preview-{stack}" / "preview.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def comments(self) -> list[str]:
+        """All comments, once the step has run."""
+        job = workflow("environment-preview")["jobs"]["comment"]
+        (script,) = (step["run"] for step in job["steps"] if "run" in step)
+        path = f"{self._folder / 'bin'}:{os.environ['PATH']}"
+        variables = {"PATH": path, "COMMENTS": "repos/a/b/issues/1/comments", "COMMENT": "repos/a/b/issues/comments"}
+        subprocess.run(["bash", "-e", "-c", script], cwd=self._folder, env=variables, check=True)
+        return list(json.loads((self._folder / "comments.json").read_text()))
+
+
+def test_a_comment_of_each_stack_is_edited_and_no_output_ends_its_block_of_code(tmp_path: Path) -> None:
+    github = GitHub(tmp_path)
+    github.preview("lab", "+ create\n```\n@team <!-- spotmpi preview of cpu -->\n")
+    github.preview("cpu", "1 unchanged\n")
+    cpu, lab = github.comments()
+    assert cpu.splitlines() == ["<!-- spotmpi preview of cpu -->", "Preview of `cpu`", "```", "1 unchanged", "```"]
+    assert lab.count("```") == 2
+    github.preview("lab", "a" + "ü" * 40000)  # GitHub takes 65,536 characters
+    cpu, lab = github.comments()
+    assert lab.count("```") == 2 and 29000 < len(lab) < 65536
+    github.preview("lab", "a\n````\nb\n")
+    assert github.comments()[1].splitlines()[2:] == ["```", "a", "'" * 4, "b", "```"]
+
+
+def test_a_night_that_leaves_something_opens_an_issue_and_old_locks_do_not_stop_it() -> None:
+    nightly = workflow("environment-nightly")["jobs"]
+    assert (nightly["notify"]["needs"], nightly["notify"]["if"]) == ("destroy", "failure()")
+    assert nightly["notify"]["permissions"] == {"issues": "write"}
+    longest = max(job["timeout-minutes"] for name in CHANGING for job in jobs(name))
+    command = nightly["destroy"]["steps"][-1]["run"]
+    assert int(command.partition("--cancel-locks-after ")[2]) >= longest
+
+
+def test_tests_run_as_root_so_that_no_tier_is_left_out() -> None:
+    assert [step["run"] for step in steps("tests") if "run" in step] == ["sudo --preserve-env=PATH ./.ci/run"]
+
+
 def test_a_preview_is_for_branches_of_the_repository_and_assumes_the_reading_role_without_secrets() -> None:
-    (job,) = jobs("environment-preview")
+    job = workflow("environment-preview")["jobs"]["preview"]
     assert "github.event.pull_request.head.repo.full_name == github.repository" in job["if"]
+    # Dependabot's pull requests get no identity, so their previews would always fail.
+    assert "github.event.pull_request.user.login != 'dependabot[bot]'" in job["if"]
     assert "environment" not in job
-    assert job["permissions"] == {"contents": "read", "id-token": "write", "pull-requests": "write"}
+    assert job["permissions"] == {"contents": "read", "id-token": "write"}
     assert roles("environment-preview") == ["${{ vars.SPOTMPI_PREVIEW_ROLE }}"]
     # It runs the code of a pull request.
     assert "secrets." not in text("environment-preview") and "PASSPHRASE" not in text("environment-preview")
@@ -96,7 +184,7 @@ def test_a_preview_is_for_branches_of_the_repository_and_assumes_the_reading_rol
 
 @pytest.mark.parametrize("name", sorted(CHANGING))
 def test_workflows_with_changes_wait_for_an_environment_that_their_role_trusts(name: str) -> None:
-    (job,) = jobs(name)
+    job = jobs(name)[0]
     what = "build" if name == "environment-up" else "destroy"
     assert f"environment:{job['environment']}" in WORKFLOWS[what].subjects
     assert not {"push", "pull_request"} & set(triggers(name))
@@ -112,7 +200,9 @@ def test_the_selectable_stacks_are_ready_ones_and_persistent_storage_can_not_be_
     def options(name: str) -> set[str]:
         return set(triggers(name)["workflow_dispatch"]["inputs"]["stack"]["options"])
 
-    ready = {path.name.split(".")[1] for path in (REPOSITORY / "stacks").glob("Pulumi.*.yaml")}
+    stacks = {path.name.split(".")[1] for path in (REPOSITORY / "stacks").glob("Pulumi.*.yaml")}
+    # Whose machines EC2 no longer lists: built by hand, where a zone still has them.
+    ready = stacks - {"p3", "p3-data"}
     assert options("environment-up") == ready
     assert options("environment-destroy") == {name for name in ready if not name.endswith("-data")}
 
@@ -126,7 +216,7 @@ def test_pulumi_is_the_version_that_is_locked() -> None:
 
 @pytest.mark.parametrize("name", ["environment-preview", "environment-up"])
 def test_preview_and_build_have_the_same_access_list(name: str) -> None:
-    (job,) = jobs(name)
+    job = jobs(name)[0]
     assert job["env"]["SPOTMPI_ACCESS"] == "${{ vars.SPOTMPI_ACCESS }}"
 
 

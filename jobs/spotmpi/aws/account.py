@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from spotmpi.aws.concurrent_calls import MAX_CALLS
@@ -12,6 +13,8 @@ from spotmpi.core.redaction import guard_logs, remember
 
 _IAM_PREFIXES = {"service-quotas": "servicequotas", "efs": "elasticfilesystem"}
 _MAX_ATTEMPTS = 6
+_SUFFIXES = {"aws-cn": "amazonaws.com.cn", "aws-eusc": "amazonaws.eu"}  # of hosts, by partition
+_SUFFIXES = {"aws-cn": "amazonaws.com.cn", "aws-eusc": "amazonaws.eu"}  # of hosts, by partition
 
 
 class Aws:
@@ -36,6 +39,7 @@ class Aws:
                     read_timeout=20,
                     max_pool_connections=MAX_CALLS,
                     user_agent_extra="spotmpi",
+                    **(_s3_options() if service == "s3" else {}),
                 )
                 try:
                     self._clients[service, region] = self._session.client(service, region, config=config)
@@ -53,12 +57,51 @@ class Aws:
         return response
 
     def pages(self, service: str, region: str, method: str, key: str, **arguments: Any) -> list[Any]:
-        """The items under *key* of all pages of a call; CallError or CloudError."""
+        """The items under *key* of all pages of a call, or of one without pages; CallError or CloudError."""
         client = self.client(service, region)
+        if not client.can_paginate(method):
+            return list(self.call(service, region, method, **arguments)[key])
         try:
             return [item for page in client.get_paginator(method).paginate(**arguments) for item in page.get(key, [])]
         except Exception as error:
             raise _call_error(error, client, service, method, region) from error
+
+    def presign_identity(self, region: str, headers: Mapping[str, str], seconds: int) -> str:
+        """An address with which others learn from STS in *region* who we are, if they send *headers* too; CloudError.
+
+        Nothing is called, except to renew credentials.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.model import ServiceId
+        from botocore.signers import RequestSigner
+
+        url = f"https://{_sts_host(self._session, region)}/?Action=GetCallerIdentity&Version=2011-06-15"
+        request = {"method": "GET", "url": url, "body": {}, "headers": dict(headers), "context": {}}
+        try:
+            credentials = self._session.get_credentials()
+            signer = RequestSigner(ServiceId("STS"), region, "sts", "v4", credentials, self._session.events)
+            signed: str = signer.generate_presigned_url(
+                request, region_name=region, expires_in=seconds, operation_name=""
+            )
+        except (BotoCoreError, ClientError) as error:
+            raise translate_error(error, "sts:GetCallerIdentity", region) from error
+        return signed
+
+
+def _sts_host(session: Any, region: str) -> str:
+    """STS's own host in *region*, whichever endpoints are configured: what it signs is for others to read."""
+    return f"sts.{region}.{_SUFFIXES.get(session.get_partition_for_region(region), 'amazonaws.com')}"
+
+
+def _s3_options() -> dict[str, Any]:
+    """How S3 is called and addresses are signed: by default boto3 signs by version 2 in the older regions.
+
+    S3 accepts that neither for objects encrypted by KMS nor in newer regions (Amazon S3 API Reference, Specifying the
+    Signature Version in Request Authentication). A bucket's own host is in its region; other stores may have none.
+    """
+    is_other_store = any(os.environ.get(name) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"))
+    style = {"addressing_style": "auto" if is_other_store else "virtual", "us_east_1_regional_endpoint": "regional"}
+    return {"signature_version": "s3v4", "s3": style}
 
 
 def default_region() -> str | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 Kind = tuple[str, str, str]  # type, zone, market
+_FREE_TIME = 3600.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,10 @@ class PriceCurve:
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A machine from launch to end (None while it runs), in service from `ready` on; `name` is the node's name."""
+    """A machine from launch to end (None while it runs), in service from `ready` on; `name` is the node's name.
+
+    `extras` are the dollars per hour of what it has besides the instance: its disk and its address.
+    """
 
     machine: str
     name: str | None
@@ -40,6 +44,14 @@ class Lifetime:
     ready: float
     ended: float | None
     reclaimed: bool = False
+    extras: float = 0.0
+
+    def is_free(self, now: float) -> bool:
+        """Whether AWS charges nothing for the instance: those that EC2 interrupts in their first hour are free.
+
+        Source: Amazon EC2 User Guide, Billing for interrupted Spot Instances (Linux); disks and addresses are billed.
+        """
+        return self.reclaimed and (self.ended or now) - self.began < _FREE_TIME
 
 
 @dataclass(frozen=True)
@@ -125,7 +137,8 @@ def make_bill(
         own = [use for use in uses if use.machine in (lifetime.machine, lifetime.name)]
         spent = {"boot": 0.0, "used": 0.0, "idle": 0.0}
         for start, end, active in _slices(lifetime, own, began, ended, now):
-            price = curves[lifetime.kind].cost(start, end)
+            price = (end - start) / 3600 * lifetime.extras
+            price += 0.0 if lifetime.is_free(now) else curves[lifetime.kind].cost(start, end)
             spent["used" if active else "boot" if end <= lifetime.ready else "idle"] += price
             for use in active:
                 share = shares[use.run]

@@ -46,7 +46,8 @@ def instance_types(aws: Aws, region: str, names: Sequence[str]) -> dict[str, Ins
         each["InstanceType"]: InstanceType(
             name=each["InstanceType"],
             vcpus=each["VCpuInfo"]["DefaultVCpus"],
-            gpus=sum(gpu["Count"] for gpu in each.get("GpuInfo", {}).get("Gpus", [])),
+            # Types with a fraction of a GPU (g6f) count none, and one that the machine sees.
+            gpus=sum(gpu.get("LogicalGpuCount", gpu["Count"]) for gpu in each.get("GpuInfo", {}).get("Gpus", [])),
             spot="spot" in each.get("SupportedUsageClasses", ["spot"]),
             placement_group="cluster" in each.get("PlacementGroupInfo", {}).get("SupportedStrategies", []),
             efa=each["NetworkInfo"].get("EfaSupported", False),

@@ -19,7 +19,7 @@ class LaunchFailure(NamedTuple):
 
 
 _ACTIVITIES = 10  # the newest activities that are read; launches and terminations alternate
-_OTHER_ZONE = "`spotmpi zones` compares zones and types; a second node group can serve as a fallback"
+_OTHER_ZONE = "`spotmpi zones` compares zones and types; a run goes to another node group only if its spec names it"
 LAUNCH_FAILURES: dict[str, LaunchFailure] = {
     "InsufficientInstanceCapacity": LaunchFailure("AWS has no capacity for this type in the zone", _OTHER_ZONE),
     "UnfulfillableCapacity": LaunchFailure("AWS has no spot capacity for this type in the zone", _OTHER_ZONE),

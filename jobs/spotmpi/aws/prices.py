@@ -17,16 +17,16 @@ from spotmpi.core.price import Price
 HISTORY = timedelta(days=7)
 _PRICE_LIST_REGION = "us-east-1"  # the Price List API exists in a few regions and covers all
 ENVIRONMENT_SOURCE = (
-    "control plane, disks and addresses: AWS list prices for us-east-1 as published in 2025, not confirmed since; "
+    "control plane, NAT gateway, disks, addresses: AWS list prices for us-east-1 as published in 2025, not "
+    "confirmed since; "
     "system nodes and GPU nodes: the Price List API and the spot price now. Storage and traffic come on top"
 )
-SYSTEM_TYPE = "t3.medium"  # as in infra/settings.py: two of these with 30 GiB each
-_SYSTEM_NODES = 2
+SYSTEM_TYPE = "t3.medium"  # as in infra/settings.py
 _SYSTEM_PRICE = 0.0416  # of us-east-1, used where the Price List API is not permitted
 _CONTROL_PLANE = 0.10
+_NAT_GATEWAY = 0.045
 _ADDRESS = 0.005
 _GIB_HOUR = 0.08 / 730
-_SYSTEM_DISK, _NODE_DISK = 30, 100
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,19 @@ class SpotPrice:
 
 
 @dataclass(frozen=True)
+class Design:
+    """The settings that an environment's price depends on, besides its zone and machines; defaults are infra's."""
+
+    system_type: str = SYSTEM_TYPE
+    system_nodes: int = 2
+    system_disk_gib: int = 30
+    node_disk_gib: int = 100
+    private: bool = False
+
+
+@dataclass(frozen=True)
 class EnvironmentPrice:
-    """$/h of an environment with the default settings: no job, and all nodes at work on spot (None: price unknown)."""
+    """$/h of an environment: no job, and all nodes at work on spot (None: price unknown)."""
 
     idle: float
     busy: float | None
@@ -85,6 +96,7 @@ def on_demand_price(aws: Aws, region: str, machine: str) -> float | None:
     filters = {
         "instanceType": machine,
         "regionCode": region,
+        "marketoption": "OnDemand",  # not Capacity Blocks, which the list has of the same types
         "operatingSystem": "Linux",
         "tenancy": "Shared",
         "preInstalledSw": "NA",
@@ -123,7 +135,8 @@ def highest_node_price(
     prices = group_prices(environment, groups, aws, now)
     group = max(groups, key=lambda group: prices[group.name])
     kind = "spot price" if group.market == "spot" else "list price on demand"
-    return Price(prices[group.name], f"{kind} of {group.type} in {environment.zone}, {now:%Y-%m-%d %H:%M} UTC")
+    what = f"{kind} of {group.type} in {environment.zone}, with its disk" + " and address" * group.public_address
+    return Price(prices[group.name], f"{what}, {now:%Y-%m-%d %H:%M} UTC")
 
 
 def group_prices(
@@ -135,7 +148,7 @@ def group_prices(
 
 
 def group_price(environment: Environment, group: NodeGroup, aws: Aws, now: datetime) -> float:
-    """US dollars per hour of one node of *group* now: the zone's spot price, or the list price on demand."""
+    """US dollars per hour of one node of *group* now: the zone's spot price or the list price on demand, and extras."""
     price: float | None
     if group.market == "on-demand":
         price = on_demand_price(aws, environment.region, group.type)
@@ -144,15 +157,28 @@ def group_price(environment: Environment, group: NodeGroup, aws: Aws, now: datet
         price = spot.now if spot else None
     if price is None:
         raise SpotmpiError(f"AWS has no {group.market} price of {group.type} in {environment.zone}")
-    return price
+    return price + node_extras(group)
 
 
-def environment_price(nodes: int, spot: float | None, system: float | None) -> EnvironmentPrice:
+def node_extras(group: NodeGroup) -> float:
+    """US dollars per hour of what a node of *group* has besides its machine: the root disk and a public address."""
+    return _extras(group.disk_gib, group.public_address)
+
+
+def environment_price(
+    nodes: int, spot: float | None, system: float | None, design: Design | None = None
+) -> EnvironmentPrice:
     """The price with *nodes* nodes at *spot* $/h each and system nodes at *system* $/h each (None: us-east-1's)."""
-    each = _SYSTEM_PRICE if system is None else system
-    idle = _CONTROL_PLANE + _SYSTEM_NODES * (each + _SYSTEM_DISK * _GIB_HOUR + _ADDRESS)
-    busy = None if spot is None else idle + nodes * (spot + _NODE_DISK * _GIB_HOUR + _ADDRESS)
+    design = design or Design()
+    each = (_SYSTEM_PRICE if system is None else system) + _extras(design.system_disk_gib, not design.private)
+    gateway = _NAT_GATEWAY + _ADDRESS if design.private else 0.0
+    idle = _CONTROL_PLANE + gateway + design.system_nodes * each
+    busy = None if spot is None else idle + nodes * (spot + _extras(design.node_disk_gib, not design.private))
     return EnvironmentPrice(idle, busy)
+
+
+def _extras(disk_gib: int, public_address: bool) -> float:
+    return disk_gib * _GIB_HOUR + _ADDRESS * public_address
 
 
 def _summarize(prices: list[tuple[datetime, float]]) -> SpotPrice:

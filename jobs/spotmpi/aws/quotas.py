@@ -1,4 +1,4 @@
-"""EC2's quotas of spot and on-demand instances, in vCPUs per region: the limit, the usage, and pending increases."""
+"""Quotas of a region: those of instances in vCPUs, with usage and pending increases, and those of networks."""
 
 from __future__ import annotations
 
@@ -33,6 +33,22 @@ _PENDING = {"PENDING", "CASE_OPENED"}
 
 
 @dataclass(frozen=True)
+class NetworkQuota:
+    """A quota of resources that each environment has one of; 5 by default (Amazon VPC User Guide, quotas)."""
+
+    name: str
+    service: str
+    code: str
+    method: str  # of boto3's EC2 client, which lists the resources under `key`
+    key: str
+
+
+NETWORKS = NetworkQuota("VPCs", "vpc", "L-F678F1CE", "describe_vpcs", "Vpcs")
+GATEWAYS = NetworkQuota("internet gateways", "vpc", "L-A4707A72", "describe_internet_gateways", "InternetGateways")
+ADDRESSES = NetworkQuota("Elastic IP addresses", SERVICE, "L-0263D0A3", "describe_addresses", "Addresses")
+
+
+@dataclass(frozen=True)
 class Increase:
     """A request for a higher quota: the requested vCPUs, its status and time."""
 
@@ -49,9 +65,9 @@ def quota_code(machine: str, market: str = SPOT) -> str | None:
     return next((code for code, families in _FAMILIES[market].items() if re.match(families, machine)), None)
 
 
-def vcpu_limit(aws: Aws, region: str, code: str) -> int:
-    """The vCPUs that a quota allows the account in *region*."""
-    arguments = {"ServiceCode": SERVICE, "QuotaCode": code}
+def limit(aws: Aws, region: str, code: str, service: str = SERVICE) -> int:
+    """What a quota allows the account in *region*: vCPUs, or a number of resources."""
+    arguments = {"ServiceCode": service, "QuotaCode": code}
     try:
         response = aws.call("service-quotas", region, "get_service_quota", **arguments)
     except CallError as error:
@@ -79,6 +95,12 @@ def vcpus_in_use(aws: Aws, region: str, market: str = SPOT, without: tuple[str, 
                 cpu = instance.get("CpuOptions", {})
                 used[code] += cpu.get("CoreCount", 0) * cpu.get("ThreadsPerCore", 1)
     return used
+
+
+def in_use(aws: Aws, region: str, quota: NetworkQuota, without: tuple[str, str]) -> int:
+    """How many resources of a quota the account has in *region*, except those with the tag *without*."""
+    found = aws.pages("ec2", region, quota.method, quota.key)
+    return sum(without not in {(tag["Key"], tag["Value"]) for tag in each.get("Tags", ())} for each in found)
 
 
 def pending_increases(aws: Aws, region: str, code: str) -> tuple[Increase, ...]:

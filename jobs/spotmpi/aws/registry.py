@@ -24,7 +24,8 @@ class Login(NamedTuple):
 
 def has_image(aws: Aws, region: str, repository: str, tag: str) -> bool:
     """Whether the ECR repository with that address has an image with *tag*; CallError where that is not permitted."""
-    arguments = {"repositoryName": repository.partition("/")[2], "imageIds": [{"imageTag": tag}]}
+    host, _, name = repository.partition("/")
+    arguments = {"registryId": host[:12], "repositoryName": name, "imageIds": [{"imageTag": tag}]}
     try:
         aws.call("ecr", region, "describe_images", **arguments)
     except CallError as error:

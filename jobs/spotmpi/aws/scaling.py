@@ -11,13 +11,16 @@ from typing import Any
 from spotmpi.aws.account import Aws
 from spotmpi.aws.billing import Lifetime
 from spotmpi.aws.instances import instances
+from spotmpi.aws.prices import node_extras
 from spotmpi.core.environment import Environment
 
 GROUP_TAG = "k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group"
 CLUSTER_TAG = "eks:cluster-name"
 SIZES_TAG = "spotmpi:nodes"  # "0-16": the sizes in the stack's settings; same tag as in infra/names.py
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
-_RECLAIMED = re.compile(r"spot|rebalance|health check", re.IGNORECASE)
+# Only interruptions are EC2's own; after a rebalance recommendation or a health check the group ends the instance.
+_RECLAIMED = re.compile(r"\bspot\b[^.]*\binterrupt", re.IGNORECASE)
+_NOT_DONE = ("Failed", "Cancelled")
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,17 @@ class ScalingGroup:
 
 def scaling_groups(aws: Aws, environment: Environment) -> tuple[ScalingGroup, ...]:
     """The Auto Scaling groups of the environment's cluster, by name."""
-    filters = [{"Name": f"tag:{CLUSTER_TAG}", "Values": [environment.cluster]}]
-    groups = aws.pages(
-        "autoscaling", environment.region, "describe_auto_scaling_groups", "AutoScalingGroups", Filters=filters
-    )
+    return _scaling_groups(aws, environment.region, environment.cluster)
+
+
+def running_nodes(aws: Aws, region: str, cluster: str) -> dict[str, int]:
+    """The number of machines that run or start, by Auto Scaling group of the cluster, the system group included."""
+    return {group.name: max(group.desired, len(group.instances)) for group in _scaling_groups(aws, region, cluster)}
+
+
+def _scaling_groups(aws: Aws, region: str, cluster: str) -> tuple[ScalingGroup, ...]:
+    filters = [{"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster]}]
+    groups = aws.pages("autoscaling", region, "describe_auto_scaling_groups", "AutoScalingGroups", Filters=filters)
     return tuple(sorted((_group(each) for each in groups), key=lambda group: group.name))
 
 
@@ -72,12 +82,13 @@ def _group(values: Mapping[str, Any]) -> ScalingGroup:
 def _lifetimes(aws: Aws, environment: Environment, group: ScalingGroup) -> list[Lifetime]:
     node_group = environment.group(group.group or "")
     history = activities(aws, environment.region, group.name)
-    ends = {id: each for each in history if (id := _instance_of(each, "Terminating"))}
+    terminations = [each for each in history if each["StatusCode"] not in _NOT_DONE]
+    ends = {id: each for each in terminations if (id := _instance_of(each, "Terminating"))}
     result = []
     for each in history:
         machine = _instance_of(each, "Launching")
         # A failed launch has no machine; one in progress has one already.
-        if machine is None or each["StatusCode"] in ("Failed", "Cancelled"):
+        if machine is None or each["StatusCode"] in _NOT_DONE:
             continue
         zone = json.loads(each.get("Details") or "{}").get("Availability Zone", environment.zone)
         began, end = each["StartTime"].timestamp(), ends.get(machine)
@@ -89,8 +100,10 @@ def _lifetimes(aws: Aws, environment: Environment, group: ScalingGroup) -> list[
                 kind=(node_group.type, zone, node_group.market),
                 began=began,
                 ready=each["EndTime"].timestamp() if each.get("EndTime") else began,
-                ended=end["StartTime"].timestamp() if end else None,
+                # The drain before the end takes minutes, which are billed; without an EndTime it still lasts.
+                ended=end["EndTime"].timestamp() if end and end.get("EndTime") else None,
                 reclaimed=bool(end and _RECLAIMED.search(end.get("Cause", ""))),
+                extras=node_extras(node_group),
             )
         )
     return result

@@ -1,4 +1,4 @@
-"""The S3 bucket of Pulumi's state: private, encrypted, and versioned, so that a broken state can be restored."""
+"""S3 buckets: the one of Pulumi's state, private, encrypted, and versioned, so that a broken state can be restored."""
 
 from __future__ import annotations
 
@@ -62,6 +62,15 @@ def status(aws: Aws, region: str, bucket: Bucket) -> BucketStatus | None:
             raise
         private = False
     return BucketStatus(versioning == "Enabled", private)
+
+
+def region_of(aws: Aws, region: str, bucket: str) -> str:
+    """The region of a bucket that the account may list; *region*, from which S3 is asked, where it has none."""
+    try:
+        response = aws.call("s3", region, "head_bucket", Bucket=bucket)
+    except CallError:  # of other stores than S3
+        return region
+    return str(response.get("BucketRegion") or region)
 
 
 def create(aws: Aws, region: str, bucket: Bucket) -> None:

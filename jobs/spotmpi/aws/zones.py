@@ -21,9 +21,6 @@ _ONE_ZONE_STORAGE: Mapping[str, frozenset[str]] = {
 }
 
 
-_SCORED_REGIONS = 10  # the most regions of one request for placement scores
-
-
 @dataclass(frozen=True)
 class Zone:
     """One Availability Zone: its name in this account and its id, which is the same in all accounts."""
@@ -67,23 +64,20 @@ def has_one_zone_storage(region: str, zone_id: str) -> bool | None:
     return None if zone_ids is None else zone_id in zone_ids
 
 
-def placement_scores(aws: Aws, regions: Sequence[str], machine: str, nodes: int) -> dict[str, int]:
-    """Spot placement scores (1 to 10) by zone id for *nodes* machines of one type in a single zone.
+def placement_scores(aws: Aws, region: str, machine: str, nodes: int) -> dict[str, int]:
+    """Spot placement scores (1 to 10) by zone id for *nodes* machines of one type in a single zone of *region*.
 
-    One call for ten regions, the most that it accepts, since AWS limits the number of different requests per day.
+    One call for each region, since AWS answers with the ten best zones of a request only, whatever the number of its
+    regions (EC2 API Reference, GetSpotPlacementScoresResult), and no region has more.
     """
-    scores = [
-        score
-        for first in range(0, len(regions), _SCORED_REGIONS)
-        for score in aws.pages(
-            "ec2",
-            aws.region or ANY_REGION,
-            "get_spot_placement_scores",
-            "SpotPlacementScores",
-            InstanceTypes=[machine],
-            TargetCapacity=nodes,
-            SingleAvailabilityZone=True,
-            RegionNames=list(regions[first : first + _SCORED_REGIONS]),
-        )
-    ]
+    scores = aws.pages(
+        "ec2",
+        region,
+        "get_spot_placement_scores",
+        "SpotPlacementScores",
+        InstanceTypes=[machine],
+        TargetCapacity=nodes,
+        SingleAvailabilityZone=True,
+        RegionNames=[region],
+    )
     return {each["AvailabilityZoneId"]: each["Score"] for each in scores if "AvailabilityZoneId" in each}

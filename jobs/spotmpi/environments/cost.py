@@ -14,8 +14,9 @@ from spotmpi.agent.files import write_atomically
 from spotmpi.aws import scaling
 from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.billing import Bill, Kind, Lifetime, PriceCurve, RunShare, Usage, make_bill
+from spotmpi.aws.eks import require_account
 from spotmpi.aws.errors import CallError
-from spotmpi.aws.prices import on_demand_price, spot_curve
+from spotmpi.aws.prices import node_extras, on_demand_price, spot_curve
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target, TargetLike
 from spotmpi.core import file_status, hints
@@ -94,7 +95,7 @@ def _run_cost(paths: RunPaths, target: Target, given: dict[Kind, float], aws: Aw
     if _WORKER in given:
         kinds |= dict.fromkeys(node_usage.worker_machines(paths), _WORKER)
     machines = [
-        Lifetime(name, None, "", kinds[name], *_span(uses, name, now))
+        Lifetime(name, None, "", kinds[name], *_span(uses, name, now), extras=_extras(environment, kinds[name]))
         for name in dict.fromkeys(use.machine for use in uses)
     ]
     first = min((lifetime.began for lifetime in machines), default=now)
@@ -105,6 +106,12 @@ def _run_cost(paths: RunPaths, target: Target, given: dict[Kind, float], aws: Aw
     state = reader.state(paths)
     notes = () if uses else ("no attempt has started yet",)
     return Cost(f"{paths.id} ({state.state})", first, state.ended or now, bill, paths.id, notes=notes)
+
+
+def _extras(environment: Environment | None, kind: Kind) -> float:
+    """What a node of that kind costs per hour besides its machine; nothing where the user gave the price."""
+    groups = environment.node_groups if environment else ()
+    return max((node_extras(each) for each in groups if (each.type, each.market) == (kind[0], kind[2])), default=0.0)
 
 
 def _save(paths: RunPaths, cost: Cost) -> None:
@@ -134,12 +141,16 @@ def environment_cost(
     The runs of all users are fetched from the cluster first, so that only nodes that no run held count as idle.
     """
     aws, now = aws or open_account(environment.region), now or time.time()
+    require_account(aws, environment.arn)
     lifetimes = scaling.lifetimes(aws, environment, scaling.scaling_groups(aws, environment))
     machines = [lifetime for lifetime in lifetimes if (lifetime.ended or now) > since]
     curves = _curves(aws, environment, {lifetime.kind for lifetime in machines}, since)
     missing = _fetch_runs(target)
     bill = make_bill(machines, node_usage.all_uses(target.folder), curves, since, now)
-    notes = ["nodes only: control plane, system nodes, disks, storage and traffic are not included", *missing]
+    notes = [
+        "nodes with their disks and addresses: control plane, system nodes, storage and traffic are not included",
+        *missing,
+    ]
     if since < now - _TTL:
         notes.append(
             "nodes of other users' runs that ended more than a day ago, and were not listed here by then, count as idle"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,11 +9,9 @@ from dataclasses import dataclass, field
 from spotmpi.api import runs
 from spotmpi.api.images import push_image
 from spotmpi.aws.account import Aws
-from spotmpi.backends.kubernetes.client.kubeconfig import context_of
-from spotmpi.backends.kubernetes.client.view import ClusterReader, view_of
+from spotmpi.backends.kubernetes.client.view import ClusterReader, ClusterView
 from spotmpi.backends.targets import Target
 from spotmpi.core.environment import Environment
-from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.progress import Say
 from spotmpi.data import datasets
 from spotmpi.environments.checks.check import Finding
@@ -25,12 +22,8 @@ from spotmpi.runs.reader import RunState
 Confirm = Callable[[str], bool]
 
 
-def _has_context(environment: Environment) -> bool:
-    return context_of(environment.cluster) is not None
-
-
 def _cluster(environment: Environment) -> ClusterReader:
-    return view_of(environment.cluster, environment.region)
+    return ClusterView(environment.context)
 
 
 def _push_image(image: str, environment: Environment, say: Say) -> str:
@@ -39,16 +32,6 @@ def _push_image(image: str, environment: Environment, say: Say) -> str:
 
 def _push_data(source: str, folder: str, target: Target, say: Say) -> None:
     datasets.push([source], folder, datasets.Storage(target), say)
-
-
-def _run_command(command: Sequence[str]) -> None:
-    try:
-        result = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError as error:
-        raise SpotmpiError(f"{command[0]} command not found: install it, then repeat the command") from error
-    if result.returncode:
-        output = " ".join((result.stderr or result.stdout).split())
-        raise SpotmpiError(f"`{' '.join(command)}` failed: {output}")
 
 
 @dataclass(frozen=True)
@@ -61,8 +44,6 @@ class Dependencies:
     confirm: Confirm
     run_doctor: Callable[[str, Aws], Sequence[Finding]] = lambda stack, aws: doctor(stack, aws, open_live=None)
     cluster: Callable[[Environment], ClusterReader] = _cluster
-    has_context: Callable[[Environment], bool] = _has_context  # whether this machine's kubeconfig has the cluster
-    run_command: Callable[[Sequence[str]], None] = _run_command
     push_image: Callable[[str, Environment, Say], str] = _push_image
     push_data: Callable[[str, str, Target, Say], None] = _push_data
     run_job: Callable[..., RunState] = runs.run

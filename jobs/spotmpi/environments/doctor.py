@@ -31,12 +31,12 @@ _TIMEOUT = 20  # seconds for a tool to print its version
 
 
 def open_stack(stack: str) -> LiveEnvironment:
-    """The built environment of *stack*, from Pulumi's outputs and this machine's kubeconfig."""
-    from spotmpi.backends.kubernetes.client.view import view_of
+    """The built environment of *stack*, from Pulumi's outputs."""
+    from spotmpi.backends.kubernetes.client.view import ClusterView
     from spotmpi.core import environment
 
     opened = environment.of_stack(stack)
-    return LiveEnvironment(opened, view_of(opened.cluster, opened.region))
+    return LiveEnvironment(opened, ClusterView(opened.context))
 
 
 def doctor(
@@ -74,7 +74,7 @@ def _with_live(subject: Subject, open_live: OpenLive) -> tuple[Subject, tuple[Fi
 
     def find(subject: Subject) -> tuple[Finding, ...]:
         stack = subject.stack
-        if stack is not None and stack.kind != "data" and leftovers.is_built(subject, stack):
+        if stack is not None and stack.kind == "compute" and leftovers.is_built(subject, stack):
             environments.append(open_live(stack.stack))
         return ()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from spotmpi.aws import log_group
+from spotmpi.aws import eks, log_group
+from spotmpi.backends.kubernetes.client import kubeconfig_entries
 from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.environment import Environment
@@ -67,6 +68,8 @@ class _Down:
             owner = stack.stack.removesuffix("-data")
             remedy = f"persistent storage: delete it with `spotmpi down {owner} --delete-data spotmpi-{owner}`"
             raise input_error("STACK", stack.stack, remedy)
+        if stack.kind == "account":
+            raise input_error("STACK", stack.stack, f"the roles of CI: `pulumi destroy --stack {stack.stack}`")
         if self._delete_data not in (None, name):
             raise input_error(
                 "--delete-data", self._delete_data, f"must be the environment's name, {name}, to delete its data"
@@ -98,6 +101,7 @@ class _Down:
         )
         if (outputs := self._dependencies.pulumi.outputs(self._stack.stack)).get("contract"):
             self._environment = environment.parse(outputs)
+            eks.require_account(self._dependencies.aws, self._environment.arn)
             self._try("the cluster's volumes can't be listed", self._record_volumes)
 
     def _record_volumes(self) -> None:
@@ -182,10 +186,21 @@ class _Down:
         if deleted:
             self._dependencies.say(f"deleted log group {log_group.name_of(inventory.name)}, which EKS had recreated")
 
+    def _forget_cluster(self) -> None:
+        """Remove the cluster from the kubeconfig of this machine, unless it exists still."""
+        aws, region, name = self._dependencies.aws, self._inventory.region, self._inventory.name
+        found = [each for each in kubeconfig_entries.clusters() if (each.region, each.name) == (region, name)]
+        if not found or cluster_exists(aws, region, name):
+            return
+        account = aws.call("sts", region, "get_caller_identity")["Account"]
+        for path in kubeconfig_entries.remove(eks.Cluster(region, account, name)):
+            self._dependencies.say(f"removed the cluster from {path}")
+
     def _find_leftovers(self) -> None:
         for id in delete_unused_interfaces(self._dependencies.aws, self._inventory):
             self._dependencies.say(f"deleted interface {id}, left by the CNI")
         self._delete_log_group()
+        self._try("the kubeconfig can't be cleaned", self._forget_cluster)
         self.leftovers = find_leftovers(self._dependencies.aws, self._inventory)
         if self._stack.keep and self._delete_data:
             self.leftovers += find_leftovers(self._dependencies.aws, self._data_inventory)
@@ -195,6 +210,6 @@ class _Down:
             return
         if self._dependencies.pulumi.state(self._stack.stack) is not None:
             self._dependencies.pulumi.run(self._stack.stack, "stack", "rm", "--yes", "--preserve-config")
-        delete_inventory(self._inventory.name)
+        delete_inventory(self._inventory)
         if self._delete_data:
-            delete_inventory(self._data_inventory.name)
+            delete_inventory(self._data_inventory)

@@ -16,10 +16,12 @@ LOOK: Sequence[str] = (
     "ce:GetCostAndUsage",
     "cloudformation:DescribeStacks",
     "cloudformation:ListStacks",  # describing all stacks needs both
+    "ec2:DescribeAddresses",
     "ec2:DescribeAvailabilityZones",
     "ec2:DescribeInstanceTypeOfferings",
     "ec2:DescribeInstanceTypes",
     "ec2:DescribeInstances",
+    "ec2:DescribeInternetGateways",
     "ec2:DescribeNetworkInterfaces",
     "ec2:DescribeRegions",
     "ec2:DescribeSecurityGroupRules",
@@ -165,11 +167,43 @@ BUILD: Mapping[str, Sequence[str]] = {
         *("eks:UntagResource", "eks:UpdateAccessEntry", "eks:UpdateClusterConfig", "eks:UpdateClusterVersion"),
     ),
 }
+# Which actions take a resource by its name or its tags is from AWS's Service Authorization Reference.
+# Resources whose names start with that of an environment; EKS names the Auto Scaling groups after node groups.
+_BY_NAME = (
+    *(_SCALING_GROUPS, "arn:aws:budgets::*:budget/spotmpi-*", "arn:aws:ecr:*:*:repository/spotmpi-*"),
+    *("arn:aws:eks:*:*:access-entry/spotmpi-*", "arn:aws:eks:*:*:addon/spotmpi-*", "arn:aws:eks:*:*:cluster/spotmpi-*"),
+    *("arn:aws:eks:*:*:nodegroup/spotmpi-*", "arn:aws:eks:*:*:podidentityassociation/spotmpi-*"),
+    "arn:aws:logs:*:*:log-group:/aws/eks/spotmpi-*",
+)
+_NAMED_SERVICES = ("autoscaling", "budgets", "ecr", "eks", "logs")
+# The other resources have names that AWS chooses. Every one that can have tags has this one, from its creation.
+_OF_ENVIRONMENTS = {"StringLike": {"aws:ResourceTag/spotmpi:environment": "spotmpi-*"}}
+# Interfaces have no tags of ours: EFS and the VPC CNI create them. AWS deletes none that is in use.
+_INTERFACES = {"ec2:DeleteNetworkInterface", "ec2:DisassociateAddress"}
+_ON_INTERFACES = "arn:aws:ec2:*:*:network-interface/*"
+# In a build, on any resource, since it has no tag of ours, or none yet.
+_UNTAGGED = {
+    # Creation: no resource to name, or several at once, of which some are new and some are not.
+    *("ec2:AllocateAddress", "ec2:AuthorizeSecurityGroupEgress", "ec2:AuthorizeSecurityGroupIngress"),
+    *("ec2:CreateInternetGateway", "ec2:CreateLaunchTemplate", "ec2:CreateNatGateway", "ec2:CreateNetworkInterface"),
+    *("ec2:CreatePlacementGroup", "ec2:CreateRouteTable", "ec2:CreateSecurityGroup", "ec2:CreateSubnet"),
+    *("ec2:CreateVpc", "ec2:CreateVpcEndpoint", "ec2:RunInstances", "eks:CreateCluster"),
+    *("elasticfilesystem:CreateFileSystem", "iam:CreateServiceLinkedRole", "kms:CreateKey"),
+    # Mount targets in a file system that a user brought (`storage.file_system_id`); they hold no data.
+    *("ec2:ModifyNetworkInterfaceAttribute", "elasticfilesystem:CreateMountTarget"),
+    *("elasticfilesystem:DeleteMountTarget", "elasticfilesystem:ModifyMountTargetSecurityGroups"),
+    # KMS can take minutes to see the tags of a new key, and can't tell tags at creation from later ones.
+    *("kms:CreateGrant", "kms:EnableKeyRotation", "kms:TagResource"),
+    # The default security group of a new VPC is closed before it can be tagged.
+    *("ec2:RevokeSecurityGroupEgress", "ec2:RevokeSecurityGroupIngress"),
+}
+_ON_GROUPS = "arn:aws:ec2:*:*:security-group/*"
 _ROLES = "arn:aws:iam::*:role/spotmpi-*"
 _SERVICES = ("ec2.amazonaws.com", "eks.amazonaws.com", "pods.eks.amazonaws.com")
 POLICIES = ("look", "run", "up", "preview", "build", "destroy")
-# The permissions boundary of the environments' roles, created once per account by the stack with `spotmpi:ci`.
-BOUNDARY = "arn:aws:iam::*:policy/spotmpi-boundary"
+# The permissions boundaries of the environments' roles; each stack with `spotmpi:ci` has one, whose name ends with
+# characters that Pulumi chooses. No role of CI may create or change a policy.
+BOUNDARY = "arn:aws:iam::*:policy/spotmpi-*-boundary-*"
 # These grant permissions to a role; without a boundary they allow creating an administrator role.
 _GRANTS = ("iam:AttachRolePolicy", "iam:CreateRole", "iam:PutRolePermissionsBoundary", "iam:PutRolePolicy")
 _DELETION_VERBS = ("Delete", "Detach", "Disassociate", "Release", "Revoke", "ScheduleKeyDeletion")
@@ -183,7 +217,8 @@ def policy(name: str, bucket: str | None = None) -> Document:
 
     look (zones, doctor, cost), run (run, image push, scale) and up (up, upgrade, down) are for people; preview, build
     and destroy are for CI roles. build is `up` with a permissions boundary on every role that it creates; destroy
-    creates nothing and can't delete persistent storage. *bucket* is the S3 bucket of Pulumi's state, if it is in one.
+    creates nothing and can't delete persistent storage. Existing resources are changed and deleted only if their names
+    or tags are an environment's, where AWS supports that. *bucket* is the S3 bucket of Pulumi's state, if it is in one.
     """
     push = _allow("Push", PUSH, _REPOSITORIES)
     state = _state(bucket, name in ("up", "build", "destroy")) if bucket else []
@@ -216,7 +251,34 @@ def _build_statements() -> list[Document]:
     roles = _role_actions(actions)
     pass_role = _allow("HandRolesOver", ["iam:PassRole"], _ROLES)
     pass_role["Condition"] = {"StringEquals": {"iam:PassedToService": list(_SERVICES)}}
-    return [_allow("Read", _READ), _allow("Build", actions - roles), _allow("Roles", roles, _ROLES), pass_role]
+    build, others = _allow("Build", actions & _UNTAGGED), actions - roles - _UNTAGGED
+    return [
+        *(_allow("Read", _READ), build, *_of_environments(others), *_tagging()),
+        *(_allow("Roles", roles, _ROLES), pass_role),
+    ]
+
+
+def _of_environments(actions: set[str]) -> list[Document]:
+    """The actions on resources of environments only, found by name or tag, and on interfaces."""
+    named = {each for each in actions if each.partition(":")[0] in _NAMED_SERVICES}
+    # Of an address, IAM checks both ends: the interface, and by its tag the address.
+    tagged = _allow("Tagged", actions - named - {"ec2:DeleteNetworkInterface"})
+    tagged["Condition"] = _OF_ENVIRONMENTS
+    eks_groups = _allow("GroupsOfEks", ["ec2:DeleteSecurityGroup"])
+    eks_groups["Condition"] = {"StringLike": {"aws:ResourceTag/aws:eks:cluster-name": "spotmpi-*"}}
+    interfaces = _allow("Interfaces", _INTERFACES, _ON_INTERFACES)
+    return [_allow("Named", named, list(_BY_NAME)), tagged, eks_groups, interfaces]
+
+
+def _tagging() -> list[Document]:
+    """Tags on new resources, and on security groups: a new VPC's default one has no tags."""
+    on_creation = _allow("TagNew", ["ec2:CreateTags"])
+    on_creation["Condition"] = {"StringLike": {"ec2:CreateAction": "*"}}
+    groups = _allow("TagGroups", ["ec2:CreateTags"], _ON_GROUPS)
+    groups["Condition"] = {"StringLike": {"aws:RequestTag/spotmpi:environment": "spotmpi-*"}}
+    new_storage = _allow("TagNewStorage", ["elasticfilesystem:TagResource"])
+    new_storage["Condition"] = {"StringLike": {"elasticfilesystem:CreateAction": "*"}}
+    return [on_creation, groups, new_storage]
 
 
 def _with_boundary(statements: Sequence[Document]) -> list[Document]:
@@ -237,7 +299,8 @@ def _destroy_statements() -> list[Document]:
     close["Condition"] = {"NumericEquals": {"autoscaling:MaxSize": "0"}}
     storage = ("elasticfilesystem:DeleteAccessPoint", "elasticfilesystem:DeleteFileSystem")
     keep = {**_allow("KeepData", storage), "Effect": "Deny", "Condition": _KEPT_STORAGE}
-    return [_allow("Read", _READ), _allow("Destroy", actions - roles), _allow("Roles", roles, _ROLES), close, keep]
+    of_environments = _of_environments(actions - roles)
+    return [_allow("Read", _READ), *of_environments, _allow("Roles", roles, _ROLES), close, keep]
 
 
 def _role_actions(actions: set[str]) -> set[str]:

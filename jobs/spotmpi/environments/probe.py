@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from spotmpi.backends.kubernetes.client.portal import call
-from spotmpi.backends.kubernetes.volume_access import VolumeAccess
+from spotmpi.backends.kubernetes.volume_access import VolumeAccess, json_answer
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.progress import Say
 from spotmpi.environments.checks.check import Finding
+from spotmpi.plan import pods
 from spotmpi.plan.agent_plan import VOLUME
 
 TIMEOUT = 10.0  # seconds for the commands in a running pod
@@ -54,9 +54,11 @@ def probe(access: Access) -> tuple[Finding, ...]:
 async def _run(access: Access) -> dict[str, object]:
     async with access() as pod:
         output = io.BytesIO()
-        command = ["python3", "-c", _PROGRAM, VOLUME, NAME]
+        command = pods.python(_PROGRAM, VOLUME, NAME)
         await asyncio.wait_for(pod.exchange(command, io.BytesIO(), output), TIMEOUT)
-        result: dict[str, object] = json.loads(output.getvalue())
+        result: dict[str, object] = json_answer(output.getvalue(), dict)
+        if not result.keys() >= {"whole", "seconds", "address", "why"} or not isinstance(result["seconds"], float):
+            raise SpotmpiError("the answer of the pod is not that of the probe; check its image")
         return result
 
 

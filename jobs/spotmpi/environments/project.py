@@ -14,7 +14,7 @@ from spotmpi.environments.stack_file import stack_of
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,14}[a-z0-9])?")  # as the program asks for it
 _DEFAULT_STACK = "lab"  # the ready stack that a name of one's own starts from
 _WORKFLOWS = ".github/workflows"
-_SCRIPTS = ("ci-preview", "ci-up", "ci-destroy")
+_SCRIPTS = ("ci-preview", "ci-up", "ci-destroy", "instance-types")
 _IGNORED = ".venv/\n__pycache__/\n"
 _SETUP = """\
 #!/usr/bin/env bash
@@ -74,7 +74,7 @@ def _stacks(stack: str) -> Iterator[_File]:
 
 
 def _program() -> Iterator[_File]:
-    """Pulumi.yaml, the program with its locked requirements, and the scripts that CI runs."""
+    """Pulumi.yaml, the program with its locked requirements, and the scripts that CI and people run."""
     yield _File("Pulumi.yaml", (names.PROJECT / "Pulumi.yaml").read_bytes())
     program = names.PROJECT / "infra"
     for path in sorted(program.rglob("*")):

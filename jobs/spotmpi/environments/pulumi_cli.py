@@ -6,15 +6,18 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.progress import Say
+from spotmpi.environments.changes import Preview, read_steps
 
 _ERROR_LINES = 15  # lines of a failed command's output that are searched for the error
 _NO_SUCH_STACK = "no stack named"
@@ -53,15 +56,17 @@ class Pulumi:
         if status:
             raise SpotmpiError(_explain(stack, arguments[0], "".join([*errors, *last])))
 
-    def preview(self, stack: str, *options: str) -> bool:
-        """Show a preview of an update, and return whether it has changes; SpotmpiError."""
-        try:
-            self.run(stack, "preview", "--expect-no-changes", *options)
-        except SpotmpiError as error:
-            if "no changes were expected" not in str(error):
-                raise
-            return True
-        return False
+    def preview(self, stack: str, *options: str) -> Preview:
+        """Show a preview of an update, and return its steps; SpotmpiError."""
+        with TemporaryDirectory() as folder:
+            log = Path(folder) / "events"
+            try:
+                self.run(stack, "preview", "--expect-no-changes", *options, "--event-log", str(log))
+            except SpotmpiError as error:
+                if "no changes were expected" not in str(error):
+                    raise
+                return Preview(True, read_steps(log))
+        return Preview(False)
 
     def state(self, stack: str) -> dict[str, Any] | None:
         """The state of a stack, secrets encrypted; None where the stack does not exist."""
@@ -89,6 +94,8 @@ class Pulumi:
 
     def _start(self, stack: str, *arguments: str, quiet: bool = False) -> subprocess.Popen[str]:
         settings = {"PULUMI_SKIP_UPDATE_CHECK": "true", "PULUMI_SKIP_CONFIRMATIONS": "true"}
+        settings["SPOTMPI_PYTHON"] = sys.executable  # has boto3, with which infra/login.py logs in to the cluster
+        settings["PULUMI_DEBUG_COMMANDS"] = "true"  # which --event-log needs, as in Pulumi's Automation API
         try:
             return subprocess.Popen(
                 ["pulumi", *arguments, "--stack", stack, "--non-interactive"],
@@ -115,6 +122,8 @@ def _explain(stack: str, command: str, output: str) -> str:
         return "Pulumi needs the region of the bucket: append it to PULUMI_BACKEND_URL, as in s3://my-state?region=us-east-1"
     if "No module named" in output:
         return "the project's .venv lacks what its Pulumi program imports: run `./scripts/setup` there, then repeat"
+    if "account ID not allowed" in output:
+        return f"the credentials are for another account than that of {stack}: assume a role there; nothing was changed"
     if "pending operations" in output:
         remedy = f"`pulumi refresh --clear-pending-creates --stack {stack}`, then repeat the command"
         return f"an earlier update of {stack} was killed during an operation: {remedy}"

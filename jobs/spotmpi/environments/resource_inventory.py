@@ -47,11 +47,17 @@ class ResourceInventory:
 
 def read_inventory(environment: str, region: str) -> ResourceInventory:
     """The inventory of an environment; without ids where none were recorded."""
-    try:
-        ids = json.loads(_path(environment).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        ids = {}
+    ids = _recorded(environment).get(region)
     return ResourceInventory(environment, region, ids if isinstance(ids, dict) else {})
+
+
+def _recorded(environment: str) -> dict[str, Any]:
+    """What is recorded of the environments of that name, by region."""
+    try:
+        values = json.loads(_path(environment).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def record_resources(inventory: ResourceInventory, resources: Resources) -> ResourceInventory:
@@ -60,18 +66,27 @@ def record_resources(inventory: ResourceInventory, resources: Resources) -> Reso
     for kind, id in resources:
         ids.setdefault(kind, set()).add(id)
     sorted_ids = {kind: sorted(known) for kind, known in sorted(ids.items())}
-    path = _path(inventory.name)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(sorted_ids, indent=1) + "\n")
-    except OSError as error:
-        raise SpotmpiError(f"cannot write {path}: {error.strerror}; set SPOTMPI_STATE to a writable folder") from error
+    _write(inventory.name, {**_recorded(inventory.name), inventory.region: sorted_ids})
     return ResourceInventory(inventory.name, inventory.region, sorted_ids)
 
 
-def delete_inventory(environment: str) -> None:
+def delete_inventory(inventory: ResourceInventory) -> None:
     """Delete the record of an environment of which nothing is left."""
-    _path(environment).unlink(missing_ok=True)
+    recorded = _recorded(inventory.name)
+    recorded.pop(inventory.region, None)
+    if recorded:
+        _write(inventory.name, recorded)
+    else:
+        _path(inventory.name).unlink(missing_ok=True)
+
+
+def _write(environment: str, recorded: Mapping[str, Any]) -> None:
+    path = _path(environment)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(recorded, indent=1) + "\n")
+    except OSError as error:
+        raise SpotmpiError(f"cannot write {path}: {error.strerror}; set SPOTMPI_STATE to a writable folder") from error
 
 
 def resources_in_state(state: Mapping[str, Any]) -> Resources:

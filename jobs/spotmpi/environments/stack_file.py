@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.agent.files import write_atomically
+from spotmpi.aws.prices import Design
 from spotmpi.aws.zones import default_second_zone
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
@@ -19,7 +20,6 @@ from spotmpi.environments.zones.rows import Row
 _PREFIX = "spotmpi:"
 _ENVIRONMENT = "spotmpi-"
 SYSTEM = "system"  # the name of the system nodes among node groups
-SYSTEM_TYPE, SYSTEM_NODES = "t3.medium", 2  # their defaults, as in infra
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -52,6 +52,7 @@ class StackFile:
     kubernetes: str | None
     ami_releases: Mapping[str, str]  # by node group, or `system`
     secrets_provider: str | None  # of Pulumi's state; None for a passphrase
+    design: Design
 
     @property
     def environment(self) -> str:
@@ -98,6 +99,23 @@ def read_stack(stack: str, folder: Path | None = None) -> StackFile:
         kubernetes=str(version) if isinstance(version := cluster.get("version"), str | float) else None,
         ami_releases=_ami_releases(cluster, _groups(config)),
         secrets_provider=_text(document.get("secretsprovider")),
+        design=_design(config, _system(cluster.get(SYSTEM))),
+    )
+
+
+def _design(config: Any, system: StackGroup) -> Design:
+    """What the environment's price depends on; infra's default where a value is missing or invalid."""
+    network, default = config.get(_PREFIX + "network"), Design()
+    disks = [_count(each.get("disk_gib")) for each in _groups(config) if _is_map(each)]
+    cluster = config.get(_PREFIX + "cluster")
+    nodes = cluster.get(SYSTEM) if isinstance(cluster, Mapping) else None
+    system_disk = _count(nodes.get("disk_gib")) if isinstance(nodes, Mapping) else None
+    return Design(
+        system_type=system.type or default.system_type,
+        system_nodes=system.max or default.system_nodes,
+        system_disk_gib=system_disk or default.system_disk_gib,
+        node_disk_gib=max((each or default.node_disk_gib for each in disks), default=default.node_disk_gib),
+        private=isinstance(network, Mapping) and network.get("private") is True,
     )
 
 
@@ -248,7 +266,9 @@ def _group(values: Mapping[str, Any]) -> StackGroup:
 def _system(values: Any) -> StackGroup:
     """The system nodes, which are always on demand."""
     values = values if isinstance(values, Mapping) else {}
-    machine, nodes = _text(values.get("type", SYSTEM_TYPE)), _count(values.get("nodes", SYSTEM_NODES))
+    default = Design()
+    machine = _text(values.get("type", default.system_type))
+    nodes = _count(values.get("nodes", default.system_nodes))
     return StackGroup(SYSTEM, machine, nodes, "on-demand", placement_group=False)
 
 

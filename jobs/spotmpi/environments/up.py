@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from spotmpi.agent import record
-from spotmpi.aws import log_group, state_bucket
+from spotmpi.aws import eks, log_group, state_bucket
 from spotmpi.aws.account import default_region
 from spotmpi.aws.errors import CallError
 from spotmpi.aws.registry import has_image
+from spotmpi.aws.scaling import running_nodes
 from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.environments import node_group_sizes
+from spotmpi.environments import changes, node_group_sizes
+from spotmpi.environments.changes import Losses, find_losses
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.resource_inventory import LOG_GROUPS, read_inventory, record_resources, resources_in_state
 from spotmpi.environments.resource_kinds import cluster_exists
@@ -34,12 +36,17 @@ class NotConfirmed(SpotmpiError):
 
 @dataclass(frozen=True)
 class UpOptions:
-    """What to do after the build, when the node groups expire, and data as (source, folder on the storage)."""
+    """What to do after the build, when the node groups expire, and data as (source, folder on the storage).
+
+    An update may delete data if `delete_data` is the environment's name, and with `replace_nodes` interrupt runs.
+    """
 
     images: bool = True
     smoke_run: bool = True
     expires: timedelta | None = None
     data: tuple[tuple[str, str], ...] = ()
+    delete_data: str | None = None
+    replace_nodes: bool = False
 
 
 def up(stack: str, dependencies: Dependencies, options: UpOptions | None = None) -> Environment:
@@ -71,8 +78,17 @@ class _Up:
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
         """The title and the function of each step, in order."""
+        if self._options.delete_data not in (None, self._stack.environment):
+            remedy = f"must be the environment's name, {self._stack.environment}, to delete its data"
+            raise input_error("--delete-data", self._options.delete_data, remedy)
         if self._stack.kind == "data":
-            remedy = f"build it with the stack that uses it: `spotmpi up {self._stack.stack.removesuffix('-data')}`"
+            owner = self._stack.stack.removesuffix("-data")
+            if owner == self._stack.stack:
+                remedy = f"set `kind` to compute, or rename the stack to {owner}-data if it holds storage"
+                raise input_error("spotmpi:kind", "data", remedy)
+            raise input_error("STACK", self._stack.stack, f"build it with the stack that uses it: `spotmpi up {owner}`")
+        if self._stack.kind == "account":
+            remedy = f"the roles of CI, no environment: `pulumi up --stack {self._stack.stack}`"
             raise input_error("STACK", self._stack.stack, remedy)
         steps = [("doctor: account, tools, quota", self._prepare)]
         if self._stack.keep:
@@ -157,10 +173,17 @@ class _Up:
         self._update(f"{self._stack.stack}-data")
 
     def _build_environment(self) -> None:
+        self._require_account()
         self._clear_log_group()
         pin_running_versions(self._stack, self._dependencies.aws, self._dependencies.say)
         self._update(self._stack.stack)
         self._environment = environment.parse(self._dependencies.pulumi.outputs(self._stack.stack))
+
+    def _require_account(self) -> None:
+        """Raise where the stack is built in another account: Pulumi would miss everything, and build it again."""
+        pulumi, stack = self._dependencies.pulumi, self._stack.stack
+        if pulumi.state(stack) is not None and (arn := pulumi.outputs(stack).get("cluster_arn")):
+            eks.require_account(self._dependencies.aws, arn)
 
     def _update(self, stack: str) -> None:
         """Preview and update one stack; without changes there is no confirmation."""
@@ -168,34 +191,41 @@ class _Up:
         # A new stack would get a passphrase in place of the provider in its file.
         provider = read_stack(stack).secrets_provider
         pulumi.run(stack, "stack", "select", "--create", *(("--secrets-provider", provider) if provider else ()))
-        try:
-            changes = pulumi.preview(stack)
-        except SpotmpiError as error:
-            if REPLACE_NODES not in str(error):
-                raise
-            self._require_no_runs(error)
+        # The steps are complete only if the program refuses no replacement of nodes; `_require_allowed` does.
+        preview = pulumi.with_flags(REPLACE_NODES).preview(stack)
+        if not preview.changes:
+            return
+        losses = find_losses(preview.steps, self._running_nodes)
+        self._require_allowed(stack, losses)
+        question = f"Build {stack} as shown?"
+        if str(losses):
+            question = f"Build {stack} as shown, and lose {losses}?"
+        if not self._dependencies.confirm(question):
+            raise NotConfirmed(f"{stack} was not changed")
+        if losses.nodes:
             pulumi = pulumi.with_flags(REPLACE_NODES)
-            changes = pulumi.preview(stack)
-        if changes:
-            if not self._dependencies.confirm(f"Build {stack} as shown?"):
-                raise NotConfirmed(f"{stack} was not changed")
-            pulumi.run(stack, "up", "--yes", "--skip-preview")
+        pulumi.run(stack, "up", "--yes", "--skip-preview")
 
-    def _require_no_runs(self, refusal: SpotmpiError) -> None:
-        """Raise *refusal* to replace nodes, with the live runs on them; nodes without runs may be replaced."""
-        live = [run.id for run in self._dependencies.list_runs(Target(self._stack.stack)) if not run.over]
-        if live:
-            raise SpotmpiError(f"{refusal}; live runs: {', '.join(live)}") from refusal
-        self._dependencies.say("nodes are running without runs: replacing them")
+    def _running_nodes(self) -> dict[str, int]:
+        aws = self._dependencies.aws
+        return running_nodes(aws, self._stack.region or aws.region or "", self._stack.environment)
+
+    def _require_allowed(self, stack: str, losses: Losses) -> None:
+        """Raise where the update would lose data, or nodes and storage of live runs, and no option allows that."""
+        options = self._options
+
+        def live_runs() -> list[str]:
+            if options.replace_nodes and not losses.in_use:
+                return []
+            return [run.id for run in self._dependencies.list_runs(Target(self._stack.stack)) if not run.over]
+
+        changes.require_allowed(stack, losses, self._stack.environment, options.delete_data, live_runs)
 
     def _record_inventory(self) -> None:
         inventory = read_inventory(self.environment.name, self.environment.region)
         record_resources(inventory, resources_in_state(self._dependencies.pulumi.state(self._stack.stack) or {}))
 
     def _connect(self) -> None:
-        if not self._dependencies.has_context(self.environment):
-            cluster = ["--name", self.environment.cluster, "--region", self.environment.region]
-            self._dependencies.run_command(["aws", "eks", "update-kubeconfig", *cluster])
         self._dependencies.cluster(self.environment).list("Node")
 
     def _open_groups(self) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from spotmpi.aws import eks
 from spotmpi.aws.errors import CallError
+from spotmpi.aws.scaling import running_nodes
 from spotmpi.core import environment
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.environments import versions
+from spotmpi.environments.changes import Preview, find_losses
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.nodes import list_nodes, runs_by_group
-from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.environments.stack_file import Pins, StackFile, read_stack, with_pins, write_stack
 from spotmpi.environments.up import REPLACE_NODES, NotConfirmed
 from spotmpi.environments.versions import KubernetesVersion, RunningVersions, minor, next_minor, order
@@ -96,6 +99,7 @@ class _Upgrade:
     def plan(self) -> UpgradePlan:
         """The versions that run and those after the upgrade; changes nothing."""
         current = self._environment()
+        eks.require_account(self._dependencies.aws, current.arn)
         running = versions.running(self._dependencies.aws, current.region, current.cluster)
         busy = [each.name for each in running.node_groups if each.status in ("CREATING", "UPDATING", "DELETING")]
         busy += [current.cluster] if running.status != "ACTIVE" else []
@@ -123,22 +127,20 @@ class _Upgrade:
         addons = {each.name: each.then for each in plan.addons}
         if plan.changes_cluster:
             self._dependencies.say(f"upgrading control plane to {target} and add-ons; nodes stay as they are")
-            self._apply(
-                Pins(target, addons, plan.current_releases), "control plane and add-ons", self._dependencies.pulumi
-            )
+            self._apply(Pins(target, addons, plan.current_releases), ())
         if plan.replaced_groups:
             if plan.changes_cluster and not self._options.dry_run:
                 self._require_idle(plan)  # a run may have started while the control plane was updated
             self._dependencies.say(f"replacing nodes of {', '.join(plan.replaced_groups)}")
             releases = {each.name: each.then for each in plan.node_groups}
-            # _require_idle has checked that no runs are on them.
-            pulumi = self._dependencies.pulumi.with_flags(REPLACE_NODES)
-            self._apply(Pins(target, addons, releases), f"nodes of {', '.join(plan.replaced_groups)}", pulumi)
+            self._apply(Pins(target, addons, releases), plan.replaced_groups)
 
     def _environment(self) -> Environment:
         stack = self._stack.stack
         if self._stack.kind == "data":
             raise input_error("STACK", stack, "persistent storage has no versions")
+        if self._stack.kind == "account":
+            raise input_error("STACK", stack, "the roles of CI have no versions")
         if self._dependencies.pulumi.state(stack) is None:
             raise input_error("STACK", stack, f"not built: run `spotmpi up {stack}`")
         return environment.parse(self._dependencies.pulumi.outputs(stack))
@@ -207,19 +209,38 @@ class _Upgrade:
             raise SpotmpiError(message)
         self._dependencies.say(message)
 
-    def _apply(self, pins: Pins, what: str, pulumi: Pulumi) -> None:
-        """Preview the stack with these versions; after a confirmation write them into its file and update it."""
-        stack = self._stack.stack
+    def _apply(self, pins: Pins, replaced: Sequence[str]) -> None:
+        """Preview the stack with these versions; after a confirmation write them into its file and update it.
+
+        *replaced* are the groups whose nodes may be replaced: _require_idle has checked that no runs are on them.
+        """
+        stack, pulumi = self._stack.stack, self._dependencies.pulumi
+        what = f"nodes of {', '.join(replaced)}" if replaced else "control plane and add-ons"
+        if replaced:
+            pulumi = pulumi.with_flags(REPLACE_NODES)
         text = with_pins(stack, pins)
         # With --refresh: EKS may have changed versions itself (end of support, a new launch template).
         with TemporaryDirectory() as folder:
             candidate = Path(folder) / self._stack.path.name
             candidate.write_text(text, encoding="utf-8")
-            changes = pulumi.preview(stack, "--refresh", "--config-file", str(candidate))
+            preview = pulumi.preview(stack, "--refresh", "--config-file", str(candidate))
+        self._require_only_upgrade(preview, replaced)
         if self._options.dry_run:
             return
-        if changes and not self._dependencies.confirm(f"Upgrade {what} of {stack} as shown?"):
+        if preview.changes and not self._dependencies.confirm(f"Upgrade {what} of {stack} as shown?"):
             raise NotConfirmed(f"{what} of {stack} were not changed")
         write_stack(self._stack.path, text)
-        if changes:
+        if preview.changes:
             pulumi.run(stack, "up", "--yes", "--skip-preview", "--refresh")
+
+    def _require_only_upgrade(self, preview: Preview, replaced: Sequence[str]) -> None:
+        """Raise where other changes of the stack's file would lose something: `spotmpi up` asks for these."""
+        aws, stack = self._dependencies.aws, self._stack
+        losses = find_losses(
+            preview.steps, lambda: running_nodes(aws, stack.region or aws.region or "", stack.environment)
+        )
+        others = {group: nodes for group, nodes in losses.nodes.items() if group not in replaced}
+        lost = "; ".join(losses.impossible) or str(dataclasses.replace(losses, nodes=others, system=0))
+        if lost:
+            remedy = f"`spotmpi up {stack.stack}` first, which asks for them, or undo these changes"
+            raise SpotmpiError(f"{stack.path} has other changes, which would lose {lost}: {remedy}")

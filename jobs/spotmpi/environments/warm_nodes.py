@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from spotmpi.aws.account import Aws, open_account
+from spotmpi.aws.eks import require_account
 from spotmpi.aws.errors import CallError
 from spotmpi.aws.scaling import ScalingGroup, scaling_groups
 from spotmpi.core.environment import Environment
@@ -45,6 +46,7 @@ def keep_warm(
     if duration < _SHORTEST:
         raise input_error("--for", f"{duration.total_seconds():g}s", "give at least 1m: AWS schedules by the minute")
     aws, until = aws or open_account(environment.region), (now or datetime.now(UTC)) + duration
+    require_account(aws, environment.arn)
     groups = [each for each in scaling_groups(aws, environment) if each.group == group]
     if not groups:
         raise SpotmpiError(f"AWS has no Auto Scaling group of {group} in {environment.cluster}: run `pulumi up` again")

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from botocore.auth import SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+KEY_ID, SECRET, TOKEN = "AKIA" + "Q" * 16, "thisIsTheSecretKey/0123456789abcdefXYZ", "FwoGZXIvYXdzTOKENtokenTOKEN=="
+ACCOUNT = "123456789012"
 Tags = Mapping[str, str]
 Request = Mapping[str, Any]  # the parameters of a call
 Answer = Callable[[str, Request], Any]  # (region, parameters) -> the answer; Refusal to refuse
@@ -20,6 +26,17 @@ class Refusal(Exception):
             "Error": {"Code": code, "Message": message},
             "ResponseMetadata": {"HTTPHeaders": {"date": date} if date else {}},
         }
+
+
+def signature_of(
+    url: str, kind: type[SigV4QueryAuth], service: str, region: str, query: Mapping[str, str], **headers: str
+) -> str:
+    """The signature by version 4 that a presigned GET of *url* should have, with *query* and these signed headers."""
+    auth = kind(Credentials(KEY_ID, SECRET, TOKEN), service, region)
+    request = AWSRequest("GET", url.partition("?")[0], headers=headers, params=query)
+    request.context["timestamp"] = query["X-Amz-Date"]
+    signature: str = auth.signature(auth.string_to_sign(request, auth.canonical_request(request)), request)
+    return signature
 
 
 def tag_list(tags: Tags) -> list[dict[str, str]]:

@@ -44,7 +44,7 @@ class Ec2(Ec2Market):
     others: dict[str, Tags] = field(default_factory=dict)  # subnets, templates and so on, by the prefix of their ids
 
     def _list(self, key: str, id: str, prefix: str, region: str, request: Request) -> Any:
-        filters = [each for each in request["Filters"] if each["Name"].startswith("tag")]
+        filters = [each for each in request.get("Filters", ()) if each["Name"].startswith("tag")]
         resources = {name: tags for name, tags in self.others.items() if name.startswith(prefix)}
         return {key: [tagged(id, name, tags) for name, tags in resources.items() if matches({}, tags, filters)]}
 
@@ -123,5 +123,5 @@ def _listed(key: str, fact: str, resources: Mapping[str, Tags], request: Request
     return [
         tagged(key, id, tags)
         for id, tags in resources.items()
-        if matches({fact: id, "status": "in-use"}, tags, request["Filters"])
+        if matches({fact: id, "status": "in-use"}, tags, request.get("Filters", ()))
     ]

@@ -6,12 +6,19 @@ retrieve-ami-id. In tests/engine the versions come from the stand-in cloud.
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
-from tests.cloud.account.answers import Refusal, Request
+from botocore.auth import SigV4QueryAuth
 
+from tests.cloud.account.answers import ACCOUNT, Refusal, Request, signature_of
+
+_TOKEN_PARAMETERS = {"Action", "Version", "X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires"} | {
+    *("X-Amz-SignedHeaders", "X-Amz-Security-Token", "X-Amz-Signature"),
+}
 STANDARD, EXTENDED = "STANDARD_SUPPORT", "EXTENDED_SUPPORT"
 GPU, PLAIN = "AL2023_x86_64_NVIDIA", "AL2023_x86_64_STANDARD"
 
@@ -28,6 +35,10 @@ class Eks:
     """One cluster (none without a version) with add-ons and node groups, and what EKS offers."""
 
     version: str = ""
+    region: str = "us-east-1"
+    account: str = ACCOUNT
+    endpoint: str = "https://127.0.0.1:1"
+    authority: str = base64.b64encode(b"no certificate").decode()
     status: str = "ACTIVE"
     security_group: str = "sg-nodes"
     addons: dict[str, str] = field(default_factory=dict)
@@ -50,11 +61,37 @@ class Eks:
     )
 
     def describe_cluster(self, region: str, request: Request) -> Any:
-        if not self.version:
+        """The cluster, in its region only; one that is being created has no endpoint yet (botocore's EKS model)."""
+        if not self.version or region != self.region:
             raise Refusal("ResourceNotFoundException", f"No cluster found for name: {request['name']}.")
-        network = {"clusterSecurityGroupId": self.security_group}
-        cluster = {"name": request["name"], "version": self.version, "status": self.status}
-        return {"cluster": {**cluster, "resourcesVpcConfig": network}}
+        name = request["name"]
+        cluster = {"name": name, "version": self.version, "status": self.status}
+        cluster["arn"] = f"arn:aws:eks:{region}:{self.account}:cluster/{name}"
+        if self.status != "CREATING":
+            cluster |= {"endpoint": self.endpoint, "certificateAuthority": {"data": self.authority}}
+        return {"cluster": {**cluster, "resourcesVpcConfig": {"clusterSecurityGroupId": self.security_group}}}
+
+    def admits(self, bearer: str, cluster: str, now: float) -> bool:
+        """Whether the API server of a cluster takes a token at that time, in Unix seconds.
+
+        The rules are those of aws-iam-authenticator's `tokenVerifier.Verify`: prefix and encoding, https to a host of
+        STS, the parameters it knows, a signed header with the cluster's name, and a date of at most 15 minutes ago.
+        STS then checks the signature.
+        """
+        encoded = bearer.removeprefix("Bearer k8s-aws-v1.")
+        if encoded == bearer or "=" in encoded:
+            return False
+        url = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+        parts, query = urlsplit(url), dict(parse_qsl(urlsplit(url).query))
+        moment = datetime.strptime(query["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
+        is_form = (parts.scheme, parts.netloc, parts.path) == ("https", f"sts.{self.region}.amazonaws.com", "/")
+        is_call = query["Action"] == "GetCallerIdentity" and set(query) <= _TOKEN_PARAMETERS
+        is_header_signed = "x-k8s-aws-id" in query["X-Amz-SignedHeaders"].split(";")
+        if not (is_form and is_call and is_header_signed and 0 <= int(query["X-Amz-Expires"]) <= 900):
+            return False
+        signature = query.pop("X-Amz-Signature")
+        right = signature_of(url, SigV4QueryAuth, "sts", self.region, query, **{"x-k8s-aws-id": cluster})
+        return now <= moment + 900 and signature == right
 
     def list_addons(self, region: str, request: Request) -> Any:
         return {"addons": sorted(self.addons)}

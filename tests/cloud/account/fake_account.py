@@ -11,14 +11,12 @@ import boto3
 from botocore import xform_name
 
 from spotmpi.aws.account import Aws
-from tests.cloud.account.answers import Answer, Refusal, Request
+from tests.cloud.account.answers import KEY_ID, SECRET, TOKEN, Answer, Refusal, Request
 from tests.cloud.account.ec2 import Ec2
 from tests.cloud.account.eks import Eks, Ssm
 from tests.cloud.account.management import AutoScaling, CloudFormation, Logs, Sts, Tagging
 from tests.cloud.account.market import Pricing, ServiceQuotas
 from tests.cloud.account.storage import S3, Ecr, Efs, Kms
-
-KEY_ID, SECRET, TOKEN = "AKIA" + "Q" * 16, "thisIsTheSecretKey/0123456789abcdefXYZ", "FwoGZXIvYXdzTOKENtokenTOKEN=="
 
 
 class FakeAccount(Aws):

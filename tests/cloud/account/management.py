@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.cloud.account.answers import Refusal, Request, Tags, matches, tag_list, tagged, tags_of
+from tests.cloud.account.answers import ACCOUNT, Refusal, Request, Tags, matches, tag_list, tagged, tags_of
 
 
 @dataclass
@@ -103,8 +103,11 @@ class Tagging:
         }
 
 
+@dataclass
 class Sts:
-    """The caller of every account."""
+    """The caller, who belongs to an account."""
+
+    account: str = ACCOUNT
 
     def get_caller_identity(self, region: str, request: Request) -> Any:
-        return {"Account": "123456789012", "Arn": "arn:aws:sts::123456789012:x/me"}
+        return {"Account": self.account, "Arn": f"arn:aws:sts::{self.account}:x/me"}

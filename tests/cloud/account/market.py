@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.cloud.account.answers import Refusal, Request
 
+NETWORK_QUOTAS = {"L-F678F1CE": "vpc", "L-A4707A72": "vpc", "L-0263D0A3": "ec2"}
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
 
@@ -90,44 +91,63 @@ class Ec2Market:
         return {"SpotPriceHistory": history, **({} if last else {"NextToken": "more"})}
 
     def get_spot_placement_scores(self, region: str, request: Request) -> Any:
+        """The ten best zones of the regions of a request (EC2 API Reference, GetSpotPlacementScoresResult)."""
         (name,) = request["InstanceTypes"]
         if len(request["RegionNames"]) > 10:  # the most that botocore's model has
             raise Refusal("InvalidParameterValue", "RegionNames")
         scores = self.scores.get(name, {})
-        return {
-            "SpotPlacementScores": [
-                {"Region": where, "AvailabilityZoneId": id, "Score": scores.get(id, 3)}
-                for where in request["RegionNames"]
-                for id in self.zones[where].values()
-            ]
-        }
+        every = [
+            {"Region": where, "AvailabilityZoneId": id, "Score": scores.get(id, 3)}
+            for where in request["RegionNames"]
+            for id in self.zones[where].values()
+        ]
+        return {"SpotPlacementScores": sorted(every, key=lambda each: -each["Score"])[:10]}
 
 
 @dataclass
 class Pricing:
-    """The Price List API: on-demand prices, with a free tier beside each."""
+    """The Price List API: on-demand prices, with a free tier beside each.
+
+    Unless a filter on `marketoption` excludes them, Capacity Blocks of a type are products, too (the attributes of
+    AmazonEC2 in the bulk price list, and Karpenter's pricing provider, which filters them).
+    """
 
     on_demand: dict[str, float] = field(
         default_factory=lambda: {"g5.xlarge": 1.006, "g4dn.xlarge": 0.526, "t3.xlarge": 0.1664, "t3.medium": 0.0416}
     )
+    capacity_blocks: dict[str, float] = field(default_factory=dict)
 
     def get_products(self, region: str, request: Request) -> Any:
         fields = {each["Field"]: each["Value"] for each in request["Filters"]}
-        price = self.on_demand.get(fields["instanceType"])
-        unit = {"unit": "Hrs", "pricePerUnit": {"USD": f"{price}0000"}}
-        free = {"unit": "Hrs", "pricePerUnit": {"USD": "0.0000000000"}}
-        terms = {"OnDemand": {"a": {"priceDimensions": {"b": unit}}, "c": {"priceDimensions": {"d": free}}}}
-        return {"PriceList": [] if price is None else [json.dumps({"terms": terms})]}
+        lists = {"OnDemand": self.on_demand, "CapacityBlock": self.capacity_blocks}
+        prices = [
+            each.get(fields["instanceType"])
+            for option, each in lists.items()
+            if fields.get("marketoption", option) == option
+        ]
+        return {"PriceList": [_product(price) for price in prices if price is not None]}
+
+
+def _product(price: float) -> str:
+    unit = {"unit": "Hrs", "pricePerUnit": {"USD": f"{price}0000"}}
+    free = {"unit": "Hrs", "pricePerUnit": {"USD": "0.0000000000"}}
+    terms = {"OnDemand": {"a": {"priceDimensions": {"b": unit}}, "c": {"priceDimensions": {"d": free}}}}
+    return json.dumps({"terms": terms})
 
 
 @dataclass
 class ServiceQuotas:
-    """Quotas by code, 64 vCPUs by default, and requests for higher ones, which are all in us-east-1."""
+    """Quotas by code, 64 vCPUs by default, and requests for higher ones, which are all in us-east-1.
 
-    values: dict[str, float] = field(default_factory=dict)
+    Those of networks are 5 by default (Amazon VPC User Guide, quotas), and of the service vpc or, for addresses, ec2.
+    """
+
+    values: dict[str, float] = field(default_factory=lambda: dict.fromkeys(NETWORK_QUOTAS, 5.0))
     requests: list[dict[str, Any]] = field(default_factory=list)
 
     def get_service_quota(self, region: str, request: Request) -> Any:
+        if request["ServiceCode"] != NETWORK_QUOTAS.get(request["QuotaCode"], "ec2"):
+            raise Refusal("NoSuchResourceException")
         return {"Quota": {"Value": self.values.get(request["QuotaCode"], 64.0)}}
 
     def list_requested_service_quota_change_history_by_quota(self, region: str, request: Request) -> Any:

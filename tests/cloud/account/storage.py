@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tests.cloud.account.answers import Refusal, Request, Tags, tagged
+from botocore.auth import S3SigV4QueryAuth
+
+from tests.cloud.account.answers import Refusal, Request, Tags, signature_of, tagged
 
 
 @dataclass
@@ -35,9 +38,47 @@ class Efs:
 
 @dataclass
 class S3:
-    """Buckets with their settings."""
+    """Buckets with their settings, among them their `region`, and the objects in them.
+
+    HeadBucket has the bucket's region whichever region is asked (Amazon S3 API Reference, GetBucketLocation).
+    """
 
     buckets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    objects: dict[str, dict[str, bytes]] = field(default_factory=dict)  # by bucket and key
+
+    def head_bucket(self, region: str, request: Request) -> Any:
+        return {"BucketRegion": self._bucket(request)["region"]}
+
+    def list_objects_v2(self, region: str, request: Request) -> Any:
+        """Objects of any region: boto3 follows S3's redirection."""
+        self._bucket(request)
+        keys = [key for key in self.objects[request["Bucket"]] if key.startswith(request["Prefix"])]
+        return {"Contents": [{"Key": key} for key in keys]}
+
+    def fetch(self, url: str) -> bytes:
+        """The object at a presigned address; Refusal with S3's error code.
+
+        As S3 treats a bucket of a newer region, or an object that KMS encrypts: version 4, for the region of the
+        bucket (Amazon S3 API Reference, Authenticating Requests: Using Query Parameters, and Error Responses). Hosts
+        are `BUCKET.s3.REGION.amazonaws.com`, and `s3.REGION.amazonaws.com` for names that have dots.
+        """
+        parts = urlsplit(url)
+        query = dict(parse_qsl(parts.query))
+        host, _, region = (parts.hostname or "").removesuffix(".amazonaws.com").rpartition(".")
+        path = unquote(parts.path[1:])
+        bucket, key = (host.removesuffix(".s3"), path) if host != "s3" else (path.split("/")[0], path.partition("/")[2])
+        if parts.scheme != "https" or bucket not in self.buckets or ("." in bucket and host != "s3"):
+            raise Refusal("no such host", url)  # the certificate names one level of hosts
+        own = self.buckets[bucket]["region"]
+        if query.get("X-Amz-Algorithm") != "AWS4-HMAC-SHA256":
+            raise Refusal("InvalidRequest", "Please use AWS4-HMAC-SHA256.")
+        if region != own:
+            raise Refusal("PermanentRedirect", own)
+        if query["X-Amz-Credential"].split("/")[2] != own:
+            raise Refusal("AuthorizationQueryParametersError", f"the region is wrong; expecting '{own}'")
+        if query.pop("X-Amz-Signature") != signature_of(url, S3SigV4QueryAuth, "s3", own, query):
+            raise Refusal("SignatureDoesNotMatch")
+        return self.objects[bucket][key]
 
     def create_bucket(self, region: str, request: Request) -> Any:
         self.buckets[request["Bucket"]] = {}

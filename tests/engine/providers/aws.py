@@ -47,6 +47,26 @@ class Aws(Provider):
                 failures.append(f"tags.{key}: {value!r} has characters that IAM and EFS refuse")
         return failures
 
+    def replaced_by(
+        self, resource: ResourceRequest, olds: Mapping[str, Any], news: Mapping[str, Any], state: Mapping[str, Any]
+    ) -> list[str]:
+        """What can't change in place; of a regional resource also its region, which is the provider's by default.
+
+        https://registry.terraform.io/providers/hashicorp/aws/latest/docs/guides/enhanced-region-support
+        """
+        return super().replaced_by(resource, olds, news, state) + ["region"] * self._moves(state)
+
+    def changed(
+        self, resource: ResourceRequest, olds: Mapping[str, Any], news: Mapping[str, Any], state: Mapping[str, Any]
+    ) -> list[str]:
+        """The inputs that differ, the provider's region among them."""
+        return super().changed(resource, olds, news, state) + ["region"] * self._moves(state)
+
+    def _moves(self, state: Mapping[str, Any]) -> bool:
+        """Whether the region in a resource's ARN is another one; global resources have none."""
+        region = str(state.get("arn")).split(":")[3:4]
+        return bool(region and region[0]) and region[0] != self.cloud.records.region
+
     def create(self, resource: ResourceRequest, inputs: dict[str, Any]) -> Record:
         """Make it; a log group that EKS made before is refused."""
         if resource.token == aws_cluster.LOG_GROUP and inputs["name"] in map(_log_group, self._logging_clusters()):
@@ -84,11 +104,17 @@ class Aws(Provider):
             return changed
 
     def delete(self, resource: ResourceRequest, identity: str) -> None:
-        """Take it away; the log group that EKS writes to stays unless the program has it."""
+        """Take it away, a node group with its nodes; the log group that EKS writes to stays unless the program has it.
+
+        DeleteNodegroup ends the group's instances (EKS API reference; "all pods ... are drained" first: user guide,
+        delete-managed-node-group).
+        """
         if resource.token == aws_cluster.LOG_GROUP and identity in map(_log_group, self._logging_clusters()):
             self.cloud.leftovers.append(f"EKS makes log group {identity} again")
         record = self.cloud.records.get(resource.token, identity)
         super().delete(resource, identity)
+        if record and record.token == aws_network.NODE_GROUP and (running := scaling.sizes(record)[1]):
+            self.cloud.terminated.append((identity, running))
         if record:
             self.cloud.deleted_resources.deleted(record, self.cloud.records)
         if record in self._logging_clusters_of([record]):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from ipaddress import ip_network
+from ipaddress import IPv4Network, ip_network
 from typing import Any
 
 from tests.engine.providers import eks_versions
@@ -136,8 +136,28 @@ def _check_nodes_can_join(cluster: str, inputs: dict[str, Any], records: Records
     missing += [policy for policy in _NODE_POLICIES if policy not in policies]
     missing += [] if policies & set(_IMAGE_POLICIES) else [_IMAGE_POLICIES[0]]
     missing += [f"a way out of {subnet}" for subnet in inputs["subnetIds"] if internet_route(subnet, records) is None]
+    missing += _interfaces_without(inputs, records)
     if missing:
         raise Refusal(f"NodeCreationFailure: instances failed to join the cluster, without {', '.join(missing)}")
+
+
+def _interfaces_without(inputs: dict[str, Any], records: Records) -> list[str]:
+    """What the interfaces of machines that start now lack: addresses in their subnets, or a public one.
+
+    An efa-only interface takes no address (EC2 user guide, create-efa), and EC2 gives public addresses to machines with
+    a single interface only (EC2 user guide, using-instance-addressing).
+    """
+    template = records.get(LAUNCH_TEMPLATE, str(value_at(inputs, "launchTemplate.id")))
+    interfaces = (template.inputs.get("networkInterfaces") if template else None) or [{}]
+    subnets = [subnet for each in inputs["subnetIds"] if (subnet := records.get(SUBNET, each))]
+    free = sum(IPv4Network(subnet.inputs["cidrBlock"]).num_addresses - 5 for subnet in subnets)
+    needed = inputs["scalingConfig"]["desiredSize"] * sum(
+        each.get("interfaceType") != "efa-only" for each in interfaces
+    )
+    if needed > free:
+        raise Refusal(f"InsufficientFreeAddressesInSubnet: {needed} addresses, {free} are free")
+    public = [subnet.id for subnet in subnets if subnet.inputs.get("mapPublicIpOnLaunch")]
+    return [f"a public address in {each}" for each in public if len(interfaces) > 1]
 
 
 def _node_group_answers(inputs: dict[str, Any], identity: str, records: Records) -> dict[str, Any]:
@@ -166,7 +186,10 @@ def _control_planes() -> Iterator[tuple[str, Kind]]:
             "{name}",
             "arn:aws:eks:{region}:{account}:cluster/{name}",
             name=Name("name", 100, pattern=r"[A-Za-z0-9][A-Za-z0-9_-]*"),
-            replaces=("name", "roleArn", "encryptionConfig", "bootstrapSelfManagedAddons"),
+            replaces=("name", "roleArn", "bootstrapSelfManagedAddons"),
+            # AWS adds encryption (AssociateEncryptionConfig) and never takes it away: "You cannot disable envelope
+            # encryption after enabling it" (CustomizeDiff in internal/service/eks/cluster.go, terraform-provider-aws).
+            replaced_without=("encryptionConfig",),
             refers={
                 "roleArn": (Target(ROLE, "arn"),),
                 "vpcConfig.subnetIds[]": (Target(SUBNET),),

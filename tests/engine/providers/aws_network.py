@@ -102,9 +102,17 @@ def _ports_rule(inputs: dict[str, Any], records: Records) -> None:
 
 
 def _template_rule(inputs: dict[str, Any], records: Records) -> None:
+    places = set()
     for interface in inputs.get("networkInterfaces") or []:
         if interface.get("deviceIndex") is None:
             raise Refusal("InvalidParameterValue: a network interface has a device index")
+        place = (interface.get("networkCardIndex", 0), interface["deviceIndex"])
+        # EC2 user guide, efa-acc-inst-types: "You can't use an EFA-only network interface as the primary".
+        if place == (0, 0) and interface.get("interfaceType") == "efa-only":
+            raise Refusal("InvalidParameterCombination: the primary network interface can't be efa-only")
+        if place in places:
+            raise Refusal(f"InvalidParameterValue: two network interfaces at card and device {place}")
+        places.add(place)
     if inputs.get("networkInterfaces") and inputs.get("vpcSecurityGroupIds"):
         raise Refusal("InvalidParameterCombination: security groups belong to the network interfaces")
 

@@ -44,6 +44,7 @@ class Cloud:
     `existing_arns` are ids and ARNs of resources from before the test; `leftovers` are resources that AWS creates by
     itself and nobody deletes; `deleted_resources` is what AWS still returns of deleted ones.
     `terminated` are node groups and numbers of running nodes that a request terminated, one entry for each request.
+    `mounted` are the claims that pods use, as `namespace/name`.
     """
 
     records: Records = field(default_factory=Records)
@@ -52,6 +53,7 @@ class Cloud:
     leftovers: list[str] = field(default_factory=list)
     deleted_resources: DeletedResources = field(default_factory=DeletedResources)
     terminated: list[tuple[str, int]] = field(default_factory=list)
+    mounted: set[str] = field(default_factory=set)
     account: str = ACCOUNT
     builder: str = f"arn:aws:iam::{ACCOUNT}:role/builder"  # whose credentials the engine uses
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -111,10 +113,13 @@ class Provider:
         """The keys of records that the inputs use in ways that only this package knows."""
         return frozenset()
 
-    def replaced_by(self, resource: ResourceRequest, olds: Mapping[str, Any], news: Mapping[str, Any]) -> list[str]:
+    def replaced_by(
+        self, resource: ResourceRequest, olds: Mapping[str, Any], news: Mapping[str, Any], state: Mapping[str, Any]
+    ) -> list[str]:
         """The changed inputs that can't be changed in place."""
         kind = self._kind(resource, news)
-        return [path for path in kind.replaces if value_at(olds, path) != value_at(news, path)]
+        lost = [path for path in kind.replaced_without if value_at(olds, path) and not value_at(news, path)]
+        return [path for path in kind.replaces if value_at(olds, path) != value_at(news, path)] + lost
 
     def changed(
         self, resource: ResourceRequest, olds: Mapping[str, Any], news: Mapping[str, Any], state: Mapping[str, Any]
@@ -172,6 +177,8 @@ class Provider:
             uses = self._references(kind, inputs) | self.more_uses(inputs)
             if kind.change_rule:
                 kind.change_rule(inputs, records)
+            if kind.update_rule:
+                kind.update_rule(old, inputs)
             unchanged = {
                 key: value for key, value in old.outputs.items() if key not in old.inputs or key in kind.unknown
             }

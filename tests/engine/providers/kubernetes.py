@@ -31,6 +31,14 @@ _CORE = "kubernetes:core/v1:"
 _REFERS = {
     "PersistentVolumeClaim": {"spec.volumeName": (Target(_CORE + "PersistentVolume", "metadata.name"),)},
 }
+# What the provider replaces: forceNewProperties in provider/pkg/provider/diff.go of pulumi-kubernetes.
+_FIXED = {
+    "Secret": ("type", "immutable"),
+    "RoleBinding": ("roleRef",),
+    "ClusterRoleBinding": ("roleRef",),
+    "PersistentVolume": ("spec.csi",),
+    "PersistentVolumeClaim": ("spec.accessModes", "spec.selector", "spec.storageClassName", "spec.volumeName"),
+}
 
 
 def object_name(inputs: Mapping[str, Any]) -> str:
@@ -41,6 +49,19 @@ def object_name(inputs: Mapping[str, Any]) -> str:
 
 def _cluster_wide(inputs: Mapping[str, Any]) -> bool:
     return inputs.get("kind") in (*_CLUSTER_WIDE, *_CLUSTER_WIDE_CUSTOM)
+
+
+def _keep_claim(claim: Record, inputs: dict[str, Any]) -> None:
+    """Refuse another size of a bound static claim; the words are those of a real API server (1.35)."""
+    path, name = "spec.resources.requests.storage", value_at(inputs, "metadata.name")
+    before, after = (int(str(value_at(each, path)).removesuffix("Gi")) for each in (claim.inputs, inputs))
+    if after < before:
+        raise Refusal(f"PersistentVolumeClaim {name!r} is invalid: {path}: field can not be less than status.capacity")
+    if after > before:
+        raise Refusal(
+            f'persistentvolumeclaims "{name}" is forbidden: only dynamically provisioned pvc can be resized and the '
+            "storageclass that provisions the pvc must support resize"
+        )
 
 
 class Kubernetes(Provider):
@@ -79,19 +100,39 @@ class Kubernetes(Provider):
         if token == RELEASE:
             return Kind(
                 "{namespace}/{name}",
-                replaces=("name", "namespace", "chart"),
+                replaces=("name", "namespace"),  # forceNewFields in helm_release.go; another chart is an upgrade
                 answers=lambda values, identity, records: {"status": {"status": "deployed", "name": identity}},
                 unknown=("status",),
                 create_rule=self._release_rule,
             )
         where = () if _cluster_wide(inputs) else ("metadata.namespace",)
-        fixed = {"Secret": ("type", "immutable"), "RoleBinding": ("roleRef",), "ClusterRoleBinding": ("roleRef",)}
+        kind = str(inputs.get("kind"))
         return Kind(
             "",
-            replaces=("metadata.name", *where, *fixed.get(str(inputs.get("kind")), ())),
-            refers=_REFERS.get(str(inputs.get("kind")), {}),
+            replaces=("metadata.name", *where, *_FIXED.get(kind, ())),
+            refers=_REFERS.get(kind, {}),
             create_rule=self._object_rule,
+            update_rule=_keep_claim if kind == "PersistentVolumeClaim" else None,
+            delete_rule=self._protection_rule,
         )
+
+    def deletes_first(self, resource: ResourceRequest, news: Mapping[str, Any]) -> bool:
+        """Whether a named object keeps its name and place (`deleteBeforeReplace` in provider.go of the original)."""
+        return resource.token != RELEASE and self._named(str(news.get("kind")), object_name(news)) is not None
+
+    def _protection_rule(self, record: Record, records: Records) -> None:
+        """The finalizers of volumes and claims: a delete does not return while a claim or a pod uses the object.
+
+        kubernetes.io/pv-protection and pvc-protection: Kubernetes documentation, "Storage Object in Use Protection".
+        The original waits for the deletion until its timeout.
+        """
+        kind, name = record.inputs.get("kind"), object_name(record.inputs)
+        if kind == "PersistentVolume" and record.scope in {
+            claim.scope for claim in records if value_at(claim.inputs, "spec.volumeName") == name
+        }:
+            raise Refusal(f"timed out waiting for deletion of {name}: finalizers [kubernetes.io/pv-protection]")
+        if kind == "PersistentVolumeClaim" and name in self.cloud.mounted:
+            raise Refusal(f"timed out waiting for deletion of {name}: finalizers [kubernetes.io/pvc-protection]")
 
     def check(
         self, resource: ResourceRequest, olds: Mapping[str, Any], news: Mapping[str, Any], seed: bytes

@@ -106,6 +106,10 @@ class Records:
             if other.scope == record.id or other.key == record.key:
                 self._records.pop(other.key, None)
 
+    def restore(self, records: dict[str, Record]) -> None:
+        """Hold these records and no others."""
+        self._records = dict(records)
+
     def new_hex(self, salt: str, length: int = 17) -> str:
         """Hexadecimal digits that were never given before and are the same in each run of the same requests."""
         return hashlib.sha256(f"{salt} {next(self._numbers)}".encode()).hexdigest()[:length]

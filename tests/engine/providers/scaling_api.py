@@ -12,17 +12,22 @@ from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.records import Refusal
 from tests.engine.providers.scaling import resize, scaling_group, sizes
 
-_SIZES = ("MinSize", "MaxSize", "DesiredCapacity")
+SIZES = ("MinSize", "MaxSize", "DesiredCapacity")
 
 
 def answer(cloud: Cloud, resource: dict[str, str]) -> str:
     """The XML that AWS answers to a request in its query protocol; Refused where it would refuse."""
     action = resource["Action"]
     if action == "UpdateAutoScalingGroup":
-        resize(cloud, resource["AutoScalingGroupName"], {key: int(resource[key]) for key in _SIZES if key in resource})
+        resize(cloud, resource["AutoScalingGroupName"], {key: int(resource[key]) for key in SIZES if key in resource})
         return _response(action, "")
     if action == "DescribeAutoScalingGroups":
         names = [value for key, value in resource.items() if key.startswith("AutoScalingGroupNames.")]
+        if resource.get("Filters.member.1.Name") == "tag:eks:cluster-name":
+            cluster = resource["Filters.member.1.Values.member.1"]
+            names = [
+                scaling_group(each) for each in cloud.records.of(NODE_GROUP) if each.inputs["clusterName"] == cluster
+            ]
         members = "".join(_member(cloud, name) for name in names)
         result = f"<DescribeAutoScalingGroupsResult><AutoScalingGroups>{members}</AutoScalingGroups>"
         return _response(action, f"{result}</DescribeAutoScalingGroupsResult>")

@@ -72,10 +72,11 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
 
     def Diff(self, request: Any, context: Any) -> Any:
         resource, olds, news = _resource_request(request), from_struct(request.old_inputs), from_struct(request.news)
-        changed = self._provider.changed(resource, olds, news, from_struct(request.olds))
+        state = from_struct(request.olds)
+        changed = self._provider.changed(resource, olds, news, state)
         if not changed:
             return provider_pb2.DiffResponse(changes=provider_pb2.DiffResponse.DIFF_NONE)
-        replaced = self._provider.replaced_by(resource, olds, news)
+        replaced = self._provider.replaced_by(resource, olds, news, state)
         return provider_pb2.DiffResponse(
             changes=provider_pb2.DiffResponse.DIFF_SOME,
             diffs=changed,

@@ -16,7 +16,8 @@ from spotmpi.aws.state_bucket import Bucket, BucketStatus, create, from_variable
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.iam import policy
 from spotmpi.environments.up import NotConfirmed, UpOptions, up
-from tests.cloud.account.fake_account import KEY_ID, SECRET, FakeAccount
+from tests.cloud.account.answers import KEY_ID, SECRET
+from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.fake_environment import FIRST, FakeEnvironment
 
 

@@ -6,17 +6,21 @@ import json
 from fnmatch import fnmatch
 
 import pytest
+import yaml
 
+from spotmpi.aws.eks import Endpoint
+from spotmpi.backends.kubernetes.client import kubeconfig_entries
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.environments.down import down
 from spotmpi.environments.iam import policy
 from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.environments.resource_inventory import read_inventory, record_resources
-from spotmpi.environments.up import NotConfirmed
+from spotmpi.environments.up import NotConfirmed, UpOptions, up
 from spotmpi.runs.reader import RunState
 from tests.cloud.account.answers import Tags
 from tests.cloud.fake_environment import CNI, FakeEnvironment, Killed
 from tests.command_line import CommandLine
+from tests.unit.core.test_environment import OUTPUTS
 
 DESTROY, REMOVE = "destroy --yes --skip-preview @lab", "stack rm --yes --preserve-config @lab"
 
@@ -33,6 +37,50 @@ def test_down_stops_runs_removes_nodes_destroys_and_leaves_nothing(live: FakeEnv
     assert live.pulumi_commands() == [DESTROY, REMOVE]
     assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
     assert live.down() == [] and live.pulumi_commands() == []
+
+
+def test_down_with_credentials_of_another_account_touches_nothing(live: FakeEnvironment) -> None:
+    """It may have an environment of that name in that region."""
+    live.runs, live.account.sts.account = [RunState("a-1", "", "a", "running")], "999999999999"
+    with pytest.raises(SpotmpiError, match="these credentials belong to account 999999999999, but this is cluster"):
+        live.down()
+    assert live.actions == ["Destroy spotmpi-lab and ALL DATA on its storage?"] and live.pulumi_commands() == []
+    assert live.account.autoscaling.groups["eks-g4dn"]["MaxSize"] == 2
+
+
+def test_down_removes_the_cluster_from_the_kubeconfig_and_no_other(live: FakeEnvironment) -> None:
+    """Nobody else removes it, and another cluster of that ARN will have another address."""
+    arns = [OUTPUTS["cluster_arn"], "arn:aws:eks:us-west-2:123456789012:cluster/spotmpi-lab", "mine"]
+    endpoints = [Endpoint(f"https://{number}", "Y2E=", arn) for number, arn in enumerate(arns)]
+    path = live.folder / "kubeconfig"
+    for each in reversed(endpoints):
+        assert kubeconfig_entries.add(each, "training") == path
+    own = kubeconfig_entries.own_file(endpoints[0], "training")
+    live.account.eks.version = "1.35"
+    live.down()
+    assert own.exists() and yaml.safe_load(path.read_text())["current-context"] == arns[0]
+
+    live.account.eks.version = ""
+    assert live.down() == []
+
+    left = yaml.safe_load(path.read_text())
+    for key in ("clusters", "contexts", "users"):
+        assert [each["name"] for each in left[key]] == ["mine", arns[1]]
+    assert not left["current-context"] and not own.exists() and f"removed the cluster from {path}" in live.output
+
+
+def test_an_environment_of_that_name_in_another_region_keeps_its_records(live: FakeEnvironment) -> None:
+    record_resources(read_inventory("spotmpi-lab", "eu-west-1"), [("keys", "theirs")])
+    assert "theirs" not in read_inventory("spotmpi-lab", "us-east-1").of("keys")
+    assert live.down() == []
+    assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
+    assert read_inventory("spotmpi-lab", "eu-west-1").of("keys") == {"theirs"}
+
+
+def test_a_broken_kubeconfig_does_not_stop_down(live: FakeEnvironment) -> None:
+    (live.folder / "kubeconfig").write_text("a: [")
+    assert live.down() == []
+    assert any("the kubeconfig can't be cleaned: KUBECONFIG" in line for line in live.output)
 
 
 def test_down_stops_the_other_runs_if_one_cannot_be_stopped(live: FakeEnvironment) -> None:
@@ -122,6 +170,15 @@ def test_the_security_group_that_eks_left_is_deleted_once_unused(
     assert any("security group sg-cluster of EKS; destroying again" in line for line in live.output)
 
 
+def test_roles_of_ci_are_no_environment(lab: FakeEnvironment) -> None:
+    lab.write_stack("  spotmpi:kind: account\n", "account")
+    with pytest.raises(InputError, match="the roles of CI: `pulumi destroy --stack account`"):
+        down("account", lab.dependencies)
+    with pytest.raises(InputError, match="the roles of CI, no environment: `pulumi up --stack account`"):
+        up("account", lab.dependencies, UpOptions())
+    assert lab.pulumi_commands() == []
+
+
 def test_persistent_storage_stays_unless_its_deletion_names_the_environment(lab: FakeEnvironment) -> None:
     lab.write_stack("  spotmpi:storage: {keep: true}\n")
     lab.write_stack("  spotmpi:kind: data\n", "lab-data")
@@ -166,6 +223,7 @@ def test_the_destroy_role_may_make_every_call_of_down(live: FakeEnvironment) -> 
     live.account.rights.clear()
     assert live.down() == []
     calls = {each.replace("tagging:", "tag:") for each in live.account.rights}  # the IAM prefix of that service
+    calls -= {"sts:GetCallerIdentity"}  # needs no permission (AWS STS API Reference)
     assert {"autoscaling:UpdateAutoScalingGroup", "ec2:DeleteSecurityGroup", "logs:DeleteLogGroup"} <= calls
     statements = [each for each in policy("destroy")["Statement"] if each["Effect"] == "Allow"]
     allowed = [action for each in statements for action in each["Action"]]

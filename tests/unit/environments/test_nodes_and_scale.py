@@ -10,14 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from moto import mock_aws
 
 from spotmpi.aws.scaling import scaling_groups
-from spotmpi.backends import targets
-from spotmpi.backends.kubernetes.backend import KubernetesBackend
-from spotmpi.backends.kubernetes.client.kubeconfig import context_of
-from spotmpi.backends.kubernetes.client.view import ClusterView, view_of
+from spotmpi.backends.kubernetes.client.view import ClusterView
 from spotmpi.core import environment
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.environments.node_group_sizes import open_groups
@@ -33,7 +29,6 @@ from tests.unit.core.test_environment import OUTPUTS
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 NOW = datetime(2040, 1, 1, 12, 0, tzinfo=UTC)  # AWS schedules in the future only
 RUN = {"spotmpi.dev/run": "digits-1"}
-ARN = "arn:aws:eks:us-east-1:123456789012:cluster/spotmpi-lab"
 LAB_OUTPUTS = {**OUTPUTS, "node_groups": [{**OUTPUTS["node_groups"][0], "max": 3}]}
 LAB = environment.parse(LAB_OUTPUTS)
 
@@ -81,36 +76,11 @@ def test_quantities_are_parsed(text: str, number: float) -> None:
 
 
 @pytest.fixture
-def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kubeconfig with the environment's context and another, which is the current one; no server answers."""
-    config = {
-        "current-context": "other",
-        "clusters": [{"name": name, "cluster": {"server": "http://127.0.0.1:9"}} for name in ("other", ARN)],
-        "users": [{"name": "me", "user": {}}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": "me"}} for name in ("other", ARN)],
-    }
-    (tmp_path / "config").write_text(yaml.safe_dump(config))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-
-
-@pytest.fixture
 def lab_file(tmp_path: Path) -> Path:
     """The environment's exported values."""
     path = tmp_path / "lab.json"
     path.write_text(json.dumps(LAB_OUTPUTS))
     return path
-
-
-@pytest.mark.usefixtures("kubeconfig")
-def test_an_environments_cluster_is_found_in_the_kubeconfig_whatever_the_current_context(lab_file: Path) -> None:
-    assert context_of("spotmpi-lab") == ARN
-    assert context_of("spotmpi-la") is None
-    backend = targets.backend(targets.Target(str(lab_file), lab_file.parent))
-    assert isinstance(backend, KubernetesBackend) and backend._context == ARN
-    assert isinstance(view_of("spotmpi-lab", "us-east-1"), ClusterView)
-    command = "aws eks update-kubeconfig --name spotmpi-p3 --region us-east-1"
-    with pytest.raises(SpotmpiError, match=f"add one with `{command}`"):
-        view_of("spotmpi-p3", "us-east-1")
 
 
 @pytest.mark.usefixtures("kubeconfig")
@@ -223,7 +193,7 @@ def kill_after(changes: int, account: FakeAccount, work: Callable[[], object]) -
     call, remaining = account.call, iter(range(changes))
 
     def counted(service: str, region: str, method: str, **request: Any) -> Any:
-        if not method.startswith("describe") and next(remaining, None) is None:
+        if not method.startswith(("describe", "get")) and next(remaining, None) is None:
             raise Killed
         return call(service, region, method, **request)
 
@@ -276,7 +246,7 @@ def test_the_commands_print_nodes_and_warm_nodes(
 ) -> None:
     on_lab = ("--on", str(lab_file))
     monkeypatch.setattr("spotmpi.environments.warm_nodes.open_account", lambda region: account)
-    monkeypatch.setattr("spotmpi.backends.kubernetes.client.view.view_of", lambda name, region: cluster())
+    monkeypatch.setattr("spotmpi.backends.kubernetes.client.view.ClusterView", lambda context: cluster())
     account.refuse("DescribeInstances", "UnauthorizedOperation")
     monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account)
 

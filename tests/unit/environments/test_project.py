@@ -29,6 +29,9 @@ def test_a_project_has_all_that_pulumi_and_ci_run(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "infra").glob("*.py")} == program
     assert (tmp_path / "Pulumi.yaml").read_text() == (names.PROJECT / "Pulumi.yaml").read_text()
     assert "pulumi==" in (tmp_path / "requirements.txt").read_text()
+    # The remedy for an instance type that the program does not know.
+    assert "boto3==" in (tmp_path / "requirements.txt").read_text()
+    assert (tmp_path / "scripts" / "instance-types").is_file()
     assert read_stack("lab", tmp_path / "stacks").groups[0].name == "g4dn"
     assert all(os.access(path, os.X_OK) for path in (tmp_path / "scripts").iterdir())
     assert options(tmp_path, "up") == options(tmp_path, "destroy") == ["lab"]

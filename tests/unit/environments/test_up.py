@@ -27,8 +27,7 @@ from tests.unit.core.test_environment import OUTPUTS
 def test_up_builds_after_a_confirmation_and_ends_with_a_smoke_run(lab: FakeEnvironment) -> None:
     environment = lab.up()
     assert environment.name == "spotmpi-lab" and lab.pulumi_commands() == FIRST
-    command = "aws eks update-kubeconfig --name spotmpi-lab --region us-east-1"
-    assert lab.actions == ["Build lab as shown?", command, "push chainermn", "run chainermn on lab"]
+    assert lab.actions == ["Build lab as shown?", "push chainermn", "run chainermn on lab"]
     assert read_inventory("spotmpi-lab", "us-east-1").of("file systems") == {"fs-1"}
     assert [line for line in lab.output if line[1:3] == "/7"][-1] == "7/7 smoke run"
 
@@ -74,12 +73,12 @@ def test_a_failed_build_is_repeated(lab: FakeEnvironment) -> None:
     with pytest.raises(SpotmpiError, match="the network went away"):
         lab.up()
     lab.up()
-    assert [action.split()[0] for action in lab.actions] == ["Build", "Build", "aws", "push", "run"]
+    assert [action.split()[0] for action in lab.actions] == ["Build", "Build", "push", "run"]
     assert lab.pulumi_commands().count("up --yes --skip-preview @lab") == 2
 
 
 @pytest.mark.parametrize("failure", ["the network went away", Killed], ids=["failed", "killed"])
-@pytest.mark.parametrize("step", ["Build", "aws", "push", "data", "run"])
+@pytest.mark.parametrize("step", ["Build", "push", "data", "run"])
 def test_a_failed_or_killed_up_continues_and_does_nothing_twice(
     lab: FakeEnvironment, step: str, failure: str | type[Killed]
 ) -> None:
@@ -92,13 +91,22 @@ def test_a_failed_or_killed_up_continues_and_does_nothing_twice(
     lab.up(**options)
 
     tries = [what.split()[0] for what in lab.actions]
-    steps = ["Build", "aws", "push", "data", "run"]
+    steps = ["Build", "push", "data", "run"]
     assert list(dict.fromkeys(tries)) == steps
     again = {step, "data"} if step == "run" else {step}  # what is staged is looked at each time
     assert {each for each in steps if tries.count(each) == 2} == again and len(tries) == len(steps) + len(again)
     assert lab.pulumi_commands().count("up --yes --skip-preview @lab") == 1
     assert read_inventory("spotmpi-lab", "us-east-1").of("file systems") == {"fs-1"}
     assert lab.account.autoscaling.scheduled_actions["eks-g4dn"]["MaxSize"] == 0
+
+
+def test_up_with_credentials_of_another_account_than_the_stacks_changes_nothing(live: FakeEnvironment) -> None:
+    live.account.sts.account = "999999999999"
+    with pytest.raises(
+        SpotmpiError, match="credentials belong to account 999999999999, but this is cluster spotmpi-lab"
+    ):
+        live.up()
+    assert live.actions == live.pulumi_commands() == []
 
 
 GROUP = "/aws/eks/spotmpi-lab/cluster"
@@ -175,24 +183,6 @@ def test_aws_closes_groups_when_an_environment_expires_and_the_next_up_opens_the
     assert lab.account.autoscaling.scheduled_actions == {}
 
 
-REFUSAL = "group g4dn runs 2 nodes, runs included: stop the runs, or set SPOTMPI_REPLACE_NODES=1 to interrupt them"
-
-
-def test_nodes_are_not_replaced_while_runs_are_live(lab: FakeEnvironment) -> None:
-    lab.up()
-    (lab.folder / "refusal").write_text(REFUSAL)
-    lab.runs = [RunState("a-1", "", "a", "running"), RunState("b-1", "", "b", "succeeded")]
-    with pytest.raises(SpotmpiError) as refused:
-        lab.up()
-    assert str(refused.value) == f"lab was not changed: {REFUSAL}; live runs: a-1"
-    assert lab.pulumi_commands().count("up --yes --skip-preview @lab") == 1
-
-    lab.runs = []
-    lab.up()
-    assert lab.pulumi_commands().count("replacing nodes: up --yes --skip-preview @lab") == 1
-    assert "nodes are running without runs: replacing them" in lab.output
-
-
 def test_the_sizes_of_all_parts_of_a_closed_group_are_restored(lab: FakeEnvironment) -> None:
     lab.up()
     for name, sizes in (("eks-g4dn", "2-450"), ("eks-g4dn-2", "0-50")):
@@ -222,6 +212,7 @@ def test_a_failed_smoke_run_is_reported_and_repeated_by_the_next_up(lab: FakeEnv
             "MissingRegion: could not find region",
             "append it to PULUMI_BACKEND_URL, as in s3://my-state?region=us-east-1",
         ),
+        ("AWS account ID not allowed: 1, not one of 2", "for another account than that of lab: assume a role there"),
         ("stack 'lab' can't be built, settings to change: 1", "settings to change: 1; they are listed above"),
         ("exit code: 1\nModuleNotFoundError: No module named 'pulumi'", "run `./scripts/setup` there"),
         ("boom", "`pulumi up --stack lab` failed: boom; the same command continues"),
@@ -252,8 +243,10 @@ def test_pulumi_is_a_process_in_the_project_whose_output_is_shown_line_by_line(t
     output: list[str] = []
     pulumi = Pulumi(output.append, tmp_path / "project", {"PATH": f"{program.parent}:/usr/bin:/bin"})
 
-    assert not pulumi.with_flags("SPOTMPI_REPLACE_NODES").preview("lab")
-    assert output == ["preview --expect-no-changes --stack lab --non-interactive 1 true in project"]
+    assert not pulumi.with_flags("SPOTMPI_REPLACE_NODES").preview("lab").changes
+    (line,) = output
+    assert line.startswith("preview --expect-no-changes --event-log /")
+    assert line.endswith("/events --stack lab --non-interactive 1 true in project")
     with pytest.raises(SpotmpiError, match="`pulumi up --stack lab` failed: boom"):
         pulumi.run("lab", "up")
     assert output[-1] == "error: boom" and pulumi.state("lab") is None

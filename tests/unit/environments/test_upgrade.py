@@ -244,6 +244,9 @@ def test_an_environment_that_is_not_built_or_has_no_versions_is_refused(lab: Fak
     lab.write_stack("  spotmpi:kind: data\n", "lab-data")
     with pytest.raises(InputError, match="persistent storage has no versions"):
         upgrade("lab-data", lab.dependencies, UpgradeOptions(), lambda plan: None)
+    lab.write_stack("  spotmpi:kind: account\n", "account")
+    with pytest.raises(InputError, match="the roles of CI have no versions"):
+        upgrade("account", lab.dependencies, UpgradeOptions(), lambda plan: None)
 
 
 def test_the_command_shows_a_table_and_ends_with_what_to_commit(

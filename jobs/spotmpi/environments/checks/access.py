@@ -55,7 +55,7 @@ def region(subject: Subject) -> Iterator[Finding]:
 def zone(subject: Subject) -> Iterator[Finding]:
     """Whether the stack's zones exist in its region, EKS supports them, and the first has the storage it needs."""
     stack = subject.stack
-    if stack is None:
+    if stack is None or stack.kind == "account":
         return
     zones = aws_zones.zones(subject.aws, subject.region)
     yield _first_zone(subject.region, stack, {each.name: each.id for each in zones})

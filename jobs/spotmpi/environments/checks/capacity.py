@@ -1,8 +1,9 @@
-"""Capacity of the stack's node groups: type offered in the zone, quota against `max`."""
+"""Capacity for the stack: node groups' types offered in the zone, quotas against `max`, and room for a network."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from spotmpi.aws import instances, quotas
 from spotmpi.environments.checks.check import Check, Finding, Level, Subject
@@ -28,9 +29,9 @@ def offers(subject: Subject) -> Iterator[Finding]:
 def quota(subject: Subject) -> Iterator[Finding]:
     """Whether each quota of the stack's groups and system nodes allows their largest number of nodes."""
     stack = subject.stack
-    if stack is None or stack.kind == "data":
+    if stack is None or stack.kind != "compute":
         return
-    groups = [group for group in (stack.system, *stack.groups) if group.type and group.max]
+    groups = [group for group in (_while_updated(stack.system), *stack.groups) if group.type and group.max]
     known = instances.instance_types(subject.aws, subject.region, sorted({group.type or "" for group in groups}))
     for market in (quotas.SPOT, quotas.ON_DEMAND):
         bought = [group for group in groups if group.market == market and group.type in known]
@@ -38,10 +39,36 @@ def quota(subject: Subject) -> Iterator[Finding]:
         # What the environment runs already is part of what its groups need.
         own = (TAG, stack.environment)
         used = quotas.vcpus_in_use(subject.aws, subject.region, market, own) if bought else {}
-        limits = {code: quotas.vcpu_limit(subject.aws, subject.region, code) for code in codes.values() if code}
+        limits = {code: quotas.limit(subject.aws, subject.region, code) for code in codes.values() if code}
         for group, code in codes.items():
             if code:
                 yield _quota(subject, group, known[group.type or ""].vcpus, code, limits[code], used.get(code, 0))
+
+
+def network(subject: Subject) -> Iterator[Finding]:
+    """Whether each quota of networks has room for the one of the environment, whose own is not counted."""
+    stack = subject.stack
+    if stack is None or stack.kind != "compute":
+        return
+    needed = (quotas.NETWORKS, quotas.GATEWAYS, *([quotas.ADDRESSES] if stack.design.private else []))
+    for quota in needed:
+        allowed = quotas.limit(subject.aws, subject.region, quota.code, quota.service)
+        used = quotas.in_use(subject.aws, subject.region, quota, (TAG, stack.environment))
+        message = f"{used} of {allowed} {quota.name} in {subject.region} are in use by others"
+        if used < allowed:
+            yield Finding(f"quota of {quota.name}", "ok", message)
+            continue
+        command = (
+            f"aws service-quotas request-service-quota-increase --service-code {quota.service} "
+            f"--quota-code {quota.code} --desired-value {used + 1} --region {subject.region}"
+        )
+        remedy = "request an increase, or delete one that nobody needs: the environment has its own"
+        yield Finding(f"quota of {quota.name}", "error", message, remedy, command)
+
+
+def _while_updated(system: StackGroup) -> StackGroup:
+    """The system group at its largest: EKS starts two more nodes to replace a single one, and none otherwise."""
+    return replace(system, max=3) if system.max == 1 else system
 
 
 def _offer(stack: StackFile, group: StackGroup, kind: instances.InstanceType | None, in_zone: bool) -> Finding:
@@ -77,4 +104,4 @@ def _quota(subject: Subject, group: StackGroup, vcpus: int, code: str, limit: in
     return Finding(f"quota of {group.name}", level, message, f"request an increase, or {fewer}", command)
 
 
-CHECKS = (Check("type offered", offers), Check("quota", quota))
+CHECKS = (Check("type offered", offers), Check("quota", quota), Check("network quota", network))

@@ -29,14 +29,6 @@ _TOOLS = (
         "https://www.pulumi.com/docs/install/",
     ),
     _Tool(
-        "aws",
-        ("aws", "--version"),
-        (2, 0),
-        "error",
-        "signs the calls to an environment's Kubernetes API",
-        "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html",
-    ),
-    _Tool(
         "kubectl",
         ("kubectl", "version", "--client"),
         (1, 31),

@@ -11,6 +11,7 @@ from spotmpi.aws import quotas
 from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.concurrent_calls import CallFailure
 from spotmpi.aws.errors import CallError, CloudError
+from spotmpi.aws.prices import Design
 from spotmpi.aws.quotas import Increase
 from spotmpi.aws.zones import regions as all_regions
 from spotmpi.core.errors import InputError, Problem, input_error
@@ -43,10 +44,12 @@ def compare_zones(
     regions: Sequence[str] = (),
     aws: Aws | None = None,
     now: datetime | None = None,
+    design: Design | None = None,
 ) -> ZoneComparison:
     """Every zone of *regions* (default: the account's) for *nodes* machines of one of *types*, best first.
 
-    Changes nothing. InputError with every invalid type, region or count; CloudError where AWS can't be called at all.
+    The price of a whole environment is that of *design*, by default infra's. Changes nothing. InputError with every
+    invalid type, region or count; CloudError where AWS can't be called at all.
     """
     now = now or datetime.now(UTC)
     types, regions = tuple(dict.fromkeys(types)), tuple(dict.fromkeys(regions))
@@ -57,9 +60,10 @@ def compare_zones(
             raise CloudError("no AWS region: give --region, or set AWS_REGION")
         regions = (aws.region,)
     _require_enabled(aws, regions)
-    market = fetch_market_data(aws, regions, types, nodes, now)
+    design = design or Design()
+    market = fetch_market_data(aws, regions, types, nodes, design.system_type, now)
     _require_existing(market, types, regions)
-    rows = rank(comparison_rows(market, types, nodes))
+    rows = rank(comparison_rows(market, types, nodes, design))
     if not rows:
         failures = "; ".join(failure.detail for failure in market.failures)
         raise CloudError(failures or f"no Availability Zone in {', '.join(regions)}")

@@ -13,7 +13,7 @@ from spotmpi.aws import zones as aws_zones
 from spotmpi.aws.account import Aws
 from spotmpi.aws.concurrent_calls import CallFailure, ConcurrentCalls, PendingCall
 from spotmpi.aws.instances import InstanceType
-from spotmpi.aws.prices import SYSTEM_TYPE, SpotPrice
+from spotmpi.aws.prices import SpotPrice
 from spotmpi.aws.quotas import Increase
 from spotmpi.aws.zones import Zone
 
@@ -30,15 +30,15 @@ class RegionData:
     on_demand: Mapping[str, float | CallFailure | None]
     limits: Mapping[str, int | CallFailure]
     running: Counter[str] | CallFailure
+    scores: Mapping[str, Mapping[str, int] | CallFailure]  # placement scores by type and zone id
     increases: Mapping[str, tuple[Increase, ...] | CallFailure]
 
 
 @dataclass(frozen=True)
 class MarketData:
-    """The answers of all regions, and the placement scores by type and zone id."""
+    """The answers of all regions."""
 
     regions: tuple[RegionData, ...]
-    scores: Mapping[str, Mapping[str, int] | CallFailure]
 
     @property
     def failures(self) -> tuple[CallFailure, ...]:
@@ -46,10 +46,9 @@ class MarketData:
         distinct: dict[CallFailure, None] = {}
         for data in self.regions:
             single = (data.zones, data.machines, data.offered, data.spot)
-            groups = (data.on_demand, data.limits, {"": data.running}, data.increases)
+            groups = (data.on_demand, data.limits, {"": data.running}, data.increases, data.scores)
             distinct |= {each: None for each in single if isinstance(each, CallFailure)}
             distinct |= {each: None for group in groups for each in group.values() if isinstance(each, CallFailure)}
-        distinct |= {each: None for each in self.scores.values() if isinstance(each, CallFailure)}
         return tuple(distinct)
 
 
@@ -60,38 +59,45 @@ class _PendingRegion:
     offered: PendingCall[frozenset[tuple[str, str]]]
     spot: PendingCall[dict[tuple[str, str], SpotPrice]]
     running: PendingCall[Counter[str]]
+    scores: dict[str, PendingCall[dict[str, int]]]
     on_demand: dict[str, PendingCall[float | None]] = field(default_factory=dict)
     limits: dict[str, PendingCall[int]] = field(default_factory=dict)
     increases: dict[str, PendingCall[tuple[Increase, ...]]] = field(default_factory=dict)
 
 
-def fetch_market_data(aws: Aws, regions: Sequence[str], types: Sequence[str], nodes: int, now: datetime) -> MarketData:
-    """Data on *types* in all *regions*, with the placement scores of *nodes* machines.
+def fetch_market_data(
+    aws: Aws, regions: Sequence[str], types: Sequence[str], nodes: int, system_type: str, now: datetime
+) -> MarketData:
+    """Data on *types* in all *regions*, with the placement scores of *nodes* machines and the price of system nodes.
 
     CloudError where AWS can't be called at all, as without credentials; a single call may fail.
     """
     with ConcurrentCalls() as calls:
-        # The slowest first: scores and price lists have one call for each type.
-        scores = {each: calls.submit(partial(aws_zones.placement_scores, aws, regions, each, nodes)) for each in types}
-        pending = {region: _start_calls(calls, aws, region, types, now) for region in regions}
-        return MarketData(
-            regions=tuple(_region_data(region, answers) for region, answers in pending.items()),
-            scores={each: answer.result() for each, answer in scores.items()},
-        )
+        pending = {region: _start_calls(calls, aws, region, types, nodes, now) for region in regions}
+        for region, answers in pending.items():
+            answers.on_demand.setdefault(
+                system_type, calls.submit(partial(prices.on_demand_price, aws, region, system_type))
+            )
+        return MarketData(tuple(_region_data(region, answers) for region, answers in pending.items()))
 
 
-def _start_calls(calls: ConcurrentCalls, aws: Aws, region: str, types: Sequence[str], now: datetime) -> _PendingRegion:
+def _start_calls(
+    calls: ConcurrentCalls, aws: Aws, region: str, types: Sequence[str], nodes: int, now: datetime
+) -> _PendingRegion:
+    # The slowest first: scores and price lists have one call for each type.
+    scores = {each: calls.submit(partial(aws_zones.placement_scores, aws, region, each, nodes)) for each in types}
     pending = _PendingRegion(
         zones=calls.submit(partial(aws_zones.zones, aws, region)),
         machines=calls.submit(partial(instances.instance_types, aws, region, types)),
         offered=calls.submit(partial(instances.offerings, aws, region, types)),
         spot=calls.submit(partial(prices.spot_prices, aws, region, types, now)),
         running=calls.submit(partial(quotas.vcpus_in_use, aws, region)),
+        scores=scores,
     )
-    for each in dict.fromkeys([*types, SYSTEM_TYPE]):
+    for each in types:
         pending.on_demand[each] = calls.submit(partial(prices.on_demand_price, aws, region, each))
     for code in sorted({code for code in map(quotas.quota_code, types) if code}):
-        pending.limits[code] = calls.submit(partial(quotas.vcpu_limit, aws, region, code))
+        pending.limits[code] = calls.submit(partial(quotas.limit, aws, region, code))
         pending.increases[code] = calls.submit(partial(quotas.pending_increases, aws, region, code))
     return pending
 
@@ -106,5 +112,6 @@ def _region_data(region: str, pending: _PendingRegion) -> RegionData:
         on_demand={each: answer.result() for each, answer in pending.on_demand.items()},
         limits={code: answer.result() for code, answer in pending.limits.items()},
         running=pending.running.result(),
+        scores={each: answer.result() for each, answer in pending.scores.items()},
         increases={code: answer.result() for code, answer in pending.increases.items()},
     )

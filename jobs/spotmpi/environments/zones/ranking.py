@@ -33,11 +33,11 @@ def _reason(row: Row, first: Row) -> str:
     return "equal to the first row"
 
 
-def _band(score: int | None) -> int:
+def _band(row: Row) -> int:
     # Scores of neighbouring zones change by a point or two within the hour: only a clear difference beats a price.
-    if score is None:
-        return 1
-    return 0 if score >= 7 else 1 if score >= 4 else 2
+    if row.score is None:  # the call failed, or AWS scores the zone below all others
+        return 1 if "score" in row.gaps else 3
+    return 0 if row.score >= 7 else 1 if row.score >= 4 else 2
 
 
 def _more_expensive(row: Row, first: Row) -> str:
@@ -73,7 +73,7 @@ _CRITERIA = (
     _Criterion(lambda row: bool(row.short), _quota),
     _Criterion(lambda row: row.placement_group is False, lambda row, first: "no cluster placement groups"),
     _Criterion(lambda row: row.one_zone is False, lambda row, first: "no EFS One Zone storage in the zone"),
-    _Criterion(lambda row: _band(row.score), _score),
+    _Criterion(lambda row: _band(row), _score),
     _Criterion(lambda row: row.spot or 0, _more_expensive),
     _Criterion(
         lambda row: (row.spot_high or 0) - (row.spot_low or 0),

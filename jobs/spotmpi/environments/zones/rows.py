@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from spotmpi.aws import quotas
 from spotmpi.aws.concurrent_calls import CallFailure
-from spotmpi.aws.prices import SYSTEM_TYPE, environment_price
+from spotmpi.aws.prices import Design, environment_price
 from spotmpi.aws.zones import Zone, eks_supports, has_one_zone_storage, second_zones
 from spotmpi.environments.zones.market_data import MarketData, RegionData
 
@@ -54,10 +54,10 @@ class Row:
     gaps: dict[str, str] = field(default_factory=dict)
 
 
-def comparison_rows(market: MarketData, types: Sequence[str], nodes: int) -> list[Row]:
+def comparison_rows(market: MarketData, types: Sequence[str], nodes: int, design: Design) -> list[Row]:
     """A row for each type and zone, in the order of regions, zones and types."""
     return [
-        _row(market, data, zone, machine, nodes)
+        _row(data, zone, machine, nodes, design)
         for data in market.regions
         for zone in _zones(data)
         for machine in types
@@ -71,7 +71,7 @@ def _zones(data: RegionData) -> Iterator[Zone]:
         yield from (Zone(name, "") for name in sorted({zone for _, zone in data.offered}))
 
 
-def _row(market: MarketData, data: RegionData, zone: Zone, machine: str, nodes: int) -> Row:
+def _row(data: RegionData, zone: Zone, machine: str, nodes: int, design: Design) -> Row:
     cells = _Cells()
     types = cells.value_of("machine", data.machines)
     kind = types.get(machine) if types is not None else None
@@ -80,9 +80,9 @@ def _row(market: MarketData, data: RegionData, zone: Zone, machine: str, nodes: 
     spot = spots.get((machine, zone.name)) if spots is not None else None
     price = spot.now if spot else None
     on_demand = cells.value_of("on_demand", data.on_demand[machine])
-    scores = cells.value_of("score", market.scores[machine])
-    system = data.on_demand[SYSTEM_TYPE]
-    cost = environment_price(nodes, price, None if isinstance(system, CallFailure) else system)
+    scores = cells.value_of("score", data.scores[machine])
+    system = data.on_demand[design.system_type]
+    cost = environment_price(nodes, price, None if isinstance(system, CallFailure) else system, design)
     return Row(
         type=machine,
         region=data.region,

@@ -13,7 +13,8 @@ from spotmpi.core import environment
 from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.core.test_environment import OUTPUTS
 
-_GROUP = {**OUTPUTS["node_groups"][0], "name": "gpus", "type": "g5.xlarge", "market": "spot"}
+# Without disk and address, so that only the machines of the example cost something.
+_GROUP = {**OUTPUTS["node_groups"][0], "name": "gpus", "type": "g5.xlarge", "disk_gib": 0, "public_address": False}
 LAB = environment.parse({**OUTPUTS, "region": "us-east-1", "zone": "us-east-1a", "node_groups": [_GROUP]})
 KIND = ("g5.xlarge", "us-east-1a", "spot")
 T0 = datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp()
@@ -50,11 +51,19 @@ def at(hour: float) -> datetime:
     return datetime.fromtimestamp(T0 + hour * HOUR, UTC)
 
 
-def activity(verb: str, machine: str, hour: float, cause: str = "a user request", **more: str) -> dict[str, Any]:
-    """A scaling activity that took six minutes."""
+REBALANCE = "an instance was taken out of service in response to an EC2 instance rebalance recommendation."
+INTERRUPTION = "an instance was taken out of service in response to an EC2 Spot interruption."
+UNHEALTHY = (  # AWS knowledge center, Why did Amazon EC2 Auto Scaling terminate an instance?
+    "an instance was taken out of service in response to an EC2 health check indicating it has been terminated or "
+    "stopped."
+)
+
+
+def activity(verb: str, machine: str, hour: float, cause: str = "a user request", **more: Any) -> dict[str, Any]:
+    """A scaling activity that took six minutes: a termination lasts until the node is drained and the instance ends."""
     return {
         "Description": f"{verb} EC2 instance: {machine}",
-        "Cause": f"At 2026-11-20 {cause}",
+        "Cause": f"At 2026-11-20T08:00:00Z {cause}",
         "StatusCode": "Successful",
         "StartTime": at(hour),
         "EndTime": at(hour + 0.1),
@@ -65,8 +74,8 @@ def activity(verb: str, machine: str, hour: float, cause: str = "a user request"
 
 # Of the group of both machines, newest first.
 ACTIVITIES = [
-    activity("Terminating", ONE, 4.0),
-    activity("Terminating", TWO, 2.0, "an EC2 instance rebalance recommendation"),
+    activity("Terminating", ONE, 3.9),
+    activity("Terminating", TWO, 1.9, INTERRUPTION),
     activity("Launching a new", "i-0fffffffffffffff0", 0, StatusCode="Failed"),
     activity("Launching a new", TWO, 0.0),
     activity("Launching a new", ONE, 0.0),
@@ -108,7 +117,7 @@ def script(account: FakeAccount) -> None:
     account.autoscaling.add("eks-gpus", {CLUSTER_TAG: LAB.cluster, GROUP_TAG: "gpus"}, most=8)
     account.autoscaling.add("eks-system", {CLUSTER_TAG: LAB.cluster})
     account.autoscaling.add("eks-other", {CLUSTER_TAG: "other", GROUP_TAG: "gpus"})
-    account.autoscaling.activities["eks-gpus"] = ACTIVITIES
+    account.autoscaling.activities["eks-gpus"] = list(ACTIVITIES)
     instance = {"InstanceId": ONE, "PrivateDnsName": "ip-10-0-0-1.ec2.internal"}
     account.script("DescribeInstances", Reservations=[{"Instances": [instance]}])
     kind = {"InstanceType": "g5.xlarge", "AvailabilityZone": "us-east-1a"}

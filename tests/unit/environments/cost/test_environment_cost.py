@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spotmpi.aws.billing import Lifetime, Usage, make_bill
+from spotmpi.aws.prices import node_price
+from spotmpi.aws.scaling import lifetimes, scaling_groups
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target
 from spotmpi.core import environment
@@ -15,7 +18,21 @@ from spotmpi.environments.cost import environment_cost
 from tests.cloud.account.fake_account import FakeAccount
 from tests.command_line import invoke
 from tests.unit.environments.cost import example
-from tests.unit.environments.cost.example import BIG, CURVES, HOUR, LAB, LIVES, NOW, SMALL, T0, Colleagues, record_run
+from tests.unit.environments.cost.example import (
+    BIG,
+    CURVES,
+    HOUR,
+    LAB,
+    LIVES,
+    NOW,
+    SMALL,
+    T0,
+    Colleagues,
+    activity,
+    record_run,
+)
+
+FAILED = {"StatusCode": "Failed"}
 
 
 def test_the_worked_example_has_the_cost_computed_by_hand() -> None:
@@ -38,6 +55,53 @@ def test_only_the_requested_time_counts_and_running_machines_count_until_now() -
     assert make_bill(LIVES, [], CURVES, T0 + 5 * HOUR, T0 + 6 * HOUR).machines == ()
     running = [Usage("r", "ann", "none", example.ONE, T0, T0, None)]
     assert make_bill(living, running, CURVES, T0, T0 + HOUR).runs[0].training == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "reclaimed", "dollars"),
+    [(59, True, 0.0), (61, True, 61 / 60 * 0.4), (59, False, 59 / 60 * 0.4)],
+    ids=["by EC2 in the first hour", "by EC2 later", "by its group"],
+)
+def test_an_instance_that_ec2_interrupts_in_its_first_hour_is_free_and_its_disk_is_not(
+    minutes: float, reclaimed: bool, dollars: float
+) -> None:
+    """Amazon EC2 User Guide, Billing for interrupted Spot Instances."""
+    end = T0 + minutes * 60
+    life = Lifetime(example.ONE, None, "gpus", example.KIND, T0, T0, end, reclaimed=reclaimed, extras=0.06)
+    use = Usage("r", "ann", "none", example.ONE, T0, T0, end)
+    bill = make_bill([life], [use], CURVES, T0, NOW)
+    assert bill.dollars == pytest.approx(dollars + minutes / 60 * 0.06)
+    assert bill.runs[0].dollars == pytest.approx(bill.dollars) and bill.runs[0].hours == pytest.approx(minutes / 60)
+
+
+@pytest.mark.parametrize(
+    ("cause", "reclaimed"),
+    [(example.INTERRUPTION, True), (example.REBALANCE, False), (example.UNHEALTHY, False), ("a user request", False)],
+)
+def test_only_an_interruption_by_ec2_counts_as_reclaimed(account: FakeAccount, cause: str, reclaimed: bool) -> None:
+    example.script(account)
+    account.autoscaling.activities["eks-gpus"][0] = activity("Terminating", example.ONE, 3.9, cause)
+    one = lifetimes(account, LAB, scaling_groups(account, LAB))[0]
+    assert (one.machine, one.reclaimed, one.ended) == (example.ONE, reclaimed, T0 + 4 * HOUR)
+
+
+@pytest.mark.parametrize("termination", [{"EndTime": None, "StatusCode": "MidTerminatingLifecycleAction"}, FAILED])
+def test_a_machine_is_billed_until_its_termination_ends(account: FakeAccount, termination: dict[str, Any]) -> None:
+    """The node is drained before the instance ends; a termination that failed ends nothing."""
+    example.script(account)
+    account.autoscaling.activities["eks-gpus"][0] = activity("Terminating", example.ONE, 3.9, **termination)
+    assert lifetimes(account, LAB, scaling_groups(account, LAB))[0].ended is None
+
+
+def test_the_disk_and_the_address_of_a_node_are_part_of_its_cost(account: FakeAccount, tmp_path: Path) -> None:
+    example.script(account)
+    hour = 100 * 0.08 / 730 + 0.005
+    for values, extras in (({}, hour), ({"public_address": False}, hour - 0.005), ({"disk_gib": 0}, 0.005)):
+        group = {**LAB.node_groups[0].model_dump(), "disk_gib": 100, "public_address": True, **values}
+        lab = environment.parse({**LAB.model_dump(), "node_groups": [group]})
+        cost = environment_cost(lab, T0 - HOUR, Target(runs_folder=tmp_path), account, NOW)
+        assert cost.dollars == pytest.approx(2.70 + 6 * extras)
+        assert node_price(lab, lab.node_groups, account) == pytest.approx(0.60 + extras)
 
 
 def test_an_environments_cost_comes_from_scaling_activities_and_run_records(
@@ -111,6 +175,6 @@ def test_the_command_prints_an_environments_cost_and_the_difference_to_the_bill(
     assert lines[1] == "nodes: used by runs $1.70, booting $0.08, idle $0.92"
     assert lines[-1] == "EC2 on AWS's bill minus the nodes above: $+0.80 (system nodes, whole days)"
     assert any(line.split()[:2] == [example.TWO, "g5.xlarge"] and line.endswith("reclaimed") for line in lines)
-    assert "control plane, system nodes, disks, storage and traffic are not included" in err
+    assert "nodes with their disks and addresses: control plane, system nodes, storage" in err
     code, _, err = invoke("cost", "lab", "--since", "90d")
     assert code == 2 and "give at most 42d: AWS keeps scaling activities no longer" in err

@@ -25,7 +25,7 @@ STACK = """config:
   spotmpi:groups:
     - {name: gpus, type: g5.xlarge, max: 8}
 """
-TOOLS = {"pulumi": "v3.200.0\n", "aws": "aws-cli/2.31.4 Python/3.13.7\n", "kubectl": "Client Version: v1.35.4\n"}
+TOOLS = {"pulumi": "v3.200.0\n", "kubectl": "Client Version: v1.35.4\n"}
 TAGS = {"spotmpi:environment": "spotmpi-mine"}
 
 PUBLIC = f"ssh-ed25519 {'A' * 68} spotmpi"
@@ -102,7 +102,7 @@ class HealthyEnvironment:
     def __init__(self, account: FakeAccount) -> None:
         self.account, self.cluster = account, healthy_cluster()
         group = {**OUTPUTS["node_groups"][0], "placement_group": True}
-        named = {"name": "spotmpi-mine", "cluster": "spotmpi-mine", "node_groups": [group]}
+        named = {"name": "spotmpi-mine", "cluster": "spotmpi-mine", "cluster_arn": None, "node_groups": [group]}
         self.environment = environment.parse({**OUTPUTS, **named})
         self.failure: SpotmpiError | None = None
         write_stack(STACK.replace("gpus, type: g5.xlarge, max: 8", "g4dn, type: g4dn.xlarge, max: 2"))

@@ -31,22 +31,49 @@ def test_in_a_healthy_account_every_line_is_ok(account: FakeAccount) -> None:
     kinds = ("CloudFormation stacks", *LEFTOVERS, "keys", "image repositories")
     assert [finding for finding in findings if finding.level != "ok"] == []
     assert [finding.check for finding in findings] == [
-        *("credentials", "region", "zone", "second zone", "pulumi", "aws", "kubectl", "group gpus", "quota of gpus"),
-        "quota of system",
+        *("credentials", "region", "zone", "second zone", "pulumi", "kubectl", "group gpus", "quota of gpus"),
+        *("quota of system", "quota of VPCs", "quota of internet gateways"),
         *(f"leftover {kind}" for kind in kinds),
     ]
 
 
 def test_without_a_stack_only_account_and_tools_are_checked(account: FakeAccount) -> None:
     findings = doctor(None, account, tool_output)
-    assert [finding.check for finding in findings] == ["credentials", "region", "pulumi", "aws", "kubectl"]
+    assert [finding.check for finding in findings] == ["credentials", "region", "pulumi", "kubectl"]
 
 
 def test_credentials_of_another_account_end_the_account_checks(account: FakeAccount) -> None:
     write_stack(STACK + "  spotmpi:account: '999999999999'\n")
     findings = doctor("mine", account, tool_output)
     assert findings[0].level == "error" and "the stack to 999999999999" in findings[0].message
-    assert [finding.check for finding in findings[1:]] == ["pulumi", "aws", "kubectl", "account"]
+    assert [finding.check for finding in findings[1:]] == ["pulumi", "kubectl", "account"]
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "service", "prefix"),
+    [
+        ("VPCs", "L-F678F1CE", "vpc", "vpc-"),
+        ("internet gateways", "L-A4707A72", "vpc", "igw-"),
+        ("Elastic IP addresses", "L-0263D0A3", "ec2", "eipalloc-"),
+    ],
+)
+def test_a_network_needs_room_in_each_of_its_quotas(
+    account: FakeAccount, name: str, code: str, service: str, prefix: str
+) -> None:
+    """The default VPC counts, too, and the environment's own resources are part of what it needs."""
+    write_stack(STACK + "  spotmpi:network: {private: true}\n")
+    resources = account.ec2.networks if prefix == "vpc-" else account.ec2.others
+    resources |= {f"{prefix}{number}": {} for number in range(4)} | {f"{prefix}own": TAGS}
+    assert finding_of(account, f"quota of {name}").message == f"4 of 5 {name} in us-east-1 are in use by others"
+    resources[f"{prefix}4"] = {}
+    finding = finding_of(account, f"quota of {name}")
+    assert (finding.level, finding.message) == ("error", f"5 of 5 {name} in us-east-1 are in use by others")
+    assert f"--service-code {service} --quota-code {code} --desired-value 6" in finding.command
+
+
+def test_an_environment_with_public_addresses_needs_no_elastic_ip(account: FakeAccount) -> None:
+    account.quotas.values["L-0263D0A3"] = 0.0
+    assert not [each for each in doctor("mine", account, tool_output) if each.level == "error"]
 
 
 def test_the_root_user_is_a_warning(account: FakeAccount) -> None:
@@ -57,7 +84,7 @@ def test_the_root_user_is_a_warning(account: FakeAccount) -> None:
 def test_expired_credentials_are_one_error_and_the_tools_are_still_checked(account: FakeAccount) -> None:
     account.refuse("GetCallerIdentity", "ExpiredToken")
     findings = doctor("mine", account, tool_output)
-    assert [finding.level for finding in findings] == ["error", "ok", "ok", "ok", "warning"]
+    assert [finding.level for finding in findings] == ["error", "ok", "ok", "warning"]
     assert "have expired" in findings[0].message and "not checked without credentials" in findings[-1].message
 
 
@@ -151,8 +178,6 @@ def test_the_bucket_of_pulumis_state_is_private_and_versioned(
         ("pulumi", None, "error", "command not found"),
         ("pulumi", "v3.199.0", "error", "v3.199.0 is too old"),
         ("pulumi", "3.200.1-dev", "ok", "3.200.1"),
-        ("aws", None, "error", "command not found"),
-        ("aws", "aws-cli/1.44.0 Python/3", "error", "1.44.0 is too old"),
         ("kubectl", None, "warning", "command not found"),
         ("kubectl", "Client Version: v1.30.2", "warning", "v1.30.2 is too old"),
         ("kubectl", "", "warning", "unknown version"),
@@ -208,7 +233,8 @@ CPUS = {"CoreCount": 1, "ThreadsPerCore": 2}
     [
         ("", 5.0, "ok", "on-demand standard (A, C, D, H, I, M, R, T, Z) leaves 5 vCPUs: 2 of 2 x t3.medium"),
         ("", 3.0, "warning", "leaves 3 vCPUs: 1 of 2 x t3.medium"),
-        ("{type: t3.xlarge, nodes: 1}", 3.0, "error", "leaves 3 vCPUs: 0 of 1 x t3.xlarge"),
+        ("{type: t3.xlarge, nodes: 1}", 3.0, "error", "leaves 3 vCPUs: 0 of 3 x t3.xlarge"),
+        ("{nodes: 1}", 5.0, "warning", "leaves 5 vCPUs: 2 of 3 x t3.medium"),  # two more for an update
     ],
 )
 def test_the_quota_of_on_demand_nodes_is_checked_too(
@@ -271,6 +297,12 @@ def test_a_built_environment_has_no_leftovers(account: FakeAccount) -> None:
     account.eks.version = "1.35"
     finding = finding_of(account, "leftover file systems")
     assert (finding.level, finding.message) == ("ok", "spotmpi-mine is built: tagged resources are in use")
+
+
+def test_a_stack_with_the_roles_of_ci_has_neither_zone_nor_quota(account: FakeAccount) -> None:
+    write_stack("config:\n  aws:region: us-east-1\n  spotmpi:kind: account\n")
+    checks = {finding.check for finding in doctor("mine", account, tool_output)}
+    assert not [check for check in checks if check.startswith(("leftover", "zone", "quota", "type"))]
 
 
 def test_persistent_storage_is_no_leftover_of_its_own_stack(account: FakeAccount) -> None:

@@ -14,7 +14,8 @@ from spotmpi.environments.doctor import CHECKS, doctor, run_check
 from spotmpi.environments.iam import LOOK
 from spotmpi.environments.zones.comparison import compare_zones, request_quota
 from spotmpi.images.build import Build
-from tests.cloud.account.fake_account import SECRET, FakeAccount
+from tests.cloud.account.answers import SECRET
+from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.account.market import NOW
 from tests.command_line import invoke
 from tests.unit.environments.doctor.scenarios import TAGS, HealthyEnvironment, finding_of, tool_output
@@ -123,7 +124,7 @@ def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
     assert status == json_status == code
     lines = output.splitlines()
     assert lines[0].split() == ["ok", "credentials", "account", "123456789012", "as", "arn:aws:sts::123456789012:x/me"]
-    assert len(json.loads(json_output)) == len([line for line in lines if not line.startswith(" ")]) == 18
+    assert len(json.loads(json_output)) == len([line for line in lines if not line.startswith(" ")]) == 19
     assert (any("-> spotmpi zones --types g5.xlarge" in line for line in lines)) == (quota < 32)
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from spotmpi.core import names
-from tests.cloud.account.answers import Refusal
-from tests.cloud.account.fake_account import SECRET, TOKEN, FakeAccount
+from tests.cloud.account.answers import SECRET, TOKEN, Refusal
+from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.account.market import NOW, quota_request
 from tests.command_line import SPOTMPI, CommandLine, invoke
 
@@ -124,6 +124,15 @@ def test_write_warns_of_a_smaller_max_and_of_storage_in_another_stack(spotmpi: C
     err = spotmpi("zones", "--types", "g5.xlarge", "-n", "20", "--write", "g5")[2]
     assert "group g5 has max 16: raise it to 20 for 20 nodes" in err
     assert "its storage is in the stack g5-data: set the same zone in that stack's file" in err
+
+
+def test_the_price_of_an_environment_is_that_of_the_stack_to_write(spotmpi: CommandLine) -> None:
+    """The g5 stack is private: a NAT gateway with one address, instead of an address for each system node."""
+    idle = [
+        json.loads(spotmpi(*ZONES, "--write", stack, "--group", group, "--json")[1])["rows"][0]["idle"]
+        for stack, group in (("lab", "g4dn"), ("g5", "g5"))
+    ]
+    assert idle[1] - idle[0] == pytest.approx(0.045 - 0.005)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,16 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+import yaml
 
 from infra import costs
 from infra.settings import Settings
 from spotmpi.aws import prices
 from spotmpi.aws.errors import CloudError
 from spotmpi.aws.quotas import quota_code
+from spotmpi.core import names
 from spotmpi.core.errors import InputError
+from spotmpi.environments.stack_file import read_stack
 from spotmpi.environments.zones.comparison import request_quota
 from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.account.market import NOW, quota_request
@@ -94,3 +97,17 @@ def test_idle_costs_are_those_of_the_default_settings() -> None:
     price = prices.environment_price(8, None, None)
     assert price.idle == pytest.approx(sum(costs.idle(settings).values())) and price.busy is None
     assert settings.cluster.system.type == prices.SYSTEM_TYPE
+
+
+@pytest.mark.parametrize("stack", ["lab", "g5", "p3", "cpu"])
+def test_idle_costs_of_a_stack_are_those_of_its_own_settings(stack: str) -> None:
+    """A private network has a NAT gateway, and one address instead of one for each node."""
+    file = yaml.safe_load((names.PROJECT / "stacks" / f"Pulumi.{stack}.yaml").read_text())["config"]
+    values = {key.removeprefix("spotmpi:"): value for key, value in file.items() if key.startswith("spotmpi:")}
+    settings = Settings(stack=stack, region="us-east-1", **{"zone": "us-east-1a", **values})
+    design = read_stack(stack, names.PROJECT / "stacks").design
+    price = prices.environment_price(1, 0.4, None, design)
+    assert price.idle == pytest.approx(sum(costs.idle(settings).values()))
+    address = 0 if settings.network.private else 0.005
+    disk = max(group.disk_gib for group in settings.groups) * 0.08 / 730
+    assert price.busy == pytest.approx(price.idle + 0.4 + disk + address)

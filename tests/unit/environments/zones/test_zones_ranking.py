@@ -117,19 +117,37 @@ def test_only_spot_machines_that_run_are_counted_against_the_quota(account: Fake
     }
 
 
-def test_scores_are_requested_once_per_type_for_all_regions_and_single_zones(account: FakeAccount) -> None:
+def test_scores_are_requested_once_per_type_and_region_for_single_zones(account: FakeAccount) -> None:
     compare(account, "g5.xlarge", "g4dn.xlarge", nodes=5, regions=BOTH)
     requests = account.requests_of("GetSpotPlacementScores")
-    assert sorted(each["InstanceTypes"][0] for each in requests) == ["g4dn.xlarge", "g5.xlarge"]
+    asked = sorted((each["InstanceTypes"][0], *each["RegionNames"]) for each in requests)
+    assert asked == sorted(itertools.product(["g4dn.xlarge", "g5.xlarge"], BOTH))
     assert all(each["SingleAvailabilityZone"] and each["TargetCapacity"] == 5 for each in requests)
-    assert all(each["RegionNames"] == list(BOTH) for each in requests)
 
 
-def test_scores_of_more_than_ten_regions_take_several_requests(account: FakeAccount) -> None:
+def test_every_zone_of_many_regions_has_its_score_and_the_worst_ranks_last(account: FakeAccount) -> None:
+    """AWS answers with the ten best zones of a request only."""
     regions = (*(f"eu-west-{number}" for number in range(1, 10)), *BOTH)
-    account.ec2.zones |= {region: {f"{region}a": f"{region}-az1"} for region in regions[:9]}
+    account.ec2.zones |= {region: {f"{region}{zone}": f"{region}-{zone}" for zone in "ab"} for region in regions[:9]}
     account.ec2.enabled |= dict.fromkeys(regions, True)
-    assert all(each.score == 3 for each in compare(account, regions=regions).rows)
+    account.ec2.scores["g5.xlarge"] = {"eu-west-4-b": 1}
+    account.ec2.zone_prices["g5.xlarge", "eu-west-4b"] = 0.1
+    rows = {each.zone: each for each in compare(account, regions=regions).rows}
+    assert [each.score for each in rows.values()].count(3) == len(rows) - 1 and rows["eu-west-4b"].score == 1
+
+
+def test_a_zone_that_aws_leaves_without_a_score_ranks_below_the_worst_score(account: FakeAccount) -> None:
+    account.ec2.zones["us-east-1"] = TWO_ZONES
+    worst = {"Region": "us-east-1", "AvailabilityZoneId": "use1-az1", "Score": 1}
+    account.script("GetSpotPlacementScores", SpotPlacementScores=[worst])
+    rows = compare(account).rows
+    assert [each.zone for each in rows] == ["us-east-1b", "us-east-1a"]
+    assert rows[1].lost == "placement score unknown, the first row has 1"
+
+
+def test_capacity_blocks_of_a_type_are_not_its_price_on_demand(account: FakeAccount) -> None:
+    account.pricing.capacity_blocks["g5.xlarge"] = 0.9
+    assert row(compare(account), "us-east-1a").on_demand == 1.006
 
 
 def test_calls_are_in_flight_together(account: FakeAccount) -> None:

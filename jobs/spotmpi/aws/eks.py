@@ -1,0 +1,94 @@
+"""EKS clusters, each of which region, account and name identify: where their API answers, and tokens for it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass
+
+from spotmpi.aws.account import Aws
+from spotmpi.aws.errors import CallError, CloudError
+
+_ARN = re.compile(r"arn:[\w-]+:eks:(?P<region>[a-z0-9-]+):(?P<account>\d*):cluster/(?P<name>[A-Za-z0-9_-]+)")
+# As `aws eks get-token` and aws-iam-authenticator make them: the server takes a token for 15 minutes from its date,
+# whatever the signature says of its own expiry.
+_PREFIX = "k8s-aws-v1."
+_HEADER = "x-k8s-aws-id"
+_SIGNED_FOR = 60  # seconds
+LIFETIME = 14 * 60.0  # seconds for which a token may be used
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster; an empty *account* is that of the credentials."""
+
+    region: str
+    account: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"cluster {self.name} in {self.region}" + (f" of account {self.account}" if self.account else "")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a cluster's API answers, with its authority's certificate (PEM, base64) and the cluster's ARN."""
+
+    server: str
+    authority: str
+    arn: str
+
+
+def parse(arn: str) -> Cluster | None:
+    """The cluster that an ARN names; None where it names none."""
+    match = _ARN.fullmatch(arn)
+    return Cluster(**match.groupdict()) if match else None
+
+
+def require_account(aws: Aws, arn: str) -> None:
+    """Raise CloudError where the credentials belong to another account than the cluster with that ARN."""
+    cluster = parse(arn)
+    assert cluster is not None, arn
+    _require_caller(aws, cluster)
+
+
+def describe(aws: Aws, cluster: Cluster) -> Endpoint:
+    """Where the API of *cluster* answers now; CloudError where EKS has no such cluster in the account, or refuses."""
+    try:
+        found = aws.call("eks", cluster.region, "describe_cluster", name=cluster.name)["cluster"]
+    except CallError as error:
+        if error.code != "ResourceNotFoundException":
+            raise
+        _require_caller(aws, cluster)
+        raise CloudError(f"{cluster} does not exist: `spotmpi up STACK` builds an environment") from error
+    _require(found["arn"].split(":")[4], cluster)
+    if not found.get("endpoint") or not found.get("certificateAuthority", {}).get("data"):
+        raise CloudError(f"{cluster} is {found.get('status')}: wait until it is ACTIVE")
+    return Endpoint(found["endpoint"], found["certificateAuthority"]["data"], found["arn"])
+
+
+def _require_caller(aws: Aws, cluster: Cluster) -> None:
+    if cluster.account:
+        _require(aws.call("sts", cluster.region, "get_caller_identity")["Account"], cluster)
+
+
+def _require(account: str, cluster: Cluster) -> None:
+    if cluster.account not in ("", account):
+        remedy = f"use a profile or role of account {cluster.account}"
+        raise CloudError(f"these credentials belong to account {account}, but this is {cluster}: {remedy}")
+
+
+def token(aws: Aws, cluster: Cluster) -> str:
+    """A bearer token for the API of *cluster*; CloudError without credentials."""
+    url = aws.presign_identity(cluster.region, {_HEADER: cluster.name}, _SIGNED_FOR)
+    return _PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
+
+
+def refusal(aws: Aws, cluster: Cluster) -> str:
+    """Why the API of *cluster* does not accept a token: the credentials are not valid any more, or have no access."""
+    try:
+        caller = aws.call("sts", cluster.region, "get_caller_identity")["Arn"]
+    except CloudError as error:
+        return str(error)
+    remedy = "add its role to `cluster.users` of the stack and run `spotmpi up STACK`, or use a role that is there"
+    return f"{cluster} has no access entry for {caller}: {remedy}"

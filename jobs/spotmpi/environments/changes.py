@@ -1,0 +1,190 @@
+"""What an update would lose: running nodes, data, or the environment itself; read from the steps of its preview."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.environments.versions import next_minor
+
+_GONE = ("delete", "replace", "delete-replaced")
+LOCAL_QUEUE = "kubernetes:kueue.x-k8s.io/v1beta1:LocalQueue"
+_CLUSTER = "aws:eks/cluster:Cluster"
+_NODE_GROUP = "aws:eks/nodeGroup:NodeGroup"
+# An update that changes one of these ends every node of the group (UpdateNodegroupVersion of EKS).
+_REPLACES_NODES = ("launchTemplate", "releaseVersion", "version")
+_ENVIRONMENT = {
+    _CLUSTER: "cluster",
+    "aws:ec2/vpc:Vpc": "network",
+    "aws:ec2/subnet:Subnet": "subnet",
+    "kubernetes:core/v1:Namespace": "namespace",
+}
+_DATA = {
+    "aws:efs/fileSystem:FileSystem": "file system {} with all data on it",
+    "aws:ecr/repository:Repository": "image repository {} with its images",
+}
+# Kubernetes keeps a claim while pods use it, and its volume with it; a chart's kinds go with it, and so do the runs.
+_IN_USE = {
+    "aws:efs/mountTarget:MountTarget": "the mount of the runs' storage",
+    "kubernetes:core/v1:PersistentVolume": "the volume of the runs",
+    "kubernetes:core/v1:PersistentVolumeClaim": "the volume of the runs",
+    LOCAL_QUEUE: "queue {}",
+}
+_RELEASE = "kubernetes:helm.sh/v3:Release"
+_RELEASES_OF_RUNS = ("jobset", "kueue")
+_ROLE, _GROUP = "spotmpi.dev/role", "spotmpi.dev/group"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the engine would do with one resource: its state now, its inputs afterwards, and the inputs that differ."""
+
+    op: str
+    type: str
+    id: str
+    old: Mapping[str, Any]
+    new: Mapping[str, Any]
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Whether an update changes resources, and its steps."""
+
+    changes: bool
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What an update would end: `impossible` parts, `data`, what runs use, and running nodes by node group.
+
+    `system` are the system nodes that are replaced one after the other, which interrupts no run.
+    """
+
+    impossible: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+    in_use: tuple[str, ...] = ()
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    system: int = 0
+
+    def __str__(self) -> str:
+        nodes = [f"{number} running nodes of {group}" for group, number in self.nodes.items()]
+        system = [f"{self.system} system nodes, one after the other"] * bool(self.system)
+        return ", ".join([*self.data, *nodes, *self.in_use, *system])
+
+
+def read_steps(path: Path) -> tuple[Step, ...]:
+    """The steps in the engine's event log that change a resource, each resource once; SpotmpiError without a log."""
+    if not path.exists():
+        remedy = "use the version of Pulumi that docs/environments.md names"
+        raise SpotmpiError(f"this Pulumi wrote no event log, so what an update would lose is unknown: {remedy}")
+    steps: dict[str, Step] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        metadata = (json.loads(line).get("resourcePreEvent") or {}).get("metadata") or {}
+        if metadata.get("op") not in (*_GONE, "update"):
+            continue
+        old, new = metadata.get("old") or {}, metadata.get("new") or {}
+        reasons = tuple(metadata.get("keys") or metadata.get("diffs") or ())
+        state = {**(old.get("inputs") or {}), **(old.get("outputs") or {})}
+        step = Step(metadata["op"], metadata["type"], str(old.get("id")), state, new.get("inputs") or {}, reasons)
+        known = steps.get(metadata["urn"])
+        if known is None or (metadata["op"], known.op) == ("replace", "delete-replaced"):
+            steps[metadata["urn"]] = step
+    return tuple(steps.values())
+
+
+def find_losses(steps: Sequence[Step], running: Callable[[], Mapping[str, int]]) -> Losses:
+    """What these steps would lose; *running* gives the number of running nodes by Auto Scaling group, where needed."""
+    gone = [step for step in steps if step.op in _GONE]
+    nodes, system = _ended_nodes(steps, running)
+    return Losses(
+        impossible=(*_impossible(gone), *_versions(steps)),
+        data=_unique(_DATA[step.type].format(step.id) for step in gone if step.type in _DATA),
+        in_use=_unique(filter(None, map(_in_use, gone))),
+        nodes=nodes,
+        system=system,
+    )
+
+
+def require_allowed(
+    stack: str, losses: Losses, environment: str, delete_data: str | None, live_runs: Callable[[], Sequence[str]]
+) -> None:
+    """SpotmpiError where an update loses what it may not: data only if *delete_data* is the environment's name.
+
+    *live_runs* gives the runs that nodes and storage must not be taken from.
+    """
+    refused = f"{stack} was not changed"
+    if losses.impossible:
+        remedy = f"undo the change, or `spotmpi down {stack}` first, which deletes the environment"
+        raise SpotmpiError(f"{refused}: the update would {'; '.join(losses.impossible)}: {remedy}")
+    if losses.data and delete_data != environment:
+        remedy = f"undo the change, or copy what is needed and repeat with `--delete-data {environment}`"
+        raise SpotmpiError(f"{refused}: the update would delete {', '.join(losses.data)}: {remedy}")
+    if losses.in_use or losses.nodes:
+        live = live_runs()
+        if live and losses.in_use:
+            raise SpotmpiError(
+                f"{refused}: the update would replace {', '.join(losses.in_use)}: stop the live runs first: "
+                f"{', '.join(live)}"
+            )
+        if live:
+            remedy = "wait for the live runs or stop them, or repeat with `--replace-nodes` to interrupt them"
+            raise SpotmpiError(f"{refused}: the update would end {losses}: {remedy}: {', '.join(live)}")
+
+
+def _ended_nodes(steps: Sequence[Step], running: Callable[[], Mapping[str, int]]) -> tuple[dict[str, int], int]:
+    """The running nodes by node group, and the system nodes, that these steps end."""
+    ended = [step for step in steps if step.type == _NODE_GROUP and (step.op in _GONE or _replaces_nodes(step))]
+    sizes, nodes, system = running() if ended else {}, dict[str, int](), 0
+    for step in ended:
+        number = sum(sizes.get(name, 0) for name in _scaling_groups(step))
+        labels = step.old.get("labels") or {}
+        if labels.get(_ROLE) == "system":
+            system += number
+        elif number:
+            group = str(labels.get(_GROUP) or step.id)
+            nodes[group] = nodes.get(group, 0) + number
+    return nodes, system
+
+
+def _replaces_nodes(step: Step) -> bool:
+    return any(changed.partition(".")[0] in _REPLACES_NODES for changed in step.changed)
+
+
+def _scaling_groups(step: Step) -> list[str]:
+    resources = step.old.get("resources") or []
+    return [group["name"] for resource in resources for group in resource.get("autoscalingGroups") or []]
+
+
+def _impossible(gone: Iterable[Step]) -> tuple[str, ...]:
+    return _unique(
+        f"{'delete' if step.op == 'delete' else 'replace'} {_ENVIRONMENT[step.type]} {step.id}"
+        + (f" ({', '.join(step.changed)})" if step.changed else "")
+        for step in gone
+        if step.type in _ENVIRONMENT
+    )
+
+
+def _versions(steps: Iterable[Step]) -> Iterator[str]:
+    """Kubernetes versions that EKS refuses: it raises a control plane by one minor version, and never lowers it."""
+    for step in steps:
+        now, then = str(step.old.get("version")), str(step.new.get("version"))
+        if step.type == _CLUSTER and step.op == "update" and now != then and then != next_minor(now):
+            yield f"take Kubernetes from {now} to {then}, and EKS only goes to {next_minor(now)}"
+
+
+def _in_use(step: Step) -> str | None:
+    if step.type == _RELEASE:
+        name = str(step.old.get("name"))
+        return f"{name}, and with it all runs" if name in _RELEASES_OF_RUNS else None
+    pattern = _IN_USE.get(step.type)
+    return pattern.format(step.id) if pattern else None
+
+
+def _unique(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(texts))

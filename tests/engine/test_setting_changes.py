@@ -1,0 +1,58 @@
+"""Every change of every setting of the ready stacks, with nodes running and data there, by `spotmpi up`.
+
+Each ends in one of: applied without losing a node or data; refused before anything is touched, with the remedy; asked,
+naming what will be lost. A second `up` has nothing to do. docs/tests.md has the outcome of each setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine.built_stack import BuiltStack, built_stack
+from tests.engine.setting_changes import STACKS, Change, changes, documented, pairs
+
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(600)]
+# Of each kind of outcome, and each that once lost something or broke every later `up`.
+IN_CI = (
+    *("zone=us-east-1b", "second_zone=us-east-1d", "namespace=other", "network.cidr=10.1.0.0/16", "images=chainermn"),
+    *("tags={'team':'vision'}", "groups[].type=c6i.2xlarge", "groups[].max=5", "groups[].market=on-demand"),
+    *("groups[].disk_gib=101", "groups[].name=other", "groups=removed", "cluster.version=1.35"),
+    *("cluster.encrypt_secrets=True", "cluster.system.type=t3.large", "cluster.system.nodes=3"),
+    *("storage.one_zone=False", "storage=own", "storage.backup=True", "queueing=on"),
+)
+NIGHTLY = pytest.mark.nightly("10 s each, 700 in all; 20 of the stack cpu run by day")
+SINGLE = [
+    pytest.param(stack, each, id=f"{stack}-{each}", marks=() if stack == "cpu" and each.name in IN_CI else NIGHTLY)
+    for stack in STACKS
+    for each in changes(stack)
+]
+# By stack, so that each is built once.
+PAIRS = [
+    pytest.param(stack, (first, second), id=f"{stack}-{first} {second}", marks=NIGHTLY)
+    for stack, first, second in sorted(pairs(300), key=lambda pair: STACKS.index(pair[0]))
+]
+
+
+@pytest.fixture(scope="module")
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuiltStack]:
+    """The stack that a test names, built once for all its changes."""
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    with built_stack(request.param, folder) as stack:
+        yield stack
+
+
+@pytest.mark.parametrize(("built", "change"), SINGLE, indirect=["built"])
+def test_a_change_loses_nothing_that_was_not_named(built: BuiltStack, change: Change) -> None:
+    assert built.outcome([change]) in documented(change.key)
+
+
+@pytest.mark.parametrize(("built", "both"), PAIRS, indirect=["built"])
+def test_two_changes_lose_nothing_that_was_not_named(built: BuiltStack, both: tuple[Change, Change]) -> None:
+    built.outcome(both)
+
+
+def test_all_of_the_days_selection_exist() -> None:
+    assert len(IN_CI) == 20 and set(IN_CI) <= {each.name for each in changes("cpu")}

@@ -175,19 +175,20 @@ class PoolContract:
         engine._loop.call_soon_threadsafe(lambda: engine._client.scheduler_comm.comm.abort())  # type: ignore[union-attr]
         assert [first, *results] == list(range(20))
 
-    def test_another_driver_collects_what_the_first_one_left(self, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_another_driver_collects_what_the_first_one_left_but_not_what_it_still_waits_for(self, pool: Pool) -> None:
         assert pool._engine is not None
-        first = Engine(pool._engine.url, pool._engine.tls)
-        with monkeypatch.context() as patch:
-            patch.setattr(calls, "_SESSION", "0123abcd")  # as if it were another process
-            sent = [calls.Call(calls.key("nap", 7, index), packed_nap(index)) for index in (1, 0)]
-            first.submit(sent)
-            wait_until(lambda: sum("0123abcd" in key for key in first.states()) == 2, 30)
-            assert sent[0].result(30) == 1, "a result that has arrived stays in the pool as long as the call is held"
+        first, third = (Engine(pool._engine.url, pool._engine.tls) for _ in range(2))
+        sent = [calls.Call(calls.key("nap", first.driver, 7, index), packed_nap(index)) for index in (1, 0)]
+        first.submit(sent)
+        wait_until(lambda: sum(first.driver in key for key in first.states()) == 2, 30)
+        assert sent[0].result(30) == 1, "a result that has arrived stays in the pool as long as the call is held"
+        assert pool.collect() == {}, "its driver is connected"
         first.close()
         assert first._loop.is_closed()
+        assert pool.collect("other") == []
         assert pool.collect("nap") == [0, 1]
-        assert pool.collect() == {}
+        assert pool.collect() == {} and third.collect(None) == [], "each result is given once"
+        third.close()
 
     def test_a_killed_worker_loses_no_call_of_a_map(self, pool: Pool, inject_fault: InjectFault) -> None:
         results = pool.map(nap, range(60))
@@ -204,7 +205,12 @@ class PoolContract:
     def test_a_pool_grows_and_shrinks(self, pool: Pool) -> None:
         pool.scale(3)
         assert pool.run(add, each=[1, 2, 3]) == {0: 1, 1: 2, 2: 3}
+        third = pool.workers[2]
+        under_way = [third.submit(nap, value, 60.0) for value in range(2)]
         pool.scale(2)
+        for call in (*under_way, third.submit(add, 1)):
+            with pytest.raises(CallAborted, match=r"was sent to worker 2, and the pool has 2 workers now"):
+                call.result(30)
         wait_until(lambda: len(pool.workers) == 2 and all(worker.connected for worker in pool.workers), 30)
         assert pool.run(add, each=[1, 2]) == {0: 1, 1: 2}
 

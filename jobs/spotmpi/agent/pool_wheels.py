@@ -14,9 +14,10 @@ import re
 import shutil
 import sys
 import time
-from typing import IO, Callable, Dict, List, Mapping, Optional, Tuple, TypedDict
+from typing import Callable, Dict, List, Mapping, Optional, Tuple, TypedDict
 
 from . import hardware, pod_context
+from . import unpack as unpacking
 from .plan import AgentPlan, Wheels
 
 MANIFEST = "manifest.json"
@@ -163,10 +164,7 @@ def unpack(archive: bytes, architecture: str, target: str, python: str, driver: 
         if not selected:
             return []
         require_architecture(architecture)
-        for member in tar:
-            wheel, _, name = member.name.partition("/")
-            if wheel in selected:
-                _write(os.path.join(temporary, name), tar.extractfile(member))
+        unpacking.unpack(tar, temporary, place=lambda name: _within_wheel(name, selected))
     os.rename(temporary, target)
     return sorted("%(name)s %(version)s" % manifest["wheels"][each] for each in selected)
 
@@ -203,11 +201,9 @@ def require_architecture(architecture: str) -> None:
         )
 
 
-def _write(path: str, content: Optional[IO[bytes]]) -> None:
-    assert content is not None
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        shutil.copyfileobj(content, file)
+def _within_wheel(name: str, selected: List[str]) -> Optional[str]:
+    wheel, _, path = name.partition("/")
+    return path if wheel in selected else None
 
 
 if __name__ == "__main__":  # for an interpreter of this machine that is not spotmpi's: ARCHIVE ARCHITECTURE FOLDER

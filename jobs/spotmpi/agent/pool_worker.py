@@ -12,12 +12,14 @@ import time
 
 from . import hardware, protocol, record
 from .attempt import Attempt
+from .clock import CLOCK
+from .files import mode
 from .lines import Line
-from .node import Notice, attempt_plan, check_hardware, unpack_code, write_environment
+from .node import POLL_INTERVAL, Notice, attempt_plan, check_hardware, unpack_code, write_environment
 from .outcomes import INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error
 from .pod_context import PodContext
 from .pod_record import PodRecord
-from .worker import POLL_INTERVAL, CoordinatorLink, join_coordinator, stage_data
+from .worker import CoordinatorLink, join_coordinator, stage_data
 
 STABLE = 30.0  # seconds after which a worker process that ends is started again at once
 SCHEDULER_GRACE = 2.0  # seconds in which node 0 follows its scheduler
@@ -60,8 +62,8 @@ def _attempt_number(pod: PodContext) -> int:
     Kubernetes counts failed pods, but forgets them when a pool shrinks; where the run folder lasts, it knows better.
     """
     logs = os.path.join(pod.folder, "logs")
-    numbers = [int(name) for name in os.listdir(logs) if name.isdecimal()] if os.path.isdir(logs) else []
-    own = [each for each in numbers if os.path.exists(os.path.join(logs, str(each), "node-%d.log" % pod.node))]
+    paths = {each: os.path.join(logs, str(each), "node-%d.log" % pod.node) for each in record.numbers(logs)}
+    own = [each for each, path in paths.items() if mode(path) is not None]
     return 1 + max(pod.generation, max(own, default=0))
 
 
@@ -76,7 +78,9 @@ class PoolWorker:
         self._hardware: hardware.Facts | None = None  # once this pod is prepared
 
     def run(self, since: float) -> int:
-        """Join node 0 as often as there is one, from *since* on; it is expected within ``limits.start`` at first.
+        """Join node 0 as often as there is one, which is expected within ``limits.start`` at first.
+
+        *since* is the Unix time from which on this node works for the run.
 
         A node 0 that was lost may need long for another node, while nobody follows the run: nothing starts a worker
         again that has ended, so it waits for longer.
@@ -98,7 +102,7 @@ class PoolWorker:
                 return 0
             if self._notice.reason:
                 break
-            since, limit = time.time(), max(limit, RETURN_LIMIT)
+            since, limit = CLOCK(), max(limit, RETURN_LIMIT)
         if self._notice.reason:
             return protocol.INTERRUPTED
         name = "limits.start (%gs)" if limit == self._pod.plan["limits"]["start"] else "%gs"

@@ -19,7 +19,7 @@ from spotmpi.spec import job
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import Source, read_spec
 from spotmpi.spec.stream import Stream
-from spotmpi.streams.order import CONSUMER, PREDICT, TRAIN
+from spotmpi.streams.order import CONSUMER, KEEP, PREDICT, TRAIN
 
 Function = Callable[..., Any]
 
@@ -101,7 +101,7 @@ def pipeline(
     if unknown:
         raise input_error("pipeline", ", ".join(unknown), f"unknown options; use {', '.join(Stream.model_fields)}")
     if predict:
-        values = {"remainder": "keep", **values}  # every row once
+        values = {"remainder": KEEP, **values}  # every row once
     mode = TRAIN if train else PREDICT
     name = _name(mode, consumer)
     files = [_file(each) for each in (source, prepare, write, consumer) if callable(each)]

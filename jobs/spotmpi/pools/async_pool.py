@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from distributed import Client
 
+    from spotmpi.pools.calls import Call
     from spotmpi.pools.pool import Pool, Worker
 
 _END = object()
@@ -26,7 +28,7 @@ class AsyncWorker:
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         """Execute a call on this worker alone; awaiting it gives the result."""
-        return asyncio.wrap_future(self._worker.submit(function, *args, **kwargs))
+        return _awaitable(self._worker.submit(function, *args, **kwargs))
 
 
 class AsyncPool:
@@ -42,7 +44,7 @@ class AsyncPool:
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         """Execute one call on any worker; awaiting it gives the result."""
-        return asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
+        return _awaitable(self._pool.submit(function, *args, **kwargs))
 
     async def map(
         self,
@@ -58,7 +60,14 @@ class AsyncPool:
 
     async def run(self, function: Callable[..., Any], *args: Any, each: Sequence[Any] | None = None) -> dict[int, Any]:
         """Execute a call once on every worker; the results by the number of the worker."""
-        return await asyncio.to_thread(self._pool.run, function, *args, each=each)
+
+        def run() -> dict[int, Any]:
+            try:
+                return self._pool.run(function, *args, each=each)
+            except StopIteration as error:
+                raise _replacement(error) from error
+
+        return await asyncio.to_thread(run)
 
     async def workers(self) -> list[AsyncWorker]:
         """All workers of the pool by number."""
@@ -83,3 +92,29 @@ class AsyncPool:
 
     def __repr__(self) -> str:
         return repr(self._pool)
+
+
+def _awaitable(call: Call) -> asyncio.Future[Any]:
+    """As `asyncio.wrap_future`, which before Python 3.12 never ends for a call that raises StopIteration."""
+    outcome: Future[Any] = Future()
+
+    def copy(call: Future[Any]) -> None:
+        if call.cancelled() or not outcome.set_running_or_notify_cancel():
+            outcome.cancel()
+            return
+        error = call.exception()
+        if error is None:
+            outcome.set_result(call.result())
+        else:
+            outcome.set_exception(_replacement(error) if isinstance(error, StopIteration) else error)
+
+    call.add_done_callback(copy)
+    outcome.add_done_callback(lambda done: done.cancelled() and call.cancel())
+    return asyncio.wrap_future(outcome)
+
+
+def _replacement(error: StopIteration) -> RuntimeError:
+    """What is raised instead, as for generators: an await would take it for its own end."""
+    replacement = RuntimeError(f"the call raised {type(error).__name__}: {error}")
+    replacement.__cause__ = error
+    return replacement

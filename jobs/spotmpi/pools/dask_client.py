@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import pickle
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dask
+import distributed.utils
 from distributed import Client, Future
 from distributed.comm.core import CommClosedError
+from distributed.core import clean_exception
 from distributed.scheduler import KilledWorker
 
 from spotmpi.pools.calls import Call
 from spotmpi.pools.errors import PoolError
 from spotmpi.programs.pool.call import CallAborted, CallFailure, execute, execute_async
-from spotmpi.programs.pool.files import UploadedFiles
+from spotmpi.programs.pool.files import pack
 from spotmpi.programs.pool.output import TOPIC
-from spotmpi.programs.pool.settings import resource, security
+from spotmpi.programs.pool.settings import resource, security, use_steady_time
 
 CONNECT_TIMEOUT = 5.0  # seconds for one connection
 _QUIET = ("distributed.batched", "distributed.client", "distributed.core")  # they log a cut connection with tracebacks
@@ -31,15 +35,28 @@ Output = Callable[[int, str, Sequence[str]], None]  # of a worker: its number, t
 SentCall = tuple[Call, "Future[Any]"]
 
 
-class PoolClient(Client):
-    """A client that calls *on_cut* when its connection breaks, and is of no use after that."""
+def _replace_executor() -> None:
+    """In a forked process: Dask's thread for large messages has not been copied, and its executor would wait for it."""
+    distributed.utils._offload_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="Dask-Offload")
 
-    def __init__(self, url: str, tls: str, on_cut: Callable[[], None]) -> None:
+
+os.register_at_fork(after_in_child=_replace_executor)
+
+
+class PoolClient(Client):
+    """A client that calls *on_cut* when its connection breaks, and is of no use after that.
+
+    The scheduler knows the *driver* by the client's name.
+    """
+
+    def __init__(self, url: str, tls: str, driver: str, on_cut: Callable[[], None]) -> None:
         self._on_cut = on_cut
+        use_steady_time()
         for name in _QUIET:
             logging.getLogger(name).setLevel(logging.ERROR)
         super().__init__(  # type: ignore[no-untyped-call]
             url,
+            name=driver,
             asynchronous=True,
             set_as_default=False,
             security=security(tls),
@@ -95,14 +112,26 @@ class PoolClient(Client):
         if self.connected:
             self._send_to_scheduler({"op": "spotmpi-release", "keys": keys})
 
+    async def leave(self, driver: str) -> None:
+        """Tell the scheduler that the driver closes the pool, after all else; wait until it knows."""
+        self._send_to_scheduler({"op": "spotmpi-leave", "driver": driver})
+        await self.ask("left", driver=driver)
+
     @property
     def connected(self) -> bool:
         """Whether the connection is up, as far as is known here."""
-        return bool(self.status == "running") and self.scheduler_comm is not None
+        reader = self._handle_report_task  # an error of it is only logged
+        up = bool(self.status == "running") and self.scheduler_comm is not None
+        return up and reader is not None and not reader.done()
 
-    async def upload(self, files: UploadedFiles) -> None:
-        """Write files to every worker, also to those that come later."""
-        await self.register_plugin(files)
+    async def upload(self, name: str, contents: dict[str, bytes]) -> None:
+        """Write files to every worker, also to those that come later; raises what a worker could not do."""
+        key, packed = pack(name, contents)
+        for answer in (await self.ask("upload", key=key, packed=packed)).values():
+            if answer["status"] == "error":
+                _, error, traceback = clean_exception(answer["exception"], answer["traceback"])
+                assert error is not None
+                raise error.with_traceback(traceback)
 
     async def fetch(self, sent: list[SentCall]) -> list[Any]:
         """The packed results of finished calls."""
@@ -158,6 +187,6 @@ def _load_error(call: Call, failure: CallFailure) -> BaseException:
             error = pickle.loads(failure.packed)
             if isinstance(error, BaseException):
                 return error
-    except Exception as own:
+    except BaseException as own:  # a module that is imported may exit
         reason = str(own)
     return PoolError(f"a call of {call.name} raised an error that this driver cannot load ({reason}):\n{failure.text}")

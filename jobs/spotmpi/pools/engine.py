@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import logging
+import math
 import os
-import pickle
+import secrets
 import threading
 import time
-import warnings
 import weakref
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from spotmpi.pools.calls import LARGE, Call
+from spotmpi.pools.calls import Call
 from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.pools.progress import print_message
+from spotmpi.pools.results import ResultFetcher
+from spotmpi.programs.pool.call import TAKEN
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -36,15 +39,19 @@ Probe = Callable[[], "str | None"]  # why the pool is lost, or None where it may
 LOSS_TIMEOUT = 12.0  # seconds without an answer after which a pool counts as lost, or without any worker at the least
 _CLOSE_TIMEOUT = 5.0  # seconds for the end of a connection
 _CHECK = 1.0  # seconds between checks of the connection
-_BATCH = 100  # results that are fetched together
-_MANY = 100  # calls under way, from which results are fetched less often
-_PAUSE = 0.1  # seconds that a result then waits for others at most
+CLOSED = "the pool is closed: spotmpi.pool(...) opens another"
+FORKED = "a forked process cannot use its parent's pool: join it there with spotmpi.pool('ID')"
+_COLLECTED = "the call of {} is gone: another driver has collected it"
+_ANY = (Exception, asyncio.CancelledError)  # Dask raises the latter in whoever waits for a connection that it closes
+_UPLOADS = 5  # attempts of an upload
+_RETRY = 0.1  # seconds before a question is asked again after a cut
 
 
 class Engine:
     """A connection to the scheduler at *url*, with the certificates in the folder *tls*.
 
-    *say* gets a message when calls wait for replacements of all workers; by default it is printed.
+    *say* gets a message when calls wait for workers or for the scheduler; by default it is printed. `driver` is the
+    name of this driver in the keys of its calls, and no other process or connection has it.
 
     Raises:
         PoolError: versions that differ.
@@ -60,25 +67,29 @@ class Engine:
         say: Callable[[str], None] = print_message,
     ) -> None:
         self.url, self.tls = url, tls
+        self.driver = secrets.token_hex(8)
         self._output, self._probe, self._say = output, probe, say
         self._outbox: collections.deque[Call] = collections.deque()
         self._calls: dict[str, Call] = {}  # under way, by key
         self._futures: dict[str, DaskFuture] = {}  # of the calls under way, by key
-        self._collected: set[str] = set()  # keys of other drivers' calls; their release takes a moment to arrive
+        self._collected: set[str] = set()  # keys of calls of other drivers
         self._released: collections.deque[str] = collections.deque()  # keys that the scheduler need not hold any more
-        self._ready: collections.deque[SentCall] = collections.deque()
-        self._fetching = self._connected = self._closed = False
+        self._results = ResultFetcher(self._is_current, self._note_cut, self._finish, self.under_way)
+        self._sending = self._releasing = False  # whether the engine's thread is going to do so
+        self._connected = self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._client: PoolClient
         self._failure: str | None = None
         self._last_answer = self._last_worker = time.monotonic()
         self._joined = 0  # workers that had joined at the latest answer
         self._awaits_workers = False  # and has said so
+        self._absent: dict[int, float] = {}  # since when workers that calls wait for are not connected; inf: it is said
         self._cut = asyncio.Event()  # set when the connection has broken
         self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="spotmpi-pool", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="spotmpi-pool", daemon=True)
         self._thread.start()
+        _engines.add(self)
         try:
             self.description = self._wait(self._open())
         except BaseException:
@@ -87,32 +98,50 @@ class Engine:
 
     def submit(self, calls: Iterable[Call]) -> None:
         """Send calls; each is done once its result, or what it raised, is here."""
+        self.require_usable()
+        for call in calls:
+            call.thread = self._thread
+            call.add_done_callback(self._release_cancelled)
+            self._outbox.append(call)
+        if not self._sending:  # `_send` clears it before it looks into the outbox
+            self._sending = True
+            self._call_soon(self._send)
+        if self._closed or self._failure is not None:  # meanwhile: nobody looks into the outbox any more
+            self._end_all()
+
+    def require_usable(self) -> None:
+        """Raise why the engine cannot be used: the pool is lost or closed, or belongs to the parent of this process."""
         if self._failure is not None:
             raise PoolLost(self._failure)
         if self._closed:
-            raise PoolError("the pool is closed: spotmpi.pool(...) opens another")
-        if os.getpid() != self._process:
-            raise PoolError("a forked process cannot use its parent's pool: join it there with spotmpi.pool('ID')")
-        empty = not self._outbox
-        self._outbox.extend(calls)
-        if empty:
-            self._loop.call_soon_threadsafe(self._send)
+            raise PoolError(CLOSED)
+        if self.is_copy:
+            raise PoolError(FORKED)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this process is a fork of the one that opened the pool."""
+        return os.getpid() != self._process
 
     def under_way(self) -> int:
         """The number of calls that are not done."""
         return len(self._calls) + len(self._outbox)
 
     def states(self) -> dict[str, str]:
-        """The state of every call that the scheduler holds, of any driver, by key."""
-        return self._wait(self._states())
+        """The state of every call that the scheduler holds, of any driver, by key; see `Keeper.calls`."""
+        return dict(self._ask("calls", driver=self.driver))
+
+    def collect(self, name: str | None) -> list[str]:
+        """Take over the calls, of the function *name* or all, whose drivers are not connected any more; their keys."""
+        return self._wait(self._collect(name))
 
     def workers(self) -> dict[str, Any]:
         """What the scheduler says of the pool: ``size``, and ``workers`` that are connected, by number."""
-        return self._wait(self._describe())
+        return dict(self._ask("pool"))
 
     def set_size(self, workers: int) -> None:
         """Set the desired number of workers on the scheduler."""
-        self._wait(self._client.ask("size", workers=workers))
+        self._ask("size", workers=workers)
 
     def dashboard(self) -> int:
         """The port of 127.0.0.1 on node 0 at which Dask shows its dashboard from now on.
@@ -120,7 +149,7 @@ class Engine:
         Raises:
             PoolError: the pool has no bokeh.
         """
-        answer: dict[str, Any] = self._wait(self._client.ask("dashboard"))
+        answer: dict[str, Any] = self._ask("dashboard")
         if "port" not in answer:
             remedy = "add bokeh to the image of the run, or to this environment for a run without image"
             raise PoolError(f"Dask's dashboard cannot be shown: {answer['failure']}; {remedy}")
@@ -128,9 +157,13 @@ class Engine:
 
     def upload(self, name: str, contents: dict[str, bytes]) -> None:
         """Write files to every worker's folder, also to those of workers that come later."""
-        from spotmpi.programs.pool.files import UploadedFiles
-
-        self._wait(self._client.upload(UploadedFiles(name, contents, time.time())))
+        for attempt in range(_UPLOADS):
+            try:
+                self._wait(self._answer(lambda client: client.upload(name, contents)))
+                break
+            except OSError:  # a worker ended meanwhile; its replacement gets them
+                if attempt == _UPLOADS - 1:
+                    raise
 
     def client(self) -> Client:
         """A client of Dask of its own, for the calling thread."""
@@ -149,27 +182,72 @@ class Engine:
         if self._closed:
             return
         self._closed = True
-        with contextlib.suppress(Exception):
-            self._wait(self._shut_down(), timeout=_CLOSE_TIMEOUT)
+        if self.is_copy:
+            return  # the loop's files are the parent's too
+        inside = threading.current_thread() is self._thread  # as from a callback of a call
+        if inside:
+            self._start_task(self._shut_down())
+        else:
+            with contextlib.suppress(Exception):
+                self._wait(self._shut_down(), timeout=_CLOSE_TIMEOUT)
+        self._end_all()  # what came meanwhile, or all of them where the thread is busy
         # Timeouts of Dask's last messages may pass before it has read them: asyncio would print each on stderr.
         self._loop.set_exception_handler(lambda loop, context: None)
+        if inside:
+            self._loop.call_later(_CLOSE_TIMEOUT, self._loop.stop)
+            return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_TIMEOUT)
         if not self._thread.is_alive():
             self._loop.close()
 
+    def _ask(self, question: str, **arguments: Any) -> Any:
+        return self._wait(self._answer(lambda client: client.ask(question, **arguments)))
+
     def _wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run *work* in the engine's thread and wait for it."""
+        if self.is_copy or threading.current_thread() is self._thread:
+            work.close()
+            raise PoolError(FORKED if self.is_copy else "a callback of a call cannot wait for an answer of the pool")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
+    def _call_soon(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Have the engine's thread call a function, unless the engine is closed or the copy of a forked process."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            if not self.is_copy:
+                self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _end_all(self) -> None:
+        """End every call with the reason for which the pool can no longer be used; from any thread."""
+        ended = [call for key in list(self._calls) if (call := self._calls.pop(key, None)) is not None]
+        with contextlib.suppress(IndexError):
+            while True:
+                ended.append(self._outbox.popleft())
+        for call in ended:
+            early = f"the pool was closed before the call of {call.name} had ended"
+            call.settle(error=PoolLost(self._failure) if self._failure is not None else PoolError(early))
+
+    def abandon(self) -> None:
+        """In a forked process, end the copies of the parent's calls."""
+        for call in [*self._calls.values(), *self._outbox]:
+            call.abandon(PoolError(FORKED))
+
     # What follows runs in the engine's thread.
+
+    def _run(self) -> None:
+        """Run the event loop until it is stopped, also after an exit in what users' code does here."""
+        while True:
+            try:
+                self._loop.run_forever()
+                return
+            except BaseException:
+                logging.getLogger(__name__).exception("the pool's thread goes on")
 
     async def _open(self) -> dict[str, Any]:
         from spotmpi.programs.pool.settings import version_difference, versions
 
         try:
-            await self._connect()
-            description = await self._describe()
+            description = await self._connect()
         except Exception as error:
             raise PoolLost(_refusal(self.url, error)) from error
         difference = version_difference(versions(), description["versions"])
@@ -179,36 +257,61 @@ class Engine:
         self._start_task(self._monitor())
         return description
 
-    async def _connect(self) -> None:
+    async def _connect(self) -> dict[str, Any]:
+        """Connect, and ask the scheduler for what `workers` gives."""
         from spotmpi.pools.dask_client import PoolClient
 
         self._cut.clear()
-        self._client = await PoolClient(self.url, self.tls, self._cut.set)
+        self._client = await PoolClient(self.url, self.tls, self.driver, self._cut.set)
         self._connected = True
-        self._last_answer = time.monotonic()
         if self._output is not None:
             self._client.show(self._output)
+        return await self._describe()
 
     async def _describe(self) -> dict[str, Any]:
-        description: dict[str, Any] = await self._client.ask("pool")
+        description: dict[str, Any] = await asyncio.wait_for(self._client.ask("pool"), LOSS_TIMEOUT / 2)
+        self._last_answer = time.monotonic()
         return description
 
-    async def _states(self) -> dict[str, str]:
-        states: dict[str, str] = await self._client.ask("calls")
-        return {key: state for key, state in states.items() if key not in self._collected}
+    async def _answer(self, ask: Callable[[PoolClient], Awaitable[T]]) -> T:
+        """What the scheduler answers; asks again on a new connection where this one is cut meanwhile."""
+        while True:
+            self.require_usable()
+            client = self._client
+            if self._is_current(client):
+                try:
+                    return await ask(client)
+                except _ANY:
+                    if self._is_current(client):
+                        raise
+            await asyncio.sleep(_RETRY)
+
+    async def _collect(self, name: str | None) -> list[str]:
+        keys = await self._answer(lambda client: client.ask("collect", driver=self.driver, name=name))
+        new = [key for key in keys if key not in self._collected]
+        self._collected.update(new)
+        return new
+
+    def _is_current(self, client: PoolClient) -> bool:
+        """Whether a client is the one in use, and connected as far as is known."""
+        return client is self._client and self._connected and client.connected and not self._cut.is_set()
 
     def _send(self) -> None:
         """Send what is in the outbox, calls of the same kind together."""
-        if not self._connected:
+        self._sending = False
+        if self._closed or self._failure is not None:
+            self._end_all()
+        if not self._is_current(self._client):
             return  # `_resume` does it
-        calls = [self._outbox.popleft() for _ in range(len(self._outbox))]
         kinds: dict[tuple[bool, int | None, bool], list[Call]] = {}
-        for call in calls:
-            kinds.setdefault((call.asynchronous, call.worker, not call.payload), []).append(call)
+        while self._outbox:
+            call = self._outbox.popleft()
+            if call.done():
+                call.settle()  # cancelled
+            else:
+                kinds.setdefault((call.asynchronous, call.worker, not call.payload), []).append(call)
         for (asynchronous, worker, foreign), group in kinds.items():
-            for call in group:
-                self._calls[call.key] = call
-                call.add_done_callback(self._release_cancelled)
+            self._calls.update((call.key, call) for call in group)
             try:
                 sent = self._client.attach(group) if foreign else self._client.send(group, asynchronous, worker)
             except Exception as error:
@@ -226,101 +329,57 @@ class Engine:
         from spotmpi.pools.dask_client import remote_error, status_of
 
         status, error, traceback = await status_of(future)
-        current = client is self._client and self._connected and not self._cut.is_set()
-        if self._calls.get(call.key) is not call or not current:
+        if self._calls.get(call.key) is not call or not self._is_current(client):
             return  # cancelled, or the connection is lost: `_resume` watches it again
         if status == "finished":
-            self._ready.append((call, future))
-            if not self._fetching:
-                self._fetching = True
-                self._start_task(self._fetch())
+            self._results.fetch((call, future), client)
         elif status == "error":
-            self._finish(call, future, error=remote_error(call, error, traceback))
-        elif client.connected:
-            self._finish(
-                call, future, error=PoolError(f"the call of {call.name} is gone: another driver has collected it")
-            )
-
-    async def _fetch(self) -> None:
-        """Fetch the results of finished calls, many at once; those that finish meanwhile come with the next."""
-        try:
-            while self._ready:
-                await self._gather_results()
-                batch = [self._ready.popleft() for _ in range(min(len(self._ready), _BATCH))]
-                try:
-                    results = await self._client.fetch(batch)
-                except Exception as error:
-                    if not self._connected or not self._client.connected:
-                        return
-                    await self._fetch_singly(batch, error)
-                    continue
-                for (call, future), result in zip(batch, results, strict=True):
-                    self._deliver(call, future, result)
-        finally:
-            self._fetching = False
-
-    async def _gather_results(self) -> None:
-        """Wait shortly for more results while many calls are under way: each fetch costs the scheduler a round trip."""
-        end = time.monotonic() + _PAUSE
-        while len(self._calls) > _MANY and len(self._ready) < _BATCH // 2 and time.monotonic() < end:
-            await asyncio.sleep(_PAUSE / 10)
-
-    async def _fetch_singly(self, batch: list[SentCall], error: Exception) -> None:
-        """Fetch results one after the other, since one of them could not be fetched."""
-        for call, future in batch:
             try:
-                result = await self._client.fetch([(call, future)]) if len(batch) > 1 else [None]
-            except Exception as own:
-                self._finish(call, future, error=own)
-            else:
-                if len(batch) > 1:
-                    self._deliver(call, future, result[0])
-                else:
-                    self._finish(call, future, error=error)
-
-    def _deliver(self, call: Call, future: DaskFuture, result: Any) -> None:
-        warn_if_large(len(result), f"the result of {call.name}")
-        try:
-            value = pickle.loads(result)
-        except BaseException as error:  # a module that is imported may exit
-            self._finish(call, future, error=error)
+                own = remote_error(call, error, traceback)
+            except BaseException as failure:
+                own = failure
+            self._finish(call, future, error=own)
         else:
-            self._finish(call, future, value)
+            self._finish(call, future, error=PoolError(_COLLECTED.format(call.name)))
+
+    def _note_cut(self, client: PoolClient) -> None:
+        """Have `_resume` watch calls again whose results were lost on their way: that is no error of a call."""
+        if client is self._client:
+            self._cut.set()
 
     def _finish(self, call: Call, future: DaskFuture | None, result: Any = None, error: Any = None) -> None:
-        self._calls.pop(call.key, None)
+        sent = self._calls.pop(call.key, None) is not None
         future = self._futures.pop(call.key, None) or future
         if future is not None:
             future.release()
-        if not call.done() and call.set_running_or_notify_cancel():
-            if error is not None:
-                call.set_exception(error)
-            else:
-                call.set_result(result)
-        if not call.payload:
-            self._collected.add(call.key)
+        call.settle(result, error)
         if call.payload and not call.cancelled():
             # The result stays in the pool for as long as this process has the call: should it die, another collects it.
             weakref.finalize(call, self._let_go, call.key).atexit = False
-        else:
+        elif sent:
             self._let_go(call.key)
 
     def _let_go(self, key: str) -> None:
         """Release what the scheduler holds of a call; from any thread."""
-        first = not self._released
         self._released.append(key)
-        if first and not self._closed:
-            self._loop.call_soon_threadsafe(self._release)
+        if not self._releasing and not self._closed:
+            self._releasing = True
+            self._call_soon(self._release)
 
     def _release(self) -> None:
+        self._releasing = False
         if not self._connected or self._cut.is_set():
             return  # `_resume` does it
-        self._client.let_go([self._released.popleft() for _ in range(len(self._released))])
+        keys = []
+        while self._released:
+            keys.append(self._released.popleft())
+        if keys:
+            self._client.let_go(keys)
 
     def _release_cancelled(self, call: futures.Future[Any]) -> None:
         assert isinstance(call, Call)
-        if call.cancelled() and not self._closed:
-            self._loop.call_soon_threadsafe(self._finish, call, None)
+        if call.cancelled():
+            self._call_soon(self._finish, call, None)
 
     async def _monitor(self) -> None:
         """Check the connection until the pool is closed or lost."""
@@ -328,17 +387,16 @@ class Engine:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._cut.wait(), _CHECK)
             try:
-                if self._cut.is_set() or not self._client.connected:
+                if not self._is_current(self._client):
                     raise OSError("the connection to the scheduler was closed")
-                description = await asyncio.wait_for(self._describe(), LOSS_TIMEOUT / 2)
-                self._last_answer = time.monotonic()
-                await self._check_workers(description)
-            except (TimeoutError, OSError) as error:
+                await self._check_workers(await self._describe())
+            except _ANY as error:  # whatever it is: without this task nobody would notice a loss
                 if not self._closed:
                     await self._reconnect(error)
 
     async def _check_workers(self, description: dict[str, Any]) -> None:
         before, self._joined = self._joined, description["joined"]
+        self._check_absent(description["workers"])
         came = description["workers"] or self._joined != before  # one that joined may have left again
         if came or not self._calls or not self._joined:  # the first workers may have to wait for their nodes
             self._last_worker, self._awaits_workers = time.monotonic(), False
@@ -346,60 +404,85 @@ class Engine:
         limit = max(description.get("replacement_limit") or 0.0, LOSS_TIMEOUT)  # none from an older spotmpi
         seconds, size = time.monotonic() - self._last_worker, description["size"]
         if seconds > limit:
-            self._lose(await self._ask() or f"nodes 1 to {size}: all {size} workers are lost for {limit:g}s")
+            self._lose((await self._ask_probe())[0] or f"nodes 1 to {size}: all {size} workers are lost for {limit:g}s")
         elif seconds > LOSS_TIMEOUT and not self._awaits_workers:
             self._awaits_workers = True
             workers = "the only worker is" if size == 1 else f"all {size} workers are"
-            self._say(f"waiting: {workers} lost; calls wait up to {limit:g}s (limits.start) for replacements")
+            self._tell(f"{workers} lost; calls wait up to {limit:g}s (limits.start) for replacements")
 
-    async def _ask(self) -> str | None:
-        """Why the pool is lost as its backend knows, or None."""
-        return await asyncio.to_thread(self._probe) if self._probe is not None else None
+    def _check_absent(self, connected: Iterable[int]) -> None:
+        """Say so where calls wait for one worker that has not been connected for a while."""
+        now = time.monotonic()
+        awaited = {call.worker for call in self._calls.values() if call.worker is not None} - set(connected)
+        self._absent = {worker: self._absent.get(worker, now) for worker in sorted(awaited)}
+        late = [worker for worker, since in self._absent.items() if now - since > LOSS_TIMEOUT]
+        self._absent.update(dict.fromkeys(late, math.inf))
+        if late:
+            workers = f"worker {late[0]} is" if len(late) == 1 else f"workers {', '.join(map(str, late))} are"
+            self._tell(f"{workers} not connected; the calls that were sent there wait for that")
 
-    async def _reconnect(self, error: Exception) -> None:
+    def _tell(self, reason: str) -> None:
+        with contextlib.suppress(Exception):  # stderr may be closed
+            self._say(f"waiting: {reason}")
+
+    async def _ask_probe(self) -> tuple[str | None, Exception | None]:
+        """Why the pool is lost as its backend knows, or None; and why that could not be found out."""
+        if self._probe is None:
+            return None, None
+        try:
+            return await asyncio.to_thread(self._probe), None
+        except Exception as error:  # as of a disk
+            return None, error
+
+    async def _reconnect(self, error: BaseException) -> None:
         """Reconnect, for as long as the pool may answer again."""
-        self._connected = False
-        old = self._client
-        with contextlib.suppress(Exception):
-            await asyncio.wait_for(old.shut(), _CLOSE_TIMEOUT)
+        told = False
         while not self._closed:
+            self._connected = False
+            with contextlib.suppress(*_ANY):
+                await asyncio.wait_for(self._client.shut(), _CLOSE_TIMEOUT)
             try:
-                await self._connect()
-                description = await self._describe()
-            except Exception as failure:
-                error = failure if isinstance(failure, OSError) else error
-            else:
+                description = await self._connect()
                 if description["id"] != self.description["id"]:
                     self._lose("node 0: another scheduler took over, and the calls of the old one are lost")
-                    return
-                await self._resume()
+                else:
+                    await self._resume()
                 return
-            reason = await self._ask()
-            if reason is None and self._probe is None and time.monotonic() - self._last_answer > LOSS_TIMEOUT:
-                reason = f"node 0: the scheduler does not answer: {error}"
+            except _ANY as failure:
+                error = failure if isinstance(failure, OSError) else error
+            reason, unknown = await self._ask_probe()
+            silent = time.monotonic() - self._last_answer > LOSS_TIMEOUT
+            if reason is None and silent and (self._probe is None or unknown is not None):
+                addition = f", and the state of its run cannot be read: {unknown}" if unknown is not None else ""
+                reason = f"node 0: the scheduler does not answer: {error}{addition}"
             if reason is not None:
                 self._lose(reason)
                 return
+            if silent and not told:
+                told = True
+                self._tell(f"the scheduler does not answer ({error}); calls wait until it does, or its run has ended")
             await asyncio.sleep(_CHECK)
 
     async def _resume(self) -> None:
         """Watch the calls that the scheduler still has, and send the others again."""
-        states = await self._states()
-        under_way = list(self._calls.values())
-        self._ready.clear()
-        self._watch_all(self._client.attach(call for call in under_way if call.key in states))
-        self._outbox.extendleft(reversed([call for call in under_way if call.key not in states and call.payload]))
-        for call in under_way:
-            if call.key not in states and not call.payload:
+        states = await asyncio.wait_for(self._client.ask("calls", driver=self.driver), LOSS_TIMEOUT / 2)
+        self._results.forget()
+        for call in list(self._calls.values()):
+            if states.get(call.key) == TAKEN:
+                del self._calls[call.key]  # it is not this driver's to let go
+                call.settle(error=PoolError(_COLLECTED.format(call.name)))
+            elif call.key not in states and not call.payload:
                 self._finish(call, None, error=PoolError(f"the result of {call.name} is no longer in the pool"))
+        known = {key: call for key, call in self._calls.items() if key in states}
+        self._watch_all(self._client.attach(known.values()))
+        self._outbox.extendleft(call for key, call in reversed(self._calls.items()) if key not in known)
+        self._calls = known
         self._send()
         self._release()
 
     def _lose(self, reason: str) -> None:
         self._failure = f"the pool is lost: {reason}"
-        for call in [*self._calls.values(), *self._outbox]:
-            self._finish(call, None, error=PoolLost(self._failure))
-        self._outbox.clear()
+        self._end_all()
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -407,27 +490,30 @@ class Engine:
         task.add_done_callback(self._tasks.discard)
 
     async def _shut_down(self) -> None:
-        for call in [*self._calls.values(), *self._outbox]:
-            if not call.done() and call.set_running_or_notify_cancel():
-                call.set_exception(PoolError(f"the pool was closed before the call of {call.name} had ended"))
-        self._calls.clear()
-        for task in self._tasks:
+        self._end_all()
+        self._results.forget()
+        for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
         if self._connected:
+            self._release()
             self._connected = False
+            with contextlib.suppress(Exception):  # so that others may collect at once what this driver still holds
+                await asyncio.wait_for(self._client.leave(self.driver), _CHECK)
             await self._client.shut()
+
+
+def _abandon_all() -> None:
+    for engine in list(_engines):
+        engine.abandon()
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 def import_client() -> None:
     """Import what a connection needs: Dask takes half a second."""
     import spotmpi.pools.dask_client  # noqa: F401
-
-
-def warn_if_large(size: int, subject: str) -> None:
-    """Warn of arguments or a result that should not go through the scheduler."""
-    if size > LARGE:
-        remedy = "write large data to the run volume and send its path"
-        warnings.warn(f"{subject} has {size / 1e6:.0f} MB, which go through the scheduler: {remedy}", stacklevel=2)
 
 
 def _refusal(url: str, error: Exception) -> str:

@@ -8,7 +8,6 @@ import itertools
 import queue
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +15,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO, TypeVar
 
 from spotmpi.pools import calls
-from spotmpi.pools.calls import Call
-from spotmpi.pools.engine import Engine, warn_if_large
+from spotmpi.pools.calls import Call, warn_if_large
+from spotmpi.pools.engine import CLOSED, FORKED, Engine
 from spotmpi.pools.errors import PoolError
-from spotmpi.pools.progress import ProgressBar, for_map
+from spotmpi.pools.map import MapCalls
+from spotmpi.pools.progress import for_map
 from spotmpi.programs.pool.call import function_name, is_async, pack, pack_function
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from spotmpi.pools.async_pool import AsyncPool
 
-WINDOW = 256  # calls of a map that are under way at once, unless a pool has very many workers
-WINDOW_BYTES = 256 << 20  # of their functions and arguments, above which there are two for each worker
 _POLL = 0.1  # seconds between looks at a pool that is opened though nobody waits for it any more
 _PATIENCE = 3.0  # seconds that a representation may wait for an answer
 _serials = itertools.count()
@@ -95,6 +93,7 @@ class Pool:
         self._engine: Engine | None = None
         self._client: Client | None = None
         self._closed = False
+        self._opening = threading.Lock()  # threads that use it first at the same time start one run
 
     @property
     def id(self) -> str:
@@ -105,13 +104,27 @@ class Pool:
         """Start the pool and connect to it, unless it is open already; returns itself.
 
         Raises:
-            PoolError: the pool was closed.
+            PoolError: the pool was closed, or belongs to the parent of this process.
         """
-        if self._closed:
-            raise PoolError("the pool is closed: spotmpi.pool(...) opens another")
-        if self._engine is None:
-            self._engine = self._connection.open(_print_lines if self._prints else _ignore_lines)
+        engine = self._engine
+        if engine is None and not self._closed:
+            engine = self._start()
+        if self._closed or engine is None:
+            raise PoolError(CLOSED)
+        if engine.is_copy:
+            raise PoolError(FORKED)
         return self
+
+    def _start(self) -> Engine | None:
+        with self._opening:
+            if self._engine is None and not self._closed:
+                engine = self._connection.open(_print_lines if self._prints else _ignore_lines)
+                if self._closed:  # meanwhile
+                    engine.close()
+                    self._connection.close()
+                else:
+                    self._engine = engine
+            return self._engine
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Call:
         """Execute one call on any worker; a future of `concurrent.futures`. Asynchronous functions are awaited."""
@@ -126,34 +139,19 @@ class Pool:
     ) -> Iterator[Any]:
         """The results of a call for each item, in the order of the items, as soon as available.
 
-        At most *window* calls are under way, by default 256 and fewer large ones, so the iterables may be endless. An
-        error of a call is raised in its place, and cancels the calls that follow. *progress* shows a bar on stderr, by
-        default in a terminal or a notebook.
+        At most *window* calls are under way, by default 256 and fewer with large arguments or results, so the iterables
+        may be endless. An error of a call, or of the iterables, is raised in its place, and cancels the calls that
+        follow. *progress* shows a bar on stderr, by default in a terminal or a notebook.
         """
         if window is not None and window < 1:
             raise ValueError(f"window = {window}: a map has at least one call under way")
         name, packed, serial = function_name(function), pack_function(function), next(_serials)
         asynchronous, engine = is_async(function), self._opened()
-        size = int(engine.description["size"])
-        limit = window or max(WINDOW, 8 * size)
-        items = enumerate(zip(*iterables, strict=False))
-        under_way: deque[Call] = deque()
-
-        def may_send(count: int, memory: int) -> bool:
-            return count < limit and (window is not None or memory < WINDOW_BYTES or count < 2 * size)
-
-        def send() -> None:
-            batch: list[Call] = []
-            count, memory = len(under_way), sum(len(call.payload) for call in under_way)
-            while may_send(count + len(batch), memory) and (item := next(items, None)):
-                index, args = item
-                batch.append(Call(calls.key(name, serial, index), _payload(name, packed, args, {}), asynchronous))
-                memory += len(batch[-1].payload)
-            under_way.extend(batch)
-            engine.submit(batch)
-
-        send()
-        return _results(under_way, send, limit, for_map(name, iterables, progress))
+        sent = (
+            Call(calls.key(name, engine.driver, serial, index), _payload(name, packed, args, {}), asynchronous)
+            for index, args in enumerate(zip(*iterables, strict=False))
+        )
+        return MapCalls(engine, sent, window).results(for_map(name, iterables, progress))
 
     def run(self, function: Callable[..., Any], *args: Any, each: Sequence[Any] | None = None) -> dict[int, Any]:
         """Execute a call once on every worker; the results by the number of the worker.
@@ -199,18 +197,19 @@ class Pool:
     @property
     def client(self) -> Client:
         """The real Dask client, with its own connection; its calls do not survive a broken connection."""
+        engine = self._opened()
         if self._client is None:
-            self._client = self._opened().client()
+            self._client = engine.client()
         return self._client
 
     def collect(self, name: str | None = None) -> Any:
-        """The results of calls that an earlier driver left, by function: a list for each; waits for calls under way.
+        """The results of calls that earlier drivers left, by function: a list for each; waits for calls under way.
 
-        With the *name* of a function only its list. An exception of a call is in the place of its result.
+        With the *name* of a function only its list. An exception of a call is in the place of its result. Calls of a
+        driver that is connected are left to it.
         """
         engine = self._opened()
-        keys = sorted(filter(calls.is_foreign, engine.states()), key=lambda key: calls.split_key(key)[1:])
-        foreign = [Call(key) for key in keys if name in (None, calls.split_key(key)[0])]
+        foreign = [Call(key) for key in sorted(engine.collect(name), key=lambda key: calls.split_key(key)[1:])]
         engine.submit(foreign)
         results: dict[str, list[Any]] = {}
         for call in foreign:
@@ -219,10 +218,12 @@ class Pool:
         return results if name is None else results.get(name, [])
 
     def close(self) -> None:
-        """End the connection, and the run if this driver started it."""
+        """End the connection, and the run if this driver started it; a forked process leaves both to its parent."""
         self._closed = True
         engine, self._engine = self._engine, None
         client, self._client = self._client, None
+        if engine is not None and engine.is_copy:
+            return
         try:
             if client is not None:
                 client.close()
@@ -298,7 +299,7 @@ class Pool:
         engine = self._opened()
         name = function_name(function)
         payload = _payload(name, pack_function(function), args, kwargs)
-        call = Call(calls.key(name, next(_serials), 0), payload, is_async(function), worker)
+        call = Call(calls.key(name, engine.driver, next(_serials), 0), payload, is_async(function), worker)
         engine.submit([call])
         return call
 
@@ -324,26 +325,6 @@ def _payload(name: str, function: bytes, args: tuple[Any, ...], kwargs: dict[str
     payload = pack(name, function, args, kwargs)
     warn_if_large(len(payload), f"a call of {name}")
     return payload
-
-
-def _results(
-    under_way: deque[Call], send: Callable[[], None], limit: int, progress: ProgressBar | None
-) -> Iterator[Any]:
-    """The results of calls in order; *send* adds more of them. The rest is cancelled when nobody takes them."""
-    try:
-        while under_way:
-            call = under_way.popleft()
-            if len(under_way) <= limit // 2:
-                send()
-            result = call.result()
-            if progress:
-                progress.advance()
-            yield result
-    finally:
-        if progress:
-            progress.end()
-        for call in under_way:
-            call.cancel()
 
 
 def _print_lines(worker: int, stream: str, lines: Sequence[str]) -> None:

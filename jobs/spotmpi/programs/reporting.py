@@ -16,6 +16,7 @@ class Reporter:
         self._enabled = rank == 0
         self._folder = tensorboard if self._enabled else None
         self._events: Any = None
+        self._warned = False
 
     def context(self, **values: Any) -> None:
         """Report once at the start: the program, its data, and where it runs."""
@@ -40,10 +41,18 @@ class Reporter:
         """
         timed: dict[str, Any] = {"seconds": [round(second, 6) for second in seconds]}
         timed |= {} if waited is None else {"waited": round(waited, 6)}
-        timed |= {"ranks": protocol.pack(ranks)} if self._enabled and len(ranks) > 1 else {}
+        timed |= {"ranks": protocol.pack(ranks)} if self._enabled and self._fits(ranks) else {}
         self._emit(protocol.METRIC, iteration=iteration, time=time.time(), epoch=epoch, **timed, **scalars)
         rate = {"iterations_per_second": len(seconds) / sum(seconds)} if sum(seconds) > 0 else {}
         self._write_events("training", iteration, {**scalars, **rate})
+
+    def _fits(self, ranks: Sequence[Sequence[float]]) -> bool:
+        """Whether there are times of ranks that a line has room for."""
+        size = sum(map(len, ranks)) * 4 * 4 // 3  # float32 in base64
+        if size > protocol.MAX_REPORT // 2 and not self._warned:
+            self._warned = True
+            self.warn("the times of each rank are left out: too many for one report; use a smaller --report-every")
+        return len(ranks) > 1 and size <= protocol.MAX_REPORT // 2
 
     def partial_metric(self, iteration: int, epoch: float, seconds: list[float]) -> None:
         """Report the end at *iteration*, before the interval is complete, since the machine goes away."""

@@ -27,7 +27,6 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from distributed.core import clean_exception, error_message
 
-from spotmpi import pools
 from spotmpi.agent import protocol
 from spotmpi.core.certificates import pool_certificates, write_certificates
 from spotmpi.core.errors import SpotmpiError
@@ -38,6 +37,7 @@ from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError
 from spotmpi.pools.pool import Pool, PoolSummary
 from spotmpi.pools.progress import ProgressBar, for_map
+from spotmpi.pools.results import ResultFetcher
 from spotmpi.programs.pool import call
 from spotmpi.programs.pool.local import LocalPool
 from spotmpi.programs.pool.scheduler import DriverWatch
@@ -139,10 +139,9 @@ def test_a_worker_is_known_by_the_number_in_its_name() -> None:
 
 
 def test_a_key_names_function_driver_map_and_index() -> None:
-    key = calls.key("scan", 4, 12)
-    name, (_, serial), index = calls.split_key(key)
-    assert (name, serial, index) == ("scan", 4, 12)
-    assert not calls.is_foreign(key) and calls.is_foreign(key.replace(calls._SESSION, "ffffffffff"))
+    key = calls.key("scan", "9f", 4, 12)
+    assert calls.split_key(key) == ("scan", ("9f", 4), 12)
+    assert (call.driver_of(key), call.driver_of("sum-0123")) == ("9f", "")
 
 
 def test_a_call_is_bytes_and_so_is_its_result() -> None:
@@ -190,26 +189,27 @@ def test_what_a_call_raises_reaches_the_driver_whatever_it_is(
     assert message["traceback"]
     _, error, trace = clean_exception(message["exception"].data, message["traceback"].data)
     with pytest.raises(kind, match=text):
-        raise remote_error(Call(calls.key("scan", 0, 0)), error, trace)
+        raise remote_error(Call(calls.key("scan", "9f", 0, 0)), error, trace)
 
 
 def test_a_result_that_exits_when_it_is_loaded_is_the_error_of_its_call() -> None:
-    class Exiting:
-        def __reduce__(self) -> Any:
-            return sys.exit, (3,)
+    sent = Call(calls.key("scan", "9f", 0, 0), b"call")
+    ends: list[BaseException] = []
+    fetcher = ResultFetcher(bool, print, lambda call, future, error: ends.append(error), int)
+    fetcher.deliver(sent, None, pickle.dumps(Exiting()))
+    assert isinstance(ends[0], SystemExit)
 
-    sent = Call(calls.key("scan", 0, 0), b"call")
-    engine = Engine.__new__(Engine)
-    engine._calls, engine._futures, engine._closed, engine._released = {}, {}, True, deque()
-    engine._deliver(sent, None, pickle.dumps(Exiting()))  # type: ignore[arg-type]
-    assert isinstance(sent.exception(0), SystemExit)
+
+class Exiting:
+    def __reduce__(self) -> Any:
+        return sys.exit, (3,)
 
 
 def test_workers_that_join_and_leave_between_two_looks_are_not_lost() -> None:
     engine = Engine.__new__(Engine)
-    engine._calls, engine._outbox = {"key": Call(calls.key("scan", 0, 0), b"call")}, deque()
+    engine._calls, engine._outbox = {"key": Call(calls.key("scan", "9f", 0, 0), b"call")}, deque()
     engine._futures, engine._closed, engine._released, engine._probe = {}, True, deque(), None
-    engine._joined, engine._failure, engine._awaits_workers = 2, None, False
+    engine._joined, engine._failure, engine._awaits_workers, engine._absent = 2, None, False, {}
     messages: list[str] = []
     engine._say = messages.append
     failures: list[str | None] = []
@@ -219,20 +219,19 @@ def test_workers_that_join_and_leave_between_two_looks_are_not_lost() -> None:
         failures.append(engine._failure)
     assert failures == [*[None] * 4, "the pool is lost: nodes 1 to 2: all 2 workers are lost for 600s"]
     assert messages == ["waiting: all 2 workers are lost; calls wait up to 600s (limits.start) for replacements"]
-    engine._failure = None
+    engine._failure, engine._calls = None, {"key": Call(calls.key("scan", "9f", 0, 0), b"call")}
     asyncio.run(engine._check_workers({"workers": {}, "joined": 4, "size": 2, "replacement_limit": None}))
     assert engine._failure == "the pool is lost: nodes 1 to 2: all 2 workers are lost for 12s"
 
 
-@pytest.mark.parametrize(("size", "window", "expected"), [(10, None, 256), (1000, None, 4), (1000, 9, 9)])
-def test_a_map_has_fewer_calls_under_way_if_they_are_large(
-    monkeypatch: pytest.MonkeyPatch, size: int, window: int | None, expected: int
-) -> None:
+@pytest.mark.parametrize(("window", "expected"), [(None, 4), (9, 9), (3, 3)])
+def test_a_map_begins_with_few_calls_since_their_results_may_be_large(window: int | None, expected: int) -> None:
     sent: list[Call] = []
     opened = Pool(None)  # type: ignore[arg-type]
-    opened._engine = types.SimpleNamespace(description={"size": 2}, submit=sent.extend)  # type: ignore[assignment]
-    monkeypatch.setattr(pools.pool, "WINDOW_BYTES", 3000 if size == 1000 else 1 << 20)
-    opened.map(len, itertools.repeat(bytes(size)), window=window)
+    opened._engine = types.SimpleNamespace(  # type: ignore[assignment]
+        description={"size": 2}, driver="9f", is_copy=False, submit=sent.extend
+    )
+    opened.map(len, itertools.repeat(bytes(10)), window=window)
     assert len(sent) == expected
     with pytest.raises(ValueError, match="window = 0: a map has at least one call under way"):
         opened.map(len, [], window=0)

@@ -6,24 +6,28 @@ of one call.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import inspect
 import pickle
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 
-KEY_MARK = "-spotmpi-"  # in the key of every call that a `Pool` sends
+KEY_MARK = "-spotmpi-"  # in the key of every call that a `Pool` sends, followed by its driver
+TAKEN = "taken"  # the state of a call that another driver has collected
 _MAX_ERROR = 1 << 20  # bytes of a pickled error, and characters of its text
 _MAX_FRAMES = 100  # of a traceback, since pickle is recursive
 
 
 class CallAborted(Exception):
-    """A call that ended its worker's process, or lost its worker, too often; it is not retried."""
+    """A call that ended its worker's process, or lost its worker, too often, or for good; it is not retried."""
 
 
 class CallFailure(Exception):
@@ -68,6 +72,11 @@ def function_name(function: Callable[..., Any]) -> str:
     return re.sub(r"\W+", "", getattr(function, "__name__", type(function).__name__)) or "call"
 
 
+def driver_of(key: str) -> str:
+    """The driver whose call has this key; empty for a key that is none of a `Pool`."""
+    return key.partition(KEY_MARK)[2].partition("-")[0]
+
+
 @functools.lru_cache(maxsize=100)
 def load_function(function: bytes) -> Callable[..., Any]:
     """The function that `pack_function` packed; the same object for the same bytes, until files are uploaded."""
@@ -87,28 +96,49 @@ def execute(call: bytes) -> bytes:
     try:
         function, args, kwargs = _unpack(call)
         return _pack_result(function, function(*args, **kwargs))
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         failure = _failure(error)
     raise failure  # without the error as its context, which Dask would pickle too
 
 
 async def execute_async(call: bytes) -> bytes:
-    """The pickled result of a call of an asynchronous function, as `execute`."""
+    """The pickled result of a call of an asynchronous function, as `execute`.
+
+    It runs in an event loop of its own: one that computes or blocks must not stop the worker's heartbeats.
+    """
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_execute_async(call), _event_loop()))
+
+
+async def _execute_async(call: bytes) -> bytes:
     try:
         function, args, kwargs = _unpack(call)
         return _pack_result(function, await function(*args, **kwargs))
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         failure = _failure(error)
     raise failure
 
 
-def _failure(error: Exception | SystemExit) -> CallFailure:
+@functools.lru_cache(maxsize=1)
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """The event loop of all asynchronous calls of this process, in a thread of its own."""
+    loop = asyncio.new_event_loop()
+
+    def run() -> None:
+        while True:
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):  # of a task that a call has left behind
+                loop.run_forever()
+
+    threading.Thread(target=run, name="spotmpi-calls", daemon=True).start()
+    return loop
+
+
+def _failure(error: BaseException) -> CallFailure:
     from tblib import pickling_support
 
     error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without `execute`
-    if isinstance(error, SystemExit):  # would end the worker, or raised by the driver, the driver
-        exited = RuntimeError(f"the call exited: sys.exit({error.code!r})")
-        error = exited.with_traceback(error.__traceback__)
+    if not isinstance(error, Exception):  # would end the worker, or raised by the driver, the driver
+        exited = f"the call exited: sys.exit({error.code!r})" if isinstance(error, SystemExit) else repr(error)
+        error = RuntimeError(exited).with_traceback(error.__traceback__)
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     print(text, end="", file=sys.__stderr__, flush=True)  # for the run's log; the driver raises it
     try:
@@ -116,7 +146,7 @@ def _failure(error: Exception | SystemExit) -> CallFailure:
         _shorten_traceback(error)
         packed = bytes(cloudpickle.dumps(error))
         pickle.loads(packed)
-    except Exception:
+    except BaseException:  # it may exit, too
         packed = b""
     return CallFailure(text[-_MAX_ERROR:], packed if len(packed) <= _MAX_ERROR else b"")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,28 +13,30 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from spotmpi.programs.pool.call import load_function
 
 folder = ""  # the working folder of this worker, from which functions import
-_times: dict[str, float] = {}  # of the uploads that this worker has, by name
+_numbers: dict[str, int] = {}  # of the uploads that this worker has, by their plugin's name
 
 
 class UploadedFiles(WorkerPlugin):
-    """The content of a file or folder by path, relative to the workers' folder; *name* is the first part of the paths.
+    """A file or folder that `pack` has packed, under a *key* of its name.
 
-    Modules among them are imported anew by the next call that needs them. Of several uploads of a name the one with the
-    greatest *time* counts, in whatever order they arrive.
+    Modules among its files are imported anew by the next call that needs them. Of several uploads of a key the one with
+    the greatest *number* counts, in whatever order they arrive. The scheduler numbers them: drivers have clocks of
+    their own, which may be set.
     """
 
-    def __init__(self, name: str, contents: dict[str, bytes], time: float) -> None:
-        self.name = f"spotmpi-files-{name}"
-        self._first, self._contents, self._time = name, contents, time
+    def __init__(self, key: str, packed: bytes, number: int) -> None:
+        self.name = f"spotmpi-files-{key}"
+        self._packed, self._number = packed, number
 
     def setup(self, worker: Any) -> None:
         """Write the files to this worker's folder, and forget modules that came from earlier ones."""
-        if _times.get(self._first, 0.0) > self._time:
+        if _numbers.get(self.name, 0) > self._number:
             return
-        _times[self._first] = self._time
-        for name, content in self._contents.items():
+        _numbers[self.name] = self._number
+        first, contents = pickle.loads(self._packed)
+        for name, content in contents.items():
             _write(Path(folder, name), content)
-        name = self._first.partition(".")[0]
+        name = first.partition(".")[0]
         for module in list(sys.modules):
             if module.partition(".")[0] == name and name != "spotmpi":
                 del sys.modules[module]
@@ -51,6 +54,11 @@ def read(path: Path) -> dict[str, bytes]:
         return {path.name: path.read_bytes()}
     files = (file for file in sorted(path.rglob("*")) if file.is_file() and "__pycache__" not in file.parts)
     return {str(Path(path.name, file.relative_to(path))): file.read_bytes() for file in files}
+
+
+def pack(name: str, contents: dict[str, bytes]) -> tuple[str, bytes]:
+    """The key of a name and what is uploaded: Dask sends no text with the surrogates of a name that is not UTF-8."""
+    return ascii(name), pickle.dumps((name, contents))
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -129,8 +129,8 @@ class LocalPool:
 
     def _start_worker(self, worker: int, reason: str, now: float) -> None:
         folder = self._control / f"worker-{worker}"
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(self._options.folder, folder, symlinks=True)
+        if worker not in self._started:  # later processes find what the calls of earlier ones wrote
+            _copy(Path(self._options.folder), folder)
         arguments = launchers.pool_worker(sys.executable, worker, self._address, str(folder))
         arguments += ["--host=127.0.0.1", f"--reason={reason}"]
         threads = str(self._options.cpu)
@@ -170,6 +170,16 @@ class LocalPool:
                 process.wait(max(0.0, deadline - time.monotonic()))
             process.kill()
             process.wait()
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy what *source* has to *target*, over what an earlier attempt left there; the rest of that stays."""
+
+    def links(folder: str, names: list[str]) -> list[str]:
+        existing = target / Path(folder).relative_to(source)
+        return [name for name in names if (existing / name).is_symlink()]  # which `copytree` cannot replace
+
+    shutil.copytree(source, target, symlinks=True, ignore=links, dirs_exist_ok=True)
 
 
 def process_ids(control: Path) -> Iterator[tuple[int, int]]:

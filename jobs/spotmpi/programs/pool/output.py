@@ -29,7 +29,8 @@ class ForwardedStream(io.TextIOBase):
         self._unfinished.text = rest[:MAX_LINE]
         if lines:
             self._stream.flush()
-            message = {"index": self._worker, "stream": self._name, "lines": [line[:MAX_LINE] for line in lines]}
+            texts = [sendable(line[:MAX_LINE]) for line in lines]
+            message = {"index": self._worker, "stream": self._name, "lines": texts}
             self._dask_worker.log_event(TOPIC, message)
         return len(text)
 
@@ -49,6 +50,11 @@ class ForwardedStream(io.TextIOBase):
     def encoding(self) -> str:  # type: ignore[override]
         """The encoding of the stream below."""
         return self._stream.encoding
+
+
+def sendable(text: str) -> str:
+    """*text* without surrogates, as names of files have that are not UTF-8: they would end Dask's connection."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def forward_output(dask_worker: Any, worker: int) -> None:

@@ -17,7 +17,7 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import dask
@@ -25,29 +25,93 @@ import distributed.versions
 from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.http.utils import get_handlers
+from distributed.scheduler import TaskState, heartbeat_interval
+from tornado.ioloop import PeriodicCallback
 
 from spotmpi.agent import protocol
 from spotmpi.agent.files import write_atomically
-from spotmpi.programs.pool.call import KEY_MARK, CallAborted
+from spotmpi.programs.pool.call import KEY_MARK, TAKEN, CallAborted, driver_of
 from spotmpi.programs.pool.execution import cut
-from spotmpi.programs.pool.settings import security, settings, versions, worker_index
+from spotmpi.programs.pool.files import UploadedFiles
+from spotmpi.programs.pool.settings import (
+    pinned_worker,
+    security,
+    settings,
+    use_steady_time,
+    versions,
+    worker_index,
+)
 
 KEEPER = "spotmpi-keeper"  # the client of Dask that holds calls for drivers that lost their connection
 MAX_DEATHS = 3  # of its worker's process, after which a call is given up
 _CONTACT = 30.0  # seconds since a client's last heartbeat, which comes every 5 s, for which it counts as connected
+_POLL = 0.01  # seconds
+_RETURN = 5.0  # seconds for which a driver whose connection was cut may come back, before others collect its calls
 _WATCH = 0.25  # seconds between looks at the drivers
+_TICK = 1.0  # seconds between looks at the clock
 _PAGES = ("distributed.http.scheduler.info", "distributed.http.statics")  # of the dashboard, besides those of bokeh
 _UNFINISHED = ("processing", "queued", "no-worker")
+DRIVER_CLIENT = "PoolClient"  # the class of drivers' clients, with which Dask begins their names
 _WORKER_CLIENT = "Client-worker-"  # the name of a client in a worker begins with it
 
 
-class PoolScheduler(Scheduler):
-    """Dask's scheduler, which also gives up calls that end their worker's process again and again."""
+class AwakeClock:
+    """Seconds for which this process has been running: those in which it, or its machine, is stopped do not count.
 
-    def __init__(self, **options: Any) -> None:
+    Time of the day may be set. *now* is ``time.monotonic``, which some systems let go on while they sleep.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._last, self._seconds = now, now(), 0.0
+
+    def read(self) -> float:
+        """The seconds so far; to be read every `_TICK`."""
+        now = self._now()
+        self._seconds += min(now - self._last, 2 * _TICK)
+        self._last = now
+        return self._seconds
+
+
+class PoolScheduler(Scheduler):
+    """Dask's scheduler, which also gives up calls that end their worker's process again and again.
+
+    Nor does it lose workers while the machine sleeps, or when its clock is set: Dask compares time of the day.
+    """
+
+    def __init__(self, clock: AwakeClock | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.deaths: dict[Any, int] = {}  # of processes, by the key of the call that ended them
         self.unclear: dict[int, list[Any]] = {}  # the keys of which one ended the process of a worker, by its number
+        self.clock = clock or AwakeClock()
+        self._heard: dict[str, float] = {}  # when the latest heartbeat of a worker or client came, by `clock`
+        self.periodic_callbacks["spotmpi-clock"] = PeriodicCallback(self._tick, _TICK * 1000)
+
+    def _tick(self) -> None:
+        self.clock.read()
+
+    def heartbeat_worker(self, *, address: str, **values: Any) -> Any:
+        """Note a heartbeat of a worker."""
+        self._heard[self.coerce_address(address)] = self.clock.read()
+        return super().heartbeat_worker(address=address, **values)
+
+    def client_heartbeat(self, client: str) -> None:
+        """Note a heartbeat of a client."""
+        self._heard[client] = self.clock.read()
+        super().client_heartbeat(client)
+
+    def silence(self, name: str) -> float:
+        """The seconds since the latest heartbeat of a worker's address or a client, or since the first question."""
+        now = self.clock.read()
+        return now - self._heard.setdefault(name, now)
+
+    async def check_worker_ttl(self) -> None:
+        """Remove workers without heartbeats."""
+        assert self.worker_ttl
+        limit = max(self.worker_ttl, 10 * heartbeat_interval(len(self.workers)))
+        lost = [address for address in self.workers if self.silence(address) > limit]
+        if lost:
+            stimulus = f"check-worker-ttl-{self.clock.read()}"
+            await self.restart_workers(lost, wait_for_workers=False, stimulus_id=stimulus)
 
     async def remove_worker(self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True) -> Any:
         """Remove a worker; a connection that breaks without notice is the end of its process.
@@ -55,6 +119,7 @@ class PoolScheduler(Scheduler):
         A worker without heartbeats may be one whose node was taken away, which is no fault of its call.
         """
         worker = self.workers.get(self.coerce_address(address))
+        self._heard.pop(self.coerce_address(address), None)
         if worker is not None and not expected and "ttl" not in stimulus_id:
             tasks = sorted(worker.processing, key=lambda task: task.priority or ())
             if len(tasks) == 1:
@@ -72,15 +137,17 @@ class PoolScheduler(Scheduler):
 
     def _blame(self, key: Any, worker: int, stimulus_id: str) -> None:
         self.deaths[key] = self.deaths.get(key, 0) + 1
-        task = self.tasks.get(key)
-        if self.deaths[key] < MAX_DEATHS or task is None or task.state not in _UNFINISHED:
-            return
-        name, deaths = str(key).partition(KEY_MARK)[0], self.deaths.pop(key)
-        times = f"{deaths} times, most recently that of worker {worker}"
-        reason = f"a call of {name} ended the process of its worker {times}; it is not retried"
-        values: dict[str, Any] = {"exception": pickle.dumps(CallAborted(reason)), "cause": key}
-        if task.processing_on is not None:
-            values["worker"] = task.processing_on.address
+        if self.deaths[key] >= MAX_DEATHS and key in self.tasks and self.tasks[key].state in _UNFINISHED:
+            times = f"{self.deaths.pop(key)} times, most recently that of worker {worker}"
+            self.give_up(key, f"ended the process of its worker {times}; it is not retried", stimulus_id)
+
+    def give_up(self, key: Any, reason: str, stimulus_id: str) -> None:
+        """End a call that has not finished with a `CallAborted`."""
+        text = f"a call of {str(key).partition(KEY_MARK)[0]} {reason}"
+        values: dict[str, Any] = {"exception": pickle.dumps(CallAborted(text)), "cause": key}
+        worker = self.tasks[key].processing_on
+        if worker is not None:
+            values["worker"] = worker.address
         self.transitions(self.transition(key, "erred", stimulus_id=stimulus_id, **values), stimulus_id)
 
 
@@ -92,19 +159,27 @@ class Keeper(SchedulerPlugin):
     def __init__(self, scheduler: PoolScheduler, workers: int, replacement_limit: float | None) -> None:
         self.scheduler = scheduler
         self.size = workers
+        self._resized = False  # by a driver, which knows better than workers that come and go
+        self._collectors: dict[Any, str] = {}  # drivers that have collected calls of others, by key
+        self._left: set[str] = set()  # drivers that have closed the pool
+        self._cut: dict[str, float] = {}  # when connections of drivers have ended
         self._replacement_limit = replacement_limit
         self._released: set[Any] = set()  # keys that were released before their calls arrived
         self.joined = 0  # workers, replacements included
         self.driver_came = False  # since `take_arrival` was called last
         self._has_dashboard = False
+        self._uploads = 0
         scheduler.handlers.update(
             spotmpi_pool=self.describe,
             spotmpi_calls=self.calls,
+            spotmpi_collect=self.collect,
+            spotmpi_left=self.wait_for_leave,
             spotmpi_size=self.set_size,
             spotmpi_settle=self.settle,
+            spotmpi_upload=self.upload,
             spotmpi_dashboard=self.open_dashboard,
         )
-        scheduler.stream_handlers["spotmpi-release"] = self.release
+        scheduler.stream_handlers.update({"spotmpi-release": self.release, "spotmpi-leave": self.leave})
 
     def update_graph(self, scheduler: Scheduler, *, keys: Collection[Any], **kwargs: Any) -> None:
         """Hold the calls that a driver has just sent."""
@@ -112,10 +187,16 @@ class Keeper(SchedulerPlugin):
         self._released.difference_update(keys)
         if own:
             scheduler.client_desires_keys(keys=own, client=KEEPER)
+        if any(self._is_misplaced(scheduler.tasks[key]) for key in keys):
+            asyncio.get_running_loop().call_soon(self._refuse_misplaced)  # once Dask has placed them
 
     def add_client(self, scheduler: Scheduler, client: str) -> None:
         """Note a driver, which may be gone again when somebody looks."""
         self.driver_came = self.driver_came or not client.startswith(_WORKER_CLIENT)
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """Note the end of a driver's connection."""
+        self._cut[client_driver(client)] = time.monotonic()
 
     def take_arrival(self) -> bool:
         """Whether a driver has connected since this was called last."""
@@ -125,8 +206,25 @@ class Keeper(SchedulerPlugin):
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Count a worker, also as one of the pool where it is beyond the size that is known here."""
         self.scheduler.settle(worker_index(str(scheduler.workers[worker].name)), None)
-        self.size = max(self.size, worker_index(str(scheduler.workers[worker].name)) + 1)
+        if not self._resized:
+            self.size = max(self.size, worker_index(str(scheduler.workers[worker].name)) + 1)
         self.joined += 1
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
+        """Look at the calls that it had, which Dask is about to place again."""
+        asyncio.get_running_loop().call_soon(self._refuse_misplaced)
+
+    def _is_misplaced(self, task: TaskState) -> bool:
+        """Whether a call was sent to a worker that the pool has no more: nobody would ever execute it."""
+        return pinned_worker(task.resource_restrictions or ()) >= self.size
+
+    def _refuse_misplaced(self) -> None:
+        size = "1 worker" if self.size == 1 else f"{self.size} workers"
+        for task in list(self.scheduler.tasks.values()):
+            if task.state in _UNFINISHED and self._is_misplaced(task):
+                worker = pinned_worker(task.resource_restrictions or ())
+                reason = f"was sent to worker {worker}, and the pool has {size} now, from number 0"
+                self.scheduler.give_up(task.key, reason, f"spotmpi-size-{self.size}")
 
     async def release(self, keys: list[Any], client: str) -> None:
         """Release calls whose results a driver has, or does not want any more."""
@@ -153,14 +251,56 @@ class Keeper(SchedulerPlugin):
         """Learn which key the former process of a worker *executed* when it ended, if any."""
         self.scheduler.settle(worker, executed)
 
-    async def calls(self) -> dict[Any, str]:
-        """The state of every call that is held, by key."""
+    async def upload(self, key: str, packed: bytes) -> dict[str, Any]:
+        """Give files to all workers, those to come included: by worker, whether that succeeded."""
+        self._uploads += 1
+        files = UploadedFiles(key, packed, self._uploads)
+        answers: dict[str, Any] = await self.scheduler.register_worker_plugin(
+            None, pickle.dumps(files), files.name, idempotent=False
+        )
+        return answers
+
+    async def calls(self, driver: str) -> dict[Any, str]:
+        """The state of every call that is held, by key; `TAKEN` for what others than *driver* have collected."""
+        taken = {key: TAKEN for key, collector in self._collectors.items() if collector != driver}
+        return {**self._held(), **taken}
+
+    async def collect(self, driver: str, name: str | None) -> list[Any]:
+        """Hand the calls of drivers that are gone over to *driver*: the keys of all that it has got so far.
+
+        Each is handed over once, unless the driver that got it is gone too. Those whose connection has just been cut
+        may come back, which is waited for.
+        """
+        deadline = time.monotonic() + _RETURN
+        while True:
+            connected = {client_driver(client) for client in self.scheduler.client_comms} - self._left
+            recent = {each for each, since in self._cut.items() if time.monotonic() - since < _RETURN} - self._left
+            keys = [key for key in self._held() if name in (None, key.partition(KEY_MARK)[0])]
+            holders = {key: self._collectors.get(key, driver_of(key)) for key in keys}
+            if time.monotonic() >= deadline or not (recent - connected).intersection(holders.values()):
+                break
+            await asyncio.sleep(_POLL)
+        gone = [key for key in keys if holders[key] not in connected | recent]
+        self._collectors.update(dict.fromkeys(gone, driver))
+        return [key for key in keys if self._collectors.get(key) == driver]
+
+    async def leave(self, driver: str, client: str) -> None:
+        """Learn that a driver is about to close its connection, and has released what it does not hold."""
+        self._left.add(driver)
+
+    async def wait_for_leave(self, driver: str) -> None:
+        """Return once `leave` was called, for which a driver that asks has sent a message."""
+        while driver not in self._left:
+            await asyncio.sleep(_POLL)
+
+    def _held(self) -> dict[Any, str]:
         keeper = self.scheduler.clients.get(KEEPER)
         return {task.key: task.state for task in keeper.wants_what} if keeper else {}
 
     async def set_size(self, workers: int) -> None:
         """Set the desired number of workers of the pool."""
-        self.size = workers
+        self.size, self._resized = workers, True
+        self._refuse_misplaced()
 
     async def open_dashboard(self) -> dict[str, Any]:
         """Show Dask's dashboard on this host alone: its ``port``, or the ``failure`` where the image has no bokeh."""
@@ -196,11 +336,19 @@ class DriverWatch:
         return None
 
 
-def driver_connected(scheduler: Scheduler, now: float) -> bool:
+def client_driver(client: str) -> str:
+    """The driver that a client of Dask belongs to, which has it in its name; empty for one that is no `Pool`'s."""
+    kind, _, rest = client.partition("-")
+    return rest.partition("-")[0] if kind == DRIVER_CLIENT else ""
+
+
+def driver_connected(scheduler: PoolScheduler) -> bool:
     """Whether a driver is connected: a client of Dask that is not part of a worker, and answers."""
     return any(
-        client in scheduler.client_comms and not client.startswith(_WORKER_CLIENT) and now - state.last_seen < _CONTACT
-        for client, state in scheduler.clients.items()
+        client in scheduler.client_comms
+        and not client.startswith(_WORKER_CLIENT)
+        and scheduler.silence(client) < _CONTACT
+        for client in scheduler.clients
     )
 
 
@@ -226,10 +374,10 @@ async def serve(options: argparse.Namespace) -> int:
             write_atomically(options.address_file, json.dumps({"url": scheduler.address, "id": scheduler.id}))
         print(f"scheduler of {options.workers} workers listens at {scheduler.address}", flush=True)
         stopped = asyncio.ensure_future(stop.wait())
-        watch = DriverWatch(options.start_limit, options.driver_limit, time.monotonic())
+        watch = DriverWatch(options.start_limit, options.driver_limit, scheduler.clock.read())
         while not stop.is_set():
-            connected = keeper.take_arrival() or driver_connected(scheduler, time.time())
-            reason = watch.reason(connected, time.monotonic())
+            connected = keeper.take_arrival() or driver_connected(scheduler)
+            reason = watch.reason(connected, scheduler.clock.read())
             if reason:
                 print(protocol.encode(protocol.FATAL, reason=reason), flush=True)
                 return protocol.NOT_RETRYABLE
@@ -250,6 +398,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--address-file", default=None)
     options = parser.parse_args(arguments)
     logging.getLogger("distributed").setLevel(logging.ERROR)
+    use_steady_time()
     with dask.config.set(settings(options.interruptions)):
         return asyncio.run(serve(options))
 

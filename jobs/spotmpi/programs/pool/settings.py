@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import sys
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +44,36 @@ def settings(interruptions: int = 100) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def use_steady_time() -> None:
+    """Let Dask and Tornado of this process measure time that nobody sets, counted from now.
+
+    Both compare Unix time: once the clock is set back, messages wait until it has caught up, and so do heartbeats.
+    Tornado's documentation of `PeriodicCallback` says so, and Dask's `BatchedSend` has a deadline for each message.
+    """
+    from distributed import metrics
+    from tornado.ioloop import IOLoop
+
+    unix, monotonic, offset = metrics.time, time.monotonic, time.time() - time.monotonic()
+
+    def steady() -> float:
+        return offset + monotonic()
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("distributed.") and getattr(module, "time", None) is unix:
+            vars(module)["time"] = steady
+    IOLoop.time = lambda self: steady()  # type: ignore[method-assign]
+
+
 def resource(worker: int) -> str:
     """The abstract resource that worker number *worker* alone offers, and its replacement after it."""
     return f"worker-{worker}"
+
+
+def pinned_worker(resources: Iterable[str]) -> int:
+    """The number of the worker that offers one of these resources; -1 where none of them is a worker's."""
+    numbers = (name.removeprefix("worker-") for name in resources)
+    return max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
 
 def worker_index(name: str) -> int:
@@ -56,9 +86,7 @@ def security(folder: str) -> Security:
     """The TLS settings of a pool from the PEM files in *folder*; without them nobody is served."""
     from distributed.security import Security
 
-    ca, certificate, key = (
-        str(Path(folder, name)) for name in (protocol.POOL_CA, protocol.POOL_CERTIFICATE, protocol.POOL_KEY)
-    )
+    ca, certificate, key = (str(Path(folder, name)) for name in protocol.POOL_FILES)
     roles = {
         f"tls_{role}_{part}": path
         for role in ("scheduler", "worker", "client")

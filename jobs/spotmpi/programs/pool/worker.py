@@ -25,8 +25,8 @@ from distributed.core import rpc
 from spotmpi.agent import protocol
 from spotmpi.programs.pool import files
 from spotmpi.programs.pool.execution import CancelledCalls, ExecutionFile
-from spotmpi.programs.pool.output import forward_output
-from spotmpi.programs.pool.settings import resource, security, settings
+from spotmpi.programs.pool.output import forward_output, sendable
+from spotmpi.programs.pool.settings import resource, security, settings, use_steady_time
 
 _SCRATCH = ".dask"  # in the working folder
 CLOSE_TIMEOUT = 2.0  # seconds to say goodbye to the scheduler
@@ -55,6 +55,8 @@ async def work(options: argparse.Namespace) -> int:
         dashboard=False,
         dashboard_address="127.0.0.1:0",
     )
+    # It is part of messages, which cannot hold a path that is not UTF-8.
+    worker.local_directory = sendable(worker.local_directory)
     forward_output(worker, options.worker)
     try:
         if execution.former is not None:  # before the scheduler sends a call, which may end this process too
@@ -107,6 +109,7 @@ def main(arguments: list[str]) -> int:
     for name in ("distributed", "tornado"):
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("distributed.worker").addFilter(is_relevant)
+    use_steady_time()
     with dask.config.set(settings()):
         return asyncio.run(work(options))
 

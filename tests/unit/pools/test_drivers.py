@@ -1,0 +1,527 @@
+"""Drivers of a pool: each call ends once, whatever happens to threads, connections, disks and results meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import gc
+import os
+import pickle
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.pools import calls
+from spotmpi.pools import engine as engines
+from spotmpi.pools import map as maps
+from spotmpi.pools import results as results_module
+from spotmpi.pools.async_pool import AsyncPool
+from spotmpi.pools.calls import Call
+from spotmpi.pools.engine import Engine
+from spotmpi.pools.errors import PoolError, PoolLost
+from spotmpi.pools.pool import Pool, PoolSummary
+from spotmpi.programs.pool.call import CallFailure, pack, pack_function
+from tests.contract.processes import wait_until
+from tests.unit.pools.scripted_scheduler import ScriptedScheduler
+
+SOON = 10.0  # seconds, for what takes milliseconds
+
+
+@pytest.fixture
+def scheduler(monkeypatch: pytest.MonkeyPatch) -> ScriptedScheduler:
+    scripted = ScriptedScheduler()
+    monkeypatch.setattr("spotmpi.pools.dask_client.PoolClient", scripted.client)
+    for name, seconds in (("_CHECK", 0.01), ("_RETRY", 0.01), ("LOSS_TIMEOUT", 0.3)):
+        monkeypatch.setattr(engines, name, seconds)
+    return scripted
+
+
+class Connection:
+    """The run of a pool, whose backend answers *probe*."""
+
+    def __init__(self, probe: Callable[[], str | None] | None) -> None:
+        self.run, self.opened, self.closed = "scan-1", 0, 0
+        self.said: list[str] = []
+        self._probe = probe
+
+    def open(self, output: object) -> Engine:
+        self.opened += 1
+        time.sleep(0.01)  # longer than a thread waits for others
+        return Engine("tls://node-0", "", None, self._probe, self.said.append)
+
+    def resize(self, workers: int) -> None: ...
+
+    def summary(self) -> PoolSummary:
+        return PoolSummary()
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def probe() -> Callable[[], str | None] | None:
+    return None
+
+
+@pytest.fixture
+def connection(scheduler: ScriptedScheduler, probe: Callable[[], str | None] | None) -> Connection:
+    return Connection(probe)
+
+
+@pytest.fixture
+def pool(connection: Connection) -> Iterator[Pool]:
+    with Pool(connection) as opened:
+        yield opened
+
+
+def engine_of(pool: Pool) -> Engine:
+    assert pool._engine
+    return pool._engine
+
+
+def new_call(pool: Pool, value: int) -> Call:
+    key = calls.key("abs", engine_of(pool).driver, 1000 + value, 0)
+    return Call(key, pack("abs", pack_function(abs), (-value,), {}))
+
+
+class InterruptedDeque(collections.deque[Any]):
+    """A queue of which the first reader is interrupted by another thread."""
+
+    other: Callable[[], None] | None = None
+
+    def popleft(self) -> Any:
+        item = super().popleft()
+        if self and (other := self.other):
+            self.other = None
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+        return item
+
+
+def test_a_call_that_comes_while_others_are_being_sent_is_sent_too(pool: Pool) -> None:
+    engine, late = engine_of(pool), new_call(pool, 3)
+    outbox = InterruptedDeque()
+    outbox.other = lambda: engine.submit([late])
+    engine._loop.call_soon_threadsafe(setattr, engine, "_outbox", outbox)
+    wait_until(lambda: engine._outbox is outbox, SOON)
+
+    engine.submit([new_call(pool, 1), new_call(pool, 2)])
+
+    assert late.result(SOON) == 3
+
+
+def test_a_result_that_is_let_go_while_others_are_being_released_is_released_too(
+    pool: Pool, scheduler: ScriptedScheduler
+) -> None:
+    engine = engine_of(pool)
+    released = InterruptedDeque(["a", "b"])
+    released.other = lambda: engine._let_go("c")
+    engine._released = released
+
+    engine._let_go("d")
+
+    wait_until(lambda: sorted(scheduler.released) == ["a", "b", "c", "d"], SOON)
+
+
+def test_those_who_wait_for_a_cancelled_call_hear_of_it(pool: Pool, scheduler: ScriptedScheduler) -> None:
+    scheduler.holds = True
+    sent = [pool.submit(abs, value) for value in range(2)]
+    wait_until(lambda: len(scheduler.results) == 2, SOON)
+    waiting = threading.Thread(target=lambda: futures.wait([sent[0]], SOON), daemon=True)
+    waiting.start()
+
+    assert sent[0].cancel()
+
+    assert futures.wait([sent[0]], SOON).done == {sent[0]}
+    assert list(futures.as_completed([sent[0]], SOON)) == [sent[0]]
+    waiting.join(SOON)
+    assert not waiting.is_alive()
+    wait_until(lambda: list(scheduler.results) == [sent[1].key], SOON)
+
+
+def test_a_call_that_is_cancelled_before_it_is_sent_is_never_sent(pool: Pool, scheduler: ScriptedScheduler) -> None:
+    engine = engine_of(pool)
+    busy = threading.Event()
+    engine._loop.call_soon_threadsafe(busy.wait, SOON)
+    call = pool.submit(abs, 1)
+    call.cancel()
+    busy.set()
+    assert futures.wait([call], SOON).done == {call}
+    assert pool.submit(abs, 2).result(SOON) == 2
+    assert call.key not in scheduler.results and call.key not in scheduler.released
+
+
+def test_a_warning_that_is_an_error_is_that_of_its_call_alone(
+    pool: Pool, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "LARGE", 1000)
+    monkeypatch.setattr(results_module, "_PAUSE", 0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sent = [pool.submit(bytes, size) for size in (1, 2000, 3)]
+        assert sent[0].result(SOON) == bytes(1)
+        with pytest.raises(UserWarning, match="the result of bytes has 0 MB"):
+            sent[1].result(SOON)
+        assert sent[2].result(SOON) == bytes(3)
+
+
+def leave(call: futures.Future[Any]) -> None:
+    raise SystemExit(3)
+
+
+class Exiting(Exception):
+    def __reduce__(self) -> Any:
+        return leave, (None,)
+
+
+def raise_exiting() -> None:
+    raise Exiting("it leaves")
+
+
+@pytest.mark.parametrize("loads_in_worker", [False, True])
+def test_neither_a_callback_nor_an_error_that_exits_ends_the_thread_of_the_pool(
+    pool: Pool, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch, loads_in_worker: bool
+) -> None:
+    if loads_in_worker:
+        failure = CallFailure("Exiting: it leaves", pickle.dumps(Exiting()))
+        monkeypatch.setattr("tests.unit.pools.scripted_scheduler.execute", lambda payload: failure)
+    engine_of(pool)._loop.call_soon_threadsafe(time.sleep, 0.05)  # so that the callback is there first
+    call = pool.submit(raise_exiting)
+    call.add_done_callback(leave)
+    with pytest.raises(PoolError, match=r"raised an error that this driver cannot load(.|\n)*Exiting: it leaves"):
+        call.result(SOON)
+    monkeypatch.undo()
+    assert pool.submit(abs, -2).result(SOON) == 2
+
+
+def test_a_callback_that_waits_for_its_own_pool_is_told_so(pool: Pool, scheduler: ScriptedScheduler) -> None:
+    heard: list[str] = []
+
+    def ask(wait: Callable[[], object]) -> None:
+        with pytest.raises(PoolError) as error:
+            wait()
+        heard.append(str(error.value))
+
+    def call_back(call: object) -> None:
+        ask(lambda: pool.workers)
+        ask(pool.submit(abs, 1).result)
+        ask(pool.submit(abs, 1).exception)
+
+    engine_of(pool)._loop.call_soon_threadsafe(time.sleep, 0.05)  # so that the callback is there first
+    pool.submit(abs, 3).add_done_callback(call_back)
+
+    wait_until(lambda: len(heard) == 3, SOON)
+    assert heard[0] == "a callback of a call cannot wait for an answer of the pool"
+    assert heard[1] == heard[2] == ("a callback cannot wait for the call of abs: it holds up the thread that ends it")
+
+
+def test_a_callback_can_close_its_pool(pool: Pool) -> None:
+    closed = threading.Event()
+
+    def close(call: object) -> None:
+        pool.close()
+        closed.set()
+
+    pool.submit(abs, 3).add_done_callback(close)
+    assert closed.wait(SOON)
+    with pytest.raises(PoolError, match="the pool is closed"):
+        pool.submit(abs, 1)
+
+
+@pytest.mark.parametrize("end", ["close", "lose"])
+def test_a_call_that_is_submitted_while_the_pool_ends_does_not_wait_for_ever(
+    pool: Pool, scheduler: ScriptedScheduler, end: str
+) -> None:
+    engine = engine_of(pool)
+    scheduler.holds = True
+
+    def during() -> Iterator[Call]:
+        yield new_call(pool, 1)
+        if end == "close":
+            engine.close()
+        else:
+            engine._loop.call_soon_threadsafe(engine._lose, "node 0: gone")
+            wait_until(lambda: engine._failure is not None, SOON)
+        yield late
+
+    late = new_call(pool, 2)
+    engine.submit(during())
+    with pytest.raises(PoolError, match=r"the pool was closed before|the pool is lost: node 0: gone"):
+        late.result(SOON)
+
+
+def numbers_and_an_error(count: int) -> Iterator[int]:
+    yield from range(count)
+    raise OSError("the list of items ended early")
+
+
+@pytest.mark.parametrize(("count", "window"), [(600, None), (5, None), (7, 3), (0, None)])
+def test_an_iterable_that_raises_loses_no_result(pool: Pool, count: int, window: int | None) -> None:
+    results: list[int] = []
+    with pytest.raises(OSError, match="the list of items ended early"):
+        results.extend(pool.map(abs, numbers_and_an_error(count), window=window))
+    # list.extend keeps what it got before the error
+    assert results == list(range(count))
+
+
+def test_an_item_that_cannot_be_pickled_is_an_error_in_its_place(pool: Pool) -> None:
+    results = pool.map(abs, [-1, -2, threading.Lock(), -4])
+    assert [next(results), next(results)] == [1, 2]
+    with pytest.raises(TypeError, match="an argument of abs cannot be pickled"):
+        next(results)
+    assert list(results) == []
+
+
+def test_a_pool_that_is_lost_during_a_map_loses_no_result_that_is_here(
+    pool: Pool, scheduler: ScriptedScheduler
+) -> None:
+    engine = engine_of(pool)
+    results = pool.map(abs, range(4), window=4)
+    wait_until(lambda: not engine._calls and not engine._outbox, SOON)
+    engine._loop.call_soon_threadsafe(engine._lose, "node 0: gone")
+    wait_until(lambda: engine._failure is not None, SOON)
+    assert list(results) == [0, 1, 2, 3]
+
+
+def make(size: int) -> bytes:
+    return bytes(size)
+
+
+def test_large_results_count_for_what_a_map_has_under_way_and_for_what_is_fetched_together(
+    pool: Pool, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maps, "WINDOW_BYTES", 50_000)
+    monkeypatch.setattr(results_module, "_BATCH_BYTES", 30_000)
+    results = pool.map(make, [10_000] * 40)
+    lengths = []
+    for result in results:  # by a driver that is slower than its workers
+        engine = engine_of(pool)
+        wait_until(lambda: not engine._calls and not engine._outbox, SOON)  # noqa: B023
+        lengths.append(len(result))
+        gc.collect()
+        assert len(scheduler.results) <= 7, "5 results have 50 kB, and two are in the driver's hands"
+    assert lengths == [10_000] * 40
+    assert max(scheduler.fetched) <= 3
+
+
+def test_small_results_are_fetched_many_at_once_and_a_slow_first_one_does_not_hold_up_others(
+    pool: Pool, scheduler: ScriptedScheduler
+) -> None:
+    release = threading.Event()
+    slow = pool.map(abs, range(1000))
+    assert list(slow) == list(range(1000))
+    assert max(scheduler.fetched) > 20
+
+    scheduler.holds = True
+    results = pool.map(abs, range(-1000, 0))
+
+    def take_first() -> None:
+        with contextlib.suppress(PoolError):  # the test ends before it
+            next(results)
+            release.set()
+
+    first = threading.Thread(target=take_first, daemon=True)
+    first.start()
+    wait_until(lambda: len(scheduler.results) == 4, SOON)
+    second = list(scheduler.results)[1]
+    scheduler.results[second] = None
+    scheduler.holds = False
+    engine = engine_of(pool)
+
+    def finish_second() -> None:
+        from spotmpi.programs.pool.call import execute
+
+        scheduler.results[second] = execute(engine._calls[second].payload)
+        state = engine._futures[second]._state
+        assert state
+        state.finish()
+
+    engine._loop.call_soon_threadsafe(finish_second)
+    wait_until(lambda: len(scheduler.results) > 200, SOON)
+    assert not release.is_set(), "the first one is still under way"
+    pool.close()
+    first.join(SOON)
+
+
+def failing_probe() -> str | None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("probe", [failing_probe])
+def test_a_lost_scheduler_is_noticed_though_the_runs_folder_cannot_be_read(
+    pool: Pool, scheduler: ScriptedScheduler
+) -> None:
+    scheduler.holds = True
+    call = pool.submit(abs, 1)
+    scheduler.up = False
+    with pytest.raises(
+        PoolLost,
+        match=r"the scheduler does not answer: the scheduler is down, and the state of its run cannot be read: .*space",
+    ):
+        call.result(SOON)
+
+
+@pytest.mark.parametrize("probe", [lambda: None])
+def test_a_scheduler_that_does_not_answer_while_its_run_goes_on_is_waited_for_with_a_message(
+    pool: Pool, scheduler: ScriptedScheduler, connection: Connection
+) -> None:
+    scheduler.up = False
+    call = pool.submit(abs, -7)
+    wait_until(lambda: bool(connection.said), SOON)
+    scheduler.up = True
+    assert call.result(SOON) == 7
+    assert connection.said == [
+        "waiting: the scheduler does not answer (the scheduler is down); calls wait until it does, or its run has ended"
+    ]
+
+
+def test_a_connection_that_is_cut_again_while_calls_are_found_again_is_restored(
+    pool: Pool, scheduler: ScriptedScheduler
+) -> None:
+    faults = iter([OSError("cut"), ValueError("no answer"), asyncio.CancelledError(), OSError("cut")])
+
+    def fail(question: str) -> None:
+        if question == "calls" and (error := next(faults, None)):
+            raise error
+
+    scheduler.on_question, scheduler.holds = fail, True
+    call = pool.submit(abs, -5)
+    wait_until(lambda: call.key in scheduler.results, SOON)
+    scheduler.results.clear()  # it arrived at nobody
+    scheduler.holds = False
+    scheduler.cut(engine_of(pool))
+    assert call.result(SOON) == 5
+    assert next(faults, None) is None
+
+
+def test_a_fetch_that_a_cut_interrupts_loses_no_result(pool: Pool, scheduler: ScriptedScheduler) -> None:
+    faults = iter([OSError("cut"), asyncio.CancelledError(), OSError("cut")])
+
+    def fail(question: str) -> None:
+        if question == "fetch" and (error := next(faults, None)):
+            raise error
+
+    scheduler.on_question = fail
+    assert list(pool.map(abs, range(10))) == list(range(10))
+
+
+def test_a_question_is_asked_again_where_the_connection_is_cut_meanwhile(
+    pool: Pool, scheduler: ScriptedScheduler
+) -> None:
+    scheduler.up = False
+    scheduler.cut(engine_of(pool))
+    threading.Timer(0.05, setattr, (scheduler, "up", True)).start()
+    assert len(pool.workers) == 2
+
+
+def test_a_call_that_another_driver_has_collected_is_not_executed_again(
+    pool: Pool, scheduler: ScriptedScheduler
+) -> None:
+    scheduler.holds = True
+    call = pool.submit(abs, -5)
+    wait_until(lambda: call.key in scheduler.results, SOON)
+    scheduler.taken.add(call.key)
+    scheduler.results.clear()
+    scheduler.cut(engine_of(pool))
+    with pytest.raises(PoolError, match="the call of abs is gone: another driver has collected it"):
+        call.result(SOON)
+    assert not scheduler.results
+
+
+def test_calls_that_wait_for_a_worker_that_does_not_come_say_so(
+    pool: Pool, scheduler: ScriptedScheduler, connection: Connection
+) -> None:
+    scheduler.workers.pop(1)
+    scheduler.holds = True
+    pool.workers[1].submit(abs, 1)
+    wait_until(lambda: bool(connection.said), SOON)
+    assert connection.said == ["waiting: worker 1 is not connected; the calls that were sent there wait for that"]
+
+
+def test_threads_that_use_a_pool_first_at_the_same_time_start_one_run(connection: Connection) -> None:
+    pool = Pool(connection)
+    with futures.ThreadPoolExecutor(8) as threads:
+        sent = list(threads.map(lambda value: pool.submit(abs, value), range(8)))
+    assert [call.result(SOON) for call in sent] == list(range(8))
+    pool.close()
+    assert (connection.opened, connection.closed) == (1, 1)
+
+
+def raise_stop(kind: type[StopIteration]) -> None:
+    raise kind("the end")
+
+
+class OwnStop(StopIteration):
+    """One that asyncio takes for the result of what it awaits."""
+
+
+@pytest.mark.parametrize("kind", [StopIteration, OwnStop])
+def test_a_call_that_raises_stop_iteration_can_be_awaited(pool: Pool, kind: type[StopIteration]) -> None:
+    async def use() -> None:
+        awaitable = AsyncPool(pool)
+        with pytest.raises(RuntimeError, match=f"the call raised {kind.__name__}: the end") as error:
+            await asyncio.wait_for(awaitable.submit(raise_stop, kind), SOON)
+        assert isinstance(error.value.__cause__, kind)
+        with pytest.raises(RuntimeError, match=f"the call raised {kind.__name__}: the end"):
+            await asyncio.wait_for(awaitable.run(raise_stop, kind), SOON)
+        with pytest.raises(RuntimeError, match="generator raised StopIteration"):
+            [result async for result in awaitable.map(raise_stop, [kind])]
+        assert await awaitable.submit(abs, -1) == 1
+
+    asyncio.run(use())
+
+
+def test_an_awaited_call_that_is_cancelled_is_cancelled_in_the_pool(pool: Pool, scheduler: ScriptedScheduler) -> None:
+    scheduler.holds = True
+
+    async def cancel() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(AsyncPool(pool).submit(abs, 1), 0.05)
+
+    asyncio.run(cancel())
+    wait_until(lambda: not scheduler.results, SOON)
+
+
+def test_a_forked_process_neither_waits_for_its_parents_calls_nor_ends_its_pool(
+    pool: Pool, scheduler: ScriptedScheduler, connection: Connection, tmp_path: Path
+) -> None:
+    scheduler.holds = True
+    call, cancelled = pool.submit(abs, -1), pool.submit(abs, 2)
+    called: list[object] = []
+    call.add_done_callback(called.append)
+    wait_until(lambda: len(scheduler.results) == 2, SOON)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: that threads are not copied
+        child = os.fork()
+    if child == 0:
+        try:
+            cancelled.cancel()
+            futures.wait([call, cancelled])
+            texts = [str(call.exception()), str(called)]
+            for use in (lambda: pool.workers, lambda: pool.submit(abs, 1), lambda: pool.collect()):
+                with pytest.raises(PoolError) as error:
+                    use()
+                texts.append(str(error.value))
+            pool.close()
+            (tmp_path / "texts").write_text("\n".join([*texts, str(connection.closed)]))
+        finally:
+            os._exit(0)
+    wait_until(lambda: os.waitpid(child, os.WNOHANG) != (0, 0), SOON)
+    message = "a forked process cannot use its parent's pool: join it there with spotmpi.pool('ID')"
+    assert (tmp_path / "texts").read_text().split("\n") == [message, "[]", message, message, message, "0"]
+    scheduler.holds = False
+    assert pool.submit(abs, -3).result(SOON) == 3, "the parent's pool works as before"
+
+
+def test_every_connection_has_keys_of_its_own(pool: Pool, connection: Connection) -> None:
+    with Pool(connection) as other:
+        assert engine_of(other).driver != engine_of(pool).driver
+        assert pool.submit(abs, 1).key.startswith(f"abs-spotmpi-{engine_of(pool).driver}-")

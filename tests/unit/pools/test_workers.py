@@ -1,0 +1,232 @@
+"""What workers of a pool do with output, coroutines, uploads and their folders, without processes of their own."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Worker
+from distributed.protocol.core import dumps, loads
+
+from spotmpi.pools.dask_client import PoolClient
+from spotmpi.programs.pool import call, files
+from spotmpi.programs.pool.call import CallFailure
+from spotmpi.programs.pool.local import LocalPool
+from spotmpi.programs.pool.output import ForwardedStream
+from spotmpi.programs.pool.scheduler import Keeper, PoolScheduler
+
+NOT_UTF8 = b"caf\xe9.txt".decode(errors="surrogateescape")
+
+
+class Events:
+    """Takes events as Dask's worker does, which packs them with msgpack for the scheduler."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def log_event(self, topic: str, message: Any) -> None:
+        dumps({"op": "log-event", "topic": topic, "msg": message})
+        self.lines += message["lines"]
+
+
+def test_the_name_of_a_file_that_is_not_utf8_can_be_printed() -> None:
+    events, below = Events(), io.StringIO()
+    print("read", NOT_UTF8, file=ForwardedStream(below, "stdout", events, 0))
+    assert events.lines == ["read caf\\udce9.txt"]
+    assert below.getvalue() == f"read {NOT_UTF8}\n"
+
+
+HEARTBEAT = threading.Event()
+
+
+async def block() -> tuple[bool, str]:
+    """Block like computing does; the thread in which it does."""
+    return HEARTBEAT.wait(60), threading.current_thread().name
+
+
+LEFT: list[asyncio.Task[None]] = []
+
+
+async def leave_an_exiting_task() -> None:
+    async def leave() -> None:
+        sys.exit(3)
+
+    LEFT.append(asyncio.get_running_loop().create_task(leave()))
+
+
+async def loop_of_a_call() -> int:
+    return id(asyncio.get_running_loop())
+
+
+async def exit_itself() -> None:
+    sys.exit(3)
+
+
+async def cancel_itself() -> None:
+    raise asyncio.CancelledError("no more")
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def packed(function: Callable[..., Any]) -> bytes:
+    return call.pack("call", call.pack_function(function), (), {})
+
+
+def execute_async(function: Callable[..., Any]) -> Any:
+    return pickle.loads(asyncio.run(call.execute_async(packed(function))))
+
+
+def test_a_coroutine_that_blocks_does_not_block_the_event_loop_of_its_worker() -> None:
+    async def beat() -> Any:
+        task = asyncio.ensure_future(call.execute_async(packed(block)))
+        await asyncio.sleep(0.01)
+        HEARTBEAT.set()
+        return await task
+
+    assert pickle.loads(asyncio.run(beat())) == (True, "spotmpi-calls")
+
+
+def test_coroutines_share_one_event_loop_which_survives_tasks_that_they_leave() -> None:
+    first = execute_async(loop_of_a_call)
+    execute_async(leave_an_exiting_task)
+    assert execute_async(loop_of_a_call) == first
+    assert isinstance(LEFT.pop().exception(), SystemExit)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"), [(exit_itself, r"the call exited: sys\.exit\(3\)"), (cancel_itself, "CancelledError")]
+)
+def test_what_ends_a_coroutine_is_its_error(function: Callable[..., Any], message: str) -> None:
+    with pytest.raises(CallFailure) as failure:
+        execute_async(function)
+    with pytest.raises(RuntimeError, match=message):
+        raise pickle.loads(failure.value.packed)
+
+
+def test_a_call_that_raises_keyboard_interrupt_ends_neither_worker_nor_driver() -> None:
+    with pytest.raises(CallFailure) as failure:
+        call.execute(packed(interrupt))
+    with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
+        raise pickle.loads(failure.value.packed)
+
+
+@pytest.fixture
+def worker_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(files, "folder", str(tmp_path / "worker"))
+    monkeypatch.setattr(files, "_numbers", {})
+    return tmp_path / "worker"
+
+
+def test_the_latest_upload_counts_whatever_the_clocks_of_drivers_say(
+    worker_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for workers that come later; and a name need not be UTF-8."""
+
+    async def upload() -> None:
+        async with PoolScheduler(protocol="inproc", dashboard=False) as scheduler:
+            keeper = Keeper(scheduler, 1, None)
+            scheduler.add_plugin(keeper)
+            async with Worker(scheduler.address, nthreads=1, memory_limit=0, dashboard=False):
+                for clock, version in ((9e9, b"1"), (1e9, b"2"), (5e9, b"3")):
+                    monkeypatch.setattr("time.time", lambda clock=clock: clock)
+                    for name in ("scan.py", NOT_UTF8):
+                        await driver_of(scheduler).upload(name, {name: version})
+            assert {path.read_bytes() for path in worker_folder.iterdir()} == {b"3"}
+            monkeypatch.setattr(files, "_numbers", {})
+            for path in worker_folder.iterdir():
+                path.unlink()
+            async with Worker(scheduler.address, nthreads=1, memory_limit=0, dashboard=False):
+                assert {path.read_bytes() for path in worker_folder.iterdir()} == {b"3"}
+
+    asyncio.run(upload())
+    assert (worker_folder / NOT_UTF8).exists()
+
+
+def driver_of(scheduler: PoolScheduler) -> PoolClient:
+    """A driver's client over a connection that packs messages as TLS does."""
+
+    class Remote:
+        def __getattr__(self, name: str) -> Any:
+            async def ask(**arguments: Any) -> Any:
+                arguments = loads(dumps(arguments))
+                return loads(dumps(await scheduler.handlers[name](**arguments)))
+
+            return ask
+
+    client = PoolClient.__new__(PoolClient)
+    client.scheduler = Remote()  # type: ignore[assignment]
+    return client
+
+
+def test_of_uploads_that_arrive_in_another_order_the_one_with_the_greatest_number_counts(worker_folder: Path) -> None:
+    for number in (1, 3, 2):
+        key, contents = files.pack("scan.py", {"scan.py": str(number).encode()})
+        files.UploadedFiles(key, contents, number).setup(None)
+    assert (worker_folder / "scan.py").read_text() == "3"
+
+
+def test_an_upload_that_a_worker_cannot_write_is_an_error_of_the_driver(worker_folder: Path) -> None:
+    worker_folder.write_text("a file in the place of the folder")
+
+    async def upload() -> None:
+        async with PoolScheduler(protocol="inproc", dashboard=False) as scheduler:
+            Keeper(scheduler, 1, None)
+            async with Worker(scheduler.address, nthreads=1, memory_limit=0, dashboard=False):
+                with pytest.raises(FileExistsError):
+                    await driver_of(scheduler).upload("scan.py", {"scan.py": b"1"})
+
+    asyncio.run(upload())
+
+
+@pytest.fixture
+def local_pool(tmp_path: Path) -> Callable[[], LocalPool]:
+    """Makes the launcher of an attempt of a run whose workers start no process."""
+    code = tmp_path / "code"
+    (code / "lib").mkdir(parents=True)
+    (code / "scan.py").write_text("1")
+    (code / "lib" / "newest").symlink_to("../scan.py")
+
+    class Quiet(LocalPool):
+        def _start(self, arguments: list[str], environment: dict[str, str] | None = None) -> Any:
+            return argparse.Namespace(pid=1)
+
+    options = {"control": str(tmp_path), "folder": str(code), "first_node": 1, "cpu": 1}
+    return lambda: Quiet(argparse.Namespace(**options))
+
+
+def test_what_calls_wrote_stays_when_the_process_of_their_worker_is_started_again(
+    local_pool: Callable[[], LocalPool], tmp_path: Path
+) -> None:
+    pool, folder = local_pool(), tmp_path / "worker-0"
+    pool._start_worker(0, "", 0.0)
+    (folder / "results.csv").write_text("of an hour")
+    (folder / "scan.py").write_text("uploaded")
+    pool._worker_ended(0, -signal.SIGKILL, 1.0)
+    pool._start_worker(0, "worker 0 was killed by SIGKILL", 2.0)
+    assert {path.name: path.read_text() for path in folder.iterdir() if path.is_file()} == {
+        "results.csv": "of an hour",
+        "scan.py": "uploaded",
+    }
+
+
+def test_another_attempt_has_the_code_of_its_run_and_what_calls_wrote(
+    local_pool: Callable[[], LocalPool], tmp_path: Path
+) -> None:
+    folder = tmp_path / "worker-0"
+    local_pool()._start_worker(0, "", 0.0)
+    (folder / "results.csv").write_text("of an hour")
+    (tmp_path / "code" / "scan.py").write_text("2")
+    local_pool()._start_worker(0, "", 0.0)
+    assert ((folder / "scan.py").read_text(), (folder / "results.csv").read_text()) == ("2", "of an hour")
+    assert (folder / "lib" / "newest").read_text() == "2"

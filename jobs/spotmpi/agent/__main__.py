@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 from . import coordinator, pod_context, pool_worker, processes, worker
+from .clock import CLOCK
 from .node import Notice
 
 
@@ -18,9 +18,10 @@ def main() -> int:
     """Run this pod's part of one attempt; the exit code is for the pod failure policy."""
     pod = pod_context.read_context()
     processes.adopt_orphans()
+    processes.protect_output()
     notice = Notice()
     os.makedirs(pod_context.WORK, exist_ok=True)
-    started = time.time()
+    started = CLOCK()
     if pod.is_coordinator:
         return coordinator.run(pod, notice)
     return worker.run(pod, notice, started) if pod.worker is None else pool_worker.run(pod, notice, started)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import selectors
 import signal
 import subprocess
-import time
 
 from . import exit_diagnosis, launchers, limits, processes, protocol
+from .clock import CLOCK, Clock
 from .lines import Line, LineSplitter, PieceSplitter
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest, StopSource
 from .plan import AttemptPlan
@@ -23,31 +24,11 @@ TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 PIPE_GRACE = 1.0  # seconds that output may still arrive after the last launcher ended
 
 
-class Clock:
-    """Unix time when called, for the record and for cost; `awake` for limits.
-
-    A machine that sleeps does nothing for a run, and must not fail it for that: `awake` stands still meanwhile, for
-    ``time.monotonic`` is CLOCK_MONOTONIC on Linux (clock_getres(2): "does not count time that the system is suspended")
-    and mach_absolute_time on macOS, which stops as well.
-    """
-
-    def __call__(self) -> float:
-        """Unix seconds."""
-        return time.time()
-
-    def awake(self) -> float:
-        """Seconds since some moment in which this machine was not suspended."""
-        return time.monotonic()
-
-
-CLOCK = Clock()
-
-
 class Attempt:
     """Runs the plan's commands once.
 
-    *stop_source* is polled for a request to end the attempt. *deadlines* has ``start``, ``run`` and, where cost is
-    limited, ``cost``: Unix seconds or None. Time in which this machine sleeps counts towards ``cost`` alone.
+    *stop_source* is polled for a request to end the attempt. *deadlines* has ``start`` and ``run``, as `Clock.awake`
+    counts, and where cost is limited ``cost``, as `Clock.elapsed` does; each may be None.
     """
 
     def __init__(
@@ -64,12 +45,7 @@ class Attempt:
         self.record = record
         self.stop_source = stop_source
         self.clock = clock
-        self.cost_deadline = deadlines.get("cost")
-        # As `Clock.awake` counts.
-        suspended = clock() - clock.awake()
-        self.deadlines = {
-            name: None if (until := deadlines[name]) is None else until - suspended for name in ("start", "run")
-        }
+        self.deadlines = deadlines
         recognizer = None if plan["launcher"] == "pool" else Recognizer()  # the driver of a pool trains nothing
         self.progress = Progress(clock.awake(), plan["metrics_pattern"], recognizer)
         self.pid_file = plan.get("pid_file") or os.path.join(record.folder, "rank-0.pid")
@@ -86,7 +62,7 @@ class Attempt:
 
     def run(self) -> Outcome:
         """Run it to the end; when this returns, no process of the attempt is left."""
-        if os.path.exists(self.pid_file):
+        with contextlib.suppress(FileNotFoundError):
             os.remove(self.pid_file)
         try:
             self._start()
@@ -185,7 +161,8 @@ class Attempt:
         if self.deadlines["run"] and now > self.deadlines["run"]:
             assert allowed["run"] is not None
             return _limit_request("run", "limits.run (%gs) is over; raise it and resume the run" % allowed["run"])
-        if self.cost_deadline is not None and self.clock() > self.cost_deadline:
+        cost_deadline = self.deadlines.get("cost")
+        if cost_deadline is not None and self.clock.elapsed() > cost_deadline:
             return _limit_request("cost", limits.cost_reason(self.plan))
         if not self.progress.alive and self.deadlines["start"] and now > self.deadlines["start"]:
             return _limit_request("start", "no output within limits.start (%gs); raise it" % allowed["start"])
@@ -207,11 +184,10 @@ class Attempt:
             self._terminate()
 
     def _rank_0_pid(self) -> int | None:
-        try:
-            with open(self.pid_file) as file:
+        for _ in range(2):  # a handle that is stale is not so after another open
+            with contextlib.suppress(OSError, ValueError), open(self.pid_file) as file:
                 return int(file.read())
-        except (OSError, ValueError):
-            return None
+        return None
 
     def _terminate(self) -> None:
         self._term_sent = self.clock.awake()

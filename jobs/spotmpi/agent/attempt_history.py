@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from . import hardware, limits, protocol, record
+from .clock import CLOCK
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, Outcome
 from .plan import RunPlan
 from .progress import Progress
@@ -18,7 +19,9 @@ from .schema import ATTEMPT_VERSION, SUMMARY_VERSION, AttemptRecord, Summary, re
 class AttemptHistory:
     """Reads and writes the attempts of one run folder.
 
-    *since* is when the run was last submitted: earlier attempts stay in the summary, and count against no limit.
+    *since* is when the run was last submitted, and names that submission: several agents share it, and no clock is
+    compared with it. *first* is its first attempt, by default the one that its first agent noted in the folder: earlier
+    ones stay in the summary, and count against no limit. *elapsed* gives seconds of a clock that nobody sets.
     """
 
     def __init__(
@@ -26,13 +29,18 @@ class AttemptHistory:
         run_record: record.Record,
         plan: RunPlan,
         since: float,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = CLOCK,
+        elapsed: Callable[[], float] = CLOCK.elapsed,
+        first: int | None = None,
     ) -> None:
         self.record = run_record
         self.plan = plan
         self.since = since
         self.clock = clock
-        self.held_since = clock()  # from here on this machine works for the run
+        self.elapsed = elapsed
+        self.first = record.first_attempt(run_record.folder, repr(since)) if first is None else first
+        self._hold()
+        self._has_ended_one = False
         self.attempts = _read_attempts(run_record.folder)
         self.hardware: dict[int, hardware.Facts] = {}  # of the attempt's nodes, as far as agents reported it
 
@@ -48,7 +56,8 @@ class AttemptHistory:
 
     def begin(self) -> int:
         """Take the next attempt's number and record that it starts."""
-        self.held_since = self.clock()
+        if not self._has_ended_one:  # the pause after an attempt belongs to the next one, which needs no Unix time
+            self._hold()
         number = self.record.take_attempt()
         self.record_start(number)
         return number
@@ -63,8 +72,8 @@ class AttemptHistory:
         )
 
     def cost_deadline(self) -> float | None:
-        """When the attempt that begins now has to start to end so that ``limits.cost`` holds, or None."""
-        return limits.cost_deadline(self.plan, self.attempts, self.since, self.held_since)
+        """When, as *elapsed* counts, the current attempt has to start to end so that ``limits.cost`` holds, or None."""
+        return self._cost_deadline(self.held_since, self._held_from)
 
     def end(self, number: int, progress: Progress, outcome: Outcome, started: float) -> None:
         """Write the record of attempt *number*, whose launcher started at *started* (Unix seconds)."""
@@ -75,6 +84,7 @@ class AttemptHistory:
             "present": self.held_since,
             "started": started,
             "ended": self.clock(),
+            "held": self.elapsed() - self._held_from,
             "cause": outcome.cause,
             "reason": outcome.reason,
             "exit_code": outcome.exit_code,
@@ -91,6 +101,8 @@ class AttemptHistory:
         }
         self.record.attempt(number, 0, values)
         self.attempts.append(values)
+        self._has_ended_one = True
+        self._hold()
 
     def final_outcome(self, outcome: Outcome) -> Outcome | None:
         """Record an attempt that did not succeed; the run's final `Outcome` where a limit permits no other attempt."""
@@ -101,10 +113,10 @@ class AttemptHistory:
 
     def settle_lost_attempt(self) -> Outcome | None:
         """`final_outcome` of the last attempt if its agent was lost before it could record one; otherwise None."""
-        last = self.attempts[-1] if self.attempts else None
-        if last is None or "ended" in last or last["started"] < self.since:
+        last = self._counted()[-1:]
+        if not last or "ended" in last[0]:
             return None
-        return self.final_outcome(Outcome(last["cause"], last.get("reason"), protocol.INTERRUPTED))
+        return self.final_outcome(Outcome(last[0]["cause"], last[0].get("reason"), protocol.INTERRUPTED))
 
     def record_restart(self, outcome: Outcome) -> None:
         """Record that another attempt follows."""
@@ -116,11 +128,19 @@ class AttemptHistory:
         self.record.summary(self._summary(state, outcome))
         self.record.event(state, reason=outcome.reason, **self._counts())
 
+    def _hold(self) -> None:
+        """From here on this machine works for the run."""
+        self.held_since, self._held_from = self.clock(), self.elapsed()
+
+    def _counted(self) -> list[AttemptRecord]:
+        """The attempts of this submission. Their numbers say so; the clocks of two machines, or of one, may not."""
+        return [attempt for attempt in self.attempts if attempt["attempt"] >= self.first]
+
     def _counts(self) -> dict[str, int]:
         return {"failures": self.failures, "interruptions": self.interruptions}
 
     def _count(self, cause: str) -> int:
-        return sum(attempt["cause"] == cause and attempt["started"] >= self.since for attempt in self.attempts)
+        return sum(attempt["cause"] == cause for attempt in self._counted())
 
     def _count_limit(self, limit: Literal["failures", "interruptions"], reason: str | None) -> Outcome | None:
         allowed = self.plan["limits"][limit]
@@ -132,18 +152,22 @@ class AttemptHistory:
 
     def _repeated_loss(self, outcome: Outcome) -> Outcome | None:
         """The end of a run that loses the same node again and again, and makes no progress in between."""
-        node = limits.repeatedly_lost_node(attempt for attempt in self.attempts if attempt["started"] >= self.since)
+        node = limits.repeatedly_lost_node(self._counted())
         if outcome.cause != INTERRUPTION or node is None:
             return None
         return Outcome(NOT_RETRYABLE, "%s; %s" % (outcome.reason, limits.loss_reason(node)), protocol.FAILED)
 
     def _cost_limit(self) -> Outcome | None:
         """The end of a run whose cost limit leaves nothing for another attempt."""
-        now = self.clock()
-        deadline = limits.cost_deadline(self.plan, self.attempts, self.since, now)
+        now = self.elapsed()
+        deadline = self._cost_deadline(self.clock(), now)
         if deadline is None or now < deadline:
             return None
         return Outcome(NOT_RETRYABLE, limits.cost_reason(self.plan), protocol.NOT_RETRYABLE)
+
+    def _cost_deadline(self, moment: float, elapsed: float) -> float | None:
+        left = limits.seconds_left(self.plan, self._counted(), moment)
+        return None if left is None else elapsed + left
 
     def _summary(self, state: str, outcome: Outcome) -> Summary:
         last = self.attempts[-1] if self.attempts else None
@@ -186,18 +210,20 @@ class AttemptHistory:
 def _read_attempts(folder: str) -> list[AttemptRecord]:
     """The records of all attempts so far; one without a record ended with its agent, which is an interruption."""
     attempts = os.path.join(folder, "attempts")
-    numbers = sorted(int(name) for name in os.listdir(attempts) if name.isdecimal()) if os.path.isdir(attempts) else []
     return [
-        _read_file(os.path.join(attempts, str(number), "node-0.json")) or _lost(folder, number) for number in numbers
+        _read_file(os.path.join(attempts, str(number), "node-0.json"), number) or _lost(folder, number)
+        for number in record.numbers(attempts)
     ]
 
 
-def _read_file(path: str) -> AttemptRecord | None:
+def _read_file(path: str, number: int) -> AttemptRecord | None:
+    """The record of attempt *number*; None where there is none, or its writer was cut off."""
     try:
         with open(path, errors="replace") as file:
-            return read_attempt(file.read())
-    except OSError:
+            values = read_attempt(file.read())
+    except FileNotFoundError:
         return None
+    return {**values, "attempt": number} if values else None
 
 
 def _lost(folder: str, number: int) -> AttemptRecord:
@@ -214,12 +240,10 @@ def _lost(folder: str, number: int) -> AttemptRecord:
 
 
 def _last_iteration(folder: str, number: int) -> int | None:
-    path = os.path.join(folder, "metrics.jsonl")
     last = None
-    if os.path.exists(path):
-        with open(path, errors="replace") as lines:
-            for line in lines:
-                values = read_object(line)
-                if values.get("attempt") == number and values.get("kind") == protocol.METRIC:
-                    last = values.get("iteration", last)
+    with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, "metrics.jsonl"), errors="replace") as lines:
+        for line in lines:
+            values = read_object(line)
+            if values.get("attempt") == number and values.get("kind") == protocol.METRIC:
+                last = values.get("iteration", last)
     return last

@@ -27,6 +27,7 @@ NODE_0, WORKER = b"node 0", b"worker"  # roles
 _MAX_MESSAGE = 1 << 16  # bytes
 _MAX_GREETING = 1 << 12  # bytes of a message from an end that has not proved the token
 _VERSION = b"spotmpi agents 1\n"
+_MAPPED = "::ffff:"
 
 
 def new_challenge() -> str:
@@ -199,6 +200,8 @@ def parse(line: bytes) -> dict[str, Any] | None:
 
 def _address(sock: socket.socket) -> str:
     try:
-        return str(sock.getpeername()[0])
+        address = str(sock.getpeername()[0])
     except OSError:
         return ""  # already disconnected
+    # As names resolve to it: a socket for both families shows IPv4 addresses within IPv6's (RFC 4291, 2.5.5.2).
+    return address[len(_MAPPED) :] if address.startswith(_MAPPED) and "." in address else address

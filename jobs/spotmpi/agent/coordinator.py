@@ -12,6 +12,7 @@ from collections.abc import Callable
 from . import hardware, pod_context, protocol, record, ssh
 from .attempt import Attempt
 from .attempt_history import AttemptHistory
+from .clock import CLOCK
 from .fencing import Fenced
 from .node import Daemon, Notice, attempt_plan, check_hardware, unpack_code, write_environment
 from .outcomes import (
@@ -134,21 +135,21 @@ class CoordinatorStopSource:
 def _coordinate(pod: PodContext, notice: Notice) -> int:
     try:
         os.makedirs(pod.folder, exist_ok=True)
-        pod_record = PodRecord(pod.folder)
+        pod_record = PodRecord(pod.folder, before=pod.plan.get("attempts_before", 0) + pod.generation)
     except OSError as error:
-        return _end_without_record(pod, error)
+        return _end_without_record(pod, notice, error)
     try:
         for name, text in pod.plan["files"].items():
             pod_record.write_text(name, text)
         return _run_recorded(pod, notice, pod_record)
     except OSError as error:
         pod_record.release_reserve()
-        return _end_without_record(pod, error, pod_record)
+        return _end_without_record(pod, notice, error, pod_record)
     finally:
         pod_record.close()
 
 
-def _end_without_record(pod: PodContext, error: OSError, pod_record: PodRecord | None = None) -> int:
+def _end_without_record(pod: PodContext, notice: Notice, error: OSError, pod_record: PodRecord | None = None) -> int:
     """The exit code of an attempt that cannot be recorded; only JobSet's restarts count it then."""
     outcome = outcome_of_error(error)
     outcome = outcome if outcome.cause == NOT_RETRYABLE else _restart_limit(pod) or outcome
@@ -158,6 +159,8 @@ def _end_without_record(pod: PodContext, error: OSError, pod_record: PodRecord |
     if pod_record and outcome.cause == NOT_RETRYABLE:
         with contextlib.suppress(OSError):
             pod_record.event(record.FAILED, reason=reason)
+    if outcome.cause == INTERRUPTION:
+        notice.wait(pod.generation, lambda: None)
     return outcome.exit_code
 
 
@@ -228,6 +231,8 @@ def _attempt(
         failure = Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
     except OSError as error:
         failure = outcome_of_error(error)
+        if failure.cause == INTERRUPTION:
+            notice.wait(pod.generation, lambda: coordinator.serve(0))
     if failure:
         history.end(number, Progress(history.held_since), failure, history.held_since)
         return failure
@@ -244,7 +249,7 @@ def _launch(
     machines = coordinator.of_gang(coordinator.machines)
     history.record_start(attempt.number, [hardware.identify(0, history.held_since), *machines.values()])
     coordinator.broadcast(go=1)
-    started = time.time()
+    started = CLOCK()
     try:
         outcome = _run_launchers(pod, coordinator, stop_source, attempt)
     except OSError as error:
@@ -272,11 +277,12 @@ def _run_launchers(
 
 
 def _deadlines(pod: PodContext, history: AttemptHistory) -> dict[str, float | None]:
-    limits = pod.plan["limits"]
+    """As `Attempt` takes them; only the API server's clock, against this node's, tells how much of a run is over."""
+    limits, awake = pod.plan["limits"], CLOCK.awake()
     run = limits["run"]
     return {
-        "start": time.time() + limits["start"],
-        "run": run and pod.submitted + run,
+        "start": awake + limits["start"],
+        "run": run and awake + (pod.submitted + run - CLOCK()),
         "cost": history.cost_deadline(),
     }
 

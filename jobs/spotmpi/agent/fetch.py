@@ -22,10 +22,12 @@ import sys
 import tarfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import Any
 
 from . import store, web_file
+from .unpack import DAMAGES, unpack
 from .web_file import Changed, Unavailable
 
 PIECE = 16 << 20
@@ -39,14 +41,26 @@ TERMINATION_LOG = "/dev/termination-log"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+LOG = ".fetched" + store.PART  # in a folder: what was fetched to it
+
+
+def key_of(url: str) -> str:
+    """What an address is known by; the query of a signed one differs each time, for the same file."""
+    return hashlib.sha256(url.split("?")[0].encode()).hexdigest()[:12]
+
+
 class FetchLog:
-    """The log, in a folder, of what was fetched to it: files and sizes by key (of the address) and version."""
+    """The log, in a folder, of what was fetched to it: files and sizes by key (of the address) and version.
+
+    No file of an address replaces one with other content of another address that is fetched together with it.
+    """
 
     def __init__(self, folder: str) -> None:
-        self._path = os.path.join(folder, ".fetched" + store.PART)
+        self._path = os.path.join(folder, LOG)
         self._folder = folder
         self._lock = threading.Lock()
         self._entries: dict[str, Any] = {}
+        self._owners: dict[str, set[str]] = {}  # the keys from which files of this fetch came, by path
         if os.path.exists(self._path):
             with open(self._path) as lines:
                 for line in lines:
@@ -67,7 +81,23 @@ class FetchLog:
         sizes: dict[str, int] = entry["files"]
         paths = {name: store.safe_path(self._folder, name) for name in sizes}
         complete = all(os.path.isfile(paths[name]) and os.path.getsize(paths[name]) == sizes[name] for name in sizes)
+        if complete:
+            with self._lock:
+                for path in paths.values():
+                    self._owners.setdefault(path, set()).add(key)
         return sizes if complete else None
+
+    def install(self, key: str, part: str, path: str) -> None:
+        """Give a file that is complete in *part* its *path*; ValueError if another source has it with other content."""
+        with self._lock:
+            owners = self._owners.setdefault(path, set())
+            is_shared = owners - {key} and os.path.exists(path)
+            if is_shared and store.size_and_digest(path) != store.size_and_digest(part):
+                os.remove(part)
+                remedy = "push them to different folders"
+                raise ValueError("is in another of the sources too, with other content: %s" % remedy)
+            os.replace(part, path)
+            owners.add(key)
 
     def add(self, key: str, version: list[Any], files: dict[str, int]) -> None:
         """Log the files that came from a version."""
@@ -96,12 +126,30 @@ class Fetch:
 
     def __init__(self, order: dict[str, Any], log: FetchLog, pieces: ThreadPoolExecutor, progress: Progress) -> None:
         self._order, self._log, self._pool, self._progress = order, log, pieces, progress
-        # The query of a signed address differs each time, for the same file.
-        self._key = hashlib.sha256(order["url"].split("?")[0].encode()).hexdigest()[:12]
+        self._key = key_of(order["url"])
         self._folder = store.safe_path(order["folder"], ".fetch-" + self._key + store.PART)
         self._path = os.path.join(self._folder, "file")
         self._notes = os.path.join(self._folder, "pieces")
         self._lock = threading.Lock()
+        self._probed: tuple[int, str] | None = None
+
+    def look(self) -> None:
+        """Find out whether it is there already, before others are unpacked: its files must not be replaced then."""
+        self._probed = web_file.retry(lambda: web_file.probe(self._order["url"]))
+        self._log.files(self._key, self._version(*self._probed))
+
+    def _version(self, size: int, version: str) -> list[Any]:
+        return [size, version, self._order["sha256"]]
+
+    def named(self, step: Callable[[], Any]) -> Any:
+        """The result of a step of it, whose errors have its name."""
+        try:
+            return step()
+        except (Unavailable, *DAMAGES) as error:
+            raise Unavailable("%s: %s" % (self._order["name"], error)) from error
+        except OSError as error:
+            kind = Unavailable if error.errno in _FULL else OSError
+            raise kind("%s: %s" % (self._order["name"], error)) from error
 
     def run(self) -> list[int]:
         """Fetch, verify and unpack it, unless done before: its files, their bytes, and how many files were transferred.
@@ -116,8 +164,9 @@ class Fetch:
         raise OSError("it was replaced %d times while it was fetched; push again once it no longer changes" % VERSIONS)
 
     def _fetch(self) -> list[int]:
-        size, version = web_file.retry(lambda: web_file.probe(self._order["url"]))
-        full_version = [size, version, self._order["sha256"]]
+        size, version = self._probed or web_file.retry(lambda: web_file.probe(self._order["url"]))
+        self._probed = None
+        full_version = self._version(size, version)
         files, transferred = self._log.files(self._key, full_version), False
         if files is None:
             files, transferred = self._download(size, version), True
@@ -181,13 +230,20 @@ class Fetch:
 
     def _install(self) -> dict[str, int]:
         folder, name = self._order["folder"], self._order["name"]
+
+        def install(part: str, path: str) -> None:
+            self._log.install(self._key, part, path)
+
         if self._order["unpack"]:
             with tarfile.open(self._path) as packed:
-                files = store.take(folder, packed)
+                files = unpack(packed, folder, install=install)
         else:
             path = store.safe_path(folder, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            os.replace(self._path, path)
+            try:
+                install(self._path, path)
+            except ValueError as error:
+                raise ValueError("%r %s" % (name, error)) from error
             files = {name: os.path.getsize(path)}
         remove(self._folder)
         return files
@@ -202,18 +258,10 @@ def fetch_all(sources: list[list[dict[str, Any]]]) -> list[list[int]]:
     logs = {folder: FetchLog(folder) for folder in folders}
     progress, sums = Progress(len(orders)), [[0, 0, 0] for _ in sources]
     with ThreadPoolExecutor(PIECES_AT_ONCE) as pieces, ThreadPoolExecutor(FILES_AT_ONCE) as files:
-
-        def fetch(item: tuple[int, dict[str, Any]]) -> tuple[int, list[int]]:
-            number, order = item
-            try:
-                return number, Fetch(order, logs[order["folder"]], pieces, progress).run()
-            except (Unavailable, ValueError, tarfile.TarError) as error:
-                raise Unavailable("%s: %s" % (order["name"], error)) from error
-            except OSError as error:
-                kind = Unavailable if error.errno in _FULL else OSError
-                raise kind("%s: %s" % (order["name"], error)) from error
-
-        for number, result in files.map(fetch, orders):
+        fetches = [Fetch(order, logs[order["folder"]], pieces, progress) for _, order in orders]
+        list(files.map(lambda each: each.named(each.look), fetches))
+        for index, result in enumerate(files.map(lambda each: each.named(each.run), fetches)):
+            number = orders[index][0]
             sums[number] = [sums[number][at] + result[at] for at in range(len(result))]
     return sums
 

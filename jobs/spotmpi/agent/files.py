@@ -1,12 +1,24 @@
-"""Writing a file whole or not at all. Everything in this package that replaces a text file uses it."""
+"""Writing a file whole or not at all, and whether one exists, where "no" must not mean "could not be read".
+
+Everything in this package that replaces a text file uses the first. `os.path.exists` and its kin answer False as well
+where a handle is stale or a disk fails: a run whose folder cannot be read is not a run that was deleted.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from typing import Union
+from typing import Optional, Union
 
 Path = Union[str, "os.PathLike[str]"]
+
+
+def mode(path: Path) -> Optional[int]:
+    """The type and mode of what is at *path*, links followed; None for nothing, OSError where that cannot be read."""
+    try:
+        return os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def write_atomically(path: Path, text: str, errors: str = "strict", keep_mode: bool = False) -> None:

@@ -1,9 +1,14 @@
-"""The argument lists that start ranks, for each launcher and Open MPI family. Pure."""
+"""The launchers: how each starts the ranks of a run, what it needs, and how a script is recognized that uses it. Pure.
+
+`LAUNCHERS` is the one list of them, which validation, the help, templates, plans and agents read.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 _MCA = ("mca", "gmca", "omca", "prtemca", "pmixmca")
@@ -11,24 +16,60 @@ _MCA = ("mca", "gmca", "omca", "prtemca", "pmixmca")
 PORT = "{spotmpi-port}"  # replaced by a port when the attempt starts
 
 
+class Remote(NamedTuple):
+    """How mpirun reaches the other hosts: hostfile, configuration of ssh, and the network interface."""
+
+    hostfile: str
+    ssh_config: str
+    interface: str
+    fabric: bool = False  # as `uses_fabric`
+
+
+class OpenMpi(NamedTuple):
+    """An mpirun of Open MPI."""
+
+    path: str
+    family: int  # Open MPI's major version, 4 or 5
+    root: bool = False  # whether the user is root
+    remote: Remote | None = None  # None where all ranks are on this machine
+    extra: Sequence[str] = ()  # the user's arguments
+
+
+class World(NamedTuple):
+    """What a launcher on node number *node* starts: *slots* ranks on each of *nodes* nodes."""
+
+    nodes: int
+    slots: int
+    node: int = 0
+    address: str = "127.0.0.1"  # of node 0
+    python: str = "python3"  # the interpreter of the ranks
+    mpi: OpenMpi | None = None  # for a launcher that is Open MPI's
+
+
+class Launcher(NamedTuple):
+    """One way to start ranks; the command of a rank stands after the arguments of its launcher and of the starter."""
+
+    arguments: Callable[[World], list[str]]
+    environment: Callable[[World], dict[str, str]] = lambda world: {}
+    name: str = ""  # in messages, where it is not that of the table
+    once: bool = False  # one process on node 0 starts the ranks of all nodes; else one on each node starts its own
+    parallel: bool = True  # whether it starts more than one rank on a node
+    mpi: bool = False  # needs Open MPI's mpirun, and ssh between nodes; its arguments choose MPI's transport
+    module: str | None = None  # the module of Python that it is part of
+    requirement: str | None = None  # the package that brings it, as locks of images name it
+    tags: bool = True  # whether it marks the lines of ranks; else the starter does
+    script: str | None = None  # a pattern of what scripts that need it contain
+    without_gpu: dict[str, str] = {}  # variables of ranks that have no GPU
+
+    def starter_options(self) -> list[str]:
+        """The options of the starter of each rank."""
+        return [] if self.tags else ["--tag"]
+
+
 def family(version: str) -> int:
     """Open MPI's major version in *version*, the output of `mpirun --version`; 5 where it has none."""
     match = re.search(r"\(Open MPI\) (\d+)", version)
     return int(match.group(1)) if match else 5
-
-
-def mpirun(mpirun_path: str, family: int, ranks: int, root: bool) -> list[str]:
-    """The mpirun arguments before the rank's command, all ranks on this machine.
-
-    *family* is Open MPI's major version, 4 or 5; *root* tells whether the user is root. More ranks than cores are
-    allowed; the plan has a note about that.
-    """
-    arguments = [mpirun_path, "-np", str(ranks), "--bind-to", "none"]
-    if family >= 5:
-        arguments += ["--map-by", "slot:OVERSUBSCRIBE", "--output", "tag"]
-    else:
-        arguments += ["--map-by", "slot", "--oversubscribe", "--tag-output"]
-    return arguments + (["--allow-run-as-root"] if root else [])
 
 
 def session_environment(folder: str) -> dict[str, str]:
@@ -57,28 +98,34 @@ def tags_pieces(arguments: Sequence[str]) -> bool:
     return "--tag-output" in arguments
 
 
-class Remote(NamedTuple):
-    """How mpirun reaches the other hosts: hostfile, configuration of ssh, and the network interface."""
+def _mpirun(world: World) -> list[str]:
+    """The mpirun arguments; more ranks than cores are allowed on one machine, and the plan has a note about that."""
+    mpi = world.mpi
+    assert mpi is not None
+    ranks = world.nodes * world.slots
+    if mpi.remote is not None:
+        return _mpirun_over_ssh(mpi, mpi.remote, ranks)
+    arguments = [mpi.path, "-np", str(ranks), "--bind-to", "none"]
+    if mpi.family >= 5:
+        arguments += ["--map-by", "slot:OVERSUBSCRIBE", "--output", "tag"]
+    else:
+        arguments += ["--map-by", "slot", "--oversubscribe", "--tag-output"]
+    return arguments + (["--allow-run-as-root"] if mpi.root else [])
 
-    hostfile: str
-    ssh_config: str
-    interface: str
-    fabric: bool = False  # as `uses_fabric`
 
-
-def mpirun_over_ssh(mpirun_path: str, family: int, ranks: int, remote: Remote, extra: Sequence[str] = ()) -> list[str]:
-    """The mpirun arguments before the rank's command, with ranks on other hosts too and the user's *extra* arguments.
+def _mpirun_over_ssh(mpi: OpenMpi, remote: Remote, ranks: int) -> list[str]:
+    """The mpirun arguments with ranks on other hosts too.
 
     The defaults of the published runs (ChainerCV SSD300 on EKS), in each family's spelling, with two differences: the
     interface to use is named instead of those to exclude, and the map of ranks, which Open MPI 5
-    spreads over dozens of lines, is left to the record, as are timestamps. A default that *extra* arguments set is left
-    out, since Open MPI 5 refuses an option that is given twice.
+    spreads over dozens of lines, is left to the record, as are timestamps. A default that the user's arguments set is
+    left out, since Open MPI 5 refuses an option that is given twice.
     """
     defaults = [["--bind-to", "none"], ["--map-by", "slot"], ["--mca", "pml", "ob1"]]
     # Families lack one of these components each, which does no harm; for ofi see `transport_environment`.
     defaults += [["--mca", "btl", "^openib" if remote.fabric else "^openib,ofi"]]
     defaults += [["--mca", "btl_tcp_if_include", remote.interface]]
-    if family >= 5:
+    if mpi.family >= 5:
         defaults += [["--prtemca", "plm_ssh_no_tree_spawn", "1"]]
         wire_up = ["--prtemca", "prte_if_include", remote.interface]
         fixed = ["--prtemca", "plm_ssh_args", "-F " + remote.ssh_config, "--output", "tag"]
@@ -89,10 +136,10 @@ def mpirun_over_ssh(mpirun_path: str, family: int, ranks: int, remote: Remote, e
         wire_up = ["--mca", "oob_tcp_if_include", remote.interface]
         fixed = ["--mca", "plm_rsh_args", "-F " + remote.ssh_config, "--tag-output"]
     defaults += [wire_up] if remote.interface != "lo" else []  # Open MPI 5 refuses it, even for one host
-    overridden = set(_settings(extra))
+    overridden = set(_settings(mpi.extra))
     effective = [default for default in defaults if not overridden.intersection(_settings(default))]
     options = [argument for default in effective for argument in default]
-    return [mpirun_path, "--hostfile", remote.hostfile, "-np", str(ranks), *options, *fixed, *extra]
+    return [mpi.path, "--hostfile", remote.hostfile, "-np", str(ranks), *options, *fixed, *mpi.extra]
 
 
 def _settings(arguments: Sequence[str]) -> Iterator[str]:
@@ -110,24 +157,119 @@ def hostfile(hosts: list[str], slots: int) -> str:
     return "".join("%s slots=%d\n" % (host, slots) for host in hosts)
 
 
-def torchrun(python: str, nodes: int, node: int, slots: int, address: str = "127.0.0.1") -> list[str]:
-    """The torchrun arguments of one node before the rank's command; rendezvous is on node 0's address."""
+def _torchrun(world: World) -> list[str]:
+    """The torchrun arguments of one node; rendezvous is on node 0's address."""
     return [
-        python,
+        world.python,
         "-m",
         "torch.distributed.run",
-        "--nnodes=%d" % nodes,
-        "--node-rank=%d" % node,
-        "--nproc-per-node=%d" % slots,
-        "--master-addr=%s" % address,
+        "--nnodes=%d" % world.nodes,
+        "--node-rank=%d" % world.node,
+        "--nproc-per-node=%d" % world.slots,
+        "--master-addr=%s" % world.address,
         "--master-port=%s" % PORT,
         "--max-restarts=0",
+        "--no-python",
     ]
 
 
-def plain_environment(nodes: int, node: int, address: str = "127.0.0.1") -> dict[str, str]:
-    """The environment variables of a plain command on one node; ranks are nodes, as in a PyTorchJob."""
-    return {"MASTER_ADDR": address, "MASTER_PORT": PORT, "WORLD_SIZE": str(nodes), "RANK": str(node)}
+def _accelerate(world: World) -> list[str]:
+    """The arguments of Hugging Face's `accelerate launch` on one node; it refuses --multi_gpu for a single rank."""
+    ranks = world.nodes * world.slots
+    return [
+        world.python,
+        "-m",
+        "accelerate.commands.launch",
+        *(["--multi_gpu"] if ranks > 1 else []),
+        "--num_machines=%d" % world.nodes,
+        "--machine_rank=%d" % world.node,
+        "--num_processes=%d" % ranks,
+        "--main_process_ip=%s" % world.address,
+        "--main_process_port=%s" % PORT,
+        "--mixed_precision=no",
+        "--dynamo_backend=no",
+        "--no_python",
+    ]
+
+
+def _deepspeed(world: World) -> list[str]:
+    """The arguments of DeepSpeed's launcher on one node: what `deepspeed` starts there by ssh, which is not needed."""
+    ranks = {"node-%d" % node: list(range(world.slots)) for node in range(world.nodes)}
+    return [
+        world.python,
+        "-m",
+        "deepspeed.launcher.launch",
+        "--world_info=" + base64.urlsafe_b64encode(json.dumps(ranks).encode()).decode(),
+        "--node_rank=%d" % world.node,
+        "--master_addr=%s" % world.address,
+        "--master_port=%s" % PORT,
+        "--no_local_rank",
+        "--no_python",
+    ]
+
+
+def _plain_environment(world: World) -> dict[str, str]:
+    """The variables of a plain command on one node; ranks are nodes, as in a PyTorchJob."""
+    return {
+        "MASTER_ADDR": world.address,
+        "MASTER_PORT": PORT,
+        "WORLD_SIZE": str(world.nodes),
+        "RANK": str(world.node),
+    }
+
+
+# A script is started by the last one that recognizes it, and alone without one.
+LAUNCHERS = {
+    "mpirun": Launcher(
+        _mpirun,
+        name="mpirun of Open MPI",
+        once=True,
+        mpi=True,
+        requirement="openmpi",
+        script=r"^\s*(import|from)\s+(chainermn|mpi4py|horovod)\b",
+    ),
+    "torchrun": Launcher(
+        _torchrun,
+        module="torch",
+        requirement="torch",
+        tags=False,
+        script=r"torch\.distributed|init_process_group|DistributedDataParallel",
+    ),
+    "accelerate": Launcher(
+        _accelerate,
+        module="accelerate",
+        requirement="accelerate",
+        tags=False,
+        script=r"^\s*(import|from)\s+accelerate\b",
+        # Without a GPU its ranks would not find each other, and train alone (accelerate 1.15).
+        without_gpu={"ACCELERATE_USE_CPU": "true"},
+    ),
+    "deepspeed": Launcher(
+        _deepspeed,
+        module="deepspeed",
+        requirement="deepspeed",
+        tags=False,
+        script=r"^\s*(import|from)\s+deepspeed\b",
+    ),
+    "none": Launcher(lambda world: [], _plain_environment, parallel=False),
+}
+
+
+def is_mpi(name: str) -> bool:
+    """Whether a launcher is Open MPI's."""
+    return name in LAUNCHERS and LAUNCHERS[name].mpi
+
+
+def variables(name: str, gpus: int) -> dict[str, str]:
+    """The variables of all ranks of a launcher, each of which has so many GPUs."""
+    launcher = LAUNCHERS.get(name)
+    return {} if launcher is None or gpus else launcher.without_gpu
+
+
+def start_count(name: str, nodes: int, where: str) -> int:
+    """On how many of the *nodes* a launcher is started."""
+    launcher = LAUNCHERS.get(name)
+    return 1 if where == "first" or launcher is None or launcher.once else nodes
 
 
 def pool_scheduler(

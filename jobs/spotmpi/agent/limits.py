@@ -17,24 +17,29 @@ IDLE = 600.0  # seconds between two attempts that are paid for: machines idle fo
 MAX_LOSSES = 5  # losses of one node since the run last made progress
 
 
-def node_seconds(attempts: Sequence[AttemptRecord], since: float, now: float) -> float:
-    """Seconds, up to *now*, for which attempts since *since* (Unix seconds) held the run's nodes."""
-    counted = [attempt for attempt in attempts if attempt["started"] >= since]
+def node_seconds(attempts: Sequence[AttemptRecord], now: float) -> float:
+    """Seconds, up to the Unix time *now*, for which *attempts*, all of one submission, held the run's nodes.
+
+    Agents measure how long each lasted. Unix times, of several machines, tell only how long the pauses were, which are
+    limited, and when an attempt that was lost with its agent ended, which no other clock can.
+    """
     total = 0.0
-    for following, attempt in enumerate(counted, 1):
-        next_start = _held_since(counted[following]) if following < len(counted) else now
-        until = min(next_start, attempt["ended"] + IDLE) if "ended" in attempt else next_start
-        total += max(0.0, until - _held_since(attempt))
+    for following, attempt in enumerate(attempts, 1):
+        next_start = _held_since(attempts[following]) if following < len(attempts) else now
+        if "ended" in attempt:
+            held = attempt.get("held", attempt["ended"] - _held_since(attempt))
+            total += max(0.0, held) + min(max(0.0, next_start - attempt["ended"]), IDLE)
+        else:
+            total += max(0.0, next_start - _held_since(attempt))
     return total
 
 
-def cost_deadline(plan: RunPlan, attempts: Sequence[AttemptRecord], since: float, now: float) -> float | None:
-    """When an attempt that begins *now* has to start to end, so that ``limits.cost`` holds; None without that limit."""
+def seconds_left(plan: RunPlan, attempts: Sequence[AttemptRecord], now: float) -> float | None:
+    """In how many seconds from *now* an attempt has to start to end, so that ``limits.cost`` holds; None without it."""
     limit, rate = plan["limits"]["cost"], plan["rate"]
     if not limit or not rate:
         return None
-    seconds = limit / rate * 3600.0
-    return float(now + seconds - node_seconds(attempts, since, now) - plan["grace"])
+    return limit / rate * 3600.0 - node_seconds(attempts, now) - plan["grace"]
 
 
 def cost_reason(plan: RunPlan) -> str:

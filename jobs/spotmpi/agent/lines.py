@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from . import protocol
+
 
 class Line(NamedTuple):
     """One line of output; ``stream`` is o or e, ``rank`` None where the launcher does not tag it."""
@@ -15,7 +17,7 @@ class Line(NamedTuple):
     text: str
 
 
-MAX_LINE = 1 << 20  # bytes; a longer line is split
+MAX_LINE = 1 << 20  # bytes; a longer line is split, unless it is a report (`protocol.MAX_REPORT`)
 _MAX_STATE = 2048  # bytes of a progress bar
 
 _TAG = re.compile(
@@ -31,15 +33,15 @@ class LineSplitter:
     def __init__(self, stream: str) -> None:
         self._stream = stream
         self._buffer = b""
-        self._parts: dict[tuple[bytes, bytes], bytes] = {}  # of unfinished lines, by rank and stream
+        self._parts: dict[tuple[bytes, bytes], bytearray] = {}  # of unfinished lines, by rank and stream
 
     def feed(self, data: bytes) -> list[Line]:
         """The lines that *data* completes."""
         parts = (self._buffer + data).split(b"\n")
         self._buffer = parts.pop()
-        while len(self._buffer) > MAX_LINE:
-            parts.append(self._buffer[:MAX_LINE])
-            self._buffer = self._buffer[MAX_LINE:]
+        while len(self._buffer) > MAX_LINE and len(self._buffer) > (limit := _limit(self._buffer)):
+            parts.append(self._buffer[:limit])
+            self._buffer = self._buffer[limit:]
         return [line for part in parts for line in self._line(part)]
 
     def states(self) -> list[Line]:
@@ -61,8 +63,9 @@ class LineSplitter:
             yield Line(None, self._stream, _visible_text(data))
             return
         source = tag.group(1), tag.group(2)
-        whole = self._parts.pop(source, b"") + data[tag.end() :]
-        if tag.group(3) and len(whole) < MAX_LINE:
+        whole = self._parts.pop(source, bytearray())
+        whole += data[tag.end() :]
+        if tag.group(3) and len(whole) < _limit(whole):
             self._parts[source] = whole
         else:
             yield _tagged(*source, whole)
@@ -79,7 +82,7 @@ class PieceSplitter:
         self._stream = stream
         self._buffer = b""
         self._source: tuple[bytes, bytes] | None = None  # rank and stream of the current piece
-        self._parts: dict[tuple[bytes, bytes] | None, bytes] = {}  # of unfinished lines
+        self._parts: dict[tuple[bytes, bytes] | None, bytearray] = {}  # of unfinished lines
 
     def feed(self, data: bytes) -> list[Line]:
         """The lines that *data* completes."""
@@ -110,25 +113,34 @@ class PieceSplitter:
 
     def _piece(self, data: bytes) -> list[Line]:
         """Add *data* to the current line; the lines that this makes too long."""
+        whole = self._parts.get(self._source, bytearray())
         if data:
-            self._parts[self._source] = self._parts.get(self._source, b"") + data
-        return [self._line(self._source)] if len(self._parts.get(self._source, b"")) > MAX_LINE else []
+            whole += data
+            self._parts[self._source] = whole
+        return [self._line(self._source)] if len(whole) > _limit(whole) else []
 
     def _line(self, source: tuple[bytes, bytes] | None) -> Line:
-        data = self._parts.pop(source, b"")
+        data = self._parts.pop(source, bytearray())
         return _tagged(*source, data) if source else Line(None, self._stream, _visible_text(data))
 
 
-def _end(data: bytes) -> bytes:
+def _limit(line: bytes | bytearray) -> int:
+    """The bytes that a line may have which begins like *line*, with or without a tag."""
+    start = bytes(line[:100])
+    tag = _TAG.match(start)
+    return protocol.MAX_REPORT if protocol.is_report(start[tag.end() :] if tag else start) else MAX_LINE
+
+
+def _end(data: bytes | bytearray) -> bytes | bytearray:
     """The end of a line, with all that a progress bar shows."""
     return data[-_MAX_STATE:]
 
 
-def _tagged(rank: bytes, stream: bytes, data: bytes) -> Line:
+def _tagged(rank: bytes, stream: bytes, data: bytes | bytearray) -> Line:
     return Line(int(rank), "o" if stream == b"out" else "e", _visible_text(data))
 
 
-def _visible_text(data: bytes) -> str:
+def _visible_text(data: bytes | bytearray) -> str:
     """What a terminal would show of a line with carriage returns: the last state of a progress bar."""
     parts = [part for part in data.decode("utf-8", "replace").replace("\0", "").split("\r") if part]
     return parts[-1] if parts else ""

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import socket
 import struct
 
 _SIOCGIFADDR = 0x8915
+_IPV6_TABLE = "/proc/net/if_inet6"  # address, index, prefix, scope, flags, name; only where the kernel has IPv6
+_BACKLOG = 1024
+
+
+def listen(port: int) -> socket.socket:
+    """A listener for both families of addresses, or for IPv4 alone where the machine has no other."""
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # of a kernel or container without IPv6
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=_BACKLOG)
 
 
 def interface_towards(host: str, port: int = 9) -> str:
@@ -17,7 +28,7 @@ def interface_towards(host: str, port: int = 9) -> str:
     """
     own = address_towards(host, port)
     for _, name in socket.if_nameindex():
-        if _address(name) == own:
+        if own in (_address(name), *_ipv6_addresses(name)):
             return name
     raise OSError("no interface has the address %s, from which %s is reached" % (own, host))
 
@@ -49,3 +60,13 @@ def _address(name: str) -> str | None:
         except OSError:
             return None
     return socket.inet_ntoa(packed[20:24])
+
+
+def _ipv6_addresses(name: str) -> list[str]:
+    """The IPv6 addresses of an interface, for which there is no such request."""
+    try:
+        with open(_IPV6_TABLE) as table:
+            rows = [line.split() for line in table]
+    except FileNotFoundError:
+        return []
+    return [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0])) for row in rows if row[5] == name]

@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 import tarfile
-import zlib
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from types import FrameType
 
-from . import boot, hardware, launchers, network, pod_context, pool_wheels, protocol, ssh, store
+from . import boot, hardware, launchers, network, pod_context, pool_wheels, protocol, ssh, store, unpack
 from .plan import AttemptPlan, Command, with_commands
 from .pod_context import PodContext
+
+MAX_PAUSE = 60.0  # seconds before another restart
+POLL_INTERVAL = 0.05  # seconds
 
 
 class Notice:
@@ -25,6 +28,17 @@ class Notice:
         self.reason: str | None = None
         signal.signal(signal.SIGTERM, self._handle_signal)
         signal.signal(signal.SIGINT, self._handle_signal)
+
+    def wait(self, restarts: int, serve: Callable[[], object]) -> None:
+        """Wait before an error of this machine restarts the run once more, which JobSet does at once, however often.
+
+        *serve* is called meanwhile, again and again. A signal to end ends it.
+        """
+        seconds = min(2.0 ** (min(restarts, 10) - 1), MAX_PAUSE) if restarts else 0.0
+        deadline = time.monotonic() + seconds
+        while not self.reason and time.monotonic() < deadline:
+            serve()
+            time.sleep(POLL_INTERVAL)
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         self.reason = "the pod of this node received %s" % signal.Signals(number).name
@@ -36,7 +50,7 @@ class Daemon:
     def __init__(self, pod: PodContext) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = pod.ssh_folder
-        if pod.plan["launcher"] == "mpirun":
+        if launchers.is_mpi(pod.plan["launcher"]):
             ssh.install_keys(pod_context.SECRET, pod.ssh_folder)
             self._process = ssh.start_daemon(pod.ssh_folder)
             if not ssh.wait_until_open():
@@ -69,18 +83,16 @@ def unpack_code(pod: PodContext) -> None:
     try:
         store.require(code["archive"], [code["bytes"], code["sha256"]])
         with tarfile.open(code["archive"], "r:gz") as packed:
-            packed.extractall(pod.plan["folder"])
-    except ValueError as error:
+            unpack.unpack(packed, pod.plan["folder"])
+    except unpack.DAMAGES as error:
+        # tarfile raises ReadError also for a file system error, which another attempt may get past.
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno is not None:
+            raise error.__cause__ from error
         text = "the code in %s is damaged: %s; submit the run again, which uploads its code anew" % (
             code["archive"],
             error,
         )
         raise OSError(text) from error
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        # tarfile raises ReadError also for a file system error, which another attempt may get past.
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno is not None:
-            raise error.__cause__ from error
-        raise OSError("the code in %s cannot be unpacked: %s" % (code["archive"], error)) from error
 
 
 def check_hardware(pod: PodContext) -> hardware.Facts:
@@ -100,7 +112,7 @@ def write_environment(pod: PodContext, attempt: int) -> dict[str, str]:
         protocol.ENV_PID_FILE: pod.pid_file,
     }
     environment = {**os.environ, **own, **pod.plan["environment"]}
-    if pod.plan["launcher"] != "mpirun":  # whose arguments choose it, and which sets the variable of its ranks
+    if not launchers.is_mpi(pod.plan["launcher"]):  # which chooses it by its arguments
         environment.update(launchers.transport_environment(environment))
     wheels = pool_wheels.folder()
     folders = [environment.get("PYTHONPATH"), environment.pop(boot.ENV_IMAGE_PATH, None)]
@@ -139,15 +151,13 @@ def _rank_launcher(
     pod: PodContext, environment: dict[str, str], port: str, starter: list[str]
 ) -> tuple[list[str], dict[str, str]]:
     """The arguments of what starts this node's ranks, and its variables."""
-    plan, rank = pod.plan, pod.plan["rank"]
-    if plan["launcher"] == "mpirun":
-        return [*_mpirun(pod, environment), *starter, *rank], {}
-    if plan["launcher"] == "torchrun":
-        torchrun = launchers.torchrun("python3", len(pod.hosts), pod.node, plan["slots"], pod.hosts[0])
-        launcher = [part.replace(launchers.PORT, port) for part in torchrun]
-        return [*launcher, "--no-python", *starter, "--tag", *rank], {}
-    plain = launchers.plain_environment(pod.launcher_count, pod.node, pod.hosts[0])
-    return [*starter, *rank], {key: value.replace(launchers.PORT, port) for key, value in plain.items()}
+    launcher = launchers.LAUNCHERS[pod.plan["launcher"]]
+    nodes = 1 if pod.plan["where"] == "first" else len(pod.hosts)
+    mpi = _open_mpi(pod, environment) if launcher.mpi else None
+    world = launchers.World(nodes, pod.plan["slots"], pod.node, pod.hosts[0], mpi=mpi)
+    start = [part.replace(launchers.PORT, port) for part in launcher.arguments(world)]
+    variables = {key: value.replace(launchers.PORT, port) for key, value in launcher.environment(world).items()}
+    return [*start, *starter, *launcher.starter_options(), *pod.plan["rank"]], variables
 
 
 def _worker(pod: PodContext, number: int) -> list[str]:
@@ -155,7 +165,8 @@ def _worker(pod: PodContext, number: int) -> list[str]:
     worker = launchers.pool_worker(
         sys.executable, number, pod.plan["environment"][protocol.ENV_POOL], pod.plan["folder"]
     )
-    return [*worker, "--host=" + network.address_towards(pod.hosts[0])]
+    own = network.address_towards(pod.hosts[0])
+    return [*worker, "--host=" + ("[%s]" % own if ":" in own else own)]  # as Dask takes an IPv6 address
 
 
 def _scheduler(pod: PodContext, start: float | None = None, driver: float | None = None) -> list[str]:
@@ -179,7 +190,7 @@ def _pool(pod: PodContext) -> list[str]:
     return _scheduler(pod, None if driver is None else plan["limits"]["start"], driver)
 
 
-def _mpirun(pod: PodContext, environment: dict[str, str]) -> list[str]:
+def _open_mpi(pod: PodContext, environment: dict[str, str]) -> launchers.OpenMpi:
     mpirun = shutil.which("mpirun", path=environment.get("PATH"))
     if mpirun is None:
         raise FileNotFoundError("the image has no mpirun on PATH")
@@ -187,10 +198,9 @@ def _mpirun(pod: PodContext, environment: dict[str, str]) -> list[str]:
     with open(hostfile, "w") as file:
         file.write(launchers.hostfile(pod.hosts, pod.plan["slots"]))
     version = subprocess.run([mpirun, "--version"], stdout=subprocess.PIPE).stdout.decode("utf-8", "replace")
-    ranks = len(pod.hosts) * pod.plan["slots"]
     ssh_config = os.path.join(pod.ssh_folder, "ssh_config")
     remote = launchers.Remote(hostfile, ssh_config, _interface(pod), launchers.uses_fabric(environment))
-    return launchers.mpirun_over_ssh(mpirun, launchers.family(version), ranks, remote, pod.plan["mpi_args"])
+    return launchers.OpenMpi(mpirun, launchers.family(version), remote=remote, extra=pod.plan["mpi_args"])
 
 
 def _interface(pod: PodContext) -> str:

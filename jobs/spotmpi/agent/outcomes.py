@@ -13,7 +13,12 @@ INTERRUPTION = "interruption"  # the machine was taken away
 NOT_RETRYABLE = "not retryable"  # another attempt cannot help
 STOPPED = "stopped"  # requested by a user
 
-_PERMANENT = (*record.DISK_FULL, errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)
+_PERMANENT = (
+    *record.DISK_FULL,
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENOEXEC, errno.E2BIG),  # of a command
+)
 
 
 class Outcome(NamedTuple):

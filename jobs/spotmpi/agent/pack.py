@@ -1,6 +1,6 @@
 """Packs a run's folder, or one part of it, while the run may change it. Passed to a pod as text.
 
-python3 -c SOURCE FOLDER PART TAIL
+python3 -I -S -c SOURCE FOLDER PART TAIL
 
 stdout: a tar of PART of FOLDER ("." is all of it). Its last entry, LEFT_OUT, is a JSON object: the names of the
 files that are missing or damaged in the tar, and why; a tar without it is incomplete. TAIL zeros follow, as in

@@ -25,9 +25,11 @@ import resource
 import selectors
 import socket
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from . import network
 from .connection import NODE_0, WORKER, Connection, Heartbeat, Session, new_challenge, parse
 from .schema import MESSAGE_VERSION, Greeting
 
@@ -48,7 +50,8 @@ class Coordinator:
     """Node 0's end: the connections to all workers of this attempt, and what they reported.
 
     Workers of another run or another generation (pods from before the restart) are refused. A client that proves
-    nothing costs one of a limited number of descriptors, and loses it to later ones, or after `HEARTBEAT_TIMEOUT`.
+    nothing costs one of a limited number of descriptors, and loses it to later ones, first to those of its own address,
+    or after `HEARTBEAT_TIMEOUT`.
     """
 
     def __init__(self, token: str, nodes: int, generation: int, attempt: int, port: int = PORT) -> None:
@@ -67,7 +70,7 @@ class Coordinator:
         self._limit = min(MAX_UNAUTHENTICATED + nodes, max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, 1))
         self._accept_after = 0.0  # by time.monotonic
         self._unconfirmed: set[int] = set()  # welcomed, but without a message since
-        self._listener = socket.create_server(("", port), backlog=1024, reuse_port=False)
+        self._listener = network.listen(port)
         self._listener.setblocking(False)
         self._last_polled = time.monotonic()
         self._heartbeat = Heartbeat(lambda: list(self.workers.values()), lambda: self._last_polled)
@@ -134,7 +137,7 @@ class Coordinator:
         self._listener.close()
 
     def _accept(self) -> None:
-        """Accept waiting clients, as far as there are descriptors: the oldest unauthenticated ones make room."""
+        """Accept waiting clients, as far as there are descriptors: unauthenticated ones make room."""
         for _ in range(self._limit):
             try:
                 connection = Connection(self._listener.accept()[0])
@@ -145,15 +148,20 @@ class Coordinator:
                     self._free_descriptor()
                 return
             if len(self._unauthenticated) >= self._limit:
-                self._drop(next(iter(self._unauthenticated)))
+                self._drop(self._most_dispensable())
             self._unauthenticated[connection] = new_challenge()
             connection.send(challenge=self._unauthenticated[connection], version=MESSAGE_VERSION)
 
     def _free_descriptor(self) -> None:
         if self._unauthenticated:
-            self._drop(next(iter(self._unauthenticated)))
+            self._drop(self._most_dispensable())
         else:
             self._accept_after = time.monotonic() + _ACCEPT_PAUSE
+
+    def _most_dispensable(self) -> Connection:
+        """The oldest unauthenticated connection from the address that has most: a stranger's flood drops its own."""
+        counts = Counter(connection.address for connection in self._unauthenticated)
+        return max(self._unauthenticated, key=lambda connection: counts[connection.address])
 
     def _drop(self, connection: Connection) -> None:
         connection.close()

@@ -97,7 +97,11 @@ class PoolPlan(TypedDict):
     versions: Optional[Dict[str, str]]  # of Python and packages of a driver outside of the pods; None where any fit
 
 
-class AgentPlan(RunPlan):
+class _Resumed(TypedDict, total=False):
+    attempts_before: int  # of earlier submissions, as far as the terminal knows that resumed the run
+
+
+class AgentPlan(RunPlan, _Resumed):
     """The plan of a run on a cluster, which every pod finds in its ConfigMap."""
 
     where: str  # without a launcher: "every" node or the "first"

@@ -7,6 +7,7 @@ import json
 import os
 from typing import NamedTuple
 
+from . import launchers
 from .plan import AgentPlan, read_agent_plan
 
 CONFIG = "/spotmpi/config"  # ConfigMap: plan.json, code
@@ -58,8 +59,7 @@ class PodContext(NamedTuple):
     @property
     def launcher_count(self) -> int:
         """How many nodes start a launcher of their own."""
-        single = self.plan["launcher"] == "mpirun" or self.plan["where"] == "first"
-        return 1 if single else len(self.hosts)
+        return launchers.start_count(self.plan["launcher"], len(self.hosts), self.plan["where"])
 
     @property
     def hosts(self) -> list[str]:

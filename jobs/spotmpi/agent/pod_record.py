@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 from . import fencing, record
+from .clock import CLOCK, Clock
 from .lines import Line
 from .schema import AttemptRecord, Summary
 
@@ -23,13 +23,15 @@ class PodRecord(record.Record):
     The object has the number and ``e``: an event; ``m``: a metric; ``a``: [attempt, node, record]; ``s``: the summary;
     or ``l``: [attempt, node, number, time, rank, stream, text].
 
-    Once it has taken an attempt it writes nothing after a newer one has begun: methods raise `fencing.Fenced`.
+    *before* is a number below those of its attempts: without a run volume the folder is empty in each pod. Once it has
+    taken an attempt it writes nothing after a newer one has begun: methods raise `fencing.Fenced`.
     """
 
-    def __init__(self, folder: str, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(folder, lambda: self._time)
+    def __init__(self, folder: str, clock: Callable[[], float] = CLOCK, before: int = 0) -> None:
+        super().__init__(folder, lambda: self._time, before)
         self._now: Callable[[], float] = lambda: round(clock(), 6)  # with the precision of the folder
         self._time = clock()  # of the entry that is being written: the same in the folder and on stdout
+        self._awake = clock.awake if isinstance(clock, Clock) else None
         self._lines: dict[tuple[int, int], int] = {}
         self._printed = 0
         self._fence: fencing.Fence | None = None
@@ -75,6 +77,8 @@ class PodRecord(record.Record):
         """Append and print what the program reported."""
         self._check(final=False)
         self._time = self._now()
+        if self._awake:
+            values = {**values, "awake": round(self._awake() - ago, 6)}
         super().metric(attempt, node, kind, values, ago)
         self._print(METRIC, {**values, "t": self._time - ago, "attempt": attempt, "node": node, "kind": kind})
 

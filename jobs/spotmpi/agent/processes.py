@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from . import starter
 
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -21,6 +22,19 @@ def adopt_orphans() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def protect_output() -> None:
+    """Keep other processes of this user away from this one's output, memory and environment (Linux).
+
+    The program of a run has the user of its pod's agent, and could print entries of an agent by ``/proc/1/fd/1``. Files
+    of a process that is not dumpable belong to root there (proc(5)), and reading them takes CAP_SYS_PTRACE (ptrace(2)).
+    Programs that this process starts are dumpable again (prctl(2), PR_SET_DUMPABLE).
+    """
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)
 
 
 def run_guarded(work: Callable[[], int]) -> int:

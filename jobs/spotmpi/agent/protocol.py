@@ -30,8 +30,11 @@ FATAL = "fatal"  # starting again cannot help: reason
 STREAM = "stream"
 
 # Keys that no group of a metrics pattern may use: only protocol lines can fill them, or the record fills them itself.
-RESERVED_KEYS = frozenset({"seconds", "waited", "ranks", "cut", "hosts", "versions", "t", "attempt", "node", "kind"})
+RESERVED_KEYS = frozenset(
+    {"seconds", "waited", "ranks", "cut", "hosts", "versions", "t", "awake", "attempt", "node", "kind"}
+)
 
+_START = b'{"spotmpi":'
 KINDS = (CONTEXT, RESUMED, METRIC, EVALUATION, CHECKPOINT, RESULT, FATAL, STREAM)
 STREAM_COUNTS = (
     "rank",
@@ -46,6 +49,7 @@ STREAM_COUNTS = (
     "skipped",
 )
 
+MAX_REPORT = 1 << 24  # bytes of a protocol line: the seconds of 300 iterations on 10,000 ranks
 MAX_DEPTH = 16  # levels of lists and objects in a protocol line; programs need three
 _MAX_DIGITS = 20  # integers with as many become floats; 64 bits have fewer
 _MAX_SECONDS = 1e9  # 30 years
@@ -77,6 +81,7 @@ POOL_PORT = 8786  # of the scheduler in a pod
 POOL_CA = "ca.pem"
 POOL_CERTIFICATE = "cert.pem"
 POOL_KEY = "key.pem"
+POOL_FILES = (POOL_CA, POOL_CERTIFICATE, POOL_KEY)
 ENV_POOL_WORKER = "SPOTMPI_POOL_WORKER"  # the number of the worker that this process is
 
 # Streams: what a rank needs besides the address of the scheduler.
@@ -91,6 +96,11 @@ def truncate(reason: str) -> str:
     left_out = " ... (%d characters left out) ... " % (len(reason) - REASON_LENGTH)
     length = (REASON_LENGTH - len(left_out)) // 2
     return reason[:length] + left_out + reason[-length:]
+
+
+def is_report(start: bytes) -> bool:
+    """Whether a line of output that begins with *start* is to be a protocol line, as `encode` writes it."""
+    return start.startswith(_START)
 
 
 def encode(kind: str, **values: Any) -> str:
@@ -200,6 +210,7 @@ _CHECKS = {
     "hosts": _is_text_list,
     "versions": _is_versions,
     "waited": _is_duration,
+    "awake": _is_duration,
 }
 
 

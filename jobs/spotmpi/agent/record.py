@@ -4,9 +4,10 @@ Every line reaches its file by one write, so a reader finds an incomplete one on
 that is being written, and waits for its newline.
 
     events.jsonl              {"t": 1789.1, "event": "started", "attempt": 1, ...}
-    metrics.jsonl             {"t": 1789.2, "attempt": 1, "node": 0, "kind": "metric", "iteration": 20, ...}
+    metrics.jsonl             {"t": 1789.2, "awake": 52.1, "attempt": 1, "node": 0, "kind": "metric", ...}
     logs/<attempt>/node-<k>.log   "2026-11-21T07:52:01.123456Z 0 o text": arrival time, rank or -, o/e, the line.
-                              The n-th line of a file is number n of that attempt and node.
+                              The n-th line of a file is number n of that attempt and node. In a follower's copy
+                              "... - m 12" stands for 12 lines that it could not get.
     attempts/<n>/node-<k>.json    how attempt n ended on node k (`schema.AttemptRecord`)
     summary.json              how the run ended
 """
@@ -17,14 +18,14 @@ import contextlib
 import errno
 import json
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from .clock import CLOCK, Clock
 from .files import write_atomically
 from .lines import Line
-from .schema import AttemptRecord, Summary
+from .schema import AttemptRecord, Summary, read_object
 
 SUBMITTED = "submitted"
 WAITING = "waiting"
@@ -40,13 +41,18 @@ RECOGNIZED = "recognized"  # the form in which the program prints its progress, 
 JOINED = "joined"  # a pool's worker, with its machine
 LEFT = "left"  # and that it has gone
 GAP = "gap"  # only in followers: how many lines they missed, in ``size``
+MISSING = "m"  # in place of a stream: the text is a number of lines
 TERMINAL = (SUCCEEDED, FAILED, STOPPED)
 LOST = "lost"  # never recorded: the run has no end, and nobody is left to record one
+
+_MAX_OPEN = 32  # files; a process may have 1,024, or 256 on macOS, and a follower needs connections as well
+_STALE = (errno.ESTALE, errno.EIO)  # of a network file system, for a moment
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 LOCK = ".lock"  # of the run folder; whoever writes the record holds it
 
+_SUBMISSIONS = ".submissions"  # the number of the first attempt of each
 _RESERVE = ".reserve"
 _RESERVE_BYTES = 256 * 1024
 
@@ -54,13 +60,14 @@ _RESERVE_BYTES = 256 * 1024
 class Record:
     """Writes a run folder; opened once per agent.
 
-    It creates a small reserve file first, and removes it when the disk is full, so that the end of the run can still be
-    written.
+    *before* is a number below those of its attempts. It creates a small reserve file first, and removes it when the
+    disk is full, so that the end of the run can still be written.
     """
 
-    def __init__(self, folder: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: str, clock: Callable[[], float] = CLOCK, before: int = 0) -> None:
         self.folder = folder
         self.clock = clock
+        self.before = before
         self._open: dict[str, int] = {}
         self._batched: dict[str, list[str]] | None = None  # batched text, by file
         self._second = (0, "")  # the newest second that was written, in Unix time and as text
@@ -74,8 +81,13 @@ class Record:
     def metric(self, attempt: int, node: int, kind: str, values: dict[str, Any], ago: float = 0.0) -> None:
         """Append what the program reported in a line that arrived *ago* seconds before, with its arrival time."""
         # A program may name its scalars as it likes: our keys win.
-        line = {**values, "t": self.clock() - ago, "attempt": attempt, "node": node, "kind": kind}
+        line = {**values, **self._arrival(ago), "attempt": attempt, "node": node, "kind": kind}
         self._append("metrics.jsonl", json.dumps(line) + "\n")
+
+    def _arrival(self, ago: float) -> dict[str, float]:
+        """When a metric arrived: Unix time for people, and what a `Clock` has besides to compute rates with."""
+        awake = {"awake": self.clock.awake() - ago} if isinstance(self.clock, Clock) else {}
+        return {"t": self.clock() - ago, **awake}
 
     def line(self, attempt: int, node: int, line: Line) -> None:
         """Append one line of output."""
@@ -103,16 +115,19 @@ class Record:
 
     def take_attempt(self) -> int:
         """The number of a new attempt, taken by exclusive create: the highest recorded one plus 1."""
-        attempts = os.path.join(self.folder, "attempts")
         with contextlib.suppress(FileExistsError):
-            os.mkdir(attempts)
+            os.mkdir(os.path.join(self.folder, "attempts"))
         while True:
-            number = 1 + max([int(name) for name in os.listdir(attempts) if name.isdecimal()], default=0)
+            number = self.next_attempt()
             try:
-                os.mkdir(os.path.join(attempts, str(number)))
+                os.mkdir(os.path.join(self.folder, "attempts", str(number)))
             except FileExistsError:
                 continue
             return number
+
+    def next_attempt(self) -> int:
+        """The number that the next attempt would take."""
+        return 1 + max([self.before, *numbers(os.path.join(self.folder, "attempts"))])
 
     def attempt(self, number: int, node: int, values: AttemptRecord) -> None:
         """Write how attempt *number* ended on *node*."""
@@ -140,9 +155,8 @@ class Record:
         self.release_reserve()
 
     def _close_files(self) -> None:
-        for descriptor in self._open.values():
-            os.close(descriptor)
-        self._open.clear()
+        for name in list(self._open):
+            self._close(name)
 
     def _stamp(self, moment: float) -> str:
         """A time as logs have it; each second is formatted once."""
@@ -156,20 +170,48 @@ class Record:
         if self._batched is not None:
             self._batched.setdefault(name, []).append(text)
             return
-        descriptor = self._open.get(name)
+        data, has_handle = text.encode("utf-8", "replace"), name in self._open
+        try:
+            try:
+                self._write(name, data)
+            except OSError as error:
+                if error.errno not in _STALE or not has_handle:
+                    raise
+                self._write(name, data)  # the file is opened again, which gets a new handle of the server
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.path.join(self.folder, name)) from error
+
+    def _write(self, name: str, data: bytes) -> None:
+        """Append *data* whole or not at all; after an error the file is opened again."""
+        descriptor = self._descriptor(name)
+        try:
+            before = os.fstat(descriptor).st_size
+            try:
+                while data:
+                    data = data[os.write(descriptor, data) :]
+            except OSError:
+                os.ftruncate(descriptor, before)
+                raise
+        except OSError:
+            self._close(name)
+            raise
+
+    def _descriptor(self, name: str) -> int:
+        """The open file *name*; of many, as the logs of all attempts are, those that were written last stay open."""
+        descriptor = self._open.pop(name, None)
         if descriptor is None:
+            while len(self._open) >= _MAX_OPEN:
+                self._close(next(iter(self._open)))
             path = self._path(name)
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            _end_torn_line(path, descriptor)
             self._open[name] = descriptor
-        data = text.encode("utf-8", "replace")
-        before = os.fstat(descriptor).st_size
-        try:
-            while data:
-                data = data[os.write(descriptor, data) :]
-        except OSError as error:
-            os.ftruncate(descriptor, before)
-            raise OSError(error.errno, error.strerror, os.path.join(self.folder, name)) from error
+            _end_torn_line(path, descriptor)
+        self._open[name] = descriptor  # the last one
+        return descriptor
+
+    def _close(self, name: str) -> None:
+        with contextlib.suppress(OSError):  # of writes before, which have been reported or repeated
+            os.close(self._open.pop(name))
 
     def _path(self, name: str) -> str:
         """The path of *name*, whose folders are created; not the run folder itself, which may be deleted on purpose."""
@@ -187,6 +229,28 @@ class Record:
             file.write(os.urandom(_RESERVE_BYTES))
 
 
+def first_attempt(folder: str, submission: str) -> int:
+    """The number of the first attempt of *submission*, noted in the run folder by the agent that asks first."""
+    path = os.path.join(folder, _SUBMISSIONS)
+    try:
+        with open(path, errors="replace") as file:
+            noted = read_object(file.read())
+    except FileNotFoundError:
+        noted = {}
+    if not isinstance(noted.get(submission), int):
+        noted[submission] = 1 + max(numbers(os.path.join(folder, "attempts")), default=0)
+        write_atomically(path, json.dumps(noted) + "\n")
+    return int(noted[submission])
+
+
+def numbers(folder: str) -> list[int]:
+    """The attempts that have an entry in *folder*, in order; none where it is missing."""
+    try:
+        return sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
+    except FileNotFoundError:
+        return []
+
+
 def read_log_line(line: str, before: float) -> tuple[float, int | None, str, str]:
     """The time (Unix seconds), rank, stream and text of a line of a log, without its end.
 
@@ -198,6 +262,13 @@ def read_log_line(line: str, before: float) -> tuple[float, int | None, str, str
         return moment, None if rank == "-" else int(rank), stream, text
     except (ValueError, OverflowError):
         return before, None, "o", line
+
+
+def missing_lines(line: str) -> int:
+    """For how many missing lines a line of a log stands; 0 for a line of output."""
+    head, _, count = line.partition(" - %s " % MISSING)
+    count = count.rstrip("\n")
+    return int(count) if " " not in head and count.isdecimal() and len(count) < 20 else 0
 
 
 def release_reserve(folder: str) -> None:

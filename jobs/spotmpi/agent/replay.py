@@ -7,6 +7,7 @@ It prints lines of output of one node, and on node 0 metrics, events and records
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from typing import Any, Dict, Tuple
 
 from . import pod_record, protocol, record
 
+_SERVER_CLOCK = 86400.0  # seconds by which that of a file server, which stamps files, may be behind those of agents
 _ROUNDING = 1e-6  # seconds; logs keep microseconds
 Timed = Tuple[float, Dict[str, Any]]
 
@@ -32,12 +34,16 @@ def entries(folder: str, node: int, since: float, until: float) -> list[dict[str
 
 
 def _lines(folder: str, node: int, since: float, until: float) -> Iterator[Timed]:
-    for attempt in _numbers(os.path.join(folder, "logs")):
+    for attempt in record.numbers(os.path.join(folder, "logs")):
         path = os.path.join(folder, "logs", str(attempt), "node-%d.log" % node)
-        if not os.path.exists(path) or os.path.getmtime(path) < since:
+        try:
+            file = open(path, encoding="utf-8", errors="replace", newline="\n")
+        except FileNotFoundError:
             continue
         time = 0.0
-        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
+        with file:
+            if os.fstat(file.fileno()).st_mtime < since - _SERVER_CLOCK:
+                continue
             for number, line in enumerate(file, 1):
                 if not line.endswith("\n"):
                     break  # still being written, or torn: its writer will print it whole
@@ -48,7 +54,7 @@ def _lines(folder: str, node: int, since: float, until: float) -> Iterator[Timed
 
 def _objects(folder: str, name: str, kind: str) -> Iterator[Timed]:
     path = os.path.join(folder, name)
-    with open(path if os.path.exists(path) else os.devnull, encoding="utf-8", errors="replace") as file:
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
             for time, values in _timed(line, "t"):
                 yield time, {kind: values}
@@ -56,24 +62,18 @@ def _objects(folder: str, name: str, kind: str) -> Iterator[Timed]:
 
 def _records(folder: str) -> Iterator[Timed]:
     attempts = os.path.join(folder, "attempts")
-    for number in _numbers(attempts):
+    for number in record.numbers(attempts):
         for ended, values in _read_file(os.path.join(attempts, str(number), "node-0.json")):
             yield ended, {pod_record.ATTEMPT: [number, 0, values]}
     for ended, values in _read_file(os.path.join(folder, "summary.json")):
         yield ended, {pod_record.SUMMARY: values}
 
 
-def _numbers(folder: str) -> list[int]:
-    """The attempts that have an entry in *folder*; none where it is missing."""
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    return sorted(int(name) for name in names if name.isdecimal())
-
-
 def _read_file(path: str) -> Iterator[Timed]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read()
-    except OSError:
+    except FileNotFoundError:
         return
     yield from _timed(text, "ended")
 

@@ -18,6 +18,7 @@ MESSAGE_VERSION = 1
 class _AttemptBase(TypedDict):
     """What every attempt record holds, also that of an attempt whose agent was lost."""
 
+    attempt: int
     started: float  # Unix seconds
     cause: str  # see `outcomes`
     last_iteration: Optional[int]
@@ -27,10 +28,10 @@ class AttemptRecord(_AttemptBase, total=False):
     """How one attempt ended: ``attempts/<n>/node-0.json``. Without ``ended``, its agent was lost before."""
 
     version: int
-    attempt: int
     node: int
     present: float  # Unix seconds from which on the attempt held its nodes
     ended: float
+    held: float  # seconds for which the attempt held its nodes, by a clock that nobody sets
     reason: Optional[str]
     exit_code: int
     lost_nodes: List[int]  # lost without notice

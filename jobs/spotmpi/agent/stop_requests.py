@@ -9,7 +9,7 @@ import signal
 from types import FrameType
 
 from . import protocol
-from .files import write_atomically
+from .files import mode, write_atomically
 from .outcomes import INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
 
 STOP = "stop"  # end after a checkpoint
@@ -52,18 +52,25 @@ class FolderStopSource:
         """The `StopRequest` that is pending, or None."""
         if self.kill_requested():
             return StopRequest(Outcome(STOPPED, self._reason(KILL), 0), False)
-        if os.path.exists(path(self._folder, STOP)):
+        if self._is_there(path(self._folder, STOP)):
             return StopRequest(Outcome(STOPPED, self._reason(STOP), 0), True)
         if self._signal:
             reason = "the supervisor received %s" % signal.Signals(self._signal).name
             return StopRequest(Outcome(INTERRUPTION, reason, protocol.INTERRUPTED), True)
-        if not os.path.exists(os.path.join(self._folder, "events.jsonl")):
+        if self._is_there(os.path.join(self._folder, "events.jsonl")) is False:
             return StopRequest(Outcome(NOT_RETRYABLE, "the run folder was deleted", protocol.NOT_RETRYABLE), False)
         return None
 
     def kill_requested(self) -> bool:
         """Whether to kill all processes at once."""
-        return os.path.exists(path(self._folder, KILL))
+        return bool(self._is_there(path(self._folder, KILL)))
+
+    def _is_there(self, name: str) -> bool | None:
+        """Whether the file exists; None where a disk does not tell: the next poll asks again."""
+        try:
+            return mode(name) is not None
+        except OSError:
+            return None
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         self._signal = number

@@ -1,12 +1,11 @@
-"""Lists, receives and sends files below a folder of the run volume. Passed to a pod as text.
+"""Lists, receives and sends files below a folder of the run volume. Passed to a pod as text, as is `unpack`.
 
-python3 -c SOURCE list FOLDER      a JSON object per entry: name, bytes, files
-python3 -c SOURCE index FOLDER     {name: [bytes, SHA-256]} of every file
-python3 -c SOURCE missing FOLDER   stdin: such an index; stdout: the names that are missing or differ
-python3 -c SOURCE take FOLDER      stdin: a tar of files; each appears under its name once it is whole
-python3 -c SOURCE voc FOLDER       {"VOC2007/trainval": images of that list that are complete, ...}
-python3 -c SOURCE give FOLDER      stdin: a list of names; stdout: a tar of them
-python3 -c SOURCE put FOLDER NAME BYTES SHA256   stdin: the content of a file, which appears once it is verified
+python3 -I -S -c SOURCE list FOLDER      a JSON object per entry: name, bytes, files
+python3 -I -S -c SOURCE index FOLDER     {name: [bytes, SHA-256]} of every file
+python3 -I -S -c SOURCE missing FOLDER   stdin: such an index; stdout: the names that are missing or differ
+python3 -I -S -c SOURCE voc FOLDER       {"VOC2007/trainval": images of that list that are complete, ...}
+python3 -I -S -c SOURCE give FOLDER      stdin: a list of names; stdout: a tar of them
+python3 -I -S -c SOURCE put FOLDER NAME BYTES SHA256   stdin: the content of a file, which appears once it is verified
 
 Answers are padded with blanks or zeros: with a slow reader, what is still in pipes 2 s after the end of a command is
 lost, which is then padding only.
@@ -69,25 +68,6 @@ def safe_path(folder: str, name: str) -> str:
     if os.path.isabs(name) or not path.startswith(os.path.normpath(folder) + os.sep):
         raise ValueError("%r is outside of the folder" % name)
     return path
-
-
-def take(folder: str, packed: tarfile.TarFile) -> dict[str, int]:
-    """Unpack the files of a tar below *folder*; names and bytes. ValueError for what is neither file nor folder."""
-    sizes = {}
-    for member in packed:
-        path = safe_path(folder, member.name) if member.name.strip("./") else folder
-        if member.isdir():
-            os.makedirs(path, exist_ok=True)
-            continue
-        source = packed.extractfile(member) if member.isfile() else None
-        if source is None:
-            raise ValueError("%r is neither a file nor a folder" % member.name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path + PART, "wb") as file:
-            shutil.copyfileobj(source, file, _BLOCK)
-        os.replace(path + PART, path)
-        sizes[os.path.relpath(path, folder)] = member.size
-    return sizes
 
 
 def index(folder: str) -> dict[str, list[Any]]:
@@ -171,9 +151,6 @@ def main(verb: str, folder: str, *rest: str) -> None:
         print_padded(missing(folder, json.load(sys.stdin)))
     elif verb == "voc":
         print_padded(voc(folder))
-    elif verb == "take":
-        with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as packed:
-            take(folder, packed)
     elif verb == "put":
         name, size, sha256 = rest
         put(safe_path(folder, name), sys.stdin.buffer, [int(size), sha256])

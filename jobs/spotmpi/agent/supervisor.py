@@ -12,28 +12,45 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from . import launchers, processes, protocol, record
-from .attempt import CLOCK, Attempt, Clock
+from .attempt import Attempt
 from .attempt_history import AttemptHistory
-from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome
+from .clock import CLOCK, Clock
+from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, is_permanent, outcome_of_error
 from .plan import LocalPlan, read_local_plan
 from .stop_requests import FolderStopSource
 
 PLAN = "plan.yaml"
+PAUSES = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60)  # seconds between repetitions of a step of the record
+MAX_PAUSE = 60.0  # seconds between two attempts
+T = TypeVar("T")
 
 
 class Supervisor:
     """Runs *plan* in *folder* and records it; mpirun makes *scratch* for what its processes share."""
 
-    def __init__(self, folder: str, plan: LocalPlan, scratch: str, clock: Clock = CLOCK) -> None:
+    def __init__(
+        self,
+        folder: str,
+        plan: LocalPlan,
+        scratch: str,
+        clock: Clock = CLOCK,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.plan = plan
         self.scratch = scratch
         self.clock = clock
+        self.sleep = sleep
+        self._errors = 0  # of this machine, which ended the last attempts
         self.started = clock.awake()
         self.record = record.Record(folder, clock)
         self.stop_source = FolderStopSource(folder)
-        self.history = AttemptHistory(self.record, plan, clock(), clock)
+        first = self.record.next_attempt()
+        self.history = AttemptHistory(self.record, plan, clock(), clock, clock.elapsed, first)
 
     def run(self) -> int:
         """Run attempts until the end; the exit code of the last attempt's outcome, 0 when it was stopped on request."""
@@ -43,27 +60,41 @@ class Supervisor:
             outcome = self._attempt()
             if outcome.cause not in (FAILURE, INTERRUPTION):
                 break
-            final = self.history.final_outcome(outcome)
+            final = self._repeat(partial(self.history.final_outcome, outcome))
             if self.stop_source.pending():
                 final = Outcome(STOPPED, outcome.reason, outcome.exit_code)
             if final:
                 outcome = final
                 break
-            self.history.record_restart(outcome)
-        self.history.finish(outcome)
+            self._repeat(partial(self.history.record_restart, outcome))
+            self._pause()
+        self._repeat(partial(self.history.finish, outcome))
         self.record.close()
         return outcome.exit_code
 
     def _attempt(self) -> Outcome:
-        number, started = self.history.begin(), self.clock()
+        number, started = self._repeat(self.history.begin), self.clock()
         attempt = Attempt(number, self._plan_of(number), self.record, self.stop_source, self._deadlines(), self.clock)
+        errors, self._errors = self._errors, 0
         try:
             outcome = attempt.run()
-            self.history.end(number, attempt.progress, outcome, started)
+            self._repeat(lambda: self.history.end(number, attempt.progress, outcome, started))
         except OSError as error:
             outcome = Outcome(NOT_RETRYABLE, self.error_reason(error), protocol.FAILED)
-            self.history.end(number, attempt.progress, outcome, started)
+            if not is_permanent(error):  # as in pods, another attempt follows
+                outcome, self._errors = outcome_of_error(error), errors + 1
+            self._repeat(lambda: self.history.end(number, attempt.progress, outcome, started))
         return outcome
+
+    def _pause(self) -> None:
+        """Wait before another attempt if errors of this machine ended the last ones, unless the run shall end."""
+        seconds = min(2.0 ** (self._errors - 1), MAX_PAUSE) if self._errors else 0.0
+        while seconds > 0 and not self.stop_source.pending():
+            self.sleep(min(seconds, 1.0))
+            seconds -= 1.0
+
+    def _repeat(self, step: Callable[[], T]) -> T:
+        return repeat(step, self.sleep)
 
     def _plan_of(self, number: int) -> LocalPlan:
         """The plan with mpirun's variables for an attempt; where the user or the spec sets any such, as it is.
@@ -83,23 +114,32 @@ class Supervisor:
         return "%s: %s" % (error.filename or self.record.folder, error.strerror)
 
     def _deadlines(self) -> dict[str, float | None]:
-        """Unix seconds: ``limits.run`` counts from the submission, ``limits.start`` from the start of the attempt.
-
-        Time in which this machine was suspended does not count.
-        """
+        """As `Attempt` takes them: ``limits.run`` counts from the submission, ``limits.start`` from this attempt."""
         limits = self.plan["limits"]
         run = limits["run"]
         return {
-            "start": self.clock() + limits["start"],
-            "run": run and self.clock() + run - (self.clock.awake() - self.started),
+            "start": self.clock.awake() + limits["start"],
+            "run": run and self.started + run,
             "cost": self.history.cost_deadline(),
         }
+
+
+def repeat(step: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
+    """What *step* gives, which is repeated for about two minutes while it raises an error that may pass."""
+    for seconds in PAUSES:
+        try:
+            return step()
+        except OSError as error:
+            if is_permanent(error):
+                raise
+        sleep(seconds)
+    return step()
 
 
 def main(arguments: list[str]) -> int:
     """Run the supervisor for a folder; its parent holds the lock of the folder and passes it on."""
     folder = os.path.abspath(arguments[0])
-    plan = read_local_plan(os.path.join(folder, PLAN))
+    plan = repeat(lambda: read_local_plan(os.path.join(folder, PLAN)))
     os.chdir("/")
     scratch = os.path.join(os.environ.get("TMPDIR") or "/tmp", "spotmpi-" + os.urandom(8).hex())
     try:
@@ -112,7 +152,7 @@ def main(arguments: list[str]) -> int:
 
 def _supervise(folder: str, plan: LocalPlan, scratch: str) -> int:
     try:
-        supervisor = Supervisor(folder, plan, scratch)
+        supervisor = repeat(lambda: Supervisor(folder, plan, scratch))
     except OSError as error:
         return _record_unavailable(folder, error)
     try:
@@ -142,9 +182,7 @@ def _end_early(supervisor: Supervisor, reason: str) -> int:
 
 def _record_unavailable(folder: str, error: OSError) -> int:
     """End a run whose record cannot be opened; one event may still fit on the disk."""
-    line = (
-        json.dumps({"t": time.time(), "event": record.FAILED, "reason": record.disk_full_reason(error, folder)}) + "\n"
-    )
+    line = json.dumps({"t": CLOCK(), "event": record.FAILED, "reason": record.disk_full_reason(error, folder)}) + "\n"
     with contextlib.suppress(OSError), open(os.path.join(folder, "events.jsonl"), "a") as events:
         events.write(line)
     return 1

@@ -12,7 +12,7 @@ from . import hardware, processes, protocol, record, ssh
 from .attempt import Attempt
 from .connection import Connection
 from .coordinator import RENDEZVOUS_PORT
-from .node import Daemon, Notice, attempt_plan, check_hardware, unpack_code, write_environment
+from .node import POLL_INTERVAL, Daemon, Notice, attempt_plan, check_hardware, unpack_code, write_environment
 from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error
 from .peers import join
 from .pod_context import PodContext
@@ -20,7 +20,6 @@ from .pod_record import PodRecord
 from .schema import Greeting
 from .staging import Staging
 
-POLL_INTERVAL = 0.05  # seconds
 _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
 
 
@@ -77,6 +76,8 @@ def run(pod: PodContext, notice: Notice, started: float) -> int:
     except (ssh.InvalidKeys, hardware.Incompatible, OSError) as error:
         code = outcome_of_error(error).exit_code if isinstance(error, OSError) else protocol.NOT_RETRYABLE
         link = CoordinatorLink(connection, notice, lambda: None)
+        if code == protocol.INTERRUPTED:
+            notice.wait(pod.generation, link.poll)
         link.report_end(code, str(error))
     else:
         link = CoordinatorLink(connection, notice, daemon.error)
@@ -96,7 +97,7 @@ def join_coordinator(
 ) -> tuple[Connection, int] | None:
     """The connection to node 0 and the attempt's number; None after *limit* seconds, or on notice.
 
-    By default *limit* is ``limits.start``.
+    *started* is the Unix time from which on this node works for the run. By default *limit* is ``limits.start``.
 
     Waiting for node 0 costs nothing but time: it may be scheduled later, and its name may not resolve yet.
     """
@@ -106,8 +107,8 @@ def join_coordinator(
         "machine": hardware.identify(pod.node, started),
     }
     last_reason = ""
-    deadline = started + (pod.plan["limits"]["start"] if limit is None else limit)
-    while time.time() < deadline and not notice.reason:
+    deadline = time.monotonic() + (pod.plan["limits"]["start"] if limit is None else limit)
+    while time.monotonic() < deadline and not notice.reason:
         answer = join(pod.hosts[0], pod.token, greeting)
         if not isinstance(answer, str):
             return answer

@@ -259,10 +259,10 @@ def _validate(source: Source, overrides: Iterable[str], on: TargetLike) -> tuple
 
 def _plan_continuation(backend: Backend, paths: names.RunPaths, overrides: Iterable[str]) -> tuple[JobSpec, Plan]:
     """The recorded spec with *overrides* and the plan that continues its run; InputError with all problems at once."""
-    from spotmpi.spec import job
+    from spotmpi.runs import ownership
     from spotmpi.spec.validate import require_valid
 
-    spec = job.load(paths.spec, overrides)
+    spec = ownership.load_for_resume(paths, overrides)
     require_valid(spec, backend.inspect(spec))
     return spec, backend.plan(spec, paths.id)
 

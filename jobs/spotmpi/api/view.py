@@ -11,6 +11,7 @@ from spotmpi.agent import protocol, record
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.core.printable import printable, printable_lines, printable_output
+from spotmpi.metrics.rates import seconds_between
 from spotmpi.runs import recorded_plan
 from spotmpi.runs.reader import RunState
 from spotmpi.streams.figures import Figures, Reports
@@ -25,7 +26,7 @@ _LINE = 120  # characters of an example of output
 _STREAM_EVERY = 30.0  # seconds between lines with the figures of a stream
 _NO_BATCH = "no batch was taken: iterate in the program over spotmpi.stream(), or remove the table [stream]"
 _YEAR = 365 * 86400.0  # seconds
-_NOT_SCALARS = frozenset({"iteration", "time", "epoch", "seconds", "waited", "ranks", "kind", "samples"})
+_NOT_SCALARS = frozenset({"iteration", "time", "epoch", "seconds", "waited", "ranks", "kind", "samples", "awake"})
 
 
 class View(Protocol):
@@ -180,7 +181,7 @@ class Pace:
         self.total: int | None = None
         self.rate: float | None = None
         self.scalars: dict[str, Any] = {}
-        self._before: tuple[float, int] | None = None
+        self._before: tuple[dict[str, Any], int] | None = None
         self._reports = Reports()
         self._stream_shown: float | None = None  # time of the event with which its figures were shown last
 
@@ -204,9 +205,10 @@ class Pace:
         seconds = event.values.get("seconds")
         if seconds and sum(seconds) > 0:
             self.rate = len(seconds) / sum(seconds)
-        elif self._before and event.time > self._before[0]:
-            self.rate = (self.iteration - self._before[1]) / (event.time - self._before[0])
-        self._before = (event.time, self.iteration)
+        line = {**event.values, "t": event.time}
+        if not seconds and self._before and (lasted := seconds_between(self._before[0], line)) > 0:
+            self.rate = (self.iteration - self._before[1]) / lasted
+        self._before = (line, self.iteration)
 
     def status(self, with_stream: bool = True) -> str:
         """Rate, time left, scalars and the figures of a stream, as far as they are known."""
@@ -228,7 +230,7 @@ class Pace:
         """The figures of the stream as a line at the *time* of an event; empty until a while after the last line."""
         if self._stream_shown is None:
             self._stream_shown = time
-        if time < self._stream_shown + _STREAM_EVERY or (figures := self.stream) is None:
+        if abs(time - self._stream_shown) < _STREAM_EVERY or (figures := self.stream) is None:
             return ""
         self._stream_shown = time
         return f"stream: {stream_text(figures)}"

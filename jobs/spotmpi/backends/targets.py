@@ -73,14 +73,8 @@ def backend(on: TargetLike, context: str | None = None, namespace: str | None = 
     if kind == KUBERNETES:
         return KubernetesBackend(target.folder, context, own_namespace or namespace)
     environment = environment_of(target)
-    return KubernetesBackend(target.folder, context or _context(environment), namespace, environment)
-
-
-def _context(environment: Environment | None) -> str | None:
-    """The kubeconfig context of an environment's cluster; None, the current one, where it has none."""
-    from spotmpi.backends.kubernetes.client.kubeconfig import context_of
-
-    return context_of(environment.cluster) if environment else None
+    assert environment is not None
+    return KubernetesBackend(target.folder, context or environment.context, namespace, environment)
 
 
 def backend_of(run: str, on: TargetLike) -> Backend:

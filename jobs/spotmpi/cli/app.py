@@ -69,6 +69,9 @@ COMMANDS = {
     "nodes": Entry(
         "nodes", "List a cluster's nodes: type, zone, placement group, CPU, memory, GPUs, driver, and the runs on them."
     ),
+    "kubeconfig": Entry(
+        "kubeconfig", "Add an environment's cluster to the kubeconfig, for kubectl and other programs."
+    ),
     "scale": Entry(
         "scale",
         "Keep nodes of an environment ready between runs; AWS releases them automatically when the time is over.",

@@ -30,6 +30,18 @@ Image = Annotated[
     str | None,
     typer.Option("--image", help="Image with python3 for the pod that reads it (default: the environment's)."),
 ]
+PullSecrets = Annotated[
+    list[str] | None,
+    typer.Option("--pull-secret", help="Secret for pulling the image. Repeatable.", metavar="SECRET"),
+]
+Tolerations = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--toleration",
+        help="A taint of nodes that the pod tolerates, as kubectl writes it. Repeatable.",
+        metavar="KEY[=VALUE][:EFFECT]",
+    ),
+]
 VOC = "voc"  # the data set of that name; a folder of this machine is ./voc
 
 
@@ -49,6 +61,8 @@ def push(
     on: On = None,
     volume: Claim = None,
     image: Image = None,
+    pull_secret: PullSecrets = None,
+    toleration: Tolerations = None,
     as_json: Json = False,
 ) -> None:
     """Copy data to a folder of the storage, with tar files unpacked.
@@ -61,7 +75,7 @@ def push(
 
     if len(sources) < 2:
         raise input_error("DEST", None, "name what to push, then the folder on the storage: spotmpi data push SRC DEST")
-    storage = _storage(on, volume, image)
+    storage = _storage(on, volume, image, pull_secret, toleration)
     if sources[0] == VOC:
         files, folder = (sources[1:], VOC) if len(sources) == 4 else (sources[1:-1], sources[-1])
         transfers = datasets.push_voc(files, folder, storage, say, ca)
@@ -82,6 +96,8 @@ def ls(
     on: On = None,
     volume: Claim = None,
     image: Image = None,
+    pull_secret: PullSecrets = None,
+    toleration: Tolerations = None,
     as_json: Json = False,
 ) -> None:
     """List a folder of the storage, with sizes."""
@@ -89,7 +105,7 @@ def ls(
     from spotmpi.cli.tables import show_table
     from spotmpi.data import datasets
 
-    entries = datasets.ls(folder, _storage(on, volume, image), say)
+    entries = datasets.ls(folder, _storage(on, volume, image, pull_secret, toleration), say)
     if as_json:
         print(json.dumps(entries))
         return
@@ -109,6 +125,8 @@ def pull(
     on: On = None,
     volume: Claim = None,
     image: Image = None,
+    pull_secret: PullSecrets = None,
+    toleration: Tolerations = None,
     as_json: Json = False,
 ) -> None:
     """Copy a folder of the storage here.
@@ -120,16 +138,18 @@ def pull(
     from spotmpi.data import datasets
 
     path = into if into != Path() else Path(Path(folder).name)
-    transfer = datasets.pull(folder, path, _storage(on, volume, image), say)
+    transfer = datasets.pull(folder, path, _storage(on, volume, image, pull_secret, toleration), say)
     print(
         json.dumps(asdict(transfer)) if as_json else f"{folder} -> {names.shown(path.absolute())}: {_counts(transfer)}"
     )
 
 
-def _storage(on: str | None, claim: str | None, image: str | None) -> Storage:
+def _storage(
+    on: str | None, claim: str | None, image: str | None, secrets: list[str] | None, tolerations: list[str] | None
+) -> Storage:
     from spotmpi.data.datasets import Storage
 
-    return Storage(on, claim, image)
+    return Storage(on, claim, image, tuple(secrets or ()), tuple(tolerations or ()))
 
 
 def _counts(transfer: Transfer) -> str:

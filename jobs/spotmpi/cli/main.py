@@ -34,9 +34,9 @@ def main() -> None:
     except BaseException as error:
         before_command = takewhile(lambda word: word.startswith("-"), sys.argv[1:])
         if "--debug" in before_command and not isinstance(error, SystemExit):
-            _discard_unwritten()
-            raise
-        code = _report(error)
+            code = _report_traceback(error)
+        else:
+            code = _report(error)
     _discard_unwritten()
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -83,6 +83,15 @@ def _report(error: BaseException) -> int:
     if isinstance(error, SpotmpiError):
         return error.exit_code
     return EXIT_WRONG_INPUT if isinstance(error, TyperException) else EXIT_FAILURE
+
+
+def _report_traceback(error: BaseException) -> int:
+    """Print *error* as the interpreter would, which exits with code 120 where stderr takes nothing."""
+    import traceback  # a start without --debug needs none
+
+    with contextlib.suppress(OSError):
+        traceback.print_exception(error)
+    return EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_FAILURE
 
 
 def _lines(error: BaseException) -> list[str]:

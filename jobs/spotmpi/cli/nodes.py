@@ -42,7 +42,7 @@ def _nodes(target: Target) -> tuple[Node, ...]:
     from spotmpi.api.view import say
     from spotmpi.aws.account import open_account
     from spotmpi.backends import targets
-    from spotmpi.backends.kubernetes.client.view import ClusterView, view_of
+    from spotmpi.backends.kubernetes.client.view import ClusterView
     from spotmpi.core.errors import SpotmpiError, input_error
     from spotmpi.environments.nodes import list_nodes, with_placement
 
@@ -51,7 +51,7 @@ def _nodes(target: Target) -> tuple[Node, ...]:
     environment = targets.environment_of(target)
     if environment is None:
         return list_nodes(ClusterView(None), target.name.partition("/")[2] or None)
-    nodes = list_nodes(view_of(environment.cluster, environment.region), environment.namespace)
+    nodes = list_nodes(ClusterView(environment.context), environment.namespace)
     try:
         return with_placement(nodes, open_account(environment.region), environment.region)
     except SpotmpiError as error:

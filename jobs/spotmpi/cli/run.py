@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand
 
+from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.cli.options import Env, Json, Nodes, On, RunsFolder, Set, Slots, overrides, target
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def command(
         typer.Option(
             "--launcher",
             help="What starts the ranks (default: the spec's, else mpirun; none for a command after --).",
-            metavar="mpirun|torchrun|none",
+            metavar="|".join(LAUNCHERS),
         ),
     ] = None,
     cpu: Annotated[

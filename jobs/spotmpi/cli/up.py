@@ -30,14 +30,29 @@ def command(
         str | None,
         typer.Option("--expires", help="AWS scales the node groups to 0 after this time, such as 8h."),
     ] = None,
+    replace_nodes: Annotated[
+        bool, typer.Option("--replace-nodes", help="Interrupt live runs if the update replaces or ends their nodes.")
+    ] = False,
+    delete_data: Annotated[
+        str | None,
+        typer.Option(
+            "--delete-data",
+            help="Delete data if the update replaces its storage; write the environment's name.",
+            metavar="NAME",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Build an environment, push images and execute a small run; if interrupted, the same command continues."""
+    from dataclasses import replace
+
     from spotmpi.cli.environment_commands import open_dependencies
     from spotmpi.environments.stack_file import read_stack
     from spotmpi.environments.up import up
 
-    options = _options(not no_images, not no_smoke, expires, data or [])
+    options = replace(
+        _options(not no_images, not no_smoke, expires, data or []), replace_nodes=replace_nodes, delete_data=delete_data
+    )
     dependencies = open_dependencies(stack, yes)
     if read_stack(stack).zone is None:
         _choose_zone(read_stack(stack), dependencies.confirm)

@@ -43,9 +43,11 @@ def command(
     json: Json = False,
 ) -> None:
     """Compare zones and types for spot nodes: price, placement score, quota, and why each ranks below the first."""
+    from spotmpi.environments.stack_file import read_stack
     from spotmpi.environments.zones.comparison import compare_zones
 
-    comparison = compare_zones(_listed(types), nodes, _listed(region))
+    design = read_stack(write).design if write else None
+    comparison = compare_zones(_listed(types), nodes, _listed(region), design=design)
     if not json:
         show(comparison)
     increase = request_increase(comparison, row, yes) if request else None
@@ -110,7 +112,7 @@ def write_row(comparison: ZoneComparison, number: int, stack: str, group: str | 
     if after.second_zone not in (None, before.second_zone):
         say(f"second zone set to {after.second_zone}: EKS needs a second one, and supports this one")
     if before.zone not in (None, row.zone):
-        say(f"the zone was {before.zone}: if {stack} is already built, `pulumi up` would replace all of it")
+        say(f"the zone was {before.zone}: if {stack} is already built, `up` refuses another one")
     if before.keep:
         say(f"its storage is in the stack {stack}-data: set the same zone in that stack's file")
     for each in after.groups:

@@ -55,13 +55,13 @@ def pool_certificates(run: str, now: datetime) -> dict[str, str]:
 
 
 def write_certificates(folder: Path, texts: dict[str, str]) -> Path:
-    """Write the PEM *texts* to *folder*, which only its owner may read; returns the folder."""
+    """Write the three PEM *texts* to *folder*, which only its owner may read; returns the folder."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
-    for name, text in texts.items():
+    for name in protocol.POOL_FILES:
         (folder / name).unlink(missing_ok=True)
         with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
+            file.write(texts[name])
     return folder
 
 

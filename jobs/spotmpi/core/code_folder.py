@@ -7,12 +7,12 @@ import io
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from spotmpi.core import archives
-from spotmpi.core.errors import input_error
+from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import SWEEP_RECORD, SWEEPS, RunPaths
 
 LARGEST = 500 << 20  # bytes of files; more is data, not code
@@ -32,11 +32,22 @@ class Packed(NamedTuple):
         return self.sha256[: archives.DIGITS]
 
     def unpack(self, folder: Path) -> None:
-        """Write the files to *folder*, over those of an earlier attempt; OSError where that fails."""
+        """Write the files to *folder*, over those of an earlier attempt.
+
+        Raises:
+            SpotmpiError: a file of an earlier attempt is in the way of a folder, or the reverse.
+            OSError: the disk fails.
+        """
         import tarfile
 
+        from spotmpi.agent.unpack import unpack
+
         with tarfile.open(fileobj=io.BytesIO(self.archive), mode="r:gz") as archive:
-            archive.extractall(folder)
+            try:
+                unpack(archive, str(folder))
+            except ValueError as error:
+                remedy = "remove what is in its way"
+                raise SpotmpiError(f"could not write the code to {folder}: {error}; {remedy}") from error
 
     def __str__(self) -> str:
         return f"{self.files} files, {self.size / 1e3:,.0f} kB ({self.digest})"
@@ -45,11 +56,16 @@ class Packed(NamedTuple):
 def names(folder: Path) -> list[str]:
     """The files of *folder* that git does not ignore, relative to it, sorted; it need not be in a repository.
 
-    Records of runs and sweeps in *folder* are left out: every run would ship those of all earlier ones.
+    Submodules and other checkouts in it are folders like others, each with its own ignore files. Records of runs and
+    sweeps in *folder* are left out: every run would ship those of all earlier ones.
 
     Raises:
         InputError: git cannot list them.
     """
+    return [name for name in without_records(_listing(folder)) if os.path.lexists(folder / name)]
+
+
+def _listing(folder: Path) -> Iterator[str]:
     process = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if process.returncode and _git(folder, "rev-parse", "--is-inside-work-tree").returncode:
         with tempfile.TemporaryDirectory() as empty:
@@ -60,8 +76,14 @@ def names(folder: Path) -> list[str]:
     if process.returncode:
         message = process.stderr.decode("utf-8", "replace").strip()
         raise input_error("code", str(folder), f"git cannot list its files: {message}")
-    listing = {os.fsdecode(name) for name in process.stdout.split(b"\0") if name}
-    return [name for name in without_records(listing) if os.path.lexists(folder / name)]
+    for name in sorted({os.fsdecode(name).rstrip("/") for name in process.stdout.split(b"\0") if name}):
+        path = folder / name
+        if name == ".":  # a submodule that is not checked out
+            continue
+        if path.is_dir() and not path.is_symlink():  # another checkout, of which git names the folder alone
+            yield from (f"{name}/{below}" for below in _listing(path))
+        else:
+            yield name
 
 
 def without_records(files: Iterable[str]) -> list[str]:
@@ -118,7 +140,8 @@ def _sources_in(folder: Path, prefix: str) -> dict[str, Path]:
 def _member(name: str, path: Path) -> archives.Member:
     try:
         if path.is_symlink() and not path.is_file():
-            raise input_error("code", name, "is a broken link; remove it or add it to .gitignore")
+            what = "is a link to a folder; ship the folder itself" if path.is_dir() else "is a broken link; remove it"
+            raise input_error("code", name, f"{what} or add it to .gitignore")
         return archives.Member(name, path.read_bytes(), os.access(path, os.X_OK))
     except OSError as error:
         raise input_error(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 
 CONTRACT = 1
+_REGISTRY = re.compile(r"(\d{12})\.dkr\.ecr\.")
 
 
 class _Part(BaseModel):
@@ -31,7 +34,8 @@ class Taint(_Part):
 class NodeGroup(_Part):
     """Like machines in one zone; `gpus`, `vcpus` and `memory_mib` are what one node has in all.
 
-    `allocatable_mib` is the memory for its pods; environments of older versions do not export it.
+    `allocatable_mib` is the memory for its pods; environments of older versions export neither that nor the root disk
+    of a node and whether it has a public address, which are billed besides the machine.
     """
 
     name: str
@@ -43,6 +47,8 @@ class NodeGroup(_Part):
     allocatable_mib: int | None = Field(None, ge=1)
     min: int = Field(ge=0)
     max: int = Field(ge=1)
+    disk_gib: int = Field(100, ge=0)
+    public_address: bool = True
     placement_group: bool
     efa_interfaces: int = Field(ge=0)
     labels: dict[str, str]
@@ -57,6 +63,7 @@ class Environment(_Part):
     region: str
     zone: str
     cluster: str
+    cluster_arn: str | None = None  # environments of older versions do not export it
     namespace: str
     service_account: str
     volume_claim: str
@@ -68,6 +75,17 @@ class Environment(_Part):
     queues: dict[str, int]
     file_system_id: str
     access_point_id: str
+
+    @property
+    def arn(self) -> str:
+        """The ARN of its cluster; without one in the outputs, the account is that of its registry."""
+        account = _REGISTRY.match(next(iter(self.repositories.values()), ""))
+        return self.cluster_arn or f"arn:aws:eks:{self.region}:{account[1] if account else ''}:cluster/{self.cluster}"
+
+    @property
+    def context(self) -> str:
+        """The name of its cluster where contexts of a kubeconfig are named; it needs no kubeconfig."""
+        return names.EKS + self.arn
 
     @property
     def has_gpus(self) -> bool:

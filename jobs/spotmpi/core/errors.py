@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 EXIT_FAILURE = 1
 EXIT_WRONG_INPUT = 2
@@ -14,6 +15,10 @@ class SpotmpiError(Exception):
     """Something failed; the message says what happened, the value and the remedy."""
 
     exit_code = EXIT_FAILURE
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How pickle and copy make it again: with its fields, not by a call with the message alone."""
+        return _new, (type(self), *self.args), self.__dict__
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,11 @@ class RunInUse(SpotmpiError):
 def input_error(field: str, value: object, remedy: str) -> InputError:
     """An InputError of a single problem."""
     return InputError([Problem(field, value, remedy)])
+
+
+def _new(kind: type[SpotmpiError], *args: object) -> SpotmpiError:
+    """An error without its fields yet."""
+    return kind.__new__(kind, *args)
 
 
 def _short(value: object, limit: int = 80) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from spotmpi.core.errors import input_error
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 _WHEEL_FILES = _PACKAGE / "_project"  # what a wheel carries of the checkout, laid out in the same way
 INSTALLED = _WHEEL_FILES.is_dir()  # from a wheel, not run from a checkout
@@ -58,6 +60,19 @@ def cache_folder() -> Path:
     return Path(os.environ.get("SPOTMPI_CACHE") or Path(home) / "spotmpi")
 
 
+def path_entry(folder: str, field: str, remedy: str) -> str:
+    """*folder* as an entry of PATH or PYTHONPATH, which have no way to write a colon.
+
+    Raises:
+        InputError: it has one; *field* and *remedy* are its own.
+    """
+    if os.pathsep in folder:
+        raise input_error(
+            field, folder, f"its path has a colon, which separates entries of PATH and PYTHONPATH: {remedy}"
+        )
+    return folder
+
+
 def user() -> str:
     """The login name of the user, or the uid if there is none."""
     try:
@@ -76,6 +91,11 @@ def shown(path: Path) -> str:
     """*path* for messages: relative if it is below the current folder."""
     current = Path.cwd()
     return str(path.relative_to(current) if path.is_relative_to(current) else path)
+
+
+def is_folder_name(run: str) -> bool:
+    """Whether the name of a JobSet, which any user of a namespace chooses, can be that of a folder of a run."""
+    return re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", run) is not None and run != SWEEPS
 
 
 def program_module(image: str, program: str) -> str:
@@ -109,6 +129,7 @@ def checkpoints(run_folder: str, path: str | None) -> str:
 
 
 KUBERNETES = "kubernetes"  # the backend, as plans name it
+EKS = "eks:"  # before the ARN of a cluster that is reached by way of EKS, where others are contexts of a kubeconfig
 LABEL_RUN = "spotmpi.dev/run"
 LABEL_ROLE = "spotmpi.dev/role"  # of the workers of a pool or stream; no other pod of a run has one
 WORKER = "worker"
@@ -143,6 +164,11 @@ class RunPaths:
     def spec(self) -> Path:
         """The job spec as it was run, TOML."""
         return self.folder / "spec.toml"
+
+    @property
+    def own(self) -> Path:
+        """Exists where the cluster's run was submitted from this runs folder; no pull brings it."""
+        return self.folder / ".own"
 
     @property
     def plan(self) -> Path:

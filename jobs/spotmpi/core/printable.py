@@ -41,7 +41,7 @@ def printable_lines(text: str, longest: int = WHOLE) -> str:
 
 def _cut(text: str, longest: int) -> str:
     half = (longest - 3) // 2
-    return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
+    return text if len(text) <= longest else f"{text[:half]}...{text[len(text) - half :]}"
 
 
 def _shown(line: str) -> str:

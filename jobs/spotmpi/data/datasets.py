@@ -10,20 +10,20 @@ from typing import Any, TypeVar
 
 from spotmpi.backends import targets
 from spotmpi.backends.kubernetes.client.api import ClusterApi
-from spotmpi.backends.kubernetes.client.kubeconfig import context_of
 from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.backends.kubernetes.volume_access import Volume, volume_access
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.progress import Say
 from spotmpi.data import fetch
-from spotmpi.data.local_source import source_of
-from spotmpi.data.remote_source import authority_of, is_remote, orders_of
-from spotmpi.data.store import DataStore, Transfer
+from spotmpi.data.local_source import Index, Source, source_of
+from spotmpi.data.remote_source import Order, authority_of, is_remote, orders_of
+from spotmpi.data.store import OTHER_FOLDERS, DataStore, Transfer, index_of
 from spotmpi.images.build import build_for
 
 T = TypeVar("T")
 _VOC_TARS = 3
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")  # of taints
 _OURS = {
     "runs": "runs are recorded in it",
     "code": "the code of runs is stored in it",
@@ -32,11 +32,17 @@ _OURS = {
 
 @dataclass(frozen=True)
 class Storage:
-    """Shared storage: a target as --on names it, with claim and image if that is no environment."""
+    """Shared storage: a target as --on names it, with claim and image if that is no environment.
+
+    The pods that read it pull the image with *pull_secrets*, and tolerate taints written like kubectl's, such as
+    ``gpu``, ``team=vision`` or ``team=vision:NoSchedule``.
+    """
 
     on: TargetLike = None
     claim: str | None = None
     image: str | None = None
+    pull_secrets: tuple[str, ...] = ()
+    tolerations: tuple[str, ...] = ()
 
 
 def push(
@@ -92,6 +98,8 @@ def _push(request: _Push, storage: Storage, say: Say) -> list[Transfer]:
     folder = folder_name(request.folder)
     parsed = [orders_of(text) if is_remote(text) else source_of(text) for text in request.sources]
     _require_unique([order.address for source in parsed if isinstance(source, list) for order in source])
+    indices = [None if isinstance(each, list) or len(parsed) == 1 else index_of(each) for each in parsed]
+    _require_other_names(request.sources, parsed, indices)
     certificates = authority_of(request.authority) if request.authority else ""
     api, volume = open_storage(storage)
 
@@ -101,8 +109,15 @@ def _push(request: _Push, storage: Storage, say: Say) -> list[Transfer]:
         if len(remote) == len(parsed) and not request.voc:
             return list(fetched)
         async with volume_access(api, volume, say) as pod:
-            store = DataStore(pod, say)
-            transfers = [next(fetched) if isinstance(each, list) else await store.push(each, folder) for each in parsed]
+            store, transfers = DataStore(pod, say), []
+            for each, index in zip(parsed, indices, strict=True):
+                if isinstance(each, list):
+                    transfers.append(next(fetched))
+                    continue
+                if remote and index:
+                    addresses = [order.address for orders in remote for order in orders]
+                    await store.require_other_names(index, folder, addresses)
+                transfers.append(await store.push(each, folder, index))
             if request.voc:
                 await store.check_voc(folder)
         return transfers
@@ -114,6 +129,25 @@ def _require_unique(addresses: Sequence[str]) -> None:
     duplicates = [Problem("SRC", each, "is named twice") for each, count in Counter(addresses).items() if count > 1]
     if duplicates:
         raise InputError(duplicates)
+
+
+def _require_other_names(
+    sources: Sequence[str], parsed: Sequence[Source | list[Order]], indices: Sequence[Index | None]
+) -> None:
+    """Raise InputError where two sources have a file of one name and other content; tars of addresses are unknown."""
+    known: dict[str, tuple[str, object]] = {}  # the source of a name, and the SHA-256 of its content if that is known
+    problems = []
+    for text, source, index in zip(sources, parsed, indices, strict=True):
+        contents: dict[str, object] = {name: sha256 for name, (_, sha256) in (index or {}).items()}
+        if isinstance(source, list):
+            contents = {order.name: order.sha256 for order in source if not order.is_packed}
+        for name, sha256 in contents.items():
+            other, content = known.setdefault(name, (text, sha256))
+            if other != text and (sha256 is None or sha256 != content):
+                problems.append(Problem("SRC", text, f"has {name} as {other} has, with other content: {OTHER_FOLDERS}"))
+                break
+    if problems:
+        raise InputError(problems)
 
 
 def ls(folder: str, storage: Storage, say: Say = lambda text: None) -> list[dict[str, Any]]:
@@ -155,11 +189,12 @@ def open_storage(storage: Storage) -> tuple[ClusterApi, Volume]:
         )
     environment = targets.environment_of(target)
     claim, image = storage.claim, storage.image
+    pods = storage.pull_secrets, tuple(map(_toleration, storage.tolerations))
     if environment is not None:
         name, repository = min(environment.repositories.items())
         claim = claim or environment.volume_claim
         image = image or build_for(name, environment.has_gpus).reference(repository)
-        return ClusterApi(context_of(environment.cluster), environment.namespace), Volume(claim, image)
+        return ClusterApi(environment.context, environment.namespace), Volume(claim, image, *pods)
     problems = [
         Problem(option, None, f"needed if --on is no environment: {what}")
         for option, value, what in (("--volume", claim, "a claim (RWX)"), ("--image", image, "with python3"))
@@ -167,4 +202,14 @@ def open_storage(storage: Storage) -> tuple[ClusterApi, Volume]:
     ]
     if problems:
         raise InputError(problems)
-    return ClusterApi(None, target.name.partition("/")[2] or None), Volume(str(claim), str(image))
+    return ClusterApi(None, target.name.partition("/")[2] or None), Volume(str(claim), str(image), *pods)
+
+
+def _toleration(text: str) -> dict[str, str]:
+    """The toleration of a taint written KEY, KEY=VALUE, KEY:EFFECT or KEY=VALUE:EFFECT."""
+    taint, _, effect = text.partition(":")
+    key, equals, value = taint.partition("=")
+    if not key or effect not in ("", *_EFFECTS):
+        raise input_error("--toleration", text, f"write KEY, KEY=VALUE or KEY=VALUE:EFFECT, with {', '.join(_EFFECTS)}")
+    toleration = {"key": key, "operator": "Equal", "value": value} if equals else {"key": key, "operator": "Exists"}
+    return {**toleration, "effect": effect} if effect else toleration

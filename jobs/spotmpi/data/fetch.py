@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import httpx2
 from lightkube import ApiError
 
+from spotmpi.agent import protocol
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
@@ -48,7 +49,8 @@ async def fetch(
             if await _is_active(api, name):
                 say(f"Job {name} is fetching this already")
             else:
-                job = fetch_job.fetch_job(name, api.namespace, volume.claim, volume.image, volume.pull_secrets)
+                where = (volume.claim, volume.image, volume.pull_secrets, volume.tolerations)
+                job = fetch_job.fetch_job(name, api.namespace, *where)
                 await _start(api, job, lambda created: _parts(created, sources, folder, authority))
                 say(f"Job {name} fetches it, also when this terminal is closed; the same command shows its progress")
         transfers = await _watch(api, name, say)
@@ -60,7 +62,8 @@ async def fetch(
 async def _is_active(api: ClusterApi, name: str) -> bool:
     """Whether a Job of that name is active; one that has ended, or never received its instructions, is deleted."""
     while found := await api.find(cluster_api.JOB, name):
-        if _end_condition(found) is None and not _abandoned(found) and not found["metadata"].get("deletionTimestamp"):
+        is_deleted = found["metadata"].get("deletionTimestamp")
+        if _end_condition(found) is None and not _abandoned(found, api.now()) and not is_deleted:
             return True
         await api.delete(cluster_api.JOB, name, wait=True)
         await asyncio.sleep(POLL_INTERVAL / 2)
@@ -130,7 +133,7 @@ async def _job_status(api: ClusterApi, name: str) -> _JobStatus:
     job = await api.find(cluster_api.JOB, name)
     if job is None:
         return _JobStatus(failed=f"the data: the Job {name} was deleted")
-    if _abandoned(job):
+    if _abandoned(job, api.now()):
         return _JobStatus(failed=f"the data: the Job {name} never received its instructions")
     pods = await api.list(cluster_api.POD, {"batch.kubernetes.io/job-name": name})
     newest = max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
@@ -158,12 +161,12 @@ async def _progress(api: ClusterApi, pod: Object | None, message: dict[str, Any]
         line = await api.last_line(name)
     except (ApiError, httpx2.HTTPError):
         return None
-    return _progress_text(json.loads(line)) if line.startswith("{") else None
+    with contextlib.suppress(KeyError, TypeError):  # a line that another program has printed
+        return _progress_text(_json_object(line))
+    return None
 
 
-def _progress_text(line: dict[str, Any]) -> str | None:
-    if "got" not in line:
-        return None
+def _progress_text(line: dict[str, Any]) -> str:
     text = f"{line['name']}: {format_size(line['got'])} of {format_size(line['of'])}"
     return text if line["all"] == 1 else f"{text}; {line['whole']} of {line['all']} files are complete"
 
@@ -172,9 +175,16 @@ def _termination_message(pod: Object | None) -> dict[str, Any]:
     """The termination message of the pod's program."""
     for each in ((pod or {}).get("status") or {}).get("containerStatuses") or []:
         message = ((each.get("state") or {}).get("terminated") or {}).get("message") or ""
-        if message.startswith("{"):
-            found: dict[str, Any] = json.loads(message)
+        if found := _json_object(message):
             return found
+    return {}
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    """The JSON object in *text*; empty where there is none."""
+    with contextlib.suppress(ValueError):
+        values = protocol.read_json(text)
+        return values if isinstance(values, dict) else {}
     return {}
 
 
@@ -186,7 +196,7 @@ def _end_condition(job: Object) -> Object | None:
     return None
 
 
-def _abandoned(job: Object) -> bool:
-    """Whether its creator ended before the Job could begin."""
-    created = datetime.fromisoformat(str(job["metadata"]["creationTimestamp"]))
-    return bool(job["spec"].get("suspend")) and (datetime.now(UTC) - created).total_seconds() > _PREPARATION
+def _abandoned(job: Object, now: float) -> bool:
+    """Whether its creator ended before the Job could begin; *now* is by the API server's clock, as its times are."""
+    created = datetime.fromisoformat(str(job["metadata"]["creationTimestamp"])).timestamp()
+    return bool(job["spec"].get("suspend")) and now - created > _PREPARATION

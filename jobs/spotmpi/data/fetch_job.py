@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from spotmpi.agent import fetch, store, web_file
+from spotmpi.agent import fetch, store, unpack, web_file
 from spotmpi.core.errors import input_error
 from spotmpi.data.remote_source import Order
-from spotmpi.plan import volume_pod
+from spotmpi.plan import pods, volume_pod
 from spotmpi.plan.agent_plan import VOLUME
 
 PURPOSE = "fetch"
@@ -30,6 +30,7 @@ _CODE = {
     "spotmpi/agent/__init__.py": "",
     "spotmpi/agent/fetch.py": Path(fetch.__file__).read_text(),
     "spotmpi/agent/store.py": Path(store.__file__).read_text(),
+    "spotmpi/agent/unpack.py": Path(unpack.__file__).read_text(),
     "spotmpi/agent/web_file.py": Path(web_file.__file__).read_text(),
 }
 
@@ -40,14 +41,21 @@ def name_of(sources: Sequence[Sequence[Order]], folder: str, volume: str) -> str
     return f"spotmpi-fetch-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:10]}"
 
 
-def fetch_job(name: str, namespace: str, volume: str, image: str, pull_secrets: Sequence[str]) -> dict[str, Any]:
+def fetch_job(
+    name: str,
+    namespace: str,
+    volume: str,
+    image: str,
+    pull_secrets: Sequence[str],
+    tolerations: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
     """The Job, suspended until its orders exist; an evicted pod does not count as an attempt."""
-    command = ["python3", "-m", "spotmpi.agent.fetch", *(f"{_ORDERS}/{name}" for name in _FILES)]
+    command = pods.module(_ORDERS, "spotmpi.agent.fetch", *(f"{_ORDERS}/{name}" for name in _FILES))
     spec = volume_pod.pod_spec(volume, image, pull_secrets, command, _SHARE)
     items = [{"key": _key(path), "path": path} for path in (*_CODE, *_FILES)]
+    spec["tolerations"] = list(tolerations)
     spec["volumes"].append({"name": "orders", "secret": {"secretName": name, "items": items, "defaultMode": 0o440}})
     (container,) = spec["containers"]
-    container["workingDir"] = _ORDERS
     container["volumeMounts"].append({"name": "orders", "mountPath": _ORDERS, "readOnly": True})
     rules = [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},

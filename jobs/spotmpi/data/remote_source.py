@@ -30,8 +30,13 @@ class Order:
 
     def values(self, folder: str) -> dict[str, Any]:
         """The order as the pod reads it."""
-        unpack = self.name.endswith(_PACKED)
-        return {"url": self.url, "name": self.name, "folder": folder, "sha256": self.sha256, "unpack": unpack}
+        packed = self.is_packed
+        return {"url": self.url, "name": self.name, "folder": folder, "sha256": self.sha256, "unpack": packed}
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is a tar, which is unpacked."""
+        return self.name.endswith(_PACKED)
 
 
 def is_remote(text: str) -> bool:
@@ -74,6 +79,7 @@ def authority_of(path: Path) -> str:
 
 def _objects(text: str, bucket: str, key: str, sha256: str | None, account: Any) -> list[Order]:
     from spotmpi.aws.account import open_account
+    from spotmpi.aws.state_bucket import region_of
     from spotmpi.aws.zones import ANY_REGION
 
     aws = account or open_account()
@@ -85,7 +91,7 @@ def _objects(text: str, bucket: str, key: str, sha256: str | None, account: Any)
         raise input_error("SRC", text, "no such object; end a folder with / for all objects below it")
     if sha256 and len(keys) > 1:
         raise input_error("SRC", text, "a SHA-256 is for one object, but these are several")
-    client = aws.client("s3", region)
+    client = aws.client("s3", region_of(aws, region, bucket))  # a signature is for one region
     folder = key.rpartition("/")[0]
     return [
         Order(

@@ -7,13 +7,14 @@ import io
 import json
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from spotmpi.agent import store
-from spotmpi.backends.kubernetes.volume_access import VolumeAccess
+from spotmpi.agent import fetch, store
+from spotmpi.agent.unpack import DAMAGES, require_readable, unpack
+from spotmpi.backends.kubernetes.volume_access import VolumeAccess, json_answer
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.progress import Say
 from spotmpi.data.local_source import Index, Source
@@ -25,6 +26,7 @@ AT_ONCE = 4
 ROUNDS = 3  # of a pull for files that did not arrive completely
 # Images of the original tar files, as their authors publish them.
 VOC = {"VOC2007/trainval": 5011, "VOC2007/test": 4952, "VOC2012/trainval": 11540}
+OTHER_FOLDERS = "push them to different folders"
 _IN_MEMORY = 8 << 20
 
 
@@ -43,12 +45,13 @@ class DataStore:
     def __init__(self, access: VolumeAccess, say: Say) -> None:
         self._access, self._say = access, say
 
-    async def push(self, source: Source, folder: str) -> Transfer:
+    async def push(self, source: Source, folder: str, index: Index | None = None) -> Transfer:
         """Send every file of *source* to *folder*, except those that are on the volume already.
 
-        SpotmpiError if files on the volume differ from those sent.
+        *index* is that of the source, if it is known. SpotmpiError if files on the volume differ from those sent.
         """
-        index = await asyncio.to_thread(_index, source)
+        if index is None:
+            index = await asyncio.to_thread(index_of, source)
         self._say(f"{len(index)} files, {format_size(_bytes(index))}: comparing with the volume")
         missing = {name: index[name] for name in await self._missing(folder, index)}
         batches, lock, sent_bytes = _batches(source, set(missing)), asyncio.Lock(), 0
@@ -77,9 +80,21 @@ class DataStore:
             )
         return Transfer(len(index), _bytes(index), len(missing))
 
+    async def require_other_names(self, index: Index, folder: str, addresses: Sequence[str]) -> None:
+        """SpotmpiError if a file of *index* came to *folder* from one of *addresses* too, with other content."""
+        command, request, into = self._command("give", folder), json.dumps([fetch.LOG]).encode(), io.BytesIO()
+        await self._access.exchange(command, io.BytesIO(request), into)
+        into.seek(0)
+        try:
+            fetched = _fetched(into, set(map(fetch.key_of, addresses)))
+        except (*DAMAGES, KeyError, TypeError, AttributeError) as error:
+            raise SpotmpiError(f"the run volume's list of fetched files cannot be used: {error}") from error
+        for name in await self._missing(folder, {name: index[name] for name in index if name in fetched}):
+            raise SpotmpiError(f"{name} is in another of the sources too, with other content: {OTHER_FOLDERS}")
+
     async def check_voc(self, folder: str) -> None:
         """SpotmpiError unless the folder holds the three published sets of PASCAL VOC, each image with its objects."""
-        counts = json.loads(await self._ask("voc", folder))
+        counts = json_answer(await self._ask("voc", folder), dict)
         bad = [
             f"{name} has {counts.get(name, 0)} of {count}" for name, count in VOC.items() if counts.get(name) != count
         ]
@@ -89,11 +104,11 @@ class DataStore:
 
     async def entries(self, folder: str) -> list[dict[str, Any]]:
         """The entries of *folder*: name, bytes, and the number of files of a folder."""
-        return list(json.loads(await self._ask("list", folder)))
+        return json_answer(await self._ask("list", folder), list)
 
     async def pull(self, folder: str, into: Path) -> Transfer:
         """Copy every file below *folder* to *into*, except those that are in it already."""
-        index: Index = json.loads(await self._ask("index", folder))
+        index = _checked(json_answer(await self._ask("index", folder), dict), into)
         required = await asyncio.to_thread(store.missing, str(into), index)
         self._say(f"{len(index)} files, {format_size(_bytes(index))}: {len(required)} are missing on this machine")
         missing = required
@@ -112,24 +127,49 @@ class DataStore:
             with tempfile.TemporaryFile() as file:
                 await self._access.exchange(self._command("give", folder), io.BytesIO(json.dumps(batch).encode()), file)
                 file.seek(0)
-                await asyncio.to_thread(_unpack, file, into)
+                await asyncio.to_thread(_unpack, file, into, frozenset(batch))
             received += _bytes({name: index[name] for name in batch})
             self._say(f"{format_size(received)} of {format_size(total)}")
 
     async def _missing(self, folder: str, index: Index) -> list[str]:
         output = await self._ask("missing", folder, json.dumps(index).encode())
-        return [str(name) for name in json.loads(output)]
+        return [str(name) for name in json_answer(output, list)]
 
-    async def _ask(self, verb: str, folder: str, stdin: bytes = b"") -> str:
+    async def _ask(self, verb: str, folder: str, stdin: bytes = b"") -> bytes:
         into = io.BytesIO()
         await self._access.exchange(self._command(verb, folder), io.BytesIO(stdin), into)
-        return into.getvalue().decode()
+        return into.getvalue()
 
     def _command(self, verb: str, folder: str) -> Sequence[str]:
         return volume_pod.store_command(verb, f"{VOLUME}/{folder}".rstrip("/"))
 
 
-def _index(source: Source) -> Index:
+def _fetched(packed: BinaryIO, keys: Collection[str]) -> set[str]:
+    """The files that came from the addresses with these *keys*, by the log of a folder in a tar that a pod sent."""
+    names: set[str] = set()
+    with tarfile.open(fileobj=packed) as tar:
+        for member in tar:
+            require_readable(member)
+            log = tar.extractfile(member) if member.name == fetch.LOG and member.isfile() else None
+            for entry in map(json.loads, log or ()):
+                names.update(entry["files"] if entry["mark"] in keys else ())
+    return names
+
+
+def _checked(index: dict[str, Any], into: Path) -> Index:
+    """*index* as a pod sent it; SpotmpiError where a name leads out of *into*, or an entry is none."""
+    for name, entry in index.items():
+        try:
+            store.safe_path(str(into), name)
+            size, sha256 = entry
+            if "\0" in name or type(size) is not int or not isinstance(sha256, str):
+                raise ValueError(f"no bytes and SHA-256 of {name!r}")
+        except (TypeError, ValueError) as error:
+            raise SpotmpiError(f"the run volume's list of files cannot be used: {error}") from error
+    return index
+
+
+def index_of(source: Source) -> Index:
     """Bytes and SHA-256 of every file."""
     counts: Index = {}
     for name, size, file in source.files():
@@ -178,13 +218,13 @@ def _named_batches(index: Index) -> Iterator[list[str]]:
         yield batch
 
 
-def _unpack(file: BinaryIO, into: Path) -> None:
+def _unpack(file: BinaryIO, into: Path, requested: frozenset[str]) -> None:
     try:
         with tarfile.open(fileobj=file, mode="r:") as packed:
-            store.take(str(into), packed)
+            unpack(packed, str(into), place=lambda name: name if name in requested else None)
     except tarfile.ReadError:
         pass  # the connection broke; missing files are requested again
-    except (tarfile.TarError, ValueError, OSError) as error:
+    except (OSError, *DAMAGES) as error:
         raise SpotmpiError(f"cannot unpack the data from the run volume: {error}") from error
 
 

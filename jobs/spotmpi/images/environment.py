@@ -6,12 +6,14 @@ import fcntl
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.file_lock import lock_file
@@ -156,3 +158,16 @@ def find_uv() -> str:
     if not uv:
         raise SpotmpiError("uv not found: run ./scripts/setup once, or install uv and put it on PATH")
     return uv
+
+
+def launchers_of(image: str) -> list[str]:
+    """The launchers of one of our images, by its locked requirements; of any other image all."""
+    if image not in known_images():
+        return list(LAUNCHERS)
+    lock = names.IMAGES / image / LOCK
+    text = lock.read_text() if lock.is_file() else ""
+    return [
+        name
+        for name, launcher in LAUNCHERS.items()
+        if launcher.requirement is None or re.search(f"^{launcher.requirement}==", text, re.MULTILINE)
+    ]

@@ -30,7 +30,7 @@ ARRIVAL_RULE = (
     "the time of an iteration is the mean of its window."
 )
 
-_LINE_KEYS = frozenset({"t", "attempt", "node", "kind"})  # of the line, not of the training
+_LINE_KEYS = frozenset({"t", "awake", "attempt", "node", "kind"})  # of the line, not of the training
 _NON_SCALARS = _LINE_KEYS | {"iteration", "time", "seconds", "epoch", "waited"}
 
 Line = Mapping[str, Any]  # one line of metrics.jsonl
@@ -104,7 +104,7 @@ class _Attempt:
     windows: list[_Window] = field(default_factory=list)
     disturbed: set[int] = field(default_factory=set)  # iterations next to an evaluation or checkpoint
     first: int | None = None  # its first iteration
-    before: tuple[float, int] | None = None  # arrival and iteration of the last metric line
+    before: tuple[Line, int] | None = None  # the last metric line and its iteration
     cut: int = 0  # iterations of the window in which the interruption notice arrived
 
 
@@ -190,20 +190,28 @@ def _measure(attempt: _Attempt, line: Line, iteration: int) -> None:
     seconds = line.get("seconds")
     if seconds:
         window = _Window(iteration - len(seconds) + 1, list(seconds), by_arrival=False)
-    elif attempt.before and 0 < iteration - attempt.before[1] <= _MAX_WINDOW and line["t"] >= attempt.before[0]:
-        moment, last = attempt.before
-        count = iteration - last
-        window = _Window(last + 1, [(line["t"] - moment) / count] * count, by_arrival=True)
+    elif attempt.before and 0 < (count := iteration - attempt.before[1]) <= _MAX_WINDOW:
+        lasted = seconds_between(attempt.before[0], line)
+        window = _Window(attempt.before[1] + 1, [] if lasted < 0 else [lasted / count] * count, by_arrival=True)
     else:
         # The first line, and one after a counter that restarts or jumps, has no window.
         window = _Window(iteration, [], by_arrival=True)
     if attempt.first is None:
         attempt.first = window.first
-    attempt.before = (line["t"], iteration)
+    attempt.before = (line, iteration)
     if line.get("cut"):
         attempt.cut = len(window.seconds)
     elif window.seconds:
         attempt.windows.append(window)
+
+
+def seconds_between(first: Line, second: Line) -> float:
+    """The time from one line to the next of an attempt, by a clock that nobody sets and that stops in a sleep.
+
+    Lines of programs that ran before agents recorded it have Unix times alone.
+    """
+    key = "awake" if is_number(first.get("awake")) and is_number(second.get("awake")) else "t"
+    return float(second[key] - first[key])
 
 
 def _rates(attempts: list[_Attempt]) -> Rates | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from spotmpi.agent import boot, pod_context, protocol
+from spotmpi.agent import boot, launchers, pod_context, protocol
 from spotmpi.agent.plan import VERSION, AgentPlan, PoolPlan, StagingPlan, UserCode
 from spotmpi.core import names
 from spotmpi.core.cpus import threads
@@ -127,6 +127,7 @@ def _environment(spec: JobSpec, run: str) -> dict[str, str]:
         protocol.ENV_CHECKPOINT_EVERY: f"{spec.checkpoint.every:g}",
         protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
         protocol.ENV_TENSORBOARD: f"{folder}/tensorboard",
+        **launchers.variables(spec.launcher, spec.resources.gpu),
     }
     if spec.data is not None:
         stage = spec.data.stage

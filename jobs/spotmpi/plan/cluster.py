@@ -100,10 +100,15 @@ class ClusterPlan(_RunReference):
 
 def cached_plan(spec: JobSpec, run: str, context: str | None, namespace: str) -> CachedPlan:
     """The plan for a local copy of a run."""
+    return plan_of_copy(spec.title, run, context, namespace)
+
+
+def plan_of_copy(name: str, run: str, context: str | None, namespace: str) -> CachedPlan:
+    """The plan for a local copy of a run of which its name is known."""
     return {
         "version": VERSION,
         "run": run,
-        "name": spec.title,
+        "name": name,
         "backend": BACKEND,
         "context": context,
         "namespace": namespace,

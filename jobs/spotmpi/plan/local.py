@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from spotmpi.agent import launchers, protocol
 from spotmpi.agent.plan import VERSION, Command, LocalPlan
-from spotmpi.core import names
+from spotmpi.core import hints, names
 from spotmpi.core.cpus import threads
 
 if TYPE_CHECKING:
@@ -60,26 +60,21 @@ def _commands(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> list[Co
     """One launcher command per node; a single one for mpirun, which starts all ranks."""
     starter = [machine.python, "-I", "-S", str(Path(machine.source, "spotmpi", "agent", "starter.py"))]
     if spec.stream:  # its launcher is the command of a pool of the stream's workers
-        launcher = _commands(spec.model_copy(update={"stream": None}), paths, machine)[0]
+        command = _commands(spec.model_copy(update={"stream": None}), paths, machine)[0]
         workers = spec.stream.workers
         pool = _pool(spec, paths, machine, workers.nodes, workers.cpu)
-        return [_command(0, [*starter, *pool, "--", *launcher["arguments"]], launcher["environment"])]
-    if spec.launcher == "mpirun":
-        assert machine.mpirun is not None
-        start = launchers.mpirun(machine.mpirun, machine.mpirun_family, spec.world_size, machine.root)
-        return [_command(0, [*start, *starter, *_rank(spec, machine)])]
-    if spec.launcher == "torchrun":
-        ranks = ["--no-python", *starter, "--tag", *_rank(spec, machine)]
-        return [_command(node, [*_torchrun(spec, machine, node), *ranks]) for node in range(spec.nodes)]
+        return [_command(0, [*starter, *pool, "--", *command["arguments"]], command["environment"])]
     if spec.launcher == "pool":
         assert spec.pool is not None
         pool = _pool(spec, paths, machine, spec.pool.workers, spec.pool.cpu)
         return [_command(0, [*starter, *pool, *_driver(spec)])]
-    count = 1 if spec.where == "first" else spec.nodes
-    return [
-        _command(node, [*starter, *_rank(spec, machine)], launchers.plain_environment(count, node))
-        for node in range(count)
-    ]
+    launcher, python = launchers.LAUNCHERS[spec.launcher], _python(machine)
+    mpi = launchers.OpenMpi(machine.mpirun, machine.mpirun_family, machine.root) if machine.mpirun else None
+    nodes = 1 if spec.where == "first" else spec.nodes
+    count = launchers.start_count(spec.launcher, spec.nodes, spec.where)
+    worlds = [launchers.World(nodes, spec.slots, node, python=python, mpi=mpi) for node in range(count)]
+    rank = [*starter, *launcher.starter_options(), *_rank(spec, machine)]
+    return [_command(world.node, [*launcher.arguments(world), *rank], launcher.environment(world)) for world in worlds]
 
 
 def _command(node: int, arguments: list[str], environment: dict[str, str] | None = None) -> Command:
@@ -120,10 +115,6 @@ def _pool_python(machine: Machine) -> str:
     return _python(machine) if machine.image_bin else machine.python
 
 
-def _torchrun(spec: JobSpec, machine: Machine, node: int) -> list[str]:
-    return launchers.torchrun(_python(machine), spec.nodes, node, spec.slots)
-
-
 def _python(machine: Machine) -> str:
     return str(Path(machine.image_bin) / "python") if machine.image_bin else "python3"
 
@@ -131,7 +122,7 @@ def _python(machine: Machine) -> str:
 def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict[str, str]:
     own_threads, python_path = str(threads(spec.resources.cpu)), _python_path(spec, paths, machine)
     environment = {
-        "PATH": f"{machine.image_bin}:{machine.path}" if machine.image_bin else machine.path,
+        "PATH": f"{_cached(machine.image_bin)}:{machine.path}" if machine.image_bin else machine.path,
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": own_threads,
         "OPENBLAS_NUM_THREADS": own_threads,
@@ -144,6 +135,7 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
         protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
         protocol.ENV_TENSORBOARD: str(paths.tensorboard),
         **launchers.transport_environment(machine.variables | spec.env.keys()),
+        **launchers.variables(spec.launcher, spec.resources.gpu),
         **python_path,
     }
     if spec.stream:
@@ -164,16 +156,33 @@ def _python_path(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
     own = spec.env.get("PYTHONPATH", "")
     last = own or machine.python_path
     if spec.stream:
-        folders = [str(paths.code), machine.folder, machine.source, last]
+        folders = [_recorded(paths), _start_folder(paths, machine), _cached(machine.source), last]
     elif spec.program:
-        folders = [machine.source, own]
+        folders = [_cached(machine.source), own]
     elif spec.launcher == "pool":
-        folders = [str(paths.code), machine.source, last]
+        folders = [_recorded(paths), _cached(machine.source), last]
     elif spec.code or spec.files:
-        folders = [machine.folder, last]
+        folders = [_start_folder(paths, machine), last]
     else:
         return {}
     return {"PYTHONPATH": ":".join(dict.fromkeys(filter(None, folders)))}
+
+
+def _recorded(paths: names.RunPaths) -> str:
+    """The entry for the code in the run folder."""
+    remedy = f"use {hints.option('runs', 'FOLDER')} with another one"
+    return names.path_entry(str(paths.code), "run folder", remedy)
+
+
+def _start_folder(paths: names.RunPaths, machine: Machine) -> str:
+    if machine.folder == str(paths.code):
+        return _recorded(paths)
+    return names.path_entry(machine.folder, "code", "rename or copy the folder")
+
+
+def _cached(folder: str) -> str:
+    """The entry for a folder of spotmpi's own, which is in the cache folder or a checkout."""
+    return names.path_entry(folder, "spotmpi", "set SPOTMPI_CACHE to another folder, or move the checkout")
 
 
 def _threads(spec: JobSpec) -> int:

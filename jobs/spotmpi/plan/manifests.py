@@ -227,7 +227,7 @@ def _job(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Object
         job["activeDeadlineSeconds"] = math.ceil(spec.limits.run + spec.limits.start)
     if not (spec.launcher == "none" and spec.where == "every"):
         job["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
-    return {"metadata": {"labels": names.run_labels(submission.run)}, "spec": job}
+    return {"metadata": {"labels": spec.kubernetes.labels | names.run_labels(submission.run)}, "spec": job}
 
 
 def _part(kind: str, version: str, submission: Submission) -> Object:

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from spotmpi.agent import boot, hardware, pod_context
+from spotmpi.agent import boot, hardware, pod_context, unpack
 from spotmpi.core import names
 from spotmpi.core.cpus import quantity
 from spotmpi.plan import templates
@@ -20,6 +20,13 @@ KEYS = "secret"  # the volume with the run's SSH keys
 USER = 1000
 UNREACHABLE_SECONDS = 30
 GPU = "nvidia.com/gpu"
+# Without site-packages and variables: whoever can write to the HOME of a pod, such as the program of a run, could put
+# code of his own into each Python that starts there (usercustomize), and so into what it answers.
+PYTHON = ("python3", "-I", "-S")
+_RUN_MODULE = """\
+import runpy, sys
+sys.path.insert(0, sys.argv.pop(1))
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)"""
 EFA = "vpc.amazonaws.com/efa"
 # For libfabric, where the image has it. No huge pages: a group at zero nodes offers none, and would never grow for a
 # pod that requests them; a process that maps them without a request is killed. Data loaders fork.
@@ -63,6 +70,16 @@ def template(spec: JobSpec, target: ClusterTarget, run: str, first_node: int | N
     return _restricted(templates.merge(own, target.templates, CONTAINER))
 
 
+def python(source: str, *arguments: str) -> list[str]:
+    """The command that runs the text of a Python program in a pod."""
+    return [*PYTHON, "-c", source, *arguments]
+
+
+def module(folder: str, name: str, *arguments: str) -> list[str]:
+    """The command that runs a Python module of the packages in *folder* in a pod."""
+    return python(_RUN_MODULE, folder, name, *arguments)
+
+
 def image(template: dict[str, Any]) -> str | None:
     """The image of the ranks in a pod template."""
     containers = template["spec"]["containers"]
@@ -95,9 +112,10 @@ def container_security() -> dict[str, Any]:
 
 
 def config_files() -> dict[str, str]:
-    """The files of the ConfigMap besides plan and code: the boot script and an account for the user."""
+    """The files of the ConfigMap besides plan and code: the boot script with its unpacker, and the user's account."""
     return {
         "boot.py": Path(boot.__file__).read_text(),
+        "unpack.py": Path(unpack.__file__).read_text(),
         "passwd": f"root:x:0:0:root:/root:/bin/sh\nspotmpi:x:{USER}:{USER}::{pod_context.WORK}:/bin/sh\n",
         "group": f"root:x:0:\nspotmpi:x:{USER}:\n",
     }
@@ -112,7 +130,7 @@ def _container(spec: JobSpec, target: ClusterTarget, run: str, worker: bool) -> 
     return {
         "name": CONTAINER,
         "image": target.image,
-        "command": ["python3", f"{pod_context.CONFIG}/boot.py"],
+        "command": [*PYTHON, f"{pod_context.CONFIG}/boot.py"],
         "env": [
             origin,
             {"name": hardware.ENV_NODE_NAME, "valueFrom": machine},

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from spotmpi.agent import store
+from spotmpi.agent import store, unpack
 from spotmpi.core import names
 from spotmpi.plan import pods
 from spotmpi.plan.agent_plan import VOLUME
@@ -17,12 +17,13 @@ CLAIM = "PersistentVolumeClaim"
 LIFETIME = 3600  # seconds after which the cluster ends a pod that its user has left behind
 _REQUESTS = {"cpu": "100m", "memory": "64Mi"}
 _STORE = Path(store.__file__).read_text()
+_UNPACK = Path(unpack.__file__).read_text()
 
 
 def volume_pod(
     name: str, namespace: str, volume: str, image: str, pull_secrets: Sequence[str], uid: str | None = None
 ) -> dict[str, Any]:
-    """The pod that mounts the claim *volume* and waits; *image* needs ``sh``, ``sleep``, ``tar`` and ``python3``.
+    """The pod that mounts the claim *volume* and waits; *image* needs ``sh``, ``sleep`` and ``python3``.
 
     With its *uid* the claim owns the pod: VPC CNI enforces NetworkPolicies only for pods that have an owner
     (aws-network-policy-agent#327).
@@ -41,8 +42,8 @@ def volume_pod(
 
 
 def store_command(verb: str, folder: str, *rest: str) -> list[str]:
-    """The command that runs a *verb* of `spotmpi.agent.store` on a folder in a pod."""
-    return ["python3", "-c", _STORE, verb, folder, *rest]
+    """The command that runs a *verb* of `spotmpi.agent.store`, or of `spotmpi.agent.unpack`, on a folder in a pod."""
+    return pods.python(_UNPACK if verb == "take" else _STORE, verb, folder, *rest)
 
 
 def labels(purpose: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ from spotmpi.report.figures import counted
 from spotmpi.report.report import Report, conditions, method
 from spotmpi.report.trial_results import TrialResult
 from spotmpi.runs import reader as runs
-from spotmpi.study import execution
+from spotmpi.study import execution, pricing
 from spotmpi.study.study import Study
 from spotmpi.study.sweep import Sweep, find_sweep, sweep_folders
 from spotmpi.study.trial import ALLREDUCE, DRIFT, FAILED, MEASURED, READ, RUNNING, SUCCEEDED, WITHOUT_ALLREDUCE, Trial
@@ -90,8 +90,12 @@ def sweep_report(sweep: Sweep, runs_folder: Path, now: datetime, force: bool = F
 
 
 def _prices(study: Study) -> dict[str, Price]:
-    """The highest price of a node of each variant."""
-    known = [(name, price) for name, nodes in study.cells if (price := study.budget.price_of(name, nodes))]
+    """The highest price of a node of each variant, without the workers of its stream."""
+    known = [
+        (name, pricing.without_workers(price, study.variant(name).spec, nodes))
+        for name, nodes in study.cells
+        if (price := study.budget.price_of(name, nodes))
+    ]
     return dict(sorted(known, key=lambda pair: pair[1].node_hour))
 
 

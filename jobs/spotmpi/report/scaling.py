@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from spotmpi.forecast.model import Model, fit
@@ -45,7 +46,19 @@ def _series(
         batch=line.batch if strong or line.batch is None else line.batch * rows[0].slots,
         samples=samples if isinstance(samples, int) else None,
         variant=line.variant,
+        preparation=_preparation(rows, strong),
     )
+
+
+def _preparation(rows: Sequence[Row], strong: bool) -> float:
+    """The least seconds in which the workers of a stream prepare an iteration, under weak scaling that of one node."""
+    seconds = [
+        (1 - run.stream.workers_wait) / rate / (1 if strong else row.nodes)
+        for row in rows
+        for run in row.runs
+        if run.stream and (rate := run.iterations_per_second)
+    ]
+    return statistics.median(seconds) if seconds else 0.0
 
 
 def _trial_rates(runs: Iterable[TrialResult]) -> list[float]:

@@ -17,8 +17,6 @@ from spotmpi.core.names import RunPaths
 from spotmpi.runs.folder import folder_records
 from spotmpi.runs.pod_output import Entry
 
-MISSING = "(this line is no longer available)"
-
 
 class SeenEvents:
     """Recognises events and lines of a run that come a second time.
@@ -139,12 +137,13 @@ class RunCache:
             writer.event(event.kind, attempt=event.attempt or None, **event.values)
 
     def _take_line(self, event: Event, writer: record.Record) -> None:
-        """Write a line at its number, after a placeholder for each missing line before it."""
+        """Write a line at its number, after how many lines are missing before it: they may be any number."""
         where = (event.attempt, event.node)
-        if event.number <= self._lines.get(where, 0):
+        missing = event.number - self._lines.get(where, 0) - 1
+        if missing < 0:
             return
-        for _ in range(self._lines.get(where, 0) + 1, event.number):
-            writer.line(event.attempt, event.node, Line(None, "e", MISSING))
+        if missing:
+            writer.line(event.attempt, event.node, Line(None, record.MISSING, str(missing)))
         self._lines[where] = event.number
         line = Line(event.values["rank"], event.values["stream"], event.values["text"])
         writer.line(event.attempt, event.node, line)
@@ -164,8 +163,9 @@ def create(paths: RunPaths, spec: str, plan: Mapping[str, object], submitted: fl
 
 
 def _count(path: Path) -> int:
+    """The number of the last line."""
     with path.open("rb") as file:
-        return sum(1 for _ in file)
+        return sum(record.missing_lines(line.decode("utf-8", "replace")) or 1 for line in file)
 
 
 def _log_files(paths: RunPaths) -> list[tuple[tuple[int, int], Path]]:

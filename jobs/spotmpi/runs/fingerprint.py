@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from spotmpi import __version__
 from spotmpi.agent import hardware
 from spotmpi.agent.files import write_atomically
+from spotmpi.agent.launchers import is_mpi
 from spotmpi.core import code_folder, names
 from spotmpi.runs import data_fingerprint
 
@@ -233,7 +234,7 @@ def _output(process: subprocess.Popen[bytes] | None) -> str | None:
 
 def _versions(spec: JobSpec, local: bool) -> dict[str, str]:
     """The versions that are known before the start; the program reports others."""
-    if spec.launcher != "mpirun" or (spec.image is None and not local):  # that of pods is their image's own
+    if not is_mpi(spec.launcher) or (spec.image is None and not local):  # that of pods is their image's own
         return {}
     if spec.image is None:
         mpirun = shutil.which("mpirun")

@@ -6,6 +6,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from spotmpi.agent import record
@@ -186,14 +187,22 @@ def _size(path: Path) -> int:
 def _log_tail(path: Path, attempt: int, grows: bool) -> _Tail:
     node = int(path.stem.removeprefix("node-"))
     last = 0.0  # a torn line has no time of its own
+    skipped = 0  # lines that the copy lacks, besides those that stand for them
 
     def read(number: int, text: str) -> Event:
-        nonlocal last
-        event = _line(attempt, node, number, text, last)
+        nonlocal last, skipped
+        missing = record.missing_lines(text)
+        skipped += max(missing - 1, 0)
+        event = _line(attempt, node, number + skipped, text, last)
         last = event.time
-        return event
+        return replace(event, values={**event.values, **_note(missing)}) if missing else event
 
     return _Tail(path, read, grows, attempt)
+
+
+def _note(missing: int) -> dict[str, str]:
+    which = "this line is" if missing == 1 else f"{missing} lines are"
+    return {"stream": "e", "text": f"({which} no longer available)"}
 
 
 def _event(number: int, text: str) -> Event | None:

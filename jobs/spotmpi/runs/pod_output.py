@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, TypeGuard, cast
@@ -13,6 +14,8 @@ from spotmpi.core.events import Event, Lines
 from spotmpi.runs import reader
 
 _START = '{"n":'
+_LINE = re.compile(r'\{"n":\d{1,19},"l":\[')  # as agents print lines of output
+_MAX_INDEX = 1_000_000  # attempts and nodes; each has a file or a folder of its own
 
 
 class Entry(NamedTuple):
@@ -53,32 +56,24 @@ class Entry(NamedTuple):
 
 def parse_all(text: str) -> list[Entry | str]:
     """The entries in *text*, which is whole lines; lines that are no entry are returned as strings."""
-    count = text.count("\n") + 1
-    if text.startswith(_START) and text.count("\n" + _START) == count - 1:
-        try:
-            objects = json.loads("[" + text.replace("\n", ",") + "]")  # three times as fast as line by line
-        except (ValueError, RecursionError):
-            objects = []
-        entries = _entries(objects) if len(objects) == count and {*map(type, objects)} == {dict} else []
-        if entries:
-            return entries
-    return [parse(line) or line for line in text.split("\n")]
-
-
-def _entries(objects: list[dict[str, Any]]) -> list[Entry | str]:
-    """The entries of *objects*, consecutive lines as one entry; none where an object is no entry."""
-    whole = _block(objects)
-    if whole:
-        return [whole]
+    lines = text.split("\n")
     entries: list[Entry | str] = []
-    for are_lines, group in groupby(objects, lambda each: pod_record.LINE in each):
+    for are_lines, group in groupby(lines, lambda line: _LINE.match(line) is not None):
         members = list(group)
-        block = _block(members) if are_lines else None
-        for entry in [block] if block else map(_entry, members):
-            if entry is None:
-                return []
-            entries.append(entry)
+        block = _read_block(members) if are_lines else None
+        entries += [block] if block else [parse(line) or line for line in members]
+    if any(isinstance(entry, str) for entry in entries):  # what is no entry may have come between lines that are
+        return [parse(line) or line for line in lines]
     return entries
+
+
+def _read_block(lines: list[str]) -> Entry | None:
+    """Consecutive lines of output as one entry, three times as fast as line by line; None where they are not."""
+    try:
+        objects = json.loads(f"[{','.join(lines)}]")
+    except (ValueError, RecursionError):
+        return None
+    return _block(objects) if len(objects) == len(lines) and {*map(type, objects)} == {dict} else None
 
 
 def _block(objects: list[dict[str, Any]]) -> Entry | None:
@@ -98,12 +93,14 @@ def _block(objects: list[dict[str, Any]]) -> Entry | None:
 def _are_lines(lines: Lines) -> bool:
     """Whether all values have the right types."""
     return (
-        all(map(_is_count, (lines.attempt, lines.node, lines.number)))
-        and {*map(type, lines.times)} <= {float, int}
-        and min(lines.times) >= 0
-        and max(lines.times) < reader.LATEST
-        and {*map(type, lines.ranks)} <= {int, type(None)}
-        and {*map(type, lines.streams), *map(type, lines.texts)} == {str}
+        _is_index(lines.attempt)
+        and _is_index(lines.node)
+        and _is_count(lines.number)
+        and all(map(_is_time, lines.times))
+        and all(rank is None or _is_count(rank) for rank in lines.ranks)
+        and {*lines.streams} <= {"o", "e"}
+        and {*map(type, lines.texts)} == {str}
+        and not any("\n" in text for text in lines.texts)
     )
 
 
@@ -144,7 +141,7 @@ def _attempt(number: int, values: Any) -> Entry | None:
     if not isinstance(values, list) or len(values) != 3:
         return None
     attempt, node, result = values
-    valid = _is_count(attempt) and _is_count(node) and isinstance(result, dict) and _has_end(result)
+    valid = _is_index(attempt) and _is_index(node) and isinstance(result, dict) and _has_end(result)
     return Entry(number, attempt=(attempt, node, result)) if valid else None
 
 
@@ -153,7 +150,7 @@ def parse_metric(values: Any) -> Event | None:
     if not isinstance(values, dict) or not protocol.valid(values.get("kind", ""), values):
         return None
     time, attempt, node = values.get("t"), values.get("attempt"), values.get("node")
-    if not _is_time(time) or not _is_count(attempt) or not _is_count(node):
+    if not _is_time(time) or not _is_index(attempt) or not _is_index(node):
         return None
     rest = {key: value for key, value in values.items() if key not in ("t", "attempt", "node")}
     return Event(float(time), record.METRIC, attempt, node, values=rest)
@@ -168,7 +165,7 @@ def parse_event(values: Any) -> Event | None:
         not _is_time(time)
         or not isinstance(kind, str)
         or kind in (record.LINE, record.METRIC)
-        or not _is_count(attempt)
+        or not _is_index(attempt)
     ):
         return None
     rest = {key: value for key, value in values.items() if key not in ("t", "event", "attempt")}
@@ -181,6 +178,10 @@ def _is_time(value: Any) -> TypeGuard[float]:
 
 def _has_end(values: dict[str, Any]) -> bool:
     return values.get("ended") is None or _is_time(values["ended"])
+
+
+def _is_index(value: Any) -> TypeGuard[int]:
+    return _is_count(value) and value < _MAX_INDEX
 
 
 def _is_count(value: Any) -> TypeGuard[int]:

@@ -27,6 +27,7 @@ RUNNING = "running"
 ELSEWHERE = "elsewhere"
 UNKNOWN = "unknown"
 _TAIL = 1 << 17  # bytes
+_MAX_TAIL = 2 * protocol.MAX_REPORT
 
 
 @dataclass(frozen=True)
@@ -122,18 +123,29 @@ def entry(line: str) -> dict[str, Any] | None:
 
 
 def _ends(path: Path) -> Iterator[dict[str, Any]]:
-    """The first and the last entries of a file that may be long; a state needs no more of the metrics."""
+    """The first and the last entries of a file that may be long, with a metric among the last where there is one.
+
+    A state needs no more of the metrics.
+    """
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
-            if size <= 2 * _TAIL:
-                yield from _entries(file)
-                return
             yield from _entries(file.readlines(_TAIL))
-            file.seek(size - _TAIL)
-            file.readline()
-            yield from _entries(file)
+            first, tail = file.tell(), _TAIL
+            while True:
+                file.seek(max(first, size - tail))
+                if file.tell() > first:
+                    file.readline()  # the rest of one
+                last = list(_entries(file))
+                if (
+                    size - tail <= first
+                    or tail > _MAX_TAIL
+                    or any(each.get("kind") == protocol.METRIC for each in last)
+                ):
+                    yield from last
+                    return
+                tail *= 4  # one line has the times of all ranks
     except FileNotFoundError:
         return
 
@@ -208,11 +220,20 @@ def lost_reason(paths: RunPaths) -> str:
 
 def earlier_attempts(paths: RunPaths) -> int:
     """The number of attempts before the last submission, as far as this folder records them."""
+    return _attempts(paths)[0]
+
+
+def newest_attempt(paths: RunPaths) -> int:
+    """The number of the last attempt that this folder records; 0 without any."""
+    return _attempts(paths)[1]
+
+
+def _attempts(paths: RunPaths) -> tuple[int, int]:
     newest = earlier = 0
     for event in lines(paths.events):
         earlier = newest if event.get("event") == record.SUBMITTED else earlier
         newest = max(newest, _count(event.get("attempt")))
-    return earlier
+    return earlier, newest
 
 
 def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:

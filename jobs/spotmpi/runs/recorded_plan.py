@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from spotmpi.agent import protocol
 from spotmpi.core.errors import input_error
-from spotmpi.core.names import KUBERNETES, RunPaths
+from spotmpi.core.names import EKS, KUBERNETES, RunPaths
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,9 @@ class ClusterNamespace(NamedTuple):
     namespace: str
 
     def __str__(self) -> str:
-        return f"namespace {self.namespace} of " + (f"context {self.context}" if self.context else "the cluster")
+        context = self.context or ""
+        cluster = "cluster" if context.startswith(EKS) else "context"
+        return f"namespace {self.namespace} of {f'{cluster} {context.removeprefix(EKS)}' if context else 'the cluster'}"
 
 
 def cluster_of(paths: RunPaths) -> ClusterNamespace | None:

@@ -7,11 +7,12 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import tomli_w
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
 
+from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.agent.plan import Limits as AgentLimits
 from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
@@ -52,6 +53,10 @@ def read_duration(field: str, text: str) -> float:
 
 
 POOL: Literal["pool"] = "pool"
+if TYPE_CHECKING:
+    LauncherName = str
+else:
+    LauncherName = Literal[(*LAUNCHERS, POOL)]
 NONE = "none"  # a limit that does not hold
 
 
@@ -162,9 +167,7 @@ class JobSpec(Part):
     files: list[str] = Field([], description="files and folders that are copied to where the command starts")
     nodes: Count = Field(1, description="number of nodes")
     slots: Count = Field(1, description="processes per node")
-    launcher: Literal["mpirun", "torchrun", "none", "pool"] = Field(
-        "mpirun", description="what starts the ranks: mpirun, torchrun or none; or pool, for workers that stay up"
-    )
+    launcher: LauncherName = Field("mpirun", description="what starts the ranks; pool: workers that stay up")
     where: Literal["every", "first"] = Field("every", description='with launcher "none": on every node or on the first')
     data: Annotated[Data | None, BeforeValidator(data_table), PlainSerializer(_short_data)] = Field(
         None, description='folder of the data set, or { path = ..., stage = "node" or "memory" }'

@@ -57,7 +57,7 @@ class Kubernetes(Part):
     placement_group: bool | None = Field(None, description="only node groups that have one (true) or have none (false)")
     node_selector: dict[str, str] = Field({}, description="labels that nodes must have")
     tolerations: list[Toleration] = Field([], description="taints of nodes that the pods tolerate")
-    labels: dict[str, str] = Field({}, description="labels for JobSet and pods")
+    labels: dict[str, str] = Field({}, description="labels of JobSet, Jobs and pods")
     secrets: list[str] = Field([], description="Secrets whose keys become variables of every rank")
     secret_env: dict[str, str] = Field({}, description="variables of every rank, each from one SECRET/KEY")
     pull_secrets: list[str] = Field([], description="Secrets for pulling the image")

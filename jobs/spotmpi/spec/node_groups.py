@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 _ACCELERATOR = "k8s.amazonaws.com/accelerator"  # the autoscaler's own label; its value is the GPU's model
 # NVIDIA's list of CUDA GPUs.
 _CAPABILITIES = {"k80": "3.7", "p100": "6.0", "v100": "7.0", "t4": "7.5", "a100": "8.0", "a10g": "8.6", "l4": "8.9"}
-_CAPABILITIES |= {"l40s": "8.9", "h100": "9.0", "h200": "9.0", "b200": "10.0"}
+_CAPABILITIES |= {"l40s": "8.9", "h100": "9.0", "h200": "9.0", "b200": "10.0", "b300": "10.3", "t4g": "7.5"}
+_CAPABILITIES |= {"rtx-pro-server-6000": "12.0"}
 _MIB = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024}
 
 

@@ -10,8 +10,10 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.core import hints, names
 from spotmpi.core.errors import input_error
+from spotmpi.images.environment import launchers_of
 from spotmpi.spec.job import JobSpec, Metrics, read_toml
 from spotmpi.spec.pool import Pool
 from spotmpi.spec.script_output import pattern_of
@@ -35,11 +37,9 @@ _FIRST_CHOICES = ("train.py", "main.py")
 _COMPLETE = re.compile(r"^(program|files) = ", re.MULTILINE)  # an example that needs no other file
 _NOT_SCRIPTS = re.compile(r"setup|conftest|__\w+__|test_.*|.*_test")
 
-# What a script imports, and the image and launcher that it suggests.
-_TORCH = re.compile(r"^\s*(import|from)\s+torch\b", re.MULTILINE)
-_TORCH_DISTRIBUTED = re.compile(r"torch\.distributed|init_process_group|DistributedDataParallel")
+# What a script imports, and the image that it suggests.
+_TORCH = re.compile(r"^\s*(import|from)\s+(torch|accelerate)\b", re.MULTILINE)
 _CHAINER = re.compile(r"^\s*(import|from)\s+chainer(mn)?\b", re.MULTILINE)
-_MPI = re.compile(r"^\s*(import|from)\s+(chainermn|mpi4py|horovod)\b", re.MULTILINE)
 _SAMPLE_VALUES: dict[str, Any] = {
     "name": "my-run",
     "data": "data/VOCdevkit",
@@ -162,13 +162,16 @@ def _with_pattern(table: str, pattern: str) -> str:
 def _for_script(script: str, text: str) -> tuple[str, frozenset[str]]:
     """The first lines of a spec for a script with this *text*, and the keys that they set."""
     image = "pytorch" if _TORCH.search(text) else "chainermn" if _CHAINER.search(text) else None
-    launcher = "torchrun" if _TORCH_DISTRIBUTED.search(text) else "mpirun" if _MPI.search(text) else "none"
+    matches = [name for name, each in LAUNCHERS.items() if each.script and re.search(each.script, text, re.MULTILINE)]
+    launcher = matches[-1] if matches else "none"
+    if image and launcher not in launchers_of(image):
+        image = None
     settings = [
         (f'image = "{image}"', "locked requirements; leave out for this machine's own software") if image else None,
         (f"command = {_inline(['python' if image else 'python3', script])}", "with its arguments"),
-        (f'launcher = "{launcher}"', "or mpirun, torchrun, none"),
+        (f'launcher = "{launcher}"', f"or {', '.join(name for name in LAUNCHERS if name != launcher)}"),
         ("nodes = 1", ""),
-        (f"slots = {1 if launcher == 'none' else 2}", "processes per node"),
+        (f"slots = {2 if LAUNCHERS[launcher].parallel else 1}", "processes per node"),
     ]
     lines = [f"{line:<25} # {about}\n" if about else f"{line}\n" for line, about in filter(None, settings)]
     return "".join(lines), _SCRIPT_KEYS | {"launcher"} | ({"image"} if image else frozenset())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from spotmpi.agent import protocol
+from spotmpi.agent.launchers import LAUNCHERS, Launcher, start_count
 from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.spec import validate_cluster
@@ -50,9 +52,8 @@ def validate(spec: JobSpec, capabilities: TargetCapabilities, wrong: Iterable[st
         where = f"{hints.option('on', 'kubernetes')} or {hints.option('on', 'STACK')}"
         return [Problem(hints.option("on"), "local", f"runs on this machine need Linux; use {where}")]
     skipped = set(wrong)
-    return [
-        problem for check, keys in CHECKS if not skipped & set(keys.split()) for problem in check(spec, capabilities)
-    ]
+    checks = [check for check, keys in CHECKS if not skipped & set(keys.split())]
+    return [*_unrecordable(spec), *(problem for check in checks for problem in check(spec, capabilities))]
 
 
 def require_valid(spec: JobSpec, capabilities: TargetCapabilities, wrong: Iterable[str] = ()) -> None:
@@ -60,6 +61,14 @@ def require_valid(spec: JobSpec, capabilities: TargetCapabilities, wrong: Iterab
     problems = validate(spec, capabilities, wrong)
     if problems:
         raise InputError(problems)
+
+
+def _unrecordable(spec: JobSpec) -> Iterable[Problem]:
+    for key, value in spec.model_dump(exclude_defaults=True).items():
+        try:
+            json.dumps(value, ensure_ascii=False, default=str).encode()
+        except UnicodeEncodeError:
+            yield Problem(key, value, "has a name that is not UTF-8, which a run cannot record; rename it")
 
 
 def _work(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
@@ -100,24 +109,23 @@ def _image(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
 
 
 def _launcher(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
-    if spec.launcher == "none" and spec.slots > 1:
-        remedy = 'launcher "none" starts one process per node: use slots = 1, or launcher mpirun or torchrun'
+    launcher = LAUNCHERS.get(spec.launcher)
+    if launcher is not None and not launcher.parallel and spec.slots > 1:
+        others = ", ".join(name for name, other in LAUNCHERS.items() if other.parallel)
+        remedy = f'"{spec.launcher}" starts one process per node: use slots = 1, or another launcher ({others})'
         yield Problem("slots", spec.slots, remedy)
     if spec.where == "first" and spec.launcher != "none":
         yield Problem("where", spec.where, 'needs launcher = "none"')
-    if spec.launcher == POOL:
-        return  # what it needs comes with spotmpi, or is checked in `_pool`
-    if spec.launcher == "torchrun" and spec.image == "chainermn":
-        yield Problem("launcher", spec.launcher, 'the chainermn image has no torchrun: use "mpirun"')
-    elif spec.launcher not in capabilities.tools:
-        yield Problem("launcher", spec.launcher, _missing(spec))
+    if launcher is not None and spec.launcher not in capabilities.tools:  # what a pool needs is checked in `_pool`
+        yield Problem("launcher", spec.launcher, _missing(spec, launcher, capabilities.tools))
 
 
-def _missing(spec: JobSpec) -> str:
+def _missing(spec: JobSpec, launcher: Launcher, tools: Collection[str]) -> str:
     if spec.image is None:
-        launcher = "mpirun of Open MPI" if spec.launcher == "mpirun" else spec.launcher
-        return f'no {launcher} on PATH: install it, or name an image that has it, such as image = "pytorch"'
-    return f"the {spec.image} image has no {spec.launcher}"
+        name = launcher.name or spec.launcher
+        return f'no {name} on PATH: install it, or name an image that has it, such as image = "pytorch"'
+    others = ", ".join(name for name in LAUNCHERS if name in tools)
+    return f"the {spec.image} image has no {spec.launcher}: use one of {others}"
 
 
 def _pool(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
@@ -165,7 +173,7 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
         yield Problem("stream", None, "a pool has no ranks that could take batches: use another launcher")
     elif capabilities.lasting is not None:
         yield from validate_cluster.stream(spec, spec.stream, capabilities.lasting)
-    elif spec.launcher != "mpirun" and spec.nodes > 1:
+    elif start_count(spec.launcher, spec.nodes, spec.where) > 1:
         remedy = "a stream on this machine needs one launcher process: use slots, or launcher mpirun"
         yield Problem("nodes", spec.nodes, remedy)
     if capabilities.processes is not None and workers > capabilities.processes:

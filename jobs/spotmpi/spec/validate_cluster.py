@@ -93,7 +93,8 @@ def stream(spec: JobSpec, stream: Stream, lasting: Sequence[str]) -> Iterable[Pr
 
 def predicts(spec: JobSpec) -> bool:
     """Whether the command of a spec is the prediction of a pipeline."""
-    return tuple((spec.command or [])[1:4]) == (*CONSUMER, PREDICT)
+    command, start = tuple(spec.command or ()), (*CONSUMER, PREDICT)
+    return any(command[at : at + len(start)] == start for at in range(1, len(command)))  # options of Python come first
 
 
 def _kernels(image: str, choice: Choice) -> Iterable[Problem]:

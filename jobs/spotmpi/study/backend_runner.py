@@ -141,6 +141,6 @@ def _account(environment: Environment) -> Aws:
 
 
 def _cluster(environment: Environment) -> ClusterReader:
-    from spotmpi.backends.kubernetes.client.view import view_of
+    from spotmpi.backends.kubernetes.client.view import ClusterView
 
-    return view_of(environment.cluster, environment.region)
+    return ClusterView(environment.context)

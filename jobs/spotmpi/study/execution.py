@@ -142,7 +142,7 @@ def _with_time(trial: Trial, state: RunState) -> Trial:
     """*trial* with the time that its last try took."""
     if state.submitted is None or state.ended is None:
         return trial
-    return dataclasses.replace(trial, seconds=trial.seconds + state.ended - state.submitted)
+    return dataclasses.replace(trial, seconds=trial.seconds + max(state.ended - state.submitted, 0.0))
 
 
 def _with_outcome(sweep: Sweep, trial: Trial, state: RunState, say: Say) -> Trial:

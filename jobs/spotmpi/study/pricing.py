@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from spotmpi.backends import targets
@@ -20,6 +20,8 @@ from spotmpi.spec.node_groups import choose as fitting
 from spotmpi.spec.shapes import worker_spec
 from spotmpi.study.study import Study
 from spotmpi.study.trial import Cell
+
+_SHARE = "; with a node's share of"
 
 
 def with_prices(study: Study, on: TargetLike, say: Say) -> Study:
@@ -55,11 +57,19 @@ def _with_workers(study: Study, prices: Mapping[Cell, Price | None], on: TargetL
         stream = study.variant(name).spec.stream
         if price is not None and stream is not None:
             count, each = stream.workers.nodes, workers[name] or price.node_hour
-            share = f"{price.source}; with a node's share of {count} stream workers"
+            share = f"{price.source}{_SHARE} {count} stream workers"
             price = Price(price.node_hour + each * count / nodes, share, each)
         if price is not None:
             shared[name, nodes] = price
     return shared
+
+
+def without_workers(price: Price, spec: JobSpec, nodes: int) -> Price:
+    """The *price* in a cell of so many nodes without a node's share of the workers of the stream of *spec*."""
+    if spec.stream is None or price.worker_hour is None:
+        return price
+    share = price.worker_hour * spec.stream.workers.nodes / nodes
+    return replace(price, node_hour=price.node_hour - share, source=price.source.partition(_SHARE)[0])
 
 
 def _worker_hour(spec: JobSpec, environment: Environment | None) -> float | None:
@@ -72,22 +82,30 @@ def _worker_hour(spec: JobSpec, environment: Environment | None) -> float | None
     return own
 
 
-def goal_with_price(goal: Goal, known: Price | None, specs: Iterable[JobSpec], on: TargetLike) -> Goal:
-    """*goal* with its own price, that of the environment now, or the *known* one, and the source of that price."""
+def goal_with_price(goal: Goal, known: Price | None, specs: Sequence[JobSpec], on: TargetLike) -> Goal:
+    """*goal* with its own price, that of the environment now, or the *known* one, and the source of that price.
+
+    With a stream in *specs* it has the price of its workers too.
+    """
+    environment, failure = targets.environment_of(on), None
     if goal.price is not None:
-        return goal
-    failure = None
-    environment = targets.environment_of(on)
-    if environment:
+        known = Price(goal.price, "")
+    elif environment:
         try:
             known = environment_price(environment, specs)
         except SpotmpiError as error:
             failure = f"node price unknown ({error}); set {hints.option('price')}"
-    if known:
-        return replace(
-            goal, price=known.node_hour, price_source=f"{known.source}; {failure}" if failure else known.source
-        )
-    return replace(goal, price_source=failure)
+    if known is None:
+        return replace(goal, price_source=failure)
+    sources, workers_price = [known.source, failure], 0.0
+    for spec in specs[:1]:
+        if spec.stream is not None:
+            count = spec.stream.workers.nodes
+            each = _worker_hour(spec, environment) or known.worker_hour or known.node_hour
+            workers_price = count * each
+            sources.append(f"and {count} stream workers at ${each:g} each")
+    source = "; ".join(filter(None, sources)) or None
+    return replace(goal, price=known.node_hour, price_source=source, workers_price=workers_price)
 
 
 def environment_price(environment: Environment, specs: Iterable[JobSpec]) -> Price:

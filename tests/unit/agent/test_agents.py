@@ -155,6 +155,7 @@ def test_a_run_without_records_ends_when_it_was_restarted_too_often(gang: Callab
     leader = run.start(0, generation=3)
     run.start(1, generation=3)
     assert leader.wait(LIMIT) == 0, "one failure and two interruptions are allowed"
+    assert [event.attempt for event in run.events(0, generation=3) if event.kind == "started"] == [4]
     run.agents[1].wait(LIMIT)
 
     leader = run.start(0, generation=4)

@@ -10,7 +10,8 @@ import pytest
 
 import spotmpi
 from spotmpi.agent import launchers
-from spotmpi.agent.attempt import Attempt, Clock
+from spotmpi.agent.attempt import Attempt
+from spotmpi.agent.clock import Clock
 from spotmpi.agent.outcomes import FAILURE, NOT_RETRYABLE, SUCCEEDED, StopRequest
 from spotmpi.agent.record import Record
 from spotmpi.agent.supervisor import Supervisor
@@ -46,6 +47,9 @@ class JumpingClock(Clock):
 
     def awake(self) -> float:
         return 5000.0 + self.worked
+
+    def elapsed(self) -> float:
+        return 7000.0 + self.slept + self.worked
 
     def jump(self, slept: float, worked: float) -> None:
         self.slept, self.worked = slept, worked
@@ -107,9 +111,10 @@ def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the
         "rate": 1.0,
     }
     source = SuspendingSource(tmp_path, clock, slept, worked)
-    until = {name: None if seconds is None else clock() + seconds for name, seconds in deadlines.items()}
+    counts = {"run": clock.awake(), "cost": clock.elapsed()}
+    until = {name: None if seconds is None else counts[name] + seconds for name, seconds in deadlines.items()}
     record = Record(str(tmp_path), clock)
-    source.attempt = Attempt(1, plan, record, source, {"start": clock() + 60.0, **until}, clock)
+    source.attempt = Attempt(1, plan, record, source, {"start": clock.awake() + 60.0, **until}, clock)
 
     outcome = source.attempt.run()
 
@@ -125,7 +130,7 @@ def test_an_attempt_after_a_night_asleep_has_the_time_that_the_run_has_left(tmp_
     clock.jump(8 * HOURS, 100.0)
     until = supervisor._deadlines()["run"]
     supervisor.record.close()
-    assert until == clock() + 500.0
+    assert until == clock.awake() + 500.0
 
 
 @pytest.mark.parametrize("own", ["PRTE_MCA_prte_local_tmpdir_base", "OMPI_MCA_orte_tmpdir_base"])

@@ -30,6 +30,7 @@ class RecordedRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.now = folder, SUBMITTED
+        self.step = 0.0  # by which the machine's clock has been set since
         self.plan: dict[str, Any] = {
             "run": "digits-1",
             "name": "digits",
@@ -42,12 +43,16 @@ class RecordedRun:
 
     def history(self, since: float = SUBMITTED) -> AttemptHistory:
         plan: Any = self.plan
-        return AttemptHistory(Record(str(self.folder), lambda: self.now), plan, since, lambda: self.now)
+        run_record = Record(str(self.folder), self.clock)
+        return AttemptHistory(run_record, plan, since, self.clock, lambda: self.now)
+
+    def clock(self) -> float:
+        return self.now + self.step
 
     def attempt(self, history: AttemptHistory, outcome: Outcome, seconds: float = 10.0, **reported: Any) -> None:
         """One attempt whose program reported these values of `Progress`."""
         number = history.begin()
-        started = self.now
+        started = self.clock()
         self.now += seconds
         progress = Progress(0.0)
         vars(progress).update(reported)
@@ -90,6 +95,7 @@ def test_an_attempt_is_recorded_with_everything_that_its_program_reported(run: R
         "present": 1005.0,
         "started": 1010.0,
         "ended": 1100.0,
+        "held": 95.0,
         "cause": "interruption",
         "reason": "node 1 is going away",
         "exit_code": 75,
@@ -179,11 +185,41 @@ def test_attempts_before_the_submission_count_against_no_limit_and_a_restart_is_
     resumed = run.history(since=run.now)
     assert (resumed.failures, len(resumed.attempts)) == (0, 4)
     run.attempt(resumed, FAILED)
-    assert resumed.failures == 1, "one that starts at the moment of the submission counts"
+    assert resumed.failures == run.history(since=run.now - 10).failures == 1
+    assert run.history().failures == 5, "those of a submission stay its own"
     assert resumed.final_outcome(FAILED) is None
     resumed.record_restart(FAILED)
     expected = {"event": "restarted", "reason": FAILED.reason, "failures": 1, "interruptions": 0}
     assert run.events()[-1] == {"t": run.now, **expected}
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+def test_attempts_count_whatever_the_clocks_of_their_machines_say(run: RecordedRun, step: float) -> None:
+    """A clock is set between two attempts (clock_settime(2)), or the next one is on another machine."""
+    run.plan["limits"]["cost"], run.plan["rate"] = 1.0, 3.6  # 1000 s
+    for _ in range(3):
+        history = run.history()
+        run.attempt(history, INTERRUPTED)
+        run.step += step
+    run.leave_unrecorded(4, started=SUBMITTED - 10 * 3600)
+    history = run.history()
+    assert (history.failures, history.interruptions) == (0, 4)
+    final = history.settle_lost_attempt()
+    assert final and str(final.reason).endswith("no retries left (limits.interruptions = 2)")
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_during_attempts_spends_and_saves_no_money(run: RecordedRun, step: float) -> None:
+    run.plan["limits"]["cost"], run.plan["rate"] = 1.0, 36.0  # 100 s
+    history = run.history()
+    for seconds in (40.0, 29.0):
+        number = history.begin()
+        run.step += step
+        run.now += seconds
+        history.end(number, Progress(0.0), FAILED, started=SUBMITTED)
+        run.step += step
+    history.begin()
+    assert history.cost_deadline() == run.now + 100 - 69 - 30
 
 
 def test_a_node_that_is_lost_again_and_again_ends_the_run_unless_the_program_failed(run: RecordedRun) -> None:
@@ -262,8 +298,8 @@ def test_attempts_are_read_in_the_order_of_their_numbers_whatever_else_the_folde
 
     attempts = run.history().attempts
 
-    assert [attempt.get("attempt", record) for attempt in attempts] == [2, record, 10]
-    assert attempts[1] == record and attempts[0]["last_iteration"] is None
+    assert [attempt["attempt"] for attempt in attempts] == [2, 9, 10]
+    assert attempts[1] == {**record, "attempt": 9} and attempts[0]["last_iteration"] is None
 
 
 def test_the_attempt_of_an_agent_that_was_lost_is_settled_by_its_successor_within_a_submission(
@@ -273,6 +309,8 @@ def test_the_attempt_of_an_agent_that_was_lost_is_settled_by_its_successor_withi
     assert run.history().settle_lost_attempt() is None
     run.leave_unrecorded(1)
     assert run.history(since=SUBMITTED + 1).settle_lost_attempt() is None
+    assert run.history().settle_lost_attempt()
+    (run.folder / "events.jsonl").unlink()
 
     final = run.history().settle_lost_attempt()
 

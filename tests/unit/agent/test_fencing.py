@@ -21,7 +21,7 @@ def test_the_end_of_an_attempt_is_not_written_after_a_newer_one_has_begun(tmp_pa
     files = sorted(tmp_path.rglob("*"))
 
     writes: list[Callable[[], None]] = [
-        lambda: old.attempt(1, 0, {"cause": "succeeded", "started": 1.0, "last_iteration": None}),
+        lambda: old.attempt(1, 0, {"attempt": 1, "cause": "succeeded", "started": 1.0, "last_iteration": None}),
         lambda: old.summary({"state": "succeeded"}),
         lambda: old.event("succeeded"),
     ]

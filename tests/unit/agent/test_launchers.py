@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import launchers, node, pod_context
-from spotmpi.agent.launchers import Remote
+from spotmpi.agent.launchers import LAUNCHERS, OpenMpi, Remote, World
 from spotmpi.images import environment as image_environment
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.spec.job import from_values
@@ -21,7 +21,11 @@ REMOTE = Remote("/work/hosts", "/work/ssh_config", "eth0")
 
 
 def arguments(family: int, *own: str) -> str:
-    return " ".join(launchers.mpirun_over_ssh("mpirun", family, 4, REMOTE, own))
+    return " ".join(over_ssh(OpenMpi("mpirun", family, remote=REMOTE, extra=own)))
+
+
+def over_ssh(mpi: OpenMpi, ranks: int = 4) -> list[str]:
+    return LAUNCHERS["mpirun"].arguments(World(1, ranks, mpi=mpi))
 
 
 def test_the_defaults_are_the_published_ones_in_each_familys_spelling() -> None:
@@ -58,7 +62,7 @@ def test_arguments_of_the_users_replace_the_default_that_they_set(own: str, repl
 
 
 def test_libfabric_is_left_out_unless_ranks_use_it() -> None:
-    fabric = launchers.mpirun_over_ssh("mpirun", 5, 4, REMOTE._replace(fabric=True))
+    fabric = over_ssh(OpenMpi("mpirun", 5, remote=REMOTE._replace(fabric=True)))
     assert fabric[fabric.index("btl") + 1] == "^openib"
     assert launchers.transport_environment(["PATH"]) == {"OMPI_MCA_btl": "^ofi"}
     assert not launchers.transport_environment(["OMPI_MCA_btl"])
@@ -66,7 +70,7 @@ def test_libfabric_is_left_out_unless_ranks_use_it() -> None:
 
 
 def test_a_run_on_one_node_meets_itself_on_any_interface() -> None:
-    alone = launchers.mpirun_over_ssh("mpirun", 5, 4, REMOTE._replace(interface="lo"))
+    alone = over_ssh(OpenMpi("mpirun", 5, remote=REMOTE._replace(interface="lo")))
     assert "prte_if_include" not in alone and "btl_tcp_if_include" in alone
 
 
@@ -85,10 +89,12 @@ def test_the_family_is_the_major_version_of_open_mpi(version: str, family: int) 
 
 
 def test_only_open_mpi_4_tags_pieces_of_lines() -> None:
-    assert launchers.tags_pieces(launchers.mpirun("mpirun", 4, 2, root=False))
-    assert launchers.tags_pieces(launchers.mpirun_over_ssh("mpirun", 4, 2, REMOTE))
-    assert not launchers.tags_pieces(launchers.mpirun("mpirun", 5, 2, root=True))
-    assert not launchers.tags_pieces(launchers.torchrun("python", 1, 0, 2))
+    assert launchers.tags_pieces(over_ssh(OpenMpi("mpirun", 4)))
+    assert launchers.tags_pieces(over_ssh(OpenMpi("mpirun", 4, remote=REMOTE)))
+    assert not launchers.tags_pieces(over_ssh(OpenMpi("mpirun", 5, root=True)))
+    assert not any(
+        launchers.tags_pieces(LAUNCHERS[name].arguments(World(1, 2))) for name in LAUNCHERS if name != "mpirun"
+    )
 
 
 def test_a_hostfile_has_a_line_for_each_host() -> None:
@@ -128,7 +134,7 @@ def test_a_real_open_mpi_takes_the_users_argument_in_the_place_of_the_default(
         monkeypatch.setenv(name, "1")
     (tmp_path / "hosts").write_text(f"{socket.gethostname()} slots=2\n")
     remote = Remote(str(tmp_path / "hosts"), "/dev/null", "lo")
-    command = launchers.mpirun_over_ssh(mpirun, 5, 2, remote, own.split())
+    command = over_ssh(OpenMpi(mpirun, 5, remote=remote, extra=own.split()), 2)
     rank = ["sh", "-c", 'echo "$OMPI_COMM_WORLD_SIZE ranks"']
 
     result = subprocess.run([*command, *rank], capture_output=True, text=True, timeout=60)

@@ -31,22 +31,22 @@ def plan(cost: float | None, rate: float | None, grace: float = 60) -> Any:
         # A pause of less than ten minutes counts in full.
         ([{"started": 1000, "ended": 1100}, {"started": 1500, "ended": 1950}], 1000),
         # Clocks of two machines that differ make no time negative.
-        ([{"started": 1500, "ended": 1600}, {"present": 1400, "started": 1410, "ended": 1500}], 600),
-        # Attempts before the submission don't count, one at its moment does.
-        ([{"present": 100, "started": 150, "ended": 900}, {"present": 1900, "started": 1950, "ended": 1990}], 100),
-        ([{"started": 950, "ended": 1000}], 650),
+        ([{"started": 1500, "ended": 1600}, {"present": 1400, "started": 1410, "ended": 1500}], 100 + 600),
+        # What an agent has measured counts, whatever happened to its clock meanwhile.
+        ([{"present": 1900, "started": 1905, "ended": 100, "held": 300.0}], 300 + 600),
+        ([{"present": 100, "started": 105, "ended": 1900, "held": 300.0}], 300 + 100),
     ],
 )
 def test_the_time_for_which_nodes_were_held(attempts: list[AttemptRecord], seconds: float) -> None:
-    assert limits.node_seconds(attempts, since=950, now=2000) == seconds
+    assert limits.node_seconds(attempts, now=2000) == seconds
 
 
 def test_the_remaining_money_pays_until_a_checkpoint_before_the_limit() -> None:
     # $6 at $2 an hour are 3 hours, of which 700 s are spent and 60 s are kept for the checkpoint.
     before: list[Any] = [{"present": 1000, "started": 1050, "ended": 1100}]
-    assert limits.cost_deadline(plan(6, 2), before, since=950, now=5000) == 5000 + 3 * 3600 - 700 - 60
-    assert limits.cost_deadline(plan(None, 2), before, since=950, now=5000) is None
-    assert limits.cost_deadline(plan(6, None), before, since=950, now=5000) is None
+    assert limits.seconds_left(plan(6, 2), before, now=5000) == 3 * 3600 - 700 - 60
+    assert limits.seconds_left(plan(None, 2), before, now=5000) is None
+    assert limits.seconds_left(plan(6, None), before, now=5000) is None
 
 
 def test_the_reason_of_a_spent_limit_names_money_rate_and_remedy() -> None:

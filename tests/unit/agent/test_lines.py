@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from spotmpi.agent import protocol
 from spotmpi.agent.lines import MAX_LINE, Line, LineSplitter, PieceSplitter
+from spotmpi.agent.starter import Tagger
 
 
 def split_lines(
@@ -125,3 +131,50 @@ def test_output_without_line_ends_is_cut_and_nothing_of_it_is_lost(
 @pytest.mark.parametrize("text", ["loss: [1,", "[1,0]<std", "["])
 def test_an_end_that_could_have_begun_a_tag_is_output(text: str) -> None:
     assert split_lines(text.encode(), by=PieceSplitter) == [Line(None, "o", text)]
+
+
+OUTPUT = st.lists(
+    st.sampled_from(
+        [b"\n", b"\r", b"\0", b"\xff", "é".encode(), b"a", b"[1,0]<stdout>: ", b"[1,23]<stderr>:", b"[1,0]<stdout>+: "]
+    )
+    | st.binary(max_size=4)
+).map(b"".join)
+
+
+@given(OUTPUT, st.lists(st.integers(0, 200), max_size=6), st.sampled_from([LineSplitter, PieceSplitter]))
+def test_any_output_gives_the_same_lines_however_it_arrives(
+    data: bytes, cuts: list[int], by: Callable[[str], LineSplitter | PieceSplitter]
+) -> None:
+    places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    pieces = [data[start:end] for start, end in pairwise(places)]
+    lines = split_lines(*pieces, by=by)
+    assert lines == split_lines(data, by=by)
+    for line in lines:
+        assert not set("\n\r\0") & set(line.text) and line.stream in ("o", "e")
+        line.text.encode()
+
+
+def test_the_report_of_thousands_of_ranks_is_one_line(tmp_path: Path) -> None:
+    """By one pipe as it is, with mpirun's tag, in tagged pieces, and in the parts of a `Tagger`."""
+    ranks = [[0.25] * 100 for _ in range(5000)]
+    report = protocol.encode(protocol.METRIC, iteration=100, seconds=[0.25] * 100, ranks=protocol.pack(ranks))
+    data = report.encode() + b"\n"
+    assert len(data) > 2 * MAX_LINE
+    with (tmp_path / "pipe").open("wb") as pipe:
+        Tagger("0", "stdout", pipe.fileno()).feed(data)
+    tagged = b"[1,0]<stdout>: " + data
+    kinds: list[tuple[bytes, Callable[[str], LineSplitter | PieceSplitter]]]
+    kinds = [(data, LineSplitter), (tagged, LineSplitter), ((tmp_path / "pipe").read_bytes(), LineSplitter)]
+    kinds.append((b"[1,0]<stdout>:" + data, PieceSplitter))
+    for text, by in kinds:
+        pieces = [text[at : at + (1 << 16)] for at in range(0, len(text), 1 << 16)]
+        (line,) = split_lines(*pieces, by=by)
+        assert line.text == report and protocol.decode(line.text)
+
+
+def test_a_line_that_pretends_to_be_a_report_has_an_end() -> None:
+    line = b'{"spotmpi":' + b"x" * (protocol.MAX_REPORT + 5)
+    for by in (LineSplitter, PieceSplitter):
+        splitter = by("o")
+        pieces = [line[at : at + (1 << 20)] for at in range(0, len(line), 1 << 20)]
+        assert sum(len(splitter.feed(piece)) for piece in pieces) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import socket
 import subprocess
@@ -12,11 +13,39 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import network, ssh
+from spotmpi.agent.connection import Connection
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
 
 
-def test_the_interface_of_an_address_is_found_without_sending_anything() -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_the_interface_of_an_address_is_found_without_sending_anything(address: str) -> None:
+    assert network.interface_towards(address) == "lo"
+    assert network.address_towards(address) == address
+
+
+def test_a_kernel_without_ipv6_has_no_table_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "_IPV6_TABLE", "/no/such/file")
     assert network.interface_towards("127.0.0.1") == "lo"
+
+
+@pytest.mark.parametrize("available", [True, False], ids=["both families", "a container without IPv6"])
+def test_agents_listen_on_every_family_of_addresses_that_there_is(
+    available: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = socket.create_server
+
+    def refuse(address: Any, **options: Any) -> socket.socket:
+        if options.get("family") == socket.AF_INET6:
+            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        return create(address, **options)
+
+    if not available:
+        monkeypatch.setattr(socket, "create_server", refuse)
+    with network.listen(0) as listener:
+        port = listener.getsockname()[1]
+        for host in ("127.0.0.1", "::1") if available else ("127.0.0.1",):
+            with socket.create_connection((host, port), timeout=5), listener.accept()[0] as accepted:
+                assert Connection(accepted).address == host, "as the name of a host resolves to it"
 
 
 def test_an_address_that_no_interface_has_is_an_error_with_both_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +146,29 @@ def test_an_image_without_ssh_keygen_gets_the_keys_unchecked_and_lacks_sshd_at_m
     monkeypatch.setattr(shutil, "which", lambda name, path: None)
     with pytest.raises(FileNotFoundError, match="the image has no sshd: install openssh-server in it"):
         ssh.start_daemon(str(tmp_path / "ssh"))
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["OpenSSH 8.5 or newer", "an older one"])
+def test_strangers_who_stay_silent_have_few_places_for_a_short_time(
+    secret: str, old: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older sshd refuses an option that it does not know (servconf.c: "Bad configuration option")."""
+    folder = tmp_path / "ssh"
+    ssh.install_keys(secret, str(folder))
+    error = 'echo "$3: line 18: Bad configuration option: PerSourceMaxStartups" >&2; exit 255'
+    script = f'[ "$1" = -D ] && exec cat "$4"\n{"! grep -q PerSource $3 || { " + error + "; }" if old else "exit 0"}\n'
+    (tmp_path / "sshd").write_text(f"#!/bin/sh\n{script}")
+    (tmp_path / "sshd").chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda name, path: str(tmp_path / "sshd"))
+
+    assert ssh.start_daemon(str(folder)).wait(10) == 0
+
+    words = dict(line.split(" ", 1) for line in (folder / "sshd_config").read_text().splitlines())
+    assert int(words["LoginGraceTime"]) <= 30
+    start, _, full = map(int, words["MaxStartups"].split(":"))
+    assert 260 < start < full, "silent clients of an older sshd"
+    assert ("PerSourceMaxStartups" in words) is not old
+    assert old or 2 * int(words["PerSourceMaxStartups"]) < start, "one stranger takes few of the places"
 
 
 REFUSED = "the SSH Secret's id is not a usable private key: Load key"

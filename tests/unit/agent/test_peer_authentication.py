@@ -146,11 +146,12 @@ def test_a_replayed_greeting_is_not_accepted(served: ServedCoordinator, relay: t
     assert json.loads(served.raw(greeting)) == json.loads(second) == {"refused": "not of this run"}
 
 
-def silent_clients(served: ServedCoordinator, count: int) -> list[socket.socket]:
+def silent_clients(served: ServedCoordinator, count: int, source: str = "127.0.0.1") -> list[socket.socket]:
     """Open that many connections that send nothing."""
 
     def connect() -> list[socket.socket]:
-        return [socket.create_connection(("127.0.0.1", served.port)) for _ in range(count)]
+        address = ("127.0.0.1", served.port)
+        return [socket.create_connection(address, source_address=(source, 0)) for _ in range(count)]
 
     opened: list[socket.socket] = served.serve_during(connect)
     return opened
@@ -175,6 +176,17 @@ def test_silent_clients_take_a_limited_number_of_descriptors_and_keep_no_worker_
     served.coordinator.serve(0.1)
     assert served.coordinator.missing() == [] and served.coordinator.lost() == []
     for sock in silent:
+        sock.close()
+
+
+def test_a_flood_from_one_address_drops_its_own_connections_first(served: ServedCoordinator) -> None:
+    """A worker whose agent is still querying its GPUs has connected before the stranger."""
+    (early,) = silent_clients(served, 1)
+    worker = next(iter(served.coordinator._unauthenticated))
+    flood = silent_clients(served, 2 * peers.MAX_UNAUTHENTICATED, "127.0.0.9")
+    served.coordinator.serve(0)
+    assert not worker.closed and worker in served.coordinator._unauthenticated
+    for sock in (early, *flood):
         sock.close()
 
 

@@ -47,7 +47,7 @@ def pool_with(summary: Callable[[], PoolSummary]) -> Pool:
     """A pool with two of three workers and 7 calls; its connection answers without a cluster."""
     workers = {0: {"host": "10.0.0.1"}, 1: {"host": "10.0.0.2"}}
     connection: Any = SimpleNamespace(run="scan-1", summary=summary, under_way=lambda: 7, close=lambda: None)
-    connection.open = lambda output: connection
+    connection.open, connection.is_copy = lambda output: connection, False
     connection.workers = lambda: {"id": "s", "size": 3, "workers": workers}
     return Pool(connection)
 

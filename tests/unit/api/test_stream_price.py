@@ -17,6 +17,8 @@ from tests.unit.core.test_environment import OUTPUTS
 
 WAITING = Figures(2, 2, 100, 50, 50, 0, 16, 20.0, 5.0, ranks_wait=0.5, workers_wait=0.0)
 ADVICE = "ranks wait 50 % for batches: 4 nodes would do"
+# Without disk and address, a node costs what its machine does.
+LAB = {**OUTPUTS, "node_groups": [{**OUTPUTS["node_groups"][0], "disk_gib": 0, "public_address": False}]}
 SPEC = 'command = ["train"]\n[stream]\nsource = "s3://set"\nbatch = 8\n[stream.workers]\nnodes = 2\n'
 
 
@@ -32,7 +34,7 @@ def account(account: FakeAccount, monkeypatch: pytest.MonkeyPatch) -> FakeAccoun
 def advice(folder: Path, resources: str, figures: Figures = WAITING, **plan: Any) -> str | None:
     """The advice for a run of an environment whose workers have these *resources*."""
     paths = RunPaths(folder)
-    paths.plan.write_text(json.dumps({"backend": "kubernetes", "there": OUTPUTS, **plan}))
+    paths.plan.write_text(json.dumps({"backend": "kubernetes", "there": LAB, **plan}))
     paths.spec.write_text(f"{SPEC}{resources}\n")
     state = stream_price.with_price(RunState(folder.name, str(folder), "run", "running", stream=figures.to_json()))
     assert state.stream

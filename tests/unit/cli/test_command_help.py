@@ -16,7 +16,7 @@ import typer.main
 
 from spotmpi.cli.app import COMMANDS, app
 from spotmpi.core import names
-from tests.command_line import invoke, spotmpi_process
+from tests.command_line import SPOTMPI, invoke, spotmpi_process
 from tests.unit.cli.terminal import job
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -158,6 +158,15 @@ def test_a_traceback_is_shown_only_with_debug() -> None:
     assert "Traceback" not in invoke("status", "x").stderr
     assert invoke("run", "no.toml", "--", "python3", "train.py", "--debug").returncode == 2
     assert "Traceback" in spotmpi_process("--debug", "status", "x").stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+def test_a_full_disk_below_stderr_leaves_the_documented_exit_code(debug: tuple[str, ...]) -> None:
+    """At the end the interpreter flushes as well, and exits with 120 where that fails."""
+    with Path("/dev/full").open("w") as full:
+        command = [SPOTMPI, *debug, "status", "no-such-run", "--runs", "/nowhere"]
+        assert subprocess.run(command, stdout=subprocess.DEVNULL, stderr=full).returncode in (1, 2)
 
 
 def test_the_page_of_commands_is_their_help(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

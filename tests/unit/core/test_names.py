@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import datetime
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spotmpi.core import names
 
@@ -46,3 +50,27 @@ def test_pod_names_made_from_the_longest_id_fit_a_label() -> None:
 @pytest.mark.parametrize("run", ["", "-a", "a-", "A", "9a", "a" * 41, "a.b", "a\n"])
 def test_text_that_is_no_run_id_is_recognised(run: str) -> None:
     assert not names.RUN_ID.fullmatch(run)
+
+
+TEXTS = st.text() | st.text("aZ09-_./\x00\n\u00e9 ", max_size=40)
+
+
+@given(TEXTS, st.integers(0, 2**20 - 1))
+def test_every_text_becomes_an_id_that_can_be_a_folder_and_a_label(name: str, chance: int) -> None:
+    run = names.run_id(name, NOW, chance)
+    assert names.RUN_ID.fullmatch(run) and names.is_folder_name(run)
+    assert len(f"{names.pod_host(run, 9999)}-abcde") <= 63
+    assert names.slug(names.slug(name)) == names.slug(name)
+
+
+@given(TEXTS)
+def test_a_name_of_a_folder_stays_in_its_folder(name: str) -> None:
+    """Any user of a namespace names JobSets."""
+    top = Path("/runs")
+    if names.is_folder_name(name):
+        assert os.path.normpath(top / name) == f"/runs/{name}" and name != names.SWEEPS
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "-a", ".a", "a.", "A", "sweeps", "a\n", "a\0"])
+def test_a_name_that_is_no_folder_of_a_run_is_recognised(name: str) -> None:
+    assert not names.is_folder_name(name)

@@ -13,7 +13,7 @@ from spotmpi.aws.account import open_account
 from spotmpi.aws.errors import CloudError
 from spotmpi.core import redaction
 from spotmpi.core.redaction import redacted
-from tests.cloud.account.fake_account import KEY_ID, SECRET, TOKEN
+from tests.cloud.account.answers import KEY_ID, SECRET, TOKEN
 
 
 @pytest.fixture

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from collections.abc import Collection
@@ -14,6 +16,7 @@ from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 import requests
 from moto import mock_aws
@@ -21,6 +24,7 @@ from moto import mock_aws
 from spotmpi.agent import fetch, store, web_file
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.data.remote_source import Order, authority_of, orders_of
+from tests.cloud.account.answers import KEY_ID, SECRET, TOKEN, Refusal
 from tests.cloud.account.fake_account import FakeAccount
 from tests.testbed.certificates import Authority
 from tests.unit.data.conftest import PIECE, WEIGHTS, Volume, sha
@@ -57,6 +61,38 @@ def test_several_sources_are_distinguished_and_a_second_fetch_downloads_nothing(
     code, result = volume.fetch([site.order("set.tar", folder)], parts)
     assert (code, result) == (0, {"done": [[1, 100_000, 0], [6, 15, 1]]})
     assert len(site.ranges) - before == 7 + 1  # each is looked at, one is read
+
+
+def packed(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, content in files.items():
+            facts = tarfile.TarInfo(name)
+            facts.size = len(content)
+            tar.addfile(facts, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def test_two_tars_share_a_file_of_equal_content_and_no_other(volume: Volume, site: Site) -> None:
+    folder = str(volume.folder)
+    site.files |= {f"{name}.tar": packed({"LICENSE": b"free", f"{name}.txt": b""}) for name in ("cats", "dogs")}
+    assert volume.fetch([site.order("cats.tar", folder)], [site.order("dogs.tar", folder)])[0] == 0
+    assert sorted(volume.tree()) == ["LICENSE", "cats.txt", "dogs.txt"]
+
+    site.files["dogs.tar"] = packed({"LICENSE": b"paid"})  # also where the other one was fetched before
+    for content in (b"free", b"new"):
+        code, result = volume.fetch([site.order("cats.tar", folder)], [site.order("dogs.tar", folder)])
+        assert code == fetch.NOT_RETRYABLE
+        remedy = "'LICENSE' is in another of the sources too, with other content: push them to different folders"
+        assert result["failed"].partition(": ")[2] == remedy
+        site.files["cats.tar"] = packed({"LICENSE": content})
+    assert not list(volume.folder.rglob("LICENSE.*"))
+    for name in ("cats", "dogs"):  # both change, to the same
+        site.files[f"{name}.tar"] = packed({"LICENSE": b"of 2026", f"{name}.txt": b""})
+    assert volume.fetch([site.order("cats.tar", folder)], [site.order("dogs.tar", folder)])[0] == 0
+    site.files["dogs.tar"] = packed({"LICENSE": b"paid"})
+    assert volume.fetch([site.order("dogs.tar", folder)])[0] == 0
+    assert volume.tree()["LICENSE"] == b"paid"  # alone it may replace what an earlier push brought
 
 
 def test_parts_that_fail_for_a_moment_are_requested_again(volume: Volume, site: Site) -> None:
@@ -182,7 +218,7 @@ def test_objects_of_s3_are_fetched_by_signed_addresses_with_their_folders() -> N
         account, _ = s3_with(dict.fromkeys(("voc/2007.tar", "voc/more/2012.tar", "voc/", "vocal"), b"x"))
 
         (one,) = orders_of("s3://sets/voc/2007.tar", account)
-        assert (one.name, one.sha256) == ("2007.tar", None) and "Signature" in one.url
+        assert (one.name, one.sha256) == ("2007.tar", None) and "X-Amz-Signature" in one.url
         assert [each.name for each in orders_of("s3://sets/voc/", account)] == ["2007.tar", "more/2012.tar"]
         for text, message in (
             ("s3://sets/vo", "no such object"),
@@ -192,6 +228,41 @@ def test_objects_of_s3_are_fetched_by_signed_addresses_with_their_folders() -> N
                 orders_of(text, account)
         with pytest.raises(SpotmpiError, match="NoSuchBucket"):
             orders_of("s3://nobodys/x", account)
+
+
+@pytest.mark.parametrize("bucket_region", ["us-east-1", "eu-west-1", "eu-south-2"])
+@pytest.mark.parametrize("bucket", ["sets", "my.sets"])
+@pytest.mark.parametrize("own_region", ["us-east-1", "us-east-2"])
+def test_a_signed_address_is_one_that_the_region_of_the_bucket_accepts(
+    own_region: str, bucket: str, bucket_region: str
+) -> None:
+    """Whatever the account's default region is, also of objects that KMS encrypts."""
+    account = FakeAccount(own_region)
+    account.s3.buckets[bucket] = {"region": bucket_region}
+    account.s3.objects[bucket] = {"voc/ein Bild.tar": b"x"}
+    (order,) = orders_of(f"s3://{bucket}/voc/", account)
+    assert account.s3.fetch(order.url) == b"x"
+    assert order.name == "ein Bild.tar"
+
+
+def test_s3_refuses_what_is_signed_for_another_region_by_version_2_or_by_another_key() -> None:
+    """The double is as strict as S3."""
+    account = FakeAccount("us-east-1")
+    account.s3.buckets["sets"] = {"region": "eu-west-1"}
+    account.s3.objects["sets"] = {"a": b"x"}
+    (order,) = orders_of("s3://sets/a", account)
+    elsewhere = account.client("s3", "us-east-1").generate_presigned_url("get_object", {"Bucket": "sets", "Key": "a"})
+    session = boto3.Session(KEY_ID, SECRET, TOKEN, region_name="eu-west-1")
+    by_default = session.client("s3").generate_presigned_url("get_object", {"Bucket": "sets", "Key": "a"})
+    for url, code in (
+        (elsewhere, "PermanentRedirect"),
+        (by_default, "InvalidRequest"),
+        (order.url.replace("X-Amz-Signature=", "X-Amz-Signature=0"), "SignatureDoesNotMatch"),
+        (order.url.replace("eu-west-1%2Fs3", "us-east-1%2Fs3"), "AuthorizationQueryParametersError"),
+        (order.url.replace("/a?", "/b?"), "SignatureDoesNotMatch"),
+    ):
+        with pytest.raises(Refusal, match=code):
+            account.s3.fetch(url)
 
 
 NEW = b"v" * 50_000

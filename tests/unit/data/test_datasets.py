@@ -6,14 +6,15 @@ import asyncio
 import io
 import json
 import tarfile
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
+from spotmpi.agent import fetch, store
 from spotmpi.agent import pod_context as place
-from spotmpi.agent import store
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.data import datasets
 from spotmpi.data import store as data_store
@@ -22,6 +23,7 @@ from spotmpi.data.store import DataStore, Transfer
 from spotmpi.plan.agent_plan import VOLUME
 from spotmpi.plan.volume_pod import store_command
 from tests.command_line import CommandLine, Output, invoke
+from tests.unit import archives
 from tests.unit.backends.kubernetes.local_pod import Pod
 
 HOSTILE = ("a b", "ünïcode", "it's", 'quo"te', "new\nline", "-dash", "$HOME")
@@ -230,6 +232,61 @@ def test_the_commands_push_list_and_pull(
     assert code == 2 and "--volume" in errors and "--image" in errors
 
 
+def test_sources_with_a_file_of_one_name_and_other_content_are_refused_before_anything_is_copied(
+    spotmpi: CommandLine, pod: Pod, tmp_path: Path
+) -> None:
+    for folder in ("cats", "dogs"):
+        (tmp_path / folder / "images").mkdir(parents=True)
+        for name, text in (("LICENSE", "free"), ("images/1.jpg", folder), (f"{folder}.txt", folder)):
+            (tmp_path / folder / name).write_text(text)
+    with tarfile.open(tmp_path / "dogs.tar", "w") as packed:
+        packed.add(tmp_path / "dogs", ".")
+    for dogs in ("dogs", "dogs.tar"):
+        code, _, errors = spotmpi("push", str(tmp_path / "cats"), str(tmp_path / dogs), "pets")
+        assert code == 2
+        assert f"{dogs}': has images/1.jpg as {tmp_path / 'cats'} has, with other content: push them to diff" in errors
+        assert tree(pod.volume) == {}
+    (tmp_path / "dogs" / "images" / "1.jpg").write_text("cats")
+    assert spotmpi("push", str(tmp_path / "cats"), str(tmp_path / "dogs"), "pets")[0] == 0
+    assert len(tree(pod.volume)) == 4
+
+
+@pytest.mark.parametrize("names", [("cats/1.jpg", "dogs/1.jpg"), ("cats/1.jpg", "dogs")])
+def test_addresses_with_the_same_last_part_are_refused(
+    spotmpi: CommandLine, pod: Pod, tmp_path: Path, names: tuple[str, str]
+) -> None:
+    (tmp_path / "dogs").mkdir()
+    (tmp_path / "dogs" / "1.jpg").write_text("a dog")
+    addresses = {name: f"https://x.org/{name}#sha256={str(number) * 64}" for number, name in enumerate(names)}
+    sources = [str(tmp_path / "dogs") if name == "dogs" else addresses[name] for name in names]
+    code, _, errors = spotmpi("push", *sources, "pets")
+    assert code == 2 and "has 1.jpg as https://x.org/cats/1.jpg" in errors
+
+
+def test_a_local_source_does_not_replace_what_an_address_has_unpacked(
+    spotmpi: CommandLine, pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = "https://x.org/cats.tar"
+
+    async def fetched(*arguments: Any) -> list[Transfer]:
+        entry = {"mark": fetch.key_of(address), "version": 1, "files": {"1.jpg": 3, "LICENSE": 4}}
+        (pod.volume / "pets").mkdir(exist_ok=True)
+        for name, text in (("1.jpg", "cat"), ("LICENSE", "free"), (fetch.LOG, json.dumps(entry) + "\n")):
+            (pod.volume / "pets" / name).write_text(text)
+        return [Transfer(2, 7, 2)]
+
+    monkeypatch.setattr("spotmpi.data.fetch.fetch", fetched)
+    (tmp_path / "dogs").mkdir()
+    for name, text in (("1.jpg", "dog"), ("LICENSE", "free")):
+        (tmp_path / "dogs" / name).write_text(text)
+    arguments = ("push", f"{address}#sha256={'0' * 64}", str(tmp_path / "dogs"), "pets")
+    code, _, errors = spotmpi(*arguments)
+    assert code == 1 and "1.jpg is in another of the sources too, with other content: push them to diff" in errors
+    assert (pod.volume / "pets" / "1.jpg").read_text() == "cat"
+    (tmp_path / "dogs" / "1.jpg").rename(tmp_path / "dogs" / "2.jpg")
+    assert spotmpi(*arguments)[0] == 0
+
+
 VOC_PARTS = (("VOC2012", "trainval", "45"), ("VOC2007", "trainval", "12"), ("VOC2007", "test", "3"))
 
 
@@ -272,3 +329,46 @@ def test_voc_comes_from_its_three_tar_files_into_one_folder_and_is_counted(
     assert "VOC2007/trainval has 1 of 2, VOC2007/test has 0 of 1 images; push what is missing" in errors
     code, _, errors = spotmpi("push", "voc", voc[0], "team/voc")
     assert code == 2 and "voc = '1 files': name the three original tar files" in errors
+
+
+class Forger(Pod):
+    """A pod of somebody's image, which answers each verb as it likes."""
+
+    def __init__(self, **answers: bytes) -> None:
+        super().__init__(Path("/none"))
+        self.answers = answers
+
+    async def _execute(self, command: Sequence[str], stdin: BinaryIO | None, stdout: BinaryIO | None) -> None:
+        assert stdout
+        stdout.write(self.answers[command[5]])
+
+
+FACTS = b'[3, "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437"]'  # of "new"
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        b'{"../out": %s}' % FACTS,
+        b'{"/tmp/out": %s}' % FACTS,
+        b'{"a\\u0000": %s}' % FACTS,
+        b'{"a": 1}',
+        b'{"a": [1]}',
+        b'{"a": ["x", "y"]}',
+        b"[]",
+        b"",
+        b"{",
+        b"[" * 100_000,
+    ],
+)
+def test_a_list_of_files_that_is_none_is_one_clear_error(tmp_path: Path, index: bytes) -> None:
+    with pytest.raises(SpotmpiError, match=r"list of files cannot be used|cannot be read; check its image"):
+        pull(Forger(index=index), tmp_path / "into")
+
+
+def test_a_pod_sends_no_other_files_than_those_that_were_requested(tmp_path: Path) -> None:
+    (tmp_path / ".bashrc").write_text("mine")
+    sent = archives.archive(archives.entry(".bashrc"), archives.entry("../up"), archives.entry("good"))
+    forger = Forger(index=b'{"good": %s}' % FACTS, give=sent)
+    assert pull(forger, tmp_path).moved == 1
+    assert tree(tmp_path) == {".bashrc": b"mine", "good": b"new"}

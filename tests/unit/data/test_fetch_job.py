@@ -33,8 +33,11 @@ ALL_DONE: Object = {"done": [[3, 300, 2]]}
 PROGRESS = '{"name": "set.tar", "got": 16000000, "of": 100000000, "whole": 0, "all": 1}'
 
 
+SERVER_TIME = 1_700_000_000.0  # Unix seconds, years before this machine's
+
+
 def job(ending: str | None = None, suspended: bool = False, age: float = 1) -> Object:
-    created = (datetime.now(UTC) - timedelta(seconds=age)).isoformat()
+    created = (datetime.fromtimestamp(SERVER_TIME, UTC) - timedelta(seconds=age)).isoformat()
     ends = [{"type": ending, "status": "True", "message": "Job has reached the specified backoff limit"}]
     values = {"name": NAME, "namespace": "here", "uid": "7", "creationTimestamp": created}
     status = {"conditions": ends if ending else []}
@@ -52,9 +55,12 @@ MOVED = [Transfer(3, 300, 2)]
 
 
 class Script:
-    """A cluster that has a Job and its pods as the next of *looks* says, each a change to it."""
+    """A cluster that has a Job and its pods as the next of *looks* says, each a change to it; its clock is not ours."""
 
     namespace = "here"
+
+    def now(self) -> float:
+        return SERVER_TIME
 
     def __init__(self, *looks: Callable[[Script], None], existing: Object | None = None) -> None:
         self.looks = list(looks)
@@ -241,6 +247,32 @@ def test_the_job_is_restricted_and_a_reclaimed_pod_costs_no_try() -> None:
     assert spec["backoffLimit"] == 5 and spec["activeDeadlineSeconds"] == 24 * 3600
 
 
+@pytest.mark.parametrize(
+    ("taint", "toleration"),
+    [
+        ("gpu", {"key": "gpu", "operator": "Exists"}),
+        ("team=vision", {"key": "team", "operator": "Equal", "value": "vision"}),
+        ("team=:NoExecute", {"key": "team", "operator": "Equal", "value": "", "effect": "NoExecute"}),
+        ("x.org/a:NoSchedule", {"key": "x.org/a", "operator": "Exists", "effect": "NoSchedule"}),
+    ],
+)
+def test_its_pods_have_the_pull_secrets_and_tolerations_that_a_cluster_needs(
+    taint: str, toleration: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "ClusterApi", lambda context, namespace: None)
+    _, volume = data.open_storage(data.Storage("kubernetes", "claim", "image", ("key", "other"), (taint,)))
+    assert (volume.pull_secrets, volume.tolerations) == (("key", "other"), (toleration,))
+    template = fetch_job.fetch_job("one", "here", volume.claim, volume.image, volume.pull_secrets, volume.tolerations)
+    spec = template["spec"]["template"]["spec"]
+    assert (spec["imagePullSecrets"], spec["tolerations"]) == ([{"name": "key"}, {"name": "other"}], [toleration])
+
+
+@pytest.mark.parametrize("taint", ["", "=x", ":NoSchedule", "gpu:Never"])
+def test_a_taint_that_is_none_is_refused(taint: str) -> None:
+    with pytest.raises(InputError, match=r"--toleration = .*: write KEY, KEY=VALUE or KEY=VALUE:EFFECT"):
+        data.open_storage(data.Storage("kubernetes", "claim", "image", (), (taint,)))
+
+
 def test_the_code_that_the_secret_brings_starts_without_anything_else(tmp_path: Path) -> None:
     pod = fetch_job.fetch_job("one", "here", "claim", "image", ())["spec"]["template"]["spec"]
     data = fetch_job.orders_secret(job(), [], "voc", "")["data"]
@@ -250,9 +282,14 @@ def test_the_code_that_the_secret_brings_starts_without_anything_else(tmp_path: 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(data[item["key"]]))
 
-    # Neither this environment's packages nor its copy of our code: -S and the folder.
-    command = [sys.executable, "-S", "-c", "import spotmpi.agent.fetch; print(spotmpi.agent.fetch.__file__)"]
-    result = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True)
+    # Neither this environment's packages nor its copy of our code: as in the pod, from the mounted folder alone.
+    _, *words = pod["containers"][0]["command"]
+    assert words[:3] == ["-I", "-S", "-c"] and words[4] == "/spotmpi/orders"
+    load = (
+        words[3].partition(", run_name")[0].replace("runpy.run_module", "print(__import__('importlib').import_module")
+    )
+    command = [sys.executable, *words[:3], f"{load}).__file__)", str(tmp_path), words[5]]
+    result = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True)
     assert (result.stderr, result.stdout.strip()) == ("", str(tmp_path / "spotmpi/agent/fetch.py"))
 
 

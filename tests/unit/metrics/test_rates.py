@@ -67,6 +67,15 @@ def test_the_spread_is_the_distance_of_the_quartiles_over_the_median(
     assert rates([window(15, [9.0] * 10 + seconds)]).iqr == pytest.approx(spread)
 
 
+@pytest.mark.parametrize("step", [3600.0, -3600.0, 0.5])
+def test_neither_a_sleep_nor_a_clock_that_is_set_is_time_of_an_iteration(step: float) -> None:
+    """Unix time goes on in a sleep and may be set; what agents record beside it does neither."""
+    lines = [dict(arrival(at, at / 50 + (step if at > 60 else 0.0)), awake=900 + at / 50) for at in range(1, 121)]
+    measured = rates(lines)
+    assert measured.by_arrival and measured.per_second == pytest.approx(50.0)
+    assert measured.iterations == rates(each_second(1, 120)).iterations
+
+
 @pytest.mark.parametrize("seconds", [0.0, 1e-10])
 def test_iterations_that_no_clock_could_time_have_no_rate(seconds: float) -> None:
     training = metrics.read([window(30, [seconds] * 30)])

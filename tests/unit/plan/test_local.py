@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from spotmpi.core import names
+from spotmpi.core.errors import InputError
 from spotmpi.plan.local import Machine, local_plan
 from spotmpi.spec.job import from_values
 
@@ -25,6 +26,7 @@ MACHINE = Machine(
     cores=4,
     root=False,
 )
+COLON = "/data/2026-11-23T21:43"
 BARE = Machine("/home/ann", "/usr/bin", "/venv/bin/python", "/checkout/jobs", "/usr/bin/mpirun", 4, None, 2, True)
 PATHS = names.RunPaths(Path("/runs/digits-261121083059-bcdf"))
 
@@ -39,6 +41,11 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
     "torchrun-command": (
         {"command": ["python3", "train.py"], "launcher": "torchrun", "image": "pytorch", "data": "/data/voc"},
         MACHINE,
+    ),
+    "accelerate-program": ({**DIGITS, "image": "pytorch", "launcher": "accelerate", "nodes": 2}, MACHINE),
+    "deepspeed-command": (
+        {"command": ["python3", "train.py"], "launcher": "deepspeed", "nodes": 2, "slots": 2},
+        BARE,
     ),
     "none-on-every-node": (
         {
@@ -163,3 +170,33 @@ def test_python_is_that_of_the_image_or_the_one_on_path() -> None:
     program = {"program": "digits", "image": "chainermn", "launcher": "none"}
     arguments = local_plan(from_values(program), PATHS, MACHINE, {})["commands"][0]["arguments"]
     assert arguments[-3:] == ["/image/bin/python", "-m", names.program_module("chainermn", "digits")]
+
+
+@pytest.mark.parametrize(
+    ("values", "machine", "paths", "place"),
+    [
+        ({"command": ["./a"], "code": COLON}, replace(BARE, folder=COLON), PATHS, "code = "),
+        ({"command": ["./a"], "files": ["a"]}, BARE, names.RunPaths(Path(COLON, "r-1")), "run folder = "),
+        ({"launcher": "pool", "pool": {"workers": 1}}, BARE, names.RunPaths(Path(COLON, "r-1")), "run folder = "),
+        ({**DIGITS, "image": "chainermn"}, replace(MACHINE, source=COLON), PATHS, "spotmpi = "),
+        ({**DIGITS, "image": "chainermn"}, replace(MACHINE, image_bin=COLON), PATHS, "spotmpi = "),
+    ],
+    ids=["code", "files", "pool", "source", "image"],
+)
+def test_a_folder_whose_path_has_a_colon_is_refused_where_it_would_be_an_entry_of_a_list(
+    values: dict[str, Any], machine: Machine, paths: names.RunPaths, place: str
+) -> None:
+    spec = from_values(values)
+    if spec.files:
+        machine = replace(machine, folder=str(paths.code))
+    with pytest.raises(InputError, match=r"2026-11-23T21:43.*its path has a colon") as raised:
+        local_plan(spec, paths, machine, {})
+    assert str(raised.value).startswith(place) and "\n" not in str(raised.value)
+
+
+def test_a_colon_in_a_path_that_is_in_no_list_and_lists_of_the_user_are_left_alone() -> None:
+    machine = replace(BARE, folder=COLON, python_path="/a:/b", path="/c:/d")
+    plan = local_plan(from_values({"command": ["./a"]}), names.RunPaths(Path(COLON, "r-1")), machine, {})
+    assert plan["folder"] == COLON and "PYTHONPATH" not in plan["environment"]
+    plan = local_plan(from_values({"command": ["./a"], "code": "/e"}), PATHS, replace(machine, folder="/e"), {})
+    assert (plan["environment"]["PYTHONPATH"], plan["environment"]["PATH"]) == ("/e:/a:/b", "/c:/d")

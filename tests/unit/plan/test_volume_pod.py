@@ -53,5 +53,5 @@ def test_two_pods_share_no_object() -> None:
 
 def test_a_command_of_the_store_runs_on_a_folder_in_any_pod_with_python(tmp_path: Path) -> None:
     command = store_command("list", str(tmp_path), "a")
-    assert command[:2] == ["python3", "-c"] and command[3:] == ["list", str(tmp_path), "a"]
-    compile(command[2], "store", "exec")
+    assert command[:4] == ["python3", "-I", "-S", "-c"] and command[5:] == ["list", str(tmp_path), "a"]
+    compile(command[4], "store", "exec")

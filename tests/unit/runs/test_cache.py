@@ -15,7 +15,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster import BACKEND
 from spotmpi.runs import cache as run_cache
 from spotmpi.runs import reader
-from spotmpi.runs.cache import MISSING, RunCache, SeenEvents
+from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.folder import folder_events
 from spotmpi.runs.pod_output import Entry
 
@@ -125,19 +125,45 @@ def test_memory_does_not_grow_with_the_lines_and_metrics_of_a_long_run(paths: Ru
     assert grown < 200_000, "bytes"
 
 
-def test_a_gap_is_filled_with_placeholders_so_that_later_numbers_stay_right(paths: RunPaths) -> None:
+def test_a_gap_counts_so_that_later_numbers_stay_right(paths: RunPaths) -> None:
     gap = event(1004, record.GAP, size=2, reason="2 entries can no longer be had")
     take(paths, [line(1), gap, line(4)])
     take(paths, [line(1), gap, line(4), line(5)])
     recorded = [each for each in recorded_events(paths) if each.kind == record.LINE]
     assert [(each.number, each.values["text"]) for each in recorded] == [
         (1, "line 1 of node 0"),
-        (2, MISSING),
-        (3, MISSING),
+        (3, "(2 lines are no longer available)"),
         (4, "line 4 of node 0"),
         (5, "line 5 of node 0"),
     ]
     assert "gap" not in paths.events.read_text()
+
+
+def test_a_gap_of_any_size_takes_one_line(paths: RunPaths) -> None:
+    huge = 10**9
+    take(paths, [line(1), line(3), line(huge)])
+    take(paths, [line(huge), line(huge + 1)])
+    log = paths.logs / "1" / "node-0.log"
+    assert log.stat().st_size < 400
+    recorded = [each for each in recorded_events(paths) if each.kind == record.LINE]
+    assert [(each.number, each.values["text"]) for each in recorded] == [
+        (1, "line 1 of node 0"),
+        (2, "(this line is no longer available)"),
+        (3, "line 3 of node 0"),
+        (huge - 1, f"({huge - 4} lines are no longer available)"),
+        (huge, f"line {huge} of node 0"),
+        (huge + 1, f"line {huge + 1} of node 0"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["- m 5", "2026-11-21T07:52:01.123456Z - m 5", " - m 7", "x - m 9"])
+def test_output_that_reads_as_a_gap_is_output(paths: RunPaths, text: str) -> None:
+    first = line(1)
+    assert first.event
+    values = {"rank": None, "stream": "o", "text": text}
+    take(paths, [first._replace(event=replace(first.event, values=values)), line(2)])
+    recorded = [each for each in recorded_events(paths) if each.kind == record.LINE]
+    assert [(each.number, each.values["text"]) for each in recorded] == [(1, text), (2, "line 2 of node 0")]
 
 
 def test_a_past_wait_of_an_agent_is_not_reported_after_the_next_attempt() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.agent import record
+from spotmpi.agent import protocol, record
 from spotmpi.agent.lines import Line
 from spotmpi.agent.record import Record
 from spotmpi.core import names
@@ -135,6 +135,19 @@ def test_a_state_needs_only_the_ends_of_long_metrics(tmp_path: Path) -> None:
     assert "loss" not in state.scalars, "the last one is no number"
     assert (state.iteration, state.total_iterations, state.reason) == (30_000, 30_000, "the end")
     assert sum(1 for _ in reader.lines(paths.metrics)) == 30_001
+
+
+@pytest.mark.parametrize("ranks", [10, 400, 3000])
+def test_a_state_has_the_last_iteration_however_many_ranks_report_in_a_line(tmp_path: Path, ranks: int) -> None:
+    packed = protocol.pack([[0.25] * 100 for _ in range(ranks)])
+    run_record = new_record(tmp_path)
+    for iteration in (100, 200, 300):
+        run_record.metric(1, 0, protocol.METRIC, {"iteration": iteration, "ranks": packed, "loss": 1 / iteration})
+    for _ in range(300 * (ranks == 400)):
+        run_record.metric(1, 0, protocol.CHECKPOINT, {"path": "x" * 1000})
+    run_record.close()
+    state = reader.state(names.RunPaths(tmp_path))
+    assert (state.iteration, state.scalars["loss"]) == (300, 1 / 300)
 
 
 def test_a_torn_record_of_an_attempt_hides_no_other(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ from spotmpi.metrics import rates
 from spotmpi.runs import pod_output, reader
 from spotmpi.runs.folder import folder_events
 from tests.unit.report.recorded_runs import SPEC, Recorded, record
+
+NESTED: dict[str, Any] = {}
+for _ in range(300):
+    NESTED = {"a": NESTED}
 
 ENTRIES: dict[str, Any] = {
     "no object": 5,
@@ -35,6 +40,15 @@ ENTRIES: dict[str, Any] = {
     "a line of number 10**400": {"n": 1, "l": [1, 0, 10**400, 5.0, None, "o", "t"]},
     "a metric without a place": {"n": 1, "m": {"t": 5, "kind": "metric"}},
     "a metric of other types": {"n": 1, "m": {"t": 5, "kind": "metric", "iteration": "x", "attempt": 1, "node": 0}},
+    "a line of two lines": {"n": 1, "l": [1, 0, 1, 5.0, None, "o", "one\ntwo"]},
+    "a line of no stream": {"n": 1, "l": [1, 0, 1, 5.0, None, "o 1\n", "t"]},
+    "a line that says that others are missing": {"n": 1, "l": [1, 0, 1, 5.0, None, "m", "999"]},
+    "a rank below 0": {"n": 1, "l": [1, 0, 1, 5.0, -1, "o", "t"]},
+    "a time that is no number": {"n": 1, "l": [1, 0, 1, math.nan, None, "o", "t"]},
+    "a file for each of many attempts": {"n": 1, "l": [10**9, 0, 1, 5.0, None, "o", "t"]},
+    "a file for each of many nodes": {"n": 1, "m": {"t": 5, "kind": "metric", "attempt": 1, "node": 10**9}},
+    "an attempt that is nested deeply": {"n": 1, "a": [1, 0, NESTED]},
+    "a summary that is nested deeply": {"n": 1, "s": {"result": NESTED}},
     "an attempt that is a list": {"n": 1, "a": [1, 0, []]},
     "a summary that is a list": {"n": 1, "s": [1]},
     "a summary that ended in words": {"n": 1, "s": {"ended": "x"}},
@@ -49,6 +63,14 @@ def test_output_that_no_agent_printed_is_no_entry(values: Any) -> None:
     first, second = pod_output.parse_all(f"{line}\n{good}")
     assert first == line
     assert not isinstance(second, str) and second.event and second.event.values["text"] == "kept"
+
+
+def test_a_line_between_others_is_checked_as_if_it_were_alone() -> None:
+    """The smallest of several times is not NaN, unless that is the first one."""
+    bad = json.dumps({"n": 2, "l": [1, 0, 2, math.nan, None, "o", "t"]}, separators=(",", ":"))
+    good = [json.dumps({"n": n, "l": [1, 0, n, 5.0, None, "o", "t"]}, separators=(",", ":")) for n in (1, 3)]
+    first, second, third = pod_output.parse_all("\n".join([good[0], bad, good[1]]))
+    assert second == bad and not isinstance(first, str) and not isinstance(third, str)
 
 
 def test_an_entry_that_is_nested_deeply_is_none() -> None:

@@ -91,7 +91,9 @@ def test_all_problems_come_at_once_each_with_field_value_and_remedy() -> None:
     }
     assert message["nodes"] == "nodes = 0: input should be greater than or equal to 1"
     assert message["limits.run"] == 'limits.run = \'soon\': write a duration such as "90s", "10m", "2h" or "1d"'
-    assert message["launcher"].startswith("launcher = 'slurm': input should be 'mpirun', 'torchrun', 'none' or 'pool'")
+    assert message["launcher"].startswith(
+        "launcher = 'slurm': input should be 'mpirun', 'torchrun', 'accelerate', 'deepspeed', 'none' or 'pool'"
+    )
     assert all("\n" not in text for text in message.values()) and message["a\nb"].startswith("'a\\nb' = 1")
 
 

@@ -51,7 +51,8 @@ def test_only_folders_have_splits(source: dict[str, Any]) -> None:
 @pytest.mark.parametrize("write", ["jsonl", "flow:write"])
 def test_only_a_prediction_writes_results(write: str) -> None:
     stream = {**FILES, "write": write}
-    assert problems(spec(stream, command=PREDICT)) == {}
+    for command in (PREDICT, ["python", "-u", *PREDICT[1:]]):
+        assert problems(spec(stream, command=command)) == {}
     for command in (["train"], TRAIN):
         assert problems(spec(stream, command=command)) == {
             "stream.write": "only a prediction writes results: start it as spotmpi.pipeline(..., predict=...), "
@@ -121,6 +122,32 @@ def test_results_that_would_be_lost_with_the_pods_are_refused(write: str | None)
     stream = FILES | ({"write": write} if write else {})
     assert "are lost with the pods" in problems(spec(stream, command=PREDICT), lasting=())["stream.write"]
     assert problems(spec({**FILES, "write": "flow:write"}, command=PREDICT), lasting=()) == {}
+
+
+@pytest.mark.parametrize(
+    ("stream", "remedies"),
+    [
+        ({**FILES, "shuffle": True, "shuffle_block": 100}, {}),
+        (
+            {"source": "flow:rows", "length": 5, "shuffle": True},
+            {"stream.shuffle": "a function as the source gives whole batches: use shuffle_batches"},
+        ),
+        (
+            {"source": "kafka://broker:9092/ratings", "batch": 5, "shuffle": True},
+            {"stream.shuffle": "messages of a topic are read in sequence: use shuffle_batches"},
+        ),
+        (
+            {**FILES, "shuffle": True, "shuffle_batches": True},
+            {"stream.shuffle_batches": "shuffle mixes the rows of all batches; remove it"},
+        ),
+        (
+            {**FILES, "shuffle_block": 100},
+            {"stream.shuffle_block": "is for shuffle = true; add that, or remove it"},
+        ),
+    ],
+)
+def test_keys_of_a_shuffle_belong_together(stream: dict[str, Any], remedies: dict[str, str]) -> None:
+    assert problems(spec(stream)) == remedies
 
 
 @pytest.mark.parametrize(

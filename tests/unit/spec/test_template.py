@@ -24,6 +24,8 @@ TORCH = "import torch\nimport torch.distributed as dist\n"
         ("import torch\n", "pytorch", "none", 1),
         (TORCH, "pytorch", "torchrun", 2),
         ("from torch import nn\nnn.parallel.DistributedDataParallel\n", "pytorch", "torchrun", 2),
+        ("from accelerate import Accelerator\nimport torch.distributed\n", "pytorch", "accelerate", 2),
+        ("import torch\nimport deepspeed\n", None, "deepspeed", 2),
         ("import chainermn\n", "chainermn", "mpirun", 2),
         ("from mpi4py import MPI\n", None, "mpirun", 2),
         ("# import torch is not needed\n", None, "none", 1),

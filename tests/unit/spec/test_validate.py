@@ -29,6 +29,16 @@ def problems(values: dict[str, Any], capabilities: TargetCapabilities = TARGET) 
 
 @pytest.mark.parametrize(
     "values",
+    [{"args": ["caf\udce9.py"]}, {"env": {"A": "\udce9"}}, {"stream": {"source": "/set\udce9", "batch": 1}}],
+)
+def test_a_name_that_is_not_utf8_is_refused_since_no_record_can_hold_it(values: dict[str, Any]) -> None:
+    (key,) = values
+    (line,) = [line for line in problems({**COMMAND, **values}) if line.startswith(f"{key} = ")]
+    assert line.endswith(": has a name that is not UTF-8, which a run cannot record; rename it")
+
+
+@pytest.mark.parametrize(
+    "values",
     [
         GOOD,
         {"command": ["python3", "train.py"]},
@@ -57,9 +67,8 @@ def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
         ({"image": "caffe", "program": "digits"}, "image = 'caffe': use one of: chainermn, pytorch"),
         ({"program": "digits"}, "image: a program needs one of the images: chainermn, pytorch"),
         ({"image": "chainermn", "program": "ssd"}, "program = 'ssd': the chainermn image has: allreduce, digits"),
-        ({**COMMAND, "launcher": "none", "slots": 2}, 'slots = 2: launcher "none" starts one process per node'),
+        ({**COMMAND, "launcher": "none", "slots": 2}, 'slots = 2: "none" starts one process per node'),
         ({**GOOD, "where": "first"}, "where = 'first': needs launcher = \"none\""),
-        ({**GOOD, "launcher": "torchrun"}, "launcher = 'torchrun': the chainermn image has no torchrun"),
         ({**GOOD, "slots": 10**9}, "nodes = 1: 1 nodes x 1000000000 slots exceed"),
         ({**COMMAND, "metrics": {"pattern": "("}}, "metrics.pattern = '(': is not a regular expression"),
         ({**GOOD, "metrics": {"samples_per_iteration": 3}}, "metrics.samples_per_iteration = 3: the programs of an"),
@@ -80,7 +89,7 @@ def test_each_missing_capability_of_the_target_is_a_problem() -> None:
     ]
     bare = replace(TARGET, tools=frozenset({"mpirun"}))
     assert problems({"image": "pytorch", "program": "ssd", "launcher": "torchrun"}, bare) == [
-        "launcher = 'torchrun': the pytorch image has no torchrun"
+        "launcher = 'torchrun': the pytorch image has no torchrun: use one of mpirun"
     ]
 
 

@@ -38,6 +38,7 @@ def account(account: FakeAccount, monkeypatch: pytest.MonkeyPatch) -> FakeAccoun
 def lab_target(tmp_path: Path, account: FakeAccount) -> Target:
     """An environment with two groups."""
     like = OUTPUTS["node_groups"][0]
+    like = {**like, "disk_gib": 0, "public_address": False}  # so that a node costs what its machine does
     groups = [{**like, "name": name, "type": kind, "labels": {"group": name}} for name, (kind, _) in KINDS.items()]
     path = tmp_path / "lab.json"
     path.write_text(json.dumps({**OUTPUTS, "node_groups": groups}))
@@ -74,6 +75,24 @@ def test_a_node_costs_its_share_of_a_streams_workers_too(tmp_path: Path) -> None
     assert all("share of" in price.source and price.worker_hour == 0.1 for price in budget.prices.values())
 
 
+def test_a_forecast_has_the_price_of_a_node_and_that_of_all_workers(tmp_path: Path) -> None:
+    stream = {"source": "s3://set", "batch": 8, "workers": {"nodes": 6, "price": 0.1}}
+    varied = study_of({"nodes": [1, 2]}, {"command": ["train"], "price": 1.5, "stream": stream})
+    budget = pricing.with_prices(varied, Target("local", tmp_path), quiet).budget
+    (variant,) = varied.variants
+    for nodes in (1, 2):
+        price = budget.price_of(variant.name, nodes)
+        assert price is not None
+        alone = pricing.without_workers(price, variant.spec, nodes)
+        assert (alone.source, alone.worker_hour) == ("from the spec", 0.1)
+        assert alone.node_hour == pytest.approx(1.5)
+        goal = pricing.goal_with_price(Goal(), alone, [variant.spec], None)
+        assert [goal.price, goal.workers_price] == pytest.approx([1.5, 0.6])
+        assert goal.price_source == "from the spec; and 6 stream workers at $0.1 each"
+    own = pricing.goal_with_price(Goal(price=2.0), None, [variant.spec], None)
+    assert [own.price, own.workers_price] == pytest.approx([2.0, 0.6])
+
+
 def test_a_streams_worker_costs_its_share_of_an_environments_node(lab_target: Target) -> None:
     """Four workers of 1 CPU share a g4dn.xlarge of 4 vCPUs, which costs 20 cents an hour."""
     spec = {"command": ["train"], "resources": {"gpu": 1}}
@@ -89,7 +108,7 @@ def test_a_node_costs_what_its_own_group_does_now(lab_target: Target) -> None:
     messages: list[str] = []
     assert hourly(pricing.with_prices(study(["g4dn"]), lab_target, messages.append)) == {"base": 0.20}
     (line,) = messages
-    assert line.startswith("node price: $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, 20")
+    assert line.startswith("node price: $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, with its disk, 20")
     assert line.endswith(" UTC)")
     both = pricing.with_prices(study(["g4dn", "g5"]), lab_target, messages.append)
     assert hourly(both) == {"group g4dn": 0.20, "group g5": 0.45}

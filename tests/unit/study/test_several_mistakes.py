@@ -73,7 +73,8 @@ def test_a_spec_with_mistakes_in_its_keys_options_and_variants() -> None:
         "colour = 'red': unknown key; known keys: " + ", ".join(JobSpec.model_fields),
         "data = 'nowhere': not a readable folder; check the path",
         "price = -1: input should be greater than 0",
-        'slots = 2: launcher "none" starts one process per node: use slots = 1, or launcher mpirun or torchrun',
+        'slots = 2: "none" starts one process per node: use slots = 1, or another launcher '
+        "(mpirun, torchrun, accelerate, deepspeed)",
     ]
 
 

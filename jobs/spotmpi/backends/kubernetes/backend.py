@@ -16,7 +16,9 @@ from spotmpi.backends.kubernetes import fault_injection, pool_access
 from spotmpi.backends.kubernetes import pull as pulling
 from spotmpi.backends.kubernetes import stop as stopping
 from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.client import kubeconfig_entries
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
+from spotmpi.backends.kubernetes.client.eks_access import access_of
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.client.portal import call, iterate
 from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts, submission_time
@@ -32,11 +34,12 @@ from spotmpi.core.errors import NotPermitted, Problem, UnknownRun, UnreadableRun
 from spotmpi.core.events import Event, Lines, Stream
 from spotmpi.core.progress import Say
 from spotmpi.images.build import build_for
+from spotmpi.images.environment import launchers_of
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import BACKEND, ClusterPlan, cached_plan
 from spotmpi.programs.pool.settings import versions
 from spotmpi.runs import cache as run_cache
-from spotmpi.runs import fingerprint, reader, recorded_plan
+from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
 from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.folder import folder_events
 from spotmpi.runs.pod_output import Entry
@@ -67,7 +70,7 @@ class KubernetesBackend:
         """The capabilities to validate against; GPUs are left to the scheduler."""
         return replace(
             machine.inspect_client(spec),
-            tools=frozenset({"none", "mpirun", "torchrun"}),
+            tools=frozenset(launchers_of(spec.image or "")),
             gpus=sum(shape.resources.gpu * shape.world_size for shape in shapes.shapes(spec)),
             lasting=target.persistent_folders(spec, self._environment),
             groups=self._environment.node_groups if self._environment else (),
@@ -80,7 +83,7 @@ class KubernetesBackend:
         shipment = code.pack(resolved.spec, resolved.target)
         keys = [*submitting.generate_keys(), *map(pods.forwarded_key, spec.forward)]
         if shapes.workers_of(spec) is not None:
-            keys += [protocol.POOL_CA, protocol.POOL_CERTIFICATE, protocol.POOL_KEY]
+            keys += protocol.POOL_FILES
         submission = manifests.Submission(
             run=run,
             owner=names.user(),
@@ -123,8 +126,11 @@ class KubernetesBackend:
                 call(code.upload(self._api(), plan, spec, Volume(*volume), say))
             if shapes.workers_of(spec) and spec.kubernetes.image:
                 plan = {**plan, "objects": call(wheels.ship(self._api(), plan["objects"], spec, say))}
+            if attempts := reader.newest_attempt(paths):
+                plan = submitting.with_attempts_before(plan, attempts)
             created = call(submitting.create(self._api(), plan, say))
             run_cache.create(paths, spec.to_toml(), {**plan, "objects": [*created.objects]}, created.submitted)
+            ownership.mark(paths)
 
     def events(self, run: str, follow: bool) -> Iterator[Event]:
         """All events that the cluster still has; they are recorded in this terminal's copy on the way."""
@@ -213,6 +219,8 @@ class KubernetesBackend:
         """Kubectl exec into a node's pod."""
         pod = call(fault_injection.pod_of(self._api(), run, node))["metadata"]["name"]
         context = ["--context", self._context] if self._context else []
+        if access := access_of(self._context):
+            context = ["--kubeconfig", str(kubeconfig_entries.own_file(access.endpoint(), self._api().namespace))]
         options = ["--namespace", self._api().namespace, "--container", pods.CONTAINER, "--stdin", "--tty", pod]
         return ["kubectl", *context, "exec", *options, "--", "/bin/sh"]
 
@@ -255,14 +263,14 @@ class KubernetesBackend:
 
     async def _find(self, run: str) -> Object | None:
         with translate_errors(f"look up run {run}"):
-            return await self._api().find(cluster_api.JOBSET, run)
+            return await self._api().find(cluster_api.JOBSET, run) if names.is_folder_name(run) else None
 
     async def _jobsets(self) -> Sequence[Object]:
         with translate_errors("list runs"):
             api = self._api()
-            return await stopping.delete_abandoned(
-                api, await api.list(cluster_api.JOBSET, {names.LABEL_APP: "spotmpi"})
-            )
+            jobsets = await api.list(cluster_api.JOBSET, {names.LABEL_APP: "spotmpi"})
+            own = [jobset for jobset in jobsets if names.is_folder_name(jobset["metadata"]["name"])]
+            return await stopping.delete_abandoned(api, own)
 
     def _live_events(
         self, paths: names.RunPaths, jobset: Object, follow: bool, need_output: bool = False

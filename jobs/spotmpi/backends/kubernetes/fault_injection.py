@@ -8,7 +8,7 @@ from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import node_index
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.plan import manifests
+from spotmpi.plan import manifests, pods
 
 _KILL_RANKS = """
 import os, signal
@@ -33,10 +33,10 @@ async def pod_of(api: ClusterApi, run: str, node: int) -> Object:
             if worker >= 0:
                 labels |= {names.LABEL_ROLE: names.WORKER, manifests.LABEL_INDEX: str(worker)}
         listed = await api.list(cluster_api.POD, labels)
-    pods = [pod for pod in listed if node_index(pod) == node and pod["status"].get("phase") == "Running"]
-    if not pods:
+    running = [pod for pod in listed if node_index(pod) == node and pod["status"].get("phase") == "Running"]
+    if not running:
         raise NotRunning(f"node {node} of run {run} has no running pod; see `spotmpi status {run}`")
-    return pods[0]
+    return running[0]
 
 
 async def inject_fault(api: ClusterApi, run: str, node: int, how: str) -> None:
@@ -48,4 +48,4 @@ async def inject_fault(api: ClusterApi, run: str, node: int, how: str) -> None:
         elif how == "delete":
             await api.delete(cluster_api.POD, pod)
         else:
-            await api.execute(pod, ["python3", "-c", _KILL_RANKS])
+            await api.execute(pod, pods.python(_KILL_RANKS))

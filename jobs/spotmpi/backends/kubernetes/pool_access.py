@@ -25,7 +25,7 @@ from spotmpi.backends.kubernetes.follow.jobset import has_started, is_worker, po
 from spotmpi.backends.kubernetes.follow.outcome import terminal_condition
 from spotmpi.core import certificates, names
 from spotmpi.core.errors import NotPermitted, Problem, SpotmpiError, UnknownRun, input_error
-from spotmpi.plan import manifests, pool
+from spotmpi.plan import manifests, pods, pool
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.shapes import workers_of
 
@@ -44,7 +44,7 @@ def listens():
 until = time.monotonic() + {LISTEN_TIMEOUT}
 while not listens() and time.monotonic() < until:
     time.sleep(0.05)
-names = {(protocol.POOL_CA, protocol.POOL_CERTIFICATE, protocol.POOL_KEY)!r}
+names = {protocol.POOL_FILES!r}
 if listens():
     print(json.dumps({{name: open(os.path.join({pod_context.SECRET!r}, name)).read() for name in names}}))
 """
@@ -62,6 +62,9 @@ def pool_address(open_api: Callable[[], ClusterApi], run: str, state: Callable[[
         SpotmpiError: it ended before.
     """
     files = call(_wait_for_files(open_api(), run, state))
+    if missing := [name for name in protocol.POOL_FILES if name not in files]:
+        remedy = "something else answers for it; submit the pool again with an image that you trust"
+        raise SpotmpiError(f"node 0 of run {run} sent no {', '.join(missing)}: {remedy}")
     with tempfile.TemporaryDirectory(prefix="spotmpi-pool-") as folder:
         tls = certificates.write_certificates(Path(folder, "tls"), files)
         with forward_to_node_0(open_api(), run, protocol.POOL_PORT) as port:
@@ -109,9 +112,12 @@ async def _watch_node_0(api: ClusterApi, run: str, changed: asyncio.Event) -> No
 async def _node_0(api: ClusterApi, run: str) -> Object | None:
     """The newest pod of node 0, whether it runs or not."""
     with translate_errors(f"find node 0 of run {run}"):
-        pods = await api.list(cluster_api.POD, _node_0_labels(run))
-    pods = [pod for pod in pods if not is_worker(pod)]
-    return max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
+        listed = await api.list(cluster_api.POD, _node_0_labels(run))
+    return max(
+        (pod for pod in listed if not is_worker(pod)),
+        key=lambda pod: str(pod["metadata"]["creationTimestamp"]),
+        default=None,
+    )
 
 
 def _node_0_labels(run: str) -> dict[str, str]:
@@ -123,13 +129,15 @@ async def _read_files(api: ClusterApi, pod: Object) -> dict[str, str]:
     """The TLS files by name that node 0's pod has; none where its scheduler does not listen, or the pod has gone."""
     try:
         with translate_errors("reach the scheduler"):
-            output = await api.execute(pod["metadata"]["name"], ["python3", "-c", _READ_FILES])
-        files: dict[str, str] = json.loads(output)
+            output = await api.execute(pod["metadata"]["name"], pods.python(_READ_FILES))
+        answer = json.loads(output)
     except NotPermitted:
         raise
-    except (SpotmpiError, ValueError):
+    except (SpotmpiError, ValueError, RecursionError):
         return {}
-    return files
+    # The run's program, its image and whoever may open a shell in the pod can answer whatever they like.
+    files = answer.items() if isinstance(answer, dict) else ()
+    return {name: text for name, text in files if name in protocol.POOL_FILES and isinstance(text, str)}
 
 
 async def _find_pool(api: ClusterApi, run: str) -> Object:

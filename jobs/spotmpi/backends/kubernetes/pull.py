@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spotmpi.agent import pack, pod_context, record, store
+from spotmpi.agent.unpack import DAMAGES, require_readable, unpack
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
@@ -20,12 +21,17 @@ from spotmpi.core import hints, names
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
 from spotmpi.core.file_lock import lock_file
 from spotmpi.core.names import RunPaths
+from spotmpi.core.printable import printable
 from spotmpi.core.progress import Say
+from spotmpi.plan.cluster import plan_of_copy
 from spotmpi.plan.manifests import RunVolume
+from spotmpi.plan.pods import python
+from spotmpi.runs import recorded_plan
 
 # Where the local copy knows more: it also has what happened before the first pod ran.
-_LOCAL_FILES = ("events.jsonl", "spec.toml", "plan.yaml", record.LOCK)
+_LOCAL_FILES = ("events.jsonl", "spec.toml", "plan.yaml")
 _PACK = Path(pack.__file__).read_text()
+_LARGEST_LIST = 256 << 20  # bytes of names that could not be packed
 _MAX_SKIPPED = 8  # entries that a message names
 
 
@@ -42,16 +48,17 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, say: Say, part:
     paths.folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{paths.id}-", dir=paths.folder.parent) as temporary:
         packed, unpacked = Path(temporary, "run.tar"), Path(temporary, "run")
-        command = ["python3", "-c", _PACK, f"{pod_context.RUNS}/{paths.id}", part or ".", str(store.TAIL)]
+        command = python(_PACK, f"{pod_context.RUNS}/{paths.id}", part or ".", str(store.TAIL))
         await _read(api, paths.id, volume, command, packed, say)
         skipped = _unpack(packed, unpacked, paths.id)
         packed.unlink()
+        new = _trusted(RunPaths(unpacked), paths.id, api, part)
         if part:  # never of the record, which a follower may be writing
             paths.folder.mkdir(exist_ok=True)
-            _move_into(unpacked, paths.folder)
+            _move_into(new, paths.folder)
         else:
             with _locked(paths):
-                _move_into(unpacked, paths.folder)
+                _move_into(new, paths.folder)
     _report_skipped(skipped, paths.id, say)
 
 
@@ -63,60 +70,38 @@ def _unpack(packed: Path, folder: Path, run: str) -> dict[str, str]:
     """
     try:
         with tarfile.open(packed, "r:") as archive:
-            last = archive.getmembers()[-1:]
-            content = archive.extractfile(last[0]) if last and last[0].name == pack.LEFT_OUT else None
-            if content is None:
-                raise tarfile.TarError("the end of the archive is missing; pull again")
-            skipped: dict[str, str] = dict(json.load(content))
-            folder.mkdir()
-            # What Python 3.14 does by default besides `_safe_members` would open folders that are private.
-            archive.extraction_filter = lambda member, path: member
-            archive.extractall(folder, members=_safe_members(archive, folder.resolve(), skipped))
-    except (tarfile.TarError, ValueError, TypeError) as error:
+            damaged = _damaged(archive)
+        skipped = dict(damaged)
+        with tarfile.open(packed, "r:") as archive:
+            unpack(
+                archive, str(folder), skipped, lambda name: None if name in damaged or name == pack.LEFT_OUT else name
+            )
+    except DAMAGES as error:
         raise SpotmpiError(f"could not unpack the folder of run {run} from the run volume: {error}") from error
     return skipped
 
 
-def _safe_members(
-    members: Iterable[tarfile.TarInfo], folder: Path, skipped: dict[str, str]
-) -> Iterator[tarfile.TarInfo]:
-    """The *members* that may be unpacked into *folder*, owned by this user; the others go to *skipped*.
-
-    From Python 3.11.4 on `tarfile.data_filter` does the same for one member; Debian 12 has 3.11.2.
-    """
-    for member in members:
-        if member.name in skipped or member.name == pack.LEFT_OUT:
-            continue
-        if reason := _hazard(member, folder):
-            skipped[member.name] = reason
-            continue
-        member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
-        member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
-        yield member
-
-
-def _hazard(member: tarfile.TarInfo, folder: Path) -> str | None:
-    """Why *member* must not be unpacked into *folder*; None if it may be."""
-    if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-        return "is not a file, folder or link"
-    if not _is_within(folder, Path(member.name)):
-        return "is outside of the run's folder"
-    if not (member.issym() or member.islnk()):
-        return None
-    # A symbolic link counts from its own folder, a hard one from the top.
-    target = Path(member.name).parent / member.linkname if member.issym() else Path(member.linkname)
-    return None if _is_within(folder, target) else f"is a link out of the run's folder, to {member.linkname}"
-
-
-def _is_within(folder: Path, path: Path) -> bool:
-    # Not Path.resolve, which raises for links that lead to each other.
-    return Path(os.path.realpath(folder / path)).is_relative_to(folder)
+def _damaged(archive: tarfile.TarFile) -> dict[str, str]:
+    """The files that are missing or damaged in *archive*, and why; TarError where its end is missing."""
+    last = None
+    for last in archive:
+        require_readable(last)
+    content = archive.extractfile(last) if last and last.name == pack.LEFT_OUT and last.isreg() else None
+    if last is None or content is None:
+        raise tarfile.TarError("the end of the archive is missing; pull again")
+    try:
+        damaged = json.loads(content.read(_LARGEST_LIST))
+    except RecursionError:
+        damaged = None
+    if not isinstance(damaged, dict):
+        raise tarfile.TarError("its list of damaged files cannot be read")
+    return {str(name): str(reason) for name, reason in damaged.items()}
 
 
 def _report_skipped(skipped: dict[str, str], run: str, say: Say) -> None:
     if skipped:
         shown = {name if name.isprintable() else ascii(name): reason for name, reason in skipped.items()}
-        entries = [f"{name} ({reason})" for name, reason in sorted(shown.items())[:_MAX_SKIPPED]]
+        entries = [f"{name} ({printable(reason)})" for name, reason in sorted(shown.items())[:_MAX_SKIPPED]]
         more = [f"and {len(skipped) - _MAX_SKIPPED} more"] if len(skipped) > _MAX_SKIPPED else []
         say(f"skipped in the download of {run}: {', '.join([*entries, *more])}")
 
@@ -152,13 +137,38 @@ def _locked(paths: RunPaths) -> Iterator[None]:
         yield
 
 
-def _move_into(new: Path, folder: Path) -> None:
-    for entry in new.iterdir():
+def _trusted(new: RunPaths, run: str, api: ClusterApi, part: str | None) -> list[Path]:
+    """The entries of a downloaded folder to take over: of one *part* no others, whatever the pod has sent.
+
+    Which cluster a run belongs to is known here: by a plan of the pod, `--resume` could run its command on this
+    machine.
+    """
+    if not part:
+        plan = recorded_plan.json_object(new.plan) or {}
+        if os.path.lexists(new.plan):
+            _remove(new.plan)
+        name = plan.get("name")
+        own = plan_of_copy(name if isinstance(name, str) else run, run, api.context, api.namespace)
+        new.plan.write_text(json.dumps(own, indent=1) + "\n")
+    entries = [entry for entry in new.folder.iterdir() if entry.name not in (new.own.name, record.LOCK)]
+    return [entry for entry in entries if not part or entry.name == part.split("/")[0]]
+
+
+def _remove(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink()
+
+
+def _move_into(new: Iterable[Path], folder: Path) -> None:
+    own = RunPaths(folder).own.exists()
+    for entry in new:
         old = folder / entry.name
-        if old.exists() and entry.name in _LOCAL_FILES:
+        if entry.name in _LOCAL_FILES and (own or old.exists()):
             continue
-        if old.is_dir() and not old.is_symlink():
-            shutil.rmtree(old)
+        if os.path.lexists(old):
+            _remove(old)
         entry.replace(old)
 
 

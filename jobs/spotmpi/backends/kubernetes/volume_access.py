@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from lightkube import ApiError
 
@@ -20,6 +21,7 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.progress import Say
 from spotmpi.plan import volume_pod
 
+T = TypeVar("T")
 START_TIMEOUT = 300.0  # seconds for a node to take the pod and pull its image
 _POLL_INTERVAL = 0.3  # seconds
 
@@ -60,6 +62,17 @@ class VolumeAccess:
             lines = errors.strip().splitlines() or [f"exit code {status}"]
             remedy = "; make the volume writable for user or group 1000" if "Permission denied" in lines[-1] else ""
             raise SpotmpiError(f"could not access the files on the run volume: {lines[-1]}{remedy}")
+
+
+def json_answer(output: bytes, kind: type[T]) -> T:
+    """The JSON value that a program printed in a pod, whose image may be anybody's; SpotmpiError where it is none."""
+    try:
+        value = json.loads(output)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, kind):
+        raise SpotmpiError("the answer of a pod with the run volume cannot be read; check its image, and try again")
+    return value
 
 
 @asynccontextmanager

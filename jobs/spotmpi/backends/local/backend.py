@@ -250,5 +250,6 @@ def _with_dask(plan: LocalPlan, spec: JobSpec, say: Say) -> LocalPlan:
     folder = unpack_for(python, say)
     if folder is None:
         return plan
-    paths = [plan["environment"].get("PYTHONPATH", ""), str(folder)]
+    entry = names.path_entry(str(folder), "spotmpi", "set SPOTMPI_CACHE to another folder")
+    paths = [plan["environment"].get("PYTHONPATH", ""), entry]
     return {**plan, "environment": {**plan["environment"], "PYTHONPATH": ":".join(filter(None, paths))}}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from spotmpi.spec.validate import TargetCapabilities
 
 MAX_PROCESSES = 1024  # a larger number is a mistake
-_REQUIREMENTS = {"mpirun": "openmpi==", "torchrun": "torch=="}  # launcher -> the locked requirement that has it
 
 
 def inspect(spec: JobSpec) -> TargetCapabilities:
@@ -34,7 +32,7 @@ def inspect(spec: JobSpec) -> TargetCapabilities:
     return replace(
         inspect_client(spec),
         data_is_folder=spec.data is None or _is_folder(spec.data.path),
-        tools=frozenset({"none", *_tools(spec)}),
+        tools=frozenset(_tools(spec)),
         gpus=_gpus() if spec.resources.gpu or (spec.pool and spec.pool.gpu) else 0,
         processes=MAX_PROCESSES,
         command_found=not spec.command or _is_executable(spec.command[0], spec),
@@ -111,15 +109,12 @@ def programs_of(image: str) -> tuple[str, ...]:
 
 def _tools(spec: JobSpec) -> list[str]:
     """The launchers that the spec can use; only the one that it names is looked for on PATH."""
-    if spec.image is None:
-        exists = {
-            "mpirun": spec.launcher == "mpirun" and _has_open_mpi(),
-            "torchrun": spec.launcher == "torchrun" and _has_torch(),
-        }
-        return [tool for tool, found in exists.items() if found]
-    lock = names.IMAGES / spec.image / environment.LOCK
-    text = lock.read_text() if lock.is_file() else ""
-    return [tool for tool, requirement in _REQUIREMENTS.items() if re.search(f"^{requirement}", text, re.MULTILINE)]
+    if spec.image is not None:
+        return environment.launchers_of(spec.image)
+    launcher = launchers.LAUNCHERS.get(spec.launcher)
+    if launcher is None or (launcher.mpi and not _has_open_mpi()) or (launcher.module and not _has(launcher.module)):
+        return []
+    return [spec.launcher]
 
 
 def _python() -> str:
@@ -135,9 +130,9 @@ def _has_open_mpi() -> bool:
 
 
 @functools.cache
-def _has_torch() -> bool:
-    """Whether the python3 on PATH, which a spec without an image uses, can start torchrun."""
-    code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+def _has(module: str) -> bool:
+    """Whether the python3 on PATH, which a spec without an image uses, has this module."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
     return bool(shutil.which("python3")) and subprocess.run(["python3", "-c", code]).returncode == 0
 
 

@@ -27,7 +27,7 @@ class Pod(VolumeAccess):
     async def _execute(self, command: Sequence[str], stdin: BinaryIO | None, stdout: BinaryIO | None) -> None:
         python, *rest = (part.replace("/spotmpi/volume", str(self.volume)) for part in command)
         assert python == "python3"
-        words, verb = [sys.executable, *rest], rest[2]
+        words, verb = [sys.executable, *rest], rest[4]
         self.meanwhile.pop(verb, lambda: None)()
         data = stdin.read() if stdin else b""
         if verb in self.failures:

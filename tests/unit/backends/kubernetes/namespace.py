@@ -61,6 +61,8 @@ class Namespace:
         return {**created, "metadata": {"uid": "u", "creationTimestamp": CREATED}}
 
     async def has_queue(self, name: str) -> bool:
+        if "LocalQueue" in self.forbidden:
+            raise api_error(403, f'localqueues.kueue.x-k8s.io "{name}" is forbidden: User "ann" cannot get resource')
         return name in self.queues
 
     async def find(self, kind: str, name: str) -> Object | None:

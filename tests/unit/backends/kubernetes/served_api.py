@@ -6,6 +6,7 @@ import json
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -76,6 +77,8 @@ class Server:
         self.ahead = ahead
         self.answers: Answers = {"watch": [], "list": [], "log": [], "other": [], **(answers or {})}
         self.requests: list[str] = []
+        self.tokens: list[str] = []  # the Authorization of each request
+        self.admits: Callable[[str], bool] = lambda token: True
         self.over = threading.Event()
         handler = type("Handler", (_Handler,), {"server_of": self})
         self.http = ThreadingHTTPServer(("127.0.0.1", port), handler)
@@ -106,10 +109,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, kind: str) -> None:
         own = self.server_of
         own.requests.append(f"{kind} {self.path}")
+        own.tokens.append(self.headers.get("Authorization", ""))
+        if not own.admits(own.tokens[-1]):
+            self._give(401, json.dumps(status(401, "Unauthorized")))
+            return
         if not own.answers[kind]:
             own.over.wait(10)
             return
-        code, body = own.answers[kind].pop(0)
+        self._give(*own.answers[kind].pop(0))
+
+    def _give(self, code: int, body: str) -> None:
+        own = self.server_of
         self.send_response(code)
         if code == 429 and own.retry_after is not None:
             self.send_header("Retry-After", own.retry_after)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -191,6 +192,31 @@ def test_a_refusal_that_persists_is_raised(api: ClusterApi, server: Server, monk
         take(lambda: api.watch(POD), 2)
 
 
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"watch": [(200, "")] * 50},
+        {"watch": [(200, "<html>busy</html>\n")] * 50, "list": [(200, listing())] * 50},
+        {"watch": [(500, "{}")] * 50, "list": [(500, "{}")] * 50},
+        {"watch": [(429, "{}")] * 50, "list": [(429, "{}")] * 50},
+    ],
+    ids=["watches that end at once", "answers of a proxy", "errors", "too many requests"],
+)
+def test_an_error_that_persists_is_repeated_with_pauses(
+    answers: Any, api: ClusterApi, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_api, "RETRY_DELAY", 0.2)
+    server.answers |= answers
+    with contextlib.suppress(TimeoutError):
+        take(lambda: api.watch(POD), 99, within=1)
+    assert 2 <= len(server.requests) <= 12
+
+
+def test_pauses_grow_up_to_a_limit() -> None:
+    delays = [cluster_api.retry_delay(failures) for failures in range(1, 100)]
+    assert delays == sorted(delays) and delays[0] > 0 and delays[-1] == 10 * delays[0] / cluster_api.RETRY_DELAY
+
+
 def test_events_about_one_object_are_selected_by_the_server(api: ClusterApi, server: Server) -> None:
     server.answers["other"] = [(200, listing(kind="Event"))]
     assert asyncio.run(api.list(cluster_api.EVENT, about="pod-1")) == []
@@ -227,10 +253,11 @@ def test_an_object_of_another_namespace_is_found(api: ClusterApi, server: Server
     assert "/api/v1/namespaces/kube-system/configmaps/it" in server.requests[0]
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a%2fb"])
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a%2fb", "a?watch=1", "a#b"])
 def test_a_name_that_no_object_can_have_is_not_found(name: str, api: ClusterApi, server: Server) -> None:
     """As a part of a path it would lead to a list of all objects, or to another API."""
     assert asyncio.run(api.find(cluster_api.JOBSET, name)) is None
+    assert not asyncio.run(api.has_queue(name))
     assert server.requests == []
 
 

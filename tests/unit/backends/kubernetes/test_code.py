@@ -66,6 +66,50 @@ def test_files_that_git_ignores_are_excluded_in_a_checkout_and_outside_of_one(co
     assert code_folder.names(code / "lib") == ["data.py"]
 
 
+def git(folder: Path, *arguments: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["git", "-c", "protocol.file.allow=always", "-C", folder, *arguments], check=True)
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """A repository with a file and an ignored one, which clones do not have."""
+    folder = tmp_path / "library"
+    git(folder, "init", "--quiet")
+    for name, text in (("net.py", "1"), (".gitignore", "*.o\n")):
+        (folder / name).write_text(text)
+    git(folder, "add", ".")
+    git(folder, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message=first")
+    return folder
+
+
+@pytest.mark.parametrize("is_repository", [True, False])
+def test_other_checkouts_in_the_folder_are_shipped_by_their_own_ignore_files(
+    code: Path, library: Path, is_repository: bool
+) -> None:
+    if is_repository:
+        git(code, "init", "--quiet")
+        git(code, "submodule", "--quiet", "add", str(library), "third")
+    git(code / "lib", "clone", "--quiet", str(library), "clone")
+    git(code / "lib" / "clone", "clone", "--quiet", str(library), "deep")
+    git(code / "empty", "init", "--quiet")
+    (code / "lib" / "clone" / "built.o").touch()
+    (code / "lib" / "clone" / "new.py").touch()
+    clones = ["lib/clone/.gitignore", "lib/clone/deep/.gitignore", "lib/clone/deep/net.py", "lib/clone/net.py"]
+    third = [".gitmodules", "third/.gitignore", "third/net.py"] if is_repository else []
+
+    assert code_folder.names(code) == sorted([*INCLUDED, *clones, "lib/clone/new.py", *third])
+    code_folder.pack(code).unpack(code / "unpacked")
+    assert (code / "unpacked" / "lib" / "clone" / "deep" / "net.py").read_text() == "1"
+
+
+def test_a_submodule_that_is_not_checked_out_has_no_files(code: Path, library: Path) -> None:
+    git(code, "init", "--quiet")
+    git(code, "submodule", "--quiet", "add", str(library), "third")
+    git(code, "submodule", "--quiet", "deinit", "--force", "third")
+    assert code_folder.names(code) == sorted([*INCLUDED, ".gitmodules"])
+
+
 def test_records_of_runs_and_sweeps_are_left_out(code: Path) -> None:
     records = ["runs/train-1/events.jsonl", "runs/train-1/checkpoints/1"]
     records += ["runs/sweeps/train-2/sweep.json", "runs/sweeps/train-2/report/report.html"]
@@ -93,6 +137,10 @@ def test_files_that_cannot_be_packed_are_named_with_a_remedy(
 ) -> None:
     (code / "gone").symlink_to("nowhere")
     with pytest.raises(InputError, match=r"code = 'gone': is a broken link"):
+        code_folder.pack(code)
+    (code / "gone").unlink()
+    (code / "gone").symlink_to("lib")
+    with pytest.raises(InputError, match=r"code = 'gone': is a link to a folder; ship the folder itself or add"):
         code_folder.pack(code)
     (code / "gone").unlink()
     monkeypatch.setattr(code_folder, "LARGEST", 20)

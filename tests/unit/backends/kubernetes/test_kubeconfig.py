@@ -11,7 +11,6 @@ import pytest
 from spotmpi.backends.kubernetes.client import kubeconfig
 from spotmpi.backends.kubernetes.client.api import POD, ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
-from spotmpi.backends.kubernetes.client.kubeconfig import context_of
 from spotmpi.core.errors import InputError, SpotmpiError
 from tests.unit.backends.kubernetes.served_api import Server, status, write_kubeconfig
 
@@ -29,7 +28,6 @@ def test_several_files_count_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     chosen = kubeconfig.configuration("first")
     assert chosen.cluster.server == "https://first"
     assert chosen.user.token == "token of first"  # of two users of that name, the first file's
-    assert context_of("second") == "second"
 
 
 def test_a_relative_path_is_resolved_from_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from spotmpi.agent import pod_context, protocol, record
+from spotmpi.backends.base import PoolAddress
 from spotmpi.backends.kubernetes import backend, fault_injection, pool_access, stop
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.client import api
@@ -277,6 +279,41 @@ def test_the_files_of_tls_come_from_node_0s_pod_once_its_scheduler_listens(monke
         return await reading
 
     assert do(come_up()) == {protocol.POOL_CA: "ca"}
+
+
+@pytest.mark.parametrize("missing", [*protocol.POOL_FILES, None])
+def test_what_else_a_pod_sends_as_files_of_tls_is_written_nowhere(
+    tmp_path: Path, missing: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's program, its image and whoever may open a shell in the pod can answer whatever they like."""
+    profile = tmp_path / ".profile"
+    profile.write_text("mine")
+    answer: Object = dict.fromkeys(protocol.POOL_FILES, "pem")
+    answer |= {str(profile): "theirs", "../up": "theirs", "more.pem": "theirs", "number": 1}
+    if missing:
+        answer[missing] = 5
+    cluster = FakeCluster([NODE_0], [jobset()])
+    cluster.outputs = [json.dumps(answer)]
+    monkeypatch.setattr(pool_access, "forward_to_node_0", lambda *arguments: contextlib.nullcontext(7))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+    refusal = pytest.raises(SpotmpiError, match=f"node 0 of run {RUN} sent no {missing}: something else answers")
+    with refusal if missing else contextlib.nullcontext(), open_pool(cluster) as address:
+        assert sorted(path.name for path in address.tls.iterdir()) == sorted(protocol.POOL_FILES)
+
+    assert profile.read_text() == "mine" and [path.name for path in tmp_path.iterdir()] == [".profile"]
+
+
+def open_pool(cluster: FakeCluster) -> contextlib.AbstractContextManager[PoolAddress]:
+    return pool_access.pool_address(lambda: cluster, RUN, lambda: GOING_ON)  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize("answer", ["[]", "5", "null", "[" * 100_000, '{"ca.pem": '])
+def test_an_answer_without_files_of_tls_is_none(answer: str) -> None:
+    cluster = FakeCluster([NODE_0], [jobset()])
+    cluster.outputs = [answer]
+    assert do(pool_access._read_files(cluster, NODE_0)) == {}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

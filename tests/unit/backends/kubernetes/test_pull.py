@@ -20,6 +20,7 @@ from spotmpi.backends.kubernetes.client import api
 from spotmpi.core.errors import RunInUse, SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
+from tests.unit.archives import archive, entry, long_way
 from tests.unit.backends.kubernetes.volume_cluster import VolumeCluster, pull
 from tests.unit.backends.kubernetes.watched_cluster import RUN, api_error, condition, follow, jobset, look, pod
 
@@ -260,21 +261,39 @@ def test_a_private_folder_stays_private_with_the_default_filter_of_python_3_14(
     assert local.checkpoints.stat().st_mode & 0o777 == 0o700
 
 
-def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
-    item = tarfile.TarInfo(name)
-    item.type, item.linkname = kind, target
-    return item
+def answer_with(answer: bytes, local: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the pod answer with these bytes, whatever it is asked for."""
+    path = local.folder.parents[1] / "answer.tar"
+    path.write_bytes(answer)
+    monkeypatch.setattr(pulling, "_PACK", f"import sys; sys.stdout.buffer.write(open({str(path)!r}, 'rb').read())")
 
 
-def test_a_forged_archive_writes_nothing_outside_of_the_folder(tmp_path: Path) -> None:
-    bad = [
-        member("../up"),
-        member("/abs"),
-        member("hard", tarfile.LNKTYPE, "../up"),
-        member("down/soft", tarfile.SYMTYPE, "../.."),
-        member("device", tarfile.CHRTYPE),
-    ]
-    skipped: dict[str, str] = {}
-    members = pulling._safe_members([*bad, member("good")], tmp_path.resolve(), skipped)
-    assert [each.name for each in members] == ["good"]
-    assert set(skipped) == {each.name for each in bad}
+def test_an_archive_that_leads_out_by_a_path_beyond_path_max_writes_nothing_there(
+    local: RunPaths, volume_cluster: VolumeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a pod answers is up to whoever made its image, and in part to the run's program."""
+    home = local.folder.parent.parent / "home"
+    home.mkdir()
+    (home / ".bashrc").write_text("mine")
+    answer = archive(*long_way(), entry("escape/.bashrc"), entry("good"), entry(pack.LEFT_OUT, content=b"{}"))
+    answer_with(answer, local, monkeypatch)
+
+    messages = pull(volume_cluster, local)
+
+    assert (home / ".bashrc").read_text() == "mine" and len(list(home.iterdir())) == 1
+    assert (local.folder / "good").read_bytes() == b"new" and not (local.folder / "escape").is_symlink()
+    assert messages[-1].startswith(f"skipped in the download of {RUN}: ")
+    assert [path.name for path in local.folder.parent.iterdir()] == [RUN], "no temporary folder is left"
+
+
+@pytest.mark.parametrize("end", [b"[]", b"{", b'"x"', b"[" * 100_000, b'{"a": 1}'])
+def test_a_list_of_damaged_files_that_is_none_is_one_clear_error(
+    local: RunPaths, volume_cluster: VolumeCluster, monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    answer = archive(entry("a"), entry(pack.LEFT_OUT, content=end))
+    answer_with(answer, local, monkeypatch)
+    if end == b'{"a": 1}':
+        assert pull(volume_cluster, local)[-1] == f"skipped in the download of {RUN}: a (1)"
+        return
+    with pytest.raises(SpotmpiError, match=f"could not unpack the folder of run {RUN} from the run volume: "):
+        pull(volume_cluster, local)

@@ -73,6 +73,15 @@ def test_a_queue_starts_a_pool_and_its_workers() -> None:
     assert not namespace.patched
 
 
+def test_a_user_who_may_not_read_queues_hears_that_nobody_has_looked_for_his() -> None:
+    namespace = Namespace("LocalQueue")
+    _, messages = submit(namespace, plan(kubernetes={"queue": "typo"}))
+    right = "ask for `get` on `localqueues` of kueue.x-k8s.io"
+    assert messages == [f"you may not read queues in namespace here: if it has no typo, the run waits; {right}"]
+    assert namespace.kinds()[0] == "JobSet"
+    assert submit(Namespace("LocalQueue"), plan())[1] == [], "a run without a queue needs no right"
+
+
 @pytest.mark.parametrize(
     ("queue", "fields", "refusal", "words"),
     [
@@ -106,6 +115,13 @@ def test_agents_count_limits_from_the_creation_of_the_jobset() -> None:
     submit(namespace, plan("mpi-ssh"))
     plan_json = json.loads(namespace.created[2]["data"]["plan.json"])
     assert plan_json["submitted"] == datetime.fromisoformat(CREATED).timestamp()
+
+
+def test_agents_of_a_resumed_run_are_told_of_the_attempts_that_an_empty_folder_cannot_show() -> None:
+    namespace = Namespace()
+    submit(namespace, submitting.with_attempts_before(plan("mpi-ssh"), 7))  # type: ignore[arg-type]
+    plan_json = json.loads(namespace.created[2]["data"]["plan.json"])
+    assert plan_json["attempts_before"] == 7 and plan_json["submitted"]
 
 
 def test_a_user_who_may_not_create_secrets_gets_the_environments_key_pair_and_a_message() -> None:

@@ -24,6 +24,7 @@ from tests.contract.conftest import BackendHarness, local_harness
 from tests.contract.event_values import texts
 from tests.contract.fake_program import SOURCE, fake_job
 from tests.contract.processes import wait_until
+from tests.testbed.environments import python_with
 from tests.unit.backends.local_runs import SLOW, attempts_of, paths_of, rank
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
@@ -40,14 +41,19 @@ def own_open_mpi() -> int:
 # Image, launcher and more of each way. Our images have Open MPI 5, Debian has Open MPI 4.
 MPIRUN = {"image": "chainermn", "launcher": "mpirun", "slots": 2}
 TORCHRUN = {"image": "pytorch", "launcher": "torchrun", "nodes": 2, "slots": 1}
+ACCELERATE = {**TORCHRUN, "launcher": "accelerate"}
 WITH_OPEN_MPI_4 = pytest.mark.skipif(own_open_mpi() != 4, reason="needs Open MPI 4: scripts/images-packages")
 AT_NIGHT = pytest.mark.nightly("starts PyTorch twice, 5 s; mpirun and the test that kills a rank take the same way")
 MPIRUNS = [
     pytest.param(MPIRUN, id="mpirun"),
     pytest.param({"launcher": "mpirun", "slots": 2}, marks=WITH_OPEN_MPI_4, id="mpirun-4"),
 ]
-LAUNCHERS = pytest.mark.parametrize("start", [*MPIRUNS, pytest.param(TORCHRUN, id="torchrun")])
-SELDOM_TORCHRUN = pytest.mark.parametrize("start", [*MPIRUNS, pytest.param(TORCHRUN, id="torchrun", marks=AT_NIGHT)])
+BY_TORCHRUN = pytest.mark.nightly("starts its ranks by torchrun, in the same process; their sum is tested by day")
+OTHERS = [pytest.param(ACCELERATE, id="accelerate", marks=BY_TORCHRUN)]
+LAUNCHERS = pytest.mark.parametrize("start", [*MPIRUNS, pytest.param(TORCHRUN, id="torchrun"), *OTHERS])
+SELDOM_TORCHRUN = pytest.mark.parametrize(
+    "start", [*MPIRUNS, pytest.param(TORCHRUN, id="torchrun", marks=AT_NIGHT), *OTHERS]
+)
 
 
 @pytest.fixture
@@ -80,10 +86,62 @@ def fake(start: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def launcher(run: str) -> list[int]:
     """The process ids of the run's launchers."""
-    words = re.compile(r"prterun|torch\.distributed\.run|\bmpirun ")
+    words = re.compile(r"prterun|torch\.distributed\.run|accelerate\.commands|\bmpirun ")
     return wait_until(
         lambda: [pid for pid, command in processes.of_run(run).items() if words.search(command.split(" -c ")[0])]
     )
+
+
+ACCELERATED = """
+import torch
+from accelerate import Accelerator
+
+own = Accelerator()
+total = own.reduce(torch.tensor([float(own.process_index + 1)]), "sum")
+print("rank", own.process_index, "of", own.num_processes, "has", float(total))
+own.end_training()
+"""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "slots"),
+    [(2, 1), pytest.param(1, 1, marks=pytest.mark.nightly("5 s; one rank takes the way of two but for an option"))],
+)
+def test_ranks_of_accelerate_on_all_nodes_find_each_other(
+    local: BackendHarness, tmp_path: Path, nodes: int, slots: int
+) -> None:
+    (tmp_path / "train.py").write_text(ACCELERATED)
+    work = {"command": ["python", "train.py"], "files": [str(tmp_path / "train.py")]}
+
+    output = texts(local.all_events({**ACCELERATE, **work, "nodes": nodes, "slots": slots}))
+
+    ranks = nodes * slots
+    expected = [f"rank {rank} of {ranks} has {ranks * (ranks + 1) / 2}" for rank in range(ranks)]
+    assert sorted(text for text in output if text.startswith("rank")) == expected
+
+
+WITH_DEEPSPEED = """
+import deepspeed, torch
+
+deepspeed.init_distributed(dist_backend="gloo")
+total = torch.tensor([float(torch.distributed.get_rank() + 1)])
+torch.distributed.all_reduce(total)
+print("rank", torch.distributed.get_rank(), "of", torch.distributed.get_world_size(), "has", float(total))
+"""
+
+
+@pytest.mark.nightly("5 GB to install, and an operation to compile; accelerate takes the same way")
+def test_ranks_of_deepspeed_on_all_nodes_find_each_other(
+    local: BackendHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(WITH_DEEPSPEED)
+    monkeypatch.setenv("PATH", f"{python_with('deepspeed').parent}:{os.environ['PATH']}")
+    work = {"command": ["python3", "train.py"], "files": [str(tmp_path / "train.py")]}
+
+    output = texts(local.all_events({**work, "launcher": "deepspeed", "nodes": 2, "slots": 2}))
+
+    ranks = sorted(text for text in output if text.startswith("rank "))
+    assert ranks == [f"rank {rank} of 4 has 10.0" for rank in range(4)]
 
 
 @LAUNCHERS
@@ -158,7 +216,7 @@ def test_a_stop_gets_its_checkpoint_before_the_launcher_hears_of_it(
     local.wait_for_state(run, "stopped")
     reasons = [line["reason"] for line in reader.lines(paths_of(local, run).metrics) if line["kind"] == "checkpoint"]
     assert reasons == ["notice"]
-    if start is not TORCHRUN:  # torchrun itself prints one on SIGTERM
+    if start["launcher"] not in ("torchrun", "accelerate"):  # torchrun itself prints one on SIGTERM
         assert not [text for text in texts(local.events(run)) if "Traceback" in text]
 
 

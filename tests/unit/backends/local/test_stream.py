@@ -27,7 +27,7 @@ STREAM = {
     "length": 20,
     "epochs": 2,
     "prepare": "factorization_machine:prepare",
-    "shuffle": True,
+    "shuffle_batches": True,
 }
 # Kills worker 0 after 14 batches and the rank itself after 26; the newest checkpoint is then that of 20. The next
 # attempt waits for both workers, as one alone can do all the work.
@@ -198,11 +198,12 @@ def test_workers_and_window_change_nothing(
             id="hangs",
         ),
         pytest.param(
-            "import os\n\ndef rows(n):\n    return [n]\n\ndef prepare(rows, seed):\n    return [os.getpid()]\n",
-            {"debug": 1e-9},  # the first batch
+            "import os, time\n\ndef rows(n):\n    return [n]\n\n"
+            "def prepare(rows, seed):\n    time.sleep(0.3)\n    return [os.getpid()]\n",
+            {"debug": 1.0},  # until the second worker is there
             "not retryable",
-            r"flow:prepare is not a function of its arguments: for batch 0 \(flow:rows rows 0 to 0\) "
-            r"worker ([01]) and worker (?!\1)[01] have different values: \[0\] is \d+, then \d+",
+            r"flow:prepare is not a function of its arguments: for batch (\d+) \(flow:rows rows \1 to \1\) "
+            r"worker ([01]) and worker (?!\2)[01] have different values: \[0\] is \d+, then \d+",
             "",
             id="has state, where the run compares",
         ),
@@ -239,7 +240,7 @@ def test_a_killed_scheduler_costs_an_attempt_and_changes_nothing(
     local: BackendHarness, checksum: str, tmp_path: Path
 ) -> None:
     program = FAULTS.replace("node-1.pid", "node-0.pid").replace("26", "-1")
-    causes, output, _ = finished(local, tmp_path, program, stream=STREAM)
+    causes, output, _ = finished(local, tmp_path, program, stream={**STREAM, "workers": {"nodes": 2}})
 
     assert len(causes) == 2
     assert "node 0: the scheduler was killed by SIGKILL" in output

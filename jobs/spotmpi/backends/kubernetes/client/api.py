@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
+import math
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -21,6 +23,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources import apps_v1, batch_v1, core_v1, networking_v1
 from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
 
+from spotmpi.backends.kubernetes.client.eks_access import EksAccess, access_of
 from spotmpi.backends.kubernetes.client.errors import is_missing, status_code
 from spotmpi.backends.kubernetes.client.kubeconfig import Login, configuration, in_pod, proxy_of
 from spotmpi.plan.pods import CONTAINER
@@ -91,17 +94,21 @@ class ClusterClock:
 
 
 class _Connection(ConnectionParams):
-    """lightkube's connection settings, with a clock that every response sets."""
+    """lightkube's connection settings, with a clock that every response sets, and what logs in to EKS, if anything."""
 
-    def __init__(self, timeout: httpx2.Timeout, clock: ClusterClock, proxy: str | None) -> None:
+    def __init__(
+        self, timeout: httpx2.Timeout, clock: ClusterClock, proxy: str | None, access: EksAccess | None
+    ) -> None:
         super().__init__(timeout=timeout, proxy=proxy)
-        self._clock = clock
+        self._clock, self._access = clock, access
 
     def httpx_params(self, config: Any) -> dict[str, Any]:
         """The arguments of the HTTP client."""
         parameters: dict[str, Any] = super().httpx_params(config)
         if config.user.exec and isinstance(parameters["auth"], ExecAuth):
             parameters["auth"] = Login(config.user.exec)
+        if self._access:
+            parameters["auth"] = self._access
         # Authorities may have no key identifiers (EKS's are reported so): Python 3.13 demands them, kubectl does not.
         parameters["verify"].verify_flags &= ~ssl.VERIFY_X509_STRICT
         return {**parameters, "event_hooks": {"response": [self._note_response]}}
@@ -112,10 +119,15 @@ class _Connection(ConnectionParams):
 
 
 class _Client(GenericAsyncClient):
-    """lightkube's client, which waits where a busy API server asks for that (429 or 503 with ``Retry-After``)."""
+    """lightkube's client, which waits where a busy API server asks for that (429 or 503 with ``Retry-After``).
+
+    lightkube requests a watch that has ended without an error anew at once; where a proxy ends each, this one waits.
+    """
 
     async def send(self, req: httpx2.Request, stream: bool = False) -> Any:
         """The response to a request; that of the last try if the server stays busy."""
+        if "watch" in req.url.params:
+            await self._pause(str(req.url.copy_remove_param("resourceVersion")))
         tries = 1
         while True:
             response: Any = await super().send(req, stream)  # type: ignore[no-untyped-call]
@@ -126,6 +138,14 @@ class _Client(GenericAsyncClient):
             await response.aclose()
             await asyncio.sleep(min(float(delay), _LONGEST_DELAY))
 
+    async def _pause(self, watch: str) -> None:
+        """Wait until the last request of the same *watch* is a moment ago."""
+        watches: dict[str, float] = self.__dict__.setdefault("_watches", {})
+        since = time.monotonic() - watches.get(watch, -math.inf)
+        if since < RETRY_DELAY:
+            await asyncio.sleep(RETRY_DELAY - since)
+        watches[watch] = time.monotonic()
+
 
 class ClusterApi:
     """One namespace of one cluster, for one event loop; methods raise lightkube's and httpx2's errors.
@@ -134,16 +154,29 @@ class ClusterApi:
     """
 
     def __init__(self, context: str | None, namespace: str | None) -> None:
-        config = configuration(context)
         self._clock = ClusterClock()
-        connection = _Connection(httpx2.Timeout(CONNECT_TIMEOUT, read=READ_TIMEOUT), self._clock, proxy_of(config))
-        self._http_parameters = functools.partial(connection.httpx_params, config)
-        # lightkube's AsyncClient has no way to stream a log that is not followed, nor to set the clock.
-        self._client: Any = _Client(connection, config, namespace=namespace, lazy=True, field_manager="spotmpi")
         self._silence = httpx2.Timeout(CONNECT_TIMEOUT, read=MAX_SILENCE)
-        self._client._watch_timeout = self._silence  # else without limit
-        self.context = None if in_pod() else str(config.context_name)
-        self.namespace = str(self._client.namespace)
+        self._access = access_of(context)
+        if self._access is None:
+            self._config = configuration(context)
+            self.context = None if in_pod() else str(self._config.context_name)
+            self.namespace = str(namespace or self._config.namespace)
+        else:
+            self.context, self.namespace = context, namespace or "default"
+
+    @functools.cached_property
+    def _connection(self) -> tuple[_Connection, Any]:
+        """How to connect, and the connection settings; for an environment's cluster EKS is asked, so not before use."""
+        config = self._access.configuration() if self._access else self._config
+        timeout = httpx2.Timeout(CONNECT_TIMEOUT, read=READ_TIMEOUT)
+        return _Connection(timeout, self._clock, proxy_of(config), self._access), config
+
+    @functools.cached_property
+    def _client(self) -> Any:
+        # lightkube's AsyncClient has no way to stream a log that is not followed, nor to set the clock.
+        client = _Client(*self._connection, namespace=self.namespace, lazy=True, field_manager="spotmpi")
+        client._watch_timeout = self._silence  # else without limit
+        return client
 
     def now(self) -> float:
         """Unix seconds by the API server's clock, once it has answered."""
@@ -151,7 +184,8 @@ class ClusterApi:
 
     def http_client(self) -> httpx2.AsyncClient:
         """A client with this cluster's address and credentials, for what has no method here."""
-        return httpx2.AsyncClient(**self._http_parameters())
+        connection, config = self._connection
+        return httpx2.AsyncClient(**connection.httpx_params(config))
 
     async def create(self, values: Object, dry_run: bool = False) -> Object:
         """The object created from *values*, with *dry_run* only checked; AlreadyExists is an error."""
@@ -163,9 +197,7 @@ class ClusterApi:
 
     async def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
         """The object of that name, or None."""
-        if (
-            not name.strip(".") or "/" in name or "%" in name
-        ):  # no object has such a name, but a request another meaning
+        if not _is_name(name):
             return None
         try:
             obj = await self._client.request("get", res=_RESOURCES[kind], name=name, namespace=namespace)
@@ -178,6 +210,8 @@ class ClusterApi:
 
     async def has_queue(self, name: str) -> bool:
         """Whether the namespace has a LocalQueue of that name; False also where Kueue is not installed."""
+        if not _is_name(name):
+            return False
         async with self.http_client() as http:
             group = await http.get("/apis/kueue.x-k8s.io")  # no release serves the version of all others
             if group.status_code == 404:
@@ -227,25 +261,26 @@ class ClusterApi:
         Where changes may have been missed, RESYNC comes with all objects that exist now as ``items``.
         """
         fields = None if name is None else {"metadata.name": name}
-        version, answered = None, False
+        version, answered, failures = None, False, 0
         while True:
             parameters = {"resourceVersion": version, **_selectors(labels, fields)}
             request = self._client.prepare_request("list", _RESOURCES[kind], watch=True, params=parameters)
             try:
                 async for change, item in self._client.watch(request, on_error=_retry):
-                    answered = True
+                    answered, failures = True, 0
                     yield change, _trim(kind, item)
-            except httpx2.HTTPError:
+            except (httpx2.HTTPError, ValueError):  # ValueError: a proxy answers with something else than JSON
                 pass  # The client's own retries cover neither a version that is too old nor a refused connection.
             items, version = await self._resync(kind, labels, fields, MAX_REFUSALS if answered else 0)
             yield RESYNC, {"items": items}
-            await asyncio.sleep(RETRY_DELAY)
+            failures += 1
+            await asyncio.sleep(retry_delay(failures))
 
     async def _resync(
         self, kind: str, labels: Mapping[str, str] | None, fields: Mapping[str, str] | None, refusals: int
     ) -> tuple[Sequence[Object], str | None]:
         """All objects and their version, as soon as the API answers; more than *refusals* in a row are final."""
-        while True:
+        for failures in itertools.count(1):
             pages = self._pages(kind, labels, fields)
             try:
                 return [_trim(kind, item) async for item in pages], pages.resourceVersion
@@ -254,7 +289,8 @@ class ClusterApi:
                 refusals -= status_code(error) in _REFUSED
                 if refusals < 0:
                     raise
-            await asyncio.sleep(RETRY_DELAY)
+            await asyncio.sleep(retry_delay(failures))
+        raise AssertionError
 
     async def patch(self, kind: str, name: str, values: Object) -> None:
         """Merge *values* into an object."""
@@ -327,6 +363,11 @@ class ClusterApi:
             await response.aclose()
 
 
+def _is_name(name: str) -> bool:
+    """Whether an object can have that name; with others a request has another meaning."""
+    return bool(name.strip(".")) and not set("/%?#") & set(name)
+
+
 def _selectors(labels: Mapping[str, str] | None, fields: Mapping[str, str] | None) -> dict[str, str | None]:
     return {
         "labelSelector": build_selector(dict(labels)) if labels else None,
@@ -361,4 +402,9 @@ def _retry(error: Exception, count: int) -> OnErrorResult:
     """Try again while the API is out of reach or busy."""
     if status_code(error) in (*_REFUSED, 410):
         return OnErrorResult(OnErrorAction.RAISE)
-    return OnErrorResult(OnErrorAction.RETRY, min(RETRY_DELAY * count, 5.0))
+    return OnErrorResult(OnErrorAction.RETRY, retry_delay(count))
+
+
+def retry_delay(failures: int) -> float:
+    """Seconds until what has failed so often in a row is tried again."""
+    return min(RETRY_DELAY * failures, _LONGEST_DELAY)

@@ -9,6 +9,7 @@ import httpx2
 from lightkube import ApiError
 from lightkube.core.exceptions import ConfigError
 
+from spotmpi.backends.kubernetes.client.eks_access import ACCESS
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 
 _INSTALL = (
@@ -35,6 +36,8 @@ def translate_errors(action: str) -> Iterator[None]:
         raise SpotmpiError(f"could not {action}: {reason}; log in again, then try `kubectl version`") from error
     except httpx2.HTTPStatusError as error:
         code = error.response.status_code
+        if code == 401 and (access := error.request.extensions.get(ACCESS)):
+            raise SpotmpiError(f"could not {action}: {access.refusal()}") from error
         # Where no kind of an API group is installed, the answer is no Kubernetes Status.
         is_unknown = code == 404 and "/apis/jobset.x-k8s.io/" in str(error.request.url)
         reason = _INSTALL if is_unknown else f"the cluster answered {code}"
@@ -54,6 +57,9 @@ def _explain(error: ApiError) -> str:
     status = error.status
     message = str(status.message or error)
     if status.code == 401:
+        access = error.request.extensions.get(ACCESS) if error.request else None
+        if access:
+            return str(access.refusal())
         return f"the cluster does not accept your credentials ({message}); log in again, then try `kubectl version`"
     if status.code == 403 and "admission webhook" not in message:
         return f"not permitted ({message})"

@@ -22,7 +22,7 @@ from lightkube.core.exceptions import ConfigError
 
 from spotmpi.core.errors import input_error
 
-_LISTS = ("clusters", "contexts", "users")
+LISTS = ("clusters", "contexts", "users")
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 _EXEC = "client.authentication.k8s.io"
 _REMEDY = "check KUBECONFIG and `kubectl config get-contexts`"
@@ -80,27 +80,15 @@ def read() -> KubeConfig:
     """All contexts; ConfigError where nothing is configured, InputError where a file cannot be read."""
     if in_pod():
         return KubeConfig.from_service_account(SERVICE_ACCOUNT)
-    contents = [_content(path) for path in _paths() if path.is_file()]
+    contents = [_content(path) for path in paths() if path.is_file()]
     if not contents:
-        raise ConfigError(f"no kubeconfig at {', '.join(map(str, _paths()))}")
+        raise ConfigError(f"no kubeconfig at {', '.join(map(str, paths()))}")
     # Of a name that is in several files, and of the current context, the first one counts.
-    merged: dict[str, Any] = {key: [item for each in reversed(contents) for item in each[key]] for key in _LISTS}
+    merged: dict[str, Any] = {key: [item for each in reversed(contents) for item in each[key]] for key in LISTS}
     currents = [each["current-context"] for each in contents if each.get("current-context")]
     config = KubeConfig.from_dict({**merged, "current-context": next(iter(currents), None)})
     config.clusters = to_mapping(merged["clusters"], "cluster", ProxiedCluster)
     return config
-
-
-def context_of(cluster: str) -> str | None:
-    """The kubeconfig context of an EKS cluster by name, as `aws eks update-kubeconfig` writes it; None without one."""
-    try:
-        config = read()
-    except ConfigError:
-        return None
-    for name, context in config.contexts.items():
-        if cluster in (name, context.cluster) or str(context.cluster).endswith(f":cluster/{cluster}"):
-            return name
-    return None
 
 
 def in_pod() -> bool:
@@ -109,21 +97,20 @@ def in_pod() -> bool:
     As with kubectl, a kubeconfig takes precedence: a notebook's pod may use another cluster.
     """
     has_account = "KUBERNETES_SERVICE_HOST" in os.environ and Path(SERVICE_ACCOUNT, "token").is_file()
-    return has_account and not any(path.is_file() for path in _paths())
+    return has_account and not any(path.is_file() for path in paths())
 
 
-def _paths() -> list[Path]:
+def paths() -> list[Path]:
     """The kubeconfig files, which need not exist."""
     listed = [Path(name) for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
     return listed or [Path("~/.kube/config").expanduser()]
 
 
-def _content(path: Path) -> Mapping[str, Any]:
-    """The content of one file with absolute paths; InputError where it is no kubeconfig."""
+def require_kubeconfig(path: Path) -> Mapping[str, Any]:
+    """The content of one file as it is; InputError where it is no kubeconfig."""
     try:
         values = yaml.safe_load(path.read_text()) or {}
-        content = {**values, **{key: [_resolve(each, path.parent) for each in values.get(key) or []] for key in _LISTS}}
-        KubeConfig.from_dict(content)
+        KubeConfig.from_dict({**values, **{key: values.get(key) or [] for key in LISTS}})
     except (
         OSError,
         UnicodeError,
@@ -136,7 +123,14 @@ def _content(path: Path) -> Mapping[str, Any]:
         detail = " ".join(str(error).split())
         message = f"not a kubeconfig ({detail}); repair it, or name another"
         raise input_error("KUBECONFIG", str(path), message) from error
+    content: Mapping[str, Any] = values
     return content
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    """The content of one file with absolute paths; InputError where it is no kubeconfig."""
+    values = require_kubeconfig(path)
+    return {**values, **{key: [_resolve(each, path.parent) for each in values.get(key) or []] for key in LISTS}}
 
 
 def _resolve(entry: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:

@@ -13,8 +13,6 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
-from spotmpi.backends.kubernetes.client.kubeconfig import context_of
-from spotmpi.core.errors import SpotmpiError
 
 T = TypeVar("T")
 
@@ -32,7 +30,7 @@ class ClusterReader(Protocol):
 
 
 class ClusterView:
-    """The cluster of a kubeconfig context; safe to use from several threads."""
+    """The cluster of an environment's or a kubeconfig's context; safe to use from several threads."""
 
     def __init__(self, context: str | None) -> None:
         self._api = ClusterApi(context, "default")
@@ -57,12 +55,3 @@ class ClusterView:
     def list(self, kind: str, namespace: str | None = None, labels: dict[str, str] | None = None) -> list[Object]:
         """The objects of a kind, in *namespace* (``default`` where there is none) or in all of them (``*``)."""
         return self._call(f"list {kind}s", lambda: self._api.list(kind, labels, namespace=namespace))
-
-
-def view_of(cluster: str, region: str) -> ClusterView:
-    """The view of an EKS cluster; SpotmpiError names the command that adds it to the kubeconfig."""
-    context = context_of(cluster)
-    if context is None:
-        command = f"aws eks update-kubeconfig --name {cluster} --region {region}"
-        raise SpotmpiError(f"the kubeconfig has no context for cluster {cluster}; add one with `{command}`")
-    return ClusterView(context)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from spotmpi.agent import pod_context
+from spotmpi.agent.launchers import start_count
 from spotmpi.core import names
 from spotmpi.plan import manifests, pool
 from spotmpi.plan.pods import CONTAINER
@@ -46,7 +47,7 @@ def run_info(jobset: Object) -> RunInfo:
         spec.nodes,
         pool.worker_count(jobset) or 0,
         workers.table if workers else "",
-        spec.launcher != "mpirun",
+        start_count(spec.launcher, spec.nodes, spec.where) > 1,
         submission_time(jobset),
         spec.limits.start,
         spec.limits.failures,

@@ -23,6 +23,7 @@ from spotmpi.runs.pod_output import Entry
 T = TypeVar("T")
 
 HEARTBEAT_TIMEOUT = 3.0  # seconds of silence after which a pod's log may have been rotated below all that it printed
+_LONGEST_DELAYS = 10  # of RETRY_DELAY, where a log cannot be read again and again
 OVERLAP = 5  # seconds by which a resumed stream begins before the last entry; clocks may differ by as much
 CONCURRENT_LOGS = 4  # logs that are read at the same time, where they are not followed
 _READ_AHEAD = 4  # pieces of each that may wait for their turn
@@ -67,7 +68,7 @@ class PodLog:
         Raises:
             NotPermitted: the user may not read logs.
         """
-        complete, refusals = True, 0
+        complete, refusals, failures = True, 0, 0
         while True:
             over = not follow or self._source.is_finished()
             since = None if complete else max(int(self._client.now() - self._time), 0) + OVERLAP
@@ -78,25 +79,26 @@ class PodLog:
                         entries, torn = await self._read_rotated(), False
                     else:
                         entries, torn = await self._parse(text, resumed=since is not None)
-                    refusals = 0
+                    refusals = failures = 0
                     if entries:
                         yield entries
                     if torn:
                         raise _Torn
+                failures = 0
             except _Torn:
-                complete, over = True, False
-                continue
+                complete, over, failures = True, False, failures + 1
             except ApiError as error:
+                failures += 1
                 if error.status.code == 403:
                     refusals += 1
                     self._refuse(error, refusals if follow and self._last else api.MAX_REFUSALS + 1)
                 if is_missing(error) or not follow:
                     return
             except httpx2.HTTPError:
-                over = not follow  # A dead node's log cannot be read now, and a snapshot does not wait for it.
+                over, failures = not follow, failures + 1  # A dead node's log: a snapshot does not wait for it.
             if over:
                 return
-            await asyncio.sleep(0 if self._source.is_finished() else RETRY_DELAY)
+            await asyncio.sleep(RETRY_DELAY * min(failures or not self._source.is_finished(), _LONGEST_DELAYS))
 
     def _refuse(self, error: ApiError, refusals: int) -> None:
         """Raise NotPermitted after too many refusals; a server that has just started may refuse a user it knows."""

@@ -18,6 +18,8 @@ from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Say
 from spotmpi.plan import manifests
+from spotmpi.plan.pods import module
+from spotmpi.plan.volume_pod import store_command
 from spotmpi.runs import pod_output
 from spotmpi.runs.pod_output import Entry
 
@@ -45,7 +47,7 @@ class RunFolder:
         Raises:
             SpotmpiError: no pod can read it.
         """
-        arguments = f"{shlex.quote(f'{pod_context.RUNS}/{self._run}')} {node} {since!r} {until!r}"
+        arguments = (f"{pod_context.RUNS}/{self._run}", str(node), repr(since), repr(until))
         why = ""
         for delay in RETRY_DELAYS:
             running = pods()
@@ -63,8 +65,8 @@ class RunFolder:
             raise SpotmpiError(f"the run has no run volume, and {why}")
         return await self._read((await self._open(self._volume)).pod, _CODE, arguments)
 
-    async def _read(self, pod: str, code: str, arguments: str) -> list[Entry]:
-        command = f"cd {code} && python3 -m spotmpi.agent.replay {arguments} && echo {_END_MARK}"
+    async def _read(self, pod: str, code: str, arguments: Sequence[str]) -> list[Entry]:
+        command = f"{shlex.join(module(code, 'spotmpi.agent.replay', *arguments))} && echo {_END_MARK}"
         with translate_errors("read the run folder"):
             *lines, last = (await self._client.execute(pod, ["sh", "-c", command])).splitlines() or [""]
         if last != _END_MARK:
@@ -78,9 +80,7 @@ class RunFolder:
     async def _open(self, volume: Volume) -> VolumeAccess:
         if self._access is None:
             access = await self._stack.enter_async_context(volume_access(self._client, volume, self._say))
-            # In any case the input is read to the end: exec does not return before.
-            unpack = f"mkdir -p {_CODE} && tar xzf - -C {_CODE} || {{ code=$?; cat > /dev/null; exit $code; }}"
-            await access.run(["sh", "-c", unpack], io.BytesIO(archives.pod_side(names.SOURCE)))
+            await access.run(store_command("take", _CODE), io.BytesIO(archives.pod_side(names.SOURCE)))
             self._access = access
         return self._access
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from spotmpi.agent import pod_context
 from spotmpi.agent.plan import UserCode
 from spotmpi.backends.kubernetes.client.api import ClusterApi
-from spotmpi.backends.kubernetes.volume_access import Volume, volume_access
+from spotmpi.backends.kubernetes.volume_access import Volume, json_answer, volume_access
 from spotmpi.core import archives, code_folder
 from spotmpi.core.code_folder import Packed
 from spotmpi.core.errors import SpotmpiError, input_error
@@ -81,6 +81,6 @@ async def upload(api: ClusterApi, plan: ClusterPlan, spec: JobSpec, volume: Volu
     async with volume_access(api, volume, say) as access:
         missing, index = io.BytesIO(), json.dumps({name: [size, packed.sha256]}).encode()
         await access.exchange(store_command("missing", pod_context.CODE_STORE), io.BytesIO(index), missing)
-        if json.loads(missing.getvalue()):
+        if json_answer(missing.getvalue(), list):
             put = store_command("put", pod_context.CODE_STORE, name, str(size), packed.sha256)
             await access.run(put, io.BytesIO(packed.archive))

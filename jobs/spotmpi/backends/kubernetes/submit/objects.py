@@ -67,6 +67,11 @@ def _public_key(key: Ed25519PrivateKey) -> str:
     return key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
 
 
+def with_attempts_before(plan: ClusterPlan, attempts: int) -> ClusterPlan:
+    """The plan of a run that has had so many attempts: without a run volume its pods cannot know."""
+    return {**plan, "objects": [_with_agent_plan(part, attempts_before=attempts) for part in plan["objects"]]}
+
+
 async def create(api: ClusterApi, plan: ClusterPlan, say: Say) -> CreatedRun:
     """Create a planned run.
 
@@ -79,7 +84,7 @@ async def create(api: ClusterApi, plan: ClusterPlan, say: Say) -> CreatedRun:
     """
     with translate_errors("submit the run"):
         try:
-            await _require_queue(api, plan["objects"][0])
+            await _require_queue(api, plan["objects"][0], say)
             await stop.delete_ended(api, plan["run"])
             objects = await _with_egress(api, plan["objects"], say)
             try:
@@ -95,14 +100,19 @@ async def create(api: ClusterApi, plan: ClusterPlan, say: Say) -> CreatedRun:
             raise
 
 
-async def _require_queue(api: ClusterApi, jobset: Object) -> None:
-    """Refuse a run whose queue does not exist: it would wait for ever, and Kueue writes no event about that."""
+async def _require_queue(api: ClusterApi, jobset: Object, say: Say) -> None:
+    """Refuse a run whose queue does not exist: it would wait for ever, and Kueue writes no event about that.
+
+    *say* gets a message where the user may not look it up.
+    """
     queue = jobset["metadata"]["labels"].get(manifests.LABEL_QUEUE)
     try:
         if queue is None or await api.has_queue(queue):
             return
     except ApiError as error:
         if error.status.code == 403:
+            right = "ask for `get` on `localqueues` of kueue.x-k8s.io"
+            say(f"you may not read queues in namespace {api.namespace}: if it has no {queue}, the run waits; {right}")
             return
         raise
     problem = f"namespace {api.namespace} has no such LocalQueue of Kueue; `kubectl get localqueues` lists them"
@@ -128,7 +138,7 @@ async def _create_all(api: ClusterApi, objects: Sequence[Object]) -> CreatedRun:
     jobset, *parts = objects
     answer = await api.create(jobset)
     run, time_submitted = jobset["metadata"]["name"], submission_time(answer)
-    parts = [_with_submission_time(part, time_submitted) for part in parts]
+    parts = [_with_agent_plan(part, submitted=time_submitted) for part in parts]  # from which limits count
     try:
         _require_current_jobset(jobset, answer)
         # The Secret first: where it is refused the JobSet is deleted and created anew, and owns nothing yet.
@@ -184,11 +194,11 @@ async def _check_job(api: ClusterApi, jobset: Object) -> None:
             raise
 
 
-def _with_submission_time(part: Object, moment: float) -> Object:
-    """A part of the plan; the ConfigMap's agent plan gets the time of submission, from which limits count."""
+def _with_agent_plan(part: Object, **values: float) -> Object:
+    """A part of the plan; the ConfigMap's agent plan gets what only the submission knows."""
     if part["kind"] != cluster_api.CONFIG_MAP:
         return part
-    agent_plan = {**json.loads(part["data"]["plan.json"]), "submitted": moment}
+    agent_plan = {**json.loads(part["data"]["plan.json"]), **values}
     return {**part, "data": {**part["data"], "plan.json": json.dumps(agent_plan, indent=1, sort_keys=True)}}
 
 

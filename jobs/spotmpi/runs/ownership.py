@@ -1,0 +1,71 @@
+"""Whether a run was submitted from here: the spec of another's run may not send what is on this machine.
+
+Whoever may create a JobSet, or write to a run volume, writes the spec in a copy: the paths and variables in it would be
+read from this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from spotmpi.core import file_status, hints
+from spotmpi.core.errors import InputError, Problem
+from spotmpi.core.names import RunPaths
+from spotmpi.runs import recorded_plan
+
+if TYPE_CHECKING:
+    from spotmpi.spec.job import JobSpec
+
+_SENT = {"code": "folder", "files": "file", "forward": "variable", "kubernetes.templates": "file"}
+
+
+def mark(paths: RunPaths) -> None:
+    """Record that the run was submitted from this runs folder, with the spec in it."""
+    paths.own.touch()
+
+
+def load_for_resume(paths: RunPaths, overrides: Iterable[str]) -> JobSpec:
+    """The recorded spec of a run with *overrides*.
+
+    Raises:
+        InputError: as `job.load`; or the run is a copy of one that was not submitted from here, and files or variables
+            of this machine, which its spec names and *overrides* do not, would be sent.
+    """
+    from spotmpi.spec import job
+
+    overrides = list(overrides)
+    spec = job.load(paths.spec, overrides)
+    if recorded_plan.cluster_of(paths) is not None and not file_status.exists(paths.own):
+        chosen = job.from_values(_without_sent(job.read_toml(paths.spec)), overrides)
+        if problems := list(_theirs(spec, chosen)):
+            raise InputError(problems)
+    return spec
+
+
+def _without_sent(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The *values* of a spec without those that name what is sent from this machine."""
+    cluster = values.get("kubernetes")
+    rest = {key: value for key, value in values.items() if key not in _SENT}
+    if isinstance(cluster, Mapping):
+        rest["kubernetes"] = {key: value for key, value in cluster.items() if f"kubernetes.{key}" not in _SENT}
+    return rest
+
+
+def _theirs(spec: JobSpec, chosen: JobSpec) -> Iterator[Problem]:
+    """What *spec* sends from this machine, and *chosen*, which has the user's choices alone, does not."""
+    from spotmpi.spec.kubernetes import CONFIG_MAP
+
+    for field, what in _SENT.items():
+        for value in _sent(spec, field):
+            if value not in _sent(chosen, field) and not value.startswith(CONFIG_MAP):
+                choice = hints.option("set", f"{field}=...")
+                remedy = f"this {what} of your machine is named by the spec of a run that was not submitted from here"
+                yield Problem(field, value, f"{remedy}; name what to send yourself, with {choice}")
+
+
+def _sent(spec: JobSpec, field: str) -> list[str]:
+    value: Any = spec
+    for key in field.split("."):
+        value = getattr(value, key)
+    return [value] if isinstance(value, str) else list(value or ())

@@ -1,0 +1,48 @@
+"""What keeps the program of a run from the output of its agent, on a kernel that has it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from spotmpi.core import names
+
+# Another process of the same user tries to open what belongs to this one.
+PROGRAM = """
+import os, sys
+from spotmpi.agent import processes
+ready, running = os.pipe(), os.pipe()
+agent = os.fork()
+if agent == 0:
+    if sys.argv[1] == "protected":
+        processes.protect_output()
+    os.write(ready[1], b"x")
+    os.read(running[0], 1)
+    os._exit(0)
+os.read(ready[0], 1)
+for name in ("fd/1", "environ", "mem"):
+    try:
+        os.close(os.open("/proc/%d/%s" % (agent, name), os.O_RDONLY if name == "environ" else os.O_WRONLY))
+        print(name, "opened")
+    except OSError as error:
+        print(name, type(error).__name__)
+os.write(running[1], b"x")
+os.waitpid(agent, 0)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no /proc")
+@pytest.mark.parametrize(("state", "result"), [("protected", "PermissionError"), ("as it is", "opened")])
+def test_a_program_cannot_write_to_the_output_of_an_agent_of_its_user(state: str, result: str) -> None:
+    """Like in a pod, whose container has no CAP_SYS_PTRACE."""
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        pytest.skip("needs setpriv of util-linux")
+    command = [setpriv, "--bounding-set", "-all", "--inh-caps", "-all", sys.executable, "-c", PROGRAM, state]
+    answer = subprocess.run(command, cwd=names.SOURCE, capture_output=True, text=True)
+    if "setpriv" in answer.stderr:
+        pytest.skip("may not change the capabilities of a process here")
+    assert answer.stdout.splitlines() == [f"{name} {result}" for name in ("fd/1", "environ", "mem")]

@@ -1,0 +1,157 @@
+"""A copy of another user's run: what its spec names is on his machine, and nothing of this one is sent for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spotmpi
+from spotmpi.agent import pack
+from spotmpi.api import runs as api
+from spotmpi.backends.kubernetes import pull as pulling
+from spotmpi.backends.kubernetes.backend import KubernetesBackend
+from spotmpi.backends.targets import Target
+from spotmpi.core import hints
+from spotmpi.core.errors import InputError
+from spotmpi.core.names import SWEEPS, RunPaths
+from spotmpi.plan import manifests
+from spotmpi.runs import ownership, reader, recorded_plan
+from spotmpi.spec.job import JobSpec, from_values, load
+from tests.unit.archives import archive, entry
+from tests.unit.backends.kubernetes import watched_cluster
+from tests.unit.backends.kubernetes.volume_cluster import VolumeCluster, pull
+from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, Object, condition
+
+IMAGE = {"image": "any"}
+
+
+def failed(values: Object, name: str = RUN) -> Object:
+    """The JobSet of another user's run that has failed, with his spec."""
+    spec = from_values({"command": ["x"], "launcher": "none", "kubernetes": IMAGE, **values})
+    annotations = {
+        manifests.ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True)),
+        manifests.ANNOTATION_OWNER: "eve",
+    }
+    jobset = watched_cluster.jobset(status=condition("Failed"), annotations=annotations)
+    return {**jobset, "metadata": {**jobset["metadata"], "name": name}}
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A file that nobody else may have."""
+    path = tmp_path / "home" / "credentials"
+    path.parent.mkdir()
+    path.write_text("aws_secret_access_key = 1")
+    return path
+
+
+def resume(cluster: FakeCluster, runs: Path, values: Object, *overrides: str) -> Any:
+    """The plan of the resumption of a run of which this terminal has only what the cluster says."""
+    cluster.pods, cluster.jobsets = [], [failed(values)]
+    target = Target("kubernetes", runs)
+    assert spotmpi.status(RUN, target).owner == "eve"
+    return api.plan_resume(RUN, overrides, target)
+
+
+@pytest.mark.parametrize("further", [[], ["nodes=2"], ["files+=['other.py']"]])
+@pytest.mark.parametrize("field", ["files", "code", "forward", "kubernetes.templates"])
+def test_what_anothers_spec_names_on_this_machine_is_not_sent(
+    runs: Path, cluster: FakeCluster, secret: Path, field: str, further: list[str]
+) -> None:
+    (runs.parent / "other.py").touch()
+    specs: dict[str, tuple[str, Object]] = {
+        "files": (str(secret), {"files": [str(secret)]}),
+        "code": (str(secret.parent), {"code": str(secret.parent)}),
+        "forward": ("HOME", {"forward": ["HOME"]}),
+        "kubernetes.templates": (
+            str(secret),
+            {"kubernetes": {**IMAGE, "templates": [str(secret), "configmap:theirs"]}},
+        ),
+    }
+    value, values = specs[field]
+
+    with pytest.raises(InputError) as refused, hints.of_commands():
+        resume(cluster, runs, values, *further)
+
+    (problem,) = refused.value.problems
+    assert (problem.field, problem.value) == (field, value)
+    what = "is named by the spec of a run that was not submitted from here; name what to send yourself, with "
+    assert problem.remedy.endswith(f"of your machine {what}--set {field}=...")
+
+
+def test_what_is_named_again_is_sent(runs: Path, cluster: FakeCluster, secret: Path) -> None:
+    values = {"files": ["/theirs/train.py"], "forward": ["TOKEN"]}
+    plan = resume(cluster, runs, values, f"files=['{secret}']", "forward=['HOME']")
+    assert plan["notes"][-1].startswith("code: 1 files")
+    assert manifests.forwarded_variables(plan["objects"]) == ["HOME"]
+    assert "notes" in resume(cluster, runs, values, "files=[]", "forward=[]")
+    assert resume(cluster, runs.parent / "others", {}), "a spec that sends nothing needs no word"
+
+
+def test_a_run_that_was_submitted_from_here_sends_its_files_again(tmp_path: Path, secret: Path) -> None:
+    paths = RunPaths(tmp_path / RUN)
+    paths.folder.mkdir()
+    spec = from_values({"command": ["x"], "files": [str(secret)]})
+    paths.spec.write_text(spec.to_toml())
+    paths.plan.write_text('{"backend": "kubernetes", "namespace": "here"}')
+    with pytest.raises(InputError, match=r"files = .*/credentials"):
+        ownership.load_for_resume(paths, [])
+    ownership.mark(paths)
+    assert ownership.load_for_resume(paths, []) == spec
+
+
+def forged_pull(
+    cluster: VolumeCluster, paths: RunPaths, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = paths.folder.parents[1] / "answer.tar"
+    entries = [entry(name, content=content) for name, content in files.items()]
+    answer.write_bytes(archive(*entries, entry(pack.LEFT_OUT, content=b"{}")))
+    monkeypatch.setattr(pulling, "_PACK", f"import sys; sys.stdout.buffer.write(open({str(answer)!r}, 'rb').read())")
+    pull(cluster, paths)
+
+
+@pytest.mark.parametrize("plan", [b'{"backend": "local", "folder": "/", "name": "n"}', b"[]", None])
+def test_a_downloaded_run_is_one_of_its_cluster_and_not_of_this_terminal(
+    local: RunPaths, volume_cluster: VolumeCluster, plan: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another plan `--resume` would run the pod's command on this machine."""
+    files = {"events.jsonl": b'{"t": 1, "event": "failed"}\n', "spec.toml": b'command = ["x"]\nforward = ["HOME"]\n'}
+    files |= {".own": b"", ".lock": b"x"} | ({"plan.yaml": plan} if plan else {})
+    forged_pull(volume_cluster, local, files, monkeypatch)
+
+    assert recorded_plan.cluster_of(local) == ("this", "here") and not local.own.exists()
+    assert recorded_plan.read(local).folder is None
+    with pytest.raises(InputError, match="forward = 'HOME'"):
+        ownership.load_for_resume(local, [])
+
+
+def test_a_download_does_not_change_the_spec_of_a_run_that_was_submitted_from_here(
+    local: RunPaths, volume_cluster: VolumeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.folder.mkdir(parents=True)
+    local.spec.symlink_to("nowhere")
+    ownership.mark(local)
+    forged_pull(volume_cluster, local, {"spec.toml": b'command = ["theirs"]\n', "metrics.jsonl": b""}, monkeypatch)
+    assert local.spec.is_symlink() and not local.spec.exists() and local.metrics.is_file()
+
+
+def test_a_jobset_that_is_called_like_the_folder_of_sweeps_is_no_run(runs: Path, cluster: FakeCluster) -> None:
+    (runs / SWEEPS).mkdir(parents=True)
+    cluster.jobsets = [failed({}, name) for name in (SWEEPS, "..", "a/b", "/tmp/x", "good")]
+    assert [state.id for state in KubernetesBackend(runs).list()] == ["good"]
+    assert [paths.id for paths in reader.every(runs)] == ["good"] and not list((runs / SWEEPS).iterdir())
+
+
+def test_every_field_that_sends_something_is_known() -> None:
+    """A new field that is read from this machine belongs to `ownership._SENT`."""
+    described = [
+        name
+        for name, field in JobSpec.model_fields.items()
+        if re.search("of your code|copied|this terminal", str(field.description))
+    ]
+    assert sorted([*described, "kubernetes.templates"]) == sorted(ownership._SENT)
+    assert load.__doc__ and "relative paths" in load.__doc__

@@ -44,7 +44,9 @@ def main() -> None:
     from spotmpi.images import environment as image_environment
 
     bin_folder = image_environment.prepare("chainermn", lambda text: print(text, file=sys.stderr)) / "bin"
-    start = launchers.mpirun(str(bin_folder / "mpirun"), 5, _RANKS, os.geteuid() == 0)
+    start = launchers.LAUNCHERS["mpirun"].arguments(
+        launchers.World(1, _RANKS, mpi=launchers.OpenMpi(str(bin_folder / "mpirun"), 5, os.geteuid() == 0))
+    )
     rank = [
         str(bin_folder / "python"),
         "-m",

@@ -193,7 +193,7 @@ def on_debian(suite: str, python: str) -> Tier:
 NIGHTLY = [
     on_debian("trixie", "3.13"),
     on_debian("forky", "3.14"),
-    at_night("unit", "long statistics, and examples of worker pools", 1, PLAIN),
+    at_night("unit", "long statistics, examples of worker pools, and their drivers under stress", 11, PLAIN),
     at_night("programs", "training programs under real mpirun", 10, "images", ["tests/programs"]),
     at_night("launchers", "every launcher and fault on this machine", 10, "images", all_but(["tests/programs"])),
     at_night("engine", "every stack, option and refusal in the real Pulumi CLI", 2, "engine"),

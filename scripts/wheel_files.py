@@ -10,7 +10,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDERS = ("images", "infra", "stacks", "jobs/examples", "jobs/studies")
-FILES = ("Pulumi.yaml", "scripts/ci-preview", "scripts/ci-up", "scripts/ci-destroy")
+SCRIPTS = ("scripts/ci-preview", "scripts/ci-up", "scripts/ci-destroy", "scripts/instance-types")
+FILES = ("Pulumi.yaml", *SCRIPTS)
 WORKFLOWS = ".github/workflows/environment-*.yml"
 
 

@@ -5,7 +5,10 @@ CONTRIBUTING.md names files that exist, too.
 
 from __future__ import annotations
 
+import ast
 import re
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,3 +46,28 @@ def test_every_room_has_a_paragraph() -> None:
 )
 def test_a_story_passes_through_few_files(story: str, most: int) -> None:
     assert 10 < len(set(FILE.findall(CHAPTERS[story]))) <= most
+
+
+def test_mypy_reads_all_of_a_provider_that_the_program_imports() -> None:
+    overrides = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["mypy"]["overrides"]
+    read = {name for override in overrides if override.get("follow_imports") == "normal" for name in override["module"]}
+    imported = {name for path in (PROJECT / "infra").rglob("*.py") for name in _provider_modules(path)}
+    assert {f"pulumi_{name}.*" for name in ("aws.eks", "aws.iam", "kubernetes.core")} <= imported
+    assert imported - read == set()
+
+
+def _provider_modules(path: Path) -> Iterator[str]:
+    """The providers' packages that *path* imports, as patterns of mypy; names with a capital are none."""
+    tree = ast.parse(path.read_text())
+    aliases: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            aliases |= {alias.asname or alias.name: alias.name for alias in node.names if "pulumi_" in alias.name}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("pulumi_aws", "pulumi_kubernetes")):
+            package, _, service = str(node.module).partition(".")
+            yield from (f"{package}.{service or alias.name}.*" for alias in node.names)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
+            package = aliases[node.value.id]
+            if package in ("pulumi_aws", "pulumi_kubernetes") and node.attr.islower() and "_" not in node.attr:
+                yield f"{package}.{node.attr}.*"

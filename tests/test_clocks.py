@@ -1,0 +1,165 @@
+"""Unix time may be set at any moment: it is for people, and nothing is decided by it apart from the places named here.
+
+NTP sets it, so does a machine that wakes up, and the clocks of two machines differ. Durations, limits and pauses take
+`time.monotonic` or a clock of `agent.clock` that nobody sets, and the order of attempts is that of their numbers. Every
+read of such a time, and every comparison or difference of one, has its reason in a table below.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+_READS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
+_READS |= {("datetime", "today"), ("path", "getmtime"), ("path", "getctime"), ("path", "getatime")}
+_STATUS = {f"st_{which}time{unit}" for which in "mca" for unit in ("", "_ns")}
+# As variables, attributes and keys of JSON objects are called that hold a recorded time.
+_RECORDED = {"t", "started", "ended", "present", "submitted", "creationTimestamp", "began", "created", "held_since"}
+_RECORDED |= {"since", "first_iteration_time"}
+
+_ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+SHOWN = "recorded or shown"
+NAMED = "part of a name, which is made unique otherwise"
+AGE = "the age of something that people ask for, in hours or days"
+OF_AWS = "AWS's times against now, for bills, prices and changes of hours and days, which people read"
+ONE_CLOCK = "both are by the API server's clock"
+MONOTONIC = "both are of a clock that nobody sets"
+NO_TIME = "no time: a count or a set"
+
+READS = {
+    "infra/ci/commands.py": (1, "a lock that is hours old, by the clocks of two machines with NTP"),
+    "infra/eks_token.py": (1, "tells kubectl until when a login is used; EKS checks it by its own clock"),
+    "jobs/spotmpi/agent/attempt_history.py": (1, "when an attempt without a record began: shown; its cost, see limits"),
+    "jobs/spotmpi/agent/clock.py": (1, "the clock for people"),
+    "jobs/spotmpi/agent/pack.py": (1, "a file keeps its time in an archive"),
+    "jobs/spotmpi/agent/replay.py": (
+        1,
+        "saves reading logs that ended a day before, by a server's clock",
+    ),
+    "jobs/spotmpi/api/cleanup.py": (1, AGE),
+    "jobs/spotmpi/api/pool_summary.py": (1, SHOWN),
+    "jobs/spotmpi/api/runs.py": (2, f"{NAMED}; {AGE}"),
+    "jobs/spotmpi/api/studies.py": (1, SHOWN),
+    "jobs/spotmpi/aws/errors.py": (1, "the difference of clocks is what the message is about"),
+    "jobs/spotmpi/aws/prices.py": (2, OF_AWS),
+    "jobs/spotmpi/backends/kubernetes/client/api.py": (1, "every response corrects it by the API server's clock"),
+    "jobs/spotmpi/backends/kubernetes/submit/objects.py": (1, "certificates are valid for years, from an hour before"),
+    "jobs/spotmpi/backends/local/backend.py": (1, SHOWN),
+    "jobs/spotmpi/backends/local/pool.py": (1, "certificates are valid for years, from an hour before"),
+    "jobs/spotmpi/cli/cost.py": (1, OF_AWS),
+    "jobs/spotmpi/cli/kubeconfig.py": (1, "tells kubectl until when a login is used; EKS checks it by its own clock"),
+    "jobs/spotmpi/cli/logs.py": (1, AGE),
+    "jobs/spotmpi/environments/checks/account.py": (1, "dates of support, in months"),
+    "jobs/spotmpi/environments/cost.py": (2, OF_AWS),
+    "jobs/spotmpi/environments/nodes.py": (1, SHOWN),
+    "jobs/spotmpi/environments/up.py": (1, "AWS scales groups to 0 at a date of its clock"),
+    "jobs/spotmpi/environments/warm_nodes.py": (
+        1,
+        "AWS scales groups to 0 at a date of its clock",
+    ),
+    "jobs/spotmpi/environments/zones/comparison.py": (1, OF_AWS),
+    "jobs/spotmpi/programs/checkpoint.py": (2, f"{NAMED}; {SHOWN}"),
+    "jobs/spotmpi/programs/pool/scheduler.py": (1, NAMED),
+    "jobs/spotmpi/programs/pool/settings.py": (1, "the start of Dask's clocks, which nobody sets from then on"),
+    "jobs/spotmpi/programs/reporting.py": (3, SHOWN),
+    "jobs/spotmpi/runs/data_fingerprint.py": (1, "with size and name, tells whether a file has changed: no order"),
+    "jobs/spotmpi/runs/fingerprint.py": (1, "with its size, tells whether a file has changed: no order"),
+    "jobs/spotmpi/runs/folder.py": (1, SHOWN),
+    "jobs/spotmpi/study/backend_runner.py": (1, NAMED),
+    "jobs/spotmpi/study/execution.py": (1, SHOWN),
+    "jobs/spotmpi/study/sweep.py": (1, "the order of sweeps in a list; of several that fit, the newest is continued"),
+}
+COMPARISONS = {
+    "infra/ci/commands.py": (1, "a lock that is hours old, by the clocks of two machines with NTP"),
+    "jobs/spotmpi/agent/coordinator.py": (
+        2,
+        f"{NO_TIME}; limits.run counts from the submission",
+    ),
+    "jobs/spotmpi/agent/limits.py": (2, "pauses between agents on two machines, from 0 to 10 min"),
+    "jobs/spotmpi/agent/pool_wheels.py": (1, MONOTONIC),
+    "jobs/spotmpi/agent/pool_worker.py": (1, MONOTONIC),
+    "jobs/spotmpi/agent/progress.py": (2, MONOTONIC),
+    "jobs/spotmpi/agent/replay.py": (
+        5,
+        "a span of an agent's own times; numbers show what is missing",
+    ),
+    "jobs/spotmpi/api/pool_summary.py": (1, NO_TIME),
+    "jobs/spotmpi/api/runs.py": (1, AGE),
+    "jobs/spotmpi/aws/billing.py": (11, OF_AWS),
+    "jobs/spotmpi/aws/launch_failures.py": (1, "both are by AWS's clock"),
+    "jobs/spotmpi/backends/kubernetes/client/api.py": (2, MONOTONIC),
+    "jobs/spotmpi/backends/kubernetes/follow/outcome.py": (1, "chooses which of two reasons is shown"),
+    "jobs/spotmpi/backends/kubernetes/follow/pod_log.py": (2, ONE_CLOCK),
+    "jobs/spotmpi/backends/kubernetes/follow/run.py": (1, ONE_CLOCK),
+    "jobs/spotmpi/backends/kubernetes/follow/waiting.py": (1, ONE_CLOCK),
+    "jobs/spotmpi/backends/kubernetes/pool_access.py": (1, NO_TIME),
+    "jobs/spotmpi/cli/cost.py": (1, OF_AWS),
+    "jobs/spotmpi/cli/logs.py": (3, AGE),
+    "jobs/spotmpi/cli/zones.py": (1, OF_AWS),
+    "jobs/spotmpi/data/fetch.py": (2, ONE_CLOCK),
+    "jobs/spotmpi/environments/cost.py": (2, OF_AWS),
+    "jobs/spotmpi/environments/nodes.py": (1, SHOWN),
+    "jobs/spotmpi/metrics/rates.py": (1, "the axis of charts"),
+    "jobs/spotmpi/pools/engine.py": (2, MONOTONIC),
+    "jobs/spotmpi/programs/pool/local.py": (1, NO_TIME),
+    "jobs/spotmpi/programs/pool/scheduler.py": (3, MONOTONIC),
+    "jobs/spotmpi/programs/pool/settings.py": (1, "the start of Dask's clocks, which nobody sets from then on"),
+    "jobs/spotmpi/runs/reader.py": (1, "whether it can be shown as a date"),
+    "jobs/spotmpi/study/execution.py": (1, "how long a trial took, at least 0: limits of its runs are those of agents"),
+}
+
+
+def _reads(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Attribute):
+        return False
+    owner = ast.unparse(node.value).rpartition(".")[2]
+    return node.attr in _STATUS or (owner, node.attr) in _READS
+
+
+def _is_recorded(node: ast.AST) -> bool:
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.slice, ast.Constant) and node.slice.value in _RECORDED
+    return getattr(node, "attr", getattr(node, "id", None)) in _RECORDED
+
+
+def _compares(node: ast.AST) -> bool:
+    operands: list[ast.expr] = []
+    if isinstance(node, ast.Compare) and any(isinstance(each, _ORDERS) for each in node.ops):
+        operands = [node.left, *node.comparators]
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+        operands = [node.left, node.right]
+    return any(_reads(each) or _is_recorded(each) for operand in operands for each in ast.walk(operand))
+
+
+def _sources() -> Iterator[tuple[str, str]]:
+    for folder in ("jobs/spotmpi", "infra"):
+        for path in sorted((PROJECT / folder).rglob("*.py")):
+            yield str(path.relative_to(PROJECT)), path.read_text()
+
+
+def _places(chosen: Callable[[ast.AST], bool]) -> dict[str, int]:
+    found = Counter(name for name, text in _sources() for node in ast.walk(ast.parse(text)) if chosen(node))
+    return dict(found)
+
+
+def test_unix_time_is_read_only_where_it_is_recorded_or_shown_or_for_the_reason_given() -> None:
+    assert _places(_reads) == {name: count for name, (count, _) in READS.items()}
+
+
+def test_no_limit_age_or_order_follows_from_unix_times_but_for_the_reason_given() -> None:
+    assert _places(_compares) == {name: count for name, (count, _) in COMPARISONS.items()}
+
+
+def test_what_reads_and_compares_unix_time_is_found_however_it_is_written() -> None:
+    found = ["time.time()", "datetime.datetime.now(UTC)", "os.path.getmtime(a)", "a.stat().st_mtime", "clock=time.time"]
+    for text in found:
+        assert any(map(_reads, ast.walk(ast.parse(f"f({text})")))), text
+    for text in ("time.time() < a", "a['t'] - b", "min(x.started, y) >= z", "a - path.stat().st_mtime", "created > b"):
+        assert any(map(_compares, ast.walk(ast.parse(text)))), text
+    for text in ("time.monotonic() - a", "a < b", "a['started'] == b", "self.started"):
+        assert not any(map(_compares, ast.walk(ast.parse(text)))), text

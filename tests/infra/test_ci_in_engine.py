@@ -71,15 +71,16 @@ def test_an_old_lock_is_cancelled_at_night(
 
 
 def test_a_stale_lock_is_recognized_by_the_clis_message_and_released_by_the_remedy(
-    state: Path, project: Path, capsys: pytest.CaptureFixture[str]
+    state: Path, project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_pulumi(project, "stack", "select", "--create")
     lock = state / ".pulumi" / "locks" / "organization" / "spotmpi" / "lab" / "left-behind.json"
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.write_text(json.dumps({"pid": 1, "username": "a", "hostname": "b", "timestamp": "2026-11-21T08:00:00Z"}))
-    assert commands.main("up", ["lab"], project) == 1
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    assert commands.main("destroy", ["lab"], project) == 1
     assert "pulumi cancel --yes --stack lab" in capsys.readouterr().err
     run_pulumi(project, "cancel", "--yes")
     assert not lock.exists()
-    assert commands.main("up", ["lab"], project) == 255, "this project has no program"
+    assert commands.main("destroy", ["lab"], project) == 0
     assert "locked" not in capsys.readouterr().err

@@ -86,15 +86,17 @@ def test_an_object_with_a_misspelt_field_would_be_refused(kubernetes: Kubernetes
 
 
 def test_the_volume_and_its_claim_bind_to_each_other(kubernetes: Kubernetes) -> None:
-    create_objects(kubernetes, run("lab"))
+    recording = run("lab")
+    create_objects(kubernetes, recording)
+    (volume,) = (one["metadata"]["name"] for one in objects(recording) if one["kind"] == "PersistentVolume")
 
     def unbound() -> str:
         claim = kubernetes.get("pvc", "runs", "-n", "training")
         return "" if claim["status"].get("phase") == "Bound" else str(claim["status"])
 
     wait_until("the claim bound", unbound, 60)
-    assert kubernetes.get("pvc", "runs", "-n", "training")["spec"]["volumeName"] == "spotmpi-lab"
-    assert kubernetes.get("pv", "spotmpi-lab")["status"]["phase"] == "Bound"
+    assert kubernetes.get("pvc", "runs", "-n", "training")["spec"]["volumeName"] == volume
+    assert kubernetes.get("pv", volume)["status"]["phase"] == "Bound"
 
 
 def test_applying_everything_again_changes_nothing(kubernetes: Kubernetes) -> None:

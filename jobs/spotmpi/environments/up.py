@@ -88,7 +88,8 @@ class _Up:
                 raise input_error("spotmpi:kind", "data", remedy)
             raise input_error("STACK", self._stack.stack, f"build it with the stack that uses it: `spotmpi up {owner}`")
         if self._stack.kind == "account":
-            remedy = f"the roles of CI, no environment: `pulumi up --stack {self._stack.stack}`"
+            name = self._stack.stack
+            remedy = f"the roles of CI, no environment: `pulumi up --stack {name}`, or set `spotmpi:kind` to compute"
             raise input_error("STACK", self._stack.stack, remedy)
         steps = [("doctor: account, tools, quota", self._prepare)]
         if self._stack.keep:

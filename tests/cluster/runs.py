@@ -182,7 +182,7 @@ class Runs:
         spec = from_values({**values, "kubernetes": kubernetes})
         require_valid(spec, self.backend.inspect(spec))
         run = f"{names.slug(spec.title)}-{next(self._ids)}"
-        self.backend.submit(spec, self.backend.plan(spec, run), lambda text: None)
+        self.backend.submit(spec, self.backend.plan(spec, run, print), lambda text: None)
         return run
 
     def start(self, values: Mapping[str, Any], image: str = "chainermn") -> FollowedRun:
@@ -240,7 +240,7 @@ def plain(*command: str, **more: Any) -> dict[str, Any]:
 def local_events(values: Mapping[str, Any], folder: Path) -> list[Event]:
     """The events of the same work on this machine, which has to succeed."""
     backend, spec = LocalBackend(folder), from_values(values)
-    backend.submit(spec, backend.plan(spec, "local-1"), lambda text: None)
+    backend.submit(spec, backend.plan(spec, "local-1", print), lambda text: None)
     events = list(backend.events("local-1", follow=True))
     assert events[-1].kind == "succeeded", events[-1]
     return events

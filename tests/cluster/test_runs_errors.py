@@ -218,4 +218,4 @@ def submit(folder: Path, namespace: str) -> None:
     """Submit any run."""
     backend = KubernetesBackend(folder / "copies", namespace=namespace)
     spec = from_values(plain("true", kubernetes={"image": "any"}))
-    backend.submit(spec, backend.plan(spec, "any-1"), lambda text: None)
+    backend.submit(spec, backend.plan(spec, "any-1", print), lambda text: None)

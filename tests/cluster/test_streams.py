@@ -153,7 +153,7 @@ def local_run(folder: Path, values: dict[str, Any]) -> tuple[list[Event], RunPat
     """The events and the folder of the same work on this machine, in an image's environment."""
     backend = LocalBackend(folder)
     spec = from_values({**values, "nodes": 1, "slots": RANKS, "kubernetes": {}})
-    backend.submit(spec, backend.plan(spec, "stream-1"), lambda text: None)
+    backend.submit(spec, backend.plan(spec, "stream-1", print), lambda text: None)
     events = list(backend.events("stream-1", follow=True))
     assert events[-1].kind == record.SUCCEEDED, [event.values for event in events[-10:]]
     return events, RunPaths(folder / "stream-1")

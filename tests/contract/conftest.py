@@ -40,13 +40,13 @@ class BackendHarness:
         spec = self.spec(values)
         require_valid(spec, self.backend.inspect(spec))
         run = f"contract-{self._mark}-{self._count}"
-        self.backend.submit(spec, self.backend.plan(spec, run), lambda text: None)
+        self.backend.submit(spec, self.backend.plan(spec, run, print), lambda text: None)
         return run
 
     def resume(self, run: str, values: dict[str, Any]) -> None:
         """Resume a run that has ended."""
         spec = self.spec(values)
-        self.backend.submit(spec, self.backend.plan(spec, run), lambda text: None)
+        self.backend.submit(spec, self.backend.plan(spec, run, print), lambda text: None)
 
     def events(self, run: str) -> list[Event]:
         """Every event of a run from its submission to its end, which is waited for."""

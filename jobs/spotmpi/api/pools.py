@@ -166,7 +166,7 @@ class NewRun(ExistingRun):
 
     def open(self, output: Output) -> Engine:
         """Submit the run, say what it waits for, and connect to its scheduler."""
-        self._backend, spec, plan = runs.prepare(self._source, self._overrides, self._on)
+        self._backend, spec, plan = runs.prepare(self._source, self._overrides, self._on, self._say)
         if spec.launcher != POOL:
             raise input_error("launcher", spec.launcher, 'a pool needs launcher = "pool" and the table [pool]')
         for note in plan["notes"]:

@@ -42,9 +42,14 @@ def init(path: Path | str = "job.toml", script: str | None = None) -> Path:
     return Path(path)
 
 
-def plan_run(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> Plan:
-    """What `run` would start, as plain JSON values; nothing is started or written."""
-    return prepare(source, overrides, on)[2]
+def plan_run(
+    source: Source, overrides: Iterable[str] = (), on: TargetLike = None, say: Say = lambda text: None
+) -> Plan:
+    """What `run` would start, as plain JSON values; nothing is started or written.
+
+    *say* gets a message with what takes time, or what the target cannot be asked.
+    """
+    return prepare(source, overrides, on, say)[2]
 
 
 def problems(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> list[Problem]:
@@ -81,8 +86,12 @@ def run(
         InputError: all problems of the spec.
         SpotmpiError: it could not be started.
     """
-    job = prepare(source, overrides, on, detach)
-    return _show(lambda watch, say: _submit(*job, detach, watch, say), detach, watch, say)
+    backend, spec = _validate(source, overrides, on)
+
+    def start(watch: Callable[[Event], None], say: Say) -> RunState:
+        return _submit(*_plan_new(backend, spec, say, detach), detach, watch, say)
+
+    return _show(start, detach, watch, say)
 
 
 def resume(
@@ -100,18 +109,19 @@ def resume(
         raise input_error(hints.option("resume"), paths.id, "has succeeded; there is nothing to continue")
     if not state.over:
         raise input_error(hints.option("resume"), paths.id, f"has not ended; `spotmpi logs -f {paths.id}` follows it")
-    spec, plan = _plan_continuation(backend, paths, overrides)
+    spec = _continued_spec(backend, paths, overrides)
 
     def start(watch: Callable[[Event], None], say: Say) -> RunState:
+        plan = backend.plan(spec, paths.id, say)
         return _submit(backend, spec, plan, detach, _from_next_submission(paths, watch), say)
 
     return _show(start, detach, watch, say)
 
 
-def plan_resume(run: str, overrides: Iterable[str] = (), on: TargetLike = None) -> Plan:
+def plan_resume(run: str, overrides: Iterable[str] = (), on: TargetLike = None, say: Say = lambda text: None) -> Plan:
     """What `resume` would start, as plain JSON values; nothing is started or written."""
     paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
-    return _plan_continuation(backend, paths, overrides)[1]
+    return backend.plan(_continued_spec(backend, paths, overrides), paths.id, say)
 
 
 def list_runs(on: TargetLike = None, mine: bool = False) -> list[RunState]:
@@ -226,20 +236,22 @@ def _backend_for(spec: JobSpec, on: TargetLike) -> Backend:
     return targets.backend(on, spec.kubernetes.context, spec.kubernetes.namespace)
 
 
-def prepare(
-    source: Source, overrides: Iterable[str], on: TargetLike, detach: bool = False
-) -> tuple[Backend, JobSpec, Plan]:
-    """The backend, the valid spec and the plan of a new run; InputError with all problems at once.
+def prepare(source: Source, overrides: Iterable[str], on: TargetLike, say: Say) -> tuple[Backend, JobSpec, Plan]:
+    """The backend, the valid spec and the plan of a new run; InputError with all problems at once."""
+    return _plan_new(*_validate(source, overrides, on), say)
+
+
+def _plan_new(backend: Backend, spec: JobSpec, say: Say, detach: bool = False) -> tuple[Backend, JobSpec, Plan]:
+    """The backend, the spec and the plan of a new run of a valid *spec*.
 
     A pool that is to be detached waits for drivers without a limit, unless its spec has one.
     """
     import secrets
 
-    backend, spec = _validate(source, overrides, on)
     if detach and spec.pool and "driver" not in spec.limits.model_fields_set:
         spec = spec.model_copy(update={"limits": spec.limits.model_copy(update={"driver": "none"})})
     run = names.run_id(spec.title, datetime.now(), secrets.randbelow(1 << 20))
-    return backend, spec, backend.plan(spec, run)
+    return backend, spec, backend.plan(spec, run, say)
 
 
 def _validate(source: Source, overrides: Iterable[str], on: TargetLike) -> tuple[Backend, JobSpec]:
@@ -257,14 +269,14 @@ def _validate(source: Source, overrides: Iterable[str], on: TargetLike) -> tuple
     return backend, spec
 
 
-def _plan_continuation(backend: Backend, paths: names.RunPaths, overrides: Iterable[str]) -> tuple[JobSpec, Plan]:
-    """The recorded spec with *overrides* and the plan that continues its run; InputError with all problems at once."""
+def _continued_spec(backend: Backend, paths: names.RunPaths, overrides: Iterable[str]) -> JobSpec:
+    """The recorded spec with *overrides*, to continue its run; InputError with all problems at once."""
     from spotmpi.runs import ownership
     from spotmpi.spec.validate import require_valid
 
     spec = ownership.load_for_resume(paths, overrides)
     require_valid(spec, backend.inspect(spec))
-    return spec, backend.plan(spec, paths.id)
+    return spec
 
 
 def _further_problems(error: WrongKeys, on: TargetLike) -> Sequence[Problem]:

@@ -33,8 +33,11 @@ class Backend(Protocol):
         """The capabilities of the target that `spotmpi.spec.validate` checks; changes nothing."""
         ...
 
-    def plan(self, spec: JobSpec, run: str) -> Plan:
-        """The plan that `submit` carries out for a valid spec; starts nothing."""
+    def plan(self, spec: JobSpec, run: str, say: Say) -> Plan:
+        """The plan that `submit` carries out for a valid spec, unchanged but for ids, keys and times; starts nothing.
+
+        *say* gets a message with what takes time or cannot be looked up.
+        """
         ...
 
     def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:

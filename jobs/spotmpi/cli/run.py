@@ -130,7 +130,7 @@ def command(
     The exit code is 0 if it succeeds, 1 if it fails and 130 if it is interrupted.
     """
     from spotmpi.api import runs as api
-    from spotmpi.api.view import make_view
+    from spotmpi.api.view import make_view, say
     from spotmpi.cli import final_cost
 
     place = target(on, runs)
@@ -154,7 +154,10 @@ def command(
     if save is not None:
         api.save_spec(save, source, changes, place)
     if dry_run:
-        plan = api.plan_resume(resume, changes, place) if resume is not None else api.plan_run(source, changes, place)
+        if resume is not None:
+            plan = api.plan_resume(resume, changes, place, say)
+        else:
+            plan = api.plan_run(source, changes, place, say)
         print(json.dumps(plan, indent=1))
         return
     with make_view(quiet=as_json or detach) as view:

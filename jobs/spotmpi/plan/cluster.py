@@ -93,6 +93,7 @@ class ClusterPlan(_RunReference):
     code: PlannedCode | None
     owner: str
     ssh_secret: str | None  # whose keys the run may share where its user may not create Secrets
+    unchecked: str | None  # why the cluster could not be asked what it permits; such a plan is not submitted
     environment: str | None
     there: dict[str, Any] | None  # the outputs of the environment
     objects: list[dict[str, Any]]

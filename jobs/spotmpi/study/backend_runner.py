@@ -58,14 +58,17 @@ class BackendRunner:
 
     def run(self, spec: JobSpec, run: str) -> RunState:
         """Run *spec* under that id and return its final state."""
-        plan = self._backend.plan(spec, run)
+        plan = self._backend.plan(spec, run, self._say_once)
         for note in plan["notes"]:
-            # Trials of a kind have the same notes.
-            if note not in self._shown_notes:
-                self._shown_notes.add(note)
-                self._say(note)
+            self._say_once(note)
         follow.submit(self._backend, spec, plan, self._say)
         return self.follow(run)
+
+    def _say_once(self, text: str) -> None:
+        """Show *text* unless an earlier trial has: trials of a kind have the same notes."""
+        if text not in self._shown_notes:
+            self._shown_notes.add(text)
+            self._say(text)
 
     def follow(self, run: str) -> RunState:
         """Wait for the end of a run; UnknownRun if there is none."""

@@ -81,7 +81,7 @@ def test_at_submission_the_secret_alone_gets_the_value(monkeypatch: pytest.Monke
     backend = kubernetes.KubernetesBackend(tmp_path / "runs")
     spec = spotmpi.read_spec(JOB, env_overrides("TOKEN"))
 
-    backend.submit(spec, backend.plan(spec, "plain-1"), lambda text: None)
+    backend.submit(spec, backend.plan(spec, "plain-1", print), lambda text: None)
 
     created = [call.args[0] for call in cluster.create.await_args_list]
     (secret,) = [part for part in created if part["kind"] == "Secret"]

@@ -24,13 +24,13 @@ from spotmpi.backends.kubernetes.client.portal import call, iterate
 from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts, submission_time
 from spotmpi.backends.kubernetes.follow.pending_diagnostics import CloudDiagnosis
 from spotmpi.backends.kubernetes.follow.run import RUNNING, ClusterFollower
-from spotmpi.backends.kubernetes.submit import code, pod_templates, target, wheels
+from spotmpi.backends.kubernetes.submit import adaptation, code, pod_templates, target, wheels
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.backends.local import machine
 from spotmpi.core import archives, file_status, hints, names
 from spotmpi.core.environment import Environment
-from spotmpi.core.errors import NotPermitted, Problem, UnknownRun, UnreadableRun, input_error
+from spotmpi.core.errors import InputError, NotPermitted, Problem, SpotmpiError, UnknownRun, UnreadableRun, input_error
 from spotmpi.core.events import Event, Lines, Stream
 from spotmpi.core.progress import Say
 from spotmpi.images.build import build_for
@@ -77,8 +77,26 @@ class KubernetesBackend:
             rate=target.hourly_rate(spec, self._environment),
         )
 
-    def plan(self, spec: JobSpec, run: str) -> ClusterPlan:
-        """The run's objects in the order of creation, without its keys."""
+    def plan(self, spec: JobSpec, run: str, say: Say) -> ClusterPlan:
+        """The run's objects in the order of creation, without its keys, as the cluster permits them.
+
+        Where the cluster does not answer, the plan names that as the reason for which it cannot be submitted.
+        """
+        plan, paths = self._draft(spec, run), names.RunPaths(self.runs_folder / run)
+        if attempts := reader.newest_attempt(paths):  # without a run volume the pods of a resumed run cannot know
+            plan["objects"] = [submitting.with_agent_plan(each, attempts_before=attempts) for each in plan["objects"]]
+        if shapes.workers_of(spec) and spec.kubernetes.image:
+            plan["objects"] = wheels.mount(plan["objects"], spec, say)
+        try:
+            return call(adaptation.adapt(self._api(), plan, say))
+        except (InputError, NotPermitted):
+            raise
+        except SpotmpiError as error:
+            say(f"{error}; this plan assumes that you may create Secrets, and that egress is not denied")
+            return {**plan, "unchecked": str(error)}
+
+    def _draft(self, spec: JobSpec, run: str) -> ClusterPlan:
+        """The plan of a valid spec as far as it needs no answer of the cluster."""
         resolved = target.resolve(spec, self._environment, self._api())
         shipment = code.pack(resolved.spec, resolved.target)
         keys = [*submitting.generate_keys(), *map(pods.forwarded_key, spec.forward)]
@@ -110,6 +128,7 @@ class KubernetesBackend:
             "code": {"digest": shipment.packed.digest, "by_volume": shipment.by_volume} if shipment else None,
             "owner": submission.owner,
             "ssh_secret": spec.kubernetes.ssh_secret or (self._environment.ssh_secret if self._environment else None),
+            "unchecked": None,
             "environment": self._environment.name if self._environment else None,
             "there": self._environment.model_dump(mode="json") if self._environment else None,
             "objects": objects,
@@ -118,17 +137,16 @@ class KubernetesBackend:
     def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
         """Create the JobSet suspended, then the parts it owns, then unsuspend it."""
         assert plan["backend"] == BACKEND
+        if plan["unchecked"]:
+            raise SpotmpiError(plan["unchecked"])
         paths = names.RunPaths(self.runs_folder / plan["run"])
         volume = manifests.run_volume(plan["objects"][0])
         # A resumed run has a record on this machine; the lock keeps others from deleting it meanwhile.
         with reader.lock(paths) if file_status.exists(paths.folder) else contextlib.nullcontext():
             if volume:
                 call(code.upload(self._api(), plan, spec, Volume(*volume), say))
-            if shapes.workers_of(spec) and spec.kubernetes.image:
-                plan = {**plan, "objects": call(wheels.ship(self._api(), plan["objects"], spec, say))}
-            if attempts := reader.newest_attempt(paths):
-                plan = submitting.with_attempts_before(plan, attempts)
-            created = call(submitting.create(self._api(), plan, say))
+            call(wheels.send(self._api(), plan["objects"], spec, say))
+            created = call(submitting.create(self._api(), plan))
             run_cache.create(paths, spec.to_toml(), {**plan, "objects": [*created.objects]}, created.submitted)
             ownership.mark(paths)
 

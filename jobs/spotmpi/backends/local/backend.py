@@ -54,7 +54,7 @@ class LocalBackend:
 
         return local_machine.inspect(spec)
 
-    def plan(self, spec: JobSpec, run: str) -> LocalPlan:
+    def plan(self, spec: JobSpec, run: str, say: Say) -> LocalPlan:
         """The plan of a valid spec."""
         from spotmpi.backends.local import machine as local_machine
         from spotmpi.runs import fingerprint

@@ -60,6 +60,10 @@ class Namespace:
                 rule.pop(field, None)
         return {**created, "metadata": {"uid": "u", "creationTimestamp": CREATED}}
 
+    async def may_create(self, kind: str) -> bool:
+        """As a SelfSubjectAccessReview answers, which system:basic-user lets everyone create (RBAC's defaults)."""
+        return kind not in self.forbidden
+
     async def has_queue(self, name: str) -> bool:
         if "LocalQueue" in self.forbidden:
             raise api_error(403, f'localqueues.kueue.x-k8s.io "{name}" is forbidden: User "ann" cannot get resource')

@@ -155,7 +155,7 @@ def test_a_record_is_not_deleted_while_its_run_is_being_continued(
     paths = copy(runs, STOPPED)
     deleted: list[list[str]] = []
 
-    async def create(api: FakeCluster, plan: ClusterPlan, say: Say) -> objects.CreatedRun:
+    async def create(api: FakeCluster, plan: ClusterPlan) -> objects.CreatedRun:
         deleted.append(clean(runs))
         return objects.CreatedRun([], 2000.0)
 
@@ -169,7 +169,8 @@ def test_a_record_is_not_deleted_while_its_run_is_being_continued(
         "ssh_secret": None,
         "environment": None,
         "there": None,
-        "objects": [jobset()],
+        "objects": [{"kind": "JobSet", **jobset()}],
+        "unchecked": None,
     }
     KubernetesBackend(runs).submit(spec, plan, print)
     assert deleted == [[]]

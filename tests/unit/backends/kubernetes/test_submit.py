@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from lightkube import ApiError
 
 from spotmpi.agent import pod_context, protocol, ssh
+from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.submit import wheels
+from spotmpi.backends.kubernetes.submit.adaptation import adapt
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError
 from spotmpi.images.wheels import PackedWheels
 from spotmpi.plan import manifests
 from spotmpi.spec.job import JobSpec, from_values
 from tests.unit.backends.kubernetes.namespace import CREATED, Namespace, planned
-from tests.unit.backends.kubernetes.watched_cluster import Object, api_error
+from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, api_error
 
 GO = {"spec": {"suspend": False}}
 
@@ -38,9 +43,34 @@ def pool(**kubernetes: Any) -> JobSpec:
 
 def submit(namespace: Namespace, run_plan: Object) -> tuple[list[Object], list[str]]:
     messages: list[str] = []
-    created = asyncio.run(submitting.create(namespace, run_plan, messages.append))  # type: ignore[arg-type]
+    adapted = asyncio.run(adapt(namespace, run_plan, messages.append))  # type: ignore[arg-type]
+    created = asyncio.run(submitting.create(namespace, adapted))  # type: ignore[arg-type]
     assert created.submitted == datetime.fromisoformat(CREATED).timestamp()
+    assert_as_printed(adapted["objects"], namespace.created)
     return list(created.objects), messages
+
+
+def assert_as_printed(printed: Sequence[Object], created: Sequence[Object]) -> None:
+    """Only the owner's uid, the values of keys and the time of submission differ."""
+    by_name = {(each["kind"], each["metadata"]["name"]): each for each in created}
+    assert len(by_name) == len(printed)
+    for each in printed:
+        sent = copy.deepcopy(by_name[each["kind"], each["metadata"]["name"]])
+        for owner in sent["metadata"].get("ownerReferences", []):
+            assert owner.pop("uid") == "u"
+            owner["uid"] = each["metadata"]["ownerReferences"][0]["uid"]
+        if each["kind"] == "Secret":
+            assert sent["stringData"].keys() >= each["stringData"].keys()
+            sent["stringData"] = each["stringData"]
+        if each["kind"] == "ConfigMap":
+            sent["data"] = {**sent["data"], "plan.json": without_time(sent)}
+            each = {**each, "data": {**each["data"], "plan.json": without_time(each)}}
+        assert sent == each
+
+
+def without_time(config_map: Object) -> Object:
+    plan: Object = json.loads(config_map["data"]["plan.json"])
+    return {**plan, "submitted": None}
 
 
 def keys_volume(namespace: Namespace) -> Object:
@@ -52,17 +82,17 @@ def keys_volume(namespace: Namespace) -> Object:
 def test_a_run_is_resumed_with_a_secret_of_its_own() -> None:
     namespace = Namespace()
     objects, messages = submit(namespace, plan("mpi-ssh"))
-    assert namespace.kinds() == ["JobSet", "Secret", "ConfigMap", "NetworkPolicy"] and not messages
+    assert namespace.kinds() == ["JobSet", "ConfigMap", "Secret", "NetworkPolicy"] and not messages
     assert namespace.patched == [("JobSet", "x-1", GO)] and keys_volume(namespace)["secretName"] == "x-1-parts"
-    assert "PRIVATE KEY" in namespace.created[1]["stringData"]["id"] and "PRIVATE KEY" not in str(objects)
+    assert "PRIVATE KEY" in namespace.created[2]["stringData"]["id"] and "PRIVATE KEY" not in str(objects)
 
 
 def test_the_workers_of_a_pool_start_with_node_0_once_all_parts_are_created() -> None:
     namespace = Namespace()
     submit(namespace, planned(pool()))
-    assert namespace.kinds() == ["JobSet", "Secret", "ConfigMap", "NetworkPolicy", "Job"]
+    assert namespace.kinds() == ["JobSet", "ConfigMap", "Secret", "NetworkPolicy", "Job"]
     assert namespace.patched == [("JobSet", "x-1", GO), ("Job", "x-1-workers", GO)]
-    secret, job = namespace.created[1], namespace.created[4]
+    secret, job = namespace.created[2], namespace.created[4]
     assert "BEGIN PRIVATE KEY" in secret["stringData"][protocol.POOL_KEY]
     assert job["metadata"]["ownerReferences"][0]["uid"] == "u"
 
@@ -113,15 +143,8 @@ def test_agents_count_limits_from_the_creation_of_the_jobset() -> None:
     """`limits.run` starts by the cluster's clock, not by a terminal's that is behind."""
     namespace = Namespace()
     submit(namespace, plan("mpi-ssh"))
-    plan_json = json.loads(namespace.created[2]["data"]["plan.json"])
+    plan_json = json.loads(namespace.created[1]["data"]["plan.json"])
     assert plan_json["submitted"] == datetime.fromisoformat(CREATED).timestamp()
-
-
-def test_agents_of_a_resumed_run_are_told_of_the_attempts_that_an_empty_folder_cannot_show() -> None:
-    namespace = Namespace()
-    submit(namespace, submitting.with_attempts_before(plan("mpi-ssh"), 7))  # type: ignore[arg-type]
-    plan_json = json.loads(namespace.created[2]["data"]["plan.json"])
-    assert plan_json["attempts_before"] == 7 and plan_json["submitted"]
 
 
 def test_a_user_who_may_not_create_secrets_gets_the_environments_key_pair_and_a_message() -> None:
@@ -141,17 +164,17 @@ def test_a_user_who_may_not_create_secrets_gets_the_environments_key_pair_and_a_
     [
         (
             plan(),
-            r"could not create the run's Secret: {}; ask for the right to create Secrets in here, "
+            r"you may not create the run's Secret; ask for the right to create Secrets in here, "
             r"or name a Secret .* \(kubernetes.ssh_secret\)",
         ),
         (
             plan("mpi-ssh", forward=["HF_TOKEN"]),
-            r"could not create the run's Secret: {}; ask for the right to create Secrets in here, "
+            r"you may not create the run's Secret; ask for the right to create Secrets in here, "
             r"or keep HF_TOKEN in a Secret \(kubernetes.secret_env\) instead of forwarding",
         ),
         (
             planned(pool()),
-            r"could not create the run's Secret, which holds the TLS key of its workers: {}; "
+            r"you may not create the run's Secret, which holds the TLS key of its workers; "
             r"ask for the right to create Secrets in here",
         ),
     ],
@@ -161,8 +184,7 @@ def test_a_run_that_needs_a_secret_of_its_own_is_not_created_without_one_and_the
     run_plan: Object, error: str
 ) -> None:
     namespace = Namespace("Secret")
-    refusal = r'not permitted \(.*User "ann" cannot create Secret\)'
-    with pytest.raises(NotPermitted, match=error.format(refusal)):
+    with pytest.raises(NotPermitted, match=error):
         submit(namespace, run_plan)
     assert namespace.created == []
 
@@ -289,7 +311,9 @@ def ship(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Sequence[Object
 
     def ship(namespace: Any, spec: JobSpec) -> tuple[Sequence[Object], list[str]]:
         messages: list[str] = []
-        return asyncio.run(wheels.ship(namespace, planned(spec)["objects"], spec, messages.append)), messages
+        objects = wheels.mount(planned(spec)["objects"], spec, messages.append)
+        asyncio.run(wheels.send(namespace, objects, spec, messages.append))
+        return objects, messages
 
     return ship
 
@@ -309,14 +333,43 @@ def test_two_submissions_at_once_may_send_the_same_wheels(ship: Any) -> None:
     assert [each["metadata"]["name"] for each in namespace.created] == [WHEELS]
 
 
-@pytest.mark.parametrize(
-    ("namespace", "architecture", "reason"),
-    [(Namespace("ConfigMap"), "arm64", "not permitted"), (Namespace(), "riscv64", "no wheels for riscv64")],
-)
-def test_a_pool_is_submitted_without_wheels_where_there_are_none(
-    ship: Any, namespace: Namespace, architecture: str, reason: str
-) -> None:
-    spec = pool(node_selector={"kubernetes.io/arch": architecture})
+def test_a_pool_is_submitted_without_wheels_where_there_are_none(ship: Any) -> None:
+    spec, namespace = pool(node_selector={"kubernetes.io/arch": "riscv64"}), Namespace()
     objects, (text,) = ship(namespace, spec)
-    assert objects == planned(spec)["objects"]
-    assert text.startswith("pods get no wheels of Dask, so the image has to contain it: ") and reason in text
+    assert objects == planned(spec)["objects"] and namespace.created == []
+    assert text == "pods get no wheels of Dask, so the image has to contain it: no wheels for riscv64"
+
+
+def test_wheels_that_may_not_be_sent_end_the_submission_as_the_printed_pods_mount_them(ship: Any) -> None:
+    with pytest.raises(NotPermitted, match="could not send the wheels of Dask to the cluster: not permitted"):
+        ship(Namespace("ConfigMap"), pool())
+
+
+def test_a_plan_that_was_made_while_the_cluster_did_not_answer_is_printed_and_not_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, messages = FakeCluster(), list[str]()
+    monkeypatch.setattr(KubernetesBackend, "_api", lambda backend: cluster)
+    backend, spec = KubernetesBackend(tmp_path), from_values({"command": ["x"], "kubernetes": {"image": "any:1"}})
+    cluster.errors["NetworkPolicy"] = httpx2.ConnectError("refused")
+    spec = spec.model_copy(update={"nodes": 2})
+    planned = backend.plan(spec, "x-1", messages.append)
+    reason = "could not look up what the cluster permits: cannot reach the cluster (refused); try `kubectl version`"
+    assert planned["objects"][0]["kind"] == "JobSet"
+    assert messages == [f"{reason}; this plan assumes that you may create Secrets, and that egress is not denied"]
+    with pytest.raises(SpotmpiError, match=re.escape(reason)):
+        backend.submit(spec, planned, messages.append)
+    assert cluster.created == []
+
+
+def test_agents_of_a_resumed_run_are_told_of_the_attempts_that_an_empty_folder_cannot_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = FakeCluster()
+    monkeypatch.setattr(KubernetesBackend, "_api", lambda backend: cluster)
+    spec = from_values({"command": ["x"], "kubernetes": {"image": "any:1"}})
+    (tmp_path / "x-1").mkdir()
+    event = {"t": 1.0, "event": "started", "attempt": 7, "failures": 0, "interruptions": 6}
+    (tmp_path / "x-1" / "events.jsonl").write_text(json.dumps(event) + "\n")
+    objects = KubernetesBackend(tmp_path).plan(spec, "x-1", print)["objects"]
+    assert json.loads(objects[1]["data"]["plan.json"])["attempts_before"] == 7

@@ -119,6 +119,10 @@ class FakeCluster:
     def put(self, kind: str, change: str, values: Object) -> None:
         self.changes.setdefault(kind, asyncio.Queue()).put_nowait((change, values))
 
+    async def may_create(self, kind: str) -> bool:
+        """Everything: its user administers the namespace."""
+        return True
+
     async def create(self, values: Object, dry_run: bool = False) -> Object:
         if dry_run:
             return values

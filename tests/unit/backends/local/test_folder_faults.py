@@ -214,7 +214,7 @@ def test_a_file_that_may_not_grow_ends_the_run_with_its_reason(tmp_path: Path) -
     paths = names.RunPaths(tmp_path / f"limited-{secrets.token_hex(4)}")  # its processes are found by this name
     local = BackendHarness(LocalBackend(tmp_path))
     spec = local.spec(python("while True: print('x' * 1000)"))
-    plan = local.backend.plan(spec, paths.id)
+    plan = local.backend.plan(spec, paths.id, print)
     paths.folder.mkdir()
     paths.plan.write_text(json.dumps(plan))
 

@@ -20,7 +20,7 @@ from lightkube.core.generic_client import GenericAsyncClient
 from lightkube.core.selector import build_selector
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources import apps_v1, batch_v1, core_v1, networking_v1
+from lightkube.resources import apps_v1, authorization_v1, batch_v1, core_v1, networking_v1
 from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
 
 from spotmpi.backends.kubernetes.client.eks_access import EksAccess, access_of
@@ -37,6 +37,7 @@ CONFIG_MAP = "ConfigMap"
 JOB = "Job"
 NETWORK_POLICY = "NetworkPolicy"
 CLAIM = "PersistentVolumeClaim"
+SECRET = "Secret"
 RESYNC = "RESYNC"
 _RESOURCES: dict[str, Any] = {
     JOBSET: create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets"),
@@ -47,7 +48,7 @@ _RESOURCES: dict[str, Any] = {
     NETWORK_POLICY: networking_v1.NetworkPolicy,
     CLAIM: core_v1.PersistentVolumeClaim,
     "Node": core_v1.Node,
-    "Secret": core_v1.Secret,
+    SECRET: core_v1.Secret,
     "PersistentVolume": core_v1.PersistentVolume,
     "DaemonSet": apps_v1.DaemonSet,
     "Deployment": apps_v1.Deployment,
@@ -207,6 +208,13 @@ class ClusterApi:
             raise
         values: Object = obj.to_dict()
         return values
+
+    async def may_create(self, kind: str) -> bool:
+        """Whether this user may create objects of that core kind in the namespace; every user may ask that."""
+        attributes = {"namespace": self.namespace, "verb": "create", "resource": _RESOURCES[kind]._api_info.plural}
+        review = authorization_v1.SelfSubjectAccessReview.from_dict({"spec": {"resourceAttributes": attributes}})
+        answer = await self._client.request("post", obj=review)
+        return bool(answer.status.allowed)
 
     async def has_queue(self, name: str) -> bool:
         """Whether the namespace has a LocalQueue of that name; False also where Kueue is not installed."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from lightkube import ApiError
 
@@ -11,31 +13,53 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.progress import Say
-from spotmpi.plan.wheels import config_maps, wheels_name, with_wheels
+from spotmpi.plan.wheels import config_maps, mounted_wheels, wheels_name, with_wheels
 from spotmpi.spec.job import JobSpec
+
+if TYPE_CHECKING:
+    from spotmpi.images.wheels import PackedWheels
 
 _ARCHITECTURE = "kubernetes.io/arch"  # label of nodes
 
 
-async def ship(api: ClusterApi, objects: list[Object], spec: JobSpec, say: Say) -> list[Object]:
-    """The *objects* of a run with the wheels, which are in the namespace then.
+def mount(objects: list[Object], spec: JobSpec, say: Say) -> list[Object]:
+    """The *objects* of a run whose pods mount the wheels.
 
-    Where the wheels cannot be had or sent, it says why and returns the objects as they are: the image may need none.
+    Where the wheels cannot be had, it says why and returns the objects as they are: the image may need none.
     """
-    from spotmpi.images.wheels import ARCHITECTURES, pack  # few runs need it
-
-    label = spec.kubernetes.node_selector.get(_ARCHITECTURE, "amd64")
     try:
-        wheels = await asyncio.to_thread(pack, ARCHITECTURES.get(label, label), say)
-        with translate_errors("send the wheels of Dask to the cluster"):
-            if await api.find(cluster_api.CONFIG_MAP, wheels_name(wheels)) is None:
-                *pieces, last = config_maps(wheels, api.namespace)
-                await asyncio.gather(*(_create(api, each) for each in pieces))
-                await _create(api, last)
+        return with_wheels(objects, _pack(spec, say))
     except SpotmpiError as error:
         say(f"pods get no wheels of Dask, so the image has to contain it: {error}")
         return objects
-    return with_wheels(objects, wheels)
+
+
+async def send(api: ClusterApi, objects: Sequence[Object], spec: JobSpec, say: Say) -> None:
+    """Send the wheels that the pods of *objects* mount, if any, unless the namespace has them.
+
+    Raises:
+        SpotmpiError: they cannot be had or sent.
+    """
+    name = mounted_wheels(objects)
+    if name is None:
+        return
+    with translate_errors("send the wheels of Dask to the cluster"):
+        if await api.find(cluster_api.CONFIG_MAP, name) is not None:
+            return
+        wheels = await asyncio.to_thread(_pack, spec, say)
+        if wheels_name(wheels) != name:
+            raise SpotmpiError("the wheels of Dask have changed since the run was planned; start the run again")
+        *pieces, last = config_maps(wheels, api.namespace)
+        await asyncio.gather(*(_create(api, each) for each in pieces))
+        await _create(api, last)
+
+
+def _pack(spec: JobSpec, say: Say) -> PackedWheels:
+    """The wheels for the architecture of the run's nodes."""
+    from spotmpi.images.wheels import ARCHITECTURES, pack  # few runs need it
+
+    label = spec.kubernetes.node_selector.get(_ARCHITECTURE, "amd64")
+    return pack(ARCHITECTURES.get(label, label), say)
 
 
 async def _create(api: ClusterApi, config_map: Object) -> None:

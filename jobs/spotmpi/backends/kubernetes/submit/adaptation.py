@@ -1,0 +1,132 @@
+"""What a cluster permits and denies, which changes the plan of a run before it is printed: egress, Secrets, queues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightkube import ApiError
+
+from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
+from spotmpi.backends.kubernetes.client.errors import translate_errors
+from spotmpi.core.errors import NotPermitted, input_error
+from spotmpi.core.progress import Say
+from spotmpi.plan import manifests
+from spotmpi.plan.cluster import ClusterPlan
+
+
+async def adapt(api: ClusterApi, plan: ClusterPlan, say: Say) -> ClusterPlan:
+    """The *plan* as its cluster takes it.
+
+    Where the namespace denies egress, pods may reach each other; where the user may not create Secrets, the run uses
+    the key pair of the existing Secret that the plan names. *say* gets a message where the user may not look.
+
+    Raises:
+        InputError: no queue of Kueue would ever admit the run.
+        NotPermitted: the run needs a Secret of its own, and the user may not create any.
+        SpotmpiError: the cluster does not answer.
+    """
+    with translate_errors("look up what the cluster permits"):
+        await _require_queue(api, plan["objects"][0], say)
+        objects = await _with_egress(api, plan["objects"], say)
+        if not await api.may_create(cluster_api.SECRET):
+            objects = _without_secret(plan, objects)
+            say(f"you may not create Secrets: the run shares the SSH keys of {plan['ssh_secret']}")
+    return {**plan, "objects": list(objects)}
+
+
+async def _require_queue(api: ClusterApi, jobset: Object, say: Say) -> None:
+    """Refuse a run whose queue does not exist: it would wait for ever, and Kueue writes no event about that.
+
+    *say* gets a message where the user may not look it up.
+    """
+    queue = jobset["metadata"]["labels"].get(manifests.LABEL_QUEUE)
+    try:
+        if queue is None or await api.has_queue(queue):
+            return
+    except ApiError as error:
+        if error.status.code == 403:
+            right = "ask for `get` on `localqueues` of kueue.x-k8s.io"
+            say(f"you may not read queues in namespace {api.namespace}: if it has no {queue}, the run waits; {right}")
+            return
+        raise
+    problem = f"namespace {api.namespace} has no such LocalQueue of Kueue; `kubectl get localqueues` lists them"
+    raise input_error("kubernetes.queue", queue, problem)
+
+
+async def _with_egress(api: ClusterApi, objects: Sequence[Object], say: Say) -> Sequence[Object]:
+    """The objects, with a policy that lets pods reach each other where the namespace denies egress."""
+    jobset, *_ = objects
+    single = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"] == 1
+    single = single and manifests.workers_template(objects) is None
+    labels = manifests.pod_template(jobset)["metadata"]["labels"]
+    if single or any(_allows_egress(each) for each in objects) or not await denies_egress(api, labels, say):
+        return objects
+    return [manifests.with_egress(each) if each["kind"] == "NetworkPolicy" else each for each in objects]
+
+
+def _allows_egress(part: Object) -> bool:
+    return part["kind"] == "NetworkPolicy" and "Egress" in part["spec"]["policyTypes"]
+
+
+def _without_secret(plan: ClusterPlan, objects: Sequence[Object]) -> Sequence[Object]:
+    """The plan's objects with the keys of an existing Secret; NotPermitted where that is not possible."""
+    variables = manifests.forwarded_variables(objects)
+    if manifests.workers_template(objects) is not None:
+        raise NotPermitted(
+            "you may not create the run's Secret, which holds the TLS key of its workers; "
+            f"ask for the right to create Secrets in {plan['namespace']}"
+        )
+    if plan["ssh_secret"] and not variables:
+        return manifests.with_shared_keys(objects, plan["ssh_secret"])
+    remedy = "name a Secret with a key pair for SSH (kubernetes.ssh_secret)"
+    if variables:
+        remedy = f"keep {', '.join(variables)} in a Secret (kubernetes.secret_env) instead of forwarding them"
+    raise NotPermitted(
+        f"you may not create the run's Secret; ask for the right to create Secrets in {plan['namespace']}, or {remedy}"
+    )
+
+
+async def denies_egress(api: ClusterApi, labels: Mapping[str, str], say: Say) -> bool:
+    """Whether a NetworkPolicy of the namespace isolates pods with *labels* for egress.
+
+    False where the policies may not be listed; *say* then gets a warning. Semantics: networking.k8s.io/v1,
+    NetworkPolicySpec.
+    """
+    try:
+        policies = await api.list(cluster_api.NETWORK_POLICY)
+    except ApiError as error:
+        if error.status.code != 403:
+            raise
+        say(
+            f"you may not list the NetworkPolicies of namespace {api.namespace}: if they deny egress, nodes of the run "
+            "will not reach each other"
+        )
+        return False
+    return any(_isolates(policy.get("spec") or {}, labels) for policy in policies)
+
+
+def _isolates(spec: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    types = spec.get("policyTypes") or (["Egress"] if spec.get("egress") else [])
+    return "Egress" in types and _selects(spec.get("podSelector") or {}, labels)
+
+
+def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    required = selector.get("matchLabels") or {}
+    if any(labels.get(key) != value for key, value in required.items()):
+        return False
+    return all(_matches(each, labels) for each in selector.get("matchExpressions") or [])
+
+
+def _matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    key, values = expression["key"], expression.get("values") or []
+    match expression["operator"]:
+        case "In":
+            return key in labels and labels[key] in values
+        case "NotIn":
+            return labels.get(key) not in values
+        case "Exists":
+            return key in labels
+        case _:
+            return key not in labels

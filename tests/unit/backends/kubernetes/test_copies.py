@@ -17,7 +17,6 @@ from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts
 from spotmpi.backends.kubernetes.submit import objects
 from spotmpi.core.errors import InputError
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Say
 from spotmpi.plan import manifests
 from spotmpi.plan.cluster import ClusterPlan, cached_plan
 from spotmpi.runs import cache, reader, recorded_plan

@@ -89,7 +89,10 @@ def test_no_budget_and_no_roles_by_default() -> None:
 def test_a_budget_counts_this_environment_only_and_mails_twice() -> None:
     inputs = run("lab", budget={"monthly_usd": 150, "email": "ops@example.com"}).one("Budget").inputs
     assert (inputs["limitAmount"], inputs["limitUnit"], inputs["timeUnit"]) == ("150.00", "USD", "MONTHLY")
-    assert inputs["costFilters"] == [{"name": "TagKeyValue", "values": ["user:spotmpi:environment$spotmpi-lab"]}]
+    assert inputs["costFilters"] == [
+        {"name": "TagKeyValue", "values": ["user:spotmpi:environment$spotmpi-lab"]},
+        {"name": "Region", "values": ["us-east-1"]},  # the tag is also that of a stack `lab` elsewhere
+    ]
     mails = [(mail["notificationType"], mail["threshold"]) for mail in inputs["notifications"]]
     assert mails == [("ACTUAL", 80), ("FORECASTED", 100)]
 

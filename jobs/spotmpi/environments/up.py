@@ -19,7 +19,13 @@ from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.environments import changes, node_group_sizes
 from spotmpi.environments.changes import Losses, find_losses
 from spotmpi.environments.dependencies import Dependencies
-from spotmpi.environments.resource_inventory import LOG_GROUPS, read_inventory, record_resources, resources_in_state
+from spotmpi.environments.resource_inventory import (
+    LOG_GROUPS,
+    ResourceInventory,
+    read_inventory,
+    record_resources,
+    resources_in_state,
+)
 from spotmpi.environments.resource_kinds import cluster_exists
 from spotmpi.environments.stack_file import StackFile, read_stack
 from spotmpi.environments.versions import pin_running_versions
@@ -223,8 +229,12 @@ class _Up:
         changes.require_allowed(stack, losses, self._stack.environment, options.delete_data, live_runs)
 
     def _record_inventory(self) -> None:
-        inventory = read_inventory(self.environment.name, self.environment.region)
-        record_resources(inventory, resources_in_state(self._dependencies.pulumi.state(self._stack.stack) or {}))
+        state = self._dependencies.pulumi.state(self._stack.stack) or {}
+        record_resources(self._inventory(), resources_in_state(state))
+
+    def _inventory(self) -> ResourceInventory:
+        region = self.environment.region
+        return read_inventory(self.environment.name, region, self._dependencies.aws.account_id(region))
 
     def _connect(self) -> None:
         self._dependencies.cluster(self.environment).list("Node")
@@ -253,10 +263,7 @@ class _Up:
         return build_for(image, self.environment.has_gpus)
 
     def _smoke_run(self) -> None:
-        inventory, image = (
-            read_inventory(self.environment.name, self.environment.region),
-            min(self.environment.repositories),
-        )
+        inventory, image = self._inventory(), min(self.environment.repositories)
         gpus = max(group.gpus for group in self.environment.node_groups)
         # Two nodes also show that pods reach each other through the network and its policies.
         nodes = min(2, max(group.max for group in self.environment.node_groups if bool(group.gpus) == bool(gpus)))

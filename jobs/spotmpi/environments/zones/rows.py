@@ -82,7 +82,8 @@ def _row(data: RegionData, zone: Zone, machine: str, nodes: int, design: Design)
     on_demand = cells.value_of("on_demand", data.on_demand[machine])
     scores = cells.value_of("score", data.scores[machine])
     system = data.on_demand[design.system_type]
-    cost = environment_price(nodes, price, None if isinstance(system, CallFailure) else system, design)
+    throughput = design.throughput(kind.gpus, kind.local_disks) if kind else design.throughput(0, False)
+    cost = environment_price(nodes, price, None if isinstance(system, CallFailure) else system, design, throughput)
     return Row(
         type=machine,
         region=data.region,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import yaml
 
-from infra import costs
+from infra import costs, exports
+from infra.instance_types import catalog
 from infra.settings import Settings
 from spotmpi.aws import prices
 from spotmpi.aws.errors import CloudError
 from spotmpi.aws.quotas import quota_code
 from spotmpi.core import names
+from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import InputError
 from spotmpi.environments.stack_file import read_stack
 from spotmpi.environments.zones.comparison import request_quota
@@ -111,3 +115,35 @@ def test_idle_costs_of_a_stack_are_those_of_its_own_settings(stack: str) -> None
     address = 0 if settings.network.private else 0.005
     disk = max(group.disk_gib for group in settings.groups) * 0.08 / 730
     assert price.busy == pytest.approx(price.idle + 0.4 + disk + address)
+
+
+@pytest.mark.parametrize(
+    ("machine", "more"),
+    [
+        *(("p3.2xlarge", {}), ("g5.xlarge", {}), ("c6i.xlarge", {})),
+        *(("g5.xlarge", {"local_disks": False}), ("c6i.xlarge", {"disk_throughput": 1000})),
+    ],
+)
+def test_the_disk_of_a_node_costs_what_its_throughput_does(
+    machine: str, more: dict[str, object], tmp_path: Path
+) -> None:
+    """GPUs that keep their images on the root disk get a faster one, which is billed by the hour."""
+    group = {"name": "g", "type": machine, "max": 1, "market": "on-demand", **more}
+    settings = Settings(stack="x", region="us-east-1", zone="us-east-1a", groups=[group])
+    text = f"config:\n  aws:region: us-east-1\n  spotmpi:groups: {json.dumps([group])}\n"
+    (tmp_path / "Pulumi.x.yaml").write_text(text)
+    kind, design = catalog()[machine], read_stack("x", tmp_path).design
+    throughput = design.throughput(kind.gpus, kind.local_disk_gb > 0)
+    price = prices.environment_price(1, costs.MACHINES[machine], None, design, throughput)
+    assert price.busy == pytest.approx(costs.gpu_hour_ceiling(settings)["g"] * max(1, kind.gpus))
+    exported = prices.node_extras(NodeGroup.model_validate(exports.node_group(settings.groups[0], False)))
+    assert price.busy == pytest.approx(price.idle + costs.MACHINES[machine] + exported)
+
+
+def test_zones_knows_which_types_have_disks_of_their_own(account: FakeAccount) -> None:
+    def busy() -> float:
+        return float(compare(account, "g5.xlarge").rows[0].busy or 0)
+
+    before, nodes = busy(), compare(account, "g5.xlarge").nodes
+    account.ec2.local_disks.clear()
+    assert busy() - before == pytest.approx(nodes * (500 - 125) * 0.04 / 730)

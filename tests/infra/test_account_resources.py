@@ -174,7 +174,8 @@ def test_a_preview_reads_the_state_and_neither_writes_nor_decrypts_it() -> None:
         return list(policy["Statement"])
 
     def actions(role: str) -> list[str]:
-        return sorted(action for each in statements(role) for action in _as_list(each["Action"]))
+        allowed = [each for each in statements(role) if each["Effect"] == "Allow"]
+        return sorted(action for each in allowed for action in _as_list(each["Action"]))
 
     assert actions("preview") == ["s3:GetObject", "s3:ListBucket"]
     (objects,) = statements("preview")[0]["Resource"]
@@ -182,7 +183,11 @@ def test_a_preview_reads_the_state_and_neither_writes_nor_decrypts_it() -> None:
         assert fnmatch(f"arn:aws:s3:::{state}", objects) and not fnmatch("arn:aws:s3:::example-state/data", objects)
     writer = ["kms:Decrypt", "kms:Encrypt", "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:PutObject"]
     assert actions("build") == actions("destroy") == writer
-    assert statements("build")[-1]["Resource"] == statements("destroy")[-1]["Resource"] == key
+    for role in ("build", "destroy"):
+        use, deny = statements(role)[-2:]
+        assert use["Resource"] == deny["Resource"] == key and deny["Effect"] == "Deny"
+        # With the tag of an environment it could be deleted, and the state's secrets with it.
+        assert {"kms:ScheduleKeyDeletion", "kms:TagResource"} <= set(deny["Action"])
 
 
 def _as_list(value: str | list[str]) -> list[str]:

@@ -68,7 +68,7 @@ class Design:
 class EnvironmentPrice:
     """$/h of an environment: no job, and all nodes at work on spot (None: price unknown)."""
 
-    idle: float
+    idle: float | None
     busy: float | None
 
 
@@ -183,11 +183,14 @@ def node_extras(group: NodeGroup) -> float:
 def environment_price(
     nodes: int, spot: float | None, system: float | None, design: Design | None = None, throughput: int = _FREE_MIBPS
 ) -> EnvironmentPrice:
-    """The price with *nodes* nodes at *spot* $/h each and system nodes at *system* $/h each (None: us-east-1's).
+    """The price with *nodes* nodes at *spot* $/h each and system nodes at *system* $/h each.
 
-    *throughput* is that of the nodes' root disks in MiB/s.
+    *system* may be None for infra's type, whose price in us-east-1 is used then. *throughput* is that of the nodes'
+    root disks in MiB/s.
     """
     design = design or Design()
+    if system is None and design.system_type != SYSTEM_TYPE:
+        return EnvironmentPrice(None, None)
     each = (_SYSTEM_PRICE if system is None else system) + _extras(design.system_disk_gib, not design.private)
     gateway = _NAT_GATEWAY + _ADDRESS if design.private else 0.0
     idle = _CONTROL_PLANE + gateway + design.system_nodes * each

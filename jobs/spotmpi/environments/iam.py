@@ -79,10 +79,10 @@ _CREATE_STATE = (
 )
 _WRITE_STATE = ("s3:DeleteObject", "s3:PutObject")
 _READ = (
-    *("autoscaling:Describe*", "ec2:Describe*", "ecr:Describe*", "ecr:Get*", "ecr:List*", "eks:Describe*", "eks:List*"),
-    *("elasticfilesystem:Describe*", "iam:Get*", "iam:List*", "kms:Describe*", "kms:Get*", "kms:List*"),
-    *("logs:Describe*", "logs:List*", "tag:GetResources", "cloudformation:DescribeStacks"),
-    "cloudformation:ListStacks",
+    *("autoscaling:Describe*", "ec2:Describe*", "ecr:Describe*", "ecr:GetLifecyclePolicy", "ecr:GetRepositoryPolicy"),
+    *("ecr:List*", "eks:Describe*", "eks:List*", "elasticfilesystem:Describe*", "iam:Get*", "iam:List*"),
+    *("kms:Describe*", "kms:Get*", "kms:List*", "logs:Describe*", "logs:List*", "tag:GetResources"),
+    *("cloudformation:DescribeStacks", "cloudformation:ListStacks"),
 )
 # The public parameters in which an upgrade finds the newest AMI release.
 _RELEASES = ("ssm:GetParameter",)
@@ -228,7 +228,8 @@ def policy(name: str, bucket: str | None = None) -> Document:
         scale = _allow("Scale", SCALE, _SCALING_GROUPS)
         return _document(_allow("Look", [*LOOK, _LOGIN]), scale, push, *state)
     if name == "up":
-        return _document(*_build_statements(), push, _allow("Releases", _RELEASES, _EKS_PARAMETERS), *state)
+        releases, login = _allow("Releases", _RELEASES, _EKS_PARAMETERS), _allow("Login", [_LOGIN])
+        return _document(*_build_statements(), push, login, releases, *state)
     if name == "preview":
         return _document(_allow("Read", _READ), *state)
     if name == "build":

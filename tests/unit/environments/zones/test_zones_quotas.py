@@ -19,7 +19,7 @@ from spotmpi.core import names
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import InputError
 from spotmpi.environments.stack_file import read_stack
-from spotmpi.environments.zones.comparison import request_quota
+from spotmpi.environments.zones.comparison import compare_zones, request_quota
 from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.account.market import NOW, quota_request
 from tests.unit.environments.zones.comparing import compare
@@ -101,6 +101,16 @@ def test_idle_costs_are_those_of_the_default_settings() -> None:
     price = prices.environment_price(8, None, None)
     assert price.idle == pytest.approx(sum(costs.idle(settings).values())) and price.busy is None
     assert settings.cluster.system.type == prices.SYSTEM_TYPE
+
+
+def test_the_price_of_other_system_nodes_is_unknown_where_it_can_not_be_asked_for(account: FakeAccount) -> None:
+    design = prices.Design(system_type="t3.xlarge")
+    found = compare_zones(["g5.xlarge"], 8, (), account, NOW, design)
+    assert found.rows[0].idle == pytest.approx(0.1 + 2 * (0.1664 + 0.005 + 30 * 0.08 / 730))
+    account.refuse("GetProducts", "AccessDeniedException")
+    first = compare_zones(["g5.xlarge"], 8, (), account, NOW, design).rows[0]
+    assert first.idle is first.busy is None and first.gaps["idle"] == "not permitted"
+    assert compare(account).rows[0].idle == pytest.approx(0.1 + 2 * (0.0416 + 0.005 + 30 * 0.08 / 730))
 
 
 @pytest.mark.parametrize("stack", ["lab", "g5", "p3", "cpu"])

@@ -10,14 +10,13 @@ from functools import partial
 
 from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.concurrent_calls import ConcurrentCalls
-from spotmpi.aws.eks import require_account
 from spotmpi.aws.errors import CallError
 from spotmpi.aws.zones import ANY_REGION
-from spotmpi.core.environment import Environment
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.redaction import redacted
 from spotmpi.environments.checks import access, account, capacity, cluster, leftovers, tools
 from spotmpi.environments.checks.check import Check, Finding, LiveEnvironment, OpenLive, Subject, ToolOutput
+from spotmpi.environments.place import require_place
 from spotmpi.environments.stack_file import read_stack
 
 LIVE_CHECKS: tuple[Check, ...] = (*account.CHECKS, *cluster.CHECKS)
@@ -78,21 +77,12 @@ def _with_live(subject: Subject, open_live: OpenLive) -> tuple[Subject, tuple[Fi
         stack = subject.stack
         if stack is not None and stack.kind == "compute" and leftovers.is_built(subject, stack):
             live = open_live(stack.stack)
-            _require_place(subject, live.environment)
+            require_place(subject.aws, subject.region, live.environment)
             environments.append(live)
         return ()
 
     problems = run_check(Check("environment", find), subject)
     return (replace(subject, live=environments[0]) if environments else subject), problems
-
-
-def _require_place(subject: Subject, environment: Environment) -> None:
-    """SpotmpiError where the stack's outputs are not those of the cluster that has its name in region and account."""
-    if environment.region != subject.region:
-        remedy = "set aws:region back, or select the backend that has this stack's state"
-        built = f"{environment.name} in {environment.region}"
-        raise SpotmpiError(f"Pulumi's state has {built}, not in {subject.region}: {remedy}")
-    require_account(subject.aws, environment.arn)
 
 
 def run_check(check: Check, subject: Subject) -> tuple[Finding, ...]:

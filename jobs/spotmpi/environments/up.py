@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from spotmpi.agent import record
-from spotmpi.aws import eks, log_group, state_bucket
+from spotmpi.aws import log_group, state_bucket
 from spotmpi.aws.account import default_region
 from spotmpi.aws.errors import CallError
 from spotmpi.aws.registry import has_image
@@ -16,7 +16,7 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.environments import changes, node_group_sizes
+from spotmpi.environments import changes, node_group_sizes, place
 from spotmpi.environments.changes import Losses, find_losses
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.resource_inventory import (
@@ -177,20 +177,26 @@ class _Up:
         return (kind, id) in resources_in_state(state)
 
     def _build_storage(self) -> None:
+        self._require_place()
         self._update(f"{self._stack.stack}-data")
 
     def _build_environment(self) -> None:
-        self._require_account()
+        self._require_place()
         self._clear_log_group()
         pin_running_versions(self._stack, self._dependencies.aws, self._dependencies.say)
         self._update(self._stack.stack)
         self._environment = environment.parse(self._dependencies.pulumi.outputs(self._stack.stack))
 
-    def _require_account(self) -> None:
-        """Raise where the stack is built in another account: Pulumi would miss everything, and build it again."""
-        pulumi, stack = self._dependencies.pulumi, self._stack.stack
-        if pulumi.state(stack) is not None and (arn := pulumi.outputs(stack).get("cluster_arn")):
-            eks.require_account(self._dependencies.aws, arn)
+    def _require_place(self) -> None:
+        """Raise where the stack is built elsewhere: Pulumi would miss everything, and build it again."""
+        aws, pulumi, stack = self._dependencies.aws, self._dependencies.pulumi, self._stack.stack
+        region = self._stack.region or aws.region or ""
+        state = pulumi.state(stack)
+        if state is not None and (outputs := pulumi.outputs(stack)).get("contract"):
+            place.require_place(aws, region, environment.parse(outputs))
+        place.require_account_of_state(aws, region, stack, state)
+        if self._stack.keep:
+            place.require_account_of_state(aws, region, f"{stack}-data", pulumi.state(f"{stack}-data"))
 
     def _update(self, stack: str) -> None:
         """Preview and update one stack; without changes there is no confirmation."""

@@ -42,10 +42,35 @@ def test_down_stops_runs_removes_nodes_destroys_and_leaves_nothing(live: FakeEnv
 def test_down_with_credentials_of_another_account_touches_nothing(live: FakeEnvironment) -> None:
     """It may have an environment of that name in that region."""
     live.runs, live.account.sts.account = [RunState("a-1", "", "a", "running")], "999999999999"
-    with pytest.raises(SpotmpiError, match="these credentials belong to account 999999999999, but this is cluster"):
+    with pytest.raises(SpotmpiError, match="these credentials belong to account 999999999999, but stack lab is"):
         live.down()
     assert live.actions == ["Destroy spotmpi-lab and ALL DATA on its storage?"] and live.pulumi_commands() == []
     assert live.account.autoscaling.groups["eks-g4dn"]["MaxSize"] == 2
+
+
+@pytest.mark.parametrize("part", ["incomplete", "data"])
+def test_down_forgets_no_stack_of_another_account_that_has_no_outputs(live: FakeEnvironment, part: str) -> None:
+    """With other credentials Pulumi would find nothing to delete, and remove all from its state."""
+    if part == "data":
+        live.write_stack("  spotmpi:storage: {keep: true}\n")
+        live.write_stack("  spotmpi:kind: data\n", "lab-data")
+        live.up(images=False)
+        (live.folder / "lab.held").unlink()
+    (live.folder / "outputs").write_text("{}")
+    live.forget()
+    live.account.sts.account = "999999999999"
+    stack = "lab-data" if part == "data" else "lab"
+    with pytest.raises(SpotmpiError, match=f"account 999999999999, but stack {stack} is built in {ACCOUNT}: use a"):
+        live.down(delete_data="spotmpi-lab")
+    assert live.pulumi_commands() == []
+
+
+def test_down_looks_for_leftovers_nowhere_else_than_where_the_environment_is(live: FakeEnvironment) -> None:
+    path = live.folder / "stacks" / "Pulumi.lab.yaml"
+    path.write_text(path.read_text().replace("us-east-1", "eu-west-1"))
+    with pytest.raises(SpotmpiError, match="state has spotmpi-lab in us-east-1, not in eu-west-1: set aws:region back"):
+        live.down()
+    assert live.pulumi_commands() == []
 
 
 def test_down_removes_the_cluster_from_the_kubeconfig_and_no_other(live: FakeEnvironment) -> None:

@@ -124,7 +124,7 @@ def test_idle_costs_of_a_stack_are_those_of_its_own_settings(stack: str) -> None
     assert price.idle == pytest.approx(sum(costs.idle(settings).values()))
     address = 0 if settings.network.private else 0.005
     disk = max(group.disk_gib for group in settings.groups) * 0.08 / 730
-    assert price.busy == pytest.approx(price.idle + 0.4 + disk + address)
+    assert price.idle is not None and price.busy == pytest.approx(price.idle + 0.4 + disk + address)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_the_disk_of_a_node_costs_what_its_throughput_does(
     price = prices.environment_price(1, costs.MACHINES[machine], None, design, throughput)
     assert price.busy == pytest.approx(costs.gpu_hour_ceiling(settings)["g"] * max(1, kind.gpus))
     exported = prices.node_extras(NodeGroup.model_validate(exports.node_group(settings.groups[0], False)))
-    assert price.busy == pytest.approx(price.idle + costs.MACHINES[machine] + exported)
+    assert price.idle is not None and price.busy == pytest.approx(price.idle + costs.MACHINES[machine] + exported)
 
 
 def test_zones_knows_which_types_have_disks_of_their_own(account: FakeAccount) -> None:

@@ -74,7 +74,7 @@ def run_cost(
     if saved is not None:
         return saved
     cost = _run_cost(paths, target, given, aws, now)
-    if not given and reader.state(paths).over:
+    if not given and not cost.notes and reader.state(paths).over:  # one with a note may be complete another time
         _save(paths, cost)
     return cost
 

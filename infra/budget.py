@@ -11,9 +11,19 @@ _AT_PERCENT = 80.0
 
 
 class BudgetAlarm(pulumi.ComponentResource):
-    """A mail at 80 % of the month's budget, and when the forecast exceeds all of it; counts tagged costs only."""
+    """A mail at 80 % of the month's budget, and when the forecast exceeds all of it; counts tagged costs only.
 
-    def __init__(self, name: str, budget: Budget, tags: Mapping[str, str], opts: pulumi.ResourceOptions | None = None):
+    The tag is the environment's name, so only the region tells it from one of that name elsewhere.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        region: str,
+        budget: Budget,
+        tags: Mapping[str, str],
+        opts: pulumi.ResourceOptions | None = None,
+    ):
         super().__init__("spotmpi:budget:BudgetAlarm", name, None, opts)
         budgets.Budget(
             name,
@@ -22,7 +32,8 @@ class BudgetAlarm(pulumi.ComponentResource):
             limit_unit="USD",
             time_unit="MONTHLY",
             cost_filters=[
-                budgets.BudgetCostFilterArgs(name="TagKeyValue", values=[f"user:spotmpi:environment${name}"])
+                budgets.BudgetCostFilterArgs(name="TagKeyValue", values=[f"user:spotmpi:environment${name}"]),
+                budgets.BudgetCostFilterArgs(name="Region", values=[region]),
             ],
             notifications=[
                 _mail("ACTUAL", _AT_PERCENT, budget.email),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from infra.instance_types import catalog
+from infra.launch import DEFAULT_IOPS, disk_iops
 from infra.settings import DEFAULT_THROUGHPUT, Settings
 
 SOURCE = (
@@ -15,6 +16,7 @@ NAT_GATEWAY = 0.045
 PUBLIC_ADDRESS = 0.005
 GP3_GIB_MONTH = 0.08
 GP3_MIBPS_MONTH = 0.04  # above DEFAULT_THROUGHPUT
+GP3_IOPS_MONTH = 0.005  # above launch.DEFAULT_IOPS
 EFS_GIB_MONTH: Mapping[bool, float] = {True: 0.16, False: 0.30}
 # On demand, per hour: the system nodes' price, and the most that a GPU node of a ready stack can cost.
 MACHINES: Mapping[str, float] = {
@@ -63,5 +65,5 @@ def gpu_hour_ceiling(settings: Settings) -> dict[str, float]:
 
 
 def _disk(gib: int, throughput: int = DEFAULT_THROUGHPUT) -> float:
-    more = throughput - DEFAULT_THROUGHPUT
-    return (gib * GP3_GIB_MONTH + more * GP3_MIBPS_MONTH) / _HOURS_PER_MONTH
+    more, iops = throughput - DEFAULT_THROUGHPUT, disk_iops(throughput) - DEFAULT_IOPS
+    return (gib * GP3_GIB_MONTH + more * GP3_MIBPS_MONTH + iops * GP3_IOPS_MONTH) / _HOURS_PER_MONTH

@@ -67,6 +67,7 @@ def node_group(group: Group, private: bool) -> dict[str, Any]:
         "min": group.min,
         "max": group.max,
         "disk_gib": group.disk_gib,
+        "disk_throughput": group.root_disk_throughput(kind),
         "public_address": not private,
         "placement_group": group.placement_group,
         "efa_interfaces": kind.efa_interfaces if group.efa else 0,

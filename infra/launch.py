@@ -9,7 +9,7 @@ from pulumi_aws import ec2
 
 from infra.settings import DEFAULT_THROUGHPUT
 
-_DEFAULT_IOPS = 3000  # of a gp3 disk; each allows 0.25 MiB/s
+DEFAULT_IOPS = 3000  # of a gp3 disk, without additional cost; each allows 0.25 MiB/s
 # EKS adds its own part, with the cluster: https://docs.aws.amazon.com/eks/latest/userguide/launch-templates.html
 _JOIN_LOCAL_DISKS = """\
 MIME-Version: 1.0
@@ -72,6 +72,11 @@ def launch_template(
     )
 
 
+def disk_iops(throughput_mibps: int) -> int:
+    """The IOPS that a gp3 disk needs for its throughput."""
+    return max(DEFAULT_IOPS, 4 * throughput_mibps)
+
+
 def _root_disk(machine: Machine) -> ec2.LaunchTemplateBlockDeviceMappingArgs:
     return ec2.LaunchTemplateBlockDeviceMappingArgs(
         device_name="/dev/xvda",
@@ -79,7 +84,7 @@ def _root_disk(machine: Machine) -> ec2.LaunchTemplateBlockDeviceMappingArgs:
             volume_size=machine.disk_gib,
             volume_type="gp3",
             throughput=machine.throughput_mibps,
-            iops=max(_DEFAULT_IOPS, 4 * machine.throughput_mibps),
+            iops=disk_iops(machine.throughput_mibps),
             encrypted="true",
             delete_on_termination="true",
         ),

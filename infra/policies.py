@@ -148,7 +148,10 @@ def state_reader(bucket: str) -> Document:
 
 
 def state_writer(bucket: str, key_arn: str | None) -> Document:
-    """Lets a build or a destroy read and write the state, and use the KMS key of its secrets where it has one."""
+    """Lets a build or a destroy read and write the state, and use the KMS key of its secrets where it has one.
+
+    It may not touch the key itself: a build may tag any key, and delete those with an environment's tag.
+    """
     objects = ["s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
     statements = [
         {"Effect": "Allow", "Action": objects, "Resource": _objects(bucket, _STATE)},
@@ -156,6 +159,8 @@ def state_writer(bucket: str, key_arn: str | None) -> Document:
     ]
     if key_arn:
         statements.append({"Effect": "Allow", "Action": ["kms:Decrypt", "kms:Encrypt"], "Resource": key_arn})
+        change = ["kms:CreateGrant", "kms:ScheduleKeyDeletion", "kms:TagResource", "kms:UntagResource"]
+        statements.append({"Effect": "Deny", "Action": change, "Resource": key_arn})
     return _document(*statements)
 
 

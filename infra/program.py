@@ -43,7 +43,7 @@ def build(settings: Settings) -> None:
     machines = _machines(settings, storage, aws)
     _cluster_objects(settings, storage, machines)
     if settings.budget:
-        BudgetAlarm(settings.name, settings.budget, settings.all_tags, aws)
+        BudgetAlarm(settings.name, settings.region, settings.budget, settings.all_tags, aws)
     registry = Registry(settings.name, RegistryArgs(settings.images, settings.all_tags), aws)
     exports.environment(settings, machines.cluster.arn, registry.urls, storage)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import cast
 
 from spotmpi.environments.pulumi_cli import Pulumi
+from tests.cloud.account.answers import ACCOUNT
 
 RESOURCES = {
     "aws:efs/fileSystem:FileSystem": "fs-1",
@@ -120,7 +121,10 @@ def _has_resources(state: Path) -> bool:
 
 
 def _write_state(path: Path, resources: dict[str, str]) -> None:
-    listed = [{"type": kind, "id": id} for kind, id in resources.items()]
+    listed = [
+        {"type": kind, "id": id, "outputs": {"arn": f"arn:aws:service:us-east-1:{ACCOUNT}:{id}"}}
+        for kind, id in resources.items()
+    ]
     path.write_text(json.dumps({"deployment": {"resources": listed}}))
 
 

@@ -13,6 +13,7 @@ from spotmpi.environments.down import down
 from spotmpi.environments.resource_inventory import read_inventory
 from spotmpi.environments.up import up
 from spotmpi.runs.reader import RunState
+from tests.cloud.account.answers import ACCOUNT
 from tests.engine.engine import Engine
 from tests.engine.engine_environment import EngineEnvironment
 from tests.engine.providers.aws_cluster import LOG_GROUP
@@ -96,12 +97,12 @@ def test_up_and_down_continue_at_every_step_and_leave_nothing(lab: EngineEnviron
     }
     assert (leftover.what, leftover.id) == ("log groups", "/aws/eks/spotmpi-lab/late")
     assert len(cloud.records) == 0 and list(cloud.leftovers) == []
-    assert read_inventory("spotmpi-lab", "us-east-1").of("networks") == {network}
+    assert read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).of("networks") == {network}
 
     # Once that is deleted nothing is left, also not the stack's state.
     lab.account.logs.groups.clear()
     assert down("lab", lab.dependencies) == ()
-    assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
+    assert read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).ids == {}
     assert lab.dependencies.pulumi.state("lab") is None
 
 

@@ -89,7 +89,10 @@ def test_no_budget_and_no_roles_by_default() -> None:
 def test_a_budget_counts_this_environment_only_and_mails_twice() -> None:
     inputs = run("lab", budget={"monthly_usd": 150, "email": "ops@example.com"}).one("Budget").inputs
     assert (inputs["limitAmount"], inputs["limitUnit"], inputs["timeUnit"]) == ("150.00", "USD", "MONTHLY")
-    assert inputs["costFilters"] == [{"name": "TagKeyValue", "values": ["user:spotmpi:environment$spotmpi-lab"]}]
+    assert inputs["costFilters"] == [
+        {"name": "TagKeyValue", "values": ["user:spotmpi:environment$spotmpi-lab"]},
+        {"name": "Region", "values": ["us-east-1"]},  # the tag is also that of a stack `lab` elsewhere
+    ]
     mails = [(mail["notificationType"], mail["threshold"]) for mail in inputs["notifications"]]
     assert mails == [("ACTUAL", 80), ("FORECASTED", 100)]
 
@@ -171,7 +174,8 @@ def test_a_preview_reads_the_state_and_neither_writes_nor_decrypts_it() -> None:
         return list(policy["Statement"])
 
     def actions(role: str) -> list[str]:
-        return sorted(action for each in statements(role) for action in _as_list(each["Action"]))
+        allowed = [each for each in statements(role) if each["Effect"] == "Allow"]
+        return sorted(action for each in allowed for action in _as_list(each["Action"]))
 
     assert actions("preview") == ["s3:GetObject", "s3:ListBucket"]
     (objects,) = statements("preview")[0]["Resource"]
@@ -179,7 +183,11 @@ def test_a_preview_reads_the_state_and_neither_writes_nor_decrypts_it() -> None:
         assert fnmatch(f"arn:aws:s3:::{state}", objects) and not fnmatch("arn:aws:s3:::example-state/data", objects)
     writer = ["kms:Decrypt", "kms:Encrypt", "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:PutObject"]
     assert actions("build") == actions("destroy") == writer
-    assert statements("build")[-1]["Resource"] == statements("destroy")[-1]["Resource"] == key
+    for role in ("build", "destroy"):
+        use, deny = statements(role)[-2:]
+        assert use["Resource"] == deny["Resource"] == key and deny["Effect"] == "Deny"
+        # With the tag of an environment it could be deleted, and the state's secrets with it.
+        assert {"kms:ScheduleKeyDeletion", "kms:TagResource"} <= set(deny["Action"])
 
 
 def _as_list(value: str | list[str]) -> list[str]:

@@ -15,6 +15,7 @@ from spotmpi.environments.iam import BOUNDARY, BUILD, POLICIES, PUSH, policy
 from tests.infra.mock_engine import run
 from tests.tools import REPOSITORY
 
+LOGIN = "ecr:GetAuthorizationToken"
 FULL = {
     "cluster": {"encrypt_secrets": True, "admins": ["arn:aws:iam::123456789012:role/a"]},
     "network": {"private": True},
@@ -73,6 +74,9 @@ def allowed(purpose: str) -> set[str]:
 def test_a_preview_changes_nothing() -> None:
     assert all(action.partition(":")[2].startswith(("Describe", "Get", "List")) for action in allowed("preview"))
     assert not {action for action in allowed("preview") if action.startswith(("s3:", "ssm:", "secretsmanager:"))}
+    # Nor does it read images: a pull request decides what it does.
+    assert not permits("preview", LOGIN) and not permits("preview", "ecr:GetDownloadUrlForLayer")
+    assert permits("preview", "ecr:GetLifecyclePolicy") and permits("up", LOGIN) and permits("run", LOGIN)
 
 
 def test_the_build_gives_rights_only_to_roles_with_the_boundary() -> None:
@@ -84,7 +88,9 @@ def test_the_build_gives_rights_only_to_roles_with_the_boundary() -> None:
     # Nor can it change the boundary, or take it off.
     assert not {action for action in allowed("build") if "PolicyVersion" in action or "DeleteRolePerm" in action}
     # People push images at the end of `up`, and upgrade; workflows do neither.
-    assert allowed("build") - {"iam:PutRolePermissionsBoundary"} == allowed("up") - {*PUSH, "ssm:GetParameter"}
+    registries = {action for action in allowed("build") | allowed("up") if action.startswith("ecr:Get")}
+    own = {"iam:PutRolePermissionsBoundary", "ssm:GetParameter", *PUSH, *registries}
+    assert allowed("build") - own == allowed("up") - own
 
 
 def permits(purpose: str, action: str, resource: str = "*", **context: str) -> bool:

@@ -155,6 +155,8 @@ def test_a_comment_of_each_stack_is_edited_and_no_output_ends_its_block_of_code(
     assert lab.count("```") == 2 and 29000 < len(lab) < 65536
     github.preview("lab", "a\n````\nb\n")
     assert github.comments()[1].splitlines()[2:] == ["```", "a", "'" * 4, "b", "```"]
+    github.preview('x") | $ENV.GH_TOKEN, ("', "the name of an artifact is the choice of the code that ran before")
+    assert len(github.comments()) == 2
 
 
 def test_a_night_that_leaves_something_opens_an_issue_and_old_locks_do_not_stop_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from spotmpi.aws.concurrent_calls import MAX_CALLS
@@ -14,7 +14,7 @@ from spotmpi.core.redaction import guard_logs, remember
 _IAM_PREFIXES = {"service-quotas": "servicequotas", "efs": "elasticfilesystem"}
 _MAX_ATTEMPTS = 6
 _SUFFIXES = {"aws-cn": "amazonaws.com.cn", "aws-eusc": "amazonaws.eu"}  # of hosts, by partition
-_SUFFIXES = {"aws-cn": "amazonaws.com.cn", "aws-eusc": "amazonaws.eu"}  # of hosts, by partition
+_NEXT_TOKENS = ("NextToken", "nextToken", "NextPageToken")  # of answers that are not the last one
 
 
 class Aws:
@@ -60,11 +60,25 @@ class Aws:
         """The items under *key* of all pages of a call, or of one without pages; CallError or CloudError."""
         client = self.client(service, region)
         if not client.can_paginate(method):
-            return list(self.call(service, region, method, **arguments)[key])
+            return list(self._items(service, region, method, key, arguments))
         try:
             return [item for page in client.get_paginator(method).paginate(**arguments) for item in page.get(key, [])]
         except Exception as error:
             raise _call_error(error, client, service, method, region) from error
+
+    def _items(self, service: str, region: str, method: str, key: str, arguments: Mapping[str, Any]) -> Iterator[Any]:
+        """The items of a call that boto3 knows no pages of; it has some even so, as Cost Explorer's."""
+        token: dict[str, Any] = {}
+        while True:
+            answer = self.call(service, region, method, **arguments, **token)
+            yield from answer.get(key, [])
+            token = {name: answer[name] for name in _NEXT_TOKENS if answer.get(name)}
+            if not token:
+                return
+
+    def account_id(self, region: str) -> str:
+        """The number of the account that the credentials belong to; CallError or CloudError."""
+        return str(self.call("sts", region, "get_caller_identity")["Account"])
 
     def presign_identity(self, region: str, headers: Mapping[str, str], seconds: int) -> str:
         """An address with which others learn from STS in *region* who we are, if they send *headers* too; CloudError.

@@ -69,7 +69,7 @@ def describe(aws: Aws, cluster: Cluster) -> Endpoint:
 
 def _require_caller(aws: Aws, cluster: Cluster) -> None:
     if cluster.account:
-        _require(aws.call("sts", cluster.region, "get_caller_identity")["Account"], cluster)
+        _require(aws.account_id(cluster.region), cluster)
 
 
 def _require(account: str, cluster: Cluster) -> None:

@@ -38,19 +38,26 @@ class CloudError(SpotmpiError):
 
 
 class CallError(CloudError):
-    """One call failed and others may succeed; `short` fits into a table cell, `code` is AWS's error code."""
+    """One call failed and others may succeed; `short` fits into a table cell, `code` is AWS's error code.
+
+    `headers` are those of AWS's answer, in lower case.
+    """
 
     def __init__(self, message: str, short: str, code: str = "") -> None:
         super().__init__(message)
         self.short = short
         self.code = code
+        self.headers: Mapping[str, str] = {}
 
 
 def translate_error(error: Exception, action: str, region: str, now: datetime | None = None) -> CloudError:
     """*error*, raised by `action` (its IAM name) in *region*, as a CloudError; *now* is this machine's clock."""
     response = getattr(error, "response", None)
     if isinstance(response, dict) and "Error" in response:
-        return _from_response(response, action, region, now or datetime.now(UTC))
+        translated = _from_response(response, action, region, now or datetime.now(UTC))
+        if isinstance(translated, CallError):
+            translated.headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        return translated
     return _from_library(error, action, region)
 
 

@@ -15,11 +15,12 @@ _FILTER_VALUES = 200  # the most values that EC2 accepts in one filter
 
 @dataclass(frozen=True)
 class InstanceType:
-    """What an instance of a type has, and what it supports."""
+    """What an instance of a type has (`local_disks`: of its own), and what it supports."""
 
     name: str
     vcpus: int
     gpus: int
+    local_disks: bool
     spot: bool
     placement_group: bool
     efa: bool
@@ -48,6 +49,7 @@ def instance_types(aws: Aws, region: str, names: Sequence[str]) -> dict[str, Ins
             vcpus=each["VCpuInfo"]["DefaultVCpus"],
             # Types with a fraction of a GPU (g6f) count none, and one that the machine sees.
             gpus=sum(gpu.get("LogicalGpuCount", gpu["Count"]) for gpu in each.get("GpuInfo", {}).get("Gpus", [])),
+            local_disks=each.get("InstanceStorageSupported", False),
             spot="spot" in each.get("SupportedUsageClasses", ["spot"]),
             placement_group="cluster" in each.get("PlacementGroupInfo", {}).get("SupportedStrategies", []),
             efa=each["NetworkInfo"].get("EfaSupported", False),

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from spotmpi.aws.account import Aws
+from spotmpi.aws.eks import require_account
 from spotmpi.aws.scaling import scaling_groups
 from spotmpi.core.environment import Environment
 
@@ -81,8 +82,9 @@ def last_launch_failure(aws: Aws, environment: Environment, groups: Collection[s
     """Why the newest launch in one of these node groups failed after *since* (Unix seconds); None where none did.
 
     Raises:
-        CloudError: AWS can't be reached.
+        CloudError: AWS can't be reached, or the credentials are of another account than the environment.
     """
+    require_account(aws, environment.arn)
     for scaling in scaling_groups(aws, environment):
         if scaling.group not in groups:
             continue

@@ -19,14 +19,18 @@ _PRICE_LIST_REGION = "us-east-1"  # the Price List API exists in a few regions a
 ENVIRONMENT_SOURCE = (
     "control plane, NAT gateway, disks, addresses: AWS list prices for us-east-1 as published in 2025, not "
     "confirmed since; "
-    "system nodes and GPU nodes: the Price List API and the spot price now. Storage and traffic come on top"
+    "system nodes and GPU nodes: the Price List API and the spot price now. Storage, logs and traffic come on top"
 )
 SYSTEM_TYPE = "t3.medium"  # as in infra/settings.py
 _SYSTEM_PRICE = 0.0416  # of us-east-1, used where the Price List API is not permitted
 _CONTROL_PLANE = 0.10
 _NAT_GATEWAY = 0.045
 _ADDRESS = 0.005
+# A gp3 disk: its size, and what it has above the throughput and IOPS that are free.
 _GIB_HOUR = 0.08 / 730
+_MIBPS_HOUR, _FREE_MIBPS = 0.04 / 730, 125
+_IOPS_HOUR, _FREE_IOPS, _IOPS_PER_MIBPS = 0.005 / 730, 3000, 4  # AWS requires so many IOPS for the throughput
+_GPU_DISK_MIBPS = 500  # as in infra/settings.py
 
 
 @dataclass(frozen=True)
@@ -40,20 +44,31 @@ class SpotPrice:
 
 @dataclass(frozen=True)
 class Design:
-    """The settings that an environment's price depends on, besides its zone and machines; defaults are infra's."""
+    """The settings that an environment's price depends on, besides its zone and machines; defaults are infra's.
+
+    Nodes' disks have *disk_throughput* MiB/s, by default more for GPUs that do not keep images on disks of their own.
+    """
 
     system_type: str = SYSTEM_TYPE
     system_nodes: int = 2
     system_disk_gib: int = 30
     node_disk_gib: int = 100
+    disk_throughput: int | None = None
+    local_disks: bool = True
     private: bool = False
+
+    def throughput(self, gpus: int, has_local_disks: bool) -> int:
+        """MiB/s of the root disk of a node with so many GPUs."""
+        if self.disk_throughput is not None:
+            return self.disk_throughput
+        return _GPU_DISK_MIBPS if gpus and not (self.local_disks and has_local_disks) else _FREE_MIBPS
 
 
 @dataclass(frozen=True)
 class EnvironmentPrice:
     """$/h of an environment: no job, and all nodes at work on spot (None: price unknown)."""
 
-    idle: float
+    idle: float | None
     busy: float | None
 
 
@@ -162,23 +177,31 @@ def group_price(environment: Environment, group: NodeGroup, aws: Aws, now: datet
 
 def node_extras(group: NodeGroup) -> float:
     """US dollars per hour of what a node of *group* has besides its machine: the root disk and a public address."""
-    return _extras(group.disk_gib, group.public_address)
+    return _extras(group.disk_gib, group.public_address, group.disk_throughput)
 
 
 def environment_price(
-    nodes: int, spot: float | None, system: float | None, design: Design | None = None
+    nodes: int, spot: float | None, system: float | None, design: Design | None = None, throughput: int = _FREE_MIBPS
 ) -> EnvironmentPrice:
-    """The price with *nodes* nodes at *spot* $/h each and system nodes at *system* $/h each (None: us-east-1's)."""
+    """The price with *nodes* nodes at *spot* $/h each and system nodes at *system* $/h each.
+
+    *system* may be None for infra's type, whose price in us-east-1 is used then. *throughput* is that of the nodes'
+    root disks in MiB/s.
+    """
     design = design or Design()
+    if system is None and design.system_type != SYSTEM_TYPE:
+        return EnvironmentPrice(None, None)
     each = (_SYSTEM_PRICE if system is None else system) + _extras(design.system_disk_gib, not design.private)
     gateway = _NAT_GATEWAY + _ADDRESS if design.private else 0.0
     idle = _CONTROL_PLANE + gateway + design.system_nodes * each
-    busy = None if spot is None else idle + nodes * (spot + _extras(design.node_disk_gib, not design.private))
-    return EnvironmentPrice(idle, busy)
+    extras = _extras(design.node_disk_gib, not design.private, throughput)
+    return EnvironmentPrice(idle, None if spot is None else idle + nodes * (spot + extras))
 
 
-def _extras(disk_gib: int, public_address: bool) -> float:
-    return disk_gib * _GIB_HOUR + _ADDRESS * public_address
+def _extras(disk_gib: int, public_address: bool, throughput: int = _FREE_MIBPS) -> float:
+    faster = max(0, throughput - _FREE_MIBPS) * _MIBPS_HOUR
+    faster += max(0, throughput * _IOPS_PER_MIBPS - _FREE_IOPS) * _IOPS_HOUR
+    return disk_gib * _GIB_HOUR + faster + _ADDRESS * public_address
 
 
 def _summarize(prices: list[tuple[datetime, float]]) -> SpotPrice:

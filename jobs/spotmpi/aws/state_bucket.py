@@ -18,6 +18,7 @@ PRIVATE = {
     "RestrictPublicBuckets": True,
 }
 _ENCRYPTED = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]}
+_REGION_HEADER = "x-amz-bucket-region"
 _NO_BLOCK = "NoSuchPublicAccessBlockConfiguration"
 
 
@@ -65,11 +66,15 @@ def status(aws: Aws, region: str, bucket: Bucket) -> BucketStatus | None:
 
 
 def region_of(aws: Aws, region: str, bucket: str) -> str:
-    """The region of a bucket that the account may list; *region*, from which S3 is asked, where it has none."""
+    """The region of a bucket; *region*, from which S3 is asked, where the bucket is in another store, without regions.
+
+    S3 names the region in a refusal, too (Amazon S3 API Reference, HeadBucket): who may list one folder of a bucket
+    only may not ask for the bucket itself.
+    """
     try:
         response = aws.call("s3", region, "head_bucket", Bucket=bucket)
-    except CallError:  # of other stores than S3
-        return region
+    except CallError as error:
+        return error.headers.get(_REGION_HEADER, region)
     return str(response.get("BucketRegion") or region)
 
 

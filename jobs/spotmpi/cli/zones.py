@@ -144,7 +144,8 @@ def show(comparison: ZoneComparison) -> None:
         lack = f"{first.short} vCPUs of spot quota for {comparison.nodes} nodes"
         print(f"Row 1 lacks {lack}: --request-quota requests them.")
     busy = "unknown" if first.busy is None else f"${first.busy:.2f}/h with {comparison.nodes} busy nodes"
-    print(f"A whole environment at row 1: ${first.idle:.2f}/h idle, {busy} ({prices.ENVIRONMENT_SOURCE}).")
+    idle = "unknown" if first.idle is None else f"${first.idle:.2f}/h idle"
+    print(f"A whole environment at row 1: {idle}, {busy} ({prices.ENVIRONMENT_SOURCE}).")
     print(f"One zone storage: {zones.STORAGE_SOURCE}.")
     print("Nodes today: what the quota allows; capacity is never guaranteed.")
     for line in comparison.unknown:
@@ -246,6 +247,6 @@ _COLUMNS: dict[str, Callable[[Row], str]] = {
     "group": lambda row: _yes_or_no(row, "placement_group", "machine"),
     "EFA": lambda row: _yes_or_no(row, "efa", "machine"),
     "one zone": lambda row: _yes_or_no(row, "one_zone", "one_zone"),
-    "idle $/h": lambda row: f"{row.idle:.2f}",
-    "busy $/h": lambda row: _cell(row, "spot", row.busy, "{:.2f}".format),
+    "idle $/h": lambda row: _cell(row, "idle", row.idle, "{:.2f}".format),
+    "busy $/h": lambda row: _cell(row, "idle" if row.idle is None else "spot", row.busy, "{:.2f}".format),
 }

@@ -35,7 +35,7 @@ class NodeGroup(_Part):
     """Like machines in one zone; `gpus`, `vcpus` and `memory_mib` are what one node has in all.
 
     `allocatable_mib` is the memory for its pods; environments of older versions export neither that nor the root disk
-    of a node and whether it has a public address, which are billed besides the machine.
+    of a node, with its MiB/s, and whether it has a public address, which are billed besides the machine.
     """
 
     name: str
@@ -48,6 +48,7 @@ class NodeGroup(_Part):
     min: int = Field(ge=0)
     max: int = Field(ge=1)
     disk_gib: int = Field(100, ge=0)
+    disk_throughput: int = Field(125, ge=0)
     public_address: bool = True
     placement_group: bool
     efa_interfaces: int = Field(ge=0)

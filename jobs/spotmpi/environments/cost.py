@@ -74,7 +74,7 @@ def run_cost(
     if saved is not None:
         return saved
     cost = _run_cost(paths, target, given, aws, now)
-    if not given and reader.state(paths).over:
+    if not given and not cost.notes and reader.state(paths).over:  # one with a note may be complete another time
         _save(paths, cost)
     return cost
 
@@ -94,18 +94,44 @@ def _run_cost(paths: RunPaths, target: Target, given: dict[Kind, float], aws: Aw
     kinds = {use.machine: _kind(use.machine, paths, environment) for use in uses}
     if _WORKER in given:
         kinds |= dict.fromkeys(node_usage.worker_machines(paths), _WORKER)
+    free, notes = set[str](), list[str]()
+    if environment:
+        aws = aws or open_account(environment.region)
+        free, notes = _free_machines(aws, environment, now)
     machines = [
-        Lifetime(name, None, "", kinds[name], *_span(uses, name, now), extras=_extras(environment, kinds[name]))
+        Lifetime(
+            name,
+            None,
+            "",
+            kinds[name],
+            *_span(uses, name, now),
+            reclaimed=name in free,
+            extras=_extras(environment, kinds[name]),
+        )
         for name in dict.fromkeys(use.machine for use in uses)
     ]
     first = min((lifetime.began for lifetime in machines), default=now)
     curves = {kind: PriceCurve(((0.0, price),)) for kind, price in given.items()}
-    if environment:
-        curves = _curves(aws or open_account(environment.region), environment, set(kinds.values()), first)
+    if environment and aws:
+        curves = _curves(aws, environment, set(kinds.values()), first)
     bill = make_bill(machines, node_usage.all_uses(target.folder), curves, first, now)
     state = reader.state(paths)
-    notes = () if uses else ("no attempt has started yet",)
-    return Cost(f"{paths.id} ({state.state})", first, state.ended or now, bill, paths.id, notes=notes)
+    notes += [] if uses else ["no attempt has started yet"]
+    return Cost(f"{paths.id} ({state.state})", first, state.ended or now, bill, paths.id, notes=tuple(notes))
+
+
+def _free_machines(aws: Aws, environment: Environment, now: float) -> tuple[set[str], list[str]]:
+    """The machines that AWS charges nothing for, by instance and by node, and a note where they are unknown.
+
+    The record of a run does not tell how its machines ended; the node groups' history does, as long as they exist.
+    """
+    try:
+        require_account(aws, environment.arn)
+        known = scaling.lifetimes(aws, environment, scaling.scaling_groups(aws, environment))
+    except SpotmpiError as error:
+        return set(), [f"machines that EC2 took back in their first hour have their full price: {error}"]
+    free = [each for each in known if each.is_free(now)]
+    return {name for each in free for name in (each.machine, each.name) if name}, []
 
 
 def _extras(environment: Environment | None, kind: Kind) -> float:
@@ -157,7 +183,7 @@ def environment_cost(
         )
     billed: dict[str, float] | None = None
     try:
-        billed = _billed(aws, environment.name, since, now)
+        billed = _billed(aws, environment, since, now)
     except CallError as error:
         notes.append(f"no AWS bill to compare with: {error}")
     return Cost(environment.name, since, now, bill, None, billed, tuple(notes))
@@ -225,30 +251,29 @@ def _curve(aws: Aws, region: str, kind: Kind, since: float) -> PriceCurve:
     return curve
 
 
-def _billed(aws: Aws, environment: str, since: float, until: float) -> dict[str, float]:
+def _billed(aws: Aws, environment: Environment, since: float, until: float) -> dict[str, float]:
     """US dollars by service for whole days (UTC) by Cost Explorer, for the environment's tag; CallError if refused.
 
-    AWS is up to a day behind, estimates the last days, and charges a cent for each call.
+    The tag is its name alone, so region and account tell it from others of that name: the bill of a company's main
+    account has those of all accounts. AWS is up to a day behind, estimates the last days, and charges a cent a call.
     """
     first = datetime.fromtimestamp(since, UTC).date()
     end = datetime.fromtimestamp(until, UTC).date() + timedelta(days=1)  # exclusive
+    only = {"REGION": environment.region, "LINKED_ACCOUNT": aws.account_id(environment.region)}
+    dimensions = [{"Dimensions": {"Key": key, "Values": [value]}} for key, value in only.items()]
+    days = aws.pages(
+        "ce",
+        _COST_EXPLORER_REGION,
+        "get_cost_and_usage",
+        "ResultsByTime",
+        TimePeriod={"Start": first.isoformat(), "End": end.isoformat()},
+        Granularity="DAILY",
+        Metrics=["UnblendedCost"],
+        Filter={"And": [{"Tags": {"Key": TAG, "Values": [environment.name]}}, *dimensions]},
+        GroupBy=[{"Type": "DIMENSION", "Key": "SERVICE"}],
+    )
     dollars: dict[str, float] = defaultdict(float)
-    token: dict[str, str] = {}
-    while True:
-        page = aws.call(
-            "ce",
-            _COST_EXPLORER_REGION,
-            "get_cost_and_usage",
-            TimePeriod={"Start": first.isoformat(), "End": end.isoformat()},
-            Granularity="DAILY",
-            Metrics=["UnblendedCost"],
-            Filter={"Tags": {"Key": TAG, "Values": [environment]}},
-            GroupBy=[{"Type": "DIMENSION", "Key": "SERVICE"}],
-            **token,
-        )
-        for day in page["ResultsByTime"]:
-            for group in day["Groups"]:
-                dollars[group["Keys"][0]] += float(group["Metrics"]["UnblendedCost"]["Amount"])
-        if not page.get("NextPageToken"):
-            return dict(sorted(dollars.items(), key=lambda item: -item[1]))
-        token = {"NextPageToken": page["NextPageToken"]}
+    for day in days:
+        for group in day["Groups"]:
+            dollars[group["Keys"][0]] += float(group["Metrics"]["UnblendedCost"]["Amount"])
+    return dict(sorted(dollars.items(), key=lambda item: -item[1]))

@@ -16,6 +16,7 @@ from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.redaction import redacted
 from spotmpi.environments.checks import access, account, capacity, cluster, leftovers, tools
 from spotmpi.environments.checks.check import Check, Finding, LiveEnvironment, OpenLive, Subject, ToolOutput
+from spotmpi.environments.place import require_place
 from spotmpi.environments.stack_file import read_stack
 
 LIVE_CHECKS: tuple[Check, ...] = (*account.CHECKS, *cluster.CHECKS)
@@ -75,7 +76,9 @@ def _with_live(subject: Subject, open_live: OpenLive) -> tuple[Subject, tuple[Fi
     def find(subject: Subject) -> tuple[Finding, ...]:
         stack = subject.stack
         if stack is not None and stack.kind == "compute" and leftovers.is_built(subject, stack):
-            environments.append(open_live(stack.stack))
+            live = open_live(stack.stack)
+            require_place(subject.aws, subject.region, live.environment)
+            environments.append(live)
         return ()
 
     problems = run_check(Check("environment", find), subject)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from spotmpi.aws import eks, log_group
 from spotmpi.backends.kubernetes.client import kubeconfig_entries
@@ -11,7 +13,7 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.environments import node_group_sizes
+from spotmpi.environments import node_group_sizes, place
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.leftovers import (
     LeftoverResource,
@@ -56,8 +58,8 @@ class _Down:
     def __init__(self, stack: StackFile, dependencies: Dependencies, delete_data: str | None) -> None:
         self._stack, self._dependencies, self._delete_data = stack, dependencies, delete_data
         self._environment: Environment | None = None
-        self._inventory = ResourceInventory(stack.environment, stack.region or dependencies.aws.region or "")
-        self._data_inventory = ResourceInventory(f"{self._inventory.name}-data", self._inventory.region)
+        self._inventory = ResourceInventory(stack.environment, stack.region or dependencies.aws.region or "", "")
+        self._data_inventory = replace(self._inventory, name=f"{stack.environment}-data")
         self._destroyed = False
         self.leftovers: tuple[LeftoverResource, ...] = ()
 
@@ -91,8 +93,11 @@ class _Down:
         return [*steps, ("leftovers", self._find_leftovers)]
 
     def _record_inventory(self) -> None:
-        state = self._dependencies.pulumi.state(self._stack.stack)
-        self._inventory = read_inventory(self._inventory.name, self._inventory.region)
+        state, region = self._dependencies.pulumi.state(self._stack.stack), self._inventory.region
+        account = self._dependencies.aws.account_id(region)
+        self._inventory = read_inventory(self._inventory.name, region, account)
+        self._data_inventory = read_inventory(self._data_inventory.name, region, account)
+        self._require_account(state)
         if state is None:
             return
         self._inventory = record_resources(self._inventory, resources_in_state(state))
@@ -101,8 +106,15 @@ class _Down:
         )
         if (outputs := self._dependencies.pulumi.outputs(self._stack.stack)).get("contract"):
             self._environment = environment.parse(outputs)
-            eks.require_account(self._dependencies.aws, self._environment.arn)
+            place.require_place(self._dependencies.aws, region, self._environment)
             self._try("the cluster's volumes can't be listed", self._record_volumes)
+
+    def _require_account(self, state: Mapping[str, Any] | None) -> None:
+        aws, pulumi, region = self._dependencies.aws, self._dependencies.pulumi, self._inventory.region
+        place.require_account_of_state(aws, region, self._stack.stack, state)
+        if self._stack.keep and self._delete_data:
+            data = f"{self._stack.stack}-data"
+            place.require_account_of_state(aws, region, data, pulumi.state(data))
 
     def _record_volumes(self) -> None:
         assert self._environment is not None
@@ -164,7 +176,6 @@ class _Down:
     def _destroy_data(self) -> None:
         data = f"{self._stack.stack}-data"
         state = self._dependencies.pulumi.state(data)
-        self._data_inventory = read_inventory(self._data_inventory.name, self._data_inventory.region)
         if state is not None:
             self._data_inventory = record_resources(self._data_inventory, resources_in_state(state))
             self._dependencies.pulumi.run(data, "state", "unprotect", "--all", "--yes")
@@ -189,11 +200,10 @@ class _Down:
     def _forget_cluster(self) -> None:
         """Remove the cluster from the kubeconfig of this machine, unless it exists still."""
         aws, region, name = self._dependencies.aws, self._inventory.region, self._inventory.name
-        found = [each for each in kubeconfig_entries.clusters() if (each.region, each.name) == (region, name)]
-        if not found or cluster_exists(aws, region, name):
+        cluster = eks.Cluster(region, self._inventory.account, name)
+        if cluster not in kubeconfig_entries.clusters() or cluster_exists(aws, region, name):
             return
-        account = aws.call("sts", region, "get_caller_identity")["Account"]
-        for path in kubeconfig_entries.remove(eks.Cluster(region, account, name)):
+        for path in kubeconfig_entries.remove(cluster):
             self._dependencies.say(f"removed the cluster from {path}")
 
     def _find_leftovers(self) -> None:

@@ -79,11 +79,13 @@ _CREATE_STATE = (
 )
 _WRITE_STATE = ("s3:DeleteObject", "s3:PutObject")
 _READ = (
-    *("autoscaling:Describe*", "ec2:Describe*", "ecr:Describe*", "ecr:Get*", "ecr:List*", "eks:Describe*", "eks:List*"),
-    *("elasticfilesystem:Describe*", "iam:Get*", "iam:List*", "kms:Describe*", "kms:Get*", "kms:List*"),
-    *("logs:Describe*", "logs:List*", "tag:GetResources", "cloudformation:DescribeStacks"),
-    "cloudformation:ListStacks",
+    *("autoscaling:Describe*", "ec2:Describe*", "ecr:Describe*", "ecr:GetLifecyclePolicy", "ecr:GetRepositoryPolicy"),
+    *("ecr:List*", "eks:Describe*", "eks:List*", "elasticfilesystem:Describe*", "iam:Get*", "iam:List*"),
+    *("kms:Describe*", "kms:Get*", "kms:List*", "logs:Describe*", "logs:List*", "tag:GetResources"),
+    *("cloudformation:DescribeStacks", "cloudformation:ListStacks"),
 )
+# People log in to registries, too; shorter than all names, as IAM limits the length of a policy.
+_READ_BY_PEOPLE = (*(each for each in _READ if not each.startswith("ecr:Get")), "ecr:Get*")
 # The public parameters in which an upgrade finds the newest AMI release.
 _RELEASES = ("ssm:GetParameter",)
 _EKS_PARAMETERS = "arn:aws:ssm:*::parameter/aws/service/eks/*"
@@ -228,7 +230,8 @@ def policy(name: str, bucket: str | None = None) -> Document:
         scale = _allow("Scale", SCALE, _SCALING_GROUPS)
         return _document(_allow("Look", [*LOOK, _LOGIN]), scale, push, *state)
     if name == "up":
-        return _document(*_build_statements(), push, _allow("Releases", _RELEASES, _EKS_PARAMETERS), *state)
+        releases = _allow("Releases", _RELEASES, _EKS_PARAMETERS)
+        return _document(*_build_statements(_READ_BY_PEOPLE), push, releases, *state)
     if name == "preview":
         return _document(_allow("Read", _READ), *state)
     if name == "build":
@@ -246,14 +249,14 @@ def _state(bucket: str, change: bool) -> list[Document]:
     return statements
 
 
-def _build_statements() -> list[Document]:
+def _build_statements(read: Sequence[str] = _READ) -> list[Document]:
     actions = {action for each in BUILD.values() for action in each} | set(SCALE)
     roles = _role_actions(actions)
     pass_role = _allow("HandRolesOver", ["iam:PassRole"], _ROLES)
     pass_role["Condition"] = {"StringEquals": {"iam:PassedToService": list(_SERVICES)}}
     build, others = _allow("Build", actions & _UNTAGGED), actions - roles - _UNTAGGED
     return [
-        *(_allow("Read", _READ), build, *_of_environments(others), *_tagging()),
+        *(_allow("Read", read), build, *_of_environments(others), *_tagging()),
         *(_allow("Roles", roles, _ROLES), pass_role),
     ]
 

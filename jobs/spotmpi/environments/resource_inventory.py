@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,21 +38,28 @@ class ResourceInventory:
 
     name: str
     region: str
+    account: str
     ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def of(self, kind: str) -> set[str]:
         """The recorded ids of a kind."""
         return set(self.ids.get(kind, ()))
 
+    @property
+    def place(self) -> str:
+        """What tells it from another environment of its name."""
+        return f"{self.account}/{self.region}"
 
-def read_inventory(environment: str, region: str) -> ResourceInventory:
+
+def read_inventory(environment: str, region: str, account: str) -> ResourceInventory:
     """The inventory of an environment; without ids where none were recorded."""
-    ids = _recorded(environment).get(region)
-    return ResourceInventory(environment, region, ids if isinstance(ids, dict) else {})
+    inventory = ResourceInventory(environment, region, account)
+    ids = _recorded(environment).get(inventory.place)
+    return replace(inventory, ids=ids) if isinstance(ids, dict) else inventory
 
 
 def _recorded(environment: str) -> dict[str, Any]:
-    """What is recorded of the environments of that name, by region."""
+    """What is recorded of the environments of that name, by account and region."""
     try:
         values = json.loads(_path(environment).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -66,14 +73,14 @@ def record_resources(inventory: ResourceInventory, resources: Resources) -> Reso
     for kind, id in resources:
         ids.setdefault(kind, set()).add(id)
     sorted_ids = {kind: sorted(known) for kind, known in sorted(ids.items())}
-    _write(inventory.name, {**_recorded(inventory.name), inventory.region: sorted_ids})
-    return ResourceInventory(inventory.name, inventory.region, sorted_ids)
+    _write(inventory.name, {**_recorded(inventory.name), inventory.place: sorted_ids})
+    return replace(inventory, ids=sorted_ids)
 
 
 def delete_inventory(inventory: ResourceInventory) -> None:
     """Delete the record of an environment of which nothing is left."""
     recorded = _recorded(inventory.name)
-    recorded.pop(inventory.region, None)
+    recorded.pop(inventory.place, None)
     if recorded:
         _write(inventory.name, recorded)
     else:

@@ -106,15 +106,19 @@ def read_stack(stack: str, folder: Path | None = None) -> StackFile:
 def _design(config: Any, system: StackGroup) -> Design:
     """What the environment's price depends on; infra's default where a value is missing or invalid."""
     network, default = config.get(_PREFIX + "network"), Design()
-    disks = [_count(each.get("disk_gib")) for each in _groups(config) if _is_map(each)]
     cluster = config.get(_PREFIX + "cluster")
     nodes = cluster.get(SYSTEM) if isinstance(cluster, Mapping) else None
+    groups = [each for each in _groups(config) if _is_map(each)]
+    disks = [_count(each.get("disk_gib")) for each in groups]
+    throughputs = [_count(each.get("disk_throughput")) for each in groups]
     system_disk = _count(nodes.get("disk_gib")) if isinstance(nodes, Mapping) else None
     return Design(
         system_type=system.type or default.system_type,
         system_nodes=system.max or default.system_nodes,
         system_disk_gib=system_disk or default.system_disk_gib,
         node_disk_gib=max((each or default.node_disk_gib for each in disks), default=default.node_disk_gib),
+        disk_throughput=max((each for each in throughputs if each), default=None),
+        local_disks=all(each.get("local_disks") is not False for each in groups),
         private=isinstance(network, Mapping) and network.get("private") is True,
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from spotmpi.agent import record
-from spotmpi.aws import eks, log_group, state_bucket
+from spotmpi.aws import log_group, state_bucket
 from spotmpi.aws.account import default_region
 from spotmpi.aws.errors import CallError
 from spotmpi.aws.registry import has_image
@@ -16,10 +16,16 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.environments import changes, node_group_sizes
+from spotmpi.environments import changes, node_group_sizes, place
 from spotmpi.environments.changes import Losses, find_losses
 from spotmpi.environments.dependencies import Dependencies
-from spotmpi.environments.resource_inventory import LOG_GROUPS, read_inventory, record_resources, resources_in_state
+from spotmpi.environments.resource_inventory import (
+    LOG_GROUPS,
+    ResourceInventory,
+    read_inventory,
+    record_resources,
+    resources_in_state,
+)
 from spotmpi.environments.resource_kinds import cluster_exists
 from spotmpi.environments.stack_file import StackFile, read_stack
 from spotmpi.environments.versions import pin_running_versions
@@ -171,20 +177,26 @@ class _Up:
         return (kind, id) in resources_in_state(state)
 
     def _build_storage(self) -> None:
+        self._require_place()
         self._update(f"{self._stack.stack}-data")
 
     def _build_environment(self) -> None:
-        self._require_account()
+        self._require_place()
         self._clear_log_group()
         pin_running_versions(self._stack, self._dependencies.aws, self._dependencies.say)
         self._update(self._stack.stack)
         self._environment = environment.parse(self._dependencies.pulumi.outputs(self._stack.stack))
 
-    def _require_account(self) -> None:
-        """Raise where the stack is built in another account: Pulumi would miss everything, and build it again."""
-        pulumi, stack = self._dependencies.pulumi, self._stack.stack
-        if pulumi.state(stack) is not None and (arn := pulumi.outputs(stack).get("cluster_arn")):
-            eks.require_account(self._dependencies.aws, arn)
+    def _require_place(self) -> None:
+        """Raise where the stack is built elsewhere: Pulumi would miss everything, and build it again."""
+        aws, pulumi, stack = self._dependencies.aws, self._dependencies.pulumi, self._stack.stack
+        region = self._stack.region or aws.region or ""
+        state = pulumi.state(stack)
+        if state is not None and (outputs := pulumi.outputs(stack)).get("contract"):
+            place.require_place(aws, region, environment.parse(outputs))
+        place.require_account_of_state(aws, region, stack, state)
+        if self._stack.keep:
+            place.require_account_of_state(aws, region, f"{stack}-data", pulumi.state(f"{stack}-data"))
 
     def _update(self, stack: str) -> None:
         """Preview and update one stack; without changes there is no confirmation."""
@@ -223,8 +235,12 @@ class _Up:
         changes.require_allowed(stack, losses, self._stack.environment, options.delete_data, live_runs)
 
     def _record_inventory(self) -> None:
-        inventory = read_inventory(self.environment.name, self.environment.region)
-        record_resources(inventory, resources_in_state(self._dependencies.pulumi.state(self._stack.stack) or {}))
+        state = self._dependencies.pulumi.state(self._stack.stack) or {}
+        record_resources(self._inventory(), resources_in_state(state))
+
+    def _inventory(self) -> ResourceInventory:
+        region = self.environment.region
+        return read_inventory(self.environment.name, region, self._dependencies.aws.account_id(region))
 
     def _connect(self) -> None:
         self._dependencies.cluster(self.environment).list("Node")
@@ -253,10 +269,7 @@ class _Up:
         return build_for(image, self.environment.has_gpus)
 
     def _smoke_run(self) -> None:
-        inventory, image = (
-            read_inventory(self.environment.name, self.environment.region),
-            min(self.environment.repositories),
-        )
+        inventory, image = self._inventory(), min(self.environment.repositories)
         gpus = max(group.gpus for group in self.environment.node_groups)
         # Two nodes also show that pods reach each other through the network and its policies.
         nodes = min(2, max(group.max for group in self.environment.node_groups if bool(group.gpus) == bool(gpus)))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from spotmpi.aws import eks
 from spotmpi.aws.errors import CallError
 from spotmpi.aws.scaling import running_nodes
 from spotmpi.core import environment
@@ -19,6 +18,7 @@ from spotmpi.environments import versions
 from spotmpi.environments.changes import Preview, find_losses
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.nodes import list_nodes, runs_by_group
+from spotmpi.environments.place import require_place
 from spotmpi.environments.stack_file import Pins, StackFile, read_stack, with_pins, write_stack
 from spotmpi.environments.up import REPLACE_NODES, NotConfirmed
 from spotmpi.environments.versions import KubernetesVersion, RunningVersions, minor, next_minor, order
@@ -99,7 +99,8 @@ class _Upgrade:
     def plan(self) -> UpgradePlan:
         """The versions that run and those after the upgrade; changes nothing."""
         current = self._environment()
-        eks.require_account(self._dependencies.aws, current.arn)
+        aws = self._dependencies.aws
+        require_place(aws, self._stack.region or aws.region or "", current)
         running = versions.running(self._dependencies.aws, current.region, current.cluster)
         busy = [each.name for each in running.node_groups if each.status in ("CREATING", "UPDATING", "DELETING")]
         busy += [current.cluster] if running.status != "ACTIVE" else []

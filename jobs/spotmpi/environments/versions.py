@@ -17,8 +17,11 @@ from spotmpi.environments.stack_file import SYSTEM, Pins, StackFile, with_pins, 
 STANDARD = "STANDARD_SUPPORT"
 _ROLE, _GROUP, _OWNER = "spotmpi.dev/role", "spotmpi.dev/group", "spotmpi:environment"
 # Where EKS publishes its newest AMI release of a type: https://docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html
-_AMI_PARAMETER = "/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/x86_64/{kind}/recommended/release_version"
-_AMI_KINDS = {"AL2023_x86_64_STANDARD": "standard", "AL2023_x86_64_NVIDIA": "nvidia"}
+_AMI_PARAMETER = "/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/{kind}/recommended/release_version"
+_AMI_KINDS = {
+    **{"AL2023_x86_64_STANDARD": "x86_64/standard", "AL2023_x86_64_NVIDIA": "x86_64/nvidia"},
+    **{"AL2023_ARM_64_STANDARD": "arm64/standard", "AL2023_ARM_64_NVIDIA": "arm64/nvidia"},
+}
 
 
 @dataclass(frozen=True)

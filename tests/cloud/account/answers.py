@@ -20,11 +20,14 @@ Filters = Sequence[Mapping[str, Any]]
 class Refusal(Exception):
     """The refusal of a call, with AWS's error code."""
 
-    def __init__(self, code: str, message: str = "", date: str | None = None) -> None:
+    def __init__(
+        self, code: str, message: str = "", date: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(code)
+        headers = {**({"date": date} if date else {}), **(headers or {})}
         self.parsed = {
             "Error": {"Code": code, "Message": message},
-            "ResponseMetadata": {"HTTPHeaders": {"date": date} if date else {}},
+            "ResponseMetadata": {"HTTPHeaders": headers},
         }
 
 

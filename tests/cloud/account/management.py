@@ -10,11 +10,15 @@ from tests.cloud.account.answers import ACCOUNT, Refusal, Request, Tags, matches
 
 @dataclass
 class AutoScaling:
-    """Auto Scaling groups as AWS describes them, and the activities (newest first) and scheduled action of each."""
+    """Auto Scaling groups as AWS describes them, and the activities (newest first) and scheduled action of each.
+
+    They are in one region, and the others have none.
+    """
 
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
     activities: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     scheduled_actions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    region: str = "us-east-1"
     slow: int = 0  # descriptions of groups in which their machines stay after a scale-down
 
     def add(self, name: str, tags: Tags, most: int = 2, nodes: int = 0) -> None:
@@ -34,7 +38,8 @@ class AutoScaling:
                 if self.slow == 0:
                     group["Instances"] = group["Instances"][: group["MaxSize"]]
                 self.slow = max(0, self.slow - 1)
-        groups = [each for each in self.groups.values() if matches({}, tags_of(each), request["Filters"])]
+        here = self.groups.values() if region == self.region else ()
+        groups = [each for each in here if matches({}, tags_of(each), request["Filters"])]
         return {"AutoScalingGroups": groups}
 
     def describe_scaling_activities(self, region: str, request: Request) -> Any:

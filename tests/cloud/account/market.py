@@ -40,6 +40,7 @@ class Ec2Market:
         default_factory=lambda: {"us-east-1": True, "us-west-2": True, "af-south-1": False}
     )
     types: dict[str, tuple[int, int, bool, bool]] = field(default_factory=_types)
+    local_disks: set[str] = field(default_factory=lambda: {"g5.xlarge", "g4dn.xlarge"})  # types with disks of their own
     not_offered: set[tuple[str, str]] = field(default_factory=set)  # type and zone
     spot_prices: dict[str, float] = field(
         default_factory=lambda: {"g5.xlarge": 0.40, "g4dn.xlarge": 0.20, "t3.xlarge": 0.05}
@@ -63,6 +64,7 @@ class Ec2Market:
             "InstanceType": name,
             "VCpuInfo": {"DefaultVCpus": vcpus},
             "GpuInfo": {"Gpus": [{"Count": gpus}]} if gpus else {},
+            "InstanceStorageSupported": name in self.local_disks,
             "PlacementGroupInfo": {"SupportedStrategies": ["cluster", "spread"] if group else ["spread"]},
             "NetworkInfo": {"EfaSupported": efa},
             "SupportedUsageClasses": ["on-demand", "spot"],

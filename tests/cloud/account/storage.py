@@ -40,14 +40,19 @@ class Efs:
 class S3:
     """Buckets with their settings, among them their `region`, and the objects in them.
 
-    HeadBucket has the bucket's region whichever region is asked (Amazon S3 API Reference, GetBucketLocation).
+    HeadBucket has the bucket's region whichever region is asked, and in a refusal, too (Amazon S3 API Reference,
+    GetBucketLocation and HeadBucket). It is refused to those who may list a folder only (`folders_only`).
     """
 
     buckets: dict[str, dict[str, Any]] = field(default_factory=dict)
     objects: dict[str, dict[str, bytes]] = field(default_factory=dict)  # by bucket and key
+    folders_only: set[str] = field(default_factory=set)  # buckets with a policy that allows prefixes only
 
     def head_bucket(self, region: str, request: Request) -> Any:
-        return {"BucketRegion": self._bucket(request)["region"]}
+        where = self._bucket(request)["region"]
+        if request["Bucket"] in self.folders_only:
+            raise Refusal("403", "Forbidden", headers={"x-amz-bucket-region": where})
+        return {"BucketRegion": where}
 
     def list_objects_v2(self, region: str, request: Request) -> Any:
         """Objects of any region: boto3 follows S3's redirection."""

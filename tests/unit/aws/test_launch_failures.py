@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.aws.errors import CloudError
 from spotmpi.aws.launch_failures import last_launch_failure
 from spotmpi.aws.scaling import CLUSTER_TAG, GROUP_TAG
 from spotmpi.core import environment
@@ -58,3 +59,9 @@ def test_successful_earlier_and_foreign_launches_are_not_reported(
     account: FakeAccount, activities: list[dict[str, Any]], groups: tuple[str, ...]
 ) -> None:
     assert failure_message(account, *activities, groups=groups) is None
+
+
+def test_a_failure_of_a_cluster_of_that_name_in_another_account_is_none_of_the_run(account: FakeAccount) -> None:
+    account.sts.account = "999999999999"
+    with pytest.raises(CloudError, match=r"belong to account 999999999999, but this is cluster .* of account 123456"):
+        failure_message(account, launch("Failed"))

@@ -37,6 +37,7 @@ OUTPUTS: dict[str, Any] = {
             "min": 0,
             "max": 2,
             "disk_gib": 100,
+            "disk_throughput": 125,
             "public_address": True,
             "placement_group": False,
             "efa_interfaces": 0,

@@ -233,11 +233,13 @@ def test_objects_of_s3_are_fetched_by_signed_addresses_with_their_folders() -> N
 @pytest.mark.parametrize("bucket_region", ["us-east-1", "eu-west-1", "eu-south-2"])
 @pytest.mark.parametrize("bucket", ["sets", "my.sets"])
 @pytest.mark.parametrize("own_region", ["us-east-1", "us-east-2"])
+@pytest.mark.parametrize("folders_only", [False, True], ids=["whole bucket", "one folder"])
 def test_a_signed_address_is_one_that_the_region_of_the_bucket_accepts(
-    own_region: str, bucket: str, bucket_region: str
+    own_region: str, bucket: str, bucket_region: str, folders_only: bool
 ) -> None:
-    """Whatever the account's default region is, also of objects that KMS encrypts."""
+    """Whatever the account's default region is, also of objects that KMS encrypts, and where HeadBucket is refused."""
     account = FakeAccount(own_region)
+    account.s3.folders_only = {bucket} if folders_only else set()
     account.s3.buckets[bucket] = {"region": bucket_region}
     account.s3.objects[bucket] = {"voc/ein Bild.tar": b"x"}
     (order,) = orders_of(f"s3://{bucket}/voc/", account)

@@ -17,7 +17,7 @@ from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.environments.resource_inventory import read_inventory, record_resources
 from spotmpi.environments.up import NotConfirmed, UpOptions, up
 from spotmpi.runs.reader import RunState
-from tests.cloud.account.answers import Tags
+from tests.cloud.account.answers import ACCOUNT, Tags
 from tests.cloud.fake_environment import CNI, FakeEnvironment, Killed
 from tests.command_line import CommandLine
 from tests.unit.core.test_environment import OUTPUTS
@@ -35,17 +35,42 @@ def test_down_stops_runs_removes_nodes_destroys_and_leaves_nothing(live: FakeEnv
     group = live.account.autoscaling.groups["eks-g4dn"]
     assert (group["MaxSize"], group["Instances"]) == (0, [])
     assert live.pulumi_commands() == [DESTROY, REMOVE]
-    assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
+    assert read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).ids == {}
     assert live.down() == [] and live.pulumi_commands() == []
 
 
 def test_down_with_credentials_of_another_account_touches_nothing(live: FakeEnvironment) -> None:
     """It may have an environment of that name in that region."""
     live.runs, live.account.sts.account = [RunState("a-1", "", "a", "running")], "999999999999"
-    with pytest.raises(SpotmpiError, match="these credentials belong to account 999999999999, but this is cluster"):
+    with pytest.raises(SpotmpiError, match="these credentials belong to account 999999999999, but stack lab is"):
         live.down()
     assert live.actions == ["Destroy spotmpi-lab and ALL DATA on its storage?"] and live.pulumi_commands() == []
     assert live.account.autoscaling.groups["eks-g4dn"]["MaxSize"] == 2
+
+
+@pytest.mark.parametrize("part", ["incomplete", "data"])
+def test_down_forgets_no_stack_of_another_account_that_has_no_outputs(live: FakeEnvironment, part: str) -> None:
+    """With other credentials Pulumi would find nothing to delete, and remove all from its state."""
+    if part == "data":
+        live.write_stack("  spotmpi:storage: {keep: true}\n")
+        live.write_stack("  spotmpi:kind: data\n", "lab-data")
+        live.up(images=False)
+        (live.folder / "lab.held").unlink()
+    (live.folder / "outputs").write_text("{}")
+    live.forget()
+    live.account.sts.account = "999999999999"
+    stack = "lab-data" if part == "data" else "lab"
+    with pytest.raises(SpotmpiError, match=f"account 999999999999, but stack {stack} is built in {ACCOUNT}: use a"):
+        live.down(delete_data="spotmpi-lab")
+    assert live.pulumi_commands() == []
+
+
+def test_down_looks_for_leftovers_nowhere_else_than_where_the_environment_is(live: FakeEnvironment) -> None:
+    path = live.folder / "stacks" / "Pulumi.lab.yaml"
+    path.write_text(path.read_text().replace("us-east-1", "eu-west-1"))
+    with pytest.raises(SpotmpiError, match="state has spotmpi-lab in us-east-1, not in eu-west-1: set aws:region back"):
+        live.down()
+    assert live.pulumi_commands() == []
 
 
 def test_down_removes_the_cluster_from_the_kubeconfig_and_no_other(live: FakeEnvironment) -> None:
@@ -69,12 +94,13 @@ def test_down_removes_the_cluster_from_the_kubeconfig_and_no_other(live: FakeEnv
     assert not left["current-context"] and not own.exists() and f"removed the cluster from {path}" in live.output
 
 
-def test_an_environment_of_that_name_in_another_region_keeps_its_records(live: FakeEnvironment) -> None:
-    record_resources(read_inventory("spotmpi-lab", "eu-west-1"), [("keys", "theirs")])
-    assert "theirs" not in read_inventory("spotmpi-lab", "us-east-1").of("keys")
+@pytest.mark.parametrize("place", [("eu-west-1", ACCOUNT), ("us-east-1", "999999999999")], ids=["region", "account"])
+def test_an_environment_of_that_name_elsewhere_keeps_its_records(live: FakeEnvironment, place: tuple[str, str]) -> None:
+    record_resources(read_inventory("spotmpi-lab", *place), [("keys", "theirs")])
+    assert "theirs" not in read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).of("keys")
     assert live.down() == []
-    assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
-    assert read_inventory("spotmpi-lab", "eu-west-1").of("keys") == {"theirs"}
+    assert read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).ids == {}
+    assert read_inventory("spotmpi-lab", *place).of("keys") == {"theirs"}
 
 
 def test_a_broken_kubeconfig_does_not_stop_down(live: FakeEnvironment) -> None:
@@ -116,7 +142,7 @@ def test_a_killed_down_continues_and_leaves_nothing(
     assert live.runs == [] and live.dependencies.pulumi.state("lab") is None
     assert live.account.autoscaling.groups["eks-g4dn"]["Instances"] == []
     assert live.pulumi_commands()[-1] == REMOVE
-    assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
+    assert read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).ids == {}
 
 
 def test_a_declined_confirmation_stops_nothing(live: FakeEnvironment) -> None:
@@ -240,11 +266,11 @@ def test_node_groups_that_cannot_be_scaled_do_not_block_down(live: FakeEnvironme
 def test_a_damaged_inventory_is_read_as_empty_and_an_unwritable_one_reported(
     lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace = read_inventory("spotmpi-lab", "us-east-1")
+    trace = read_inventory("spotmpi-lab", "us-east-1", ACCOUNT)
     record_resources(record_resources(trace, [("keys", "b")]), [("keys", "a"), ("keys", "b")])
-    assert read_inventory("spotmpi-lab", "us-east-1").of("keys") == {"a", "b"}
+    assert read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).of("keys") == {"a", "b"}
     (lab.folder / "state" / "environments" / "spotmpi-lab.json").write_text("{")
-    assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
+    assert read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).ids == {}
     (lab.folder / "file").write_text("")
     monkeypatch.setenv("SPOTMPI_STATE", str(lab.folder / "file"))
     with pytest.raises(SpotmpiError, match="set SPOTMPI_STATE to a writable folder"):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from infra.instance_types import catalog
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.stack_file import read_stack
-from spotmpi.environments.versions import pin_running_versions
+from spotmpi.environments.versions import ami_release, pin_running_versions
 from tests.cloud.account.eks import Eks, node_group
+from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.fake_environment import FakeEnvironment
 from tests.cloud.upgrade_scenario import NEW, OLD, STACK
 
@@ -73,3 +75,9 @@ def test_a_refused_call_is_reported(lab: FakeEnvironment, eks: Eks) -> None:
     lab.account.refuse("DescribeCluster", "AccessDeniedException")
     with pytest.raises(SpotmpiError, match="eks:DescribeCluster in us-east-1 is not permitted"):
         pin(lab, STACK)
+
+
+def test_the_newest_release_is_known_for_every_ami_type_of_the_table(account: FakeAccount) -> None:
+    types = {kind.ami_type for kind in catalog().values()}
+    assert len(types) == 4  # with and without GPUs, x86 and Arm
+    assert {ami_release(account, "us-east-1", "1.36", each) for each in types} == {account.ssm.releases["1.36"]}

@@ -19,6 +19,7 @@ from spotmpi.environments.resource_inventory import read_inventory
 from spotmpi.environments.stack_file import read_stack
 from spotmpi.environments.up import NotConfirmed, up
 from spotmpi.runs.reader import RunState
+from tests.cloud.account.answers import ACCOUNT
 from tests.cloud.fake_environment import FIRST, GROUP_TAGS, FakeEnvironment, Killed
 from tests.command_line import CommandLine
 from tests.unit.core.test_environment import OUTPUTS
@@ -28,7 +29,7 @@ def test_up_builds_after_a_confirmation_and_ends_with_a_smoke_run(lab: FakeEnvir
     environment = lab.up()
     assert environment.name == "spotmpi-lab" and lab.pulumi_commands() == FIRST
     assert lab.actions == ["Build lab as shown?", "push chainermn", "run chainermn on lab"]
-    assert read_inventory("spotmpi-lab", "us-east-1").of("file systems") == {"fs-1"}
+    assert read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).of("file systems") == {"fs-1"}
     assert [line for line in lab.output if line[1:3] == "/7"][-1] == "7/7 smoke run"
 
 
@@ -96,7 +97,7 @@ def test_a_failed_or_killed_up_continues_and_does_nothing_twice(
     again = {step, "data"} if step == "run" else {step}  # what is staged is looked at each time
     assert {each for each in steps if tries.count(each) == 2} == again and len(tries) == len(steps) + len(again)
     assert lab.pulumi_commands().count("up --yes --skip-preview @lab") == 1
-    assert read_inventory("spotmpi-lab", "us-east-1").of("file systems") == {"fs-1"}
+    assert read_inventory("spotmpi-lab", "us-east-1", ACCOUNT).of("file systems") == {"fs-1"}
     assert lab.account.autoscaling.scheduled_actions["eks-g4dn"]["MaxSize"] == 0
 
 

@@ -22,7 +22,8 @@ def _check(kind: ResourceKind, subject: Subject) -> Iterator[Finding]:
     if is_built(subject, stack):
         yield Finding(title, "ok", f"{stack.environment} is built: tagged resources are in use")
         return
-    ids = kind.find(subject.aws, read_inventory(stack.environment, subject.region))
+    account = subject.aws.account_id(subject.region)
+    ids = kind.find(subject.aws, read_inventory(stack.environment, subject.region, account))
     if not ids:
         yield Finding(title, "ok", "none")
         return

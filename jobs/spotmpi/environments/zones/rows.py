@@ -48,7 +48,7 @@ class Row:
     one_zone: bool | None
     eks: bool | None
     second_zones: tuple[str, ...] | None
-    idle: float
+    idle: float | None
     busy: float | None
     lost: str = ""
     gaps: dict[str, str] = field(default_factory=dict)
@@ -82,7 +82,10 @@ def _row(data: RegionData, zone: Zone, machine: str, nodes: int, design: Design)
     on_demand = cells.value_of("on_demand", data.on_demand[machine])
     scores = cells.value_of("score", data.scores[machine])
     system = data.on_demand[design.system_type]
-    cost = environment_price(nodes, price, None if isinstance(system, CallFailure) else system, design)
+    throughput = design.throughput(kind.gpus, kind.local_disks) if kind else design.throughput(0, False)
+    cost = environment_price(nodes, price, None if isinstance(system, CallFailure) else system, design, throughput)
+    if cost.idle is None and isinstance(system, CallFailure):
+        cells.gaps["idle"] = system.reason
     return Row(
         type=machine,
         region=data.region,

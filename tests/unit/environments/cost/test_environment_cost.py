@@ -15,6 +15,7 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.cost import environment_cost
+from tests.cloud.account.answers import ACCOUNT
 from tests.cloud.account.fake_account import FakeAccount
 from tests.command_line import invoke
 from tests.unit.environments.cost import example
@@ -96,7 +97,10 @@ def test_a_machine_is_billed_until_its_termination_ends(account: FakeAccount, te
 def test_the_disk_and_the_address_of_a_node_are_part_of_its_cost(account: FakeAccount, tmp_path: Path) -> None:
     example.script(account)
     hour = 100 * 0.08 / 730 + 0.005
-    for values, extras in (({}, hour), ({"public_address": False}, hour - 0.005), ({"disk_gib": 0}, 0.005)):
+    fast = hour + (1000 - 125) * 0.04 / 730 + (4000 - 3000) * 0.005 / 730  # with the IOPS that AWS requires for it
+    cases: list[tuple[dict[str, object], float]] = [({}, hour)]
+    cases += [({"public_address": False}, hour - 0.005), ({"disk_gib": 0}, 0.005), ({"disk_throughput": 1000}, fast)]
+    for values, extras in cases:
         group = {**LAB.node_groups[0].model_dump(), "disk_gib": 100, "public_address": True, **values}
         lab = environment.parse({**LAB.model_dump(), "node_groups": [group]})
         cost = environment_cost(lab, T0 - HOUR, Target(runs_folder=tmp_path), account, NOW)
@@ -116,7 +120,25 @@ def test_an_environments_cost_comes_from_scaling_activities_and_run_records(
     assert cost.billed == {example.EC2: pytest.approx(3.5), "EC2 - Other": 0.5}
     (query,) = account.requests_of("GetCostAndUsage")
     assert query["TimePeriod"] == {"Start": "2026-11-20", "End": "2026-11-21"}
-    assert query["Filter"]["Tags"] == {"Key": "spotmpi:environment", "Values": [LAB.name]}
+    tag, *place = query["Filter"]["And"]
+    assert tag == {"Tags": {"Key": "spotmpi:environment", "Values": [LAB.name]}}
+    # Environments of that name in other regions, and in other accounts of a company, are on the same bill.
+    assert place == [
+        {"Dimensions": {"Key": "REGION", "Values": [LAB.region]}},
+        {"Dimensions": {"Key": "LINKED_ACCOUNT", "Values": [ACCOUNT]}},
+    ]
+
+
+def test_the_bill_has_all_pages_of_cost_explorer(account: FakeAccount, tmp_path: Path) -> None:
+    """boto3 knows no pages of GetCostAndUsage, which has some (NextPageToken in its API reference)."""
+
+    def page(region: str, request: Any) -> dict[str, Any]:
+        days = [{"Groups": example.bill_of_a_day({example.EC2: "1.0"})}]
+        return {"ResultsByTime": days, **({} if "NextPageToken" in request else {"NextPageToken": "more"})}
+
+    account.answers["GetCostAndUsage"] = page
+    cost = environment_cost(LAB, T0, Target(runs_folder=tmp_path), account, NOW)
+    assert cost.billed == {example.EC2: 2.0}
 
 
 def test_a_machine_is_also_matched_by_its_node_name() -> None:

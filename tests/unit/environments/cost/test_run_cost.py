@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,19 @@ from spotmpi.core.errors import InputError
 from spotmpi.environments.cost import Cost, run_cost
 from tests.cloud.account.fake_account import FakeAccount
 from tests.command_line import invoke
-from tests.unit.environments.cost.example import BIG, HOUR, LAB, NOW, ONE, SMALL, T0, record_run
+from tests.unit.environments.cost.example import (
+    BIG,
+    HOUR,
+    INTERRUPTION,
+    LAB,
+    NOW,
+    ONE,
+    SMALL,
+    T0,
+    TWO,
+    activity,
+    record_run,
+)
 
 
 def test_a_run_costs_its_share_of_the_machines_in_its_record(
@@ -30,6 +43,24 @@ def test_a_run_costs_its_share_of_the_machines_in_its_record(
 
     assert (cost.dollars, cost.shares[0].waiting) == pytest.approx((1.50, 0.08))
     assert [share.run for share in cost.shares] == ["big"]
+
+
+def test_a_machine_that_ec2_took_back_in_its_first_hour_costs_a_run_nothing(
+    account: FakeAccount, tmp_path: Path
+) -> None:
+    """Amazon EC2 User Guide, Billing for interrupted Spot Instances; the history of the node groups tells which."""
+    early = T0 + 0.9 * HOUR
+    record_run(tmp_path, [replace(use, ended=early) for use in BIG[:2]], there=LAB.model_dump(mode="json"))
+    account.autoscaling.activities["eks-gpus"][:2] = [activity("Terminating", TWO, 0.8, INTERRUPTION)]
+
+    def cost() -> Cost:
+        return run_cost("big", Target(runs_folder=tmp_path), None, account, NOW)
+
+    account.refuse("DescribeScalingActivities", "AccessDenied")
+    assert cost().dollars == pytest.approx(2 * 0.4 * 0.4)
+    assert cost().notes[0].startswith("machines that EC2 took back in their first hour have their full price: auto")
+    account.refusals.clear()  # the cost that was incomplete is not the one that stays
+    assert cost().dollars == pytest.approx(0.4 * 0.4) and cost().notes == ()
 
 
 def test_a_finished_runs_cost_is_saved_and_outlives_its_environment(

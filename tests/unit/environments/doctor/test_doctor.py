@@ -105,6 +105,24 @@ def test_failures_of_every_check_are_still_a_list_of_findings(
     assert {finding.level for finding in findings[1:]} == {"warning"}
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"region": "eu-west-1"}, "Pulumi's state has spotmpi-mine in eu-west-1, not in us-east-1: set aws:region"),
+        ({"cluster_arn": "arn:aws:eks:us-east-1:999999999999:cluster/spotmpi-mine"}, "of account 999999999999: use a"),
+    ],
+    ids=["region", "account"],
+)
+def test_a_cluster_of_the_stacks_name_elsewhere_is_not_examined_as_the_stacks(
+    account: FakeAccount, values: dict[str, str], message: str
+) -> None:
+    healthy = HealthyEnvironment(account)
+    healthy.environment = healthy.environment.model_copy(update=values)
+    findings = healthy.findings()
+    assert findings["environment"].level == "error" and message in findings["environment"].message
+    assert "API" not in findings and not any(each.startswith("scaling of") for each in findings)
+
+
 def test_a_stack_without_a_file_is_wrong_input(account: FakeAccount) -> None:
     with pytest.raises(InputError, match="stacks: mine"):
         doctor("ghost", account, tool_output)

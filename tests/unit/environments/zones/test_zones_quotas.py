@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import yaml
 
-from infra import costs
+from infra import costs, exports
+from infra.instance_types import catalog
 from infra.settings import Settings
 from spotmpi.aws import prices
 from spotmpi.aws.errors import CloudError
 from spotmpi.aws.quotas import quota_code
 from spotmpi.core import names
+from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import InputError
 from spotmpi.environments.stack_file import read_stack
-from spotmpi.environments.zones.comparison import request_quota
+from spotmpi.environments.zones.comparison import compare_zones, request_quota
 from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.account.market import NOW, quota_request
 from tests.unit.environments.zones.comparing import compare
@@ -99,6 +103,16 @@ def test_idle_costs_are_those_of_the_default_settings() -> None:
     assert settings.cluster.system.type == prices.SYSTEM_TYPE
 
 
+def test_the_price_of_other_system_nodes_is_unknown_where_it_can_not_be_asked_for(account: FakeAccount) -> None:
+    design = prices.Design(system_type="t3.xlarge")
+    found = compare_zones(["g5.xlarge"], 8, (), account, NOW, design)
+    assert found.rows[0].idle == pytest.approx(0.1 + 2 * (0.1664 + 0.005 + 30 * 0.08 / 730))
+    account.refuse("GetProducts", "AccessDeniedException")
+    first = compare_zones(["g5.xlarge"], 8, (), account, NOW, design).rows[0]
+    assert first.idle is first.busy is None and first.gaps["idle"] == "not permitted"
+    assert compare(account).rows[0].idle == pytest.approx(0.1 + 2 * (0.0416 + 0.005 + 30 * 0.08 / 730))
+
+
 @pytest.mark.parametrize("stack", ["lab", "g5", "p3", "cpu"])
 def test_idle_costs_of_a_stack_are_those_of_its_own_settings(stack: str) -> None:
     """A private network has a NAT gateway, and one address instead of one for each node."""
@@ -110,4 +124,36 @@ def test_idle_costs_of_a_stack_are_those_of_its_own_settings(stack: str) -> None
     assert price.idle == pytest.approx(sum(costs.idle(settings).values()))
     address = 0 if settings.network.private else 0.005
     disk = max(group.disk_gib for group in settings.groups) * 0.08 / 730
-    assert price.busy == pytest.approx(price.idle + 0.4 + disk + address)
+    assert price.idle is not None and price.busy == pytest.approx(price.idle + 0.4 + disk + address)
+
+
+@pytest.mark.parametrize(
+    ("machine", "more"),
+    [
+        *(("p3.2xlarge", {}), ("g5.xlarge", {}), ("c6i.xlarge", {})),
+        *(("g5.xlarge", {"local_disks": False}), ("c6i.xlarge", {"disk_throughput": 1000})),
+    ],
+)
+def test_the_disk_of_a_node_costs_what_its_throughput_does(
+    machine: str, more: dict[str, object], tmp_path: Path
+) -> None:
+    """GPUs that keep their images on the root disk get a faster one, which is billed by the hour."""
+    group = {"name": "g", "type": machine, "max": 1, "market": "on-demand", **more}
+    settings = Settings(stack="x", region="us-east-1", zone="us-east-1a", groups=[group])
+    text = f"config:\n  aws:region: us-east-1\n  spotmpi:groups: {json.dumps([group])}\n"
+    (tmp_path / "Pulumi.x.yaml").write_text(text)
+    kind, design = catalog()[machine], read_stack("x", tmp_path).design
+    throughput = design.throughput(kind.gpus, kind.local_disk_gb > 0)
+    price = prices.environment_price(1, costs.MACHINES[machine], None, design, throughput)
+    assert price.busy == pytest.approx(costs.gpu_hour_ceiling(settings)["g"] * max(1, kind.gpus))
+    exported = prices.node_extras(NodeGroup.model_validate(exports.node_group(settings.groups[0], False)))
+    assert price.idle is not None and price.busy == pytest.approx(price.idle + costs.MACHINES[machine] + exported)
+
+
+def test_zones_knows_which_types_have_disks_of_their_own(account: FakeAccount) -> None:
+    def busy() -> float:
+        return float(compare(account, "g5.xlarge").rows[0].busy or 0)
+
+    before, nodes = busy(), compare(account, "g5.xlarge").nodes
+    account.ec2.local_disks.clear()
+    assert busy() - before == pytest.approx(nodes * (500 - 125) * 0.04 / 730)

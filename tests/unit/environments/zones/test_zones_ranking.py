@@ -29,7 +29,7 @@ def test_every_column_of_a_row_is_what_aws_answered(account: FakeAccount) -> Non
     assert (match.quota_code, match.quota, match.running, match.needed) == ("L-3819A6DF", 30, 4, 32)
     assert (match.short, match.nodes_today) == (6, 6)
     assert (match.placement_group, match.efa, match.one_zone) == (True, False, True)
-    assert match.busy == pytest.approx(match.idle + 8 * (0.4 + 0.005 + 100 * 0.08 / 730))
+    assert match.idle is not None and match.busy == pytest.approx(match.idle + 8 * (0.4 + 0.005 + 100 * 0.08 / 730))
     assert match.gaps == {} and match.lost == ""
 
 

@@ -14,6 +14,7 @@ from infra.addresses import WARM_POD_ADDRESSES
 from infra.instance_types import catalog
 from infra.launch import Machine, launch_template
 from infra.login import with_login
+from infra.node_replacement import version_hook
 from infra.scaling_groups import ScalingGroup, scaling_group_name
 from infra.settings import Cluster as ClusterSettings
 from infra.sizes import Sizes, size_tag
@@ -177,6 +178,9 @@ class Cluster(pulumi.ComponentResource):
                 depends_on=[self.control_plane, *self.node_role_ready],
                 ignore_changes=["scalingConfig"],  # the autoscaler moves this group too; see sizes.py
                 custom_timeouts=pulumi.CustomTimeouts(delete="30m"),
+                hooks=pulumi.ResourceHookBinding(
+                    before_create=[version_hook(name, "system", self._args.settings.version)]
+                ),
             ),
         )
         scaling = ScalingGroup(self._args.region, "system")

@@ -177,7 +177,7 @@ class NodeGroup(pulumi.ComponentResource):
                 # An update would also send the state's outdated desired size: sizes.py sets the sizes instead.
                 ignore_changes=["scalingConfig"],
                 custom_timeouts=pulumi.CustomTimeouts(delete="30m"),
-                hooks=NodeProtection(name, host.environment, scaling).hooks(),
+                hooks=NodeProtection(name, host.environment, host.cluster_version, scaling).hooks(),
             ),
         )
 

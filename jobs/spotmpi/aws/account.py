@@ -14,7 +14,6 @@ from spotmpi.core.redaction import guard_logs, remember
 _IAM_PREFIXES = {"service-quotas": "servicequotas", "efs": "elasticfilesystem"}
 _MAX_ATTEMPTS = 6
 _SUFFIXES = {"aws-cn": "amazonaws.com.cn", "aws-eusc": "amazonaws.eu"}  # of hosts, by partition
-_SUFFIXES = {"aws-cn": "amazonaws.com.cn", "aws-eusc": "amazonaws.eu"}  # of hosts, by partition
 
 
 class Aws:

@@ -135,8 +135,8 @@ class Ssm:
 
     def get_parameter(self, region: str, request: Request) -> Any:
         for version, release in self.releases.items():
-            for kind in ("standard", "nvidia"):
-                stem = f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/x86_64/{kind}"
+            for kind in ("x86_64/standard", "x86_64/nvidia", "arm64/standard", "arm64/nvidia"):
+                stem = f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/{kind}"
                 if request["Name"] == f"{stem}/recommended/release_version":
                     return {"Parameter": {"Name": request["Name"], "Value": release}}
         raise Refusal("ParameterNotFound", request["Name"])

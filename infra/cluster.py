@@ -70,7 +70,14 @@ class Cluster(pulumi.ComponentResource):
         nodes = self._system_nodes()
         late = [self._addon(addon, values, after=[nodes]) for addon, values in self._late_addons().items()]
         self.ready: list[pulumi.Resource] = [*early, nodes, *late]
-        self.register_outputs({"name": self.name})
+        self.register_outputs(
+            {
+                "name": self.name,
+                "arn": self.arn,
+                "security_group_id": self.security_group_id,
+                "node_role_arn": self.node_role_arn,
+            }
+        )
 
     def _control_plane(self) -> pulumi_eks.Cluster:
         args, settings = self._args, self._args.settings

@@ -113,7 +113,6 @@ class _Monitor(engine.MockMonitor):
                 self._recording.resources.append(_resource(request, answer.urn))
         return answer
 
-
     def RegisterResourceOutputs(self, request: Any) -> Any:
         with self._lock:
             answer = super().RegisterResourceOutputs(request)  # type: ignore[no-untyped-call]

@@ -29,7 +29,7 @@ def installations(args: AcceleratorArgs) -> list[Installation]:
     on_gpus: dict[str, Any] = {"nodeSelector": dict(ON_GPU_NODES), "tolerations": [TOLERATE_GPU]}
     charts: list[tuple[str, dict[str, Any]]] = []
     if args.gpus:
-        charts.append(("nvidia-device-plugin", {**on_gpus, "image": image_values(args.charts["nvidia-device-plugin"])}))
+        charts.append(("nvidia-device-plugin", dict(on_gpus)))
     if args.gpus and args.dcgm:
         charts.append(("dcgm-exporter", {**on_gpus, "serviceMonitor": {"enabled": False}}))
     if args.efa_types:
@@ -38,7 +38,13 @@ def installations(args: AcceleratorArgs) -> list[Installation]:
         charts.append(
             ("efa-device-plugin", {"tolerations": [TOLERATE_GPU, tolerate_work], "supportedInstanceLabels": types})
         )
-    return [Installation(name, args.charts[name], _NAMESPACE, values) for name, values in charts]
+    return [_installation(name, args.charts[name], values) for name, values in charts]
+
+
+def _installation(name: str, chart: Chart, values: dict[str, Any]) -> Installation:
+    """A chart with its image, where that is known or a mirror's."""
+    image = image_values(chart)
+    return Installation(name, chart, _NAMESPACE, {**values, "image": image} if image else values)
 
 
 class Accelerators(KubernetesComponent):

@@ -77,7 +77,7 @@ class Access(KubernetesComponent):
         if args.https_out:
             self._policy("allow-https", ["Egress"], [self._https()])
         self._users(args)
-        self.register_outputs({})
+        self.register_outputs({"namespace": self.namespace})
 
     def _meta(self, name: str) -> meta.v1.ObjectMetaArgs:
         return meta.v1.ObjectMetaArgs(name=name, namespace=self.namespace)

@@ -16,11 +16,14 @@ from infra.sources import CHARTS, Chart
 
 # EKS quota, not adjustable: address ranges of the public endpoint.
 MAX_ACCESS_RANGES = 40
-# What a machine has behind a router or a VPN. EKS refuses reserved addresses, and would never see them:
-# https://docs.aws.amazon.com/eks/latest/userguide/config-cluster-endpoint.html
+# What a machine has behind a router or a VPN, or no machine has. EKS refuses reserved addresses, and would never see
+# them: https://docs.aws.amazon.com/eks/latest/userguide/config-cluster-endpoint.html
 _PRIVATE = [
     IPv4Network(each)
-    for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16")
+    for each in (
+        *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
+        *("0.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4"),
+    )
 ]
 # AWS allows 50 tags; two are ours, one is a name, one marks on-demand GPUs, the rest is room for EKS's own.
 MAX_TAGS = 40
@@ -105,7 +108,9 @@ def _access(settings: Settings) -> Iterator[Problem]:
         elif network.prefixlen < 8:
             yield Problem(f"spotmpi:access.{index}", cidr, f"too wide; list your own addresses: {example}")
         elif any(network.overlaps(private) for private in _PRIVATE):
-            yield Problem(f"spotmpi:access.{index}", cidr, f"private; EKS sees your public address: {example}")
+            yield Problem(
+                f"spotmpi:access.{index}", cidr, f"private or reserved; EKS sees your public address: {example}"
+            )
 
 
 def _cluster(settings: Settings) -> Iterator[Problem]:
@@ -129,6 +134,10 @@ def _cluster(settings: Settings) -> Iterator[Problem]:
     for index, image in enumerate(settings.images):
         if image in settings.images[:index]:
             yield Problem(f"spotmpi:images.{index}", image, "listed twice, remove one")
+    for addon in sorted(settings.cluster.addon_versions.keys() - set(names.ADDONS)):
+        version = settings.cluster.addon_versions[addon]
+        remedy = f"remove it: the environment has the add-ons {', '.join(names.ADDONS)}"
+        yield Problem(f"spotmpi:cluster.addon_versions.{addon}", version, remedy)
 
 
 def _versions(settings: Settings) -> Iterator[Problem]:
@@ -149,7 +158,10 @@ def _versions(settings: Settings) -> Iterator[Problem]:
 
 
 def _tags(settings: Settings) -> Iterator[Problem]:
+    spellings: dict[str, str] = {}
     for key, value in settings.tags.items():
+        if (other := spellings.setdefault(key.lower(), key)) != key:
+            yield Problem(f"spotmpi:tags.{key}", value, f"remove it or {other}: to IAM these are the same key")
         if key.startswith(("aws:", f"{settings.project}:")) or not 1 <= len(key) <= 128:
             yield Problem(
                 f"spotmpi:tags.{key}",
@@ -272,7 +284,10 @@ def _features(key: str, group: Group, kind: InstanceType, settings: Settings) ->
 
 def find_warnings(settings: Settings) -> list[str]:
     """Warnings about settings that can be built, but may not have the expected effect."""
-    return [f"spotmpi:groups: {warning}" for group in settings.groups for warning in _warnings(group)]
+    warnings = [f"spotmpi:groups: {warning}" for group in settings.groups for warning in _warnings(group)]
+    if settings.accelerators.dcgm and not any(catalog()[group.type].gpus for group in settings.groups):
+        warnings.append("spotmpi:accelerators.dcgm: no group has GPUs, so there are no metrics to export")
+    return warnings
 
 
 def _warnings(group: Group) -> Iterator[str]:
@@ -295,6 +310,26 @@ def _storage(settings: Settings) -> Iterator[Problem]:
         yield Problem("spotmpi:storage", value, "set both file_system_id and access_point_id, or neither")
     if settings.kind == "data" and storage.file_system_id:
         yield Problem("spotmpi:storage.file_system_id", storage.file_system_id, "remove it: this stack creates one")
+    if settings.kind == "compute" and storage.keep and storage.file_system_id:
+        remedy = "remove it, or set storage.keep to false: an environment has one file system"
+        yield Problem("spotmpi:storage.file_system_id", storage.file_system_id, remedy)
+    for field in sorted(_ignored_storage(settings) & storage.model_fields_set):
+        remedy = f"remove it, or set it in {_owner_of_storage(settings)}: this stack would ignore it"
+        yield Problem(f"spotmpi:storage.{field}", getattr(storage, field), remedy)
+
+
+def _ignored_storage(settings: Settings) -> set[str]:
+    """The settings of the storage that a stack would ignore: those of a file system that it does not create."""
+    if settings.kind == "data":
+        return {"keep", "mount_options"}
+    borrowed = settings.storage.keep or settings.storage.file_system_id
+    return {"one_zone", "backup"} if borrowed and settings.kind == "compute" else set()
+
+
+def _owner_of_storage(settings: Settings) -> str:
+    if settings.kind == "data":
+        return "the stack that mounts the file system"
+    return f"stack {names.data_stack(settings)}" if settings.storage.keep else "AWS, for a file system of your own"
 
 
 def _sources(settings: Settings) -> Iterator[Problem]:
@@ -304,6 +339,10 @@ def _sources(settings: Settings) -> Iterator[Problem]:
         for field in sorted(set(fields) - set(Chart.model_fields)):
             remedy = f"use one of {', '.join(Chart.model_fields)}"
             yield Problem(f"spotmpi:sources.{name}.{field}", fields[field], remedy)
+        needed = [field for field in ("image", "tag") if getattr(CHARTS.get(name), field, "") is None]
+        if name != "cluster-autoscaler" and {"image", "tag", "digest"} & set(fields) and set(needed) - set(fields):
+            remedy = f"set {' and '.join(needed)} too: this chart's own image is not known here"
+            yield Problem(f"spotmpi:sources.{name}", fields, remedy)
 
 
 def _units(settings: Settings) -> int:

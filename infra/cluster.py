@@ -14,6 +14,7 @@ from infra.addresses import WARM_POD_ADDRESSES
 from infra.instance_types import catalog
 from infra.launch import Machine, launch_template
 from infra.login import with_login
+from infra.node_replacement import version_hook
 from infra.scaling_groups import ScalingGroup, scaling_group_name
 from infra.settings import Cluster as ClusterSettings
 from infra.sizes import Sizes, size_tag
@@ -69,7 +70,14 @@ class Cluster(pulumi.ComponentResource):
         nodes = self._system_nodes()
         late = [self._addon(addon, values, after=[nodes]) for addon, values in self._late_addons().items()]
         self.ready: list[pulumi.Resource] = [*early, nodes, *late]
-        self.register_outputs({"name": self.name})
+        self.register_outputs(
+            {
+                "name": self.name,
+                "arn": self.arn,
+                "security_group_id": self.security_group_id,
+                "node_role_arn": self.node_role_arn,
+            }
+        )
 
     def _control_plane(self) -> pulumi_eks.Cluster:
         args, settings = self._args, self._args.settings
@@ -177,6 +185,9 @@ class Cluster(pulumi.ComponentResource):
                 depends_on=[self.control_plane, *self.node_role_ready],
                 ignore_changes=["scalingConfig"],  # the autoscaler moves this group too; see sizes.py
                 custom_timeouts=pulumi.CustomTimeouts(delete="30m"),
+                hooks=pulumi.ResourceHookBinding(
+                    before_create=[version_hook(name, "system", self._args.settings.version)]
+                ),
             ),
         )
         scaling = ScalingGroup(self._args.region, "system")

@@ -86,7 +86,7 @@ class NodeGroup(pulumi.ComponentResource):
             self._tag_scaling_group(stem + group, scaling_group)
             size_tag(stem + group, self._scaling(group), Sizes(low, high), scaling_group, self)
             self.node_groups.append(node_group)
-        self.register_outputs({})
+        self.register_outputs({"node_groups": [node_group.id for node_group in self.node_groups]})
 
     def _scaling(self, group: str) -> ScalingGroup:
         return ScalingGroup(self._args.host.region, group)
@@ -177,7 +177,7 @@ class NodeGroup(pulumi.ComponentResource):
                 # An update would also send the state's outdated desired size: sizes.py sets the sizes instead.
                 ignore_changes=["scalingConfig"],
                 custom_timeouts=pulumi.CustomTimeouts(delete="30m"),
-                hooks=NodeProtection(name, host.environment, scaling).hooks(),
+                hooks=NodeProtection(name, host.environment, host.cluster_version, scaling).hooks(),
             ),
         )
 

@@ -27,6 +27,12 @@ TAG_FIXED = "spotmpi:fixed"
 # The environment variable that allows an update to replace running nodes.
 REPLACE_NODES = "SPOTMPI_REPLACE_NODES"
 
+# The EKS add-ons of every environment.
+ADDONS = (
+    *("vpc-cni", "kube-proxy", "eks-pod-identity-agent", "coredns", "metrics-server", "aws-efs-csi-driver"),
+    "eks-node-monitoring-agent",
+)
+
 VOLUME_CLAIM = "runs"
 SSH_SECRET = "mpi-ssh"
 SERVICE_ACCOUNT = "runs"

@@ -64,7 +64,8 @@ class Network(pulumi.ComponentResource):
         # Dependent on the routes: nodes can't join before them, and must be deleted before them.
         reachable = pulumi.Output.all(first.id, *[route.urn for route in self._routes])
         self.node_subnet_id: pulumi.Output[str] = reachable.apply(lambda values: str(values[0]))
-        self.register_outputs({"vpc_id": self.vpc_id, "node_subnet_id": self.node_subnet_id})
+        outputs = {"vpc_id": self.vpc_id, "node_subnet_id": self.node_subnet_id, "subnet_ids": self.subnet_ids}
+        self.register_outputs(outputs)
 
     def _tags(self, name: str) -> dict[str, str]:
         return {**self._args.tags, "Name": name}

@@ -1,4 +1,7 @@
-"""Changes that replace the nodes of a group: refused while nodes run, as all would be replaced at once."""
+"""Changes of a node group that are refused before anything is touched.
+
+Those that replace its nodes while nodes run, as all would be replaced at once, and those that EKS would refuse.
+"""
 
 import os
 import re
@@ -15,12 +18,33 @@ from infra.scaling_groups import ScalingGroup
 _VERSIONS = ("releaseVersion", "version")
 
 
+def version_hook(name: str, group: str, control_plane: str) -> pulumi.ResourceHook:
+    """A hook for the creation of the node group *name*: EKS creates one only with its control plane's version.
+
+    Nodes that exist may be older (CreateNodegroup in the EKS API reference: it is "the only accepted specified value").
+    """
+
+    def require_version(args: pulumi.ResourceHookArgs) -> None:
+        version = (args.new_inputs or {}).get("version")
+        if version != control_plane:
+            raise pulumi.RunError(
+                f"group {group} would be created with Kubernetes {version}, and EKS creates node groups only with the "
+                f"control plane's version: set `ami_release` to one of {control_plane}, or leave it out"
+            )
+
+    return pulumi.ResourceHook(f"{name}-version", require_version, pulumi.ResourceHookOptions(on_dry_run=True))
+
+
 @dataclass(frozen=True)
 class NodeProtection:
-    """Refuses to replace the running nodes of the node group *name* of a cluster, unless names.REPLACE_NODES is set."""
+    """Refuses to replace the running nodes of the node group *name* of a cluster, unless names.REPLACE_NODES is set.
+
+    `control_plane` is the cluster's Kubernetes version.
+    """
 
     name: str
     cluster: str
+    control_plane: str
     scaling: ScalingGroup
 
     def hooks(self) -> pulumi.ResourceHookBinding:
@@ -28,7 +52,8 @@ class NodeProtection:
         options = pulumi.ResourceHookOptions(on_dry_run=True)
         update = pulumi.ResourceHook(f"{self.name}-replacement", self.before_update, options)
         creation = pulumi.ResourceHook(f"{self.name}-creation", self.before_creation, options)
-        return pulumi.ResourceHookBinding(before_update=[update], before_create=[creation])
+        version = version_hook(self.name, self.scaling.group, self.control_plane)
+        return pulumi.ResourceHookBinding(before_update=[update], before_create=[version, creation])
 
     def before_update(self, args: pulumi.ResourceHookArgs) -> None:
         """RunError for an older AMI release, and for a change that would replace running nodes."""

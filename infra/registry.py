@@ -45,4 +45,4 @@ class Registry(pulumi.ComponentResource):
                 opts=child,
             )
             self.urls[image] = repository.repository_url
-        self.register_outputs({})
+        self.register_outputs({"urls": self.urls})

@@ -18,10 +18,15 @@ ONE_WAY: JsonDict = {"change": "one way"}  # false to true only
 Names = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$")]
 Cidr = Annotated[str, Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$")]
 AmiRelease = Annotated[str, Field(pattern=r"^1\.\d\d\.\d+-\d{8}$")]
-Arn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:(role|user)/.+$")]
-
-PolicyArn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:policy/.+$")]
-KeyArn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[0-9a-f-]+$")]
+# https://docs.aws.amazon.com/eks/latest/userguide/managing-add-ons.html
+AddonVersion = Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+-eksbuild\.\d+$")]
+# Of the one partition whose regions checks.py accepts; EKS takes no wildcards and no ARNs of sessions.
+Arn = Annotated[str, Field(pattern=r"^arn:aws:iam::\d{12}:(role|user)/[\w+=,.@/-]+$")]
+PolicyArn = Annotated[str, Field(pattern=r"^arn:aws:iam::\d{12}:policy/[\w+=,.@/-]+$")]
+ProviderArn = Annotated[
+    str, Field(pattern=r"^arn:aws:iam::\d{12}:oidc-provider/token\.actions\.githubusercontent\.com$")
+]
+KeyArn = Annotated[str, Field(pattern=r"^arn:aws:kms:[a-z0-9-]+:\d{12}:key/[0-9a-z-]+$")]
 
 
 class _Part(BaseModel):
@@ -77,7 +82,9 @@ class Cluster(_Part):
     max_node_groups: int = Field(
         30, ge=1, le=500, description="EKS quota of managed node groups; raise it when AWS has raised yours"
     )
-    addon_versions: dict[str, str] = Field({}, description="EKS add-on versions by name; others get EKS's default")
+    addon_versions: dict[str, AddonVersion] = Field(
+        {}, description="EKS add-on versions by name; others get EKS's default"
+    )
     system: SystemNodes = Field(default_factory=SystemNodes, description="the system node group")
 
 
@@ -167,7 +174,7 @@ class Queueing(_Part):
 class Budget(_Part):
     """An alarm on the money spent."""
 
-    monthly_usd: float = Field(gt=0, description="budget; a mail at 80 % of it, and when the forecast exceeds it")
+    monthly_usd: float = Field(ge=0.01, description="budget; a mail at 80 % of it, and when the forecast exceeds it")
     email: str = Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$", description="who gets the mail")
 
 
@@ -180,7 +187,9 @@ class Ci(_Part):
         "`owner@ID/name@ID` if it was created, renamed or transferred after 15 July 2026",
     )
     state_bucket: str = Field(pattern=r"^[a-z0-9.-]{3,63}$", description="S3 bucket that holds the Pulumi state")
-    provider_arn: str | None = Field(None, description="GitHub's OIDC provider, where the account already has one")
+    provider_arn: ProviderArn | None = Field(
+        None, description="GitHub's OIDC provider, where the account already has one"
+    )
     branch: str = Field("main", pattern=r"^[\w./-]+$", description="the only branch that may build and destroy")
     secrets_key_arn: KeyArn | None = Field(
         None, description="KMS key of the stacks' secrets provider; build and destroy may use it, previews never"

@@ -145,7 +145,7 @@ class Mount(pulumi.ComponentResource):
             name, file_system_id=args.file_system_id, subnet_id=args.subnet_id, security_groups=[group.id], opts=child
         )
         self.ready: list[pulumi.Resource] = [target, rule]
-        self.register_outputs({})
+        self.register_outputs({"mount_target_id": target.id})
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Volume(KubernetesComponent):
             ),
             opts=self.child(),
         )
-        core.v1.PersistentVolumeClaim(
+        claim = core.v1.PersistentVolumeClaim(
             name,
             metadata=meta.v1.ObjectMetaArgs(name=names.VOLUME_CLAIM, namespace=args.namespace),
             spec=core.v1.PersistentVolumeClaimSpecArgs(
@@ -192,4 +192,4 @@ class Volume(KubernetesComponent):
             ),
             opts=pulumi.ResourceOptions.merge(self.child(volume), pulumi.ResourceOptions(delete_before_replace=True)),
         )
-        self.register_outputs({})
+        self.register_outputs({"volume": volume.id, "claim": claim.id})

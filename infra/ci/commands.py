@@ -60,20 +60,20 @@ def _up(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> int:
     if status := _run_all(pulumi, [("stack", "select", "--create", *provider), *allow]):
         return status
     try:
-        status = _update(file, pulumi)
+        status = _update(file, pulumi, *_GUARDRAILS)
     finally:
         closed = _close(file, pulumi, temporary, len(permanent))
     return status or closed
 
 
-def _update(file: StackFile, pulumi: Pulumi) -> int:
-    """Preview the update, and apply it unless it loses data or running nodes."""
+def _update(file: StackFile, pulumi: Pulumi, *options: str) -> int:
+    """Preview the update with Pulumi's *options*, and apply it unless it loses data or running nodes."""
     with tempfile.TemporaryDirectory() as folder:
         events = Path(folder) / "events"
-        if status := pulumi.run("preview", *_GUARDRAILS, "--event-log", str(events)):
+        if status := pulumi.run("preview", *options, "--event-log", str(events)):
             return status
         losses.require_none(events, file.stack, lambda: aws.running_nodes(file))
-    return pulumi.run("up", "--yes", "--skip-preview", *_GUARDRAILS)
+    return pulumi.run("up", "--yes", "--skip-preview", *options)
 
 
 def _permanent_access(file: StackFile) -> list[str]:
@@ -94,15 +94,19 @@ def _allow(file: StackFile, access: Sequence[str]) -> list[tuple[str, ...]]:
 
 def _close(file: StackFile, pulumi: Pulumi, temporary: Sequence[str], start: int) -> int:
     """Remove the temporary addresses, from index *start* of the list, from the file and the cluster."""
-    steps: list[tuple[str, ...]] = [("config", "rm", "--path", f"{PROJECT}:access[{start}]") for _ in temporary]
-    if allowed := aws.allowed_cidrs(file, temporary):
-        print(f"removing access to the Kubernetes API for {', '.join(allowed)}", file=sys.stderr)
-        steps.append(("up", "--yes", "--skip-preview", *_CLUSTER_ONLY))
-    if status := _run_all(pulumi, steps):
+    status = _run_all(pulumi, [("config", "rm", "--path", f"{PROJECT}:access[{start}]") for _ in temporary])
+    try:
+        if not status and (allowed := aws.allowed_cidrs(file, temporary)):
+            print(f"removing access to the Kubernetes API for {', '.join(allowed)}", file=sys.stderr)
+            # A setting that was refused just now could replace the cluster here.
+            status = _update(file, pulumi, *_CLUSTER_ONLY)
+    except CiError as error:
+        print(f"error: {error}", file=sys.stderr)
+        status = 1
+    if status:
         cidrs = ", ".join(temporary)
         print(f"the Kubernetes API may still be open to {cidrs}: repeat the command to close it", file=sys.stderr)
-        return status
-    return 0
+    return status
 
 
 def _run_all(pulumi: Pulumi, steps: Sequence[tuple[str, ...]]) -> int:

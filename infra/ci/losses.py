@@ -16,7 +16,11 @@ LOST = (
     *("aws:eks/cluster:Cluster", "aws:ec2/vpc:Vpc", "aws:ec2/subnet:Subnet", "kubernetes:core/v1:Namespace"),
     *("aws:efs/fileSystem:FileSystem", "aws:ecr/repository:Repository", "aws:efs/mountTarget:MountTarget"),
     *("kubernetes:core/v1:PersistentVolume", "kubernetes:core/v1:PersistentVolumeClaim"),
+    "kubernetes:kueue.x-k8s.io/v1beta1:LocalQueue",
 )
+# Charts whose kinds of objects go with them, and so do all runs.
+RELEASE = "kubernetes:helm.sh/v3:Release"
+RELEASES_OF_RUNS = ("jobset", "kueue")
 
 
 def require_none(events: Path, stack: str, running: Callable[[], Mapping[str, int]]) -> None:
@@ -41,6 +45,8 @@ def _lost(events: Path, running: Callable[[], Mapping[str, int]]) -> Iterator[st
             continue
         if step["type"] in LOST:
             yield f"{step['type'].rpartition(':')[2]} {old.get('id')}"
+        if step["type"] == RELEASE and (name := (old.get("inputs") or {}).get("name")) in RELEASES_OF_RUNS:
+            yield f"{name}, and with it all runs"
         if step["type"] == NODE_GROUP and (nodes := _nodes(old, running())):
             yield f"{nodes} running nodes of {old.get('id')}"
 

@@ -10,7 +10,7 @@ from tests.engine.providers.aws_network import (
 )
 from tests.engine.providers.cloud import ResourceRequest
 from tests.engine.providers.kubernetes import NAMESPACE, RELEASE
-from tests.engine.providers.records import Refusal
+from tests.engine.providers.records import Record, Refusal
 
 
 def _object(kind: str, name: str, namespace: str | None = None, version: str = "v1", **more: Any) -> dict[str, Any]:
@@ -83,6 +83,7 @@ def test_nothing_in_a_cluster_answers_when_it_is_gone(cloud_builder: CloudBuilde
 
 
 VOLUME, CLAIM = "kubernetes:core/v1:PersistentVolume", "kubernetes:core/v1:PersistentVolumeClaim"
+SECRET, QUEUE = "kubernetes:core/v1:Secret", "kubernetes:kueue.x-k8s.io/v1beta1:LocalQueue"
 
 
 def _volume(handle: str = "fs-1::fsap-1") -> dict[str, Any]:
@@ -125,3 +126,21 @@ def test_the_source_of_a_volume_and_the_volume_of_a_claim_are_replaced_and_the_s
     for size, message in (("2048Gi", "only dynamically provisioned pvc can be resized"), ("50Gi", "can not be less")):
         with pytest.raises(Refusal, match=message):
             kubernetes.update(request, claim.id, _claim(size), {})
+    with pytest.raises(Refusal, match="spec is immutable after creation except"):
+        kubernetes.update(request, claim.id, {**_claim(), "spec": {**_claim()["spec"], "volumeMode": "Block"}}, {})
+    with pytest.raises(Refusal, match=r"spec\.csi: field is immutable"):
+        kubernetes.update(volume, "lab", _volume("fs-2::fsap-2"), {})
+
+
+def test_other_data_replaces_a_secret_and_a_queue_stays_with_its_cluster_queue(cloud_builder: CloudBuilder) -> None:
+    cloud_builder.node_group_requirements()
+    cloud_builder.configure_kubernetes()
+    secret, kubernetes = ResourceRequest(SECRET, "it", ""), cloud_builder.kubernetes
+    before, after = (_object("Secret", "mpi-ssh", "default", stringData={"id": value}) for value in "ab")
+    assert kubernetes.replaced_by(secret, before, after, {}) == ["stringData"]
+    queue = Record(QUEUE, "default/a", "", {**_object("LocalQueue", "a", "default", spec={"clusterQueue": "a"})}, {})
+    update_rule = kubernetes.kind(QUEUE, queue.inputs).update_rule  # type: ignore[union-attr]
+    assert update_rule is not None
+    update_rule(queue, dict(queue.inputs))
+    with pytest.raises(Refusal, match=r"spec\.clusterQueue: field is immutable"):
+        update_rule(queue, _object("LocalQueue", "a", "default", spec={"clusterQueue": "b"}))

@@ -91,6 +91,13 @@ def test_an_upgrade_moves_control_plane_add_ons_and_nodes_in_this_order_and_noth
     up("lab", lab.dependencies, UpOptions(images=False))
     assert new_changes(lab) == []
 
+    # EKS would create no group with the older version of these nodes.
+    groups = lab.engine.config("lab")["spotmpi:groups"]
+    lab.engine.configure("lab", {"spotmpi:groups": [{**groups[0], "type": "g4dn.2xlarge"}]})
+    with pytest.raises(SpotmpiError, match=r"group g4dn would be created with Kubernetes 1\.35.* set `ami_release` to"):
+        up("lab", lab.dependencies, UpOptions(images=False))
+    assert new_changes(lab) == []
+
 
 @pytest.mark.nightly("an environment of its own; tests/infra and test_upgrade hold both halves")
 def test_a_version_that_the_program_does_not_know_fails_in_the_preview_and_leaves_the_file(

@@ -50,6 +50,7 @@ class Recording:
     resources: list[Resource] = field(default_factory=list)
     exports: dict[str, Any] = field(default_factory=dict)
     lookups: list[str] = field(default_factory=list)
+    outputs: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # that components register, by URN
     read: dict[str, str] = field(default_factory=dict)
 
     def of(self, kind: str) -> list[Resource]:
@@ -110,6 +111,12 @@ class _Monitor(engine.MockMonitor):
             answer = super().RegisterResource(request)  # type: ignore[no-untyped-call]
             if request.type != "pulumi:pulumi:Stack":
                 self._recording.resources.append(_resource(request, answer.urn))
+        return answer
+
+    def RegisterResourceOutputs(self, request: Any) -> Any:
+        with self._lock:
+            answer = super().RegisterResourceOutputs(request)  # type: ignore[no-untyped-call]
+            self._recording.outputs[request.urn] = pulumi.runtime.rpc.deserialize_properties(request.outputs)
         return answer
 
 

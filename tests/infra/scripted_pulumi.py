@@ -55,7 +55,7 @@ class ScriptedPulumi:
             "#!/bin/sh\n"
             f'echo "$* [$PULUMI_BACKEND_URL] [$PULUMI_SKIP_UPDATE_CHECK] [$AWS_REGION]" >> {self._calls}\n'
             f'case "$*" in "stack import"*) cp "$4" {self._imported} ;; esac\n'
-            f'case "$*" in preview*--event-log*) [ -f {self._events} ] && cp {self._events} "${{5}}" ;; esac\n'
+            f'case "$*" in preview*--event-log*) log=${{*#*--event-log }}; cp {self._events} "${{log%% *}}" ;; esac\n'
             f'case "$*" in "stack export"*) [ -f {self._state} ] && cat {self._state} && exit 0 ;; esac\n'
             f"answer=$(head -n 1 {self._answers}); sed -i 1d {self._answers}\n"
             'echo "${answer#* }" >&2\n'

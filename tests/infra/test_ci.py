@@ -274,7 +274,7 @@ def test_a_temporary_address_is_removed_however_the_build_ends(
 ) -> None:
     monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24")
     create_cluster("198.51.100.7/32", "203.0.113.0/24", "192.0.2.1/32")
-    pulumi.answers(*["0 done"] * 4, build_answer, *["0 done"] * 2)
+    pulumi.answers(*["0 done"] * 4, build_answer, *["0 done"] * 3)
     code, _, errors = ci("up", "lab", "--access", "192.0.2.1/32")
     assert code == status
     assert pulumi.commands[1:] == [
@@ -283,6 +283,7 @@ def test_a_temporary_address_is_removed_however_the_build_ends(
         PREVIEW,
         UP,
         "config rm --path spotmpi:access[2]",
+        "preview --target **aws:eks/cluster:Cluster::**",
         "up --yes --skip-preview --target **aws:eks/cluster:Cluster::**",
     ]
     assert "removing access to the Kubernetes API for 192.0.2.1/32" in errors
@@ -296,9 +297,20 @@ def test_a_build_without_a_cluster_has_no_access_to_remove(pulumi: ScriptedPulum
 
 def test_an_address_that_could_not_be_removed_is_reported_and_fails_the_command(pulumi: ScriptedPulumi, ci: Ci) -> None:
     create_cluster("198.51.100.7/32", "192.0.2.1/32")
-    pulumi.answers("0 selected", "0 set", "0 previewed", "0 built", "0 removed", "9 throttled")
+    pulumi.answers("0 selected", "0 set", "0 previewed", "0 built", "0 removed", "0 previewed", "9 throttled")
     code, _, errors = ci("up", "lab", "--access", "192.0.2.1/32")
     assert code == 9 and "may still be open to 192.0.2.1/32: repeat the command" in errors
+
+
+def test_an_address_that_an_earlier_build_left_is_not_removed_by_an_update_that_was_refused(
+    pulumi: ScriptedPulumi, ci: Ci
+) -> None:
+    create_cluster("198.51.100.7/32", "192.0.2.1/32")
+    pulumi.announce({"op": "replace", "type": "aws:eks/cluster:Cluster", "old": {"id": "spotmpi-lab"}})
+    pulumi.answers(*["0 done"] * 5)
+    code, _, errors = ci("up", "lab", "--access", "192.0.2.1/32")
+    assert code == 1 and not [command for command in pulumi.commands if command.startswith("up")]
+    assert "would end Cluster spotmpi-lab" in errors and "may still be open to 192.0.2.1/32" in errors
 
 
 def test_persistent_storage_needs_no_access(pulumi: ScriptedPulumi, ci: Ci) -> None:
@@ -311,6 +323,9 @@ def test_persistent_storage_needs_no_access(pulumi: ScriptedPulumi, ci: Ci) -> N
     [
         ({"op": "delete", "type": "aws:efs/fileSystem:FileSystem", "old": {"id": "fs-1"}}, "FileSystem fs-1"),
         ({"op": "replace", "type": "aws:eks/cluster:Cluster", "old": {"id": "spotmpi-lab"}}, "Cluster spotmpi-lab"),
+        ({"op": "delete", "type": losses.RELEASE, "old": {"inputs": {"name": "kueue"}}}, "kueue, and with it all runs"),
+        ({"op": "delete", "type": losses.RELEASE, "old": {"inputs": {"name": "dcgm-exporter"}}}, None),
+        ({"op": "delete", "type": changes.LOCAL_QUEUE, "old": {"id": "training/vision"}}, "LocalQueue training/vision"),
         (node_group_step("delete", "eks-busy"), "3 running nodes of lab:busy"),
         (node_group_step("delete", "eks-idle"), None),
         (node_group_step("update", "eks-busy"), None),  # the program's hooks refuse what replaces nodes
@@ -351,8 +366,9 @@ def test_running_nodes_are_counted_in_the_stacks_own_cluster() -> None:
 
 
 def test_ci_and_the_cli_know_the_same_kinds_of_resources_that_must_not_go() -> None:
-    assert set(losses.LOST) == {*changes._ENVIRONMENT, *changes._DATA, *changes._IN_USE} - {changes.LOCAL_QUEUE}
-    assert (losses.NODE_GROUP, losses.GONE) == (changes._NODE_GROUP, changes._GONE)
+    assert set(losses.LOST) == {*changes._ENVIRONMENT, *changes._DATA, *changes._IN_USE}
+    assert (losses.NODE_GROUP, losses.GONE) == (changes.NODE_GROUP, changes._GONE)
+    assert (losses.RELEASE, losses.RELEASES_OF_RUNS) == (changes._RELEASE, changes._RELEASES_OF_RUNS)
 
 
 def test_a_preview_checks_the_account_and_the_guardrails(pulumi: ScriptedPulumi, ci: Ci) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from infra import names
 from tests.infra.mock_engine import run
 
 ALICE = "arn:aws:iam::123456789012:user/alice"
@@ -125,6 +126,10 @@ def test_an_add_on_version_is_pinned_if_set_and_else_eks_default() -> None:
     recording = run("lab", cluster={"addon_versions": {"coredns": "v1.12.4-eksbuild.1"}})
     assert recording.one("Addon", "spotmpi-lab-coredns").inputs["addonVersion"] == "v1.12.4-eksbuild.1"
     assert "addonVersion" not in recording.one("Addon", "spotmpi-lab-vpc-cni").inputs
+
+
+def test_the_add_ons_whose_versions_can_be_set_are_those_of_a_cluster() -> None:
+    assert {addon.inputs["addonName"] for addon in run("lab").of("Addon")} == set(names.ADDONS)
 
 
 def test_every_node_group_has_its_version_and_its_ami_release_if_set() -> None:

@@ -88,6 +88,13 @@ def test_a_mirror_replaces_address_version_and_image() -> None:
     assert inputs["values"]["image"] == {**image, "pullPolicy": "IfNotPresent"}
 
 
+@pytest.mark.parametrize("name", ["dcgm-exporter", "efa-device-plugin", "nvidia-device-plugin"])
+def test_a_mirror_replaces_the_image_of_a_device_plugin_too(name: str) -> None:
+    mirror = {name: {"image": f"mirror.example/{name}", "tag": "v1"}}
+    values = releases(run("g5", groups=[P4D], accelerators={"dcgm": True}, sources=mirror))[name]["values"]
+    assert values["image"] == {"repository": f"mirror.example/{name}", "tag": "v1"}
+
+
 def test_the_autoscaler_prefers_groups_in_the_order_of_the_settings() -> None:
     values = releases(run("g5"))["cluster-autoscaler"]["values"]
     assert values["autoDiscovery"] == {"clusterName": "spotmpi-g5"}

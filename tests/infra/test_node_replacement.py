@@ -9,7 +9,7 @@ import pulumi
 import pytest
 from moto import mock_aws
 
-from infra.node_replacement import NodeProtection
+from infra.node_replacement import NodeProtection, version_hook
 from infra.scaling_groups import ScalingGroup
 from tests.infra.test_sizes import RecordingGroup
 
@@ -23,7 +23,7 @@ STATE = {
 
 
 def update(running: int, **new: Any) -> None:
-    protection = NodeProtection(NAME, "spotmpi-lab", RecordingGroup(sizes=(0, running, 8)))
+    protection = NodeProtection(NAME, "spotmpi-lab", "1.36", RecordingGroup(sizes=(0, running, 8)))
     inputs = {"launchTemplate": STATE["launchTemplate"], **new}
     protection.before_update(pulumi.ResourceHookArgs("urn", "id", NAME, "type", inputs, {}, {}, STATE))
 
@@ -43,6 +43,13 @@ def test_an_older_ami_release_is_refused_before_eks_refuses_it_in_the_middle() -
     update(0, releaseVersion="1.35.4-20261110")
     with pytest.raises(pulumi.RunError, match=r"g4dn runs AMI release 1\.35\.4-20261110, not 1\.35\.2-20260901"):
         update(0, releaseVersion="1.35.2-20260901")
+
+
+def test_a_group_of_an_older_version_than_its_control_plane_is_refused_before_eks_refuses_it_in_the_middle() -> None:
+    create = version_hook(NAME, "g4dn", "1.36").callback
+    create(pulumi.ResourceHookArgs("urn", "", NAME, "type", {"version": "1.36"}))
+    with pytest.raises(pulumi.RunError, match=r"g4dn would be created with Kubernetes 1\.35.* one of 1\.36"):
+        create(pulumi.ResourceHookArgs("urn", "", NAME, "type", {"version": "1.35"}))
 
 
 @pytest.fixture
@@ -74,7 +81,7 @@ def test_the_creation_that_starts_a_replacement_is_refused_while_nodes_run(monke
     with pytest.raises(
         pulumi.RunError, match="group g4dn has 3 running nodes; the change of what can't change in place"
     ):
-        NodeProtection(NAME, "spotmpi-lab", ScalingGroup("us-east-1", "g4dn")).before_creation(created)
-    NodeProtection("spotmpi-lab-new", "spotmpi-lab", ScalingGroup("us-east-1", "new")).before_creation(created)
+        NodeProtection(NAME, "spotmpi-lab", "1.36", ScalingGroup("us-east-1", "g4dn")).before_creation(created)
+    NodeProtection("spotmpi-lab-new", "spotmpi-lab", "1.36", ScalingGroup("us-east-1", "new")).before_creation(created)
     monkeypatch.setenv("SPOTMPI_REPLACE_NODES", "1")
-    NodeProtection(NAME, "spotmpi-lab", ScalingGroup("us-east-1", "g4dn")).before_creation(created)
+    NodeProtection(NAME, "spotmpi-lab", "1.36", ScalingGroup("us-east-1", "g4dn")).before_creation(created)

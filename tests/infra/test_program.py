@@ -29,3 +29,19 @@ def test_ten_groups_declare_ten_times_the_resources_of_one() -> None:
     groups = [{"name": f"g{index}", "type": "g4dn.xlarge", "max": 8} for index in range(10)]
     one, two, ten = (len(run("lab", groups=groups[:count]).resources) for count in (1, 2, 10))
     assert ten == one + 9 * (two - one)
+
+
+def test_components_register_what_they_provide() -> None:
+    recording = run("lab")
+    outputs = {urn.split("::")[2].rpartition("$")[2].split(":")[-1]: each for urn, each in recording.outputs.items()}
+    assert {component: set(each) for component, each in outputs.items() if each and component != "Stack"} == {
+        "Network": {"vpc_id", "node_subnet_id", "subnet_ids"},
+        "Cluster": {"name", "arn", "security_group_id", "node_role_arn"},
+        "NodeGroup": {"node_groups"},
+        "FileSystem": {"file_system_id", "access_point_id"},
+        "Mount": {"mount_target_id"},
+        "Access": {"namespace"},
+        "Volume": {"volume", "claim"},
+        "Registry": {"urls"},
+    }
+    assert outputs["Registry"]["urls"].keys() == {"chainermn", "pytorch"}

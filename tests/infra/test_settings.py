@@ -14,6 +14,7 @@ from tests.infra.mock_engine import settings_of
 
 ME = "arn:aws:iam::123456789012:role/me"
 CI = {"repository": "example/spotmpi", "state_bucket": "example-state"}
+OWN = {"file_system_id": "fs-0123abcd", "access_point_id": "fsap-0123abcd"}
 BUDGET = {"monthly_usd": 100, "email": "me@example.org"}
 GROUP = {"name": "g4dn", "type": "g4dn.xlarge", "max": 2, "placement_group": False}
 
@@ -82,7 +83,14 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"access": None}, "access", "list the addresses that may reach the Kubernetes API"),
     ({"access": ["0.0.0.0/0"]}, "access.0", "too wide; list your own addresses"),
     ({"access": ["10.1.2.3/8"]}, "access.0", "first address of a range"),
-    ({"access": ["192.168.1.0/24"]}, "access.0", "private; EKS sees your public address: pulumi config set"),
+    (
+        {"access": ["192.168.1.0/24"]},
+        "access.0",
+        "private or reserved; EKS sees your public address: pulumi",
+    ),
+    ({"access": ["240.0.0.0/8"]}, "access.0", "private or reserved"),
+    ({"access": ["224.0.0.0/8"]}, "access.0", "private or reserved"),
+    ({"access": ["0.0.0.0/8"]}, "access.0", "private or reserved"),
     ({"access": [f"198.51.100.{i}/32" for i in range(41)]}, "access", "EKS allows at most 40"),
     ({"colour": "red"}, "colour", "unknown setting; use one of: accelerators, access, account"),
     ({"storage": {"kept": True}}, "storage.kept", "use one of: access_point_id, backup"),
@@ -128,8 +136,19 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"tags": {"note": "x" * 300}}, "tags.note", "shorten it by 44"),
     ({"tags": {"team": "R&D"}}, "tags.team", "use letters, digits, spaces"),
     ({"tags": {f"key{index}": "" for index in range(41)}}, "tags", "use at most 40"),
+    ({"tags": {"Team": "a", "team": "b"}}, "tags.team", "remove it or Team: to IAM these are the same key"),
     ({"cluster": {"admins": ["alice"]}}, "cluster.admins.0", "match the pattern ^arn:aws"),
+    ({"cluster": {"admins": ["arn:aws:iam::123456789012:role/*"]}}, "cluster.admins.0", "match the pattern"),
+    ({"cluster": {"users": ["arn:aws-cn:iam::123456789012:role/me"]}}, "cluster.users.0", "match the pattern"),
+    ({"cluster": {"addon_versions": {"core-dns": "v1.12.4-eksbuild.1"}}}, "cluster.addon_versions.core-dns", "coredns"),
+    ({"cluster": {"addon_versions": {"coredns": "1.12.4"}}}, "cluster.addon_versions.coredns", "match the pattern"),
     ({"storage": {"file_system_id": "fs-0123abcd"}}, "storage", "set both"),
+    ({"storage": {"keep": True, "backup": True}}, "storage.backup", "or set it in stack lab-data: this stack would"),
+    ({"storage": {"keep": True, "one_zone": False}}, "storage.one_zone", "or set it in stack lab-data"),
+    ({"storage": {**OWN, "backup": True}}, "storage.backup", "or set it in AWS, for a file system of your own"),
+    ({"storage": {**OWN, "keep": True}}, "storage.file_system_id", "or set storage.keep to false"),
+    ({"kind": "data", "groups": None, "storage": {"keep": True}}, "storage.keep", "set it in the stack that mounts"),
+    ({"kind": "data", "groups": None, "storage": {"mount_options": []}}, "storage.mount_options", "that mounts"),
     ({"storage": {"size_gib": 2048}}, "storage.size_gib", "unknown setting"),
     ({"queueing": {"enabled": True}}, "queueing.teams", "define at least one team"),
     ({"queueing": {"teams": [{"name": "a", "gpus": 1}]}}, "queueing.enabled", "set it to true"),
@@ -144,6 +163,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
         "assign at most 2 in total",
     ),
     ({"budget": {"monthly_usd": 100, "email": "me"}}, "budget.email", "does not match"),
+    ({"budget": {**BUDGET, "monthly_usd": 0.001}}, "budget.monthly_usd", "greater than or equal to 0.01"),
     ({"ci": CI}, "ci", "move it to a stack with `kind: account`"),
     ({"kind": "data", "groups": None, "ci": CI}, "ci", "`kind: account`: this one has storage alone"),
     ({"kind": "data", "groups": None, "budget": BUDGET}, "budget", "`kind: compute`: this one has storage alone"),
@@ -152,6 +172,8 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"kind": "account", "groups": None}, "ci", "set ci.repository and ci.state_bucket"),
     ({"kind": "account", "groups": None, "ci": CI, "budget": BUDGET}, "budget", "`kind: compute`"),
     ({"kind": "account", "groups": None, "ci": CI, "storage": {"keep": True}}, "storage", "the roles of CI alone"),
+    ({"kind": "account", "groups": None, "ci": {**CI, "provider_arn": "github"}}, "ci.provider_arn", "the pattern"),
+    ({"sources": {"dcgm-exporter": {"tag": "4.4.2"}}}, "sources.dcgm-exporter", "set image and tag too"),
     ({"sources": {"helm": {"version": "1"}}}, "sources.helm", "use one of cluster-autoscaler"),
     ({"sources": {"kueue": {"colour": "red"}}}, "sources.kueue.colour", "use one of chart"),
 ]
@@ -281,6 +303,12 @@ def test_arm_machines_and_types_that_ec2_no_longer_lists_give_a_warning() -> Non
     assert "c7g.xlarge, an Arm machine: runs need an image for it" in arm
     assert all("p3.2xlarge: EC2 no longer lists it" in warning for warning in find_warnings(settings_of("p3")))
     assert len(find_warnings(settings_of("p3"))) == 2
+
+
+def test_metrics_of_gpus_without_gpus_give_a_warning() -> None:
+    (warning,) = find_warnings(settings_of("cpu", accelerators={"dcgm": True}))
+    assert warning.startswith("spotmpi:accelerators.dcgm: no group has GPUs")
+    assert find_warnings(settings_of("lab", accelerators={"dcgm": True})) == []
 
 
 def test_a_group_with_efa_gives_a_warning_about_our_images() -> None:

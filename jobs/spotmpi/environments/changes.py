@@ -13,12 +13,12 @@ from spotmpi.environments.versions import next_minor
 
 _GONE = ("delete", "replace", "delete-replaced")
 LOCAL_QUEUE = "kubernetes:kueue.x-k8s.io/v1beta1:LocalQueue"
-_CLUSTER = "aws:eks/cluster:Cluster"
-_NODE_GROUP = "aws:eks/nodeGroup:NodeGroup"
+CLUSTER = "aws:eks/cluster:Cluster"
+NODE_GROUP = "aws:eks/nodeGroup:NodeGroup"
 # An update that changes one of these ends every node of the group (UpdateNodegroupVersion of EKS).
 _REPLACES_NODES = ("launchTemplate", "releaseVersion", "version")
 _ENVIRONMENT = {
-    _CLUSTER: "cluster",
+    CLUSTER: "cluster",
     "aws:ec2/vpc:Vpc": "network",
     "aws:ec2/subnet:Subnet": "subnet",
     "kubernetes:core/v1:Namespace": "namespace",
@@ -86,7 +86,7 @@ def read_steps(path: Path) -> tuple[Step, ...]:
     steps: dict[str, Step] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         metadata = (json.loads(line).get("resourcePreEvent") or {}).get("metadata") or {}
-        if metadata.get("op") not in (*_GONE, "update"):
+        if metadata.get("op") not in (*_GONE, "update", "create"):
             continue
         old, new = metadata.get("old") or {}, metadata.get("new") or {}
         reasons = tuple(metadata.get("keys") or metadata.get("diffs") or ())
@@ -139,7 +139,7 @@ def require_allowed(
 
 def _ended_nodes(steps: Sequence[Step], running: Callable[[], Mapping[str, int]]) -> tuple[dict[str, int], int]:
     """The running nodes by node group, and the system nodes, that these steps end."""
-    ended = [step for step in steps if step.type == _NODE_GROUP and (step.op in _GONE or _replaces_nodes(step))]
+    ended = [step for step in steps if step.type == NODE_GROUP and (step.op in _GONE or _replaces_nodes(step))]
     sizes, nodes, system = running() if ended else {}, dict[str, int](), 0
     for step in ended:
         number = sum(sizes.get(name, 0) for name in _scaling_groups(step))
@@ -174,7 +174,7 @@ def _versions(steps: Iterable[Step]) -> Iterator[str]:
     """Kubernetes versions that EKS refuses: it raises a control plane by one minor version, and never lowers it."""
     for step in steps:
         now, then = str(step.old.get("version")), str(step.new.get("version"))
-        if step.type == _CLUSTER and step.op == "update" and now != then and then != next_minor(now):
+        if step.type == CLUSTER and step.op == "update" and now != then and then != next_minor(now):
             yield f"take Kubernetes from {now} to {then}, and EKS only goes to {next_minor(now)}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -17,8 +17,9 @@ from spotmpi.core import environment
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.environments import changes, node_group_sizes, place
-from spotmpi.environments.changes import Losses, find_losses
+from spotmpi.environments.changes import Losses, Step, find_losses
 from spotmpi.environments.dependencies import Dependencies
+from spotmpi.environments.offers import not_offered
 from spotmpi.environments.resource_inventory import (
     LOG_GROUPS,
     ResourceInventory,
@@ -208,6 +209,7 @@ class _Up:
         preview = pulumi.with_flags(REPLACE_NODES).preview(stack)
         if not preview.changes:
             return
+        self._require_offered(stack, preview.steps)
         losses = find_losses(preview.steps, self._running_nodes)
         self._require_allowed(stack, losses)
         question = f"Build {stack} as shown?"
@@ -218,6 +220,18 @@ class _Up:
         if losses.nodes:
             pulumi = pulumi.with_flags(REPLACE_NODES)
         pulumi.run(stack, "up", "--yes", "--skip-preview")
+
+    def _require_offered(self, stack: str, steps: Sequence[Step]) -> None:
+        """Raise where EKS would refuse a version in the middle of the update."""
+        aws = self._dependencies.aws
+        try:
+            refused = not_offered(steps, aws, self._stack.region or aws.region or "", self._stack.environment)
+        except CallError as error:  # building does not need the permission to read what EKS offers
+            self._dependencies.say(f"the versions that EKS offers can't be read: {error}")
+            return
+        if refused:
+            remedy = "set versions that it offers, or undo the change"
+            raise SpotmpiError(f"{stack} was not changed: EKS would refuse {'; '.join(refused)}: {remedy}")
 
     def _running_nodes(self) -> dict[str, int]:
         aws = self._dependencies.aws
@@ -269,6 +283,9 @@ class _Up:
         return build_for(image, self.environment.has_gpus)
 
     def _smoke_run(self) -> None:
+        if not self.environment.repositories:
+            self._dependencies.say("no images, so there is nothing to run")
+            return
         inventory, image = self._inventory(), min(self.environment.repositories)
         gpus = max(group.gpus for group in self.environment.node_groups)
         # Two nodes also show that pods reach each other through the network and its policies.

@@ -109,16 +109,21 @@ def offered(aws: Aws, region: str, versions: Sequence[str] = ()) -> dict[str, Ku
 
 def addon_version(aws: Aws, region: str, addon: str, kubernetes: str, now: str) -> str:
     """The version of an add-on for a Kubernetes version: EKS's default, or *now* where that is newer and fits."""
-    arguments = {"addonName": addon, "kubernetesVersion": kubernetes}
-    offers = aws.pages("eks", region, "describe_addon_versions", "addons", **arguments)
-    versions = [version for each in offers for version in each.get("addonVersions", [])]
-    fitting = {str(each["addonVersion"]): _is_default(each, kubernetes) for each in versions}
+    fitting = addon_versions(aws, region, addon, kubernetes)
     if not fitting:
         raise SpotmpiError(
             f"EKS has no version of add-on {addon} for Kubernetes {kubernetes} yet: repeat the command later"
         )
     default = next((version for version, chosen in fitting.items() if chosen), max(fitting, key=order))
     return now if now in fitting and order(now) > order(default) else default
+
+
+def addon_versions(aws: Aws, region: str, addon: str, kubernetes: str) -> dict[str, bool]:
+    """The versions of an add-on that fit a Kubernetes version, and whether each is EKS's default; CallError."""
+    arguments = {"addonName": addon, "kubernetesVersion": kubernetes}
+    offers = aws.pages("eks", region, "describe_addon_versions", "addons", **arguments)
+    versions = [version for each in offers for version in each.get("addonVersions", [])]
+    return {str(each["addonVersion"]): _is_default(each, kubernetes) for each in versions}
 
 
 def ami_release(aws: Aws, region: str, kubernetes: str, ami_type: str) -> str:
@@ -161,12 +166,16 @@ def pin_running_versions(stack: StackFile, aws: Aws, say: Say) -> None:
     say(f"updated {stack.path} to the running versions: {', '.join(parts)}")
 
 
+def group_of(labels: Mapping[str, str]) -> str | None:
+    """The name in the stack's file of a node group with these labels; None for one of somebody else."""
+    return labels.get(_GROUP) or (SYSTEM if labels.get(_ROLE) == SYSTEM else None)
+
+
 def _node_group(aws: Aws, region: str, cluster: str, name: str) -> NodeGroupVersion:
     description = aws.call("eks", region, "describe_nodegroup", clusterName=cluster, nodegroupName=name)["nodegroup"]
-    labels = description.get("labels", {})
     return NodeGroupVersion(
         name=name,
-        group=labels.get(_GROUP) or (SYSTEM if labels.get(_ROLE) == SYSTEM else None),
+        group=group_of(description.get("labels", {})),
         version=str(description["version"]),
         ami_release=str(description["releaseVersion"]),
         ami_type=str(description["amiType"]),

@@ -48,6 +48,8 @@ def keep_warm(
     aws, until = aws or open_account(environment.region), (now or datetime.now(UTC)) + duration
     require_account(aws, environment.arn)
     groups = [each for each in scaling_groups(aws, environment) if each.group == group]
+    # The first part of a group has its name alone, and the others a number behind it.
+    groups.sort(key=lambda each: len(each.name))
     if not groups:
         raise SpotmpiError(f"AWS has no Auto Scaling group of {group} in {environment.cluster}: run `pulumi up` again")
     if (most := sum(each.max for each in groups)) < nodes:

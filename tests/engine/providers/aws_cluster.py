@@ -186,7 +186,11 @@ def _control_planes() -> Iterator[tuple[str, Kind]]:
             "{name}",
             "arn:aws:eks:{region}:{account}:cluster/{name}",
             name=Name("name", 100, pattern=r"[A-Za-z0-9][A-Za-z0-9_-]*"),
-            replaces=("name", "roleArn", "bootstrapSelfManagedAddons"),
+            # ForceNew in the schema of internal/service/eks/cluster.go, terraform-provider-aws.
+            replaces=(
+                *("name", "roleArn", "bootstrapSelfManagedAddons"),
+                "accessConfig.bootstrapClusterCreatorAdminPermissions",
+            ),
             # AWS adds encryption (AssociateEncryptionConfig) and never takes it away: "You cannot disable envelope
             # encryption after enabling it" (CustomizeDiff in internal/service/eks/cluster.go, terraform-provider-aws).
             replaced_without=("encryptionConfig",),

@@ -31,9 +31,10 @@ _CORE = "kubernetes:core/v1:"
 _REFERS = {
     "PersistentVolumeClaim": {"spec.volumeName": (Target(_CORE + "PersistentVolume", "metadata.name"),)},
 }
-# What the provider replaces: forceNewProperties in provider/pkg/provider/diff.go of pulumi-kubernetes.
+# What the provider replaces: forceNewProperties in provider/pkg/provider/diff.go of pulumi-kubernetes; Secrets unless
+# `enableSecretMutable` is set, which it is not.
 _FIXED = {
-    "Secret": ("type", "immutable"),
+    "Secret": ("type", "stringData", "data"),
     "RoleBinding": ("roleRef",),
     "ClusterRoleBinding": ("roleRef",),
     "PersistentVolume": ("spec.csi",),
@@ -51,9 +52,35 @@ def _cluster_wide(inputs: Mapping[str, Any]) -> bool:
     return inputs.get("kind") in (*_CLUSTER_WIDE, *_CLUSTER_WIDE_CUSTOM)
 
 
+# What the API server refuses to change in place: validation.go of Kubernetes' core and rbac APIs, and the rules in
+# localqueue_types.go of Kueue. Of a claim's spec all but the requested storage.
+_IMMUTABLE = {
+    "PersistentVolume": ("spec.csi", "spec.volumeMode"),
+    "RoleBinding": ("roleRef",),
+    "ClusterRoleBinding": ("roleRef",),
+    "Secret": ("type",),
+    "LocalQueue": ("spec.clusterQueue",),
+}
+
+
+def _keep_immutable(existing: Record, inputs: dict[str, Any]) -> None:
+    """Refuse what the API server refuses of an update."""
+    kind, name = str(inputs.get("kind")), object_name(inputs)
+    if kind == "PersistentVolumeClaim":
+        _keep_claim(existing, inputs)
+    for path in _IMMUTABLE.get(kind, ()):
+        if value_at(existing.inputs, path) != value_at(inputs, path):
+            raise Refusal(f"{kind} {name!r} is invalid: {path}: field is immutable")
+
+
 def _keep_claim(claim: Record, inputs: dict[str, Any]) -> None:
-    """Refuse another size of a bound static claim; the words are those of a real API server (1.35)."""
+    """Refuse another size or other spec of a bound static claim; the words are those of a real API server (1.35)."""
     path, name = "spec.resources.requests.storage", value_at(inputs, "metadata.name")
+    if _without_size(claim.inputs) != _without_size(inputs):
+        raise Refusal(
+            f"PersistentVolumeClaim {name!r} is invalid: spec: Forbidden: spec is immutable after creation except "
+            "resources.requests and volumeAttributesClassName for bound claims"
+        )
     before, after = (int(str(value_at(each, path)).removesuffix("Gi")) for each in (claim.inputs, inputs))
     if after < before:
         raise Refusal(f"PersistentVolumeClaim {name!r} is invalid: {path}: field can not be less than status.capacity")
@@ -62,6 +89,10 @@ def _keep_claim(claim: Record, inputs: dict[str, Any]) -> None:
             f'persistentvolumeclaims "{name}" is forbidden: only dynamically provisioned pvc can be resized and the '
             "storageclass that provisions the pvc must support resize"
         )
+
+
+def _without_size(claim: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in (claim.get("spec") or {}).items() if key != "resources"}
 
 
 class Kubernetes(Provider):
@@ -112,7 +143,7 @@ class Kubernetes(Provider):
             replaces=("metadata.name", *where, *_FIXED.get(kind, ())),
             refers=_REFERS.get(kind, {}),
             create_rule=self._object_rule,
-            update_rule=_keep_claim if kind == "PersistentVolumeClaim" else None,
+            update_rule=_keep_immutable,
             delete_rule=self._protection_rule,
         )
 

@@ -98,21 +98,25 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAccount]:
         scaling = account.client("autoscaling", "us-east-1")
         scaling.create_launch_configuration(LaunchConfigurationName="it", ImageId="ami-1", InstanceType="g4dn.xlarge")
         for name, most, owner in (("eks-lab-1", 2, "spotmpi-lab"), ("eks-lab-2", 1, "spotmpi-lab"), ("eks-x", 9, "x")):
-            tags = {
-                "eks:cluster-name": owner,
-                "k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group": "g4dn",
-                "spotmpi:nodes": f"0-{most}",
-            }
-            scaling.create_auto_scaling_group(
-                AutoScalingGroupName=name,
-                LaunchConfigurationName="it",
-                MinSize=0,
-                MaxSize=most,
-                AvailabilityZones=["us-east-1a"],
-                Tags=[{"Key": key, "Value": value, "PropagateAtLaunch": False} for key, value in tags.items()],
-            )
+            create_group(account, name, most, owner)
         account.requests.clear()
         yield account
+
+
+def create_group(account: FakeAccount, name: str, most: int, owner: str = "spotmpi-lab") -> None:
+    tags = {
+        "eks:cluster-name": owner,
+        "k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group": "g4dn",
+        "spotmpi:nodes": f"0-{most}",
+    }
+    account.client("autoscaling", "us-east-1").create_auto_scaling_group(
+        AutoScalingGroupName=name,
+        LaunchConfigurationName="it",
+        MinSize=0,
+        MaxSize=most,
+        AvailabilityZones=["us-east-1a"],
+        Tags=[{"Key": key, "Value": value, "PropagateAtLaunch": False} for key, value in tags.items()],
+    )
 
 
 def sizes(account: FakeAccount) -> list[tuple[int, int]]:
@@ -186,6 +190,16 @@ def test_without_the_right_to_schedule_the_end_no_node_is_requested(account: Fak
     with pytest.raises(SpotmpiError, match="autoscaling:PutScheduledUpdateGroupAction in us-east-1 is not permitted"):
         keep(account, 1)
     assert sizes(account) == [(0, 0), (0, 0)]
+
+
+def test_the_first_part_of_a_group_is_filled_first_whatever_its_name_ends_with(account: FakeAccount) -> None:
+    first, second = "eks-spotmpi-lab-g4dn-f123456-0a1b2c3d", "eks-spotmpi-lab-g4dn-2-0123456-0a1b2c3d"
+    for name in ("eks-lab-1", "eks-lab-2"):
+        account.call("autoscaling", "us-east-1", "delete_auto_scaling_group", AutoScalingGroupName=name)
+    for name, most in ((first, 2), (second, 1)):
+        create_group(account, name, most)
+    keep(account, 2)
+    assert {group.name: group.min for group in scaling_groups(account, LAB)} == {first: 2, second: 0}
 
 
 def kill_after(changes: int, account: FakeAccount, work: Callable[[], object]) -> bool:

@@ -33,6 +33,12 @@ def test_up_builds_after_a_confirmation_and_ends_with_a_smoke_run(lab: FakeEnvir
     assert [line for line in lab.output if line[1:3] == "/7"][-1] == "7/7 smoke run"
 
 
+def test_without_images_there_is_nothing_to_run(lab: FakeEnvironment) -> None:
+    (lab.folder / "outputs").write_text(json.dumps({**OUTPUTS, "repositories": {}}))
+    lab.up()
+    assert lab.actions == ["Build lab as shown?"] and lab.output[-1] == "no images, so there is nothing to run"
+
+
 @pytest.mark.parametrize(("most", "nodes"), [(1, 1), (2, 2), (16, 2)])
 def test_the_smoke_run_has_two_nodes_if_a_group_allows_them(lab: FakeEnvironment, most: int, nodes: int) -> None:
     """One node alone would not show that pods reach each other."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,21 @@ def test_control_plane_and_add_ons_come_before_nodes_each_after_a_confirmation(s
     scenario.follow()
     assert scenario.eks.version == "1.36" and scenario.eks.addons["coredns"] == "v1.36.1-eksbuild.2"
     assert {group["releaseVersion"] for group in scenario.eks.groups.values()} == {NEW}
+
+
+@pytest.mark.parametrize("ami_type", ["AL2023_ARM_64_STANDARD", "AL2023_ARM_64_NVIDIA"])
+def test_arm_nodes_get_the_newest_release_of_their_own_image(scenario: UpgradeScenario, ami_type: str) -> None:
+    scenario.eks.groups["spotmpi-lab-g4dn-1234567"]["amiType"] = ami_type
+    asked: list[str] = []
+
+    def answer(region: str, request: Any) -> Any:
+        asked.append(request["Name"])
+        return scenario.lab.account.ssm.get_parameter(region, request)
+
+    scenario.lab.account.answers["GetParameter"] = answer
+    assert changes(scenario(dry_run=True))["g4dn"] == (OLD, NEW)
+    kind = ami_type.removeprefix("AL2023_ARM_64_").lower()
+    assert f"/aws/service/eks/optimized-ami/1.36/amazon-linux-2023/arm64/{kind}/recommended/release_version" in asked
 
 
 def test_the_stack_file_gets_the_versions_and_keeps_its_comments(scenario: UpgradeScenario) -> None:

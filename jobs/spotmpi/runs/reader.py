@@ -157,7 +157,7 @@ def summary(paths: RunPaths) -> Summary | None:
 
 def attempts(paths: RunPaths) -> list[AttemptRecord]:
     """The records of all attempts on node 0, in order, without those that a crash has torn."""
-    files = sorted(paths.attempts.glob("*/node-0.json"), key=lambda path: int(path.parent.name))
+    files = (paths.attempts / str(number) / "node-0.json" for number in record.numbers(str(paths.attempts)))
     return [cast(AttemptRecord, values) for path in files if (values := json_object(path))]
 
 

@@ -33,7 +33,7 @@ def read(paths: RunPaths) -> RecordedPlan:
     """The plan that the run was started with; InputError where it cannot be read."""
     try:
         return _plan(json.loads(paths.plan.read_text()))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise input_error("run", paths.id, f"its {paths.plan.name} cannot be read: {error}") from error
 
 

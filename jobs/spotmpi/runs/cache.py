@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -24,12 +25,13 @@ class SeenEvents:
     """Recognises events and lines of a run that come a second time.
 
     Lines are known by their number, events by kind and by the time that their recorder gave them: a repeated event has
-    the same time. Times of different clocks do not say which of two events came first.
+    the same time. Times of different clocks, or of one that was set, do not say which of two events came first; the
+    metrics of an attempt are in the order of a clock that nobody sets.
     """
 
     def __init__(self) -> None:
         self._lines: dict[tuple[int, int], int] = {}
-        self._metrics: dict[tuple[int, int], float] = {}  # the time of the newest of each attempt and node: one clock
+        self._metrics: dict[tuple[int, int], float] = {}  # when the newest came, of each attempt and node: one clock
         self._events: set[tuple[float, str]] = set()  # a few of each attempt
         self._newest = 0.0  # Unix seconds, of events recorded by agents
 
@@ -60,8 +62,10 @@ class SeenEvents:
             self._lines[where] = max(event.number, self._lines.get(where, 0))
             return new
         if event.kind == record.METRIC:
-            new = event.time > self._metrics.get(where, 0.0)
-            self._metrics[where] = max(event.time, self._metrics.get(where, 0.0))
+            recorded = event.values.get("awake")
+            moment = float(recorded) if isinstance(recorded, int | float) else event.time  # which old agents left out
+            new = moment > self._metrics.get(where, -math.inf)
+            self._metrics[where] = max(moment, self._metrics.get(where, -math.inf))
             return new
         new = (event.time, event.kind) not in self._events
         self._events.add((event.time, event.kind))

@@ -18,6 +18,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -45,6 +46,7 @@ MISSING = "m"  # in place of a stream: the text is a number of lines
 TERMINAL = (SUCCEEDED, FAILED, STOPPED)
 LOST = "lost"  # never recorded: the run has no end, and nobody is left to record one
 
+LOG_NAME = re.compile(r"node-(0|[1-9][0-9]{0,18})\.log")
 _MAX_OPEN = 32  # files; a process may have 1,024, or 256 on macOS, and a follower needs connections as well
 _STALE = (errno.ESTALE, errno.EIO)  # of a network file system, for a moment
 

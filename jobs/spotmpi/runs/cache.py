@@ -18,8 +18,6 @@ from spotmpi.core.names import RunPaths
 from spotmpi.runs.folder import folder_records
 from spotmpi.runs.pod_output import Entry
 
-_DIGITS = 20  # of an attempt or a node, at most
-
 
 class SeenEvents:
     """Recognises events and lines of a run that come a second time.
@@ -176,12 +174,8 @@ def _count(path: Path) -> int:
 
 def _log_files(paths: RunPaths) -> list[tuple[tuple[int, int], Path]]:
     """The logs of all attempts and nodes; a download may have brought others, which are nobody's."""
-    files = ((path.parent.name, path.stem.removeprefix("node-"), path) for path in paths.logs.glob("*/node-*.log"))
-    return [
-        ((int(attempt), int(node)), path) for attempt, node, path in files if _is_index(attempt) and _is_index(node)
-    ]
-
-
-def _is_index(text: str) -> bool:
-    """Whether it is a number as paths of the record have it: "1", and not "01"."""
-    return text.isdecimal() and len(text) < _DIGITS and str(int(text)) == text
+    folders = [(number, paths.logs / str(number)) for number in record.numbers(str(paths.logs))]
+    # Not `glob`, which leaves out silently what a disk does not give, from Python 3.13 on.
+    files = [(number, path) for number, folder in folders if file_status.is_folder(folder) for path in folder.iterdir()]
+    matches = [(number, record.LOG_NAME.fullmatch(path.name), path) for number, path in files]
+    return [((number, int(match[1])), path) for number, match, path in matches if match]

@@ -17,7 +17,7 @@ from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess, volume_access
-from spotmpi.core import hints, names
+from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
 from spotmpi.core.file_lock import lock_file
 from spotmpi.core.names import RunPaths
@@ -186,10 +186,10 @@ def _remove(entry: Path) -> None:
 
 
 def _move_into(new: Iterable[Path], folder: Path) -> None:
-    own = RunPaths(folder).own.exists()
+    own = file_status.exists(RunPaths(folder).own)
     for entry in new:
         old = folder / entry.name
-        if entry.name in _LOCAL_FILES and (own or old.exists()):
+        if entry.name in _LOCAL_FILES and (own or file_status.exists(old)):
             continue
         if os.path.lexists(old):
             _remove(old)

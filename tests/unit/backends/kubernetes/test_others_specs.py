@@ -20,7 +20,7 @@ from spotmpi.core import hints
 from spotmpi.core.errors import InputError
 from spotmpi.core.names import SWEEPS, RunPaths
 from spotmpi.plan import manifests
-from spotmpi.runs import ownership, reader, recorded_plan
+from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
 from spotmpi.runs.cache import RunCache
 from spotmpi.runs.pod_output import parse
 from spotmpi.spec.job import JobSpec, from_values, load
@@ -84,6 +84,14 @@ def test_what_anothers_spec_names_on_this_machine_is_not_sent(
     assert (problem.field, problem.value) == (field, value)
     what = "is named by the spec of a run that was not submitted from here; name what to send yourself, with "
     assert problem.remedy.endswith(f"of your machine {what}--set {field}=...")
+
+
+def test_no_file_of_this_machine_that_anothers_command_names_is_read(
+    runs: Path, cluster: FakeCluster, secret: Path
+) -> None:
+    """A hash of it in the JobSet would be one that everybody could compare with guesses."""
+    plan = resume(cluster, runs, {"command": ["cat", str(secret)]})
+    assert fingerprint.hash_files([secret]) not in json.dumps(plan)
 
 
 def test_what_is_named_again_is_sent(runs: Path, cluster: FakeCluster, secret: Path) -> None:

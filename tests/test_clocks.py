@@ -19,7 +19,8 @@ _READS |= {("datetime", "today"), ("path", "getmtime"), ("path", "getctime"), ("
 _STATUS = {f"st_{which}time{unit}" for which in "mca" for unit in ("", "_ns")}
 # As variables, attributes and keys of JSON objects are called that hold a recorded time.
 _RECORDED = {"t", "started", "ended", "present", "submitted", "creationTimestamp", "began", "created", "held_since"}
-_RECORDED |= {"since", "first_iteration_time"}
+_RECORDED |= {"since", "first_iteration_time", "time", "newest_time", "lastTimestamp", "eventTime", "finishedAt"}
+_CLOCKS = {"now", "unix_time", "submission_time", "clock", "_clock", "CLOCK", "_event_time"}  # what gives such a time
 
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
@@ -76,41 +77,63 @@ READS = {
 }
 COMPARISONS = {
     "infra/ci/commands.py": (1, "a lock that is hours old, by the clocks of two machines with NTP"),
-    "jobs/spotmpi/agent/coordinator.py": (
-        2,
-        f"{NO_TIME}; limits.run counts from the submission",
+    "jobs/spotmpi/agent/attempt.py": (1, SHOWN),
+    "jobs/spotmpi/agent/coordinator.py": (2, f"{NO_TIME}; limits.run counts from the submission"),
+    "jobs/spotmpi/agent/fetch.py": (1, NO_TIME),
+    "jobs/spotmpi/agent/limits.py": (
+        4,
+        "pauses between agents on two machines, from 0 to 10 min; what records of old agents lack",
     ),
-    "jobs/spotmpi/agent/limits.py": (2, "pauses between agents on two machines, from 0 to 10 min"),
+    "jobs/spotmpi/agent/pod_record.py": (1, SHOWN),
     "jobs/spotmpi/agent/pool_wheels.py": (1, MONOTONIC),
     "jobs/spotmpi/agent/pool_worker.py": (1, MONOTONIC),
     "jobs/spotmpi/agent/progress.py": (2, MONOTONIC),
-    "jobs/spotmpi/agent/replay.py": (
-        5,
-        "a span of an agent's own times; numbers show what is missing",
-    ),
-    "jobs/spotmpi/api/pool_summary.py": (1, NO_TIME),
+    "jobs/spotmpi/agent/record.py": (1, SHOWN),
+    "jobs/spotmpi/agent/replay.py": (5, "a span of an agent's own times; numbers show what is missing"),
+    "jobs/spotmpi/api/drill.py": (1, MONOTONIC),
+    "jobs/spotmpi/api/pool_drill.py": (2, MONOTONIC),
+    "jobs/spotmpi/api/pool_summary.py": (4, f"{NO_TIME}; {SHOWN}"),
     "jobs/spotmpi/api/runs.py": (1, AGE),
-    "jobs/spotmpi/aws/billing.py": (11, OF_AWS),
+    "jobs/spotmpi/aws/billing.py": (17, OF_AWS),
     "jobs/spotmpi/aws/launch_failures.py": (1, "both are by AWS's clock"),
-    "jobs/spotmpi/backends/kubernetes/client/api.py": (2, MONOTONIC),
-    "jobs/spotmpi/backends/kubernetes/follow/outcome.py": (1, "chooses which of two reasons is shown"),
-    "jobs/spotmpi/backends/kubernetes/follow/pod_log.py": (2, ONE_CLOCK),
-    "jobs/spotmpi/backends/kubernetes/follow/run.py": (1, ONE_CLOCK),
-    "jobs/spotmpi/backends/kubernetes/follow/waiting.py": (1, ONE_CLOCK),
-    "jobs/spotmpi/backends/kubernetes/pool_access.py": (1, NO_TIME),
+    "jobs/spotmpi/aws/quotas.py": (1, "both are by AWS's clock"),
+    "jobs/spotmpi/aws/scaling.py": (1, "both are by AWS's clock"),
+    "jobs/spotmpi/backends/kubernetes/backend.py": (1, "the order of runs in a list"),
+    "jobs/spotmpi/backends/kubernetes/client/api.py": (3, MONOTONIC),
+    "jobs/spotmpi/backends/kubernetes/client/eks_access.py": (2, MONOTONIC),
+    "jobs/spotmpi/backends/kubernetes/follow/outcome.py": (
+        3,
+        "chooses which of two reasons is shown; the end comes last, whatever clocks say",
+    ),
+    "jobs/spotmpi/backends/kubernetes/follow/pod_log.py": (
+        6,
+        f"{ONE_CLOCK}, or a span of an agent's own times; numbers show what is missing",
+    ),
+    "jobs/spotmpi/backends/kubernetes/follow/run.py": (2, ONE_CLOCK),
+    "jobs/spotmpi/backends/kubernetes/follow/run_folder.py": (
+        1,
+        "a span of an agent's own times, where logs are forbidden; `pull` brings all",
+    ),
+    "jobs/spotmpi/backends/kubernetes/follow/waiting.py": (3, ONE_CLOCK),
+    "jobs/spotmpi/backends/kubernetes/pool_access.py": (2, f"{NO_TIME}; {ONE_CLOCK}"),
+    "jobs/spotmpi/backends/kubernetes/stop.py": (1, ONE_CLOCK),
     "jobs/spotmpi/cli/cost.py": (1, OF_AWS),
     "jobs/spotmpi/cli/logs.py": (3, AGE),
     "jobs/spotmpi/cli/zones.py": (1, OF_AWS),
-    "jobs/spotmpi/data/fetch.py": (2, ONE_CLOCK),
-    "jobs/spotmpi/environments/cost.py": (2, OF_AWS),
+    "jobs/spotmpi/data/fetch.py": (3, ONE_CLOCK),
+    "jobs/spotmpi/environments/cost.py": (5, OF_AWS),
     "jobs/spotmpi/environments/nodes.py": (1, SHOWN),
+    "jobs/spotmpi/environments/zones/comparison.py": (1, OF_AWS),
     "jobs/spotmpi/metrics/rates.py": (1, "the axis of charts"),
     "jobs/spotmpi/pools/engine.py": (2, MONOTONIC),
     "jobs/spotmpi/programs/pool/local.py": (1, NO_TIME),
     "jobs/spotmpi/programs/pool/scheduler.py": (3, MONOTONIC),
     "jobs/spotmpi/programs/pool/settings.py": (1, "the start of Dask's clocks, which nobody sets from then on"),
+    "jobs/spotmpi/report/charts.py": (1, "the axis of charts"),
+    "jobs/spotmpi/runs/cache.py": (2, "whether a wait that is over is shown"),
+    "jobs/spotmpi/runs/folder.py": (1, "the order in which output is shown; each file is read to its end"),
     "jobs/spotmpi/runs/reader.py": (1, "whether it can be shown as a date"),
-    "jobs/spotmpi/study/execution.py": (1, "how long a trial took, at least 0: limits of its runs are those of agents"),
+    "jobs/spotmpi/study/execution.py": (2, "how long a trial took, at least 0: limits of its runs are those of agents"),
 }
 
 
@@ -124,12 +147,31 @@ def _reads(node: ast.AST) -> bool:
 def _is_recorded(node: ast.AST) -> bool:
     if isinstance(node, ast.Subscript):
         return isinstance(node.slice, ast.Constant) and node.slice.value in _RECORDED
-    return getattr(node, "attr", getattr(node, "id", None)) in _RECORDED
+    if isinstance(node, ast.Call) and not node.args:
+        return _name(node.func) in _CLOCKS
+    if isinstance(node, ast.Call):
+        return _name(node.func) in _CLOCKS - {"now"}
+    return _name(node) in _RECORDED - {"time"} or (isinstance(node, ast.Attribute) and _is_moment(node))
+
+
+def _name(node: ast.AST) -> str | None:
+    return getattr(node, "attr", getattr(node, "id", None))
+
+
+def _is_moment(node: ast.Attribute) -> bool:
+    """Whether it is the time of an event or entry, and not a function of the module."""
+    return node.attr in ("time", "_time") and ast.unparse(node.value) != "time"
 
 
 def _compares(node: ast.AST) -> bool:
+    """Whether it compares or subtracts times, or orders by them."""
     operands: list[ast.expr] = []
-    if isinstance(node, ast.Compare) and any(isinstance(each, _ORDERS) for each in node.ops):
+    if isinstance(node, ast.Call) and _name(node.func) in ("max", "min", "sorted", "sort", "bisect_right"):
+        keys = [each.value for each in node.keywords if each.arg == "key"]
+        if any(_name(key) in _CLOCKS for key in keys):
+            return True
+        operands = [*node.args, *keys]
+    elif isinstance(node, ast.Compare) and any(isinstance(each, _ORDERS) for each in node.ops):
         operands = [node.left, *node.comparators]
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
         operands = [node.left, node.right]
@@ -161,5 +203,19 @@ def test_what_reads_and_compares_unix_time_is_found_however_it_is_written() -> N
         assert any(map(_reads, ast.walk(ast.parse(f"f({text})")))), text
     for text in ("time.time() < a", "a['t'] - b", "min(x.started, y) >= z", "a - path.stat().st_mtime", "created > b"):
         assert any(map(_compares, ast.walk(ast.parse(text)))), text
-    for text in ("time.monotonic() - a", "a < b", "a['started'] == b", "self.started"):
+    ordered = (
+        "max(pods, key=lambda pod: pod['creationTimestamp'])",
+        "event.time < newest",
+        "sorted(a, key=_event_time)",
+    )
+    for text in (*ordered, "api.now() - a", "unix_time(a) > b", "max(self._time, a)", "a.sort(key=lambda b: b.ended)"):
+        assert any(map(_compares, ast.walk(ast.parse(text)))), text
+    for text in (
+        "time.monotonic() - a",
+        "a < b",
+        "a['started'] == b",
+        "self.started",
+        "max(a, b)",
+        "time.sleep(a - b)",
+    ):
         assert not any(map(_compares, ast.walk(ast.parse(text)))), text

@@ -76,6 +76,7 @@ class Connection:
         self.address = _address(sock)  # of the other end
         self.last_received = self.last_polled = time.monotonic()
         self.closed = False
+        self.heartbeat: Heartbeat | None = None  # ends with the connection
         self._session: Session | None = None
         self._send_lock = threading.Lock()
         self._last_sent = 0.0
@@ -160,8 +161,10 @@ class Connection:
         return self.closed or self.last_polled > self.last_received + HEARTBEAT_TIMEOUT
 
     def close(self) -> None:
-        """Close it; harmless when done twice."""
+        """Close it, and end its heartbeat; harmless when done twice."""
         self.closed = True
+        if self.heartbeat:
+            self.heartbeat.stop()
         with contextlib.suppress(OSError):
             self.socket.close()
 

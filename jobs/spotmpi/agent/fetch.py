@@ -12,6 +12,7 @@ at once with 75: the pieces that have arrived stay, and the next fetch continues
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gzip
 import hashlib
@@ -27,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import Any
 
 from . import store, web_file
+from .files import mode
 from .unpack import DAMAGES, unpack
 from .web_file import Changed, Unavailable
 
@@ -61,10 +63,9 @@ class FetchLog:
         self._lock = threading.Lock()
         self._entries: dict[str, Any] = {}
         self._owners: dict[str, set[str]] = {}  # the keys from which files of this fetch came, by path
-        if os.path.exists(self._path):
-            with open(self._path) as lines:
-                for line in lines:
-                    self._read(line)
+        with contextlib.suppress(FileNotFoundError), open(self._path) as lines:
+            for line in lines:
+                self._read(line)
 
     def _read(self, line: str) -> None:
         try:
@@ -80,7 +81,7 @@ class FetchLog:
             return None
         sizes: dict[str, int] = entry["files"]
         paths = {name: store.safe_path(self._folder, name) for name in sizes}
-        complete = all(os.path.isfile(paths[name]) and os.path.getsize(paths[name]) == sizes[name] for name in sizes)
+        complete = all(store.size_of(paths[name]) == sizes[name] for name in sizes)
         if complete:
             with self._lock:
                 for path in paths.values():
@@ -91,7 +92,7 @@ class FetchLog:
         """Give a file that is complete in *part* its *path*; ValueError if another source has it with other content."""
         with self._lock:
             owners = self._owners.setdefault(path, set())
-            is_shared = owners - {key} and os.path.exists(path)
+            is_shared = owners - {key} and mode(path) is not None
             if is_shared and store.size_and_digest(path) != store.size_and_digest(part):
                 os.remove(part)
                 remedy = "push them to different folders"
@@ -202,7 +203,7 @@ class Fetch:
         os.makedirs(self._folder, exist_ok=True)
         head = "%d %s\n" % (size, version)
         lines = []
-        if os.path.exists(self._notes) and os.path.exists(self._path):
+        if mode(self._notes) is not None and mode(self._path) is not None:
             with open(self._notes) as notes:
                 lines = notes.readlines()
         if lines[:1] != [head]:

@@ -9,6 +9,7 @@ files that are missing or damaged in the tar, and why; a tar without it is incom
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -87,15 +88,19 @@ def _entry(name: str, status: os.stat_result) -> tarfile.TarInfo:
 
 def main(folder: str, part: str, tail: str) -> None:
     """Write the tar of *part* of *folder* to stdout."""
-    if not os.path.isdir(folder):
+    try:
+        os.stat(folder)
+    except FileNotFoundError:
         sys.exit("folder not found: " + folder)
     left_out: dict[str, str] = {}
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as packed:
         if part == ".":
             for name in sorted(os.listdir(folder)):
                 add(packed, folder, name, left_out)
-        elif os.path.lexists(os.path.join(folder, part)):
-            add(packed, folder, part, left_out)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.lstat(os.path.join(folder, part))
+                add(packed, folder, part, left_out)
         last = json.dumps(left_out).encode()
         entry = tarfile.TarInfo(LEFT_OUT)
         entry.size = len(last)

@@ -241,7 +241,7 @@ def join(host: str, token: str, greeting: Greeting, port: int = PORT) -> tuple[C
     if session and welcome and "welcome" in welcome:
         connection.authenticate(session)
         connection.send(beat=1)
-        Heartbeat(lambda: [connection], lambda: connection.last_polled)
+        connection.heartbeat = Heartbeat(lambda: [connection], lambda: connection.last_polled)
         return connection, int(welcome["welcome"])
     connection.close()
     refusal = (parse(line) or {}).get("refused") if line else None

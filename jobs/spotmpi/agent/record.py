@@ -18,6 +18,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -45,6 +46,7 @@ MISSING = "m"  # in place of a stream: the text is a number of lines
 TERMINAL = (SUCCEEDED, FAILED, STOPPED)
 LOST = "lost"  # never recorded: the run has no end, and nobody is left to record one
 
+LOG_NAME = re.compile(r"node-(0|[1-9][0-9]{0,18})\.log")
 _MAX_OPEN = 32  # files; a process may have 1,024, or 256 on macOS, and a follower needs connections as well
 _STALE = (errno.ESTALE, errno.EIO)  # of a network file system, for a moment
 
@@ -203,7 +205,8 @@ class Record:
             while len(self._open) >= _MAX_OPEN:
                 self._close(next(iter(self._open)))
             path = self._path(name)
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(path, flags, 0o644)
             self._open[name] = descriptor
             _end_torn_line(path, descriptor)
         self._open[name] = descriptor  # the last one
@@ -224,8 +227,8 @@ class Record:
         return os.path.join(path, last)
 
     def _create_reserve(self) -> None:
-        path = os.path.join(self.folder, _RESERVE)
-        with open(path, "wb") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open(os.open(os.path.join(self.folder, _RESERVE), flags, 0o644), "wb") as file:
             file.write(os.urandom(_RESERVE_BYTES))
 
 
@@ -246,7 +249,7 @@ def first_attempt(folder: str, submission: str) -> int:
 def numbers(folder: str) -> list[int]:
     """The attempts that have an entry in *folder*, in order; none where it is missing."""
     try:
-        return sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
+        return sorted(int(name) for name in os.listdir(folder) if name.isdecimal() and name.isascii())
     except FileNotFoundError:
         return []
 

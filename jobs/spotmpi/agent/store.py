@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import sys
 import tarfile
 import uuid
@@ -30,12 +31,31 @@ TAIL = 1 << 19  # bytes; more than the pipes from a container hold
 
 
 def files(folder: str) -> Iterator[str]:
-    """The name of every whole file below *folder*, sorted within each folder; links are followed to files only."""
-    for place, folders, names in os.walk(folder):
+    """The name of every whole file below *folder*, sorted within each folder; links are followed to files only.
+
+    Raises:
+        OSError: a folder cannot be read; its files are not left out for that.
+    """
+    for place, folders, names in os.walk(folder, onerror=_raise):
         folders[:] = sorted(each for each in folders if not each.endswith(PART))
         for name in sorted(names):
             if not name.endswith(PART):
                 yield os.path.relpath(os.path.join(place, name), folder)
+
+
+def _raise(error: OSError) -> None:
+    """Raise *error*, unless what it is about was removed meanwhile."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def size_of(path: str) -> int | None:
+    """Bytes of a regular file; None for none, OSError where a disk does not tell."""
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def digest(file: IO[bytes]) -> str:
@@ -57,7 +77,7 @@ def missing(folder: str, expected: dict[str, list[Any]]) -> list[str]:
     names = []
     for name, facts in expected.items():
         path = safe_path(folder, name)
-        if not os.path.isfile(path) or os.path.getsize(path) != facts[0] or size_and_digest(path) != list(facts):
+        if size_of(path) != facts[0] or size_and_digest(path) != list(facts):
             names.append(name)
     return names
 
@@ -111,7 +131,7 @@ def listing(folder: str) -> Iterator[dict[str, Any]]:
     """What is directly in *folder*: name, bytes in all, and for a folder the number of files below it."""
     for name in sorted(each for each in os.listdir(folder) if not each.endswith(PART)):
         path = os.path.join(folder, name)
-        if not os.path.isdir(path):
+        if not stat.S_ISDIR(os.stat(path).st_mode):
             yield {"name": name, "bytes": os.path.getsize(path), "files": None}
             continue
         below = [os.path.join(path, each) for each in files(path)]
@@ -121,7 +141,7 @@ def listing(folder: str) -> Iterator[dict[str, Any]]:
 def voc(folder: str) -> dict[str, int]:
     """How many images of each list of PASCAL VOC below *folder* are complete, with their annotations."""
     counts = {}
-    for place, _, names in os.walk(folder):
+    for place, _, names in os.walk(folder, onerror=_raise):
         parts = place.split(os.sep)
         if parts[-2:] != ["ImageSets", "Main"]:
             continue
@@ -136,13 +156,21 @@ def voc(folder: str) -> dict[str, int]:
 
 def _is_complete(year: str, image: str) -> bool:
     parts = (("JPEGImages", ".jpg"), ("Annotations", ".xml"))
-    return all(os.path.isfile(os.path.join(year, part, image + end)) for part, end in parts)
+    return all(size_of(os.path.join(year, part, image + end)) is not None for part, end in parts)
+
+
+def require_folder(folder: str) -> None:
+    """Exit with a message unless *folder* is one; OSError where a disk does not tell."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        if stat.S_ISDIR(os.stat(folder).st_mode):
+            return
+    sys.exit("folder not found: %s" % folder)
 
 
 def main(verb: str, folder: str, *rest: str) -> None:
     """Run *verb* on *folder*."""
-    if verb in ("list", "index", "give", "voc") and not os.path.isdir(folder):
-        sys.exit("folder not found: %s" % folder)
+    if verb in ("list", "index", "give", "voc"):
+        require_folder(folder)
     if verb == "list":
         print_padded(list(listing(folder)))
     elif verb == "index":

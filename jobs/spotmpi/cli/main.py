@@ -17,8 +17,8 @@ from spotmpi.cli.app import app
 from spotmpi.core.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, InputError, SpotmpiError
 from spotmpi.core.printable import printable_lines
 
-# A folder of another user's, and a full disk below a file to which stdout is redirected.
-_NOT_UNEXPECTED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+# A folder of another user's, a full disk below a file to which stdout is redirected, and a disk that fails.
+_NOT_UNEXPECTED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)
 
 
 def main() -> None:

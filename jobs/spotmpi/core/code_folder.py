@@ -62,7 +62,18 @@ def names(folder: Path) -> list[str]:
     Raises:
         InputError: git cannot list them.
     """
-    return [name for name in without_records(_listing(folder)) if os.path.lexists(folder / name)]
+    return [name for name in without_records(_listing(folder)) if _is_there(folder / name)]
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a file that git tracks still exists; a disk that does not tell is an error, or code would be missing."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise input_error("code", str(path), f"cannot be read ({error.strerror}); try again") from error
+    return True
 
 
 def _listing(folder: Path) -> Iterator[str]:

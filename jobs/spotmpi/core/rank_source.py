@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spotmpi.core import names
+from spotmpi.core import file_status, names
 from spotmpi.core.errors import SpotmpiError
 
 
@@ -26,7 +26,7 @@ def _copy(source: Path, parent: Path) -> Path:
 
     files = archives.agent_files(source)
     folder = parent / archives.digest(b"".join(f"{file.name}\0".encode() + file.content for file in files))
-    if folder.is_dir():
+    if file_status.is_folder(folder):
         return folder
     import compileall  # neither is needed again before the next version
     import tempfile
@@ -42,7 +42,7 @@ def _copy(source: Path, parent: Path) -> Path:
             compileall.compile_dir(copy, ddir=str(folder), quiet=1)
             copy.rename(folder)
     except OSError as error:
-        if not folder.is_dir():  # else another process was first
+        if not file_status.is_folder(folder):  # else another process was first
             remedy = "set SPOTMPI_CACHE to a folder that can be written"
             raise SpotmpiError(f"cannot write {parent}: {error.strerror}; {remedy}") from error
     return folder

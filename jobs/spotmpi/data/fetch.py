@@ -24,9 +24,11 @@ from spotmpi.core.redaction import redacted
 from spotmpi.data import fetch_job
 from spotmpi.data.remote_source import Order
 from spotmpi.data.store import Transfer, format_size
+from spotmpi.plan.pods import CONTAINER
 
 POLL_INTERVAL = 1.0  # seconds between requests for the Job's status
 UNREACHABLE_TIMEOUT = 120.0  # seconds for which the cluster may be unreachable
+_FORGED = "the data: its pod ended with a message that its program does not write; check its image"
 _PREPARATION = 60.0  # seconds in which the creator of a Job gives it its orders
 
 
@@ -54,6 +56,8 @@ async def fetch(
                 await _start(api, job, lambda created: _parts(created, sources, folder, authority))
                 say(f"Job {name} fetches it, also when this terminal is closed; the same command shows its progress")
         transfers = await _watch(api, name, say)
+        if transfers is not None and len(transfers) != len(sources):
+            raise SpotmpiError(f"could not fetch {_FORGED}")
         if transfers is not None:
             return transfers
         say(f"Job {name} has succeeded, but its pod is gone; counting the files again")
@@ -146,7 +150,18 @@ async def _job_status(api: ClusterApi, name: str) -> _JobStatus:
             failed=str(message.get("failed") or f"the data: {condition.get('message') or 'the Job failed'}")
         )
     numbers = next((message["done"] for message in map(_termination_message, pods) if "done" in message), None)
-    return _JobStatus(done=True, transfers=numbers and [Transfer(*each) for each in numbers])
+    if numbers is None:
+        return _JobStatus(done=True)
+    transfers = _transfers(numbers)
+    return _JobStatus(done=bool(transfers), transfers=transfers, failed=None if transfers else _FORGED)
+
+
+def _transfers(numbers: Any) -> list[Transfer] | None:
+    """What a pod, whose image may be anybody's, says that it fetched; None where no program of ours says that."""
+    rows = numbers if isinstance(numbers, list) else []
+    if not all(isinstance(each, list) and [*map(type, each)] == [int] * 3 for each in rows):
+        return None
+    return [Transfer(*each) for each in rows]
 
 
 async def _progress(api: ClusterApi, pod: Object | None, message: dict[str, Any]) -> str | None:
@@ -174,9 +189,8 @@ def _progress_text(line: dict[str, Any]) -> str:
 def _termination_message(pod: Object | None) -> dict[str, Any]:
     """The termination message of the pod's program."""
     for each in ((pod or {}).get("status") or {}).get("containerStatuses") or []:
-        message = ((each.get("state") or {}).get("terminated") or {}).get("message") or ""
-        if found := _json_object(message):
-            return found
+        if each.get("name") == CONTAINER:  # and not one that the cluster has injected
+            return _json_object(((each.get("state") or {}).get("terminated") or {}).get("message") or "")
     return {}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from spotmpi.agent import fetch, store, unpack, web_file
+from spotmpi.agent import fetch, files, store, unpack, web_file
 from spotmpi.core.errors import input_error
 from spotmpi.data.remote_source import Order
 from spotmpi.plan import pods, volume_pod
@@ -29,6 +29,7 @@ _CODE = {
     "spotmpi/__init__.py": "",
     "spotmpi/agent/__init__.py": "",
     "spotmpi/agent/fetch.py": Path(fetch.__file__).read_text(),
+    "spotmpi/agent/files.py": Path(files.__file__).read_text(),
     "spotmpi/agent/store.py": Path(store.__file__).read_text(),
     "spotmpi/agent/unpack.py": Path(unpack.__file__).read_text(),
     "spotmpi/agent/web_file.py": Path(web_file.__file__).read_text(),

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 
 from spotmpi.agent import fetch, store
 from spotmpi.agent.unpack import DAMAGES, require_readable, unpack
-from spotmpi.backends.kubernetes.volume_access import VolumeAccess, json_answer
-from spotmpi.core.errors import SpotmpiError
+from spotmpi.backends.kubernetes.volume_access import VolumeAccess, json_answer, unreadable_answer
+from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.progress import Say
 from spotmpi.data.local_source import Index, Source
 from spotmpi.plan import volume_pod
@@ -104,7 +104,10 @@ class DataStore:
 
     async def entries(self, folder: str) -> list[dict[str, Any]]:
         """The entries of *folder*: name, bytes, and the number of files of a folder."""
-        return json_answer(await self._ask("list", folder), list)
+        entries: list[Any] = json_answer(await self._ask("list", folder), list)
+        if not all(map(_is_entry, entries)):
+            raise unreadable_answer()
+        return entries
 
     async def pull(self, folder: str, into: Path) -> Transfer:
         """Copy every file below *folder* to *into*, except those that are in it already."""
@@ -133,7 +136,10 @@ class DataStore:
 
     async def _missing(self, folder: str, index: Index) -> list[str]:
         output = await self._ask("missing", folder, json.dumps(index).encode())
-        return [str(name) for name in json_answer(output, list)]
+        names: list[Any] = json_answer(output, list)
+        if not all(isinstance(name, str) and name in index for name in names):
+            raise unreadable_answer()
+        return names
 
     async def _ask(self, verb: str, folder: str, stdin: bytes = b"") -> bytes:
         into = io.BytesIO()
@@ -156,13 +162,21 @@ def _fetched(packed: BinaryIO, keys: Collection[str]) -> set[str]:
     return names
 
 
+def _is_entry(entry: Any) -> bool:
+    """Whether it is an entry of a folder as `spotmpi.agent.store` lists them."""
+    if not isinstance(entry, dict) or entry.keys() != {"name", "bytes", "files"}:
+        return False
+    whole = all(type(entry[key]) is int and entry[key] >= 0 for key in ("bytes", "files") if entry[key] is not None)
+    return isinstance(entry["name"], str) and entry["bytes"] is not None and whole
+
+
 def _checked(index: dict[str, Any], into: Path) -> Index:
     """*index* as a pod sent it; SpotmpiError where a name leads out of *into*, or an entry is none."""
     for name, entry in index.items():
         try:
             store.safe_path(str(into), name)
             size, sha256 = entry
-            if "\0" in name or type(size) is not int or not isinstance(sha256, str):
+            if "\0" in name or type(size) is not int or size < 0 or not isinstance(sha256, str):
                 raise ValueError(f"no bytes and SHA-256 of {name!r}")
         except (TypeError, ValueError) as error:
             raise SpotmpiError(f"the run volume's list of files cannot be used: {error}") from error
@@ -170,11 +184,13 @@ def _checked(index: dict[str, Any], into: Path) -> Index:
 
 
 def index_of(source: Source) -> Index:
-    """Bytes and SHA-256 of every file."""
-    counts: Index = {}
+    """Bytes and SHA-256 of every file; InputError for a tar with two files of one name and other content."""
+    facts: Index = {}
     for name, size, file in source.files():
-        counts[name] = [size, store.digest(file)]
-    return counts
+        found: list[object] = [size, store.digest(file)]
+        if facts.setdefault(name, found) != found:
+            raise input_error("SRC", name, "is in the tar twice, with other content; pack it anew")
+    return facts
 
 
 def _batches(source: Source, required: set[str]) -> Iterator[tuple[BinaryIO, int]]:

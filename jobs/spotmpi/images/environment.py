@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spotmpi.agent.launchers import LAUNCHERS
-from spotmpi.core import names
+from spotmpi.core import file_status, names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.file_lock import lock_file
 
@@ -52,11 +52,14 @@ def is_installed(folder: Path) -> bool:
 
     Interpreters go or change beneath an environment, which then holds the packages of another version: a new minor
     version from the distribution, pyenv or uv.
+
+    Raises:
+        OSError: the disk fails. An environment that runs use is not installed anew for that.
     """
     python = folder / "bin" / "python"
     try:
-        return python.exists() and (folder / _READY).read_text() == os.path.realpath(python)
-    except OSError:
+        return file_status.exists(python) and (folder / _READY).read_text() == os.path.realpath(python)
+    except FileNotFoundError:
         return False
 
 

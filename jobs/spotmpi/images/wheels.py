@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from spotmpi.agent import store
 from spotmpi.agent.pool_wheels import MANIFEST, Manifest, Wheel, numbers
-from spotmpi.core import archives, names
+from spotmpi.core import archives, file_status, names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.rank_source import rank_source
 from spotmpi.images.environment import run_uv
@@ -59,17 +59,18 @@ def unpack_for(python: str, say: Callable[[str], None]) -> Path | None:
     packed = pack(platform.machine(), say)
     interpreter = archives.digest(f"{python} {own}".encode())  # of a path that another version may take over
     folder = names.cache_folder() / "wheels" / f"{packed.digest}-{interpreter}"
-    if not folder.is_dir():
+    if not file_status.is_folder(folder):
+        source = names.path_entry(str(rank_source()), "spotmpi", "set SPOTMPI_CACHE to another folder")
         with tempfile.NamedTemporaryFile() as file:
             file.write(packed.archive)
             file.flush()
             command = [python, "-m", "spotmpi.agent.pool_wheels", file.name, packed.architecture, str(folder)]
-            environment = {**os.environ, "PYTHONPATH": str(rank_source())}
+            environment = {**os.environ, "PYTHONPATH": source}
             process = subprocess.run(command, capture_output=True, text=True, env=environment)
-        if process.returncode and not folder.is_dir():
+        if process.returncode and not file_status.is_folder(folder):
             last = process.stderr.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
             raise SpotmpiError(f"could not unpack Dask for {python}: {last[0]}")
-    return folder if folder.is_dir() else None
+    return folder if file_status.is_folder(folder) else None
 
 
 class PackedWheels(NamedTuple):
@@ -97,7 +98,7 @@ def pack(architecture: str, say: Callable[[str], None]) -> PackedWheels:
     """
     identity = json.dumps([_FORMAT, architecture, _PLATFORM, PYTHONS, LOCK.read_text()])
     path = names.cache_folder() / "wheels" / f"{archives.digest(identity.encode())}.tar.xz"
-    if path.is_file():
+    if file_status.is_file(path):
         return PackedWheels(architecture, path.read_bytes())
     say("fetching the wheels of Dask for an image without it (once)")
     packed = PackedWheels(architecture, lzma.compress(_tar(_collect(architecture)), preset=_PRESET))

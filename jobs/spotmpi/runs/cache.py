@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -22,12 +23,13 @@ class SeenEvents:
     """Recognises events and lines of a run that come a second time.
 
     Lines are known by their number, events by kind and by the time that their recorder gave them: a repeated event has
-    the same time. Times of different clocks do not say which of two events came first.
+    the same time. Times of different clocks, or of one that was set, do not say which of two events came first; the
+    metrics of an attempt are in the order of a clock that nobody sets.
     """
 
     def __init__(self) -> None:
         self._lines: dict[tuple[int, int], int] = {}
-        self._metrics: dict[tuple[int, int], float] = {}  # the time of the newest of each attempt and node: one clock
+        self._metrics: dict[tuple[int, int], float] = {}  # when the newest came, of each attempt and node: one clock
         self._events: set[tuple[float, str]] = set()  # a few of each attempt
         self._newest = 0.0  # Unix seconds, of events recorded by agents
 
@@ -58,8 +60,10 @@ class SeenEvents:
             self._lines[where] = max(event.number, self._lines.get(where, 0))
             return new
         if event.kind == record.METRIC:
-            new = event.time > self._metrics.get(where, 0.0)
-            self._metrics[where] = max(event.time, self._metrics.get(where, 0.0))
+            recorded = event.values.get("awake")
+            moment = float(recorded) if isinstance(recorded, int | float) else event.time  # which old agents left out
+            new = moment > self._metrics.get(where, -math.inf)
+            self._metrics[where] = max(moment, self._metrics.get(where, -math.inf))
             return new
         new = (event.time, event.kind) not in self._events
         self._events.add((event.time, event.kind))
@@ -169,5 +173,9 @@ def _count(path: Path) -> int:
 
 
 def _log_files(paths: RunPaths) -> list[tuple[tuple[int, int], Path]]:
-    files = paths.logs.glob("*/node-*.log")
-    return [((int(path.parent.name), int(path.stem.removeprefix("node-"))), path) for path in files]
+    """The logs of all attempts and nodes; a download may have brought others, which are nobody's."""
+    folders = [(number, paths.logs / str(number)) for number in record.numbers(str(paths.logs))]
+    # Not `glob`, which leaves out silently what a disk does not give, from Python 3.13 on.
+    files = [(number, path) for number, folder in folders if file_status.is_folder(folder) for path in folder.iterdir()]
+    matches = [(number, record.LOG_NAME.fullmatch(path.name), path) for number, path in files]
+    return [((number, int(match[1])), path) for number, match, path in matches if match]

@@ -52,7 +52,7 @@ def identify(spec: JobSpec, local: bool = True) -> dict[str, Any]:
         "resources": spec.resources.model_dump(),
         "image": _image(spec),
         "container": None,
-        "code": _code(spec),
+        "code": _code(spec, local),
         "data": _data_of(spec, local),
         "machine": describe_machine() if local else None,
         "versions": _versions(spec, local),
@@ -131,8 +131,11 @@ def _image(spec: JobSpec) -> dict[str, str] | None:
     return {"name": spec.image, "lock": hash_files([lock])}
 
 
-def _code(spec: JobSpec) -> dict[str, Any]:
-    """The files that are run, by hash, and the state of their checkout."""
+def _code(spec: JobSpec, local: bool) -> dict[str, Any]:
+    """The files that are run, by hash, and the state of their checkout.
+
+    What a command names is on this machine only where it runs here: a run elsewhere has what is shipped.
+    """
     if spec.program:
         files = {"programs": hash_files(sorted(_program_files(spec)))}
         # An installed package may lie in a virtual environment within a checkout of something else.
@@ -141,7 +144,8 @@ def _code(spec: JobSpec) -> dict[str, Any]:
     if folder:
         files = {"code": hash_tree(folder, code_folder.names(folder))}
     else:
-        scripts = [Path(part) for part in (*(spec.command or []), *spec.args) if _is_code(Path(part))]
+        words = (*(spec.command or []), *spec.args) if local else ()
+        scripts = [path for path in map(Path, words) if _is_code(path)]
         files = {str(path): hash_files([path]) for path in scripts}
         folder = next((path.resolve().parent for path in [*scripts, *further]), None)
     for path in further:

@@ -19,6 +19,7 @@ from spotmpi.runs import pod_output, reader
 _CHUNK = 1 << 17  # bytes read from one file at a time
 # Seconds between polls: right after an event of a run without output so far, after recent events, and otherwise.
 _START_INTERVAL, _SHORT_INTERVAL, _LONG_INTERVAL = 0.005, 0.02, 0.2
+_PATIENCE = 60.0  # seconds for which a disk may fail, before that is an error of a follower
 
 Sleep = Callable[[float], None]
 Read = Callable[[int, str], Event | None]  # the event of a line, from its number and text
@@ -31,11 +32,15 @@ def folder_events(
 
     A run whose supervisor died without recording an end gives a last ``lost`` event. Memory does not grow
     with the length of the logs. Lines that a crash has torn are skipped.
+
+    Raises:
+        OSError: the disk fails; with *follow* for a minute.
     """
     merged = _Merged(paths, follow)
     end: Event | None = None
     output = False  # whether there was any
     quiet = 0.0  # seconds since the last event
+    failing = 0.0  # seconds for which the disk has failed
     while True:
         was_alive = alive()
         count = 0
@@ -49,6 +54,13 @@ def folder_events(
                 end = event  # yielded only once no earlier event can follow
             else:
                 yield event
+        if error := merged.failure():
+            if failing >= _PATIENCE:
+                raise error
+            sleep(_LONG_INTERVAL)
+            failing += _LONG_INTERVAL
+            continue
+        failing = 0.0
         if merged.pending():
             continue
         if end:
@@ -95,18 +107,25 @@ class _Merged:
         self._tails = [_Tail(paths.events, _event, follow), _Tail(paths.metrics, _metric, follow)]
         self._known: set[Path] = set()
         self._newest = 0  # the last attempt with logs
+        self._failure: OSError | None = None  # of the last look for logs
 
     def pending(self) -> bool:
         """Whether entries have been read that are not released yet."""
         return any(tail.entries for tail in self._tails)
+
+    def failure(self) -> OSError | None:
+        """The error of a disk by which the last read may lack something that is there."""
+        return next((tail.failure for tail in self._tails if tail.failure), self._failure)
 
     def read(self) -> Iterator[Event]:
         """The entries that can be released now, in order of time."""
         horizon = max((tail.entries[-1].time for tail in self._tails if tail.entries), default=float("-inf"))
         newest = self._newest
         self._find_logs()
-        self._tails = [tail for tail in self._tails if tail.fill() or tail.attempt is None or tail.attempt >= newest]
+        self._tails = [each for each in self._tails if each.fill() or each.failure or not each.is_before(newest)]
         tails = self._tails
+        if self.failure():
+            return  # what could not be read may be older than all the rest
         heap = [(tail.entries[0].time, index) for index, tail in enumerate(tails) if tail.entries]
         heapq.heapify(heap)
         while heap and (heap[0][0] <= horizon or not self._follow):
@@ -117,17 +136,23 @@ class _Merged:
 
     def _find_logs(self) -> None:
         """Open new log files; those of attempts before the newest one are complete."""
+        self._failure = None
         try:
             attempts = sorted(int(path.name) for path in self._paths.logs.iterdir() if path.name.isdecimal())
-        except OSError:
+            # Not `glob`, which leaves out silently what a disk does not give, from Python 3.13 on.
+            folders = [self._paths.logs / str(attempt) for attempt in attempts if attempt >= self._newest]
+            found = [path for folder in folders if file_status.is_folder(folder) for path in sorted(folder.iterdir())]
+        except FileNotFoundError:
             return
-        for attempt in attempts:
-            if attempt < self._newest:
-                continue
-            for path in sorted((self._paths.logs / str(attempt)).glob("node-*.log")):
-                if path not in self._known and path.stem.removeprefix("node-").isdecimal():
-                    self._known.add(path)
-                    self._tails.append(_log_tail(path, attempt, self._follow))
+        except OSError as error:
+            if not self._follow:
+                raise
+            self._failure = error
+            return
+        for path in found:
+            if record.LOG_NAME.fullmatch(path.name) and path not in self._known:
+                self._known.add(path)
+                self._tails.append(_log_tail(path, int(path.parent.name), self._follow))
         self._newest = max(attempts, default=0)
 
 
@@ -137,14 +162,20 @@ class _Tail:
     def __init__(self, path: Path, read: Read, grows: bool, attempt: int | None = None) -> None:
         self.entries: deque[Event] = deque()
         self.attempt = attempt  # of a log file
+        self.failure: OSError | None = None  # of the last read of a file that grows
         self._path = path
         self._read = read
         self._offset = 0
         self._number = 0
         self._limit = None if grows else _size(path)
 
+    def is_before(self, attempt: int) -> bool:
+        """Whether it is the log of an attempt before this one."""
+        return self.attempt is not None and self.attempt < attempt
+
     def fill(self) -> bool:
         """Read until there are entries or the file ends; whether there are any."""
+        self.failure = None
         while not self.entries:
             lines = self._lines()
             if not lines:
@@ -167,7 +198,12 @@ class _Tail:
                     if not rest:
                         return []
                     data += rest
-        except OSError:
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            if self._limit is not None:
+                raise
+            self.failure = error  # the next read may succeed
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
@@ -180,7 +216,7 @@ class _Tail:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:
+    except FileNotFoundError:
         return 0
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spotmpi.core import file_status, hints
 from spotmpi.core.errors import InputError, Problem
-from spotmpi.core.names import RunPaths
+from spotmpi.core.names import KUBERNETES, RunPaths
 from spotmpi.runs import recorded_plan
 
 if TYPE_CHECKING:
@@ -29,14 +29,15 @@ def load_for_resume(paths: RunPaths, overrides: Iterable[str]) -> JobSpec:
     """The recorded spec of a run with *overrides*.
 
     Raises:
-        InputError: as `job.load`; or the run is a copy of one that was not submitted from here, and files or variables
-            of this machine, which its spec names and *overrides* do not, would be sent.
+        InputError: as `job.load`; the plan, which says whose run it is, cannot be read; or the run is a copy of one
+            that was not submitted from here, and files or variables of this machine, which its spec names and
+            *overrides* do not, would be sent.
     """
     from spotmpi.spec import job
 
     overrides = list(overrides)
     spec = job.load(paths.spec, overrides)
-    if recorded_plan.cluster_of(paths) is not None and not file_status.exists(paths.own):
+    if recorded_plan.read(paths).backend == KUBERNETES and not file_status.exists(paths.own):
         chosen = job.from_values(_without_sent(job.read_toml(paths.spec)), overrides)
         if problems := list(_theirs(spec, chosen)):
             raise InputError(problems)

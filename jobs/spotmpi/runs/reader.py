@@ -82,14 +82,20 @@ def every(runs_folder: Path) -> list[RunPaths]:
     """All runs recorded in a folder, oldest first, without those that this user may not read."""
     if not file_status.is_folder(runs_folder):
         return []
-    records = [path / "events.jsonl" for path in runs_folder.iterdir()]
-    runs = [RunPaths(path.parent) for path in records if os.access(path, os.R_OK) and file_status.is_file(path)]
-    return sorted(runs, key=lambda paths: (_first_time(paths), paths.id))
+    found = ((_first_time(paths), paths) for paths in map(RunPaths, runs_folder.iterdir()))
+    times = {paths: time for time, paths in found if time is not None}
+    return sorted(times, key=lambda paths: (times[paths], paths.id))
 
 
-def _first_time(paths: RunPaths) -> float:
-    """The time of the first submission in Unix seconds; infinity where there is no record of it."""
-    return next((float(event["t"]) for event in lines(paths.events)), float("inf"))
+def _first_time(paths: RunPaths) -> float | None:
+    """The time of the first submission in Unix seconds; infinity without a line, None without a record to read."""
+    try:
+        if file_status.is_file(paths.events):
+            with paths.events.open("rb") as file:
+                return next((float(event["t"]) for event in _entries(file)), float("inf"))
+    except (FileNotFoundError, PermissionError):
+        pass
+    return None
 
 
 def lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -157,7 +163,7 @@ def summary(paths: RunPaths) -> Summary | None:
 
 def attempts(paths: RunPaths) -> list[AttemptRecord]:
     """The records of all attempts on node 0, in order, without those that a crash has torn."""
-    files = sorted(paths.attempts.glob("*/node-0.json"), key=lambda path: int(path.parent.name))
+    files = (paths.attempts / str(number) / "node-0.json" for number in record.numbers(str(paths.attempts)))
     return [cast(AttemptRecord, values) for path in files if (values := json_object(path))]
 
 

@@ -12,6 +12,8 @@ from spotmpi.agent import protocol
 from spotmpi.core.errors import input_error
 from spotmpi.core.names import EKS, KUBERNETES, RunPaths
 
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+
 
 @dataclass(frozen=True)
 class RecordedPlan:
@@ -33,7 +35,7 @@ def read(paths: RunPaths) -> RecordedPlan:
     """The plan that the run was started with; InputError where it cannot be read."""
     try:
         return _plan(json.loads(paths.plan.read_text()))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise input_error("run", paths.id, f"its {paths.plan.name} cannot be read: {error}") from error
 
 
@@ -99,19 +101,23 @@ def cluster_of(paths: RunPaths) -> ClusterNamespace | None:
 
 
 def _plan_object(paths: RunPaths) -> dict[str, Any]:
-    """The plan in a run folder, however deep pod templates and volumes nest it; empty where it cannot be read."""
+    """The plan in a run folder, however deep pod templates and volumes nest it; empty without one.
+
+    Raises:
+        OSError: the disk fails; the run may be one of a cluster then.
+    """
     try:
         values = json.loads(paths.plan.read_text(errors="replace"))
-    except (OSError, ValueError, RecursionError):
+    except (*_ABSENT, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
 
 
 def json_object(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None where it cannot be read."""
+    """The JSON object in a file; None without one, OSError where the disk fails."""
     try:
         values = protocol.read_json(path.read_text(errors="replace"))
-    except (OSError, ValueError):
+    except (*_ABSENT, ValueError):
         return None
     return values if isinstance(values, dict) else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from typing import Any
 
@@ -146,3 +147,16 @@ def test_a_closed_port_and_a_silent_one_have_different_reasons(monkeypatch: pyte
     monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert join("127.0.0.1", TOKEN, GREETING, silent.getsockname()[1]) == "127.0.0.1 does not answer"
+
+
+def test_a_worker_that_joins_again_and_again_keeps_no_thread_of_earlier_connections(
+    served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a worker of a pool does, for each attempt of node 0."""
+    monkeypatch.setattr(connection, "HEARTBEAT_INTERVAL", 0.001)
+    before = set(threading.enumerate())
+    for joined, _ in [served.join(1), served.join(2)]:
+        joined.close()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)
+    assert set(threading.enumerate()) <= before

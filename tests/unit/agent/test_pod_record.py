@@ -112,3 +112,15 @@ def test_a_run_whose_folder_was_deleted_ends_at_once(tmp_path: Path) -> None:
     outcome = Outcome(NOT_RETRYABLE, "the run folder was deleted", protocol.NOT_RETRYABLE)
     for folder in (tmp_path, tmp_path / "deleted"):
         assert stop_requests.FolderStopSource(str(folder)).pending() == StopRequest(outcome, False)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "logs/1/node-0.log", ".reserve"])
+def test_a_record_is_not_written_through_a_link(tmp_path: Path, name: str) -> None:
+    """A program, or the pod of a download, could lead it to other files so."""
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic links"):
+        writer = Record(str(tmp_path))
+        writer.metric(1, 0, "metric", {})
+        writer.line(1, 0, Line(None, "o", "hi"))
+    assert not (tmp_path / "other").exists()

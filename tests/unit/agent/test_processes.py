@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from spotmpi.agent import __main__ as agent_main
+from spotmpi.agent import processes
 from spotmpi.core import names
 
 # Another process of the same user tries to open what belongs to this one.
@@ -46,3 +50,22 @@ def test_a_program_cannot_write_to_the_output_of_an_agent_of_its_user(state: str
     if "setpriv" in answer.stderr:
         pytest.skip("may not change the capabilities of a process here")
     assert answer.stdout.splitlines() == [f"{name} {result}" for name in ("fd/1", "environ", "mem")]
+
+
+def test_an_agent_protects_its_output_before_it_does_anything_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    pod = SimpleNamespace(is_coordinator=True)
+    monkeypatch.setattr("spotmpi.agent.pod_context.read_context", lambda: pod)
+    monkeypatch.setattr("spotmpi.agent.pod_context.WORK", os.devnull)
+    monkeypatch.setattr(os, "makedirs", lambda *arguments, **options: None)
+    monkeypatch.setattr("spotmpi.agent.__main__.Notice", lambda: calls.append("notice"))
+    monkeypatch.setattr(processes, "adopt_orphans", lambda: calls.append("orphans"))
+    monkeypatch.setattr(processes, "protect_output", lambda: calls.append("protected"))
+
+    def run(pod: object, notice: object) -> int:
+        calls.append("run")
+        return 0
+
+    monkeypatch.setattr("spotmpi.agent.coordinator.run", run)
+    assert agent_main.main() == 0
+    assert calls.index("protected") < calls.index("run")

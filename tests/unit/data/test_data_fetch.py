@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +30,7 @@ from spotmpi.data.remote_source import Order, authority_of, orders_of
 from tests.cloud.account.answers import KEY_ID, SECRET, TOKEN, Refusal
 from tests.cloud.account.fake_account import FakeAccount
 from tests.testbed.certificates import Authority
+from tests.transient_errors import TransientErrors
 from tests.unit.data.conftest import PIECE, WEIGHTS, Volume, sha
 from tests.unit.data.web_site import Site, serving
 
@@ -368,3 +372,20 @@ def test_the_site_answers_as_s3_does(site: Site, headers: dict[str, str]) -> Non
         _, client = s3_with({"key": site.files["key"]})
         s3s = answer(client.generate_presigned_url("get_object", {"Bucket": "sets", "Key": "key"}))
     assert ours == s3s
+
+
+@pytest.mark.parametrize("error", [errno.ESTALE, errno.EIO])
+def test_a_file_of_another_source_that_cannot_be_seen_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    cat, dog, path = tmp_path / "cat", tmp_path / "dog", tmp_path / "1.jpg"
+    cat.write_text("a cat")
+    dog.write_text("a dog")
+    log = fetch.FetchLog(str(tmp_path))
+    log.install("cats", str(cat), str(path))
+    TransientErrors(monkeypatch.setattr).add("stat", str(path), error)
+    with pytest.raises(OSError, match=re.escape(os.strerror(error))):
+        log.install("dogs", str(dog), str(path))
+    with pytest.raises(ValueError, match="is in another of the sources too"):
+        log.install("dogs", str(dog), str(path))
+    assert path.read_text() == "a cat"

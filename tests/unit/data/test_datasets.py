@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import json
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +24,7 @@ from spotmpi.data.store import DataStore, Transfer
 from spotmpi.plan.agent_plan import VOLUME
 from spotmpi.plan.volume_pod import store_command
 from tests.command_line import CommandLine, Output, invoke
+from tests.transient_errors import TransientErrors
 from tests.unit import archives
 from tests.unit.backends.kubernetes.local_pod import Pod
 
@@ -372,3 +374,65 @@ def test_a_pod_sends_no_other_files_than_those_that_were_requested(tmp_path: Pat
     forger = Forger(index=b'{"good": %s}' % FACTS, give=sent)
     assert pull(forger, tmp_path).moved == 1
     assert tree(tmp_path) == {".bashrc": b"mine", "good": b"new"}
+
+
+@pytest.mark.parametrize("call", ["list", "stat", "open"])
+def test_a_folder_of_the_storage_that_cannot_be_read_is_an_error_and_not_fewer_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """As `store` finds it in the pod: files that are missing from its list would be missing from a pull."""
+    (tmp_path / "set" / "cats").mkdir(parents=True)
+    (tmp_path / "set" / "cats" / "1.jpg").write_text("a cat")
+    whole = store.index(str(tmp_path / "set"))
+    where = tmp_path / "set" / ("cats" if call == "list" else "cats/1.jpg")
+    TransientErrors(monkeypatch.setattr).add(call, str(where), errno.ESTALE)
+    with pytest.raises(OSError, match="Stale"):
+        store.missing(str(tmp_path / "set"), whole) if call == "stat" else store.index(str(tmp_path / "set"))
+    assert store.index(str(tmp_path / "set")) == whole and store.missing(str(tmp_path / "set"), whole) == []
+
+
+def test_a_tar_with_two_files_of_one_name_and_other_content_is_refused(pod: Pod, tmp_path: Path) -> None:
+    """Which of them would stay is chance: several are sent at once."""
+    cat, dog = (archives.entry(name, content=text) for name, text in (("a/1.jpg", b"cat"), ("./a//1.jpg", b"dog")))
+    (tmp_path / "same.tar").write_bytes(archives.archive(cat, cat))
+    (tmp_path / "twice.tar").write_bytes(archives.archive(cat, dog))
+    assert push(pod, tmp_path / "same.tar").files == 1
+    with pytest.raises(InputError, match=r"a/1\.jpg.*: is in the tar twice, with other content; pack it anew"):
+        push(pod, tmp_path / "twice.tar", "other")
+    assert tree(pod.volume) == {"voc/a/1.jpg": b"cat"}
+
+
+class ForgedPod(Pod):
+    """A pod whose image answers whatever it likes."""
+
+    answer = b""
+
+    async def _execute(self, command: Sequence[str], stdin: BinaryIO | None, stdout: BinaryIO | None) -> None:
+        if stdout:
+            stdout.write(self.answer)
+
+
+@pytest.mark.parametrize(
+    ("verb", "answer"),
+    [
+        ("missing", ["../../x"]),
+        ("missing", [7]),
+        ("list", [1]),
+        ("list", [{"name": "a", "bytes": "7", "files": None}]),
+        ("list", [{"name": "a", "bytes": None, "files": None}]),
+        ("list", [{"name": ["a"], "bytes": 1, "files": 1}]),
+        ("index", {"a": [-1, "0" * 64]}),
+    ],
+)
+def test_an_answer_that_no_program_of_ours_gives_is_one_clear_error(
+    tmp_path: Path, sample: Path, verb: str, answer: Any
+) -> None:
+    forged = ForgedPod(tmp_path)
+    forged.answer = json.dumps(answer).encode()
+    calls: dict[str, Callable[[], object]] = {
+        "missing": lambda: push(forged, sample),
+        "list": lambda: asyncio.run(DataStore(forged, lambda text: None).entries("voc")),
+        "index": lambda: pull(forged, tmp_path / "into"),
+    }
+    with pytest.raises(SpotmpiError, match=r"cannot be (read; check its image|used)"):
+        calls[verb]()

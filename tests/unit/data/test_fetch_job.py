@@ -23,6 +23,7 @@ from spotmpi.data import datasets as data
 from spotmpi.data import fetch, fetch_job
 from spotmpi.data.remote_source import Order
 from spotmpi.data.store import Transfer
+from spotmpi.plan.pods import CONTAINER
 from tests.unit.backends.kubernetes.watched_cluster import api_error
 
 Object = dict[str, Any]
@@ -45,7 +46,9 @@ def job(ending: str | None = None, suspended: bool = False, age: float = 1) -> O
 
 
 def pod(phase: str, message: Object | None = None) -> Object:
-    containers = [{"state": {"terminated": {"message": json.dumps(message)}}}] if message else []
+    proxy = {"name": "istio-proxy", "state": {"terminated": {"message": '{"failed": "a message of a sidecar"}'}}}
+    own = {"name": CONTAINER, "state": {"terminated": {"message": json.dumps(message)}}}
+    containers = [proxy, own] if message else []
     values = {"name": "fetch-1", "creationTimestamp": "2026-01-01T00:00:00Z"}
     return {"metadata": values, "status": {"phase": phase, "containerStatuses": containers}}
 
@@ -198,6 +201,12 @@ def test_a_complete_job_without_its_pod_is_no_failure_and_the_files_are_counted(
     assert moved == [Transfer(3, 300, 0)]
     assert f"Job {NAME} has succeeded, but its pod is gone; counting the files again" in messages
     assert script.changes == ["unsuspended", "deleted", "unsuspended"]
+
+
+@pytest.mark.parametrize("done", [{}, "x", [], [[1, 2]], [["1", 2, 3]], [[True, 2, 3]], [[1, 2, 3], [4, 5, 6]], [7]])
+def test_a_message_that_no_program_of_ours_writes_is_one_clear_error(done: Any) -> None:
+    with pytest.raises(SpotmpiError, match=r"could not fetch the data: its pod ended with a message that its program"):
+        run_fetch(Script(shows(job()), shows(job("Complete"), pod("Succeeded", {"done": done}))))
 
 
 def test_a_cluster_that_is_out_of_reach_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.images import environment
+from tests.transient_errors import TransientErrors
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +90,18 @@ def test_an_environment_whose_python_was_replaced_is_installed_again(images: Pat
     assert environment.prepare("small", said.append) == folder
     assert said == ["installing the small image's locked requirements (once)"]
     assert run(folder, "import brought_along; print(brought_along.ANSWER)") == "42\n"
+
+
+@pytest.mark.parametrize(("call", "name"), [("stat", "bin/python"), ("open", ".ready")])
+def test_an_environment_on_a_disk_that_fails_for_a_moment_is_not_installed_again(
+    images: Path, monkeypatch: pytest.MonkeyPatch, call: str, name: str
+) -> None:
+    """Runs use it, and would lose their packages."""
+    folder = environment.prepare("small")
+    TransientErrors(monkeypatch.setattr).add(call, str(folder / name), errno.ESTALE)
+    with pytest.raises(OSError, match="Stale"):
+        environment.prepare("small", pytest.fail)
+    assert environment.prepare("small", pytest.fail) == folder
 
 
 def test_an_image_that_does_not_run_with_this_python_gets_another_one_from_path(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spotmpi.core import names
-from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.images import wheels
 from spotmpi.programs.pool import settings
 
@@ -94,6 +94,18 @@ def test_an_interpreter_without_dask_gets_a_folder_of_what_it_lacks(cache: Path,
     assert folder is not None and folder.parent == cache / "wheels"
     assert (folder / "zict" / "__init__.py").read_text() == "1" and not (folder / "distributed" / "tests").exists()
     assert wheels.unpack_for(str(bare), lambda text: None) == folder
+
+
+def test_a_colon_in_the_folder_of_the_agent_is_refused(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installed spotmpi has it in the cache folder; PYTHONPATH would split it."""
+    bare = tmp_path / "python3"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    bare.chmod(0o755)
+    monkeypatch.setattr(wheels, "rank_source", lambda: tmp_path / "21:43" / "source")
+    with pytest.raises(InputError, match=r"21:43/source.*has a colon.*set SPOTMPI_CACHE to another folder"):
+        wheels.unpack_for(str(bare), lambda text: None)
 
 
 def test_an_interpreter_with_dask_or_of_another_version_gets_nothing(cache: Path, tmp_path: Path) -> None:

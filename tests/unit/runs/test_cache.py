@@ -25,8 +25,8 @@ def line(number: int, node: int = 0, attempt: int = 1) -> Entry:
     return Entry(number, event=Event(1000.0 + number, record.LINE, attempt, node, number, values))
 
 
-def metric(time: float, iteration: int) -> Entry:
-    values = {"kind": "metric", "iteration": iteration, "loss": 0.5}
+def metric(time: float, iteration: int, **further: float) -> Entry:
+    values = {"kind": "metric", "iteration": iteration, "loss": 0.5, **further}
     return Entry(1, event=Event(time, record.METRIC, 1, 0, values=values))
 
 
@@ -110,6 +110,14 @@ def test_metrics_of_an_attempt_whose_clock_is_behind_are_kept(paths: RunPaths) -
         for _ in range(2):
             cache.take([*STORY[:-3], *later])
     assert [values["iteration"] for values in reader.lines(paths.metrics)] == [10, 20, 30, 40]
+
+
+def test_metrics_after_the_clock_of_their_node_was_set_back_are_kept_once(paths: RunPaths) -> None:
+    """As agents print them: with the seconds of a clock that nobody sets."""
+    entries = [metric(time, number, awake=50.0 + number) for number, time in enumerate((1000, 1001, 400, 401), 1)]
+    take(paths, entries)
+    take(paths, entries)
+    assert [values["iteration"] for values in reader.lines(paths.metrics)] == [1, 2, 3, 4]
 
 
 def test_memory_does_not_grow_with_the_lines_and_metrics_of_a_long_run(paths: RunPaths) -> None:

@@ -17,7 +17,7 @@ from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess, volume_access
-from spotmpi.core import hints, names
+from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
 from spotmpi.core.file_lock import lock_file
 from spotmpi.core.names import RunPaths
@@ -30,6 +30,7 @@ from spotmpi.runs import recorded_plan
 
 # Where the local copy knows more: it also has what happened before the first pod ran.
 _LOCAL_FILES = ("events.jsonl", "spec.toml", "plan.yaml")
+_FOLDERS = ("logs", "attempts")
 _PACK = Path(pack.__file__).read_text()
 _LARGEST_LIST = 256 << 20  # bytes of names that could not be packed
 _MAX_SKIPPED = 8  # entries that a message names
@@ -50,7 +51,7 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, say: Say, part:
         packed, unpacked = Path(temporary, "run.tar"), Path(temporary, "run")
         command = python(_PACK, f"{pod_context.RUNS}/{paths.id}", part or ".", str(store.TAIL))
         await _read(api, paths.id, volume, command, packed, say)
-        skipped = _unpack(packed, unpacked, paths.id)
+        skipped = _unpack(packed, unpacked, paths.id) | _remove_unfit_records(RunPaths(unpacked))
         packed.unlink()
         new = _trusted(RunPaths(unpacked), paths.id, api, part)
         if part:  # never of the record, which a follower may be writing
@@ -96,6 +97,29 @@ def _damaged(archive: tarfile.TarFile) -> dict[str, str]:
     if not isinstance(damaged, dict):
         raise tarfile.TarError("its list of damaged files cannot be read")
     return {str(name): str(reason) for name, reason in damaged.items()}
+
+
+def _remove_unfit_records(new: RunPaths) -> dict[str, str]:
+    """Remove the links in a downloaded record, and folders in the place of its files; the names, and why.
+
+    Followers write to the record: a link would lead what a pod prints to other files of the folder, such as its plan,
+    which says where the run belongs.
+    """
+    own = (new.events, new.metrics, new.spec, new.plan, new.summary, new.bill, new.nodes, new.supervisor_log)
+    files = {path.name for path in own}
+    entries = [each for each in new.folder.iterdir() if each.name in {*files, *_FOLDERS} or each.name.startswith(".")]
+    entries += [each for name in _FOLDERS for each in _below(new.folder / name)]
+    unfit = {each: "is a link in the record" for each in entries if each.is_symlink()}
+    unfit |= {each: "is no file" for each in entries if each.name in files and each not in unfit and each.is_dir()}
+    for each in unfit:
+        _remove(each)
+    return {str(each.relative_to(new.folder)): reason for each, reason in unfit.items()}
+
+
+def _below(folder: Path) -> list[Path]:
+    """Everything below a folder, links themselves; nothing where it is a link."""
+    walked = os.walk(folder) if not folder.is_symlink() else ()
+    return [Path(place, name) for place, folders, files in walked for name in (*folders, *files)]
 
 
 def _report_skipped(skipped: dict[str, str], run: str, say: Say) -> None:
@@ -162,10 +186,10 @@ def _remove(entry: Path) -> None:
 
 
 def _move_into(new: Iterable[Path], folder: Path) -> None:
-    own = RunPaths(folder).own.exists()
+    own = file_status.exists(RunPaths(folder).own)
     for entry in new:
         old = folder / entry.name
-        if entry.name in _LOCAL_FILES and (own or old.exists()):
+        if entry.name in _LOCAL_FILES and (own or file_status.exists(old)):
             continue
         if os.path.lexists(old):
             _remove(old)

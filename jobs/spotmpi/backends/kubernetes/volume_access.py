@@ -71,8 +71,13 @@ def json_answer(output: bytes, kind: type[T]) -> T:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, kind):
-        raise SpotmpiError("the answer of a pod with the run volume cannot be read; check its image, and try again")
+        raise unreadable_answer()
     return value
+
+
+def unreadable_answer() -> SpotmpiError:
+    """The error for an answer that no program of ours gives."""
+    return SpotmpiError("the answer of a pod with the run volume cannot be read; check its image, and try again")
 
 
 @asynccontextmanager

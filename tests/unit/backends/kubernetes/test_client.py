@@ -296,6 +296,23 @@ def test_a_line_of_a_log_that_arrives_in_parts_is_joined(api: ClusterApi, server
     assert "\n".join(items).split("\n") == ["one", long, "last, without its end"]
 
 
+@pytest.mark.parametrize("follow", [True, False])
+def test_of_a_line_without_an_end_only_the_last_part_is_kept(
+    api: ClusterApi, server: Server, follow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image may print what it likes: the memory of who follows its pod is not for it to fill."""
+    monkeypatch.setattr("spotmpi.backends.kubernetes.client.api.LONGEST_LINE", 200_000)
+    server.answers["log"] = [(200, f"one\n{'x' * 1_000_000}\nlast")]
+    first, long, last = "\n".join(take(lambda: api.log("a", None, follow), 9)).split("\n")
+    assert (first, last, {*long}) == ("one", "last", {"x"}) and len(long) < 300_000
+
+
+def test_the_last_line_of_a_log_is_short(api: ClusterApi, server: Server) -> None:
+    server.answers["log"] = [(200, "one\ntwo\n")]
+    assert asyncio.run(api.last_line("a")) == "two"
+    assert "limitBytes=65536" in server.requests[0]
+
+
 NO_JOBSET = "JobSet, which runs need, is not installed on the cluster; install its chart"
 
 

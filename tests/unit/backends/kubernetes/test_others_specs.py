@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from spotmpi.core import hints
 from spotmpi.core.errors import InputError
 from spotmpi.core.names import SWEEPS, RunPaths
 from spotmpi.plan import manifests
-from spotmpi.runs import ownership, reader, recorded_plan
+from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
+from spotmpi.runs.cache import RunCache
+from spotmpi.runs.pod_output import parse
 from spotmpi.spec.job import JobSpec, from_values, load
-from tests.unit.archives import archive, entry
+from tests.unit.archives import Entry, archive, entry, folder, link
 from tests.unit.backends.kubernetes import watched_cluster
 from tests.unit.backends.kubernetes.volume_cluster import VolumeCluster, pull
 from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, Object, condition
@@ -83,6 +86,14 @@ def test_what_anothers_spec_names_on_this_machine_is_not_sent(
     assert problem.remedy.endswith(f"of your machine {what}--set {field}=...")
 
 
+def test_no_file_of_this_machine_that_anothers_command_names_is_read(
+    runs: Path, cluster: FakeCluster, secret: Path
+) -> None:
+    """A hash of it in the JobSet would be one that everybody could compare with guesses."""
+    plan = resume(cluster, runs, {"command": ["cat", str(secret)]})
+    assert fingerprint.hash_files([secret]) not in json.dumps(plan)
+
+
 def test_what_is_named_again_is_sent(runs: Path, cluster: FakeCluster, secret: Path) -> None:
     values = {"files": ["/theirs/train.py"], "forward": ["TOKEN"]}
     plan = resume(cluster, runs, values, f"files=['{secret}']", "forward=['HOME']")
@@ -105,11 +116,15 @@ def test_a_run_that_was_submitted_from_here_sends_its_files_again(tmp_path: Path
 
 
 def forged_pull(
-    cluster: VolumeCluster, paths: RunPaths, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    cluster: VolumeCluster,
+    paths: RunPaths,
+    files: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    others: Sequence[Entry] = (),
 ) -> None:
     answer = paths.folder.parents[1] / "answer.tar"
     entries = [entry(name, content=content) for name, content in files.items()]
-    answer.write_bytes(archive(*entries, entry(pack.LEFT_OUT, content=b"{}")))
+    answer.write_bytes(archive(*entries, *others, entry(pack.LEFT_OUT, content=b"{}")))
     monkeypatch.setattr(pulling, "_PACK", f"import sys; sys.stdout.buffer.write(open({str(answer)!r}, 'rb').read())")
     pull(cluster, paths)
 
@@ -137,6 +152,54 @@ def test_a_download_does_not_change_the_spec_of_a_run_that_was_submitted_from_he
     ownership.mark(local)
     forged_pull(volume_cluster, local, {"spec.toml": b'command = ["theirs"]\n', "metrics.jsonl": b""}, monkeypatch)
     assert local.spec.is_symlink() and not local.spec.exists() and local.metrics.is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        (".reserve", ".own"),
+        ("metrics.jsonl", "plan.yaml"),
+        ("logs/1/node-0.log", "../../.own"),
+        ("logs/1/node-0.log", "../../plan.yaml"),
+    ],
+)
+def test_a_link_in_a_downloaded_record_leads_no_output_of_its_pods_to_the_plan_or_the_mark(
+    local: RunPaths, volume_cluster: VolumeCluster, name: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a follower would mark another's run as its own, or spoil the plan, by which it is no local one."""
+    files = {"events.jsonl": b'{"t": 1, "event": "failed"}\n', "spec.toml": b'command = ["x"]\nforward = ["HOME"]\n'}
+    forged_pull(volume_cluster, local, files, monkeypatch, [link(name, target)])
+    entries = ['{"n":1,"l":[1,0,1,5.0,0,"o","hi"]}', '{"n":2,"m":{"t":5,"kind":"metric","attempt":1,"node":0}}']
+
+    with RunCache(local) as cache:
+        cache.take(each for line in entries if (each := parse(line)))
+
+    assert recorded_plan.cluster_of(local) == ("this", "here") and not local.own.exists()
+    with pytest.raises(InputError, match="forward = 'HOME'"):
+        ownership.load_for_resume(local, [])
+    assert not [path for path in local.folder.rglob("*") if path.is_symlink()]
+
+
+def test_a_download_with_folders_in_the_place_of_files_of_the_record_can_be_followed(
+    local: RunPaths, volume_cluster: VolumeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["metrics.jsonl", "attempts/x/node-0.json", "logs/x/node-0.log", "logs/1/node-x.log", "logs/²/node-0.log"]
+    forged_pull(volume_cluster, local, {"events.jsonl": b""}, monkeypatch, [folder(f"{each}/deep") for each in names])
+    with RunCache(local) as cache:
+        cache.take([entry for entry in [parse('{"n":1,"l":[1,0,1,5.0,0,"o","hi"]}')] if entry])
+    assert reader.state(local).state == reader.ELSEWHERE and reader.attempts(local) == []
+    assert "hi" in (local.logs / "1" / "node-0.log").read_text()
+
+
+@pytest.mark.parametrize("plan", ["", "{", "[]", "[" * 100_000])
+def test_a_run_whose_plan_cannot_be_read_is_not_continued(tmp_path: Path, plan: str) -> None:
+    """It may be another's."""
+    paths = RunPaths(tmp_path / RUN)
+    paths.folder.mkdir()
+    paths.spec.write_text('command = ["x"]\nforward = ["HOME"]\n')
+    paths.plan.write_text(plan)
+    with pytest.raises(InputError, match=r"its plan\.yaml cannot be read"):
+        ownership.load_for_resume(paths, [])
 
 
 def test_a_jobset_that_is_called_like_the_folder_of_sweeps_is_no_run(runs: Path, cluster: FakeCluster) -> None:

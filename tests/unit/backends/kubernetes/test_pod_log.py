@@ -27,8 +27,8 @@ CUT = httpx2.ReadError("cut")
 SILENT = httpx2.ReadError("silent")
 
 
-def line(number: int, text: str | None = None) -> str:
-    values = [1, 0, number, 1000.0 + number, None, "o", text or f"line {number}"]
+def line(number: int, text: str | None = None, time: float | None = None) -> str:
+    values = [1, 0, number, time or 1000.0 + number, None, "o", text or f"line {number}"]
     return json.dumps({"n": number, "l": values}, separators=(",", ":"))
 
 
@@ -115,6 +115,15 @@ def test_entries_lost_to_rotation_come_from_the_run_folder() -> None:
     pod = FakePod([*lines(1, 3), CUT], lines(7, 9), lines(7, 9), folder=lines(1, 9))
     assert pod.numbers() == list(range(1, 10))
     assert pod.folder_reads == [(1003.0, 1007.0)]
+
+
+def test_entries_lost_to_rotation_while_the_clock_of_their_node_was_set_back_come_from_the_run_folder() -> None:
+    """No span of the times of two entries has what came between them then."""
+    earlier, later = lines(1, 4), [line(number, time=400.0 + number) for number in range(5, 10)]
+    pod = FakePod([*earlier[:3], CUT], later[2:], later[2:], folder=[*earlier, *later])
+    assert pod.numbers() == list(range(1, 10))
+    pod = FakePod([*earlier[:3], CUT], later[2:], later[2:], folder=[*earlier[:3], *later[3:]])
+    assert pod.numbers() == [1, 2, 3, "3 missing", 7, 8, 9]
 
 
 def test_a_reader_that_starts_after_rotation_reads_the_beginning_from_the_run_folder() -> None:

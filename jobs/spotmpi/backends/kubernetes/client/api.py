@@ -23,6 +23,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources import apps_v1, authorization_v1, batch_v1, core_v1, networking_v1
 from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
 
+from spotmpi.agent import protocol
 from spotmpi.backends.kubernetes.client.eks_access import EksAccess, access_of
 from spotmpi.backends.kubernetes.client.errors import is_missing, status_code
 from spotmpi.backends.kubernetes.client.kubeconfig import Login, configuration, in_pod, proxy_of
@@ -59,6 +60,8 @@ READ_TIMEOUT = 60.0  # seconds: a busy API server thinks long about the pods of 
 # cut off, nobody ever sees the end.
 MAX_SILENCE = 120.0
 LOG_CHUNK = 1 << 16  # bytes of a log that are yielded together where it is not followed
+LONGEST_LINE = 4 * protocol.MAX_REPORT  # bytes: agents print no longer ones, and an image may print without an end
+_LONGEST_LAST = 1 << 16  # bytes of the last line of a log, which shows progress
 _PAGE = 500  # objects that one request lists
 _POD_SPEC_KEYS = frozenset({"nodeName", "terminationGracePeriodSeconds"})
 RETRY_DELAY = 1.0  # seconds between tries when the API does not answer
@@ -341,7 +344,7 @@ class ClusterApi:
 
     async def last_line(self, pod: str) -> str:
         """The newest line of a pod's log, empty where there is none."""
-        parameters = {"container": CONTAINER, "tailLines": 1}
+        parameters = {"container": CONTAINER, "tailLines": 1, "limitBytes": _LONGEST_LAST}
         request = self._client.prepare_request("get", core_v1.PodLog, name=pod, params=parameters)
         response = await self._client.send(self._client.build_adapter_request(request))
         self._client.raise_for_status(response)
@@ -349,7 +352,10 @@ class ClusterApi:
         return str(lines[-1]) if lines else ""
 
     async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:
-        """Whole lines of a pod's log from *since* seconds ago; with *follow* as they come, until the container ends."""
+        """Whole lines of a pod's log from *since* seconds ago; with *follow* as they come, until the container ends.
+
+        Of a line beyond `LONGEST_LINE`, which no agent prints, only the end is kept.
+        """
         parameters = {"container": CONTAINER, "follow": follow, "sinceSeconds": since}
         request = self._client.prepare_request("get", core_v1.PodLog, name=pod, params=parameters)
         if follow:
@@ -359,12 +365,15 @@ class ClusterApi:
             if response.is_error:
                 await response.aread()
             self._client.raise_for_status(response)
-            rest, least = b"", 0 if follow else LOG_CHUNK
+            rest, least = bytearray(), 0 if follow else LOG_CHUNK
             async for data in response.aiter_bytes():
                 rest += data
-                if len(rest) > least and b"\n" in data:
-                    lines, _, rest = rest.rpartition(b"\n")
-                    yield lines.decode("utf-8", "replace")
+                if (len(rest) > least and b"\n" in data) or len(rest) > LONGEST_LINE:
+                    lines, newline, rest = rest.rpartition(b"\n")
+                    if newline:
+                        yield lines.decode("utf-8", "replace")
+                    if len(rest) > LONGEST_LINE:
+                        del rest[:-LOG_CHUNK]
             if rest:
                 yield rest.removesuffix(b"\n").decode("utf-8", "replace")
         finally:

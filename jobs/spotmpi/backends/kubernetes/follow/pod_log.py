@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -176,14 +177,17 @@ class PodLog:
     async def _recover(self, missing: int, entry: Entry) -> list[Entry]:
         """What the run folder holds of *missing* entries before *entry*, and an event for what it lacks."""
         node, until = self._source.node, entry.time or self._client.now()
+        # Where the node's clock was set back meanwhile, no span of its times has what is missing.
+        span = (self._time, until) if until >= self._time else (0.0, math.inf)
         try:
-            entries = await self._source.read_folder(self._source.pod, node, self._time, until)
+            entries = await self._source.read_folder(self._source.pod, node, *span)
         except SpotmpiError as error:
             if not missing:
                 reason = f"the output of earlier attempts on node {node} is no longer available: {error}"
                 return [Entry(0, event=Event(until, record.GAP, values={"reason": reason}))]
             entries = []
-        new = [each for some in entries for each in some.split() if self._is_new(each)]
+        earlier = [each for some in entries for each in some.split() if not _is_line_after(each, entry)]
+        new = [each for each in earlier if self._is_new(each)]
         # The folder may repeat lines at both ends of the span, of which one is *entry* itself.
         lost = missing - sum(not _is_same_line(each, entry) for each in new)
         if lost <= 0:
@@ -212,6 +216,14 @@ def _is_same_line(one: Entry, other: Entry) -> bool:
     if first is None or second is None or first.kind != record.LINE or second.kind != record.LINE:
         return False
     return (first.attempt, first.node, first.number) == (second.attempt, second.node, second.number)
+
+
+def _is_line_after(one: Entry, other: Entry) -> bool:
+    """Whether both are lines of one attempt and node, and *other* came first."""
+    first, second = one.event, other.event or (next(other.lines.events()) if other.lines else None)
+    if first is None or second is None or first.kind != record.LINE or second.kind != record.LINE:
+        return False
+    return (first.attempt, first.node) == (second.attempt, second.node) and first.number > second.number
 
 
 async def concatenate(streams: Iterable[AsyncIterator[T]]) -> AsyncIterator[T]:

@@ -1,0 +1,90 @@
+"""What a disk does not tell is not a no: `exists` and its kin answer False for a stale handle and an I/O error as well.
+
+A run whose folder cannot be read for a moment is not a run that was deleted, and an environment whose files cannot be
+read is not one to install again. `os.path.exists`, `isfile` and `isdir` do that on every version of Python, and so does
+`os.walk` without `onerror`; `Path.exists` and its kin and `Path.glob` do on newer ones (3.14, 3.13). `agent.files.mode`
+and `core.file_status` raise such errors; every other way has its reason in the table below.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+ROOMS = ("agent", "core", "runs", "backends", "api", "cli", "data", "images", "metrics")
+
+_FUNCTIONS = {"exists", "isfile", "isdir", "lexists", "islink", "ismount"}  # of os.path
+_METHODS = {"exists", "is_file", "is_dir", "is_symlink", "glob", "rglob"}  # of paths
+_TAR = {"member"}  # whose kinds are asked for by methods of similar names
+
+OWN = "files of spotmpi itself, or of an image beside it"
+CHECK = "only refuses or words a message: what it takes for missing is opened next, or is never overwritten"
+FRESH = "files that this process has just written"
+LOCAL = "a file system of the kernel or of the pod alone"
+
+PLACES = {
+    "jobs/spotmpi/agent/node.py": (1, LOCAL),
+    "jobs/spotmpi/agent/processes.py": (1, LOCAL),
+    "jobs/spotmpi/agent/ssh.py": (1, LOCAL),
+    "jobs/spotmpi/agent/supervisor.py": (1, "whether a traceback is printed"),
+    "jobs/spotmpi/backends/kubernetes/client/kubeconfig.py": (1, LOCAL),
+    "jobs/spotmpi/backends/kubernetes/client/kubeconfig_entries.py": (
+        2,
+        "the cache, and a program of ours",
+    ),
+    "jobs/spotmpi/backends/kubernetes/pull.py": (
+        8,
+        f"{FRESH}; and what is replaced",
+    ),
+    "jobs/spotmpi/backends/local/machine.py": (5, CHECK),
+    "jobs/spotmpi/cli/pull.py": (2, "a size that is shown"),
+    "jobs/spotmpi/cli/run.py": (2, CHECK),
+    "jobs/spotmpi/core/archives.py": (1, OWN),
+    "jobs/spotmpi/core/code_folder.py": (7, CHECK),
+    "jobs/spotmpi/core/names.py": (2, OWN),
+    "jobs/spotmpi/data/local_source.py": (5, CHECK),
+    "jobs/spotmpi/images/build.py": (4, OWN),
+    "jobs/spotmpi/images/environment.py": (9, OWN),
+    "jobs/spotmpi/images/wheels.py": (1, FRESH),
+    "jobs/spotmpi/runs/data_fingerprint.py": (1, CHECK),
+    "jobs/spotmpi/runs/fingerprint.py": (4, "runs whose code could not be read are shown as different"),
+}
+
+
+def _is_careless(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    owner, name = ast.unparse(node.func.value), node.func.attr
+    if owner == "os.path":
+        return name in _FUNCTIONS
+    if owner == "os":
+        return name == "access" or (name == "walk" and not any(each.arg == "onerror" for each in node.keywords))
+    return name in _METHODS and owner.rpartition(".")[2] not in {"file_status", "log_group", *_TAR}
+
+
+def _places() -> Iterator[str]:
+    for room in ROOMS:
+        for path in sorted((PROJECT / "jobs" / "spotmpi" / room).rglob("*.py")):
+            found = sum(map(_is_careless, ast.walk(ast.parse(path.read_text()))))
+            yield from [str(path.relative_to(PROJECT))] * found
+
+
+def test_nothing_is_decided_by_a_file_that_a_disk_does_not_show_but_for_the_reason_given() -> None:
+    assert dict(Counter(_places())) == {name: count for name, (count, _) in PLACES.items()}
+
+
+def test_what_takes_an_error_for_a_no_is_found() -> None:
+    for text in (
+        "os.path.exists(a)",
+        "path.is_file()",
+        "(a / b).exists()",
+        "os.access(a, 4)",
+        "os.walk(a)",
+        "a.glob(b)",
+    ):
+        assert any(map(_is_careless, ast.walk(ast.parse(text)))), text
+    for text in ("file_status.exists(a)", "os.walk(a, onerror=f)", "member.isfile()", "mode(a) is None"):
+        assert not any(map(_is_careless, ast.walk(ast.parse(text)))), text

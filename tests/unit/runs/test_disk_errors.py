@@ -1,0 +1,106 @@
+"""A disk that fails for a moment: what cannot be read is not what is missing, and no output is lost or repeated."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from spotmpi.agent.lines import Line
+from spotmpi.agent.record import Record
+from spotmpi.core.names import RunPaths
+from spotmpi.plan.cluster import plan_of_copy
+from spotmpi.runs import cache as run_cache
+from spotmpi.runs import reader, recorded_plan
+from spotmpi.runs.cache import RunCache
+from spotmpi.runs.folder import folder_events
+from spotmpi.runs.pod_output import parse
+from tests.transient_errors import TransientErrors
+
+ERRORS = pytest.mark.parametrize("error", [errno.ESTALE, errno.EIO])
+LINE = parse('{"n":1,"l":[1,0,1,5.0,0,"o","hello"]}')
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    """A terminal's copy of a run, with a line of output."""
+    paths = RunPaths(tmp_path / "runs" / "digits-1")
+    run_cache.create(paths, 'command = ["x"]\n', plan_of_copy("digits", paths.id, "this", "here"), 1.0)
+    assert LINE
+    with RunCache(paths) as cache:
+        cache.take([LINE])
+    return paths
+
+
+@ERRORS
+@pytest.mark.parametrize("call", ["stat", "open", "read"])
+def test_a_run_whose_record_cannot_be_read_is_not_left_out_of_the_list(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, call: str, error: int
+) -> None:
+    """Else the beginning of an id could mean another run."""
+    TransientErrors(monkeypatch.setattr).add(call, str(paths.events), error)
+    with pytest.raises(OSError) as raised:
+        reader.find("digits", paths.folder.parent)
+    assert raised.value.errno == error
+    assert reader.find("digits", paths.folder.parent) == paths, "the next time it is read"
+
+
+@ERRORS
+def test_a_copy_whose_plan_cannot_be_read_is_no_run_of_this_machine(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    TransientErrors(monkeypatch.setattr).add("open", str(paths.plan), error)
+    with pytest.raises(OSError):
+        recorded_plan.cluster_of(paths)
+    assert recorded_plan.cluster_of(paths) == ("this", "here")
+
+
+@ERRORS
+@pytest.mark.parametrize("call", ["list", "stat", "open"])
+def test_output_that_cannot_be_read_is_an_error_and_not_less_output(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, call: str, error: int
+) -> None:
+    where = paths.logs if call == "list" else paths.logs / "1" / "node-0.log"
+    TransientErrors(monkeypatch.setattr).add(call, str(where), error)
+    with pytest.raises(OSError):
+        list(folder_events(paths, follow=False, alive=lambda: False))
+    lines = [event for event in folder_events(paths, follow=False, alive=lambda: False) if event.kind == "line"]
+    assert [event.values["text"] for event in lines] == ["hello"]
+
+
+@ERRORS
+def test_who_follows_a_run_reads_on_after_an_error(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    record = Record(str(paths.folder))
+    record.line(1, 0, Line(0, "o", "again"))
+    record.event("succeeded")
+    record.close()
+    errors = TransientErrors(monkeypatch.setattr)
+    errors.add("list", str(paths.logs), error)
+    errors.add("open", str(paths.logs / "1" / "node-0.log"), error)
+    texts = [each.values.get("text") for each in folder_events(paths, True, lambda: True, sleep=lambda seconds: None)]
+    assert [text for text in texts if text] == ["hello", "again"]
+
+
+def test_a_disk_that_fails_for_good_ends_who_follows_a_run(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    TransientErrors(monkeypatch.setattr).add("open", str(paths.logs / "1" / "node-0.log"), errno.EIO, 10_000)
+    waits: list[float] = []
+    with pytest.raises(OSError, match="Input/output error"):
+        list(folder_events(paths, True, lambda: True, waits.append))
+    assert 59 < sum(waits) < 61
+
+
+@ERRORS
+@pytest.mark.parametrize("folder", [".", "1"])
+def test_a_follower_that_cannot_read_its_logs_does_not_write_them_again(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, folder: str, error: int
+) -> None:
+    TransientErrors(monkeypatch.setattr).add("list", str(paths.logs / folder), error)
+    assert LINE
+    with pytest.raises(OSError), RunCache(paths) as cache:
+        cache.take([LINE])
+    with RunCache(paths) as cache:
+        cache.take([LINE])
+    assert (paths.logs / "1" / "node-0.log").read_text().count("hello") == 1

@@ -41,11 +41,13 @@ os.waitpid(agent, 0)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no /proc")
 @pytest.mark.parametrize(("state", "result"), [("protected", "PermissionError"), ("as it is", "opened")])
 def test_a_program_cannot_write_to_the_output_of_an_agent_of_its_user(state: str, result: str) -> None:
-    """Like in a pod, whose container has no CAP_SYS_PTRACE."""
-    setpriv = shutil.which("setpriv")
-    if setpriv is None:
-        pytest.skip("needs setpriv of util-linux")
-    command = [setpriv, "--bounding-set", "-all", "--inh-caps", "-all", sys.executable, "-c", PROGRAM, state]
+    """Like in a pod, whose container has no CAP_SYS_PTRACE; nor has an ordinary user."""
+    command = [sys.executable, "-c", PROGRAM, state]
+    if os.geteuid() == 0:
+        setpriv = shutil.which("setpriv")
+        if setpriv is None:
+            pytest.skip("needs setpriv of util-linux")
+        command = [setpriv, "--bounding-set", "-all", "--inh-caps", "-all", *command]
     answer = subprocess.run(command, cwd=names.SOURCE, capture_output=True, text=True)
     if "setpriv" in answer.stderr:
         pytest.skip("may not change the capabilities of a process here")

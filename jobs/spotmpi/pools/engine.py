@@ -37,6 +37,9 @@ T = TypeVar("T")
 Probe = Callable[[], "str | None"]  # why the pool is lost, or None where it may answer again
 
 LOSS_TIMEOUT = 12.0  # seconds without an answer after which a pool counts as lost, or without any worker at the least
+_JOIN_TIMEOUT = (
+    30.0  # seconds for which a scheduler that does not answer at first is asked again, while its run goes on
+)
 _CLOSE_TIMEOUT = 5.0  # seconds for the end of a connection
 _CHECK = 1.0  # seconds between checks of the connection
 CLOSED = "the pool is closed: spotmpi.pool(...) opens another"
@@ -246,10 +249,19 @@ class Engine:
     async def _open(self) -> dict[str, Any]:
         from spotmpi.programs.pool.settings import version_difference, versions
 
-        try:
-            description = await self._connect()
-        except Exception as error:
-            raise PoolLost(_refusal(self.url, error)) from error
+        begin = time.monotonic()
+        while True:
+            try:
+                description = await self._connect()
+                break
+            except Exception as error:
+                waits = time.monotonic() - begin < _JOIN_TIMEOUT
+                if self._probe is None or not waits or not isinstance(error, OSError) or _is_refusal(error):
+                    raise PoolLost(_refusal(self.url, error)) from error
+                if (reason := (await self._ask_probe())[0]) is not None:
+                    raise PoolLost(f"the pool is lost: {reason}") from error
+            await self._shut_client()
+            await asyncio.sleep(_RETRY)
         difference = version_difference(versions(), description["versions"])
         if difference:
             await self._client.close()
@@ -438,9 +450,7 @@ class Engine:
         """Reconnect, for as long as the pool may answer again."""
         told = False
         while not self._closed:
-            self._connected = False
-            with contextlib.suppress(*_ANY):
-                await asyncio.wait_for(self._client.shut(), _CLOSE_TIMEOUT)
+            await self._shut_client()
             try:
                 description = await self._connect()
                 if description["id"] != self.description["id"]:
@@ -462,6 +472,11 @@ class Engine:
                 told = True
                 self._tell(f"the scheduler does not answer ({error}); calls wait until it does, or its run has ended")
             await asyncio.sleep(_CHECK)
+
+    async def _shut_client(self) -> None:
+        self._connected = False
+        with contextlib.suppress(*_ANY, AttributeError):  # there may have been none
+            await asyncio.wait_for(self._client.shut(), _CLOSE_TIMEOUT)
 
     async def _resume(self) -> None:
         """Watch the calls that the scheduler still has, and send the others again."""
@@ -518,7 +533,11 @@ def import_client() -> None:
 
 def _refusal(url: str, error: Exception) -> str:
     """Why the scheduler at *url* could not be used."""
-    text = f"{error} {error.__cause__ or ''}"
-    if "certificate" in text.lower() or "ssl" in text.lower():
+    if _is_refusal(error):
         return f"the scheduler at {url} refused this driver: its certificates are not those of the run"
     return f"the scheduler at {url} does not answer: {error}"
+
+
+def _is_refusal(error: Exception) -> bool:
+    text = f"{error} {error.__cause__ or ''}".lower()
+    return "certificate" in text or "ssl" in text

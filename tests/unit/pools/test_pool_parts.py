@@ -339,6 +339,14 @@ def test_a_map_that_takes_longer_shows_how_far_it_is() -> None:
     ]
 
 
+def test_a_bar_on_a_terminal_that_was_closed_costs_no_result() -> None:
+    stream = io.StringIO()
+    bar = ProgressBar("scan", 2, stream, iter([0.0, 2.0, 3.0]).__next__)
+    stream.close()
+    bar.advance()
+    bar.end()
+
+
 def test_a_short_map_and_one_that_nobody_watches_show_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert for_map("scan", [range(3)], None) is None
     bar = for_map("scan", [range(3), iter(())], True)

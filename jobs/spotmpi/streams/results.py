@@ -60,7 +60,7 @@ def _write_files(folder: Path, contents: Any) -> None:
     for name, content in contents.items():
         if Path(name).name != name:
             raise StreamError(f"a result named {name!r} is not a plain file name")
-        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        (folder / name).write_bytes(content.encode(errors="surrogateescape") if isinstance(content, str) else content)
 
 
 def _write_parquet(path: Path, results: Any) -> None:

@@ -388,7 +388,9 @@ def drive(way: str, folder: str, run: str, packed: str) -> None:
             time.sleep(LIMIT)
         results = pool.map(echo, tokens)
         first = [next(results)]
+        faulthandler.cancel_dump_traceback_later()  # its lock would be copied
         child = os.fork()
+        faulthandler.dump_traceback_later(_DRIVER_LIMIT - 5, exit=True)
         if child == 0:
             _be_forked(target, run, tokens, results)
         assert [*first, *results] == [(token, b"") for token in tokens]
@@ -396,7 +398,6 @@ def drive(way: str, folder: str, run: str, packed: str) -> None:
 
 
 def _be_forked(target: Target, run: str, tokens: list[Token], results: Iterator[Any]) -> None:
-    faulthandler.dump_traceback_later(_DRIVER_LIMIT - 10, exit=True)
     try:
         own = [("forked", number) for _, number in tokens]
         with contextlib.suppress(PoolError):

@@ -193,7 +193,7 @@ def raise_with_closed_stderr() -> None:
     """A call that has closed what its error is written to; its worker has no other."""
     stderr = io.TextIOWrapper(io.BytesIO())
     stderr.close()
-    sys.__stderr__ = stderr  # noqa: B010: mypy takes it for a constant
+    vars(sys)["__stderr__"] = stderr
     raise ValueError("closed")
 
 

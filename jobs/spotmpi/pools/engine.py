@@ -41,6 +41,7 @@ _JOIN_TIMEOUT = (
     30.0  # seconds for which a scheduler that does not answer at first is asked again, while its run goes on
 )
 _CLOSE_TIMEOUT = 5.0  # seconds for the end of a connection
+_REJOIN_TIMEOUT = 3.0  # seconds for a connection that a driver makes to close a pool
 _CHECK = 1.0  # seconds between checks of the connection
 CLOSED = "the pool is closed: spotmpi.pool(...) opens another"
 FORKED = "a forked process cannot use its parent's pool: join it there with spotmpi.pool('ID')"
@@ -509,6 +510,10 @@ class Engine:
         self._results.forget()
         for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
+        if self._released and self._failure is None and not self._is_current(self._client):
+            # Otherwise others would collect results that this driver has taken.
+            with contextlib.suppress(*_ANY):
+                await asyncio.wait_for(self._connect(), _REJOIN_TIMEOUT)
         if self._connected:
             self._release()
             self._connected = False

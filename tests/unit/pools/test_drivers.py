@@ -432,6 +432,22 @@ def test_a_scheduler_that_does_not_answer_while_its_run_goes_on_is_waited_for_wi
     ]
 
 
+@pytest.mark.parametrize("probe", [lambda: None])
+def test_a_driver_that_closes_while_its_connection_is_cut_leaves_no_result_that_it_has_taken(
+    pool: Pool, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another driver would collect it, and count it twice."""
+    engine = engine_of(pool)
+    monkeypatch.setattr(engines, "_CHECK", SOON)  # the connection is not restored before the driver closes
+    scheduler.up = False
+    scheduler.cut(engine)
+    wait_until(lambda: not engine._connected, SOON)
+    engine._let_go("abs-spotmpi-9f-0-0")
+    scheduler.up = True
+    pool.close()
+    assert scheduler.released == ["abs-spotmpi-9f-0-0"]
+
+
 def joins_after(*answers: str | None) -> tuple[ScriptedScheduler, Callable[[], str | None]]:
     """A scheduler that is up after so many questions for its run, and the answers of that."""
     scheduler, left = ScriptedScheduler(), list(answers)

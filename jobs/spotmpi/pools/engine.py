@@ -48,6 +48,7 @@ FORKED = "a forked process cannot use its parent's pool: join it there with spot
 _COLLECTED = "the call of {} is gone: another driver has collected it"
 _ANY = (Exception, asyncio.CancelledError)  # Dask raises the latter in whoever waits for a connection that it closes
 _UPLOADS = 5  # attempts of an upload
+_FORK_TIMEOUT = 1.0  # seconds that a fork waits for the engine's thread, and that for the fork
 _RETRY = 0.1  # seconds before a question is asked again after a cut
 
 
@@ -230,6 +231,13 @@ class Engine:
         for call in ended:
             early = f"the pool was closed before the call of {call.name} had ended"
             call.settle(error=PoolLost(self._failure) if self._failure is not None else PoolError(early))
+
+    def pause(self, resumed: threading.Event) -> None:
+        """Hold the engine's thread between two steps until *resumed*: it must hold no lock while the process forks."""
+        if not self._closed and threading.current_thread() is not self._thread:
+            paused = threading.Event()
+            self._call_soon(lambda: (paused.set(), resumed.wait(_FORK_TIMEOUT)))
+            paused.wait(_FORK_TIMEOUT)
 
     def abandon(self) -> None:
         """In a forked process, end the copies of the parent's calls."""
@@ -522,13 +530,26 @@ class Engine:
             await self._client.shut()
 
 
+def _pause_all() -> None:
+    """Before a fork: a lock of Dask that an engine's thread holds then would stay locked in the forked process."""
+    _forking.resumed = threading.Event()
+    for engine in list(_engines):
+        if not engine.is_copy:
+            engine.pause(_forking.resumed)
+
+
+def _resume_all() -> None:
+    _forking.resumed.set()
+
+
 def _abandon_all() -> None:
     for engine in list(_engines):
         engine.abandon()
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_abandon_all)
+_forking = threading.local()  # what engines wait for, of each thread that forks
+os.register_at_fork(before=_pause_all, after_in_parent=_resume_all, after_in_child=_abandon_all)
 
 
 def import_client() -> None:

@@ -625,6 +625,27 @@ def test_a_forked_process_neither_waits_for_its_parents_calls_nor_ends_its_pool(
     assert pool.submit(abs, -3).result(SOON) == 3, "the parent's pool works as before"
 
 
+def test_a_fork_copies_no_lock_that_the_thread_of_the_pool_holds(pool: Pool) -> None:
+    """Such as that of `functools.cached_property` in Python 3.11, of which Dask's expressions have some."""
+    loop, lock = engine_of(pool)._loop, threading.Lock()
+    held = threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            time.sleep(0.05)
+
+    loop.call_soon_threadsafe(hold)
+    held.wait(SOON)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: that threads are not copied
+        child = os.fork()
+    if child == 0:
+        os._exit(0 if lock.acquire(blocking=False) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert pool.submit(abs, -1).result(SOON) == 1, "the parent's thread goes on"
+
+
 def test_every_connection_has_keys_of_its_own(pool: Pool, connection: Connection) -> None:
     with Pool(connection) as other:
         assert engine_of(other).driver != engine_of(pool).driver

@@ -236,7 +236,12 @@ class Engine:
         """Hold the engine's thread between two steps until *resumed*: it must hold no lock while the process forks."""
         if not self._closed and threading.current_thread() is not self._thread:
             paused = threading.Event()
-            self._call_soon(lambda: (paused.set(), resumed.wait(_FORK_TIMEOUT)))
+
+            def rest() -> None:
+                paused.set()
+                resumed.wait(_FORK_TIMEOUT)
+
+            self._call_soon(rest)
             paused.wait(_FORK_TIMEOUT)
 
     def abandon(self) -> None:

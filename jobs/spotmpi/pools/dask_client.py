@@ -76,7 +76,8 @@ class PoolClient(Client):
         """Pass what workers print to *output* from now on."""
 
         def handle(event: tuple[float, Any]) -> None:
-            output(event[1]["index"], event[1]["stream"], event[1]["lines"])
+            with contextlib.suppress(OSError, ValueError):  # stdout may be closed, and Dask would log each of them
+                output(event[1]["index"], event[1]["stream"], event[1]["lines"])
 
         self.subscribe_topic(TOPIC, handle)
 

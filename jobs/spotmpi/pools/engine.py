@@ -37,13 +37,18 @@ T = TypeVar("T")
 Probe = Callable[[], "str | None"]  # why the pool is lost, or None where it may answer again
 
 LOSS_TIMEOUT = 12.0  # seconds without an answer after which a pool counts as lost, or without any worker at the least
+_JOIN_TIMEOUT = (
+    30.0  # seconds for which a scheduler that does not answer at first is asked again, while its run goes on
+)
 _CLOSE_TIMEOUT = 5.0  # seconds for the end of a connection
+_REJOIN_TIMEOUT = 3.0  # seconds for a connection that a driver makes to close a pool
 _CHECK = 1.0  # seconds between checks of the connection
 CLOSED = "the pool is closed: spotmpi.pool(...) opens another"
 FORKED = "a forked process cannot use its parent's pool: join it there with spotmpi.pool('ID')"
 _COLLECTED = "the call of {} is gone: another driver has collected it"
 _ANY = (Exception, asyncio.CancelledError)  # Dask raises the latter in whoever waits for a connection that it closes
 _UPLOADS = 5  # attempts of an upload
+_FORK_TIMEOUT = 1.0  # seconds that a fork waits for the engine's thread, and that for the fork
 _RETRY = 0.1  # seconds before a question is asked again after a cut
 
 
@@ -227,6 +232,18 @@ class Engine:
             early = f"the pool was closed before the call of {call.name} had ended"
             call.settle(error=PoolLost(self._failure) if self._failure is not None else PoolError(early))
 
+    def pause(self, resumed: threading.Event) -> None:
+        """Hold the engine's thread between two steps until *resumed*: it must hold no lock while the process forks."""
+        if not self._closed and threading.current_thread() is not self._thread:
+            paused = threading.Event()
+
+            def rest() -> None:
+                paused.set()
+                resumed.wait(_FORK_TIMEOUT)
+
+            self._call_soon(rest)
+            paused.wait(_FORK_TIMEOUT)
+
     def abandon(self) -> None:
         """In a forked process, end the copies of the parent's calls."""
         for call in [*self._calls.values(), *self._outbox]:
@@ -246,10 +263,19 @@ class Engine:
     async def _open(self) -> dict[str, Any]:
         from spotmpi.programs.pool.settings import version_difference, versions
 
-        try:
-            description = await self._connect()
-        except Exception as error:
-            raise PoolLost(_refusal(self.url, error)) from error
+        begin = time.monotonic()
+        while True:
+            try:
+                description = await self._connect()
+                break
+            except Exception as error:
+                waits = time.monotonic() - begin < _JOIN_TIMEOUT
+                if self._probe is None or not waits or not isinstance(error, OSError) or _is_refusal(error):
+                    raise PoolLost(_refusal(self.url, error)) from error
+                if (reason := (await self._ask_probe())[0]) is not None:
+                    raise PoolLost(f"the pool is lost: {reason}") from error
+            await self._shut_client()
+            await asyncio.sleep(_RETRY)
         difference = version_difference(versions(), description["versions"])
         if difference:
             await self._client.close()
@@ -438,9 +464,7 @@ class Engine:
         """Reconnect, for as long as the pool may answer again."""
         told = False
         while not self._closed:
-            self._connected = False
-            with contextlib.suppress(*_ANY):
-                await asyncio.wait_for(self._client.shut(), _CLOSE_TIMEOUT)
+            await self._shut_client()
             try:
                 description = await self._connect()
                 if description["id"] != self.description["id"]:
@@ -462,6 +486,11 @@ class Engine:
                 told = True
                 self._tell(f"the scheduler does not answer ({error}); calls wait until it does, or its run has ended")
             await asyncio.sleep(_CHECK)
+
+    async def _shut_client(self) -> None:
+        self._connected = False
+        with contextlib.suppress(*_ANY, AttributeError):  # there may have been none
+            await asyncio.wait_for(self._client.shut(), _CLOSE_TIMEOUT)
 
     async def _resume(self) -> None:
         """Watch the calls that the scheduler still has, and send the others again."""
@@ -494,6 +523,10 @@ class Engine:
         self._results.forget()
         for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
+        if self._released and self._failure is None and not self._is_current(self._client):
+            # Otherwise others would collect results that this driver has taken.
+            with contextlib.suppress(*_ANY):
+                await asyncio.wait_for(self._connect(), _REJOIN_TIMEOUT)
         if self._connected:
             self._release()
             self._connected = False
@@ -502,13 +535,26 @@ class Engine:
             await self._client.shut()
 
 
+def _pause_all() -> None:
+    """Before a fork: a lock of Dask that an engine's thread holds then would stay locked in the forked process."""
+    _forking.resumed = threading.Event()
+    for engine in list(_engines):
+        if not engine.is_copy:
+            engine.pause(_forking.resumed)
+
+
+def _resume_all() -> None:
+    _forking.resumed.set()
+
+
 def _abandon_all() -> None:
     for engine in list(_engines):
         engine.abandon()
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_abandon_all)
+_forking = threading.local()  # what engines wait for, of each thread that forks
+os.register_at_fork(before=_pause_all, after_in_parent=_resume_all, after_in_child=_abandon_all)
 
 
 def import_client() -> None:
@@ -518,7 +564,11 @@ def import_client() -> None:
 
 def _refusal(url: str, error: Exception) -> str:
     """Why the scheduler at *url* could not be used."""
-    text = f"{error} {error.__cause__ or ''}"
-    if "certificate" in text.lower() or "ssl" in text.lower():
+    if _is_refusal(error):
         return f"the scheduler at {url} refused this driver: its certificates are not those of the run"
     return f"the scheduler at {url} does not answer: {error}"
+
+
+def _is_refusal(error: Exception) -> bool:
+    text = f"{error} {error.__cause__ or ''}".lower()
+    return "certificate" in text or "ssl" in text

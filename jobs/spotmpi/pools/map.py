@@ -71,7 +71,9 @@ class MapCalls:
                 call.add_done_callback(self._note)
                 batch.append(call)
                 memory += self._size(call)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             failed.append(Call(""))
             failed[0].settle(error=error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
             self._calls = iter(())

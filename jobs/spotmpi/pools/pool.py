@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextvars
 import html
 import itertools
+import os
 import queue
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,8 +94,9 @@ class Pool:
         self._prints = prints
         self._engine: Engine | None = None
         self._client: Client | None = None
-        self._closed = False
+        self._closed = self._is_foreign = False
         self._opening = threading.Lock()  # threads that use it first at the same time start one run
+        _pools.add(self)
 
     @property
     def id(self) -> str:
@@ -106,6 +109,8 @@ class Pool:
         Raises:
             PoolError: the pool was closed, or belongs to the parent of this process.
         """
+        if self._is_foreign:
+            raise PoolError(FORKED)
         engine = self._engine
         if engine is None and not self._closed:
             engine = self._start()
@@ -114,6 +119,10 @@ class Pool:
         if engine.is_copy:
             raise PoolError(FORKED)
         return self
+
+    def leave_to_parent(self) -> None:
+        """In a forked process, leave a pool to the parent's thread that is opening it: its lock stays taken here."""
+        self._is_foreign = self._opening.locked()
 
     def _start(self) -> Engine | None:
         with self._opening:
@@ -222,7 +231,7 @@ class Pool:
         self._closed = True
         engine, self._engine = self._engine, None
         client, self._client = self._client, None
-        if engine is not None and engine.is_copy:
+        if self._is_foreign or (engine is not None and engine.is_copy):
             return
         try:
             if client is not None:
@@ -304,6 +313,15 @@ class Pool:
         return call
 
 
+def _leave_to_parent() -> None:
+    for pool in list(_pools):
+        pool.leave_to_parent()
+
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
 def _within(seconds: float, function: Callable[[], T]) -> T | Exception:
     """The result of *function*, or what it raised; a TimeoutError after so many seconds, while it keeps running."""
     results: queue.SimpleQueue[T | Exception] = queue.SimpleQueue()
@@ -335,7 +353,8 @@ def _print_lines(worker: int, stream: str, lines: Sequence[str]) -> None:
 
 
 def _print(text: str, stream: TextIO) -> None:
-    print(text, end="", file=stream, flush=True)
+    encoding = getattr(stream, "encoding", None) or "utf-8"  # of which the worker knows nothing
+    print(text.encode(encoding, "backslashreplace").decode(encoding), end="", file=stream, flush=True)
 
 
 def _ignore_lines(worker: int, stream: str, lines: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import sys
 import time
@@ -49,8 +50,9 @@ class ProgressBar:
         return f"{self._name}: [{'#' * filled:<{_WIDTH}}] {self._count}/{self._total} ({rate:.3g}/s)"
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        with contextlib.suppress(OSError, ValueError):  # a terminal that was closed must not cost a result
+            self._stream.write(text)
+            self._stream.flush()
 
 
 def for_map(name: str, iterables: Iterable[Any], wanted: bool | None) -> ProgressBar | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from spotmpi.streams.errors import StreamError
@@ -35,7 +35,7 @@ def require_distinct(names: list[str], file: str) -> None:
 def unify(schemas: Mapping[str, Any]) -> str:
     """What has to be done to columns so that they are the same whichever rows a batch has; empty if nothing has.
 
-    *schemas* are those of all files of a source, by their names.
+    *schemas* are those of all files of a source, by their names. Codes in one file make whole numbers of others codes.
 
     Raises:
         StreamError: two files have no common type for a column.
@@ -45,12 +45,13 @@ def unify(schemas: Mapping[str, Any]) -> str:
     files: dict[Any, str] = {}
     for name, schema in schemas.items():
         files.setdefault(schema, name)
+    codes = {field.name for schema in files for field in schema if field.type == code_type()}
     whole = pyarrow.schema([])
     for schema, name in files.items():
         try:
-            whole = pyarrow.unify_schemas([whole, schema], promote_options="permissive")
+            whole = pyarrow.unify_schemas([whole, _with_codes(schema, codes)], promote_options="permissive")
         except pyarrow.ArrowException as error:
-            other = next(other for each, other in files.items() if not _fit(each, schema))
+            other = next(other for each, other in files.items() if not _fit(_with_codes(each, codes), schema))
             raise StreamError(f"{other}, {name} cannot be read together: {error}") from error
     fields = []
     for field in whole:
@@ -59,6 +60,30 @@ def unify(schemas: Mapping[str, Any]) -> str:
         if {each.type for each in known} != {field.type} or len(known) < len(files) or (nulls and is_exact(field.type)):
             fields.append(field.with_nullable(nulls))
     return base64.b64encode(pyarrow.schema(fields).serialize()).decode() if fields else ""
+
+
+def code_type() -> Any:
+    """The arrow type of whole numbers with leading zeros in CSV: that of text elsewhere is another one."""
+    import pyarrow
+
+    return pyarrow.large_string()
+
+
+def _with_codes(schema: Any, names: Collection[str]) -> Any:
+    """A schema in which the whole numbers of these *names* are codes."""
+    import pyarrow
+
+    def is_code(field: Any) -> bool:
+        return field.name in names and pyarrow.types.is_integer(field.type)
+
+    return pyarrow.schema([field.with_type(code_type()) if is_code(field) else field for field in schema])
+
+
+def text_columns(columns: str) -> dict[str, Any]:
+    """The types of the *columns* that `unify` has found to be text in some files, and something else in others."""
+    import pyarrow
+
+    return {field.name: field.type for field in _fields(columns) if field.type in (pyarrow.string(), code_type())}
 
 
 def _fit(first: Any, second: Any) -> bool:
@@ -89,10 +114,20 @@ def conform(table: Any, columns: str, name: str) -> Any:
 
 
 def arrays(table: Any, columns: str) -> dict[str, Any]:
-    """The columns of a table as arrays, each owned by its caller alone."""
+    """The columns of a table as arrays, each owned by its caller alone.
+
+    Raises:
+        StreamError: values of a column cannot be had in Python, such as nanoseconds within objects.
+    """
     nullable = {field.name for field in _fields(columns) if field.nullable and is_exact(field.type)}
-    pairs = zip(table.column_names, table.columns, strict=True)
-    return {name: _objects(column) if name in nullable else _array(column) for name, column in pairs}
+    result = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            result[name] = _objects(column) if name in nullable else _array(column)
+        except ValueError as error:  # which pyarrow's errors of values are
+            remedy = "write another type"
+            raise StreamError(f"the column {name!r} of type {column.type} cannot be read: {error}; {remedy}") from error
+    return result
 
 
 @functools.lru_cache(maxsize=4)

@@ -87,7 +87,11 @@ def difference(first: Any, second: Any, place: str = "") -> str | None:
         pairs = enumerate(zip(first, second, strict=True))
         return next(filter(None, (difference(one, two, f"{place}[{at}]") for at, (one, two) in pairs)), None)
     if hasattr(first, "__array__"):
-        return _array_difference(_array(first), _array(second), place)
+        try:
+            pair = _array(first), _array(second)
+        except (TypeError, ValueError, RuntimeError):  # as of sparse tensors, and of types that numpy lacks
+            return None if _equal(first, second) else f"{name} is {_short(first)}, then {_short(second)}"
+        return _array_difference(*pair, place)
     if _equal(first, second):
         return None
     has_equality = any("__eq__" in vars(each) for each in type(first).__mro__[:-1])
@@ -149,5 +153,6 @@ def _short(value: Any) -> str:
     import numpy
 
     is_time = isinstance(value, (numpy.datetime64, numpy.timedelta64))  # whose `item` may be a plain number, or None
-    text = str(value) if is_time else repr(value.item() if hasattr(value, "item") else value)
+    is_number = getattr(value, "ndim", None) == 0 and not is_time
+    text = str(value) if is_time else repr(value.item() if is_number else value)
     return text if len(text) <= 60 else text[:57] + "..."

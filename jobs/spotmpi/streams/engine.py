@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
+import os
 import pickle
 import secrets
 import sys
@@ -24,6 +25,10 @@ _CONNECT_TIMEOUT = 60  # seconds to reach the scheduler
 _WAIT_INTERVAL = 5  # seconds of waiting between two reports of it
 _RECEIVE_TIMEOUT = 600  # seconds for rank 0 to list the source
 _ASK_TIMEOUT = 2  # seconds for what a worker is doing
+_FORKED = (
+    "a forked process, such as a worker of PyTorch's DataLoader, cannot use the stream of its parent: iterate over it "
+    "in the rank itself; the workers of the stream prepare its batches"
+)
 
 
 def execute(call: bytes) -> chunk.Sealed:
@@ -76,6 +81,7 @@ class Engine:
             remedy = 'install spotmpi for it, or name an image that has it, such as image = "pytorch"'
             raise StreamError(f"{sys.executable} has no module {error.name}, which streams need: {remedy}") from None
         use_steady_time()
+        self._process = os.getpid()
         try:
             self._client = Client(
                 url, security=security(tls), set_as_default=False, timeout=_CONNECT_TIMEOUT, direct_to_workers=True
@@ -91,6 +97,7 @@ class Engine:
 
         *avoid* is the number of a worker that executes it only if there is no other.
         """
+        self.require_own()
         key = f"{title.replace(' ', '-')}-{self._name}-{next(self._serials)}"
         options: dict[str, Any] = {}
         if avoid is not None and (others := [url for number, url in self.workers().items() if number != avoid]):
@@ -98,14 +105,20 @@ class Engine:
         # As bytes: Dask would look for futures in every slice of every batch.
         call = pickle.dumps((function, args))
         future = self._client.submit(execute, call, key=key, priority=priority, pure=False, **options)
-        return _Task(title, future, self._place)
+        return _Task(title, future, self)
+
+    def require_own(self) -> None:
+        """Raise StreamError in a forked process, to which the threads of the connection have not been copied."""
+        if os.getpid() != self._process:
+            raise StreamError(_FORKED)
 
     def workers(self) -> dict[int, str]:
         """The addresses of the workers that are connected now, by their numbers."""
+        self.require_own()
         workers = self._client.scheduler_info(n_workers=-1)["workers"]
         return {worker_index(str(worker["name"])): str(address) for address, worker in workers.items()}
 
-    def _place(self, key: str) -> Place | None:
+    def place(self, key: str) -> Place | None:
         """Where the task of a key is; None where that is unknown, as of one that waits for a worker."""
         try:
             processing = self._client.processing()
@@ -140,13 +153,14 @@ class Engine:
             raise StreamLost(f"the scheduler of the stream is lost: {error}") from error
 
     def close(self) -> None:
-        """End the connection."""
-        self._client.close()
+        """End the connection, which is the parent's in a forked process."""
+        if os.getpid() == self._process:
+            self._client.close()
 
 
 class _Task:
-    def __init__(self, title: str, future: Future[Any], place: Callable[[str], Place | None]) -> None:
-        self._title, self._future, self._place = title, future, place
+    def __init__(self, title: str, future: Future[Any], engine: Engine) -> None:
+        self._title, self._future, self._engine = title, future, engine
         self._result: concurrent.futures.Future[Any] | None = None
 
     def fetch(self) -> None:
@@ -167,6 +181,7 @@ class _Task:
 
         from spotmpi.programs.pool.call import CallAborted
 
+        self._engine.require_own()
         try:
             return self._wait(on_wait)
         except (StreamError, SourceError):
@@ -194,7 +209,7 @@ class _Task:
             except TimeoutError:
                 if self._result.done():
                     return self._result.result()
-                on_wait(self._place(str(self._future.key)))
+                on_wait(self._engine.place(str(self._future.key)))
 
     def _fetch(self) -> Any:
         """The result, fetched again if need be: a frozen worker never answers, and is replaced after a while."""

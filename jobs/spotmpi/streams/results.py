@@ -60,7 +60,7 @@ def _write_files(folder: Path, contents: Any) -> None:
     for name, content in contents.items():
         if Path(name).name != name:
             raise StreamError(f"a result named {name!r} is not a plain file name")
-        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        (folder / name).write_bytes(content.encode(errors="surrogateescape") if isinstance(content, str) else content)
 
 
 def _write_parquet(path: Path, results: Any) -> None:
@@ -70,8 +70,12 @@ def _write_parquet(path: Path, results: Any) -> None:
     except ModuleNotFoundError:
         remedy = 'install spotmpi[streams], add pyarrow to the image, or use write = "jsonl"'
         raise StreamError(f"results cannot be written as Parquet without pyarrow: {remedy}") from None
-    table = pyarrow.table(results) if isinstance(results, dict) else pyarrow.Table.from_pylist(list(results))
-    pyarrow.parquet.write_table(table, path)
+    columns = results
+    if not isinstance(results, dict):
+        rows = list(results)
+        names = dict.fromkeys(name for row in rows for name in row)  # `Table.from_pylist` has those of the first row
+        columns = {name: [row.get(name) for row in rows] for name in names}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
 
 
 def _rows(results: Any) -> list[Any]:
@@ -81,5 +85,11 @@ def _rows(results: Any) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A number or array of numpy, or a tensor, as JSON knows it."""
-    return value.tolist()
+    """A number or array of numpy, a tensor or a time, as JSON knows it."""
+    if getattr(getattr(value, "dtype", None), "kind", "") == "M":  # whose nanoseconds would be a number
+        value = value.astype(str)
+    for method in ("tolist", "isoformat"):
+        if hasattr(value, method):
+            return getattr(value, method)()
+    remedy = 'yield numbers, text, times, and lists and dictionaries of them, or use write = "parquet"'
+    raise StreamError(f"JSON cannot hold a {type(value).__name__}: {remedy}")

@@ -241,12 +241,17 @@ def stream(
         start,
         rank,
         own_size if size is None else size,
-        functools.partial(_print, engine if rank == 0 else None, digest(parts)[:DIGEST]),
+        functools.partial(_print, os.getpid(), engine if rank == 0 else None, digest(parts)[:DIGEST]),
     )
 
 
-def _print(engine: Engine | None, source: str, report: dict[str, Any]) -> None:
-    """Print a report; with *engine* it has the number of the workers that are connected, which may be changed."""
+def _print(process: int, engine: Engine | None, source: str, report: dict[str, Any]) -> None:
+    """Print a report of the rank with this *process* id, of which a forked one has a copy.
+
+    With *engine* it has the number of the workers that are connected, which may be changed.
+    """
+    if os.getpid() != process:
+        return
     if engine:
         with contextlib.suppress(Exception):  # the wait for a batch has the failure
             report = {**report, "workers": len(engine.workers()) or report["workers"]}

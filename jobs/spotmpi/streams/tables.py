@@ -10,6 +10,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 from spotmpi.streams import columns
@@ -21,9 +22,12 @@ PARQUET, CSV, JSON = "Parquet", "CSV", "JSON Lines"
 _MAX_BLOCK = 2**31 - 1  # bytes that pyarrow reads at a time
 _EXACT = 2**53  # from here on not every whole number is a float
 _NOT_SPACE = re.compile(r"\S")
-_WHOLE_NUMBER = re.compile(r"[+-]?\d+")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
+_MAYBE_LEADING_ZERO = re.compile(rb"[,\"\s][+-]?0\d")  # in a CSV file
+_LEADING_ZERO = r"^\s*[+-]?0\d+\s*$"
+_WHOLE = r"^\s*[+-]?\d+\s*$"
 _MIN_KEPT = 4  # tables: batches of a rank are not neighbours, and those of one worker are seldom
-_kept: OrderedDict[tuple[str, str, str, int], Any] = OrderedDict()  # what this worker read last
+_kept: OrderedDict[tuple[str, str, str, int, str], Any] = OrderedDict()  # what this worker read last
 _lock = threading.Lock()
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz"}  # of CSV and JSON Lines, by suffix
 
@@ -96,11 +100,12 @@ def _tables(settings: Settings, part: Part, rows: Any, kind: str) -> list[Any]:
 
 def _table(settings: Settings, part: Part, index: int, kind: str) -> Any:
     """One row group of a part, or its only table; as many as two blocks have are kept where rows are shuffled."""
-    key = (settings.source, part.name, part.version, index)
+    place = (settings.source, part.name, part.version, index)
+    key = (*place, part.columns)
     with _lock:
         table = _kept.pop(key, None)
     if table is None:
-        table = _read_group(*key) if kind == PARQUET else _read_whole(settings.source, part.name, kind)
+        table = _read_group(*place) if kind == PARQUET else _read_whole(settings.source, part, kind)
     enough = 2 * settings.shuffle_block if settings.shuffle else 0
     with _lock:
         _kept[key] = table
@@ -154,17 +159,23 @@ def _read_group(source: str, name: str, version: str, index: int) -> Any:
 
 
 def _decoded(table: Any) -> Any:
-    """A table with values in place of dictionaries, of which pyarrow makes arrays without nulls."""
-    from pyarrow import types
+    """A table with values in place of dictionaries and extensions, of which pyarrow makes arrays without nulls."""
+    import pyarrow
 
     for index, field in enumerate(table.schema):
-        if types.is_dictionary(field.type):
-            table = table.set_column(index, field.name, table.column(index).cast(field.type.value_type))
+        kind = field.type
+        if isinstance(kind, pyarrow.BaseExtensionType):
+            kind = pyarrow.bool_() if kind.extension_name == "arrow.bool8" else kind.storage_type
+        if pyarrow.types.is_dictionary(kind):
+            kind = kind.value_type
+        if kind != field.type:
+            table = table.set_column(index, field.name, table.column(index).cast(kind))
     return table
 
 
-def _read_whole(source: str, name: str, kind: str) -> Any:
+def _read_whole(source: str, part: Part, kind: str) -> Any:
     """A CSV or JSON Lines file, as a table."""
+    name = part.name
     _require_pyarrow(name)
     import pyarrow
 
@@ -174,8 +185,11 @@ def _read_whole(source: str, name: str, kind: str) -> Any:
         content = _decompressed(name, content)
     except (OSError, lzma.LZMAError) as error:
         raise StreamError(f"{name} cannot be decompressed: {error}") from error
+    _require_utf8(name, content)
     try:
-        return _read_csv(name, content) if kind == CSV else _read_json(name, content)
+        if kind == CSV:
+            return _read_csv(name, content, columns.text_columns(part.columns))
+        return _read_json(name, content)
     except pyarrow.ArrowInvalid as error:
         raise StreamError(f"{name} cannot be read as {kind}: {error}") from error
 
@@ -189,8 +203,28 @@ def _decompressed(name: str, content: bytes) -> bytes:
     return bytes(pyarrow.CompressedInputStream(pyarrow.BufferReader(content), codec).read())
 
 
-def _read_csv(name: str, content: bytes) -> Any:
-    """The rows of a file, in one block if it is not too large: types are inferred from a block."""
+def _require_utf8(name: str, content: bytes) -> None:
+    """Raise StreamError for text in another encoding, which pyarrow would give as bytes."""
+    import pyarrow
+
+    try:
+        pyarrow.array([content], pyarrow.large_binary()).cast(pyarrow.large_string())
+    except pyarrow.ArrowInvalid:
+        try:
+            content.decode()
+        except UnicodeDecodeError as error:
+            line = content.count(b"\n", 0, error.start) + 1
+            remedy = "convert it, such as with `iconv -f ISO-8859-1 -t UTF-8`"
+            raise StreamError(
+                f"{name} is not in UTF-8: line {line} has the byte {content[error.start]:#04x}; {remedy}"
+            ) from None
+
+
+def _read_csv(name: str, content: bytes, text: dict[str, Any]) -> Any:
+    """The rows of a file, in one block if it is not too large: types are inferred from a block.
+
+    The columns *text*, whose types are given, are text in other files.
+    """
     import pyarrow.csv
 
     def read(kinds: dict[str, Any], only: list[str] | None = None) -> Any:
@@ -201,12 +235,47 @@ def _read_csv(name: str, content: bytes) -> Any:
             convert_options=pyarrow.csv.ConvertOptions(column_types=kinds, include_columns=only),
         )
 
-    def numbers(column: str) -> Iterator[int]:
-        for text in read({column: pyarrow.string()}, [column]).column(0).to_pylist():
-            if text and _WHOLE_NUMBER.fullmatch(text.strip()):
-                yield int(text)
+    def texts(names: list[str]) -> Any:
+        return read(dict.fromkeys(names, pyarrow.string()), names)
 
-    return _with_whole_numbers(name, read({}), numbers, read)
+    def numbers(column: str) -> Iterator[Decimal]:
+        for field in texts([column]).column(0).to_pylist():
+            if field and _NUMBER.fullmatch(field.strip()):
+                yield Decimal(field.strip())
+
+    table = read({})
+    columns.require_distinct(table.column_names, name)
+    found = _codes(table, texts) if _MAYBE_LEADING_ZERO.search(content) else []
+    kinds = {**dict.fromkeys(found, columns.code_type()), **text}
+    return _with_whole_numbers(name, read(kinds) if kinds else table, numbers, lambda more: read({**kinds, **more}))
+
+
+def _codes(table: Any, texts: Callable[[list[str]], Any]) -> list[str]:
+    """The columns of whole numbers of which some have leading zeros, such as postal codes: they are text."""
+    from pyarrow import compute, types
+
+    numeric = [field.name for field in table.schema if types.is_integer(field.type) or types.is_floating(field.type)]
+    if not numeric:
+        return []
+    fields = texts(numeric)
+    return [
+        name
+        for name in numeric
+        if _any(compute.match_substring_regex(fields[name], _LEADING_ZERO))
+        and not _any(compute.and_(compute.is_valid(table[name]), _no_match(fields[name])))
+    ]
+
+
+def _no_match(column: Any) -> Any:
+    from pyarrow import compute
+
+    return compute.invert(compute.match_substring_regex(column, _WHOLE))
+
+
+def _any(column: Any) -> bool:
+    from pyarrow import compute
+
+    return bool(compute.any(column).as_py())
 
 
 def _read_json(name: str, content: bytes) -> Any:
@@ -223,11 +292,11 @@ def _read_json(name: str, content: bytes) -> Any:
             parse_options=pyarrow.json.ParseOptions(explicit_schema=pyarrow.schema(kinds) if kinds else None),
         )
 
-    def numbers(column: str) -> Iterator[int]:
-        text, decoder, end = content.decode("utf-8-sig").rstrip(), json.JSONDecoder(), 0
+    def numbers(column: str) -> Iterator[Decimal]:
+        text, decoder, end = content.decode("utf-8-sig").rstrip(), json.JSONDecoder(parse_float=_decimal), 0
         while end < len(text):
             line, end = decoder.raw_decode(text, _NOT_SPACE.search(text, end).start())  # type: ignore[union-attr]
-            yield from _integers(line.get(column))
+            yield from _numbers_in(line.get(column) if line else None)
 
     return _with_whole_numbers(name, read({}), numbers, read)
 
@@ -237,18 +306,18 @@ def _block_size(content: bytes) -> int:
 
 
 def _with_whole_numbers(
-    name: str, table: Any, numbers: Callable[[str], Iterator[int]], read: Callable[[dict[str, Any]], Any]
+    name: str, table: Any, numbers: Callable[[str], Iterator[Decimal]], read: Callable[[dict[str, Any]], Any]
 ) -> Any:
     """A table whose whole numbers are exact: pyarrow reads those that are beyond int64, or beside fractions, as floats.
 
-    *numbers* has the whole numbers of a column, as they are in the file; *read* reads it with given types of columns.
+    *numbers* has the numbers of a column as their digits are in the file; *read* reads it with given types of columns.
     """
     import pyarrow
 
     rounded = [
         column
         for column, values in zip(table.column_names, table.columns, strict=True)
-        if _has_large_floats(values) and any(int(float(number)) != number for number in numbers(column))
+        if _has_large_floats(values) and any(_is_rounded(number) for number in numbers(column))
     ]
     if not rounded:
         return table
@@ -257,8 +326,14 @@ def _with_whole_numbers(
     except pyarrow.ArrowInvalid as error:
         remedy = "write them as text (in CSV with a letter before them)"
         raise StreamError(
-            f"{name} has whole numbers in the column {rounded[0]!r} that its type of floats would round: {remedy}"
+            f"{name} has whole numbers in the column {rounded[0]!r} (or whole parts of fractions) that its type of "
+            f"floats would round: {remedy}"
         ) from error
+
+
+def _is_rounded(number: Decimal) -> bool:
+    """Whether a float of a number has another whole part."""
+    return int(float(number)) != int(number)
 
 
 def _has_large_floats(column: Any) -> bool:
@@ -276,13 +351,18 @@ def _has_large_floats(column: Any) -> bool:
     return bool((compute.max(compute.abs(finite)).as_py() or 0.0) >= _EXACT)
 
 
-def _integers(value: Any) -> Iterator[int]:
-    """The whole numbers in a value of JSON."""
-    if type(value) is int:
-        yield value
+def _decimal(text: str) -> Decimal | float:
+    """A fraction of JSON with its digits; a float where it has an exponent, as only floats are written."""
+    return float(text) if "e" in text.lower() else Decimal(text)
+
+
+def _numbers_in(value: Any) -> Iterator[Decimal]:
+    """The numbers with all their digits in a value of JSON."""
+    if type(value) in (int, Decimal):
+        yield Decimal(value)
     elif isinstance(value, (list, dict)):
         for each in value.values() if isinstance(value, dict) else value:
-            yield from _integers(each)
+            yield from _numbers_in(each)
 
 
 @functools.lru_cache(maxsize=4)

@@ -52,10 +52,15 @@ def _index(source: str, name: str, version: str) -> tuple[_Sample, ...]:
     try:
         with file_system(source)[0].open(name) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
+                if member.islnk():
+                    remedy = "write it with tar's option --hard-dereference"
+                    raise StreamError(f"{name} has {member.name} as a link to {member.linkname}: {remedy}")
                 folder, slash, base = member.name.rpartition("/")
                 stem, dot, extension = base.partition(".")
                 if not member.isreg() or not stem or not dot or stem.startswith("__"):
                     continue
+                if member.issparse():
+                    raise StreamError(f"{name} has {member.name} with holes: write it without tar's option --sparse")
                 _add(samples, f"{folder}{slash}{stem}", extension.lower(), member, name)
     except tarfile.TarError as error:
         raise StreamError(f"{name} cannot be read as tar: {error}") from error

@@ -56,4 +56,6 @@ def _map(convert: Callable[[Any], Any], value: Any) -> Any:
         return {key: _map(convert, item) for key, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(_map(convert, item) for item in value)
+    if isinstance(value, tuple) and hasattr(value, "_make"):  # a named one
+        return value._make(_map(convert, item) for item in value)
     return convert(value)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import io
 import os
 import random
@@ -42,6 +43,7 @@ from spotmpi.programs.pool.call import CallAborted
 from tests.contract import processes
 
 LIMIT = 60.0  # seconds for any one call, which may be executed again a few times
+_DRIVER_LIMIT = 2 * LIMIT  # seconds for a driver in a process, which may join a frozen pool up to twice
 _LARGE = 1 << 20  # bytes of a result of which a driver is warned here
 _PROJECT = Path(__file__).parents[3]
 _HOSTILE = ("exit", "stop", "unpicklable", "exits when loaded", "error that exits when loaded", "fails when loaded")
@@ -144,7 +146,7 @@ class Stress:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(max(0.0, self.end - time.monotonic()) + 2 * LIMIT)
+                thread.join(max(0.0, self.end - time.monotonic()) + 3 * LIMIT)
                 if thread.is_alive():
                     self.failures.append(f"an actor waits for ever\n{_stacks()}")
             if not self.failures:
@@ -289,7 +291,7 @@ class Stress:
         """A driver whose forked process joins the same pool."""
         tokens = [self.token("fork") for _ in range(chance.randrange(1, 100))]
         with self._driver("forks", tokens, []) as driver:
-            assert driver.wait(LIMIT) == 0, "see above"
+            assert driver.wait(_DRIVER_LIMIT) == 0, "see above"
 
     @contextlib.contextmanager
     def _driver(self, way: str, tokens: list[Token], options: list[str]) -> Iterator[subprocess.Popen[str]]:
@@ -297,7 +299,7 @@ class Stress:
         path = os.pathsep.join((str(_PROJECT), str(_PROJECT / "jobs")))
         environment = {**os.environ, "PYTHONPATH": path}
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as driver:
-            limit = threading.Timer(LIMIT, driver.kill)
+            limit = threading.Timer(_DRIVER_LIMIT, driver.kill)
             limit.daemon = True
             limit.start()
             try:
@@ -373,6 +375,7 @@ stress.drive(*sys.argv[1:])
 
 def drive(way: str, folder: str, run: str, packed: str) -> None:
     """Be a driver in a process of its own."""
+    faulthandler.dump_traceback_later(_DRIVER_LIMIT - 5, exit=True)
     tokens: list[Token] = eval(packed)
     target = Target("local", Path(folder))
     with spotmpi.pool(run, on=target) as pool:
@@ -385,7 +388,9 @@ def drive(way: str, folder: str, run: str, packed: str) -> None:
             time.sleep(LIMIT)
         results = pool.map(echo, tokens)
         first = [next(results)]
+        faulthandler.cancel_dump_traceback_later()  # its lock would be copied
         child = os.fork()
+        faulthandler.dump_traceback_later(_DRIVER_LIMIT - 5, exit=True)
         if child == 0:
             _be_forked(target, run, tokens, results)
         assert [*first, *results] == [(token, b"") for token in tokens]

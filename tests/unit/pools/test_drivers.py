@@ -202,6 +202,55 @@ def test_neither_a_callback_nor_an_error_that_exits_ends_the_thread_of_the_pool(
     assert pool.submit(abs, -2).result(SOON) == 2
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
+def test_what_leaves_an_iterable_takes_the_place_of_its_item(
+    pool: Pool, scheduler: ScriptedScheduler, error: BaseException
+) -> None:
+    def items() -> Iterator[int]:
+        yield from range(-9, 0)
+        raise error
+
+    results: list[int] = []
+    with pytest.raises(type(error)):
+        for result in pool.map(abs, items()):
+            results.append(result)
+    assert results == [9, 8, 7, 6, 5, 4, 3, 2, 1]
+
+
+def test_a_process_that_is_forked_while_a_thread_opens_its_pool_neither_waits_for_it_nor_ends_it(
+    connection: Connection, tmp_path: Path
+) -> None:
+    opening, goes_on = threading.Event(), threading.Event()
+    open_engine = connection.open
+
+    def open_later(output: object) -> Engine:
+        opening.set()
+        goes_on.wait(SOON)
+        return open_engine(output)
+
+    connection.open = open_later  # type: ignore[method-assign]
+    with contextlib.closing(Pool(connection)) as pool:
+        thread = threading.Thread(target=pool.open)
+        thread.start()
+        opening.wait(SOON)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: that threads are not copied
+            child = os.fork()
+        if child == 0:
+            try:
+                with pytest.raises(PoolError, match="a forked process cannot use its parent's pool"):
+                    pool.submit(abs, 1)
+                pool.close()
+                (tmp_path / "closed").write_text(str(connection.closed))
+            finally:
+                os._exit(0)
+        wait_until(lambda: os.waitpid(child, os.WNOHANG) != (0, 0), SOON)
+        goes_on.set()
+        thread.join()
+        assert (tmp_path / "closed").read_text() == "0"
+        assert pool.submit(abs, -1).result(SOON) == 1
+
+
 def test_a_callback_that_waits_for_its_own_pool_is_told_so(pool: Pool, scheduler: ScriptedScheduler) -> None:
     heard: list[str] = []
 
@@ -383,6 +432,61 @@ def test_a_scheduler_that_does_not_answer_while_its_run_goes_on_is_waited_for_wi
     ]
 
 
+@pytest.mark.parametrize("probe", [lambda: None])
+def test_a_driver_that_closes_while_its_connection_is_cut_leaves_no_result_that_it_has_taken(
+    pool: Pool, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another driver would collect it, and count it twice."""
+    engine = engine_of(pool)
+    monkeypatch.setattr(engines, "_CHECK", SOON)  # the connection is not restored before the driver closes
+    scheduler.up = False
+    scheduler.cut(engine)
+    wait_until(lambda: not engine._connected, SOON)
+    engine._let_go("abs-spotmpi-9f-0-0")
+    scheduler.up = True
+    pool.close()
+    assert scheduler.released == ["abs-spotmpi-9f-0-0"]
+
+
+def joins_after(*answers: str | None) -> tuple[ScriptedScheduler, Callable[[], str | None]]:
+    """A scheduler that is up after so many questions for its run, and the answers of that."""
+    scheduler, left = ScriptedScheduler(), list(answers)
+    scheduler.up = False
+
+    def probe() -> str | None:
+        answer = left.pop(0)
+        scheduler.up = not left and answer is None
+        return answer
+
+    return scheduler, probe
+
+
+def test_a_driver_that_joins_waits_for_a_scheduler_that_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler, probe = joins_after(None, None)
+    monkeypatch.setattr("spotmpi.pools.dask_client.PoolClient", scheduler.client)
+    monkeypatch.setattr(engines, "_RETRY", 0.01)
+    with Pool(Connection(probe)) as pool:
+        assert pool.submit(abs, -1).result(SOON) == 1
+
+
+@pytest.mark.parametrize(
+    ("answers", "limit", "message"),
+    [
+        ((None, "run scan-1 failed: no node"), 30.0, "^the pool is lost: run scan-1 failed: no node$"),
+        ((None, None), 0.0, "^the scheduler at tls://node-0 does not answer: the scheduler is down$"),
+    ],
+)
+def test_a_driver_that_joins_does_not_wait_for_a_run_that_has_ended_nor_for_ever(
+    monkeypatch: pytest.MonkeyPatch, answers: tuple[str | None, ...], limit: float, message: str
+) -> None:
+    scheduler, probe = joins_after(*answers)
+    monkeypatch.setattr("spotmpi.pools.dask_client.PoolClient", scheduler.client)
+    monkeypatch.setattr(engines, "_RETRY", 0.01)
+    monkeypatch.setattr(engines, "_JOIN_TIMEOUT", limit)
+    with pytest.raises(PoolLost, match=message):
+        Pool(Connection(probe)).open()
+
+
 def test_a_connection_that_is_cut_again_while_calls_are_found_again_is_restored(
     pool: Pool, scheduler: ScriptedScheduler
 ) -> None:
@@ -519,6 +623,27 @@ def test_a_forked_process_neither_waits_for_its_parents_calls_nor_ends_its_pool(
     assert (tmp_path / "texts").read_text().split("\n") == [message, "[]", message, message, message, "0"]
     scheduler.holds = False
     assert pool.submit(abs, -3).result(SOON) == 3, "the parent's pool works as before"
+
+
+def test_a_fork_copies_no_lock_that_the_thread_of_the_pool_holds(pool: Pool) -> None:
+    """Such as that of `functools.cached_property` in Python 3.11, of which Dask's expressions have some."""
+    loop, lock = engine_of(pool)._loop, threading.Lock()
+    held = threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            time.sleep(0.05)
+
+    loop.call_soon_threadsafe(hold)
+    held.wait(SOON)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: that threads are not copied
+        child = os.fork()
+    if child == 0:
+        os._exit(0 if lock.acquire(blocking=False) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert pool.submit(abs, -1).result(SOON) == 1, "the parent's thread goes on"
 
 
 def test_every_connection_has_keys_of_its_own(pool: Pool, connection: Connection) -> None:

@@ -13,7 +13,7 @@ from distributed import Client, Scheduler, Worker, WorkerPlugin
 from distributed.core import Status, rpc
 
 from spotmpi.programs.pool.call import CallAborted
-from spotmpi.programs.pool.execution import CancelledCalls, ExecutionFile
+from spotmpi.programs.pool.execution import CancelledCalls, ExecutionFile, cut
 from spotmpi.programs.pool.scheduler import MAX_DEATHS, PoolScheduler
 from spotmpi.programs.pool.worker import is_relevant
 
@@ -30,6 +30,14 @@ def test_a_later_process_reads_which_call_was_executed(tmp_path: Path) -> None:
     second = ExecutionFile(path)
     second.transition(ENDING, "ready", "executing")
     assert (second.former, ExecutionFile(path).former) == ("", ENDING)
+
+
+@pytest.mark.parametrize("name", ["é" * 300 + "x", "x" + "é" * 300, "🙂" * 200, "\udce9" * 600])
+def test_a_key_that_is_too_long_is_cut_between_characters(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "worker-0.call"
+    ExecutionFile(path).transition(name, "ready", "executing")
+    former = ExecutionFile(path).former
+    assert former and former == cut(name)
 
 
 @pytest.mark.parametrize(("executed", "blamed"), [(ENDING, [ENDING]), (None, [FINISHED]), ("", []), ("other", [])])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import gc
 import io
 import itertools
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from cryptography import x509
@@ -31,6 +33,7 @@ from spotmpi.agent import protocol
 from spotmpi.core.certificates import pool_certificates, write_certificates
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.pools import calls
+from spotmpi.pools import pool as pool_module
 from spotmpi.pools.calls import Call
 from spotmpi.pools.dask_client import remote_error
 from spotmpi.pools.engine import Engine
@@ -169,6 +172,31 @@ def of_another_module() -> None:
     raise module.Error("no server")
 
 
+class Nameless:
+    def __repr__(self) -> str:
+        sys.exit(4)
+
+
+class NamelessExit(BaseException):
+    __repr__ = __str__ = Nameless.__repr__
+
+
+def raise_nameless() -> None:
+    raise NamelessExit
+
+
+def exit_nameless() -> None:
+    raise SystemExit(Nameless())
+
+
+def raise_with_closed_stderr() -> None:
+    """A call that has closed what its error is written to; its worker has no other."""
+    stderr = io.TextIOWrapper(io.BytesIO())
+    stderr.close()
+    vars(sys)["__stderr__"] = stderr
+    raise ValueError("closed")
+
+
 @pytest.mark.parametrize(
     ("function", "kind", "text"),
     [
@@ -177,11 +205,15 @@ def of_another_module() -> None:
         (of_another_module, PoolError, r"\(No module named 'redis_of_the_image'\):\n(.*\n)*redis.*Error: no server"),
         (lambda: exec("raise ValueError('x' * 99999)"), ValueError, "x{99999}$"),
         (lambda: sys.exit(3), RuntimeError, r"the call exited: sys\.exit\(3\)"),
+        (exit_nameless, RuntimeError, "the call exited: .*<a Nameless, whose representation raises SystemExit>"),
+        (raise_nameless, RuntimeError, "<a NamelessExit, whose representation raises SystemExit>"),
+        (raise_with_closed_stderr, ValueError, "closed"),
     ],
 )
 def test_what_a_call_raises_reaches_the_driver_whatever_it_is(
-    function: Callable[[], None], kind: type[Exception], text: str
+    function: Callable[[], None], kind: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys, "__stderr__", sys.__stderr__)  # for the one that closes it
     with pytest.raises(call.CallFailure) as failure:
         call.execute(call.pack("call", call.pack_function(function), (), {}))
     sys.modules.pop("redis_of_the_image", None)  # the driver has no such module
@@ -275,7 +307,16 @@ def test_an_asynchronous_call_is_awaited() -> None:
     assert pickle.loads(asyncio.run(call.execute_async(packed))) == 8
 
 
-@pytest.mark.parametrize(("function", "name"), [(pow, "pow"), (lambda: 0, "lambda"), (int, "int")])
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (pow, "pow"),
+        (lambda: 0, "lambda"),
+        (int, "int"),
+        (functools.partial(functools.partial(pow, 2), 3), "pow"),
+        (mock.Mock(), "Mock"),  # which has any attribute, such as another function in it
+    ],
+)
 def test_a_function_has_a_name_for_people(function: object, name: str) -> None:
     assert call.function_name(function) == name  # type: ignore[arg-type]
 
@@ -293,6 +334,14 @@ def test_a_map_that_takes_longer_shows_how_far_it_is() -> None:
         f"scan: [{'#' * 30}] 4/4 (2/s)",
         f"scan: [{'#' * 30}] 4/4 (2/s)\n",
     ]
+
+
+def test_a_bar_on_a_terminal_that_was_closed_costs_no_result() -> None:
+    stream = io.StringIO()
+    bar = ProgressBar("scan", 2, stream, iter([0.0, 2.0, 3.0]).__next__)
+    stream.close()
+    bar.advance()
+    bar.end()
 
 
 def test_a_short_map_and_one_that_nobody_watches_show_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -315,3 +364,14 @@ def test_sigkill_is_lack_of_memory_only_where_the_cgroup_says_so(tmp_path: Path)
     launcher._worker_ended(1, -signal.SIGKILL, 10.0)
     reasons = [reason for _, reason in launcher._due.values()]
     assert reasons == ["worker 0 was killed by SIGKILL", "worker 1 was killed by SIGKILL for lack of memory"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_a_worker_prints_is_shown_in_the_encoding_of_the_driver(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding))
+    pool_module._print_lines(1, "stdout", ["na\N{LATIN SMALL LETTER I WITH DIAERESIS}ve \N{SNOWMAN}"])
+    letter = "\\xef" if encoding == "ascii" else "\xef"
+    assert shown.getvalue().decode(encoding) == f"[worker 1] na{letter}ve \\u2603\n"

@@ -21,7 +21,7 @@ from spotmpi.pools.dask_client import PoolClient
 from spotmpi.programs.pool import call, files
 from spotmpi.programs.pool.call import CallFailure
 from spotmpi.programs.pool.local import LocalPool
-from spotmpi.programs.pool.output import ForwardedStream
+from spotmpi.programs.pool.output import LEFT_OUT, RATE, ForwardedStream
 from spotmpi.programs.pool.scheduler import Keeper, PoolScheduler
 
 NOT_UTF8 = b"caf\xe9.txt".decode(errors="surrogateescape")
@@ -43,6 +43,20 @@ def test_the_name_of_a_file_that_is_not_utf8_can_be_printed() -> None:
     print("read", NOT_UTF8, file=ForwardedStream(below, "stdout", events, 0))
     assert events.lines == ["read caf\\udce9.txt"]
     assert below.getvalue() == f"read {NOT_UTF8}\n"
+
+
+def test_drivers_get_a_part_of_what_is_printed_too_fast() -> None:
+    events, below, now = Events(), io.StringIO(), [0.0]
+    stream = ForwardedStream(below, "stdout", events, 0, lambda: now[0])
+    lines = [f"{index:0999}" for index in range(3 * RATE // 1000)]
+    print("\n".join(lines), file=stream)
+    at_once = RATE // 1000 + 1
+    assert events.lines == [*lines[:at_once], LEFT_OUT]
+    assert below.getvalue() == "\n".join(lines) + "\n", "the log has all"
+    print("still too fast", file=stream)
+    now[0] += 1.0
+    print("later", file=stream)
+    assert events.lines[at_once:] == [LEFT_OUT, "later"]
 
 
 HEARTBEAT = threading.Event()

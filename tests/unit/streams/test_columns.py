@@ -247,3 +247,87 @@ def test_nothing_is_recorded_of_columns_that_are_the_same_everywhere(tmp_path: P
         write(tmp_path, [{"x": 1, "y": "a"}], "parquet", name)
     assert {part.columns for part in sources.parts_of(order_of(tmp_path, 1).settings)} == {""}
     assert columns.unify({}) == ""
+
+
+def texts_of(folder: Path, *files: str) -> list[Any]:
+    """The values of the column ``c`` of CSV files with these lines, in their order."""
+    folder.mkdir(exist_ok=True)
+    for index, lines in enumerate(files):
+        (folder / f"{index}.csv").write_text("c,d\n" + "".join(f"{line},1\n" for line in lines.split()))
+    return [value for array in columns_of(folder)["c"] for value in array.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        pytest.param(["01234 98101"], ["01234", "98101"], id="a postal code"),
+        pytest.param(['"00"'], ["00"], id="in quotes"),
+        pytest.param(["98101", "01234"], ["98101", "01234"], id="only in another file"),
+        pytest.param(["98101", "01234", "NA"], ["98101", "01234", "NA"], id="and a null in a third one"),
+        pytest.param(["D-1", "01234"], ["D-1", "01234"], id="and text in another file"),
+        pytest.param(
+            ["00000000000000000000000012"], ["00000000000000000000000012"], id="more digits than an integer has"
+        ),
+        pytest.param(["007.5 1"], [7.5, 1.0], id="a fraction"),
+        pytest.param(["0 10 -0"], [0, 10, 0], id="a single zero"),
+    ],
+)
+def test_whole_numbers_with_leading_zeros_are_text(tmp_path: Path, files: list[str], expected: list[Any]) -> None:
+    assert texts_of(tmp_path, *files) == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        pytest.param(["NA NA", "DE FR"], ["NA", "NA", "DE", "FR"], id="only what stands for a null"),
+        pytest.param(['""', "DE"], ["", "DE"], id="only empty"),
+    ],
+)
+def test_what_stands_for_a_null_is_text_where_other_files_have_text(
+    tmp_path: Path, files: list[str], expected: list[Any]
+) -> None:
+    assert texts_of(tmp_path, *files) == expected
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_text_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path, kind: str) -> None:
+    path = write(tmp_path, [{"c": "Meier"}, {"c": "Mueller"}], kind)
+    path.write_bytes(path.read_bytes().replace(b"ue", "ü".encode("latin-1")))
+    with pytest.raises(
+        StreamError, match=rf"a\.{kind} is not in UTF-8: line {3 if kind == 'csv' else 2} has the byte 0xfc"
+    ):
+        columns_of(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize(
+    ("number", "is_exact"), [("12345678901234567.25", False), ("12345678901234568.0", True), ("1.5e300", True)]
+)
+def test_a_fraction_whose_whole_part_would_be_rounded_is_refused(
+    tmp_path: Path, kind: str, number: str, is_exact: bool
+) -> None:
+    text = f"x\n0.5\n{number}\n" if kind == "csv" else f'{{"x": 0.5}}\n{{"x": {number}}}\n'
+    (tmp_path / f"a.{kind}").write_text(text)
+    if is_exact:
+        assert columns_of(tmp_path)["x"][0].tolist() == [0.5, float(number)]
+    else:
+        with pytest.raises(StreamError, match="whole parts of fractions"):
+            columns_of(tmp_path)
+
+
+def test_empty_lines_of_csv_are_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('c\na\n\n""\n\n')
+    assert columns_of(tmp_path)["c"][0].tolist() == ["a", ""]
+
+
+def test_truth_values_in_bytes_are_truth_values(tmp_path: Path) -> None:
+    values = pyarrow.ExtensionArray.from_storage(pyarrow.bool8(), pyarrow.array([1, None, 0, 1], pyarrow.int8()))
+    pyarrow.parquet.write_table(pyarrow.table({"c": values}), tmp_path / "a.parquet")
+    assert [array.tolist() for array in columns_of(tmp_path)["c"]] == [[True, None], [False, True]]
+
+
+def test_values_that_python_cannot_hold_are_no_fault_of_the_storage(tmp_path: Path) -> None:
+    times = pyarrow.array([3_723_000_000_005], pyarrow.time64("ns"))
+    pyarrow.parquet.write_table(pyarrow.table({"c": times}), tmp_path / "a.parquet")
+    with pytest.raises(StreamError, match=r"the column 'c' of type time64\[ns\] cannot be read"):
+        columns_of(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,16 @@ class Plain:
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+
+@dataclass
+class Sparse:
+    """Refuses to be an array, as PyTorch's sparse tensors and those of eight bits do."""
+
+    values: list[int]
+
+    def __array__(self, *arguments: Any) -> Any:
+        raise TypeError("can't convert Sparse layout tensor to numpy")
 
 
 class Ambiguous:
@@ -120,6 +131,8 @@ def test_a_skipped_batch_of_the_sample_is_compared_by_what_replaces_it(make_stre
         (Plain(np.arange(2)), Plain(np.arange(2)), None),
         ({"p": Plain(1)}, {"p": Plain(2)}, "['p']['value'] is 1, then 2"),
         (Ambiguous(), Ambiguous(), None),
+        (Sparse([1, 2]), Sparse([1, 2]), None),
+        ({"x": Sparse([1, 2])}, {"x": Sparse([1, 3])}, "['x'] is Sparse(values=[1, 2]), then Sparse(values=[1, 3])"),
         (Tensor([1.0, np.nan]), Tensor([1.0, np.nan]), None),
         ({1.5, 2}, {2, 1.5}, None),
         (

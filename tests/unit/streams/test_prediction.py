@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet
 import pytest
 
@@ -65,7 +67,6 @@ def test_a_prediction_yields_one_result_for_each_batch(
 
 
 def test_columns_of_arrays_are_written_as_rows(tmp_path: Path) -> None:
-    import numpy as np
 
     files = ResultFiles(tmp_path, "jsonl")
     files.write({"x": np.arange(2), "y": ["a", "b"]}, 3)
@@ -104,3 +105,22 @@ def test_a_training_that_takes_no_batch_is_an_error(make_stream: Any, name: str,
 @pytest.mark.parametrize("name", ["train_again", "train_end"])
 def test_a_training_may_continue_from_a_checkpoint_whether_batches_are_left_or_not(make_stream: Any, name: str) -> None:
     train(PREFIX + name, make_stream())
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_value_that_only_later_rows_have_is_written(tmp_path: Path, kind: str) -> None:
+    ResultFiles(tmp_path, kind).write([{"n": 1}, {"n": 2, "note": "late"}], 0)
+    if kind == "parquet":
+        rows = pyarrow.parquet.read_table(tmp_path).to_pylist()
+    else:
+        rows = [json.loads(line) for line in (tmp_path / "results-00000000.jsonl").read_text().splitlines()]
+    assert [row.get("note") for row in rows] == [None, "late"]
+
+
+def test_json_has_times_as_text_and_names_what_it_cannot_hold(tmp_path: Path) -> None:
+    files, time = ResultFiles(tmp_path, "jsonl"), np.array(["2020-01-01T00:00:00.000000001"], "M8[ns]")
+    files.write({"at": time, "day": time.astype("M8[D]"), "date": [datetime.date(2020, 1, 2)]}, 0)
+    (row,) = map(json.loads, (tmp_path / "results-00000000.jsonl").read_text().splitlines())
+    assert row == {"at": "2020-01-01T00:00:00.000000001", "day": "2020-01-01", "date": "2020-01-02"}
+    with pytest.raises(StreamError, match=r'JSON cannot hold a bytes: .* write = "parquet"'):
+        files.write([{"image": b"png"}], 1)

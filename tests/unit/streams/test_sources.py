@@ -297,3 +297,16 @@ def test_a_file_that_is_twice_in_a_sample_and_a_compressed_tar_file_are_refused(
     tarfile.open(tmp_path / "b.tar.gz", "w:gz").close()
     with pytest.raises(StreamError, match=r"b\.tar\.gz is compressed, so that its samples cannot be sought"):
         order_of(tmp_path / "b.tar.gz", 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [(tarfile.LNKTYPE, r"as a link to x\.jpg"), (tarfile.GNUTYPE_SPARSE, "with holes")]
+)
+def test_a_member_whose_bytes_are_elsewhere_is_refused(tmp_path: Path, kind: bytes, message: str) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.GNU_FORMAT) as tar:
+        tar.addfile(tarfile.TarInfo("x.jpg"))
+        member = tarfile.TarInfo("x.png")
+        member.type, member.linkname = kind, "x.jpg"
+        tar.addfile(member)
+    with pytest.raises(StreamError, match=message):
+        order_of(tmp_path, 1)

@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,6 +15,7 @@ import spotmpi
 from spotmpi.core import names
 from spotmpi.images import environment as image_environment
 from spotmpi.streams import chunk, engine
+from spotmpi.streams import stream as rank_stream
 from spotmpi.streams.chunk import Chunk
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Order, Part, Settings
@@ -155,6 +156,12 @@ def test_arrays_of_a_chunk_travel_as_buffers() -> None:
     assert deserialize(header, frames).open().batches[0][1]["x"].tolist() == array.tolist()
 
 
+class Named(NamedTuple):
+    """What a `prepare` may return."""
+
+    array: Any
+
+
 def test_a_rank_gets_arrays_that_are_writable_whatever_prepare_returned() -> None:
     import numpy as np
     from distributed.protocol.serialize import deserialize, serialize
@@ -163,9 +170,11 @@ def test_a_rank_gets_arrays_that_are_writable_whatever_prepare_returned() -> Non
         "fixed": np.frombuffer(b"abcdefgh", np.uint8),
         "own": np.arange(3),
         "order": np.ones((2, 3), order="F"),
+        "named": Named(np.frombuffer(b"abc", np.uint8)),
     }
     header, frames = serialize(chunk.seal(Chunk([(0, batch)], [], 0.0, 0)))
     ((_, received),) = deserialize(header, [bytes(memoryview(frame).cast("B")) for frame in frames]).open().batches
+    batch["named"], received["named"] = batch["named"].array, received["named"].array
     assert all(array.flags.writeable for array in received.values())
     assert all(np.array_equal(received[name], batch[name]) for name in batch)
 
@@ -190,6 +199,21 @@ def test_what_a_rank_cannot_load_is_an_error_that_names_the_module_and_its_inter
 
 def make_chunk() -> Chunk:
     return Chunk([(7, sys.modules["frames_of_workers"].Frame())], [], 0.0, 0)
+
+
+def test_a_forked_process_is_refused_and_does_not_wait_for_threads_that_it_has_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Dask's client has all its threads in the rank; its methods would wait for them for ever."""
+    connection = engine.Engine.__new__(engine.Engine)
+    connection._process = os.getpid() + 1
+    task = engine._Task("batch 1", None, connection)  # type: ignore[arg-type]
+    for use in (lambda: connection.submit("batch 1", abs, 1), connection.workers, task.result):
+        with pytest.raises(StreamError, match=r"a forked process, .* cannot use the stream of its parent"):
+            use()
+    connection.close()
+    rank_stream._print(os.getpid() + 1, connection, "digest", {"batches": 1})
+    assert capsys.readouterr().out == "", "the report is the rank's"
 
 
 TENSORS = """

@@ -67,7 +67,7 @@ def pack(name: str, function: bytes, args: tuple[Any, ...], kwargs: dict[str, An
 
 def function_name(function: Callable[..., Any]) -> str:
     """The name of a function for people: letters, digits and _ only."""
-    while hasattr(function, "func"):  # functools.partial
+    while isinstance(function, functools.partial):
         function = function.func
     return re.sub(r"\W+", "", getattr(function, "__name__", type(function).__name__)) or "call"
 
@@ -86,7 +86,7 @@ def load_function(function: bytes) -> Callable[..., Any]:
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a call of *function* gives a coroutine."""
-    while hasattr(function, "func"):  # functools.partial
+    while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
@@ -137,18 +137,29 @@ def _failure(error: BaseException) -> CallFailure:
 
     error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without `execute`
     if not isinstance(error, Exception):  # would end the worker, or raised by the driver, the driver
-        exited = f"the call exited: sys.exit({error.code!r})" if isinstance(error, SystemExit) else repr(error)
-        error = RuntimeError(exited).with_traceback(error.__traceback__)
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    print(text, end="", file=sys.__stderr__, flush=True)  # for the run's log; the driver raises it
+        code = f"the call exited: sys.exit({_repr(error.code)})" if isinstance(error, SystemExit) else _repr(error)
+        error = RuntimeError(code).with_traceback(error.__traceback__)
+    try:
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except BaseException:  # its text may exit, too
+        text = "".join([*traceback.format_tb(error.__traceback__), f"{type(error).__name__}: {_repr(error)}\n"])
+    with contextlib.suppress(Exception):  # a call may have closed it
+        print(text, end="", file=sys.__stderr__, flush=True)  # for the run's log; the driver raises it
     try:
         pickling_support.install(error)
         _shorten_traceback(error)
         packed = bytes(cloudpickle.dumps(error))
         pickle.loads(packed)
-    except BaseException:  # it may exit, too
+    except BaseException:
         packed = b""
     return CallFailure(text[-_MAX_ERROR:], packed if len(packed) <= _MAX_ERROR else b"")
+
+
+def _repr(value: Any) -> str:
+    try:
+        return repr(value)
+    except BaseException as error:
+        return f"<a {type(value).__name__}, whose representation raises {type(error).__name__}>"
 
 
 def _shorten_traceback(error: BaseException | None) -> None:

@@ -72,4 +72,4 @@ class CancelledCalls(WorkerPlugin):
 
 def cut(key: Any) -> str:
     """A key as the file has it."""
-    return str(key).encode(errors="replace")[:_SIZE].decode(errors="replace")
+    return str(key).encode(errors="replace")[:_SIZE].decode(errors="ignore")

@@ -5,22 +5,32 @@ from __future__ import annotations
 import io
 import sys
 import threading
+import time
+from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 TOPIC = "spotmpi-output"  # of Dask's events
 MAX_LINE = 10_000  # characters of a line that drivers get
+RATE = (
+    1 << 20
+)  # characters a second that drivers get of a stream, and at once: the scheduler holds what they did not read
+LEFT_OUT = "... the lines that follow come too fast for drivers: they are in the log of the run"
 
 
 class ForwardedStream(io.TextIOBase):
     """A text stream that passes everything on to *stream*, and whole lines to the drivers of a pool too.
 
-    Each thread has an unfinished line of its own.
+    Each thread has an unfinished line of its own. Of more than `RATE` drivers get a part.
     """
 
-    def __init__(self, stream: TextIO, name: str, dask_worker: Any, worker: int) -> None:
+    def __init__(
+        self, stream: TextIO, name: str, dask_worker: Any, worker: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._stream, self._name = stream, name
         self._dask_worker, self._worker = dask_worker, worker
         self._unfinished = threading.local()
+        self._clock, self._time, self._budget = clock, clock(), float(RATE)
+        self._leaves_out = False
 
     def write(self, text: str) -> int:
         """Write *text*; returns its length."""
@@ -29,10 +39,26 @@ class ForwardedStream(io.TextIOBase):
         self._unfinished.text = rest[:MAX_LINE]
         if lines:
             self._stream.flush()
-            texts = [sendable(line[:MAX_LINE]) for line in lines]
-            message = {"index": self._worker, "stream": self._name, "lines": texts}
-            self._dask_worker.log_event(TOPIC, message)
+            texts = self._affordable(lines)
+            if texts:
+                message = {"index": self._worker, "stream": self._name, "lines": texts}
+                self._dask_worker.log_event(TOPIC, message)
         return len(text)
+
+    def _affordable(self, lines: Iterable[str]) -> list[str]:
+        """Those of *lines* that drivers get."""
+        now = self._clock()
+        self._budget, self._time = min(RATE, self._budget + (now - self._time) * RATE), now
+        texts = []
+        for line in lines:
+            if self._budget > 0:
+                self._leaves_out = False
+                texts.append(sendable(line[:MAX_LINE]))
+                self._budget -= len(texts[-1]) + 1
+            elif not self._leaves_out:
+                self._leaves_out = True
+                texts.append(LEFT_OUT)
+        return texts
 
     def flush(self) -> None:
         """Flush the stream below."""

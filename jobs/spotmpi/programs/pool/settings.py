@@ -39,6 +39,7 @@ def settings(interruptions: int = 100) -> dict[str, Any]:
         "distributed.comm.timeouts.tcp": CONNECT_TIMEOUT,
         "distributed.comm.require-encryption": True,
         "distributed.admin.system-monitor.gil.enabled": False,
+        "distributed.admin.low-level-log-length": 100,  # of each topic, too: the scheduler keeps what workers print
         "distributed.admin.large-graph-warning-threshold": "1TiB",  # calls warn by themselves, and say what to do
         "distributed.diagnostics.nvml": False,
     }

@@ -127,6 +127,7 @@ COMPARISONS = {
     "jobs/spotmpi/metrics/rates.py": (1, "the axis of charts"),
     "jobs/spotmpi/pools/engine.py": (2, MONOTONIC),
     "jobs/spotmpi/programs/pool/local.py": (1, NO_TIME),
+    "jobs/spotmpi/programs/pool/output.py": (2, MONOTONIC),
     "jobs/spotmpi/programs/pool/scheduler.py": (3, MONOTONIC),
     "jobs/spotmpi/programs/pool/settings.py": (1, "the start of Dask's clocks, which nobody sets from then on"),
     "jobs/spotmpi/report/charts.py": (1, "the axis of charts"),

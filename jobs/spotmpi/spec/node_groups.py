@@ -71,7 +71,7 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]
         group.name: why for group in candidates if (why := _misfit(spec, group, together if named else group.max))
     }
     fitting = [group for group in candidates if group.name not in misfits]
-    if misfits and (named or not fitting):
+    if not fitting or (misfits and named):
         return [_refusal(spec, candidates, misfits)]
     if not spec.resources.gpu:
         fitting.sort(key=lambda group: group.gpus > 0)
@@ -128,7 +128,7 @@ def _refusal(spec: JobSpec, groups: Sequence[NodeGroup], misfits: dict[str, str]
     size = f"{spec.nodes} nodes x {spec.slots} slots"
     field = "kubernetes.node_groups" if spec.kubernetes.node_groups else "nodes"
     value = spec.kubernetes.node_groups or spec.nodes
-    return Problem(field, value, f"{size} fit no node group; {'; '.join(reasons)}")
+    return Problem(field, value, f"{size} fit no node group; {'; '.join(reasons) or 'there is none'}")
 
 
 def _memory_mib(spec: JobSpec) -> float:

@@ -141,7 +141,7 @@ def environment_cost(
     The runs of all users are fetched from the cluster first, so that only nodes that no run held count as idle.
     """
     aws, now = aws or open_account(environment.region), now or time.time()
-    require_account(aws, environment.arn)
+    require_account(aws, environment.cluster_arn)
     lifetimes = scaling.lifetimes(aws, environment, scaling.scaling_groups(aws, environment))
     machines = [lifetime for lifetime in lifetimes if (lifetime.ended or now) > since]
     curves = _curves(aws, environment, {lifetime.kind for lifetime in machines}, since)

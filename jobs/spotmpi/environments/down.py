@@ -101,7 +101,7 @@ class _Down:
         )
         if (outputs := self._dependencies.pulumi.outputs(self._stack.stack)).get("contract"):
             self._environment = environment.parse(outputs)
-            eks.require_account(self._dependencies.aws, self._environment.arn)
+            eks.require_account(self._dependencies.aws, self._environment.cluster_arn)
             self._try("the cluster's volumes can't be listed", self._record_volumes)
 
     def _record_volumes(self) -> None:

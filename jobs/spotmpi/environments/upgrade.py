@@ -99,7 +99,7 @@ class _Upgrade:
     def plan(self) -> UpgradePlan:
         """The versions that run and those after the upgrade; changes nothing."""
         current = self._environment()
-        eks.require_account(self._dependencies.aws, current.arn)
+        eks.require_account(self._dependencies.aws, current.cluster_arn)
         running = versions.running(self._dependencies.aws, current.region, current.cluster)
         busy = [each.name for each in running.node_groups if each.status in ("CREATING", "UPDATING", "DELETING")]
         busy += [current.cluster] if running.status != "ACTIVE" else []

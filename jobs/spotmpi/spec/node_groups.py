@@ -51,7 +51,7 @@ def pods_per_node(spec: JobSpec, group: NodeGroup) -> int:
     """How many pods of a spec that does not fill nodes share a node of a group that it fits."""
     counts = [group.vcpus * 1000 // millicores(spec.resources.cpu, spec.slots)]
     if memory := _memory_mib(spec):
-        counts.append(int((group.allocatable_mib or group.memory_mib) // memory))
+        counts.append(int(group.allocatable_mib // memory))
     return max(1, min(counts))
 
 
@@ -105,9 +105,9 @@ def _misfit(spec: JobSpec, group: NodeGroup, most: int) -> str | None:
         return f'GPUs per node: {group.gpus}, and all must be used: set slots = {group.gpus}, or spread = "any"'
     if (requested := millicores(spec.resources.cpu, spec.slots)) > group.vcpus * 1000:
         return f"CPUs per node: {group.vcpus}, requested: {requested / 1000:g}"
-    if _memory_mib(spec) > (room := group.allocatable_mib or group.memory_mib):
-        total = f" of {group.memory_mib}, the rest is reserved" if room < group.memory_mib else ""
-        return f"MiB for pods per node: {room}{total}; requested: {_memory_mib(spec):g}"
+    if _memory_mib(spec) > group.allocatable_mib:
+        sizes = f"{group.allocatable_mib} of {group.memory_mib}, the rest is reserved"
+        return f"MiB for pods per node: {sizes}; requested: {_memory_mib(spec):g}"
     return None
 
 

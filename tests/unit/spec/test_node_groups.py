@@ -146,12 +146,6 @@ def test_the_plan_notes_further_groups_that_fit() -> None:
     assert choice_of([T4, FOUR, group("g6")], resources={"gpu": 1}).others == ("g6",)
 
 
-def test_without_allocatable_resources_a_pod_is_compared_with_the_whole_node() -> None:
-    older = group("g4dn", allocatable_mib=None)
-    assert [each.name for each in choice_of([older], resources={"memory": "16Gi"}).groups] == ["g4dn"]
-    assert "MiB for pods per node: 16384; requested: 17408" in refusal_of([older], resources={"memory": "17Gi"})
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [

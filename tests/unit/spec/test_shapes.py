@@ -19,8 +19,9 @@ TAINT = {"key": "spotmpi.dev/runs", "value": "only", "effect": "NoSchedule"}
 
 def group(name: str, market: str, gpus: int = 0, vcpus: int = 8) -> NodeGroup:
     values: dict[str, Any] = {"name": name, "type": "c7i.2xlarge", "market": market, "gpus": gpus, "vcpus": vcpus}
-    sizes = {"memory_mib": 16384, "min": 0, "max": 4, "placement_group": False, "efa_interfaces": 0}
-    return NodeGroup.model_validate({**values, **sizes, "labels": {"spotmpi.dev/group": name}, "taint": TAINT})
+    sizes = {"memory_mib": 16384, "allocatable_mib": 15454, "disk_gib": 100, "efa_interfaces": 0, "min": 0, "max": 4}
+    values |= {**sizes, "public_address": True, "placement_group": False}
+    return NodeGroup.model_validate({**values, "labels": {"spotmpi.dev/group": name}, "taint": TAINT})
 
 
 SPOT, STABLE, GPUS = group("spot", "spot"), group("stable", "on-demand"), group("gpus", "spot", gpus=4, vcpus=48)

@@ -139,7 +139,7 @@ TEMPLATES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=100)
 @given(st.lists(TEMPLATES, max_size=2))
 @example([spec(initContainers=[None])])
 @example([spec(initContainers="a")])

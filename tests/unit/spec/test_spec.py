@@ -46,7 +46,7 @@ def test_a_duration_is_written_as_it_is_read(value: float) -> None:
     assert seconds(duration(value)) == value
 
 
-@settings(max_examples=40)
+@settings(max_examples=80)
 @given(tables(JobSpec))
 @example({"code": "~nobody-here/x", "checkpoint": {"path": "~nobody-here"}})
 @example({"data": "a" * 300, "stream": {"source": "x**.csv"}})

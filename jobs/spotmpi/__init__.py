@@ -13,121 +13,79 @@ TYPE_CHECKING = False  # typing's own costs an import; type checkers know the na
 if TYPE_CHECKING:
     from typing import Any
 
-    from spotmpi.api.images import build_image, push_image
-    from spotmpi.api.pipelines import Pipeline, pipeline
-    from spotmpi.api.pools import pool, resize
-    from spotmpi.api.runs import (
-        clean,
-        drill,
-        init,
-        list_runs,
-        logs,
-        plan_resume,
-        plan_run,
-        pull,
-        resume,
-        run,
-        shell_command,
-        status,
-        stop,
-    )
-    from spotmpi.api.studies import bench, compare, make_report, plan_bench, predict
-    from spotmpi.backends.targets import Target
-    from spotmpi.core.errors import InputError, SpotmpiError
-    from spotmpi.core.events import Event
-    from spotmpi.environments.cost import run_cost
-    from spotmpi.pools.errors import PoolError, PoolLost
-    from spotmpi.pools.pool import Pool
-    from spotmpi.programs.pool.call import CallAborted
-    from spotmpi.runs.reader import RunState
-    from spotmpi.spec.job import JobSpec
-    from spotmpi.spec.source import read_spec
-    from spotmpi.streams.errors import SourceError, StreamError, StreamLost
-    from spotmpi.streams.order import FunctionSource
-    from spotmpi.streams.stream import Stream, stream
-    from spotmpi.study.study import StudyOptions
+    # The public names, and the only list of them: `_modules` reads it. `as` tells type checkers that a name is public.
+    from spotmpi.api.images import build_image as build_image
+    from spotmpi.api.images import push_image as push_image
+    from spotmpi.api.pipelines import Pipeline as Pipeline
+    from spotmpi.api.pipelines import pipeline as pipeline
+    from spotmpi.api.pools import pool as pool
+    from spotmpi.api.pools import resize as resize
+    from spotmpi.api.runs import clean as clean
+    from spotmpi.api.runs import drill as drill
+    from spotmpi.api.runs import init as init
+    from spotmpi.api.runs import list_runs as list_runs
+    from spotmpi.api.runs import logs as logs
+    from spotmpi.api.runs import plan_resume as plan_resume
+    from spotmpi.api.runs import plan_run as plan_run
+    from spotmpi.api.runs import pull as pull
+    from spotmpi.api.runs import resume as resume
+    from spotmpi.api.runs import run as run
+    from spotmpi.api.runs import shell_command as shell_command
+    from spotmpi.api.runs import status as status
+    from spotmpi.api.runs import stop as stop
+    from spotmpi.api.studies import bench as bench
+    from spotmpi.api.studies import compare as compare
+    from spotmpi.api.studies import make_report as make_report
+    from spotmpi.api.studies import plan_bench as plan_bench
+    from spotmpi.api.studies import predict as predict
+    from spotmpi.backends.targets import Target as Target
+    from spotmpi.core.errors import InputError as InputError
+    from spotmpi.core.errors import SpotmpiError as SpotmpiError
+    from spotmpi.core.events import Event as Event
+    from spotmpi.environments.cost import run_cost as run_cost
+    from spotmpi.pools.errors import PoolError as PoolError
+    from spotmpi.pools.errors import PoolLost as PoolLost
+    from spotmpi.pools.pool import Pool as Pool
+    from spotmpi.programs.pool.call import CallAborted as CallAborted
+    from spotmpi.runs.reader import RunState as RunState
+    from spotmpi.spec.job import JobSpec as JobSpec
+    from spotmpi.spec.source import read_spec as read_spec
+    from spotmpi.streams.errors import SourceError as SourceError
+    from spotmpi.streams.errors import StreamError as StreamError
+    from spotmpi.streams.errors import StreamLost as StreamLost
+    from spotmpi.streams.order import FunctionSource as FunctionSource
+    from spotmpi.streams.stream import Stream as Stream
+    from spotmpi.streams.stream import stream as stream
+    from spotmpi.study.study import StudyOptions as StudyOptions
 
-__all__ = [
-    "CallAborted",
-    "Event",
-    "FunctionSource",
-    "InputError",
-    "JobSpec",
-    "Pipeline",
-    "Pool",
-    "PoolError",
-    "PoolLost",
-    "RunState",
-    "SourceError",
-    "SpotmpiError",
-    "Stream",
-    "StreamError",
-    "StreamLost",
-    "StudyOptions",
-    "Target",
-    "bench",
-    "build_image",
-    "clean",
-    "compare",
-    "drill",
-    "init",
-    "list_runs",
-    "logs",
-    "make_report",
-    "pipeline",
-    "plan_bench",
-    "plan_resume",
-    "plan_run",
-    "pool",
-    "predict",
-    "pull",
-    "push_image",
-    "read_spec",
-    "resize",
-    "resume",
-    "run",
-    "run_cost",
-    "shell_command",
-    "status",
-    "stop",
-    "stream",
-]
 
-_MODULES = (
-    ("api.images", "build_image push_image"),
-    ("api.pipelines", "Pipeline pipeline"),
-    ("api.pools", "pool resize"),
-    ("api.runs", "clean drill init list_runs logs plan_resume plan_run pull resume run shell_command status stop"),
-    ("api.studies", "bench compare make_report plan_bench predict"),
-    ("backends.targets", "Target"),
-    ("core.errors", "InputError SpotmpiError"),
-    ("core.events", "Event"),
-    ("environments.cost", "run_cost"),
-    ("pools.errors", "PoolError PoolLost"),
-    ("pools.pool", "Pool"),
-    ("programs.pool.call", "CallAborted"),
-    ("runs.reader", "RunState"),
-    ("spec.job", "JobSpec"),
-    ("spec.source", "read_spec"),
-    ("streams.errors", "SourceError StreamError StreamLost"),
-    ("streams.order", "FunctionSource"),
-    ("streams.stream", "Stream stream"),
-    ("study.study", "StudyOptions"),
-)
+def _modules() -> "dict[str, str]":
+    """The module of each public name."""
+    if not _found:
+        import ast
+        import pkgutil
+
+        tree = ast.parse(pkgutil.get_data(__name__, "__init__.py") or b"")
+        imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+        _found.update((name.name, str(node.module)) for node in imports for name in node.names if name.asname)
+    return _found
+
+
+_found: "dict[str, str]" = {}
 
 
 def __getattr__(name: str) -> "Any":
-    for module, names in _MODULES:
-        if name in names.split():
-            import os
-            from importlib import import_module
+    if name == "__all__":
+        return sorted(_modules())
+    if name.startswith("__") or name not in _modules():
+        raise AttributeError(f"module 'spotmpi' has no attribute {name!r}")
+    import os
+    from importlib import import_module
 
-            if name == "pool" and "SPOTMPI_POOL" in os.environ:
-                module = "pools.joined"  # inside of a pool, that one
-
-            return globals().setdefault(name, getattr(import_module(f"spotmpi.{module}"), name))
-    raise AttributeError(f"module 'spotmpi' has no attribute {name!r}")
+    # Inside of a pool, that one.
+    module = "spotmpi.pools.joined" if name == "pool" and "SPOTMPI_POOL" in os.environ else _modules()[name]
+    return globals().setdefault(name, getattr(import_module(module), name))
 
 
 def __dir__() -> "list[str]":
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *_modules()])

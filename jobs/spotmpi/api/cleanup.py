@@ -69,9 +69,6 @@ def _with_clusters(states: Iterable[RunState], runs_folder: Path, say: Say) -> I
             say(f"runs without a recorded end in {target} are kept, since it does not answer: {error}")
             yield state
             continue
-        if current.state == record.LOST and target.context is None:
-            say(f"{state.id} is kept: its record does not name its cluster; delete {state.folder} yourself")
-            current = state
         yield current
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from spotmpi.aws.account import Aws
 from spotmpi.aws.errors import CallError, CloudError
 
-_ARN = re.compile(r"arn:[\w-]+:eks:(?P<region>[a-z0-9-]+):(?P<account>\d*):cluster/(?P<name>[A-Za-z0-9_-]+)")
+_ARN = re.compile(r"arn:[\w-]+:eks:(?P<region>[a-z0-9-]+):(?P<account>\d+):cluster/(?P<name>[A-Za-z0-9_-]+)")
 # As `aws eks get-token` and aws-iam-authenticator make them: the server takes a token for 15 minutes from its date,
 # whatever the signature says of its own expiry.
 _PREFIX = "k8s-aws-v1."
@@ -20,14 +20,14 @@ LIFETIME = 14 * 60.0  # seconds for which a token may be used
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster; an empty *account* is that of the credentials."""
+    """A cluster of an account."""
 
     region: str
     account: str
     name: str
 
     def __str__(self) -> str:
-        return f"cluster {self.name} in {self.region}" + (f" of account {self.account}" if self.account else "")
+        return f"cluster {self.name} in {self.region} of account {self.account}"
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,11 @@ def describe(aws: Aws, cluster: Cluster) -> Endpoint:
 
 
 def _require_caller(aws: Aws, cluster: Cluster) -> None:
-    if cluster.account:
-        _require(aws.account_id(cluster.region), cluster)
+    _require(aws.account_id(cluster.region), cluster)
 
 
 def _require(account: str, cluster: Cluster) -> None:
-    if cluster.account not in ("", account):
+    if cluster.account != account:
         remedy = f"use a profile or role of account {cluster.account}"
         raise CloudError(f"these credentials belong to account {account}, but this is {cluster}: {remedy}")
 

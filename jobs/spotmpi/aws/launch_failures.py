@@ -84,7 +84,7 @@ def last_launch_failure(aws: Aws, environment: Environment, groups: Collection[s
     Raises:
         CloudError: AWS can't be reached, or the credentials are of another account than the environment.
     """
-    require_account(aws, environment.arn)
+    require_account(aws, environment.cluster_arn)
     for scaling in scaling_groups(aws, environment):
         if scaling.group not in groups:
             continue

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -50,6 +54,36 @@ Nodes = Annotated[int | None, typer.Option("--nodes", "-n", help="Nodes of the r
 Slots = Annotated[int | None, typer.Option("--slots", help="Processes per node (default: the spec's, else 1).")]
 
 
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """*command* as typer takes it: instead of a parameter that is a dataclass it has each field of that."""
+    signature = inspect.signature(command, eval_str=True)
+    groups = {each.name: each.annotation for each in signature.parameters.values() if _is_group(each.annotation)}
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        parameters += _fields(groups[parameter.name]) if parameter.name in groups else [parameter]
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{each.name: values.pop(each.name) for each in dataclasses.fields(group)})
+        command(**values)
+
+    vars(call)["__signature__"] = signature.replace(parameters=parameters)
+    return call
+
+
+def _is_group(annotation: Any) -> bool:
+    return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
+
+
+def _fields(group: Any) -> list[inspect.Parameter]:
+    kinds, kind = get_type_hints(group, include_extras=True), inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [
+        inspect.Parameter(each.name, kind, default=each.default, annotation=kinds[each.name])
+        for each in dataclasses.fields(group)
+    ]
+
+
 def target(on: str | None, runs: Path | None) -> Target:
     """The target that --on and --runs name."""
     from spotmpi.backends.targets import Target
@@ -65,7 +99,7 @@ def overrides(
     A key that ends with + gets a list, which is appended to that of the spec.
     """
     return [
-        *(f"{key}={_toml(value)}" for key, value in values.items() if value not in (None, [])),
+        *(f"{key}={_toml(value)}" for key, value in values.items() if value not in (None, [], ())),
         *(assignments or []),
         *map(_variable, variables or []),
     ]

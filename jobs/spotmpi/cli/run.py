@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 from spotmpi.agent.launchers import LAUNCHERS
-from spotmpi.cli.options import Env, Json, Nodes, On, RunsFolder, Set, Slots, overrides, target
+from spotmpi.cli.options import Env, Json, Nodes, On, RunsFolder, Set, Slots, grouped, overrides, target
 
 if TYPE_CHECKING:
     from spotmpi.backends.targets import Target
@@ -43,9 +44,14 @@ class CommandAfterDashes(TyperCommand):
 COMMAND_CLASS = CommandAfterDashes
 
 
-def command(
-    context: typer.Context,
-    spec: Annotated[Path | None, typer.Argument(help="The job spec, a TOML file.")] = None,
+class Key(str):
+    """The key of a spec that an option overrides."""
+
+
+@dataclass(frozen=True)
+class SpecOptions:
+    """Options that override keys of the spec."""
+
     image: Annotated[
         str | None,
         typer.Option(
@@ -54,9 +60,10 @@ def command(
             "(default: the spec's, else this machine's own software).",
             metavar="NAME|REFERENCE",
         ),
-    ] = None,
-    nodes: Nodes = None,
-    slots: Slots = None,
+        Key("image"),
+    ] = None
+    nodes: Annotated[Nodes, Key("nodes")] = None
+    slots: Annotated[Slots, Key("slots")] = None
     launcher: Annotated[
         str | None,
         typer.Option(
@@ -64,18 +71,24 @@ def command(
             help="What starts the ranks (default: the spec's, else mpirun; none for a command after --).",
             metavar="|".join(LAUNCHERS),
         ),
-    ] = None,
+        Key("launcher"),
+    ] = None
     cpu: Annotated[
-        str | None, typer.Option("--cpu", help="CPUs per slot, such as 2, 0.5 or 500m.", metavar="CPUS")
-    ] = None,
+        str | None,
+        typer.Option("--cpu", help="CPUs per slot, such as 2, 0.5 or 500m.", metavar="CPUS"),
+        Key("resources.cpu"),
+    ] = None
     memory: Annotated[
-        str | None, typer.Option("--memory", help="Memory per slot, such as 4Gi.", metavar="SIZE")
-    ] = None,
-    gpu: Annotated[int | None, typer.Option("--gpu", help="GPUs per slot.")] = None,
+        str | None,
+        typer.Option("--memory", help="Memory per slot, such as 4Gi.", metavar="SIZE"),
+        Key("resources.memory"),
+    ] = None
+    gpu: Annotated[int | None, typer.Option("--gpu", help="GPUs per slot."), Key("resources.gpu")] = None
     code: Annotated[
         str | None,
         typer.Option("--code", help="Folder of your code: the command starts in it.", metavar="FOLDER"),
-    ] = None,
+        Key("code"),
+    ] = None
     file: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,9 +97,10 @@ def command(
             "or package in it can be imported. Repeatable.",
             metavar="PATH",
         ),
-    ] = None,
-    assignments: Set = None,
-    env: Env = None,
+        Key("files+"),
+    ] = None
+    assignments: Set = None
+    env: Env = None
     template: Annotated[
         list[str] | None,
         typer.Option(
@@ -94,16 +108,41 @@ def command(
             help="A pod template, a YAML file or configmap:NAME, merged over spotmpi's on a cluster. Repeatable.",
             metavar="FILE",
         ),
-    ] = None,
+        Key("kubernetes.templates+"),
+    ] = None
     limit_start: Annotated[
         str | None,
         typer.Option(
             "--limit-start", help="Time until the first output (default: the spec's, else 10m).", metavar="TIME"
         ),
-    ] = None,
+        Key("limits.start"),
+    ] = None
     limit_run: Annotated[
-        str | None, typer.Option("--limit-run", help="Time until the end, such as 1h.", metavar="TIME")
-    ] = None,
+        str | None,
+        typer.Option("--limit-run", help="Time until the end, such as 1h.", metavar="TIME"),
+        Key("limits.run"),
+    ] = None
+
+    def overrides(self) -> list[str]:
+        """Those that are given, as overrides; --set and --env come last."""
+        kinds = get_type_hints(type(self), include_extras=True)
+        keys = {name: key for name, kind in kinds.items() for key in kind.__metadata__ if isinstance(key, Key)}
+        return overrides({key: getattr(self, name) for name, key in keys.items()}, self.assignments, self.env)
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """Options that name where a run executes and is recorded."""
+
+    on: On = None
+    runs: RunsFolder = None
+
+
+@grouped
+def command(
+    context: typer.Context,
+    spec: Annotated[Path | None, typer.Argument(help="The job spec, a TOML file.")] = None,
+    options: SpecOptions = SpecOptions(),
     save: Annotated[
         Path | None,
         typer.Option(
@@ -118,8 +157,7 @@ def command(
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the run's id and return at once.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
-    on: On = None,
-    runs: RunsFolder = None,
+    where: TargetOptions = TargetOptions(),
     as_json: Json = False,
 ) -> None:
     """Run a job spec or a command, follow it and record it.
@@ -133,24 +171,9 @@ def command(
     from spotmpi.api.view import make_view, say
     from spotmpi.cli import final_cost
 
-    place = target(on, runs)
-    values = {
-        "image": image,
-        "nodes": nodes,
-        "slots": slots,
-        "launcher": launcher,
-        "resources.cpu": cpu,
-        "resources.memory": memory,
-        "resources.gpu": gpu,
-        "code": code,
-        "files+": file,
-        "kubernetes.templates+": template,
-        "limits.start": limit_start,
-        "limits.run": limit_run,
-    }
-    changes = overrides(values, assignments, env)
+    place, changes = target(where.on, where.runs), options.overrides()
     work = _Work(spec, context.meta.get(_COMMAND), context.args, resume, save)
-    source = _checked_source(work, image, changes, place)
+    source = _checked_source(work, options.image, changes, place)
     if save is not None:
         api.save_spec(save, source, changes, place)
     if dry_run:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,6 @@ from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 
 CONTRACT = 1
-_REGISTRY = re.compile(r"(\d{12})\.dkr\.ecr\.")
 
 
 class _Part(BaseModel):
@@ -34,8 +32,8 @@ class Taint(_Part):
 class NodeGroup(_Part):
     """Like machines in one zone; `gpus`, `vcpus` and `memory_mib` are what one node has in all.
 
-    `allocatable_mib` is the memory for its pods; environments of older versions export neither that nor the root disk
-    of a node, with its MiB/s, and whether it has a public address, which are billed besides the machine.
+    `allocatable_mib` is the memory for its pods; the root disk of a node, with its MiB/s, and a public address are
+    billed besides the machine.
     """
 
     name: str
@@ -44,12 +42,12 @@ class NodeGroup(_Part):
     gpus: int = Field(ge=0)
     vcpus: int = Field(ge=1)
     memory_mib: int = Field(ge=1)
-    allocatable_mib: int | None = Field(None, ge=1)
+    allocatable_mib: int = Field(ge=1)
     min: int = Field(ge=0)
     max: int = Field(ge=1)
-    disk_gib: int = Field(100, ge=0)
-    disk_throughput: int = Field(125, ge=0)
-    public_address: bool = True
+    disk_gib: int = Field(ge=0)
+    disk_throughput: int = Field(ge=0)
+    public_address: bool
     placement_group: bool
     efa_interfaces: int = Field(ge=0)
     labels: dict[str, str]
@@ -64,7 +62,7 @@ class Environment(_Part):
     region: str
     zone: str
     cluster: str
-    cluster_arn: str | None = None  # environments of older versions do not export it
+    cluster_arn: str
     namespace: str
     service_account: str
     volume_claim: str
@@ -78,15 +76,9 @@ class Environment(_Part):
     access_point_id: str
 
     @property
-    def arn(self) -> str:
-        """The ARN of its cluster; without one in the outputs, the account is that of its registry."""
-        account = _REGISTRY.match(next(iter(self.repositories.values()), ""))
-        return self.cluster_arn or f"arn:aws:eks:{self.region}:{account[1] if account else ''}:cluster/{self.cluster}"
-
-    @property
     def context(self) -> str:
         """The name of its cluster where contexts of a kubeconfig are named; it needs no kubeconfig."""
-        return names.EKS + self.arn
+        return names.EKS + self.cluster_arn
 
     @property
     def has_gpus(self) -> bool:

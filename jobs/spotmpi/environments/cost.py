@@ -126,7 +126,7 @@ def _free_machines(aws: Aws, environment: Environment, now: float) -> tuple[set[
     The record of a run does not tell how its machines ended; the node groups' history does, as long as they exist.
     """
     try:
-        require_account(aws, environment.arn)
+        require_account(aws, environment.cluster_arn)
         known = scaling.lifetimes(aws, environment, scaling.scaling_groups(aws, environment))
     except SpotmpiError as error:
         return set(), [f"machines that EC2 took back in their first hour have their full price: {error}"]
@@ -167,7 +167,7 @@ def environment_cost(
     The runs of all users are fetched from the cluster first, so that only nodes that no run held count as idle.
     """
     aws, now = aws or open_account(environment.region), now or time.time()
-    require_account(aws, environment.arn)
+    require_account(aws, environment.cluster_arn)
     lifetimes = scaling.lifetimes(aws, environment, scaling.scaling_groups(aws, environment))
     machines = [lifetime for lifetime in lifetimes if (lifetime.ended or now) > since]
     curves = _curves(aws, environment, {lifetime.kind for lifetime in machines}, since)

@@ -23,7 +23,7 @@ def require_place(aws: Aws, region: str, environment: Environment) -> None:
     if environment.region != region:
         remedy = "set aws:region back, or select the backend that has this stack's state"
         raise SpotmpiError(f"Pulumi's state has {environment.name} in {environment.region}, not in {region}: {remedy}")
-    require_account(aws, environment.arn)
+    require_account(aws, environment.cluster_arn)
 
 
 def require_account_of_state(aws: Aws, region: str, stack: str, state: Mapping[str, Any] | None) -> None:

@@ -46,7 +46,7 @@ def keep_warm(
     if duration < _SHORTEST:
         raise input_error("--for", f"{duration.total_seconds():g}s", "give at least 1m: AWS schedules by the minute")
     aws, until = aws or open_account(environment.region), (now or datetime.now(UTC)) + duration
-    require_account(aws, environment.arn)
+    require_account(aws, environment.cluster_arn)
     groups = [each for each in scaling_groups(aws, environment) if each.group == group]
     # The first part of a group has its name alone, and the others a number behind it.
     groups.sort(key=lambda each: len(each.name))

@@ -89,7 +89,7 @@ def image(template: dict[str, Any]) -> str | None:
 def _restricted(pod: dict[str, Any]) -> dict[str, Any]:
     """*pod* with the restricted standard's security context in containers whose template sets none."""
     for kind in ("containers", "initContainers"):
-        for container in pod["spec"].get(kind, []):
+        for container in templates.objects(pod["spec"].get(kind)):
             container.setdefault("securityContext", container_security())
     return pod
 

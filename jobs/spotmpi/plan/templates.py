@@ -47,6 +47,11 @@ def merge(pod: Object, templates: Iterable[Template], container: str) -> Object:
     problems = []
     protected = _protected(pod, container)
     for template in templates:
+        if wrong := list(_wrong_keys(template.values)):  # as YAML reads yes, no, null and numbers
+            problems += [
+                Problem(FIELD, template.name, f"the key {key} is not text: write it in quotes") for key in wrong
+            ]
+            continue
         unknown = sorted(set(template.values) - _TOP)
         problems += [Problem(FIELD, template.name, f"unknown key {key}: use metadata and spec") for key in unknown]
         values = {key: template.values[key] for key in ("metadata", "spec") if key in template.values}
@@ -79,7 +84,7 @@ def _merge_lists(base: list[Any], over: list[Any], key: str) -> list[Any]:
     if key in _APPENDED:
         return [*base, *copy.deepcopy(over)]
     identity = _KEYS.get(key)
-    if identity is None or not all(isinstance(item, dict) and identity in item for item in [*base, *over]):
+    if identity is None or not all(_has_name(item, identity) for item in [*base, *over]):
         return copy.deepcopy(over)
     result = {item[identity]: item for item in base}
     for item in over:
@@ -87,18 +92,31 @@ def _merge_lists(base: list[Any], over: list[Any], key: str) -> list[Any]:
     return list(result.values())
 
 
+def _has_name(item: Any, identity: str) -> bool:
+    return isinstance(item, dict) and isinstance(item.get(identity), str | int)
+
+
+def _wrong_keys(values: Any) -> Iterator[Any]:
+    """The keys of objects that JSON cannot have."""
+    if isinstance(values, Mapping):
+        yield from (key for key in values if not isinstance(key, str))
+    if isinstance(values, Mapping | list):
+        for value in values.values() if isinstance(values, Mapping) else values:
+            yield from _wrong_keys(value)
+
+
 def _protected(pod: Object, container: str) -> dict[str, Any]:
     """The fields that the run depends on, by path."""
     spec = _object(pod.get("spec"))
-    agent = next((each for each in _objects(spec.get("containers")) if each.get("name") == container), {})
+    agent = next((each for each in objects(spec.get("containers")) if each.get("name") == container), {})
     prefix = f"spec.containers[{container}]"
     return {
         **dict(_reserved(_object(pod.get("metadata")))),
         **{f"spec.{key}": spec.get(key) for key in ("restartPolicy", "terminationGracePeriodSeconds")},
         **{f"{prefix}.{key}": agent.get(key) for key in ("command", "args")},
-        **{f"spec.volumes[{each.get('name')}]": each for each in _objects(spec.get("volumes"))},
-        **{f"{prefix}.volumeMounts[{each.get('mountPath')}]": each for each in _objects(agent.get("volumeMounts"))},
-        **{f"{prefix}.env[{each.get('name')}]": each for each in _objects(agent.get("env"))},
+        **{f"spec.volumes[{each.get('name')}]": each for each in objects(spec.get("volumes"))},
+        **{f"{prefix}.volumeMounts[{each.get('mountPath')}]": each for each in objects(agent.get("volumeMounts"))},
+        **{f"{prefix}.env[{each.get('name')}]": each for each in objects(agent.get("env"))},
     }
 
 
@@ -114,5 +132,6 @@ def _object(value: Any) -> Object:
     return value if isinstance(value, dict) else {}
 
 
-def _objects(value: Any) -> list[Object]:
+def objects(value: Any) -> list[Object]:
+    """The objects among the items of *value*, which a template may have given any type."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

@@ -427,7 +427,7 @@ class Engine:
         if came or not self._calls or not self._joined:  # the first workers may have to wait for their nodes
             self._last_worker, self._awaits_workers = time.monotonic(), False
             return
-        limit = max(description.get("replacement_limit") or 0.0, LOSS_TIMEOUT)  # none from an older spotmpi
+        limit = max(description["replacement_limit"] or 0.0, LOSS_TIMEOUT)
         seconds, size = time.monotonic() - self._last_worker, description["size"]
         if seconds > limit:
             self._lose((await self._ask_probe())[0] or f"nodes 1 to {size}: all {size} workers are lost for {limit:g}s")

@@ -17,9 +17,8 @@ _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionE
 
 @dataclass(frozen=True)
 class RecordedPlan:
-    """The plan in a run folder, of this or an older version; what its version or backend lacks is None or empty."""
+    """The plan in a run folder; what its backend lacks is None or empty."""
 
-    version: int
     backend: str
     folder: str | None  # where a local run's commands start
     context: str | None
@@ -43,7 +42,6 @@ def _plan(values: Any) -> RecordedPlan:
     if not isinstance(values, dict):
         raise ValueError("not a JSON object")
     return RecordedPlan(
-        version=version if isinstance(version := values.get("version"), int) else 0,
         backend=str(values.get("backend")),
         folder=_text(values.get("folder")),
         context=_text(values.get("context")),
@@ -81,7 +79,7 @@ def has_stream(paths: RunPaths) -> bool:
 
 
 class ClusterNamespace(NamedTuple):
-    """The cluster and namespace of a run; a *context* of None is whichever cluster is the current one."""
+    """The cluster and namespace of a run; a *context* of None is the cluster of the pod that this is."""
 
     context: str | None
     namespace: str

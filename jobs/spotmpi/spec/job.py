@@ -17,7 +17,7 @@ from spotmpi.agent.plan import Limits as AgentLimits
 from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec.cpus import Cpus
-from spotmpi.spec.kubernetes import Kubernetes, Part
+from spotmpi.spec.kubernetes import FilePath, Kubernetes, Part
 from spotmpi.spec.overrides import data_table, override, reference_moved
 from spotmpi.spec.paths import relative_paths, resolve_paths
 from spotmpi.spec.pool import Pool
@@ -41,7 +41,12 @@ def duration(value: float) -> str:
     for unit in ("d", "h", "m"):
         if value and value % _UNITS[unit] == 0:
             return f"{int(value // _UNITS[unit])}{unit}"
-    return f"{int(value) if value == int(value) else value!r}s"
+    text = str(int(value)) if value == int(value) else repr(value)
+    if "e" in text:  # durations have no exponents
+        from decimal import Decimal
+
+        text = f"{Decimal(text):f}"
+    return f"{text}s"
 
 
 def read_duration(field: str, text: str) -> float:
@@ -86,7 +91,7 @@ Money = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Data(Part):
     """The data set, and where ranks read it."""
 
-    path: str = Field(description="folder of the data set")
+    path: FilePath = Field(description="folder of the data set")
     stage: Literal["node", "memory"] | None = Field(
         None, description="on a cluster: copied to each node's own disk, or to memory, before its ranks start"
     )
@@ -110,7 +115,7 @@ class Checkpoint(Part):
 
     every: Duration = Field(600.0, description="time between checkpoints")
     keep: Count = Field(3, description="number of complete checkpoints to keep")
-    path: str | None = Field(None, description="folder; relative to the run folder (default: checkpoints)")
+    path: FilePath | None = Field(None, description="folder; relative to the run folder (default: checkpoints)")
     grace: Duration = Field(60.0, description="how long a stop waits for a complete checkpoint")
 
 
@@ -163,8 +168,10 @@ class JobSpec(Part):
     program: str | None = Field(None, description="a training program of the image")
     command: list[str] | None = Field(None, description="or your own command, as a list")
     args: list[str] = Field([], description="arguments after the program or command")
-    code: str | None = Field(None, description="folder of your code, where the command starts; shipped to a cluster")
-    files: list[str] = Field([], description="files and folders that are copied to where the command starts")
+    code: FilePath | None = Field(
+        None, description="folder of your code, where the command starts; shipped to a cluster"
+    )
+    files: list[FilePath] = Field([], description="files and folders that are copied to where the command starts")
     nodes: Count = Field(1, description="number of nodes")
     slots: Count = Field(1, description="processes per node")
     launcher: LauncherName = Field("mpirun", description="what starts the ranks; pool: workers that stay up")
@@ -242,7 +249,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise input_error("spec", str(path), f"no such file; `spotmpi init` writes one, and {command}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise input_error("spec", str(path), f"cannot be read as a text file: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and lists in lists
         raise input_error("spec", str(path), f"is not TOML: {error}") from error
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 CONFIG_MAP = "configmap:"  # prefix of a template that is not in a file
 _SIZE = r"^\d+(Mi|Gi)$"
@@ -14,6 +14,15 @@ class Part(BaseModel):
     """A table of a spec: frozen, strict about types, and without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def _without_zero_byte(path: str) -> str:
+    if "\0" in path:
+        raise ValueError("contains a zero byte, which no path can hold; remove it")
+    return path
+
+
+FilePath = Annotated[str, AfterValidator(_without_zero_byte)]
 
 
 class Toleration(Part):
@@ -66,6 +75,6 @@ class Kubernetes(Part):
     )
     queue: str | None = Field(None, description="Kueue LocalQueue that admits the run")
     shm: str = Field("1Gi", description="size of the memory-backed /dev/shm", pattern=_SIZE)
-    templates: list[str] = Field(
+    templates: list[FilePath] = Field(
         [], description="pod templates merged over spotmpi's, in order: YAML files, or configmap:NAME"
     )

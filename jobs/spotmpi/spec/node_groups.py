@@ -51,7 +51,7 @@ def pods_per_node(spec: JobSpec, group: NodeGroup) -> int:
     """How many pods of a spec that does not fill nodes share a node of a group that it fits."""
     counts = [group.vcpus * 1000 // millicores(spec.resources.cpu, spec.slots)]
     if memory := _memory_mib(spec):
-        counts.append(int((group.allocatable_mib or group.memory_mib) // memory))
+        counts.append(int(group.allocatable_mib // memory))
     return max(1, min(counts))
 
 
@@ -71,7 +71,7 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]
         group.name: why for group in candidates if (why := _misfit(spec, group, together if named else group.max))
     }
     fitting = [group for group in candidates if group.name not in misfits]
-    if misfits and (named or not fitting):
+    if not fitting or (misfits and named):
         return [_refusal(spec, candidates, misfits)]
     if not spec.resources.gpu:
         fitting.sort(key=lambda group: group.gpus > 0)
@@ -105,9 +105,9 @@ def _misfit(spec: JobSpec, group: NodeGroup, most: int) -> str | None:
         return f'GPUs per node: {group.gpus}, and all must be used: set slots = {group.gpus}, or spread = "any"'
     if (requested := millicores(spec.resources.cpu, spec.slots)) > group.vcpus * 1000:
         return f"CPUs per node: {group.vcpus}, requested: {requested / 1000:g}"
-    if _memory_mib(spec) > (room := group.allocatable_mib or group.memory_mib):
-        total = f" of {group.memory_mib}, the rest is reserved" if room < group.memory_mib else ""
-        return f"MiB for pods per node: {room}{total}; requested: {_memory_mib(spec):g}"
+    if _memory_mib(spec) > group.allocatable_mib:
+        sizes = f"{group.allocatable_mib} of {group.memory_mib}, the rest is reserved"
+        return f"MiB for pods per node: {sizes}; requested: {_memory_mib(spec):g}"
     return None
 
 
@@ -128,7 +128,7 @@ def _refusal(spec: JobSpec, groups: Sequence[NodeGroup], misfits: dict[str, str]
     size = f"{spec.nodes} nodes x {spec.slots} slots"
     field = "kubernetes.node_groups" if spec.kubernetes.node_groups else "nodes"
     value = spec.kubernetes.node_groups or spec.nodes
-    return Problem(field, value, f"{size} fit no node group; {'; '.join(reasons)}")
+    return Problem(field, value, f"{size} fit no node group; {'; '.join(reasons) or 'there is none'}")
 
 
 def _memory_mib(spec: JobSpec) -> float:

@@ -50,9 +50,10 @@ def data_table(value: object) -> object:
 
 def _value(keys: list[str], raw: str, text: str) -> object:
     try:
-        value = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = raw
+        parsed = tomllib.loads(f"value = {raw}")
+    except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, or lists in lists
+        parsed = {}
+    value = parsed["value"] if parsed.keys() == {"value"} else raw  # a text may have lines like further keys
     if keys == ["args+"] and not isinstance(value, list):
         try:
             return shlex.split(raw)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from spotmpi.core import file_status
 from spotmpi.spec.kubernetes import CONFIG_MAP
 from spotmpi.spec.overrides import data_table
 from spotmpi.streams.order import FUNCTION
@@ -23,23 +24,53 @@ def resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
     """
     data = data_table(values.get("data"))
     if isinstance(data, dict) and isinstance(data.get("path"), str):
-        path = (base / Path(data["path"]).expanduser()).resolve()
-        values = {**values, "data": {**data, "path": str(path) if path.exists() else data["path"]}}
+        path = _resolve(base, data["path"])
+        values = {**values, "data": {**data, "path": path if _exists(path) else data["path"]}}
     checkpoint = values.get("checkpoint")
     if isinstance(checkpoint, dict) and isinstance(checkpoint.get("path"), str):
-        values = {**values, "checkpoint": {**checkpoint, "path": str(Path(checkpoint["path"]).expanduser())}}
+        values = {**values, "checkpoint": {**checkpoint, "path": str(_expand(checkpoint["path"]))}}
 
     def resolve(path: str) -> str:
-        return str((base / Path(path).expanduser()).resolve())
+        return _resolve(base, path)
 
     def absolute(path: str) -> str:  # a link is shipped under its own name
-        return os.path.normpath(base.absolute() / Path(path).expanduser())
+        return os.path.normpath(base.absolute() / _expand(path))
 
     def source(path: str) -> str:
         pattern = absolute(path)
-        return pattern if path.startswith("~") or os.path.lexists(pattern) or any(Path("/").glob(pattern[1:])) else path
+        return pattern if path.startswith("~") or _has_files(pattern) else path
 
     return _convert(values, resolve, absolute, source)
+
+
+def _expand(path: str) -> Path:
+    """The path below the home folder that it names; as it is where no user has that name."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def _resolve(base: Path, path: str) -> str:
+    """The absolute path; as it is where no file can have it, which validation reports."""
+    try:
+        return str((base / _expand(path)).resolve())
+    except (OSError, RuntimeError, ValueError):  # too long, a loop of links, a NUL character
+        return path
+
+
+def _exists(path: str) -> bool:
+    try:
+        return file_status.exists(Path(path))
+    except (OSError, ValueError):  # too long, not permitted, or with a NUL character: validation says so
+        return False
+
+
+def _has_files(pattern: str) -> bool:
+    try:
+        return os.path.lexists(pattern) or any(Path("/").glob(pattern[1:]))
+    except (OSError, ValueError):  # too long, a NUL character, or no pattern
+        return False
 
 
 def relative_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from spotmpi.core.errors import Problem
 from spotmpi.spec.cpus import Cpus
-from spotmpi.spec.kubernetes import Part
+from spotmpi.spec.kubernetes import FilePath, Part
 from spotmpi.streams.kafka import is_topic
 from spotmpi.streams.order import FORMATS, FUNCTION, Settings
 
@@ -34,7 +34,7 @@ class StreamWorkers(Part):
 class Stream(Part):
     """Where batches come from, and how they are prepared; see docs/streams.md."""
 
-    source: str | None = Field(
+    source: FilePath | None = Field(
         None, description="file, folder, pattern or URL of files; or module:function, called with a number"
     )
     split: str | None = Field(None, description='of a folder as Hugging Face lays it out, such as "train"')

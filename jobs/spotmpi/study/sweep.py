@@ -132,8 +132,8 @@ def load_sweep(folder: Path) -> Sweep:
     try:
         values = json.loads((folder / names.SWEEP_RECORD).read_text())
         trials = [Trial(**{**trial, "runs": tuple(trial["runs"])}) for trial in values["trials"]]
-        study = _with_recorded_prices(_study_from_json(values["design"]), values.get("prices") or [])
-        return Sweep(folder, study, values["work"], values["created"], values["place"], trials, values.get("cut"))
+        study = _with_recorded_prices(_study_from_json(values["design"]), values["prices"])
+        return Sweep(folder, study, values["work"], values["created"], values["place"], trials, values["cut"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise input_error(
             "sweep", folder.name, f"cannot read its {names.SWEEP_RECORD} ({error}); remove {folder}"

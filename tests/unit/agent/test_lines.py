@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -26,12 +27,6 @@ def split_lines(
 @pytest.mark.parametrize(
     ("pieces", "texts"),
     [
-        ([b"a\nb\n"], ["a", "b"]),
-        ([b"a", b"b\nc"], ["ab", "c"]),
-        ([b"\n\n"], ["", ""]),
-        ([], []),
-        (["é\n".encode()[:1], "é\n".encode()[1:]], ["é"]),
-        ([b"\xff\n"], ["\ufffd"]),
         ([b"0%\r50%\r100%\n"], ["100%"]),
         ([b"dos\r\n"], ["dos"]),
         ([b"\r\r\n"], [""]),
@@ -39,10 +34,8 @@ def split_lines(
         ([b"bar 99%\r\n", b"next"], ["bar 99%", "next"]),
     ],
 )
-def test_bytes_become_lines_wherever_they_are_cut(pieces: list[bytes], texts: list[str]) -> None:
+def test_bytes_become_lines(pieces: list[bytes], texts: list[str]) -> None:
     assert [line.text for line in split_lines(*pieces)] == texts
-    together = b"".join(pieces)
-    assert [line.text for line in split_lines(*(together[i : i + 1] for i in range(len(together))))] == texts
 
 
 @pytest.mark.parametrize(
@@ -81,9 +74,33 @@ def test_an_unfinished_progress_bar_shows_its_last_state(
     assert splitter.states() == []
 
 
-def test_a_line_in_parts_is_put_together_per_rank_and_stream() -> None:
-    parts = b"[0,0]<stdout>+: he\n[0,1]<stdout>+: wo\n[0,0]<stderr>: no\n[0,0]<stdout>: llo\n[0,1]<stdout>+: r\n"
-    assert split_lines(parts) == [Line(0, "e", "no"), Line(0, "o", "hello"), Line(1, "o", "wor")]
+WRITES = st.tuples(
+    st.integers(0, 2), st.sampled_from(["stdout", "stderr"]), st.text("a [1,0]<stdout>:é", max_size=9), st.booleans()
+)
+
+
+@given(st.lists(WRITES), st.integers(1, 60))
+def test_parts_of_lines_are_put_together_per_rank_and_stream_wherever_they_are_cut(
+    writes: list[tuple[int, str, str, bool]], size: int
+) -> None:
+    """What a rank of torchrun has not ended yet, its `Tagger` writes as a part of a line."""
+    expected, unfinished = [], dict[tuple[int, str], str]()
+    with tempfile.TemporaryFile() as pipe:
+        taggers = {
+            source: Tagger(str(source[0]), source[1], pipe.fileno()) for source in {write[:2] for write in writes}
+        }
+        for rank, stream, text, ends in writes:
+            taggers[rank, stream].feed(text.encode())
+            taggers[rank, stream].flush()
+            if text:
+                unfinished[rank, stream] = unfinished.pop((rank, stream), "") + text
+            if ends:
+                taggers[rank, stream].feed(b"\n")
+                expected.append(Line(rank, stream[3], unfinished.pop((rank, stream), "")))
+        pipe.seek(0)
+        data = pipe.read()
+    expected += [Line(rank, stream[3], text) for (rank, stream), text in unfinished.items()]
+    assert split_lines(*(data[at : at + size] for at in range(0, len(data), size))) == expected
 
 
 # As Open MPI 4.1.4 wrote it for two ranks that printed "rank 0 line", "  indented" and so on, unbuffered.
@@ -152,6 +169,13 @@ def test_any_output_gives_the_same_lines_however_it_arrives(
     for line in lines:
         assert not set("\n\r\0") & set(line.text) and line.stream in ("o", "e")
         line.text.encode()
+
+
+@given(st.lists(st.binary(max_size=9).filter(lambda data: not set(b"\n\r\0[") & set(data))))
+def test_a_line_without_a_tag_is_its_text(lines: list[bytes]) -> None:
+    texts = [line.decode("utf-8", "replace") for line in lines]
+    assert [line.text for line in split_lines(b"".join(line + b"\n" for line in lines))] == texts
+    assert [line.text for line in split_lines(b"\n".join(lines))] == (texts if lines and lines[-1] else texts[:-1])
 
 
 def test_the_report_of_thousands_of_ranks_is_one_line(tmp_path: Path) -> None:

@@ -16,27 +16,29 @@ import spotmpi
 
 
 def test_the_names_of_the_package_are_listed_and_sorted() -> None:
-    assert spotmpi.__all__ == sorted(set(spotmpi.__all__))
+    assert spotmpi.__all__ == sorted(set(spotmpi.__all__)) and "run" in spotmpi.__all__
     assert set(dir(spotmpi)) >= set(spotmpi.__all__)
+    names: dict[str, object] = {}
+    exec("from spotmpi import *", names)
+    assert set(spotmpi.__all__) == names.keys() - {"__builtins__"}
 
 
 def test_no_name_is_hidden_by_a_folder_of_the_package() -> None:
     assert not {module.name for module in pkgutil.iter_modules(spotmpi.__path__)} & set(spotmpi.__all__)
 
 
-def test_type_checkers_see_the_same_names() -> None:
+@pytest.mark.parametrize("name", spotmpi.__all__)
+def test_a_public_name_is_what_its_module_calls_so(name: str) -> None:
+    value = getattr(spotmpi, name)
+    assert value.__name__ == name
+    assert getattr(import_module(value.__module__), name) is value
+
+
+def test_the_list_of_names_is_that_of_type_checkers_in_every_python_of_pods() -> None:
     source = ast.parse(Path(spotmpi.__file__).read_text(), feature_version=(3, 8))
     (block,) = (node for node in source.body if isinstance(node, ast.If))
-    imported = {
-        (node.module, alias.name)
-        for node in block.body
-        if isinstance(node, ast.ImportFrom) and node.module != "typing"
-        for alias in node.names
-    }
-    assert {name for _, name in imported} == set(spotmpi.__all__)
-    for module, name in imported:
-        assert getattr(import_module(str(module)), name) is getattr(spotmpi, name)
-        assert getattr(spotmpi, name).__name__ == name
+    names = [alias for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert sorted(alias.name for alias in names if alias.asname == alias.name) == spotmpi.__all__
 
 
 def test_the_version_is_that_of_the_distribution() -> None:

@@ -60,15 +60,15 @@ def test_kubectl_reaches_the_cluster_by_a_login_that_needs_no_other_program(
 
 def test_an_entry_of_a_former_cluster_of_that_arn_is_replaced_and_others_stay(lab: EksCluster) -> None:
     first, second = Path("kube") / "config", Path("kube") / "more"
-    write_kubeconfig(first, "https://yesterday", LAB.arn)
+    write_kubeconfig(first, "https://yesterday", LAB.cluster_arn)
     write_kubeconfig(second, "https://other", "other")
-    assert invoke("kubeconfig", LAB.arn)[0] == 0
+    assert invoke("kubeconfig", LAB.cluster_arn)[0] == 0
     values = written()
-    assert [each["name"] for each in values["clusters"]] == [LAB.arn] and values["current-context"] == LAB.arn
+    assert [each["name"] for each in values["clusters"]] == [values["current-context"]] == [LAB.cluster_arn]
     assert values["clusters"][0]["cluster"]["server"] == lab.account.eks.endpoint
-    assert [each["name"] for each in values["users"]] == ["me", LAB.arn]
-    assert invoke("kubeconfig", LAB.arn, "--into", str(second))[0] == 0
-    assert [each["name"] for each in written(str(second))["contexts"]] == ["other", LAB.arn]
+    assert [each["name"] for each in values["users"]] == ["me", LAB.cluster_arn]
+    assert invoke("kubeconfig", LAB.cluster_arn, "--into", str(second))[0] == 0
+    assert [each["name"] for each in written(str(second))["contexts"]] == ["other", LAB.cluster_arn]
 
 
 def test_the_token_is_a_credential_in_the_version_that_its_reader_asks_for(
@@ -78,7 +78,7 @@ def test_the_token_is_a_credential_in_the_version_that_its_reader_asks_for(
     for info, version in ((None, "v1"), (json.dumps(asked), "v1beta1")):
         if info:
             monkeypatch.setenv("KUBERNETES_EXEC_INFO", info)
-        code, out, _ = invoke("kubeconfig", LAB.arn, "--token")
+        code, out, _ = invoke("kubeconfig", LAB.cluster_arn, "--token")
         credential = json.loads(out)
         assert (code, credential["apiVersion"]) == (0, f"client.authentication.k8s.io/{version}")
         assert lab.account.eks.admits(f"Bearer {credential['status']['token']}", NAME, time.time())
@@ -90,8 +90,8 @@ def test_the_token_is_a_credential_in_the_version_that_its_reader_asks_for(
     [
         (("arn:aws:s3:::lab",), "not an EKS cluster: write arn:aws:eks:REGION:ACCOUNT:cluster/NAME"),
         (("local",), "STACK|FILE|ARN = 'local': name a stack or a file of its outputs"),
-        ((LAB.arn, "--into", "broken"), "KUBECONFIG = 'broken': not a kubeconfig"),
-        ((LAB.arn, "--into", "/proc/none/config"), "cannot be written"),
+        ((LAB.cluster_arn, "--into", "broken"), "KUBECONFIG = 'broken': not a kubeconfig"),
+        ((LAB.cluster_arn, "--into", "/proc/none/config"), "cannot be written"),
     ],
 )
 def test_wrong_input_is_one_line(lab: EksCluster, words: tuple[str, ...], line: str) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spotmpi.agent import protocol
 from spotmpi.metrics import rates as metrics
@@ -45,6 +48,55 @@ def rates(lines: Lines) -> metrics.Rates:
     measured = metrics.read(lines).rates
     assert measured is not None
     return measured
+
+
+NUMBERS = st.integers(-3, 60) | st.floats(0, 1e6) | st.sampled_from([None, True, "x", float("nan"), 1e308])
+LINES = st.fixed_dictionaries(
+    {
+        "t": st.floats(0, 1e9),
+        "kind": st.sampled_from([protocol.METRIC, protocol.EVALUATION, protocol.CHECKPOINT, protocol.CONTEXT]),
+        "iteration": st.integers(0, 60) | NUMBERS,
+    },
+    optional={
+        "seconds": st.lists(st.floats(0, 100), max_size=30) | NUMBERS,
+        "attempt": st.integers(1, 3) | NUMBERS,
+        **dict.fromkeys(("waited", "awake", "loss"), NUMBERS),
+        "cut": st.booleans(),
+        "ranks": st.lists(st.text(max_size=6), max_size=2) | NUMBERS,
+    },
+)
+
+
+@st.composite
+def recordings(draw: st.DrawFn) -> Lines:
+    """Windows of several attempts, and whatever else a program prints."""
+    lines: Lines = []
+    iteration, attempt = 0, 1
+    for kind in draw(st.lists(st.sampled_from(["window", "window", "checkpoint", "restart", "other"]), max_size=12)):
+        if kind == "window":
+            seconds = draw(st.lists(st.floats(0.01, 100), min_size=1, max_size=20))
+            iteration += len(seconds)
+            lines.append(window(iteration, seconds, attempt))
+        elif kind == "checkpoint":
+            lines.append(messages(protocol.CHECKPOINT, iteration, attempt))
+        elif kind == "restart":
+            iteration, attempt = draw(st.integers(0, iteration)), attempt + 1
+        else:
+            lines.append(draw(LINES))
+    return lines
+
+
+@settings(max_examples=60)
+@given(recordings())
+def test_each_reported_iteration_is_counted_or_left_out_for_one_reason_whatever_is_printed_besides(
+    lines: Lines,
+) -> None:
+    measured = metrics.read(lines)
+    if (found := measured.rates) is not None:
+        left_out = sum(count for reason, count in found.left_out.items() if reason != INTERRUPTED)
+        assert found.iterations == len(found.iteration_seconds)
+        assert found.iterations + left_out == measured.reported
+        assert 0 < found.per_second < math.inf
 
 
 def test_the_rate_is_iterations_over_their_seconds() -> None:

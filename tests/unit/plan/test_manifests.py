@@ -121,6 +121,7 @@ def values_of(value: Any, key: str) -> Iterator[Any]:
 GROUP = NodeGroup.model_validate(
     {
         **{"name": "g5", "type": "g5.12xlarge", "market": "spot", "gpus": 4, "vcpus": 48, "memory_mib": 196608},
+        **{"allocatable_mib": 190000, "disk_gib": 100, "disk_throughput": 125, "public_address": True},
         **{"min": 0, "max": 8, "placement_group": True, "efa_interfaces": 0},
         "labels": {"spotmpi.dev/group": "g5", "nvidia.com/gpu.present": "true"},
         "taint": {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"},

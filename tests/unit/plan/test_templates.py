@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.submit import pod_templates
@@ -111,7 +113,64 @@ def test_the_problems_of_all_templates_come_at_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("aliases", [[{"hostnames": ["b"]}], [{"ip": "::1"}, {"hostnames": ["b"]}], ["ip", "::1"], []])
+SCALARS = st.none() | st.booleans() | st.integers(0, 9) | st.sampled_from(["node", "config", "a", "b"])
+FIELDS = st.sampled_from(["name", "env", "value", "image", "ports", "mountPath", "labels", "emptyDir", "a", ""])
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=3),
+    max_leaves=8,
+)
+NAMED: st.SearchStrategy[Any] = st.lists(
+    VALUES | st.fixed_dictionaries({"name": SCALARS | st.just([])}, optional={"env": VALUES}), max_size=3
+)
+TEMPLATES = st.fixed_dictionaries(
+    {},
+    optional={
+        "metadata": VALUES,
+        "spec": VALUES
+        | st.fixed_dictionaries(
+            {},
+            optional={
+                **dict.fromkeys(("initContainers", "volumes", "imagePullSecrets", "tolerations"), NAMED | SCALARS),
+                **dict.fromkeys(("affinity", "nodeSelector", "dnsConfig"), VALUES),
+            },
+        ),
+    },
+)
+
+
+@settings(max_examples=100)
+@given(st.lists(TEMPLATES, max_size=2))
+@example([spec(initContainers=[None])])
+@example([spec(initContainers="a")])
+def test_whatever_a_template_holds_it_leaves_ours_as_it_is_or_is_refused(templates: list[Object]) -> None:
+    before, own = copy.deepcopy(templates), pod()
+    try:
+        result = pod(*templates)
+    except InputError as error:
+        assert {problem.field for problem in error.problems} == {"kubernetes.templates"}
+    else:
+        assert container(result)["command"] == container(own)["command"]
+        assert result["spec"]["restartPolicy"] == "Never"
+        assert [each for each in result["spec"]["volumes"] if each in own["spec"]["volumes"]] == own["spec"]["volumes"]
+        assert result["metadata"]["labels"].items() >= own["metadata"]["labels"].items()
+    assert templates == before
+
+
+def test_a_key_that_yaml_reads_as_no_text_is_refused_by_its_name() -> None:
+    with pytest.raises(InputError) as refused:
+        pod({1: {}}, {"metadata": {"labels": {True: "x", "a": [{None: 1}]}}}, {"template": {}})  # type: ignore[dict-item]
+    assert [(problem.value, problem.remedy) for problem in refused.value.problems] == [
+        ("1.yaml", "the key 1 is not text: write it in quotes"),
+        ("2.yaml", "the key True is not text: write it in quotes"),
+        ("2.yaml", "the key None is not text: write it in quotes"),
+        ("3.yaml", "unknown key template: use metadata and spec"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "aliases", [[{"hostnames": ["b"]}], [{"ip": "::1"}, {"hostnames": ["b"]}], ["ip", "::1"], [{"ip": ["::1"]}], []]
+)
 def test_a_list_in_which_not_every_item_has_a_name_is_replaced(aliases: list[Any]) -> None:
     named = [{"ip": "10.0.0.1", "hostnames": ["a"]}]
     result = pod(spec(hostAliases=named), spec(hostAliases=aliases))

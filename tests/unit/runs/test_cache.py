@@ -6,11 +6,14 @@ import json
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spotmpi.agent import record
-from spotmpi.core.events import Event
+from spotmpi.core.events import Event, Lines
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster import BACKEND
 from spotmpi.runs import cache as run_cache
@@ -46,12 +49,17 @@ STORY = [
 ]
 
 
-@pytest.fixture
-def paths(tmp_path: Path) -> RunPaths:
-    paths = RunPaths(tmp_path / "runs" / "digits-1")
+def created(runs_folder: Path) -> RunPaths:
+    """The copy of a run that was just submitted."""
+    paths = RunPaths(runs_folder / "digits-1")
     plan = {"run": paths.id, "name": "digits", "backend": BACKEND, "context": None, "namespace": "here"}
     run_cache.create(paths, 'name = "digits"\n', plan, 1000.0)
     return paths
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    return created(tmp_path / "runs")
 
 
 def take(paths: RunPaths, entries: list[Entry]) -> None:
@@ -63,7 +71,8 @@ def recorded_events(paths: RunPaths) -> list[Event]:
     return list(folder_events(paths, follow=False, alive=lambda: False))
 
 
-def contents(paths: RunPaths) -> dict[str, str]:
+def recorded(paths: RunPaths) -> dict[str, str]:
+    """The files of a copy."""
     files = [path for path in paths.folder.rglob("*") if path.is_file() and path.name != ".lock"]
     return {str(path.relative_to(paths.folder)): path.read_text() for path in files}
 
@@ -84,14 +93,44 @@ def test_the_copy_reads_as_the_run_itself(paths: RunPaths) -> None:
     assert json.loads((paths.attempts / "1" / "node-0.json").read_text())["cause"] == "succeeded"
 
 
-@pytest.mark.parametrize("cut", range(len(STORY)))
-def test_a_second_follower_adds_only_new_entries(paths: RunPaths, cut: int) -> None:
-    take(paths, STORY[:cut])
-    take(paths, STORY)
-    repeated = contents(paths)
-    take(paths, STORY)
-    assert contents(paths) == repeated
-    assert len(recorded_events(paths)) == 1 + 2 + 8 + 2
+KINDS = st.sampled_from(["line 0", "line 1", "metric", record.RESTARTED, "batch"])
+
+
+def story(kinds: list[str]) -> list[Entry]:
+    """What agents print: lines of two nodes, by themselves or several as one entry, metrics and events."""
+    entries = [event(1001, record.STARTED, failures=0, interruptions=0)]
+    lines = {0: 0, 1: 0}
+    for time, kind in enumerate(kinds, 1002):
+        if kind == "batch":
+            first = lines[0] + 1
+            lines[0] += 3
+            texts = [f"line {number} of node 0" for number in range(first, first + 3)]
+            batch = Lines(1, 0, first, [float(time)] * 3, [None] * 3, ["o"] * 3, texts)
+            entries.append(Entry(1, lines=batch))
+        elif kind.startswith("line"):
+            node = int(kind[-1])
+            lines[node] += 1
+            entries.append(line(lines[node], node))
+        else:
+            entries.append(metric(time, 10 * time) if kind == "metric" else event(time, kind))
+    return [*entries, Entry(1, summary={"state": "succeeded"}), event(2000, record.SUCCEEDED)]
+
+
+@settings(max_examples=30)
+@given(st.lists(KINDS, max_size=12), st.lists(st.tuples(st.integers(0, 14), st.booleans()), max_size=4))
+def test_any_followers_that_began_at_the_start_leave_the_copy_that_one_leaves(
+    kinds: list[str], followers: list[tuple[int, bool]]
+) -> None:
+    entries = story(kinds)
+    with TemporaryDirectory() as folder:
+        once, often = created(Path(folder, "once")), created(Path(folder, "often"))
+        take(once, entries)
+        for count, by_line in [*followers, (len(entries), False)]:
+            seen = [each for entry in entries[:count] for each in (entry.split() if by_line else [entry])]
+            take(often, seen)
+        assert recorded(often) == recorded(once)
+        lines = [each for each in recorded_events(often) if each.kind == record.LINE]
+        assert len(lines) == sum({"batch": 3, "line 0": 1, "line 1": 1}.get(kind, 0) for kind in kinds)
 
 
 def test_entries_repeated_after_a_restart_are_written_once(paths: RunPaths) -> None:

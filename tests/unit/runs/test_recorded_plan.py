@@ -1,4 +1,4 @@
-"""Plans of this and of older versions are read from run folders."""
+"""Plans are read from run folders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import plan as agent_plan
 from spotmpi.core.errors import InputError
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster import cached_plan
@@ -30,7 +29,7 @@ def write(tmp_path: Path, values: Any) -> RunPaths:
 def test_a_local_plan_keeps_its_folder_and_work(tmp_path: Path) -> None:
     plan = local_plan(SPEC, RunPaths(tmp_path / "run-1"), MACHINE, {"program": "train"})
     recorded = recorded_plan.read(write(tmp_path, plan))
-    assert (recorded.version, recorded.backend, recorded.folder) == (agent_plan.VERSION, "local", "/work")
+    assert (recorded.backend, recorded.folder) == ("local", "/work")
     assert recorded.work == {"program": "train"} and recorded.objects == () and recorded.environment is None
 
 
@@ -43,11 +42,6 @@ def test_a_copy_names_its_cluster_however_deep_its_volumes_are_nested_and_a_loca
     assert recorded_plan.read(write(tmp_path, plan)).backend == "kubernetes"
     assert recorded_plan.cluster_of(write(tmp_path, {"backend": "kubernetes", "namespace": "here"})) == (None, "here")
     assert recorded_plan.cluster_of(write(tmp_path, {"backend": "local"})) is None
-
-
-def test_a_plan_from_before_versions_is_read_as_version_0(tmp_path: Path) -> None:
-    recorded = recorded_plan.read(write(tmp_path, {"run": "run-1", "name": "train", "backend": "kubernetes"}))
-    assert (recorded.version, recorded.namespace, recorded.objects) == (0, None, ())
 
 
 @pytest.mark.parametrize("values", [[], "text", None])

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import spotmpi
 from spotmpi.backends.targets import Target
@@ -14,7 +16,7 @@ from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import InputError
 from spotmpi.images import build as images
 from spotmpi.images.registry import Pinned
-from spotmpi.spec.job import from_values
+from spotmpi.spec.job import JobSpec, from_values
 from spotmpi.spec.node_groups import Choice, choose, pods_per_node
 from tests.unit.core.test_environment import OUTPUTS
 
@@ -57,11 +59,9 @@ def test_pods_share_a_node_by_parts_of_cpus(cpu: object, count: int) -> None:
         ([T4, FOUR], {"resources": {"gpu": 1}, "slots": 4}, ["g5"], 1),
         ([T4, FOUR], {"resources": {"gpu": 2}, "slots": 2}, ["g5"], 2),
         ([T4, CPUS], {}, ["c6i"], 0),
-        ([T4, CPUS], {"slots": 4}, ["c6i"], 0),
         ([FOUR, T4], {}, ["g4dn"], 1),
         ([FOUR], {"slots": 4}, ["g5"], 1),
         ([FOUR], {"slots": 4, "resources": {"cpu": 12, "memory": "46Gi"}}, ["g5"], 1),
-        ([FOUR], {"kubernetes": {"spread": "any"}}, ["g5"], 0),
         ([FOUR], {"kubernetes": {"spread": "any"}, "resources": {"gpu": 2}, "nodes": 16}, ["g5"], 2),
         ([T4, L4], {"kubernetes": {"node_groups": ["g6"]}}, ["g6"], 1),
         ([T4, L4], {"kubernetes": {"node_groups": ["g6", "g4dn"]}, "nodes": 16}, ["g4dn", "g6"], 1),
@@ -73,6 +73,49 @@ def test_the_first_group_that_fits_is_chosen_and_filled(
     choice = choice_of(groups, **values)
     assert [each.name for each in choice.groups] == names
     assert choice.spec.resources.gpu == gpus
+
+
+@st.composite
+def environments(draw: st.DrawFn) -> list[NodeGroup]:
+    """Node groups of different GPUs, sizes and prices."""
+    kinds = st.tuples(st.sampled_from([0, 1, 4]), st.integers(1, 9), st.sampled_from([4, 48]), st.booleans())
+    return [
+        group(f"g{number}", gpus, max=most, vcpus=vcpus, market="spot" if spot else "on-demand")
+        for number, (gpus, most, vcpus, spot) in enumerate(draw(st.lists(kinds, min_size=1, max_size=4)))
+    ]
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> JobSpec:
+    """What a job asks of its nodes."""
+    cpu, gpu = draw(st.sampled_from([0.5, 1, 4, 13])), draw(st.integers(0, 4))
+    named = draw(st.just([]) | st.lists(st.sampled_from(["g0", "g1", "g2"]), unique=True, max_size=2))
+    kubernetes = {"spread": draw(st.sampled_from(["node", "any"])), "node_groups": named}
+    size = {"nodes": draw(st.integers(1, 12)), "slots": draw(st.integers(1, 4))}
+    return from_values({"resources": {"cpu": cpu, "gpu": gpu}, "kubernetes": kubernetes, **size})
+
+
+@settings(max_examples=80)
+@given(requests(), environments())
+def test_the_chosen_groups_have_what_the_run_asks_for_and_a_refusal_means_that_none_has(
+    spec: JobSpec, groups: list[NodeGroup]
+) -> None:
+    choice, named = choose(spec, groups), spec.kubernetes.node_groups
+    if isinstance(choice, list):
+        assert choice and all(problem.field in ("nodes", "kubernetes.node_groups") for problem in choice)
+        assert named or not any(isinstance(choose(spec, [each]), Choice) for each in groups)
+        return
+    fills = spec.kubernetes.spread == "node"
+    assert [each.name for each in choice.groups] == [each.name for each in groups if each.name in named] or not named
+    assert not fills or sum(each.max for each in choice.groups) >= spec.nodes
+    for each in choice.groups:
+        assert pods_per_node(spec, each) >= 1 and each.vcpus >= spec.slots * spec.resources.cpu
+        used = choice.spec.resources.gpu * spec.slots
+        assert used == each.gpus if fills else used <= each.gpus
+    if not named and not spec.resources.gpu and choice.groups[0].gpus:
+        assert all(group.gpus for group in groups if isinstance(choose(spec, [group]), Choice))
+    again = choose(spec, choice.groups)
+    assert isinstance(again, Choice) and (again.groups, again.spec) == (choice.groups, choice.spec)
 
 
 @pytest.mark.parametrize(
@@ -101,12 +144,6 @@ def test_a_placement_group_and_every_label_that_differs_are_named() -> None:
 
 def test_the_plan_notes_further_groups_that_fit() -> None:
     assert choice_of([T4, FOUR, group("g6")], resources={"gpu": 1}).others == ("g6",)
-
-
-def test_without_allocatable_resources_a_pod_is_compared_with_the_whole_node() -> None:
-    older = group("g4dn", allocatable_mib=None)
-    assert [each.name for each in choice_of([older], resources={"memory": "16Gi"}).groups] == ["g4dn"]
-    assert "MiB for pods per node: 16384; requested: 17408" in refusal_of([older], resources={"memory": "17Gi"})
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def _type(annotation: Any, text: str) -> str:
     if get_origin(annotation) is Literal:
         return ", ".join(f'`"{value}"`' for value in get_args(annotation))
     if get_origin(annotation) in (list, dict):
-        inner = get_args(annotation)[-1]
+        inner = getattr(get_args(annotation)[-1], "__origin__", get_args(annotation)[-1])  # of an Annotated
         name = "list" if get_origin(annotation) is list else "table"
         return f"{name} of {TYPES.get(inner, 'table')}s"
     if kind is not annotation:

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from spotmpi.core.environment import NodeGroup
-from spotmpi.spec import shapes
+from spotmpi.spec import node_groups, shapes
 from spotmpi.spec.job import from_values
+from spotmpi.spec.node_groups import Choice
 from spotmpi.spec.shapes import ShapeChoice
+from tests.unit.spec.test_node_groups import environments
 
 TAINT = {"key": "spotmpi.dev/runs", "value": "only", "effect": "NoSchedule"}
 
 
 def group(name: str, market: str, gpus: int = 0, vcpus: int = 8) -> NodeGroup:
     values: dict[str, Any] = {"name": name, "type": "c7i.2xlarge", "market": market, "gpus": gpus, "vcpus": vcpus}
-    sizes = {"memory_mib": 16384, "min": 0, "max": 4, "placement_group": False, "efa_interfaces": 0}
-    return NodeGroup.model_validate({**values, **sizes, "labels": {"spotmpi.dev/group": name}, "taint": TAINT})
+    sizes = {
+        "memory_mib": 16384,
+        "allocatable_mib": 15454,
+        "disk_gib": 100,
+        "disk_throughput": 125,
+        "efa_interfaces": 0,
+        "min": 0,
+        "max": 4,
+    }
+    values |= {**sizes, "public_address": True, "placement_group": False}
+    return NodeGroup.model_validate({**values, "labels": {"spotmpi.dev/group": name}, "taint": TAINT})
 
 
 SPOT, STABLE, GPUS = group("spot", "spot"), group("stable", "on-demand"), group("gpus", "spot", gpus=4, vcpus=48)
@@ -34,6 +48,21 @@ def test_node_0_takes_a_group_on_demand_and_workers_the_first_that_fits_unless_t
     assert choose(STABLE, GPUS, gpu=1)[:2] == (["stable"], ["gpus"])  # of which workers need not take all GPUs
     named = choose(SPOT, STABLE, GPUS, kubernetes={"node_groups": ["spot"]}, node_groups=["gpus"], gpu=1)
     assert named[:2] == (["spot"], ["gpus"])
+
+
+@settings(max_examples=60)
+@given(environments(), st.integers(1, 8), st.integers(0, 2))
+def test_each_shape_of_a_pool_gets_a_group_of_its_own_choice_and_node_0_one_on_demand_if_one_fits(
+    groups: list[NodeGroup], workers: int, gpu: int
+) -> None:
+    spec = from_values({"launcher": "pool", "pool": {"workers": workers, "gpu": gpu}})
+    gang, own = (node_groups.choose(each, groups) for each in shapes.shapes(spec))
+    stable = node_groups.choose(shapes.gang_spec(spec), [each for each in groups if each.market == "on-demand"])
+    choice = shapes.choose(spec, groups)
+    if isinstance(choice, ShapeChoice):
+        assert choice.gang == (stable if isinstance(stable, Choice) else gang) and choice.workers == own
+    else:
+        assert isinstance(gang, list) or isinstance(own, list)
 
 
 def test_without_a_group_on_demand_a_note_tells_what_the_loss_of_node_0_costs() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
 from pydantic import BaseModel
 
 import spotmpi
@@ -16,6 +18,7 @@ from spotmpi.core.errors import InputError
 from spotmpi.spec import template
 from spotmpi.spec.job import JobSpec, duration, from_values, load, read_duration, seconds
 from spotmpi.spec.source import read_spec, write_spec
+from tests.unit.spec.values import POSITIVE, tables
 
 
 def problems(values: dict[str, Any], *overrides: str) -> dict[str, str]:
@@ -37,34 +40,38 @@ def test_text_that_is_no_duration_is_refused_with_its_field(text: str) -> None:
         read_duration("--older", text)
 
 
-@pytest.mark.parametrize("value", [0.5, 1, 59.25, 60, 90, 3600, 5400, 86400, 1234567, 1234567.125, 0.001, 100000.5])
+@given(POSITIVE)
+@example(1e-05)
 def test_a_duration_is_written_as_it_is_read(value: float) -> None:
     assert seconds(duration(value)) == value
 
 
-def test_every_key_survives_being_written_and_read(tmp_path: Path) -> None:
-    spec = from_values(
-        {
-            "name": "a \"name\" with 'quotes',\nlines, \\ and ünïcode 🚀",
-            "image": "pytorch",
-            "command": ["python", "train.py", 'a "b"', "", "\t", "two\nlines"],
-            "args": ["--x", "1"],
-            "nodes": 3,
-            "slots": 2,
-            "launcher": "torchrun",
-            "data": str(tmp_path),
-            "env": {"A": "", "B": "x=y", "C": "'"},
-            "resources": {"cpu": 2, "memory": "1.5Gi", "gpu": 1},
-            "checkpoint": {"every": "90s", "keep": 5, "path": str(tmp_path / "kept"), "grace": "100s"},
-            "limits": {"start": 1, "run": "2h", "no_progress": "1.5m", "failures": 0, "interruptions": 7},
-            "metrics": {"pattern": r"(?P<iteration>\d+)\s'\"", "samples_per_iteration": 8},
-        }
-    )
-    for number, each in enumerate((spec, from_values({"program": "digits", "image": "chainermn"}))):
-        path = tmp_path / f"{number}.toml"
-        path.write_text(each.to_toml())
-        assert load(path) == each
-    assert spec.limits.run == 7200 and spec.checkpoint.every == 90
+@settings(max_examples=80)
+@given(tables(JobSpec))
+@example({"code": "~nobody-here/x", "checkpoint": {"path": "~nobody-here"}})
+@example({"data": "a" * 300, "stream": {"source": "x**.csv"}})
+def test_every_spec_survives_being_written_and_read(values: dict[str, Any]) -> None:
+    spec = from_values(values)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "job.toml")
+        path.write_text(spec.to_toml())
+        assert load(path) == spec
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"code": "a\0"}, "code"),
+        ({"files": ["a\0"]}, "files.0"),
+        ({"data": "a\0"}, "data.path"),
+        ({"checkpoint": {"path": "a\0"}}, "checkpoint.path"),
+        ({"stream": {"source": "a\0*"}}, "stream.source"),
+        ({"kubernetes": {"templates": ["a\0"]}}, "kubernetes.templates.0"),
+    ],
+)
+def test_a_path_that_no_file_can_have_is_refused_with_its_key(values: dict[str, Any], field: str) -> None:
+    (message,) = problems(values).values()
+    assert message.startswith(field) and message.endswith("contains a zero byte, which no path can hold; remove it")
 
 
 def test_all_problems_come_at_once_each_with_field_value_and_remedy() -> None:
@@ -193,6 +200,8 @@ def test_a_written_spec_has_paths_below_its_folder_relative_to_it(tmp_path: Path
     [
         (b"nodes = ", "is not TOML"),
         (b"nodes = 1\nnodes = 2", "is not TOML"),
+        (b"nodes = " + b"9" * 5000, "is not TOML"),
+        (b"nodes = " + b"[" * 5000, "is not TOML"),
         (b"\xff\xfe", "cannot be read as a text file"),
         (b"nodes = 1 # \xe9", "cannot be read as a text file"),
     ],

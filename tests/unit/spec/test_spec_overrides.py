@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tomli_w
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from spotmpi.core.errors import InputError
 from spotmpi.spec.job import Data, from_values, load
+from spotmpi.spec.overrides import override
 from tests.unit.spec.test_spec import problems
+from tests.unit.spec.values import TEXTS
 
 
 @pytest.mark.parametrize(
     ("override", "field", "value"),
     [
-        ("nodes=4", "nodes", 4),
         ("limits.failures=0", "limits", {"failures": 0}),
         ("limits.run=8h", "limits", {"run": 28800.0}),
         ("name=two words", "name", "two words"),
-        ('name="quoted"', "name", "quoted"),
-        ("name=a=b", "name", "a=b"),
-        ("name=", "name", ""),
-        ('args=["--epochs", "3"]', "args", ["--epochs", "3"]),
         ("env.COUNT=3", "env", {"COUNT": "3"}),
         ('env.TEXT="3"', "env", {"TEXT": "3"}),
         ("env.FLAG=true", "env", {"FLAG": "true"}),
@@ -38,6 +41,42 @@ def test_an_override_replaces_one_key(override: str, field: str, value: object) 
         result = result.model_dump(exclude_defaults=True)
         value = from_values({field: value}).model_dump(exclude_defaults=True)[field]
     assert result == value
+
+
+KEYS = st.lists(st.text("abc-_1", min_size=1, max_size=3), min_size=1, max_size=3)
+SCALARS = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | TEXTS
+
+
+@given(KEYS, SCALARS | st.lists(SCALARS | st.lists(SCALARS, max_size=2), max_size=3))
+def test_any_value_of_toml_replaces_that_of_one_key_and_no_other(keys: list[str], value: object) -> None:
+    before: dict[str, Any] = {"other": 1, keys[0]: {"other": 2}}
+    written = tomli_w.dumps({"value": value}).removeprefix("value =")
+    result = override(before, f"{'.'.join(keys)}={written}")
+    expected = functools.reduce(lambda inner, key: {key: inner}, reversed(keys[1:]), value)
+    kept = {"other": 2} if len(keys) > 1 else {}
+    assert result == {"other": 1, keys[0]: {**kept, **expected} if isinstance(expected, dict) else expected}
+    assert before == {"other": 1, keys[0]: {"other": 2}}
+
+
+@given(TEXTS | st.text("'\"#=[]{}\n 1a", max_size=12))
+@example('"a"\nnodes = 5')
+@example("9" * 5000)
+@example("[" * 5000)
+def test_what_is_no_value_of_toml_is_a_text_as_it_stands(text: str) -> None:
+    value = override({}, f"name={text}")["name"]
+    assert value == text or tomllib.loads(f"name = {text}") == {"name": value}
+
+
+@given(TEXTS, st.sampled_from(["", "args+=", "env.A=", "limits.run=", "image=", "data.", "kubernetes.secrets+="]))
+def test_any_text_is_an_override_or_refused_as_one(text: str, start: str) -> None:
+    before = {"nodes": 1, "args": ["x"], "limits": {"failures": 1}, "data": "set"}
+    try:
+        result = override(before, start + text)
+    except InputError as error:
+        assert str(error).startswith("overrides = ")
+    else:
+        assert sum(before[key] != result[key] for key in before) <= 1
+        assert len(result) <= len(before) + 1
 
 
 def test_the_last_override_of_a_key_wins_and_the_others_stay() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 
 from spotmpi.streams import sources
-from spotmpi.streams.order import Order, Settings
+from spotmpi.streams.order import Order, Part, Settings
 
 
 def table(start: int, stop: int) -> bytes:
@@ -55,3 +56,14 @@ def read(order: Order, number: int) -> Any:
 def read_all(order: Order) -> list[Any]:
     """Every batch of an epoch as it is read."""
     return [read(order, number) for number in range(order.epoch_batches)]
+
+
+def numbered_rows(order: Order, number: int) -> list[int]:
+    """The rows of a batch, numbered through the whole source by the parts' names."""
+    return [int(each.part.name) + row for each in order.slices(number) for row in range(each.start, each.stop)]
+
+
+def parts_of(lengths: list[int], unit: int) -> list[Part]:
+    """Parts of so many rows, each with the number of its first row as its name."""
+    firsts = itertools.accumulate(lengths, initial=0)
+    return [Part(str(first), length, 1, "1", unit) for first, length in zip(firsts, lengths, strict=False)]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Order, Part, Settings, differences, digest, read_settings
+from tests.unit.streams.data import numbered_rows, parts_of
 
 PARTS = [Part("a", 5, 10, "1"), Part("empty", 0, 0, "1"), Part("b", 3, 6, "1"), Part("c", 4, 8, "1")]  # 12 rows
 ORIGIN = {"a": 0, "b": 5, "c": 8}
@@ -20,13 +23,60 @@ def rows(order: Order, number: int) -> list[int]:
     return [ORIGIN[each.part.name] + row for each in order.slices(number) for row in range(each.start, each.stop)]
 
 
-@pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 7, 11, 12, 13, 100])
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_every_row_is_once_in_each_epoch_where_incomplete_batches_are_kept(batch: int, shuffle: bool) -> None:
-    kept = order(batch, epochs=3, remainder="keep", shuffle_batches=shuffle)
-    for epoch in range(3):
-        numbers = range(epoch * kept.epoch_batches, (epoch + 1) * kept.epoch_batches)
-        assert sorted(row for number in numbers for row in rows(kept, number)) == list(range(12))
+@st.composite
+def orders(draw: st.DrawFn) -> Order:
+    """Any order of any source with a batch."""
+    lengths = draw(st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(any))
+    remainder = draw(st.sampled_from(["keep", "drop", "pad"]))
+    batch = draw(st.integers(1, sum(lengths) if remainder == "drop" else 40))
+    how = draw(st.sampled_from(["", "shuffle", "shuffle_batches"]))
+    table = Settings(
+        "set",
+        batch,
+        draw(st.integers(1, 3)),
+        seed=draw(st.integers(0, 3)),
+        shuffle=how == "shuffle",
+        shuffle_block=draw(st.integers(1, 50)),
+        shuffle_batches=how == "shuffle_batches",
+        remainder=remainder,
+    )
+    return Order(parts_of(lengths, draw(st.integers(0, 12))), table)
+
+
+@settings(max_examples=60)
+@given(orders())
+def test_an_epoch_has_each_row_once_without_an_incomplete_batch_and_with_a_padded_one(order: Order) -> None:
+    remainder, batch = order.settings.remainder, order.settings.batch
+    for epoch in range(order.settings.epochs):
+        numbers = range(epoch * order.epoch_batches, (epoch + 1) * order.epoch_batches)
+        drawn = [numbered_rows(order, number) for number in numbers]
+        found = [row for batch in drawn for row in batch]
+        assert set(found) <= set(range(order.rows))
+        assert remainder == "keep" or {len(rows) for rows in drawn} == {batch}
+        if remainder == "pad":
+            assert set(found) == set(range(order.rows)) and len(found) - order.rows < batch
+        else:
+            assert len(found) == len(set(found)) == (order.rows if remainder == "keep" else order.rows // batch * batch)
+
+
+@settings(max_examples=60)
+@given(orders(), st.lists(st.tuples(st.integers(1, 5), st.integers(0, 8)), max_size=3), st.integers(1, 5))
+def test_each_batch_is_taken_once_with_whatever_ranks_the_run_continues_from_wherever_it_stopped(
+    order: Order, attempts: list[tuple[int, int]], last: int
+) -> None:
+    taken: list[int] = []
+    for ranks, rounds in [*attempts, (last, order.total)]:
+        if order.settings.remainder == "drop" and order.total < ranks and not taken:
+            return  # refused, as another test says
+        shares = [list(order.numbers(len(taken), rank, ranks))[:rounds] for rank in range(ranks)]
+        assert order.settings.remainder == "keep" or len({len(share) for share in shares}) == 1
+        taken += sorted(number for share in shares for number in share)
+    assert taken == list(range(len(taken)))
+    over = len(taken) - order.total
+    if order.settings.remainder == "pad":
+        assert 0 <= over < max(last, *(ranks for ranks, _ in attempts), 1)
+    else:
+        assert 0 >= over >= {"keep": 0, "drop": 1 - last}[order.settings.remainder]
 
 
 def test_batches_span_parts_and_leave_out_empty_ones() -> None:
@@ -58,24 +108,6 @@ def test_shuffled_epochs_differ_and_repeat() -> None:
 def test_the_order_of_a_seed_never_changes() -> None:
     assert [rows(order(batch=4, shuffle_batches=True, seed=7), number)[0] for number in range(3)] == [4, 0, 8]
     assert [order(seed=7).seed(number) for number in range(2)] == [2680530905, 1781599302]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-@pytest.mark.parametrize("remainder", ["drop", "pad", "keep"])
-def test_ranks_share_all_batches_and_none_twice(size: int, remainder: str) -> None:
-    shared = order(batch=1, epochs=2, remainder=remainder)  # 24 batches
-    parts = [list(shared.numbers(4, rank, size)) for rank in range(size)]
-    lengths = {len(part) for part in parts}
-    assert sorted(number for part in parts for number in part) == list(range(4, 4 + sum(map(len, parts))))
-    assert len(lengths) == 1 or (remainder == "keep" and max(lengths) - min(lengths) == 1)
-    assert {"drop": 20 - size, "pad": 19, "keep": 19}[remainder] < sum(map(len, parts)) < 20 + size
-
-
-@pytest.mark.parametrize("remainder", ["drop", "pad", "keep"])
-def test_a_stream_that_continues_gives_what_is_left(remainder: str) -> None:
-    whole = order(batch=1, epochs=2, remainder=remainder)
-    for rank in range(3):
-        assert list(whole.numbers(0, rank, 3))[2:] == list(whole.numbers(6, rank, 3))
 
 
 @pytest.mark.parametrize("start", [24, 25, 1000])

@@ -5,19 +5,25 @@ A user sets ``shuffle = true`` and gets batches that look like random draws, alt
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spotmpi.streams import tables
 from spotmpi.streams.order import Order, Part, Settings
-from tests.unit.streams.data import order_of, read, read_all, samples, table, write_tar
+from tests.unit.streams.data import (
+    numbered_rows,
+    order_of,
+    parts_of,
+    read,
+    read_all,
+    samples,
+    table,
+    write_tar,
+)
 
 DIGITS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # images of each digit in scikit-learn's `load_digits`
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "streams.md"
@@ -27,34 +33,9 @@ def shuffled(parts: list[Part], batch: int, block: int = 16384, **values: Any) -
     return Order(parts, Settings("set", batch, shuffle=True, shuffle_block=block, **values))
 
 
-def rows(order: Order, number: int) -> list[int]:
-    """The rows of a batch, numbered through the whole source by the parts' names."""
-    return [int(each.part.name) + row for each in order.slices(number) for row in range(each.start, each.stop)]
-
-
-def parts_of(lengths: list[int], unit: int) -> list[Part]:
-    """Parts of so many rows, each with the number of its first row as its name."""
-    firsts = itertools.accumulate(lengths, initial=0)
-    return [Part(str(first), length, 1, "1", unit) for first, length in zip(firsts, lengths, strict=False)]
-
-
-@given(
-    lengths=st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(any),
-    unit=st.integers(0, 12),
-    batch=st.integers(1, 40),
-    block=st.integers(1, 50),
-    seed=st.integers(0, 3),
-)
-def test_every_row_is_once_in_each_epoch(lengths: list[int], unit: int, batch: int, block: int, seed: int) -> None:
-    order = shuffled(parts_of(lengths, unit), batch, block, seed=seed, epochs=2, remainder="keep")
-    for epoch in range(2):
-        numbers = range(epoch * order.epoch_batches, (epoch + 1) * order.epoch_batches)
-        assert sorted(row for number in numbers for row in rows(order, number)) == list(range(sum(lengths)))
-
-
 def test_the_order_of_a_seed_never_changes() -> None:
     order = shuffled(parts_of([5, 8, 7], 4), 6, 10, seed=7, epochs=2)
-    assert [rows(order, number) for number in (0, 1, 4)] == [
+    assert [numbered_rows(order, number) for number in (0, 1, 4)] == [
         [10, 14, 13, 16, 9, 12],
         [4, 15, 11, 17, 8, 7],
         [6, 8, 7, 12, 19, 18],
@@ -63,28 +44,19 @@ def test_the_order_of_a_seed_never_changes() -> None:
 
 def test_epochs_and_seeds_differ() -> None:
     orders = [shuffled(parts_of([40], 4), 40, seed=seed, epochs=2) for seed in (1, 2)]
-    drawn = [tuple(rows(order, number)) for order in orders for number in (0, 1)]
+    drawn = [tuple(numbered_rows(order, number)) for order in orders for number in (0, 1)]
     assert len(set(drawn)) == 4
 
 
 def test_padding_repeats_the_first_rows_of_the_shuffled_epoch() -> None:
     order = shuffled(parts_of([10], 3), 8, remainder="pad")
-    assert rows(order, 1)[2:] == rows(order, 0)[:6]
-
-
-@pytest.mark.parametrize("start", [0, 7])
-def test_any_number_of_ranks_has_the_same_batches_at_each_position(start: int) -> None:
-    order = shuffled(parts_of([100] * 6, 10), 4, 50, epochs=2, remainder="keep")
-    alone = list(order.numbers(start, 0, 1))
-    for size in (2, 3, 5):
-        shared = [list(order.numbers(start, rank, size)) for rank in range(size)]
-        assert sorted(number for numbers in shared for number in numbers) == alone
+    assert numbered_rows(order, 1)[2:] == numbered_rows(order, 0)[:6]
 
 
 def test_the_rows_of_a_block_come_from_few_units_so_that_a_worker_holds_few() -> None:
     order = shuffled(parts_of([1000] * 50, 100), 64, block=1000)
     for first in range(0, order.epoch_batches - 14, 15):  # 960 rows: at most two blocks of 10 units
-        touched = {row // 100 for number in range(first, first + 15) for row in rows(order, number)}
+        touched = {row // 100 for number in range(first, first + 15) for row in numbered_rows(order, number)}
         assert len(touched) <= 20
         assert max(touched) - min(touched) > 100  # from all over the source
 
@@ -154,7 +126,7 @@ def test_a_batch_may_be_larger_than_the_source(tmp_path: Path) -> None:
 def bias(order: Order, labels: Any) -> float:
     """How far the classes of a batch are from those of the set: the mean total variation distance, from 0 to 1."""
     shares = np.bincount(labels, minlength=10) / len(labels)
-    drawn = [np.bincount(labels[rows(order, number)], minlength=10) for number in range(order.epoch_batches)]
+    drawn = [np.bincount(labels[numbered_rows(order, number)], minlength=10) for number in range(order.epoch_batches)]
     return float(np.mean([abs(each / each.sum() - shares).sum() / 2 for each in drawn]))
 
 

@@ -188,7 +188,7 @@ class KubernetesBackend:
         """The state of a run that the namespace lacks: lost, unless its end is known or it is in another cluster."""
         paths = reader.find(run, self.runs_folder)
         state, api = reader.state(paths), self._api()
-        if state.state != reader.ELSEWHERE or recorded_plan.cluster_of(paths) not in _namespaces(api):
+        if state.state != reader.ELSEWHERE or recorded_plan.cluster_of(paths) != _namespace(api):
             return state
         return replace(state, state=record.LOST, reason=f"its JobSet is gone from namespace {api.namespace}")
 
@@ -213,8 +213,8 @@ class KubernetesBackend:
     def list(self) -> list[reader.RunState]:
         """The runs of the namespace and those that this terminal has copies of, oldest first."""
         jobsets = {jobset["metadata"]["name"]: jobset for jobset in call(self._jobsets())}
-        namespaces = _namespaces(self._api())
-        copies = [paths.id for paths in reader.every(self.runs_folder) if recorded_plan.cluster_of(paths) in namespaces]
+        own = _namespace(self._api())
+        copies = [paths.id for paths in reader.every(self.runs_folder) if recorded_plan.cluster_of(paths) == own]
         states = [self._of_jobset(jobset) for jobset in jobsets.values()]
         states += [self._without_jobset(run) for run in copies if run not in jobsets]
         return sorted(states, key=lambda state: (state.submitted or math.inf, state.id))
@@ -343,6 +343,6 @@ class KubernetesBackend:
         return reader.state(paths) if file_status.is_file(paths.events) else None
 
 
-def _namespaces(api: ClusterApi) -> tuple[ClusterNamespace, ClusterNamespace]:
-    """The namespace of *api* as copies record it; older versions recorded no context where it was the current one."""
-    return ClusterNamespace(api.context, api.namespace), ClusterNamespace(None, api.namespace)
+def _namespace(api: ClusterApi) -> ClusterNamespace:
+    """The namespace of *api* as copies record it."""
+    return ClusterNamespace(api.context, api.namespace)

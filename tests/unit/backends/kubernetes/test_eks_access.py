@@ -21,7 +21,6 @@ from spotmpi.backends.kubernetes.client import eks_access
 from spotmpi.backends.kubernetes.client.api import POD, RESYNC, ClusterApi
 from spotmpi.backends.kubernetes.client.eks_access import EksAccess
 from spotmpi.backends.kubernetes.client.view import ClusterView
-from spotmpi.core import environment
 from spotmpi.core.errors import SpotmpiError
 from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.backends.kubernetes.eks_cluster import LAB, NAME, EksCluster, in_another_process
@@ -72,7 +71,7 @@ def test_after_down_in_the_evening_and_up_in_the_morning_the_new_cluster_is_reac
     yesterday = cluster.account.eks.endpoint
     cluster.server.answers["list"] = [(200, listing(pod("old", 5)))]
     assert pods() == ["old"]
-    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", yesterday, LAB.arn)))
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", yesterday, LAB.cluster_arn)))
     cluster.rebuild()
     cluster.server.answers["list"] = [(200, listing(pod("new", 5)))] * 2
     in_another_process(monkeypatch)
@@ -117,14 +116,6 @@ def test_credentials_of_another_account_reach_no_cluster_of_that_name(cluster: E
             pods()
         assert str(refused.value) == line
     assert cluster.server.requests == []
-
-
-def test_the_account_of_an_environment_without_an_arn_is_that_of_its_registry() -> None:
-    repositories = {"chainermn": "210987654321.dkr.ecr.us-east-1.amazonaws.com/spotmpi-lab/chainermn"}
-    older = environment.parse({**OUTPUTS, "cluster_arn": None, "repositories": repositories})
-    assert older.arn == "arn:aws:eks:us-east-1:210987654321:cluster/spotmpi-lab"
-    unknown = environment.parse({**OUTPUTS, "cluster_arn": None, "repositories": {"chainermn": "registry/chainermn"}})
-    assert eks.parse(unknown.arn) == eks.Cluster("us-east-1", "", "spotmpi-lab")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +164,7 @@ def test_a_token_is_renewed_before_it_expires_by_a_clock_that_nobody_sets(
     cluster: EksCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds, made = [0.0], iter(range(9))
-    access = EksAccess(eks.Cluster("us-east-1", "", NAME), lambda: seconds[0])
+    access = EksAccess(eks.Cluster("us-east-1", "123456789012", NAME), lambda: seconds[0])
     monkeypatch.setattr(eks, "token", lambda aws, cluster: f"token {next(made)}")
     tokens = []
     for moment in (0.0, 599.0, 601.0, 1200.0, 1202.0):
@@ -256,19 +247,19 @@ def _utc(moment: float) -> datetime:
 def test_eks_takes_no_token_of_another_cluster_key_or_time(cluster: EksCluster) -> None:
     """The double is as strict as the authenticator of EKS."""
     account, now = cluster.account, time.time()
-    ours = "Bearer " + eks.token(account, eks.Cluster("us-east-1", "", NAME))
+    ours = "Bearer " + eks.token(account, eks.Cluster("us-east-1", "123456789012", NAME))
     assert account.eks.admits(ours, NAME, now) and account.eks.admits(ours, NAME, now + 890)
     assert not account.eks.admits(ours, NAME, now + 910)
     assert not account.eks.admits(ours, "spotmpi-other", now)
     assert not account.eks.admits(ours + "=", NAME, now) and not account.eks.admits("Bearer t", NAME, now)
-    other_region = "Bearer " + eks.token(account, eks.Cluster("us-west-2", "", NAME))
+    other_region = "Bearer " + eks.token(account, eks.Cluster("us-west-2", "123456789012", NAME))
     assert not account.eks.admits(other_region, NAME, now)
 
 
 def test_a_configured_endpoint_of_sts_signs_no_token(cluster: EksCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_STS_REGIONAL_ENDPOINTS", "legacy")
-    bearer = "Bearer " + eks.token(cluster.account, eks.Cluster("us-east-1", "", NAME))
+    bearer = "Bearer " + eks.token(cluster.account, eks.Cluster("us-east-1", "123456789012", NAME))
     assert cluster.account.eks.admits(bearer, NAME, time.time())
 
 
@@ -282,7 +273,7 @@ def test_a_shell_opens_by_a_kubeconfig_of_its_own(
     assert (program, option, rest[:3]) == ("kubectl", "--kubeconfig", ["exec", "--namespace", "training"])
     config = yaml.safe_load(Path(path).read_text())
     assert config["clusters"][0]["cluster"]["server"] == cluster.account.eks.endpoint
-    assert config["users"][0]["user"]["exec"]["args"] == ["kubeconfig", LAB.arn, "--token"]
+    assert config["users"][0]["user"]["exec"]["args"] == ["kubeconfig", LAB.cluster_arn, "--token"]
     assert Path(path).stat().st_mode & 0o777 == 0o600
 
 

@@ -102,7 +102,8 @@ class HealthyEnvironment:
     def __init__(self, account: FakeAccount) -> None:
         self.account, self.cluster = account, healthy_cluster()
         group = {**OUTPUTS["node_groups"][0], "placement_group": True}
-        named = {"name": "spotmpi-mine", "cluster": "spotmpi-mine", "cluster_arn": None, "node_groups": [group]}
+        arn = "arn:aws:eks:us-east-1:123456789012:cluster/spotmpi-mine"
+        named = {"name": "spotmpi-mine", "cluster": "spotmpi-mine", "cluster_arn": arn, "node_groups": [group]}
         self.environment = environment.parse({**OUTPUTS, **named})
         self.failure: SpotmpiError | None = None
         write_stack(STACK.replace("gpus, type: g5.xlarge, max: 8", "g4dn, type: g4dn.xlarge, max: 2"))

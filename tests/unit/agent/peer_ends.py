@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import socket
+import ssl
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from spotmpi.agent.connection import Connection
 from spotmpi.agent.peers import Coordinator, join
+from spotmpi.agent.tls import Identity
+from spotmpi.core.certificates import run_certificates, write_certificates
 
-TOKEN = "token-\u00e9"
+RUN = "plain-1"
+
+
+@functools.cache
+def certificates(authority: str) -> Mapping[str, str]:
+    """The TLS files of an authority, made once for all tests."""
+    return run_certificates(authority)
+
+
+def new_identity(run: str = RUN, authority: str = RUN, files: Mapping[str, str] | None = None) -> Identity:
+    """The membership of *run* for one who has the certificate of *authority*, or other TLS *files*."""
+    with tempfile.TemporaryDirectory() as folder:
+        texts = files or certificates(authority)
+        made = Identity(run, str(write_certificates(Path(folder), dict(texts))))
+        assert made.accepting and made.connecting  # read while the files are there
+        return made
+
+
+identity = functools.cache(new_identity)  # for tests that change none of its settings
 
 
 def free_port() -> int:
@@ -25,7 +50,7 @@ class ServedCoordinator:
 
     def __init__(self) -> None:
         self.port = free_port()
-        self.coordinator = Coordinator(TOKEN, 3, 4, 7, self.port)
+        self.coordinator = Coordinator(identity(), 3, 4, 7, self.port)
 
     def serve_during(self, act: Callable[[], Any]) -> Any:
         """The result of *act*, run by a thread while the coordinator is served."""
@@ -37,27 +62,46 @@ class ServedCoordinator:
         self.coordinator.serve(0.01)
         return results[0]
 
-    def join(self, node: object = 1, generation: object = 4, token: str = TOKEN) -> Any:
+    def join(self, node: object = 1, generation: object = 4, run: str = RUN, authority: str = RUN) -> Any:
         greeting: Any = {"node": node, "generation": generation}
-        return self.serve_during(lambda: join("127.0.0.1", token, greeting, self.port))
+        return self.serve_during(lambda: join("127.0.0.1", identity(run, authority), greeting, self.port))
 
     def serve_until_ready(self, node: int, connection: Connection) -> bool:
         """Whether the coordinator takes the connection of a worker that says so for ready."""
         connection.send(ready=1)
-        self.coordinator.serve(0.5)
+        deadline = time.monotonic() + 5
+        while node not in self.coordinator.ready and time.monotonic() < deadline:
+            self.coordinator.serve(0.5)
         return node in self.coordinator.ready
 
-    def raw(self, data: bytes) -> bytes:
-        """What the coordinator answers to bytes of an unauthenticated client until it closes the connection."""
+    def authenticated(self) -> Connection:
+        """A client that has the run's key and has not greeted yet."""
+
+        def shake_hands() -> Connection:
+            sock = socket.create_connection(("127.0.0.1", self.port), timeout=5)
+            connection = Connection(sock, identity().connecting)
+            while not (connection.authenticated or connection.closed):
+                assert connection.receive() == []
+                time.sleep(0.001)
+            return connection
+
+        opened: Connection = self.serve_during(shake_hands)
+        return opened
+
+    def raw(self, data: bytes, context: ssl.SSLContext | None = None) -> bytes:
+        """What the coordinator answers to a client's bytes, over TLS with *context*, until it closes the connection."""
 
         def exchange() -> bytes:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as sock:
-                sock.recv(1000)  # the challenge
+            answer = b""
+            with (
+                contextlib.suppress(OSError),  # closed while there was still something to read
+                socket.create_connection(("127.0.0.1", self.port), timeout=5) as plain,
+                context.wrap_socket(plain) if context else plain as sock,
+            ):
                 sock.sendall(data)
-                try:
-                    return sock.recv(1000)
-                except ConnectionResetError:
-                    return b""  # closed while there was still something to read
+                while part := sock.recv(1000):
+                    answer += part
+            return answer
 
         return bytes(self.serve_during(exchange))
 

@@ -8,7 +8,6 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives import serialization
@@ -22,7 +21,7 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import submission_time
 from spotmpi.core import names
-from spotmpi.core.certificates import pool_certificates
+from spotmpi.core.certificates import run_certificates
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
 from spotmpi.core.progress import Say
 from spotmpi.plan import manifests, pods
@@ -44,7 +43,7 @@ class CreatedRun(NamedTuple):
 
 
 def generate_keys() -> dict[str, str]:
-    """The contents of a run's Secret by file name: new ED25519 keys in OpenSSH's formats.
+    """The SSH keys of a run's Secret by file name: new ED25519 keys in OpenSSH's formats.
 
     One client key, and one host key that all pods of the run share.
     """
@@ -75,12 +74,13 @@ def with_attempts_before(plan: ClusterPlan, attempts: int) -> ClusterPlan:
 async def create(api: ClusterApi, plan: ClusterPlan, say: Say) -> CreatedRun:
     """Create a planned run.
 
-    Where the user may not create Secrets, the run uses the key pair of the existing Secret that the plan names.
+    Where the user may not create Secrets, the run uses the keys of the existing Secret that the plan names.
 
     Raises:
         RunInUse: a run of that name exists.
         InputError: no queue of Kueue would ever admit it.
-        SpotmpiError: the API server refused an object, or JobSet is too old; nothing of the run is left.
+        SpotmpiError: the API server refused an object, JobSet is too old, or an existing Secret lacks keys; nothing of
+            the run is left.
     """
     with translate_errors("submit the run"):
         try:
@@ -90,8 +90,8 @@ async def create(api: ClusterApi, plan: ClusterPlan, say: Say) -> CreatedRun:
             try:
                 return await _create_all(api, objects)
             except _SecretForbidden as error:
-                objects = _without_secret(plan, objects, error)
-                say(f"you may not create Secrets: the run shares the SSH keys of {plan['ssh_secret']}")
+                objects = await _without_secret(api, plan, objects, error)
+                say(f"you may not create Secrets: the run shares the keys of {plan['ssh_secret']}")
                 await stop.delete_and_wait(api, plan["run"])
                 return await _create_all(api, objects)
         except ApiError as error:
@@ -217,17 +217,20 @@ async def _create_part(api: ClusterApi, part: Object, uid: str) -> None:
         await asyncio.sleep(_RETRY_INTERVAL)
 
 
-def _without_secret(plan: ClusterPlan, objects: Sequence[Object], refusal: _SecretForbidden) -> Sequence[Object]:
+async def _without_secret(
+    api: ClusterApi, plan: ClusterPlan, objects: Sequence[Object], refusal: _SecretForbidden
+) -> Sequence[Object]:
     """The plan's objects with the keys of an existing Secret; NotPermitted where that is not possible."""
     variables = manifests.forwarded_variables(objects)
     if manifests.workers_template(objects) is not None:
         raise NotPermitted(
-            f"could not create the run's Secret, which holds the TLS key of its workers: not permitted ({refusal}); "
-            f"ask for the right to create Secrets in {plan['namespace']}"
+            "could not create the run's Secret, and workers share their TLS key with no other run: "
+            f"not permitted ({refusal}); ask for the right to create Secrets in {plan['namespace']}"
         ) from refusal
     if plan["ssh_secret"] and not variables:
+        await _require_tls_files(api, plan["ssh_secret"])
         return manifests.with_shared_keys(objects, plan["ssh_secret"])
-    remedy = "name a Secret with a key pair for SSH (kubernetes.ssh_secret)"
+    remedy = "name a Secret with keys for SSH and TLS (kubernetes.ssh_secret)"
     if variables:
         remedy = f"keep {', '.join(variables)} in a Secret (kubernetes.secret_env) instead of forwarding them"
     raise NotPermitted(
@@ -236,20 +239,28 @@ def _without_secret(plan: ClusterPlan, objects: Sequence[Object], refusal: _Secr
     ) from refusal
 
 
+async def _require_tls_files(api: ClusterApi, secret: str) -> None:
+    """Refuse an existing Secret without TLS files, where the user may read it; elsewhere the run's agents do."""
+    try:
+        found = await api.find("Secret", secret)
+    except ApiError as error:
+        if error.status.code == 403:
+            return
+        raise
+    if found is None:
+        raise SpotmpiError(f"namespace {api.namespace} has no Secret {secret}; name another in kubernetes.ssh_secret")
+    if missing := [name for name in protocol.TLS_FILES if name not in (found.get("data") or {})]:
+        raise SpotmpiError(f"Secret {secret} has no {', '.join(missing)}; {ssh.TLS_REMEDY}")
+
+
 def _complete(part: Object, uid: str) -> Object:
     """A part of the plan with its owner's uid, and keys where it is the Secret."""
     owners = [{**owner, "uid": uid} for owner in part["metadata"]["ownerReferences"]]
     if part["kind"] != "Secret":
         return {**part, "metadata": {**part["metadata"], "ownerReferences": owners}}
-    keys = {"stringData": {**generate_keys(), **_pool_keys(part), **_forwarded_values(part)}}
+    certificates = run_certificates(part["metadata"]["name"])
+    keys = {"stringData": {**generate_keys(), **certificates, **_forwarded_values(part)}}
     return {**part, "metadata": {**part["metadata"], "ownerReferences": owners}, **keys}
-
-
-def _pool_keys(secret: Object) -> dict[str, str]:
-    """New certificates, where the run has workers."""
-    if protocol.POOL_KEY not in secret["stringData"]:
-        return {}
-    return pool_certificates(secret["metadata"]["name"], datetime.now(UTC))
 
 
 def _forwarded_values(secret: Object) -> dict[str, str]:

@@ -45,6 +45,39 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def sockets() -> tuple[socket.socket, socket.socket]:
+    """Two connected sockets that buffer as little as the kernel lets them."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.socket()
+        for each in (listener, near):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        near.connect(listener.getsockname())
+        return near, listener.accept()[0]
+
+
+class Pair:
+    """Both ends of a connection, of a worker and of node 0."""
+
+    def __init__(self, own: Any, other: Any) -> None:
+        near, far = sockets()
+        self.worker, self.node_0 = Connection(near, own.connecting), Connection(far, other.accepting)
+
+    def shake_hands(self) -> bool:
+        """Whether each end authenticates the other."""
+        ends = (self.worker, self.node_0)
+        for _ in range(20):
+            for end in ends:
+                assert end.receive() == []
+        for end in ends:
+            end.admit()
+        return all(end.authenticated and not end.closed for end in ends)
+
+    def close(self) -> None:
+        self.worker.close()
+        self.node_0.close()
+
+
 class ServedCoordinator:
     """A coordinator for three nodes that is served while a thread runs the other end."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import ssl
 import subprocess
 import threading
@@ -22,42 +21,9 @@ from spotmpi.agent.connection import Connection
 from spotmpi.agent.tls import Identity
 from spotmpi.core import certificates as core_certificates
 from spotmpi.core.certificates import run_certificates, write_certificates
-from tests.unit.agent.peer_ends import certificates, identity, new_identity
+from tests.unit.agent.peer_ends import Pair, certificates, identity, new_identity
 
 LARGE = "x" * 60_000  # one message takes several records, and more than the buffers of the sockets below
-
-
-def sockets() -> tuple[socket.socket, socket.socket]:
-    """Two connected sockets that buffer as little as the kernel lets them."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        near = socket.socket()
-        for each in (listener, near):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-        near.connect(listener.getsockname())
-        return near, listener.accept()[0]
-
-
-class Pair:
-    """Both ends of a connection."""
-
-    def __init__(self, own: Any, other: Any) -> None:
-        near, far = sockets()
-        self.worker, self.node_0 = Connection(near, own.connecting), Connection(far, other.accepting)
-
-    def shake_hands(self) -> bool:
-        """Whether each end authenticates the other."""
-        ends = (self.worker, self.node_0)
-        for _ in range(20):
-            for end in ends:
-                assert end.receive() == []
-        for end in ends:
-            end.admit()
-        return all(end.authenticated and not end.closed for end in ends)
-
-    def close(self) -> None:
-        self.worker.close()
-        self.node_0.close()
 
 
 @pytest.fixture

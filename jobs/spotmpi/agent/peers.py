@@ -39,6 +39,7 @@ PORT = 2223
 CONNECT_TIMEOUT = 0.5
 ANSWER_TIMEOUT = 10.0  # seconds: node 0 may still be querying its GPUs
 MAX_UNAUTHENTICATED = 64  # connections, besides one for each node, that node 0 keeps before it has welcomed them
+_HANDSHAKE_TIME = 1.0  # seconds that the only connection of an address has before it makes room for others
 _ACCEPT_PAUSE = 1.0  # seconds without accepting anybody after descriptors have run out
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -71,7 +72,7 @@ class Coordinator:
         self._generation = generation
         self._attempt = attempt
         self._unauthenticated: list[Connection] = []  # oldest first; authenticated ones are until their greeting, too
-        self._limit = min(MAX_UNAUTHENTICATED + nodes, max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, 1))
+        self._limit = _limit_unauthenticated(nodes)
         self._accept_after = 0.0  # by time.monotonic
         self._unconfirmed: set[int] = set()  # welcomed, but without a message since
         self._listener = network.listen(port)
@@ -143,6 +144,9 @@ class Coordinator:
     def _accept(self) -> None:
         """Accept waiting clients, as far as there are descriptors: unauthenticated ones make room."""
         for _ in range(self._limit):
+            dispensable = self._most_dispensable() if len(self._unauthenticated) >= self._limit else None
+            if dispensable and self._is_in_time(dispensable):
+                return  # as when all workers come at once
             try:
                 connection = Connection(self._listener.accept()[0], self._context)
             except BlockingIOError:
@@ -151,8 +155,8 @@ class Coordinator:
                 if error.errno in _EXHAUSTED:
                     self._free_descriptor()
                 return
-            if len(self._unauthenticated) >= self._limit:
-                self._drop(self._most_dispensable())
+            if dispensable:
+                self._drop(dispensable)
             self._unauthenticated.append(connection)
 
     def _free_descriptor(self) -> None:
@@ -165,6 +169,11 @@ class Coordinator:
         """The oldest unauthenticated connection from the address that has most: a stranger's flood drops its own."""
         counts = Counter(connection.address for connection in self._unauthenticated)
         return max(self._unauthenticated, key=lambda connection: counts[connection.address])
+
+    def _is_in_time(self, connection: Connection) -> bool:
+        """Whether this may be a worker that is about to prove itself: the only connection of its address, and new."""
+        is_new = time.monotonic() < connection.last_received + _HANDSHAKE_TIME
+        return is_new and sum(each.address == connection.address for each in self._unauthenticated) == 1
 
     def _drop(self, connection: Connection) -> None:
         connection.close()
@@ -215,6 +224,19 @@ class Coordinator:
         if not 0 < node < self._nodes or node in self.workers:
             return "node %d is not expected" % node
         return None
+
+
+def _limit_unauthenticated(nodes: int) -> int:
+    """How many connections node 0 keeps unauthenticated, with the descriptors that it may open raised for all nodes.
+
+    The soft limit is often 1024, which fewer than 1,000 nodes would use up.
+    """
+    limit = MAX_UNAUTHENTICATED + nodes
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 4 * limit:
+        soft = min(4 * limit, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return min(limit, max(soft // 4, 1))
 
 
 def join(host: str, identity: Identity, greeting: Greeting, port: int = PORT) -> tuple[Connection, int] | str:

@@ -276,6 +276,41 @@ def test_a_flood_from_one_address_drops_its_own_connections_first(served: Served
         sock.close()
 
 
+def test_workers_that_come_all_at_once_do_not_push_each_other_out(served: ServedCoordinator) -> None:
+    served.coordinator._limit = 4
+    workers = []
+    for number in range(24):
+        source = (f"127.0.1.{number + 1}", 0)
+        sock = socket.create_connection(("127.0.0.1", served.port), timeout=5, source_address=source)
+        workers.append(Connection(sock, identity().connecting))
+    waiting = list(workers)
+    deadline = time.monotonic() + 20
+    while waiting and time.monotonic() < deadline:
+        served.coordinator.serve(0)
+        for worker in list(waiting):
+            assert worker.receive() == [] and not worker.closed
+            if worker.authenticated:
+                waiting.remove(worker)
+                worker.send(run="another")  # so that it makes room
+    assert not waiting
+    for worker in workers:
+        worker.close()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "hard", "limit", "raised"),
+    [(2, 524_288, 66, []), (1000, 524_288, 1064, [(4256, 524_288)]), (1000, 2048, 512, [(2048, 2048)])],
+)
+def test_node_0_of_many_nodes_may_open_a_descriptor_for_each(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, hard: int, limit: int, raised: list[tuple[int, int]]
+) -> None:
+    set_limits: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: set_limits.append(limits))
+    assert peers._limit_unauthenticated(nodes) == limit
+    assert set_limits == raised
+
+
 @pytest.mark.parametrize("data", [b"", client_hello()], ids=["silent", "a byte now and then"])
 def test_an_unauthenticated_client_is_dropped(
     served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch, data: bytes

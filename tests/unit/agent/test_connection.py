@@ -23,6 +23,7 @@ from spotmpi.core import certificates as core_certificates
 from spotmpi.core.certificates import run_certificates, write_certificates
 from tests.unit.agent.peer_ends import Pair, certificates, identity, new_identity
 
+Received = dict[Connection, list[dict[str, Any]]]
 LARGE = "x" * 60_000  # one message takes several records, and more than the buffers of the sockets below
 
 
@@ -34,26 +35,28 @@ def pair() -> Iterator[Pair]:
     pair.close()
 
 
+def exchange(pair: Pair, until: Callable[[Received], object]) -> Received:
+    """What both ends receive, one after the other, until it is enough."""
+    received: Received = {pair.worker: [], pair.node_0: []}
+    deadline = time.monotonic() + 20
+    while not until(received) and time.monotonic() < deadline:
+        for end, messages in received.items():
+            messages += end.receive()
+    return received
+
+
 def test_a_large_message_arrives_in_pieces_and_neither_end_waits_for_the_other(pair: Pair) -> None:
     pair.worker.send(notice=LARGE)
     assert pair.worker.has_unsent and not pair.worker.closed
-    messages: list[dict[str, Any]] = []
-    for _ in range(1000):
-        messages += pair.node_0.receive()
-        if messages:
-            break
-        assert pair.worker.receive() == []  # which sends more
-    assert messages == [{"notice": LARGE}] and not pair.worker.has_unsent
+    received = exchange(pair, lambda received: received[pair.node_0])
+    assert received == {pair.worker: [], pair.node_0: [{"notice": LARGE}]} and not pair.worker.has_unsent
 
 
 def test_both_ends_send_large_messages_at_once(pair: Pair) -> None:
-    received: dict[Connection, list[dict[str, Any]]] = {pair.worker: [], pair.node_0: []}
-    for end in received:
+    for end in (pair.worker, pair.node_0):
         end.send(notice=LARGE)
         end.send(beat=1)
-    for _ in range(1000):
-        for end, messages in received.items():
-            messages += end.receive()
+    received = exchange(pair, lambda received: min(map(len, received.values())) == 2)
     assert list(received.values()) == [[{"notice": LARGE}, {"beat": 1}]] * 2
 
 
@@ -66,11 +69,7 @@ def test_an_end_that_takes_nothing_is_disconnected_before_messages_fill_the_memo
 @pytest.mark.parametrize("text", ["x" * 200_000, "[" * 200_000], ids=["long", "deep"])
 def test_a_line_far_above_the_limit_ends_the_connection(pair: Pair, text: str) -> None:
     pair.worker.send(notice=text)
-    for _ in range(1000):
-        pair.worker.receive()
-        assert pair.node_0.receive() == []
-        if pair.node_0.closed:
-            break
+    assert not any(exchange(pair, lambda received: pair.node_0.closed).values())
     assert pair.node_0.closed
 
 
@@ -88,11 +87,7 @@ def test_messages_of_two_threads_do_not_mix(pair: Pair) -> None:
     threads = [threading.Thread(target=send, args=(end, name)) for end in ends for name in ("beat", "ready")]
     for thread in threads:
         thread.start()
-    received: dict[Connection, list[dict[str, Any]]] = {end: [] for end in ends}
-    deadline = time.monotonic() + 20
-    while min(map(len, received.values())) < 2 * count and time.monotonic() < deadline:
-        for end, messages in received.items():
-            messages += end.receive()
+    received = exchange(pair, lambda received: min(map(len, received.values())) == 2 * count)
     for thread in threads:
         thread.join()
     expected = [{"beat": number} for number in range(count)], [{"ready": number} for number in range(count)]
@@ -102,13 +97,9 @@ def test_messages_of_two_threads_do_not_mix(pair: Pair) -> None:
 
 def test_a_greeting_above_the_limit_ends_the_connection_of_a_client_that_is_not_admitted() -> None:
     pair = Pair(identity(), identity())
-    for _ in range(20):
-        pair.worker.receive()
-        pair.node_0.receive()
+    exchange(pair, lambda received: pair.worker.authenticated)
     pair.worker.send(machine="x" * 20_000)
-    for _ in range(100):
-        pair.worker.receive()
-        assert pair.node_0.receive() == []
+    assert not any(exchange(pair, lambda received: pair.node_0.closed).values())
     assert pair.node_0.closed
 
 
@@ -146,7 +137,7 @@ def test_the_clock_of_a_node_does_not_matter(monkeypatch: pytest.MonkeyPatch, fi
     assert Pair(own, own).shake_hands()
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 def test_the_remedy_for_a_secret_without_tls_files_makes_files_that_agents_accept(tmp_path: Path) -> None:
     command = re.search("`(openssl .*)`", ssh.TLS_REMEDY)
     assert command

@@ -74,6 +74,7 @@ class Connection:
                     text = text[self._tls.write(text) :]
             except ssl.SSLError as error:
                 self._fail(error)
+                self.close()
             self._flush()
             self._last_sent = time.monotonic()
 
@@ -109,10 +110,13 @@ class Connection:
             return False
         except OSError:
             return True
+        if not data:
+            return True
         self._incoming.write(data)
-        if not self._admitted:
-            self._greeting_left -= len(data)
-        return not data or not self._greeting_left
+        if self._admitted:
+            return False
+        self._greeting_left -= len(data)
+        return not self._greeting_left
 
     def _decrypt(self) -> bool:
         """Go on with the handshake, and decrypt what came after it; whether no more will come."""
@@ -157,8 +161,8 @@ class Connection:
 
     def close(self) -> None:
         """Close it; harmless when done twice."""
-        self.closed = True
-        with contextlib.suppress(OSError):
+        with self._lock, contextlib.suppress(OSError):
+            self.closed = True
             self.socket.close()
 
 

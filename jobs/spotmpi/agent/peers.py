@@ -40,6 +40,9 @@ CONNECT_TIMEOUT = 0.5
 ANSWER_TIMEOUT = 10.0  # seconds: node 0 may still be querying its GPUs
 MAX_UNAUTHENTICATED = 64  # connections, besides one for each node, that node 0 keeps before it has welcomed them
 _HANDSHAKE_TIME = 1.0  # seconds that the only connection of an address has before it makes room for others
+# Steps of handshakes, about 1 ms each, between two looks at workers. The oldest come first, so that some finish early
+# where node 0 has little of a processor.
+_HANDSHAKES_AT_ONCE = 64
 _ACCEPT_PAUSE = 1.0  # seconds without accepting anybody after descriptors have run out
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -71,7 +74,8 @@ class Coordinator:
         self._nodes = nodes
         self._generation = generation
         self._attempt = attempt
-        self._unauthenticated: list[Connection] = []  # oldest first; authenticated ones are until their greeting, too
+        # Oldest first; those that have authenticated themselves stay until their greeting.
+        self._unauthenticated: dict[Connection, None] = {}
         self._limit = _limit_unauthenticated(nodes)
         self._accept_after = 0.0  # by time.monotonic
         self._unconfirmed: set[int] = set()  # welcomed, but without a message since
@@ -101,11 +105,14 @@ class Coordinator:
             for connection in [*self._unauthenticated, *self.workers.values()]:
                 if not connection.closed:
                     selector.register(connection.socket, _events(connection), connection)
+            handshakes = 0
             for key, _ in selector.select(timeout):
                 if key.data is None:
                     self._accept()
                 elif key.data in self._unauthenticated:
-                    self._admit(key.data)
+                    handshakes += 1
+                    if handshakes <= _HANDSHAKES_AT_ONCE:
+                        self._admit(key.data)
                 else:
                     for message in key.data.receive():
                         self._handle(key.data, message)
@@ -157,7 +164,7 @@ class Coordinator:
                 return
             if dispensable:
                 self._drop(dispensable)
-            self._unauthenticated.append(connection)
+            self._unauthenticated[connection] = None
 
     def _free_descriptor(self) -> None:
         if self._unauthenticated:
@@ -177,7 +184,7 @@ class Coordinator:
 
     def _drop(self, connection: Connection) -> None:
         connection.close()
-        self._unauthenticated.remove(connection)
+        del self._unauthenticated[connection]
 
     def _forget(self, node: int) -> None:
         """Forget a worker that gave up before its welcome arrived: nothing is lost with it, and it connects again."""
@@ -212,7 +219,7 @@ class Coordinator:
                 return
             connection.admit()
             connection.send(version=MESSAGE_VERSION, welcome=self._attempt)  # before any heartbeat
-            self._unauthenticated.remove(connection)
+            del self._unauthenticated[connection]
             self.workers[node] = connection
             self._unconfirmed.add(node)
             self.machines[node] = greeting.get("machine") or {"node": node}

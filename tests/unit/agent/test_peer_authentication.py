@@ -297,6 +297,27 @@ def test_workers_that_come_all_at_once_do_not_push_each_other_out(served: Served
         worker.close()
 
 
+def test_one_round_of_node_0_takes_few_handshakes_and_the_oldest_first(
+    served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "_HANDSHAKES_AT_ONCE", 0)
+    clients = silent_clients(served, 5, data=client_hello())
+    while len(served.coordinator._unauthenticated) < 5:
+        served.coordinator.serve(0.1)
+    monkeypatch.setattr(peers, "_HANDSHAKES_AT_ONCE", 2)
+    for count in (2, 4, 5):
+        served.coordinator.serve(0.1)
+        assert [_has_data(sock) for sock in clients] == [number < count for number in range(5)]
+    for sock in clients:
+        sock.close()
+
+
+def _has_data(sock: socket.socket) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        return bool(sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    return False
+
+
 @pytest.mark.parametrize(
     ("nodes", "hard", "limit", "raised"),
     [(2, 524_288, 66, []), (1000, 524_288, 1064, [(4256, 524_288)]), (1000, 2048, 512, [(2048, 2048)])],

@@ -40,9 +40,9 @@ CONNECT_TIMEOUT = 0.5
 ANSWER_TIMEOUT = 10.0  # seconds: node 0 may still be querying its GPUs
 MAX_UNAUTHENTICATED = 64  # connections, besides one for each node, that node 0 keeps before it has welcomed them
 _HANDSHAKE_TIME = 1.0  # seconds that the only connection of an address has before it makes room for others
-# Steps of handshakes, about 1 ms each, between two looks at workers. The oldest come first, so that some finish early
+# Seconds of handshakes, about 1 ms each, between two looks at workers. The oldest come first, so that some finish early
 # where node 0 has little of a processor.
-_HANDSHAKES_AT_ONCE = 64
+_HANDSHAKES = 0.1
 _ACCEPT_PAUSE = 1.0  # seconds without accepting anybody after descriptors have run out
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -105,14 +105,14 @@ class Coordinator:
             for connection in [*self._unauthenticated, *self.workers.values()]:
                 if not connection.closed:
                     selector.register(connection.socket, _events(connection), connection)
-            handshakes = 0
+            until: float | None = None
             for key, _ in selector.select(timeout):
                 if key.data is None:
                     self._accept()
                 elif key.data in self._unauthenticated:
-                    handshakes += 1
-                    if handshakes <= _HANDSHAKES_AT_ONCE:
+                    if until is None or time.monotonic() < until:
                         self._admit(key.data)
+                    until = until or time.monotonic() + _HANDSHAKES
                 else:
                     for message in key.data.receive():
                         self._handle(key.data, message)

@@ -85,8 +85,8 @@ class ServedCoordinator:
     """A coordinator for three nodes that is served while a thread runs the other end."""
 
     def __init__(self) -> None:
-        self.port = free_port()
-        self.coordinator = Coordinator(identity(), 3, 4, 7, self.port)
+        self.coordinator = Coordinator(identity(), 3, 4, 7, port=0)
+        self.port = int(self.coordinator._listener.getsockname()[1])
 
     def serve_during(self, act: Callable[[], Any]) -> Any:
         """The result of *act*, run by a thread while the coordinator is served."""

@@ -21,9 +21,12 @@ class MpiSsh(KubernetesComponent):
         super().__init__("MpiSsh", name, opts)
         key = PrivateKey(name, algorithm="ED25519", opts=self._private())
         tls_key = PrivateKey(f"{name}-tls", algorithm="ECDSA", ecdsa_curve="P256", opts=self._private())
+        private: pulumi.Output[str] = pulumi.Output[str].secret(key.private_key_openssh)
+        tls_pem: pulumi.Output[str] = pulumi.Output[str].secret(tls_key.private_key_pem)
+        tls_private: pulumi.Output[str] = pulumi.Output[str].secret(tls_key.private_key_pem_pkcs8)
         certificate = SelfSignedCert(
             f"{name}-tls",
-            private_key_pem=pulumi.Output[str].secret(tls_key.private_key_pem),
+            private_key_pem=tls_pem,
             subject=SelfSignedCertSubjectArgs(common_name=name),
             is_ca_certificate=True,
             allowed_uses=["digital_signature", "cert_signing"],
@@ -35,12 +38,12 @@ class MpiSsh(KubernetesComponent):
             metadata=meta.v1.ObjectMetaArgs(name=names.SSH_SECRET, namespace=namespace),
             type="Opaque",
             string_data={
-                "id": pulumi.Output[str].secret(key.private_key_openssh),
+                "id": private,
                 "id.pub": key.public_key_openssh,
                 "authorized_keys": key.public_key_openssh,
                 "ca.pem": certificate.cert_pem,
                 "cert.pem": certificate.cert_pem,
-                "key.pem": pulumi.Output[str].secret(tls_key.private_key_pem_pkcs8),
+                "key.pem": tls_private,
             },
             opts=self.child(),
         )

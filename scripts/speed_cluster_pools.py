@@ -220,7 +220,7 @@ def plain_dask(pool: Pool, tls: str) -> Iterator[tuple[str, Client]]:
 def start_plain(role: str, options: list[str]) -> str:
     """Start a program of plain Dask in this pod; the pod's address."""
     folder = Path(os.environ[protocol.ENV_POOL_TLS])
-    files = {"ca-file": protocol.POOL_CA, "cert": protocol.POOL_CERTIFICATE, "key": protocol.POOL_KEY}
+    files = {"ca-file": protocol.TLS_CA, "cert": protocol.TLS_CERTIFICATE, "key": protocol.TLS_KEY}
     tls = [f"--tls-{name}={folder / file}" for name, file in files.items()]
     command = [sys.executable, "-m", "dask", role, *options, "--protocol=tls", "--no-dashboard", *tls]
     subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/tmp")

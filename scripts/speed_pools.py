@@ -20,14 +20,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import spotmpi
 from scripts.speed import PROJECT, Figure, _interleaved, _spread, table
 from spotmpi.agent import protocol
-from spotmpi.core.certificates import pool_certificates, write_certificates
+from spotmpi.core.certificates import run_certificates, write_certificates
 from spotmpi.core.names import EXAMPLES
 from tests.testbed.redis_servers import PREFIXES, redis_installed, redis_servers
 
@@ -217,8 +216,8 @@ def plain_dask(folder: Path, workers: int) -> Iterator[Client]:
     from distributed import Client
     from distributed.security import Security
 
-    tls = write_certificates(folder / "tls", pool_certificates("plain", datetime.now(UTC)))
-    files = {"ca-file": protocol.POOL_CA, "cert": protocol.POOL_CERTIFICATE, "key": protocol.POOL_KEY}
+    tls = write_certificates(folder / "tls", run_certificates("plain"))
+    files = {"ca-file": protocol.TLS_CA, "cert": protocol.TLS_CERTIFICATE, "key": protocol.TLS_KEY}
     options = [f"--tls-{name}={tls / file}" for name, file in files.items()]
     options += [f"--scheduler-file={folder / 'scheduler.json'}"]
     dask = [sys.executable, "-m", "dask"]
@@ -234,9 +233,9 @@ def plain_dask(folder: Path, workers: int) -> Iterator[Client]:
                 raise RuntimeError(f"plain Dask's scheduler ended with exit code {processes[0].returncode}")
             time.sleep(0.1)
         address = json.loads((folder / "scheduler.json").read_text())["address"]
-        cert, key = str(tls / protocol.POOL_CERTIFICATE), str(tls / protocol.POOL_KEY)
+        cert, key = str(tls / protocol.TLS_CERTIFICATE), str(tls / protocol.TLS_KEY)
         security = Security(
-            require_encryption=True, tls_ca_file=str(tls / protocol.POOL_CA), tls_client_cert=cert, tls_client_key=key
+            require_encryption=True, tls_ca_file=str(tls / protocol.TLS_CA), tls_client_cert=cert, tls_client_key=key
         )
         with Client(address, security=security, set_as_default=False) as client:
             yield client

@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,7 @@ from scripts.speed_pools import plain_dask
 from scripts.streams import work, zeromq
 from scripts.streams.sides import Side, dask_side, rate, require_equal_results, stream_side
 from spotmpi.agent import protocol
-from spotmpi.core.certificates import pool_certificates, write_certificates
+from spotmpi.core.certificates import run_certificates, write_certificates
 from spotmpi.programs.pool import local
 from spotmpi.programs.pool.settings import security
 from spotmpi.streams.engine import Engine
@@ -113,7 +112,7 @@ def measure_rate(sides: dict[str, Side], preparation: str, folder: Path, count: 
 @contextlib.contextmanager
 def stream_workers(folder: Path, workers: int) -> Iterator[tuple[str, str]]:
     """The workers of a stream as a run on this machine starts them: the address of their scheduler, and its TLS."""
-    control = write_certificates(folder / "own", pool_certificates("own", datetime.now(UTC)))
+    control = write_certificates(folder / "own", run_certificates("own"))
     code = folder / "code"
     code.mkdir()
     environment = {**os.environ, protocol.ENV_POOL_TLS: str(control), "PYTHONPATH": str(PROJECT)}

@@ -11,12 +11,14 @@ OTHER_TIERS = ("images", "engine", "browser", "cluster", "nightly")
 
 _REAL_MPIRUN = "the chainermn image's environment is not installed yet: tests of programs install it"
 _REAL_SSH = "needs ssh: openssh-client"
+_OPENSSL = "needs openssl"
 _ROOT = "needs root for a file system of its own"
 _MOUNT = "may not mount here"
 _GIT = "not a git checkout"
 
 _LAUNCHERS = "tests/unit/agent/test_launchers.py::"
 _NETWORK = "tests/unit/agent/test_network.py::"
+_CONNECTION = "tests/unit/agent/test_connection.py::"
 _FAULTS = "tests/unit/backends/local/test_folder_faults.py::"
 _WHEEL = "tests/package/test_wheel.py::"
 _MPIRUN = f"{_LAUNCHERS}test_a_real_open_mpi_takes_the_users_argument_in_the_place_of_the_default"
@@ -28,6 +30,7 @@ MAY_BE_SKIPPED: dict[str, tuple[str, ...]] = {
     f"{_MPIRUN}[--mca btl self,sm]": (_REAL_MPIRUN,),
     f"{_NETWORK}test_ssh_connects_to_the_address_from_which_a_host_connected": (_REAL_SSH,),
     f"{_NETWORK}test_the_real_ssh_keygen_accepts_generated_keys_and_refuses_others": (_REAL_SSH,),
+    f"{_CONNECTION}test_the_remedy_for_a_secret_without_tls_files_makes_files_that_agents_accept": (_OPENSSL,),
     f"{_FAULTS}test_a_read_only_run_folder_is_a_one_line_error_and_nothing_is_started": (_ROOT, _MOUNT),
     f"{_FAULTS}test_a_full_disk_ends_the_run_with_its_reason_and_it_can_be_resumed_later": (_ROOT, _MOUNT),
     f"{_FAULTS}test_a_run_can_be_stopped_while_the_disk_is_full": (_ROOT, _MOUNT),

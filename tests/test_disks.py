@@ -30,6 +30,7 @@ PLACES = {
     "jobs/spotmpi/agent/processes.py": (1, LOCAL),
     "jobs/spotmpi/agent/ssh.py": (1, LOCAL),
     "jobs/spotmpi/agent/supervisor.py": (1, "whether a traceback is printed"),
+    "jobs/spotmpi/agent/tls.py": (1, LOCAL),
     "jobs/spotmpi/backends/kubernetes/client/kubeconfig.py": (1, LOCAL),
     "jobs/spotmpi/backends/kubernetes/client/kubeconfig_entries.py": (
         2,

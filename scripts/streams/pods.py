@@ -31,7 +31,7 @@ _CONNECT = 300  # seconds for the processes of a busy machine
 def start_dask(role: str, *options: str) -> None:
     """Start a program of plain Dask in this pod, as its command line does."""
     tls = Path(os.environ[protocol.ENV_POOL_TLS])
-    files = {"ca-file": protocol.POOL_CA, "cert": protocol.POOL_CERTIFICATE, "key": protocol.POOL_KEY}
+    files = {"ca-file": protocol.TLS_CA, "cert": protocol.TLS_CERTIFICATE, "key": protocol.TLS_KEY}
     command = [sys.executable, "-m", "dask", role, *options, "--protocol=tls", "--no-dashboard"]
     command += [f"--tls-{name}={tls / file}" for name, file in files.items()]
     subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=_FOLDER)

@@ -14,6 +14,7 @@ from spotmpi.backends.kubernetes.client.view import ClusterView
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
 from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.core import environment
+from spotmpi.core.certificates import run_certificates
 from spotmpi.environments import probe
 from spotmpi.environments.checks import cluster
 from spotmpi.environments.checks.check import Finding, LiveEnvironment, Subject
@@ -101,6 +102,7 @@ def lab_cluster(testbed: Cluster, runs_namespace: str, monkeypatch: pytest.Monke
     keys = generate_keys()
     secret_metadata = {"name": environment.ssh_secret, "namespace": runs_namespace}
     parts = {"id": keys["id"], "id.pub": keys["authorized_keys"], "authorized_keys": keys["authorized_keys"]}
+    parts |= run_certificates("shared")
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": secret_metadata, "stringData": parts}
     for each in (*objects, secret):
         testbed.apply(each, namespace=each["metadata"]["namespace"])

@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import cloudpickle
@@ -16,7 +15,7 @@ from distributed import Client
 
 import spotmpi
 from spotmpi.agent import protocol, record
-from spotmpi.core.certificates import pool_certificates, write_certificates
+from spotmpi.core.certificates import run_certificates, write_certificates
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.programs.pool.call import CallAborted
@@ -147,12 +146,12 @@ def test_pools_beside_each_other_serve_only_who_has_their_certificates(
     start: Callable[..., PoolRun], tmp_path: Path
 ) -> None:
     one, other = start(1), start(1)
-    forged = write_certificates(tmp_path / "forged", pool_certificates(one.run.id, datetime.now(UTC)))
+    forged = write_certificates(tmp_path / "forged", run_certificates(one.run.id))
     backend = one.runs.backend
     with one.join() as pool, backend.pool_address(one.run.id) as own, backend.pool_address(other.run.id) as foreign:
         wait_for("the worker", lambda: has_workers(pool, 1), LIMIT)
         trusting = write_certificates(tmp_path / "trusting", {path.name: path.read_text() for path in forged.iterdir()})
-        (trusting / protocol.POOL_CA).write_text((own.tls / protocol.POOL_CA).read_text())
+        (trusting / protocol.TLS_CA).write_text((own.tls / protocol.TLS_CA).read_text())
         for tls in (foreign.tls, forged, trusting):
             with pytest.raises((PoolError, PoolLost), match="certificates are not those of the run"):
                 Engine(own.url, str(tls))

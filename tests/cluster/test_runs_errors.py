@@ -13,6 +13,7 @@ import yaml
 
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
+from spotmpi.core.certificates import run_certificates
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.spec.job import from_values
 from tests.cluster.environment_namespace import objects
@@ -152,14 +153,15 @@ def test_a_user_who_may_not_submit_gets_one_line(
 
 
 @pytest.mark.pod_images("chainermn")
-def test_a_user_who_may_not_create_secrets_uses_the_key_pair_of_the_namespace(
+def test_a_user_who_may_not_create_secrets_uses_the_keys_of_the_namespace(
     testbed: Cluster, runs_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = generate_keys()
-    pair = {"id": own["id"], "id.pub": own["authorized_keys"], "authorized_keys": own["authorized_keys"]}
+    keys = {"id": own["id"], "id.pub": own["authorized_keys"], "authorized_keys": own["authorized_keys"]}
     testbed.apply(*_rights_without_secrets("limited"), namespace=runs_namespace)
     with runs_in(testbed, runs_namespace, tmp_path / "copies", volume=False) as runs:
-        runs.apply("Secret", "mpi-ssh", stringData=pair)
+        runs.apply("Secret", "mpi-ssh", stringData={**keys, **run_certificates("shared")})
+        runs.apply("Secret", "old-ssh", stringData=keys)
         monkeypatch.setenv("KUBECONFIG", str(testbed.plane.kubeconfig_of("limited")))
         values = {**plain("sh", "-c", "echo from $HOSTNAME", nodes=2), "launcher": "mpirun"}
         with pytest.raises(SpotmpiError, match=r'cannot create resource "secrets".*kubernetes\.ssh_secret'):
@@ -167,6 +169,8 @@ def test_a_user_who_may_not_create_secrets_uses_the_key_pair_of_the_namespace(
         run = runs.start({**values, "kubernetes": {"ssh_secret": "mpi-ssh"}})
         assert run.end().kind == "succeeded", run.recent_events()
         assert sorted(run.lines()) == [f"from {run.id}-node-0-{node}" for node in (0, 1)]
+        end = runs.start({**values, "kubernetes": {"ssh_secret": "old-ssh"}}).end()
+        assert end.kind == "failed" and "the SSH Secret has no ca.pem, cert.pem, key.pem; " in str(end.reason)
 
 
 def _rights_without_secrets(user: str) -> list[Object]:

@@ -82,7 +82,13 @@ class _Answers(engine.Mocks):
             "aws:ec2/launchTemplate:LaunchTemplate": {"latestVersion": 1},
             "aws:eks/nodeGroup:NodeGroup": {"resources": [{"autoscalingGroups": [{"name": f"eks-{args.name}-asg"}]}]},
             "aws:ecr/repository:Repository": {"repositoryUrl": f"registry.example/{args.inputs.get('name')}"},
-            "tls:index/privateKey:PrivateKey": {"privateKeyOpenssh": "PRIVATE", "publicKeyOpenssh": "PUBLIC"},
+            "tls:index/privateKey:PrivateKey": {
+                "privateKeyOpenssh": "PRIVATE",
+                "privateKeyPem": f"PRIVATE OF {args.name}",
+                "privateKeyPemPkcs8": "PRIVATE OF TLS",
+                "publicKeyOpenssh": "PUBLIC",
+            },
+            "tls:index/selfSignedCert:SelfSignedCert": {"certPem": "CERTIFICATE"},
             "pulumi:pulumi:StackReference": {"outputs": dict(self._stack_outputs)},
         }
         own = {"arn": f"arn:aws:mock:::{args.name}"} if args.typ.startswith("aws:") else {}

@@ -14,7 +14,9 @@ from infra.autoscaling import priorities
 from infra.quotas import quotas
 from infra.settings import Group, Team
 from infra.sources import CHARTS, Sources
+from tests.engine.providers.tls import private_key, self_signed
 from tests.infra.mock_engine import Recording, run
+from tests.unit.agent.peer_ends import Pair, identity, new_identity
 
 QUEUES = {"enabled": True, "teams": [{"name": "vision", "gpus": 1}, {"name": "speech", "gpus": 1}]}
 P4D = {"name": "p4d", "type": "p4d.24xlarge", "max": 4, "efa": True}
@@ -204,15 +206,27 @@ def test_runs_get_no_token_for_the_api() -> None:
     assert run("lab").one("ServiceAccount").inputs["automountServiceAccountToken"] is False
 
 
-def test_the_ssh_secret_holds_one_ed25519_key_pair_and_is_encrypted_and_never_exported() -> None:
-    assert run("lab").one("PrivateKey").inputs == {"algorithm": "ED25519"}
+def test_the_shared_secret_holds_keys_for_ssh_and_tls_and_is_encrypted_and_never_exported() -> None:
+    keys = [key.inputs for key in run("lab").of("PrivateKey")]
+    assert keys == [{"algorithm": "ED25519"}, {"algorithm": "ECDSA", "ecdsaCurve": "P256"}]
     secret = run("lab").one("kubernetes:core/v1:Secret").inputs
     assert secret["metadata"] == {"name": "mpi-ssh", "namespace": "training"}
-    assert secret["stringData"] == {
-        rpc._special_sig_key: rpc._special_secret_sig,
-        "value": {"id": "PRIVATE", "id.pub": "PUBLIC", "authorized_keys": "PUBLIC"},
-    }
+    ssh = {"id": "PRIVATE", "id.pub": "PUBLIC", "authorized_keys": "PUBLIC"}
+    tls = {"ca.pem": "CERTIFICATE", "cert.pem": "CERTIFICATE", "key.pem": "PRIVATE OF TLS"}
+    assert secret["stringData"] == {rpc._special_sig_key: rpc._special_secret_sig, "value": {**ssh, **tls}}
     assert "PRIVATE" not in str(run("lab").exports)
+
+
+def test_agents_accept_the_certificate_of_the_shared_secret_from_each_other_alone() -> None:
+    certificate = run("lab").one("SelfSignedCert").inputs
+    key = {rpc._special_sig_key: rpc._special_secret_sig, "value": "PRIVATE OF spotmpi-lab-tls"}
+    assert certificate["privateKeyPem"] == key
+    made = private_key({"algorithm": "ECDSA"})
+    pem = self_signed({**certificate, "privateKeyPem": made["privateKeyPem"]})["certPem"]
+    files = {"ca.pem": pem, "cert.pem": pem, "key.pem": made["privateKeyPemPkcs8"]}
+    own = new_identity(files=files)
+    assert Pair(own, own).shake_hands()
+    assert not Pair(own, identity()).shake_hands() and not Pair(identity(), own).shake_hands()
 
 
 def test_without_queues_there_is_no_kueue() -> None:

@@ -1,159 +1,159 @@
-"""One end of a connection between two agents: JSON messages, one a line, authenticated, with heartbeats.
+"""One end of a connection between two agents: JSON messages, one a line, over TLS, with heartbeats.
 
-Both ends prove that they hold the run's token, which never travels. Each sends a random challenge. The key of the
-connection is an HMAC by the token over both challenges, the node index and the generation; every message carries an
-HMAC by this key over the role of its sender, its number and its text. So the first message of each end authenticates
-it, and no message can be forged, repeated, reordered or sent back to its sender, not even by somebody who relays the
-bytes of two agents.
+TLS works on buffers in memory and this module moves their bytes, so nothing ever waits for the other end. Both ends
+prove that they have the key of the run (see `tls`), and no message can be read, forged, repeated or reordered.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import json
-import secrets
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from . import tls
+
 HEARTBEAT_INTERVAL = 1.0  # seconds between heartbeats
 HEARTBEAT_TIMEOUT = 7.0  # seconds after which a silent peer counts as lost
 STALL = 60.0  # seconds for which an agent may block on a file system, or on the reader of its output, and still live
-NODE_0, WORKER = b"node 0", b"worker"  # roles
 _MAX_MESSAGE = 1 << 16  # bytes
-_MAX_GREETING = 1 << 12  # bytes of a message from an end that has not proved the token
-_VERSION = b"spotmpi agents 1\n"
+_MAX_GREETING = 1 << 14  # bytes of the handshake and the greeting together
+_MAX_UNSENT = 1 << 18  # bytes that wait here for an end that does not read them
+_MAX_RECORD = 1 << 14  # bytes in a record of TLS
 _MAPPED = "::ffff:"
 
 
-def new_challenge() -> str:
-    """A fresh challenge: 128 random bits."""
-    return secrets.token_hex(16)
-
-
-class Session:
-    """Signs and verifies the messages of one connection for *role*; *challenges* are node 0's and the worker's."""
-
-    def __init__(self, token: str, role: bytes, challenges: tuple[str, str], node: int, generation: int) -> None:
-        identity = json.dumps([*challenges, node, generation]).encode()
-        self._key = hmac.new(token.encode(), _VERSION + identity, hashlib.sha256).digest()
-        self._role = role
-        self._peer = NODE_0 if role == WORKER else WORKER
-        self._sent = self._received = 0  # messages
-
-    def sign(self, text: bytes) -> bytes:
-        """The line, without its end, that carries *text* as the next message to the other end."""
-        line = self._code(self._role, self._sent, text) + b" " + text
-        self._sent += 1
-        return line
-
-    def verify(self, line: bytes) -> bytes | None:
-        """The text in *line*; None where it is not the next message of the other end."""
-        code, _, text = line.partition(b" ")
-        if not hmac.compare_digest(code, self._code(self._peer, self._received, text)):
-            return None
-        self._received += 1
-        return text
-
-    def _code(self, role: bytes, number: int, text: bytes) -> bytes:
-        return hmac.new(self._key, b"%s %d %s" % (role, number, text), hashlib.sha256).hexdigest().encode()
-
-
 class Connection:
-    """One end of a connection between two agents; never blocks.
+    """One end of a connection between two agents; never blocks. Threads may share it.
 
-    Until the other end is authenticated it returns no more than lines, short ones, and none of them counts as a
-    heartbeat.
+    Until it is admitted, the other end may send a handshake and a greeting and no more, and nothing that it sends
+    counts as a heartbeat.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         sock.setblocking(False)
+        with contextlib.suppress(OSError):  # it is disconnected already
+            # A greeting follows the handshake at once: it need not wait until the handshake's end is acknowledged.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = sock
         self.address = _address(sock)  # of the other end
         self.last_received = self.last_polled = time.monotonic()
         self.closed = False
         self.heartbeat: Heartbeat | None = None  # ends with the connection
-        self._session: Session | None = None
-        self._send_lock = threading.Lock()
+        self.authenticated = False  # whether the other end has proved that it has the run's key
+        self.failure = ""  # of TLS, if any
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        accepts = context.protocol == ssl.PROTOCOL_TLS_SERVER
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=accepts)
+        self._lock = threading.RLock()  # OpenSSL does not let two threads use one connection at once
+        self._admitted = False
+        self._greeting_left = _MAX_GREETING
         self._last_sent = 0.0
-        self._buffer = b""
+        self._unsent = b""  # encrypted
+        self._buffer = b""  # decrypted
+
+    def admit(self) -> None:
+        """Take messages of any number and size from now on: the other end has greeted as it should."""
+        self._admitted = True
+        self.last_received = time.monotonic()
 
     @property
-    def authenticated(self) -> bool:
-        """Whether the other end has proved that it holds the token."""
-        return self._session is not None
-
-    def authenticate(self, session: Session) -> None:
-        """Sign and verify every message by *session* from now on."""
-        self._session = session
+    def has_unsent(self) -> bool:
+        """Whether bytes wait until the other end takes them, which the next `send` or `receive` tries again."""
+        return bool(self._unsent)
 
     def send(self, **message: Any) -> None:
-        """Send one message, signed once the other end is authenticated; a connection that cannot take it is closed."""
-        with self._send_lock:
-            text = json.dumps(message).encode()
-            self._write(self._session.sign(text) if self._session else text)
-
-    def send_line(self, line: bytes) -> None:
-        """Send one message that is signed already, or needs no signature."""
-        with self._send_lock:
-            self._write(line)
-
-    def _write(self, line: bytes) -> None:
-        try:
-            self.socket.sendall(line + b"\n")
+        """Send one message to an authenticated end; a connection that has not taken the earlier ones is closed."""
+        with self._lock:
+            text = json.dumps(message).encode() + b"\n"
+            try:
+                while text and not self.closed:
+                    text = text[self._tls.write(text) :]
+            except ssl.SSLError as error:
+                self._fail(error)
+                self.close()
+            self._flush()
             self._last_sent = time.monotonic()
-        except OSError:
-            self.close()
 
     def send_heartbeat(self) -> None:
         """Send a heartbeat if none of the last `HEARTBEAT_INTERVAL` seconds saw a message."""
         if not self.closed and time.monotonic() > self._last_sent + HEARTBEAT_INTERVAL:
             self.send(beat=1)
 
-    def receive_line(self) -> bytes | None:
-        """The next line of an end that has not proved the token, or None; closes one that ends or sends too much."""
-        ended = self._fill_buffer(_MAX_GREETING)
-        line, newline, rest = self._buffer.partition(b"\n")
-        if newline:
-            self._buffer = rest
-            return line
-        if ended or len(line) >= _MAX_GREETING:
-            self.close()
-        return None
+    def receive(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """The messages that have arrived, at most *limit* of them; closes at the end, or at what is no message."""
+        with self._lock:
+            if self.closed:
+                return []
+            ended = self._read()
+            ended = self._decrypt() or ended
+            self._flush()
+            *lines, rest = self._buffer.split(b"\n")
+            later = lines[limit:] if limit is not None else []
+            self._buffer = b"\n".join([*later, rest])
+            messages = [parse(line) for line in lines[:limit]]
+            if lines and self._admitted:
+                self.last_received = self.last_polled
+            if None in messages or len(rest) > _MAX_MESSAGE or (ended and not later):
+                self.close()
+            return [message for message in messages if message is not None]
 
-    def receive(self) -> list[dict[str, Any]]:
-        """The messages that have arrived; closes the connection at its end or when one cannot be verified."""
-        ended = self._fill_buffer(_MAX_MESSAGE)
-        *lines, self._buffer = self._buffer.split(b"\n")
-        messages = [self._verify(line) for line in lines]
-        if None in messages or len(self._buffer) > _MAX_MESSAGE:
-            self.close()
-            return []
-        if lines:
-            self.last_received = self.last_polled
-        if ended:
-            self.close()
-        return [message for message in messages if message is not None]
-
-    def _fill_buffer(self, size: int) -> bool:
-        """Read up to *size* bytes that have arrived; whether no more will come."""
+    def _read(self) -> bool:
+        """Take what has arrived from the socket; whether no more will come."""
         self.last_polled = time.monotonic()
         try:
-            data = self.socket.recv(size)
+            data = self.socket.recv(_MAX_MESSAGE if self._admitted else self._greeting_left)
         except BlockingIOError:
             return False
         except OSError:
-            data = b""
-        self._buffer += data
-        return not data
+            return True
+        if not data:
+            return True
+        self._incoming.write(data)
+        if self._admitted:
+            return False
+        self._greeting_left -= len(data)
+        return not self._greeting_left
 
-    def _verify(self, line: bytes) -> dict[str, Any] | None:
-        text = self._session.verify(line) if self._session else None
-        return None if text is None else parse(text)
+    def _decrypt(self) -> bool:
+        """Go on with the handshake, and decrypt what came after it; whether no more will come."""
+        try:
+            if not self.authenticated:
+                self._tls.do_handshake()
+                if self._tls.selected_alpn_protocol() != tls.PROTOCOL:
+                    self.failure = "it speaks another protocol"
+                    return True
+                self.authenticated = True
+            while True:
+                text = self._tls.read(_MAX_RECORD)
+                if not text:
+                    return True
+                self._buffer += text
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError as error:
+            self._fail(error)
+            return True
+
+    def _flush(self) -> None:
+        """Send what the other end takes now."""
+        self._unsent += self._outgoing.read()
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self.socket.send(self._unsent) :]
+        except BlockingIOError:
+            if len(self._unsent) > _MAX_UNSENT:
+                self.close()
+        except OSError:
+            self.close()
+
+    def _fail(self, error: ssl.SSLError) -> None:
+        reason = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
+        self.failure = str(reason).replace("_", " ").lower()
 
     @property
     def lost(self) -> bool:
@@ -162,10 +162,10 @@ class Connection:
 
     def close(self) -> None:
         """Close it, and end its heartbeat; harmless when done twice."""
-        self.closed = True
         if self.heartbeat:
             self.heartbeat.stop()
-        with contextlib.suppress(OSError):
+        with self._lock, contextlib.suppress(OSError):
+            self.closed = True
             self.socket.close()
 
 

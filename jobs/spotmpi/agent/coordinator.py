@@ -168,7 +168,10 @@ def _run_recorded(pod: PodContext, notice: Notice, pod_record: PodRecord) -> int
     history = AttemptHistory(pod_record, pod.plan, pod.submitted)
     final = history.settle_lost_attempt() or _restart_limit(pod)
     number = pod_record.take_attempt()
-    coordinator = _open_coordinator(pod, number, pod_record)
+    try:
+        coordinator = _open_coordinator(pod, number, pod_record)
+    except ssh.InvalidKeys as error:
+        return _EXIT[_record_outcome(history, Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)).cause]
     is_over = False
     try:
         outcome = final or _attempt(pod, notice, history, coordinator, number, pod_record.check_fence)
@@ -187,8 +190,8 @@ def _open_coordinator(pod: PodContext, number: int, pod_record: PodRecord) -> Co
     """Node 0's end of the connections to the other nodes."""
     pool = pod.plan["pool"]
     if pool is None:
-        return Coordinator(pod.token, len(pod.hosts), pod.generation, number)
-    return PoolCoordinator(pod.token, len(pod.hosts), pod.generation, number, pod_record, pool["table"])
+        return Coordinator(pod.identity, len(pod.hosts), pod.generation, number)
+    return PoolCoordinator(pod.identity, len(pod.hosts), pod.generation, number, pod_record, pool["table"])
 
 
 def _restart_limit(pod: PodContext) -> Outcome | None:

@@ -1,11 +1,10 @@
 """How the agents of a run communicate: every worker keeps one connection to node 0, the coordinator.
 
-Messages are JSON objects, one a line. A connection that closes, or is silent for too long, is a lost host. All but the
-challenge and a refusal are signed with the run's token (see `connection`); their types are in `schema`.
+Messages are JSON objects, one a line, over TLS in which both ends show the run's certificate (see `tls`). A connection
+that closes, or is silent for too long, is a lost host. The types of messages are in `schema`.
 
-    node 0 -> worker   {"challenge": random, "version": 1}
-    worker -> node 0   {"challenge": random, "version": 1, "node": 1, "generation": 0, "machine": {...}}
-    node 0 -> worker   {"welcome": attempt} or {"refused": reason}
+    worker -> node 0   {"version": 1, "run": name, "node": 1, "generation": 0, "machine": {...}}
+    node 0 -> worker   {"version": 1, "welcome": attempt} or {"refused": reason}
 
     worker -> node 0   {"beat": 1}                        at once after the welcome, then as heartbeat
                        {"ready": 1, "hardware": {...}}    its sshd answers and its data is staged; its hardware
@@ -20,7 +19,6 @@ challenge and a refusal are signed with the run's token (see `connection`); thei
 from __future__ import annotations
 
 import errno
-import json
 import resource
 import selectors
 import socket
@@ -30,15 +28,21 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from . import network
-from .connection import NODE_0, WORKER, Connection, Heartbeat, Session, new_challenge, parse
+from .connection import Connection, Heartbeat
 from .schema import MESSAGE_VERSION, Greeting
+from .ssh import InvalidKeys
+from .tls import Identity
 
 PORT = 2223
 # Seconds for a connection. Network policies drop the packets of a pod whose address they do not know yet, and the
 # kernel sends the first one again only after a second.
 CONNECT_TIMEOUT = 0.5
 ANSWER_TIMEOUT = 10.0  # seconds: node 0 may still be querying its GPUs
-MAX_UNAUTHENTICATED = 64  # connections, besides one for each node, that node 0 keeps before they have proved the token
+MAX_UNAUTHENTICATED = 64  # connections, besides one for each node, that node 0 keeps before it has welcomed them
+_HANDSHAKE_TIME = 1.0  # seconds that the only connection of an address has before it makes room for others
+# Seconds of handshakes, about 1 ms each, between two looks at workers. The oldest come first, so that some finish early
+# where node 0 has little of a processor.
+_HANDSHAKES = 0.1
 _ACCEPT_PAUSE = 1.0  # seconds without accepting anybody after descriptors have run out
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -52,9 +56,12 @@ class Coordinator:
     Workers of another run or another generation (pods from before the restart) are refused. A client that proves
     nothing costs one of a limited number of descriptors, and loses it to later ones, first to those of its own address,
     or after `HEARTBEAT_TIMEOUT`.
+
+    Raises:
+        InvalidKeys: the run's Secret has no TLS files, or they are of no use.
     """
 
-    def __init__(self, token: str, nodes: int, generation: int, attempt: int, port: int = PORT) -> None:
+    def __init__(self, identity: Identity, nodes: int, generation: int, attempt: int, port: int = PORT) -> None:
         self.workers: dict[int, Connection] = {}
         self.machines: dict[int, dict[str, Any]] = {}
         self.ready: set[int] = set()
@@ -62,12 +69,14 @@ class Coordinator:
         self.oom_killed: set[int] = set()
         self.ended: dict[int, tuple[int, str]] = {}
         self.hardware: dict[int, dict[str, Any]] = {}
-        self._token = token
+        self._identity = identity
+        self._context = identity.accepting
         self._nodes = nodes
         self._generation = generation
         self._attempt = attempt
-        self._unauthenticated: dict[Connection, str] = {}  # oldest first, with their challenges
-        self._limit = min(MAX_UNAUTHENTICATED + nodes, max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, 1))
+        # Oldest first; those that have authenticated themselves stay until their greeting.
+        self._unauthenticated: dict[Connection, None] = {}
+        self._limit = _limit_unauthenticated(nodes)
         self._accept_after = 0.0  # by time.monotonic
         self._unconfirmed: set[int] = set()  # welcomed, but without a message since
         self._listener = network.listen(port)
@@ -95,12 +104,15 @@ class Coordinator:
                 selector.register(self._listener, selectors.EVENT_READ, None)
             for connection in [*self._unauthenticated, *self.workers.values()]:
                 if not connection.closed:
-                    selector.register(connection.socket, selectors.EVENT_READ, connection)
+                    selector.register(connection.socket, _events(connection), connection)
+            until: float | None = None
             for key, _ in selector.select(timeout):
                 if key.data is None:
                     self._accept()
                 elif key.data in self._unauthenticated:
-                    self._authenticate(key.data)
+                    if until is None or time.monotonic() < until:
+                        self._admit(key.data)
+                    until = until or time.monotonic() + _HANDSHAKES
                 else:
                     for message in key.data.receive():
                         self._handle(key.data, message)
@@ -139,18 +151,20 @@ class Coordinator:
     def _accept(self) -> None:
         """Accept waiting clients, as far as there are descriptors: unauthenticated ones make room."""
         for _ in range(self._limit):
+            dispensable = self._most_dispensable() if len(self._unauthenticated) >= self._limit else None
+            if dispensable and self._is_in_time(dispensable):
+                return  # as when all workers come at once
             try:
-                connection = Connection(self._listener.accept()[0])
+                connection = Connection(self._listener.accept()[0], self._context)
             except BlockingIOError:
                 return
             except OSError as error:  # other errors: the client has disconnected already
                 if error.errno in _EXHAUSTED:
                     self._free_descriptor()
                 return
-            if len(self._unauthenticated) >= self._limit:
-                self._drop(self._most_dispensable())
-            self._unauthenticated[connection] = new_challenge()
-            connection.send(challenge=self._unauthenticated[connection], version=MESSAGE_VERSION)
+            if dispensable:
+                self._drop(dispensable)
+            self._unauthenticated[connection] = None
 
     def _free_descriptor(self) -> None:
         if self._unauthenticated:
@@ -162,6 +176,11 @@ class Coordinator:
         """The oldest unauthenticated connection from the address that has most: a stranger's flood drops its own."""
         counts = Counter(connection.address for connection in self._unauthenticated)
         return max(self._unauthenticated, key=lambda connection: counts[connection.address])
+
+    def _is_in_time(self, connection: Connection) -> bool:
+        """Whether this may be a worker that is about to prove itself: the only connection of its address, and new."""
+        is_new = time.monotonic() < connection.last_received + _HANDSHAKE_TIME
+        return is_new and sum(each.address == connection.address for each in self._unauthenticated) == 1
 
     def _drop(self, connection: Connection) -> None:
         connection.close()
@@ -185,28 +204,25 @@ class Coordinator:
         elif "ended" in message:
             self.ended[node] = (int(message["ended"]), str(message.get("reason")))
 
-    def _authenticate(self, connection: Connection) -> None:
-        """Welcome a client whose greeting proves that it is a worker of this attempt; refuse it otherwise."""
-        line = connection.receive_line()
-        if line is None:
-            return
-        greeting = parse(line.partition(b" ")[2]) or {}
-        session = self._session(self._unauthenticated[connection], greeting)
-        node: Any = greeting.get("node")
-        generation: Any = greeting.get("generation")
-        refusal: str | None
-        if session is None or session.verify(line) is None:
-            refusal = "not of this run"
-        elif (refusal := self._refusal(node, generation)) is None:
+    def _admit(self, connection: Connection) -> None:
+        """Welcome a client whose greeting says that it is a worker of this attempt; refuse it otherwise."""
+        for greeting in connection.receive(1):
+            node: Any = greeting.get("node")
+            generation: Any = greeting.get("generation")
+            if greeting.get("run") != self._identity.run or type(node) is not int or type(generation) is not int:
+                refusal: str | None = "not of this run"
+            else:
+                refusal = self._refusal(node, generation)
+            if refusal is not None:
+                connection.send(refused=refusal)
+                self._drop(connection)
+                return
+            connection.admit()
+            connection.send(version=MESSAGE_VERSION, welcome=self._attempt)  # before any heartbeat
             del self._unauthenticated[connection]
-            connection.authenticate(session)
             self.workers[node] = connection
             self._unconfirmed.add(node)
             self.machines[node] = greeting.get("machine") or {"node": node}
-            connection.send(welcome=self._attempt)
-            return
-        connection.send(refused=refusal)
-        self._drop(connection)
 
     def _refusal(self, node: int, generation: int) -> str | None:
         """Why an authenticated worker is not welcome, or None."""
@@ -216,60 +232,64 @@ class Coordinator:
             return "node %d is not expected" % node
         return None
 
-    def _session(self, challenge: str, greeting: dict[str, Any]) -> Session | None:
-        """The session that a worker's greeting claims; None where the greeting is malformed."""
-        answer, node, generation = (greeting.get(key) for key in ("challenge", "node", "generation"))
-        if not isinstance(answer, str) or type(node) is not int or type(generation) is not int:
-            return None
-        return Session(self._token, NODE_0, (challenge, answer), node, generation)
+
+def _limit_unauthenticated(nodes: int) -> int:
+    """How many connections node 0 keeps unauthenticated, with the descriptors that it may open raised for all nodes.
+
+    The soft limit is often 1024, which fewer than 1,000 nodes would use up.
+    """
+    limit = MAX_UNAUTHENTICATED + nodes
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 4 * limit:
+        soft = min(4 * limit, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return min(limit, max(soft // 4, 1))
 
 
-def join(host: str, token: str, greeting: Greeting, port: int = PORT) -> tuple[Connection, int] | str:
+def join(host: str, identity: Identity, greeting: Greeting, port: int = PORT) -> tuple[Connection, int] | str:
     """Connect to node 0 and be welcomed: the connection and the attempt's number, or the reason why not yet.
 
     *greeting* holds the node index, the generation and the machine of this worker.
     """
     try:
-        connection = Connection(socket.create_connection((host, port), timeout=CONNECT_TIMEOUT))
+        context = identity.connecting
+        connection = Connection(socket.create_connection((host, port), timeout=CONNECT_TIMEOUT), context)
+    except InvalidKeys as error:  # node 0 has the same, and ends the run
+        return str(error)
     except OSError as error:
         return "%s: %s" % (host, error)
-    deadline = time.monotonic() + ANSWER_TIMEOUT
-    session = _answer_challenge(connection, token, greeting, _wait_for_line(connection, deadline))
-    line = _wait_for_line(connection, deadline) if session else None
-    text = session.verify(line) if session and line else None
-    welcome = parse(text) if text else None
-    if session and welcome and "welcome" in welcome:
-        connection.authenticate(session)
+    answer = _greet(connection, {"version": MESSAGE_VERSION, "run": identity.run, **greeting})
+    if answer and "welcome" in answer:
+        connection.admit()
         connection.send(beat=1)
         connection.heartbeat = Heartbeat(lambda: [connection], lambda: connection.last_polled)
-        return connection, int(welcome["welcome"])
+        return connection, int(answer["welcome"])
     connection.close()
-    refusal = (parse(line) or {}).get("refused") if line else None
+    refusal = (answer or {}).get("refused")
     if isinstance(refusal, str):
         return "%s refuses this node: %s" % (host, ascii(refusal[:200]))
-    return "%s does not answer" % host if line is None else "%s is not node 0 of this run" % host
+    if answer is None and not connection.failure:
+        return "%s does not answer" % host
+    return "%s is not node 0 of this run%s" % (host, connection.failure and ": %s" % connection.failure)
 
 
-def _answer_challenge(connection: Connection, token: str, greeting: Greeting, line: bytes | None) -> Session | None:
-    """Answer the challenge in *line*, the first of the other end; None where it holds none."""
-    challenge = (parse(line) or {}).get("challenge") if line else None
-    if not isinstance(challenge, str):
-        return None
-    own = new_challenge()
-    session = Session(token, WORKER, (challenge, own), greeting["node"], greeting["generation"])
-    message: Greeting = {"challenge": own, "version": MESSAGE_VERSION, **greeting}
-    connection.send_line(session.sign(json.dumps(message).encode()))
-    return session
-
-
-def _wait_for_line(connection: Connection, deadline: float) -> bytes | None:
-    """The first line that arrives before *deadline*, by time.monotonic."""
+def _greet(connection: Connection, greeting: Greeting) -> dict[str, Any] | None:
+    """The answer of the other end to *greeting*, sent once it is authenticated; None where it gives none in time."""
+    deadline, greeted = time.monotonic() + ANSWER_TIMEOUT, False
     while time.monotonic() < deadline and not connection.closed:
-        line = connection.receive_line()
-        if line is not None:
-            return line
+        messages = connection.receive(1)
+        if messages:
+            return messages[0]
+        if connection.authenticated and not greeted:
+            greeted = True
+            connection.send(**greeting)
         if not connection.closed:
             with selectors.PollSelector() as selector:
-                selector.register(connection.socket, selectors.EVENT_READ)
+                selector.register(connection.socket, _events(connection))
                 selector.select(0.2)
     return None
+
+
+def _events(connection: Connection) -> int:
+    """What to wait for before this connection can go on."""
+    return selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.has_unsent else 0)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from typing import NamedTuple
 
 from . import launchers
 from .plan import AgentPlan, read_agent_plan
+from .tls import Identity
 
 CONFIG = "/spotmpi/config"  # ConfigMap: plan.json, code
 SECRET = "/spotmpi/secret"  # the run's keys
@@ -37,7 +37,7 @@ class PodContext(NamedTuple):
     plan: AgentPlan
     node: int
     generation: int  # how many pods of this node there were before; of a gang's, how often it was restarted
-    token: str
+    identity: Identity
     folder: str  # the run folder
 
     @property
@@ -97,9 +97,6 @@ class PodContext(NamedTuple):
 def read_context() -> PodContext:
     """This pod, from its environment and mounts."""
     plan = read_agent_plan(os.path.join(CONFIG, "plan.json"))
-    with open(os.path.join(SECRET, "id"), "rb") as key:
-        # Includes the name of the run, since runs may share a key.
-        token = hashlib.sha256(b"spotmpi agents\n%s\n" % plan["run"].encode() + key.read()).hexdigest()
     node, generation = int(os.environ[ENV_NODE]), int(os.environ.get(ENV_GENERATION) or 0)
     if os.environ.get(ENV_ROLE) == WORKER and plan["pool"]:
         pool = plan["pool"]
@@ -107,7 +104,7 @@ def read_context() -> PodContext:
         plan = {**plan, "gpus": pool["gpus"], "environment": environment}
         node += len(plan["hosts"])
         generation = sum(int(_annotation(name) or 0) for name in FAILURE_COUNTS)
-    return PodContext(plan, node, generation, token, os.path.join(RUNS, plan["run"]))
+    return PodContext(plan, node, generation, Identity(plan["run"], SECRET), os.path.join(RUNS, plan["run"]))
 
 
 def stop_reason() -> str | None:

@@ -8,6 +8,7 @@ from . import protocol, record
 from .connection import Connection
 from .lines import Line
 from .peers import PORT, Coordinator
+from .tls import Identity
 
 
 class PoolCoordinator(Coordinator):
@@ -20,7 +21,7 @@ class PoolCoordinator(Coordinator):
 
     def __init__(
         self,
-        token: str,
+        identity: Identity,
         nodes: int,
         generation: int,
         attempt: int,
@@ -28,7 +29,7 @@ class PoolCoordinator(Coordinator):
         table: str = "pool",
         port: int = PORT,
     ) -> None:
-        super().__init__(token, nodes, generation, attempt, port)
+        super().__init__(identity, nodes, generation, attempt, port)
         self._record = run_record
         self._table = table
         self._generations: dict[int, int] = {}  # of the newest pod of each node

@@ -73,15 +73,17 @@ ENV_DATA = "SPOTMPI_DATA"
 ENV_PID_FILE = "SPOTMPI_PID_FILE"  # rank 0 writes its pid here once it can take SIGUSR1
 ENV_TENSORBOARD = "SPOTMPI_TENSORBOARD"
 
+# The TLS files of a run: PEM texts of an authority, of a certificate that it issued, and of its key.
+TLS_CA = "ca.pem"
+TLS_CERTIFICATE = "cert.pem"
+TLS_KEY = "key.pem"
+TLS_FILES = (TLS_CA, TLS_CERTIFICATE, TLS_KEY)
+
 # The workers of pools and streams: how scheduler and workers are reached, by drivers and ranks inside the run too.
 ENV_POOL = "SPOTMPI_POOL"  # tls://host:port
-ENV_POOL_TLS = "SPOTMPI_POOL_TLS"  # the folder with the three PEM files below
+ENV_POOL_TLS = "SPOTMPI_POOL_TLS"  # the folder with the TLS files
 ENV_POOL_CONTROL = "SPOTMPI_POOL_CONTROL"  # a local pool's file for the number of workers that it shall have
 POOL_PORT = 8786  # of the scheduler in a pod
-POOL_CA = "ca.pem"
-POOL_CERTIFICATE = "cert.pem"
-POOL_KEY = "key.pem"
-POOL_FILES = (POOL_CA, POOL_CERTIFICATE, POOL_KEY)
 ENV_POOL_WORKER = "SPOTMPI_POOL_WORKER"  # the number of the worker that this process is
 
 # Streams: what a rank needs besides the address of the scheduler.

@@ -68,20 +68,19 @@ class Summary(TypedDict, total=False):
 
 
 class Greeting(TypedDict, total=False):
-    """A worker's first message, besides its ``challenge``: which node it is, and on which machine."""
+    """A worker's first message: its run, which node of it it is, and on which machine."""
 
     version: int
-    challenge: str
+    run: str
     node: int
     generation: int
     machine: Dict[str, Any]
 
 
 class CoordinatorMessage(TypedDict, total=False):
-    """What node 0 sends to a worker: one of these keys, ``version`` beside ``challenge`` and ``welcome``."""
+    """What node 0 sends to a worker: one of these keys, ``version`` beside ``welcome``."""
 
     version: int
-    challenge: str
     welcome: int  # the attempt
     refused: str
     go: int

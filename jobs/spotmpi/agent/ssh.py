@@ -52,8 +52,15 @@ Host *
 """
 
 
+# For a Secret that runs share. A certificate may be its own authority.
+TLS_REMEDY = (
+    "in an environment `pulumi up` adds them; to a Secret of your own, add those of `openssl req -x509 -newkey ec "
+    "-pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=spotmpi -keyout key.pem -out cert.pem && cp cert.pem ca.pem`"
+)
+
+
 class InvalidKeys(Exception):
-    """The run's Secret has no keys that ssh can use."""
+    """The run's Secret has no keys that ssh or the agents can use."""
 
 
 def install_keys(secret: str, folder: str) -> str:

@@ -109,7 +109,7 @@ def join_coordinator(
     last_reason = ""
     deadline = time.monotonic() + (pod.plan["limits"]["start"] if limit is None else limit)
     while time.monotonic() < deadline and not notice.reason:
-        answer = join(pod.hosts[0], pod.token, greeting)
+        answer = join(pod.hosts[0], pod.identity, greeting)
         if not isinstance(answer, str):
             return answer
         if answer != last_reason:

@@ -42,7 +42,7 @@ def command(
             _wait_for_end(backend, run)
         return
     with backend.pool_address(run) as address:
-        names = {"ca": protocol.POOL_CA, "cert": protocol.POOL_CERTIFICATE, "key": protocol.POOL_KEY}
+        names = {"ca": protocol.TLS_CA, "cert": protocol.TLS_CERTIFICATE, "key": protocol.TLS_KEY}
         files = {role: str(address.tls / name) for role, name in names.items()}
         if as_json:
             print(json.dumps({"address": address.url, **files}), flush=True)

@@ -137,12 +137,14 @@ def forwarded_variables(objects: Sequence[Object]) -> list[str]:
 
 
 def with_shared_keys(objects: Sequence[Object], secret: str) -> list[Object]:
-    """A plan's objects without its Secret; the pods take the SSH key pair of *secret* instead."""
+    """A plan's objects without its Secret; the pods take the SSH key pair and the TLS files of *secret* instead."""
     remaining = [copy.deepcopy(each) for each in objects if each["kind"] != "Secret"]
     for volume in pod_template(remaining[0])["spec"]["volumes"]:
         if volume["name"] == pods.KEYS:
-            items = [{"key": key, "path": key} for key in (ssh.CLIENT_KEY, ssh.PUBLIC_KEY, ssh.AUTHORIZED)]
-            volume["secret"] = {**volume["secret"], "secretName": secret, "items": items}
+            keys = (ssh.CLIENT_KEY, ssh.PUBLIC_KEY, ssh.AUTHORIZED, *protocol.TLS_FILES)
+            # Where keys are missing, the agent says which ones, instead of a pod that waits for ever.
+            taken = {"secretName": secret, "items": [{"key": key, "path": key} for key in keys], "optional": True}
+            volume["secret"] = {**volume["secret"], **taken}
     return remaining
 
 

@@ -71,7 +71,7 @@ class Kubernetes(Part):
     secret_env: dict[str, str] = Field({}, description="variables of every rank, each from one SECRET/KEY")
     pull_secrets: list[str] = Field([], description="Secrets for pulling the image")
     ssh_secret: str | None = Field(
-        None, description="Secret with id, id.pub and authorized_keys, for users who may not create Secrets"
+        None, description="Secret with keys for SSH and TLS, for users who may not create Secrets"
     )
     queue: str | None = Field(None, description="Kueue LocalQueue that admits the run")
     shm: str = Field("1Gi", description="size of the memory-backed /dev/shm", pattern=_SIZE)

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.agent import pod_context
+from spotmpi.core.certificates import write_certificates
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.runs import pod_output
 from spotmpi.spec.job import from_values
 from tests import transient_errors
-from tests.unit.agent.peer_ends import free_port
+from tests.unit.agent.peer_ends import certificates, free_port
 
 RUN = "plain-1"
 LIMIT = 90.0  # seconds for anything, on a busy machine
@@ -41,11 +42,16 @@ class Gang:
         self.port = free_port()
 
     def start(
-        self, node: int, generation: int = 0, errors: Sequence[Sequence[Any]] = (), pod: str = "", key: str = "key"
+        self,
+        node: int,
+        generation: int = 0,
+        errors: Sequence[Sequence[Any]] = (),
+        pod: str = "",
+        authority: str | None = RUN,
     ) -> subprocess.Popen[str]:
         """Start the agent of a node, whose system calls meet the *errors* (see `tests.transient_errors`).
 
-        Agents of different pods share the run folder and nothing else.
+        Agents of different pods share the run folder and nothing else. Its TLS files are those of *authority*, if any.
         """
         mounts = self.folder / f"node-{node}{pod}"
         port = free_port() if pod else self.port
@@ -55,7 +61,8 @@ class Gang:
             (self.folder / "runs").mkdir(exist_ok=True)
             (mounts / "runs").symlink_to(self.folder / "runs")
         (mounts / "config" / "plan.json").write_text(json.dumps(self.plan))
-        (mounts / "secret" / "id").write_text(key)
+        if authority is not None:
+            write_certificates(mounts / "secret", dict(certificates(authority)))
         environment = {**os.environ, pod_context.ENV_NODE: str(node), pod_context.ENV_GENERATION: str(generation)}
         if self.plan["pool"] and (worker := node - len(self.plan["hosts"])) >= 0:
             environment |= {pod_context.ENV_NODE: str(worker), pod_context.ENV_ROLE: pod_context.WORKER}

@@ -36,6 +36,19 @@ def test_all_end_well_when_every_launcher_has(gang: Callable[..., Gang]) -> None
     assert reader.state(run.paths).container == "registry/image@sha256:1"
 
 
+def test_a_run_whose_secret_has_no_tls_files_ends_with_what_is_missing(gang: Callable[..., Gang]) -> None:
+    run = gang("true", started=0)
+    assert run.start(0, authority=None).wait(LIMIT) == protocol.NOT_RETRYABLE
+    worker = run.start(1, authority=None)
+    missing = "the SSH Secret has no ca.pem, cert.pem, key.pem; in an environment `pulumi up` adds them"
+    output = run.folder / "output-1-0"
+    run.until("the reason", lambda: f"waiting for node 0: {missing}" in output.read_text())
+    worker.send_signal(signal.SIGTERM)  # as the end of the JobSet does
+    assert worker.wait(LIMIT) == protocol.INTERRUPTED
+    (end,) = [event for event in run.events() if event.kind == "failed"]
+    assert str(end.values["reason"]).startswith(missing)
+
+
 def out_of_memory(counts: str) -> str:
     """A command that the kernel kills for memory, with its *counts* in the cgroup of its agent."""
     file = f"node-$RANK/cgroup/{counts}"

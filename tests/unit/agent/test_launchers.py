@@ -13,6 +13,7 @@ import pytest
 
 from spotmpi.agent import launchers, node, pod_context
 from spotmpi.agent.launchers import LAUNCHERS, OpenMpi, Remote, World
+from spotmpi.agent.tls import Identity
 from spotmpi.images import environment as image_environment
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.spec.job import from_values
@@ -147,7 +148,7 @@ def context_of(tmp_path: Path, **values: Any) -> pod_context.PodContext:
     spec = from_values({"command": ["train"], "nodes": 2, **values})
     plan = agent_plan(spec, "run-1", AgentInputs({}, {}))
     plan["hosts"] = ["127.0.0.1"] * 2
-    return pod_context.PodContext(plan, 1, 0, "token", str(tmp_path))
+    return pod_context.PodContext(plan, 1, 0, Identity("plain-1", ""), str(tmp_path))
 
 
 @pytest.fixture

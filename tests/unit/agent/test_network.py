@@ -15,6 +15,7 @@ import pytest
 from spotmpi.agent import network, ssh
 from spotmpi.agent.connection import Connection
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
+from tests.unit.agent.peer_ends import identity
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
@@ -45,7 +46,9 @@ def test_agents_listen_on_every_family_of_addresses_that_there_is(
         port = listener.getsockname()[1]
         for host in ("127.0.0.1", "::1") if available else ("127.0.0.1",):
             with socket.create_connection((host, port), timeout=5), listener.accept()[0] as accepted:
-                assert Connection(accepted).address == host, "as the name of a host resolves to it"
+                assert Connection(accepted, identity().accepting).address == host, (
+                    "as the name of a host resolves to it"
+                )
 
 
 def test_an_address_that_no_interface_has_is_an_error_with_both_addresses(monkeypatch: pytest.MonkeyPatch) -> None:

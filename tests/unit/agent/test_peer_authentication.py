@@ -7,50 +7,63 @@ import json
 import os
 import resource
 import socket
+import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spotmpi.agent import connection, peers
-from spotmpi.agent.connection import Connection, Session
+from spotmpi.agent.connection import Connection
 from spotmpi.agent.peers import join
-from tests.unit.agent.peer_ends import TOKEN, ServedCoordinator, wait_for_message
+from spotmpi.agent.schema import Greeting
+from tests.unit.agent.peer_ends import ServedCoordinator, identity, new_identity, wait_for_message
+
+GREETING: Greeting = {"node": 1, "generation": 4, "machine": {"type": "g5.xlarge"}}
+WELCOME = b'{"welcome": 1}\n'
+HANDSHAKE = 22  # the type of a record of TLS (RFC 8446, 5.1)
 
 
 class Impostor:
-    """Listens in place of node 0 and sends *lines* after its challenge."""
+    """Listens in place of node 0, with the TLS settings of *context* or in plain text, and sends *data*."""
 
-    def __init__(self, *lines: bytes, token: str = "") -> None:
-        self._lines = lines
-        self._token = token
+    def __init__(self, data: bytes, context: ssl.SSLContext | None = None) -> None:
+        self._data = data
+        self._context = context
 
     def join(self) -> Any:
         """The result of a worker that joins it."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             thread = threading.Thread(target=self._answer, args=(listener,))
             thread.start()
-            joined = join("127.0.0.1", TOKEN, {"node": 1, "generation": 4}, listener.getsockname()[1])
+            joined = join("127.0.0.1", identity(), GREETING, listener.getsockname()[1])
             thread.join()
         return joined
 
     def _answer(self, listener: socket.socket) -> None:
-        with listener.accept()[0] as sock:
-            sock.sendall(b'{"challenge": "node 0"}\n')
-            challenge = json.loads(sock.recv(1000).partition(b" ")[2])["challenge"]
-            session = Session(self._token, connection.NODE_0, ("node 0", challenge), 1, 4)
-            data = b"".join((session.sign(line) if self._token else line) + b"\n" for line in self._lines)
-            with contextlib.suppress(ConnectionError):  # the worker has closed already
-                sock.sendall(data[:-5])
-                sock.sendall(data[-5:])
+        sock = listener.accept()[0]
+        with contextlib.suppress(OSError):  # the worker closes as soon as it knows
+            sock = self._context.wrap_socket(sock, server_side=True) if self._context else sock
+            received = sock.recv(1000)
+            data = self._data or received
+            sock.sendall(data[:-5])
+            sock.sendall(data[-5:])
             time.sleep(0.2)
+        sock.close()
+
+
+def of_another_protocol() -> ssl.SSLContext:
+    """Listens with the run's certificate, but not for agents, as the scheduler of a pool does."""
+    context = new_identity().accepting
+    context.set_alpn_protocols(["another"])
+    return context
 
 
 def test_messages_that_come_with_the_welcome_are_not_lost() -> None:
-    joined = Impostor(b'{"welcome": 1}', b'{"go": 1}', b'{"beat": 1}', token=TOKEN).join()
+    joined = Impostor(WELCOME + b'{"go": 1}\n{"beat": 1}\n', identity().accepting).join()
     assert not isinstance(joined, str)
     messages: list[dict[str, Any]] = []
     while not joined[0].closed:
@@ -59,99 +72,169 @@ def test_messages_that_come_with_the_welcome_are_not_lost() -> None:
 
 
 @pytest.mark.parametrize(
-    "impostor",
+    ("impostor", "reason"),
     [
-        Impostor(b'{"welcome": 1}'),
-        Impostor(b'{"welcome": 1}', token="another"),
-        Impostor(b"0" * 64 + b' {"welcome": 1}'),
-        Impostor(b'{"beat": 1}', token=TOKEN),
-        Impostor(b"[" * 3000),
+        (Impostor(WELCOME), ": wrong version number"),
+        (Impostor(b""), ": unexpected message"),  # what the worker itself has sent
+        (Impostor(WELCOME, identity(authority="another").accepting), ": self-signed certificate in certificate chain"),
+        (Impostor(WELCOME, of_another_protocol()), ": it speaks another protocol"),
+        (Impostor(b'{"beat": 1}\n', identity().accepting), ""),
+        (Impostor(b'{"refused": 5}\n', identity().accepting), ""),
     ],
+    ids=["plain text", "echo", "another key", "another protocol", "no welcome", "malformed refusal"],
 )
-def test_an_impostor_of_node_0_without_the_token_is_rejected(impostor: Impostor) -> None:
-    assert impostor.join() == "127.0.0.1 is not node 0 of this run"
+def test_an_impostor_of_node_0_is_rejected_with_the_reason(impostor: Impostor, reason: str) -> None:
+    assert impostor.join() == f"127.0.0.1 is not node 0 of this run{reason}"
 
 
 def test_a_refusal_is_shown_truncated_and_without_control_characters() -> None:
-    refusal = json.dumps({"refused": "\x1b]0;title\x07" + "x" * 1000}).encode()
-    reason = Impostor(refusal).join()
+    refusal = json.dumps({"refused": "\x1b]0;title\x07" + "x" * 1000}).encode() + b"\n"
+    reason = Impostor(refusal, identity().accepting).join()
     assert reason.startswith("127.0.0.1 refuses this node: '\\x1b]0;title\\x07xx") and len(reason) < 300
 
 
-@pytest.mark.parametrize("line", [b'{"refused": 5}', b"x" * 10_000])
-def test_a_malformed_answer_of_node_0_is_rejected(line: bytes) -> None:
-    assert Impostor(line).join() in ("127.0.0.1 is not node 0 of this run", "127.0.0.1 does not answer")
+@pytest.mark.parametrize("data", [b"x" * 100_000, b"[" * 3000 + b"\n"], ids=["endless", "no message"])
+def test_an_answer_of_node_0_that_is_no_message_ends_the_connection(data: bytes) -> None:
+    assert Impostor(data, identity().accepting).join() == "127.0.0.1 does not answer"
 
 
 class Relay:
-    """Forwards and stores the bytes between one worker and the coordinator; tests may add bytes in both directions."""
+    """Forwards the bytes between one worker and the coordinator, and keeps the records of TLS.
 
-    def __init__(self, served: ServedCoordinator) -> None:
-        self.traffic = b""
+    While *held*, records of one direction are kept only.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.to_node_0: list[bytes] = []
+        self.to_worker: list[bytes] = []
+        self.held = False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
-        self._coordinator_port = served.port
+        self._coordinator_port = port
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
         self.worker = self._listener.accept()[0]
         self.coordinator = socket.create_connection(("127.0.0.1", self._coordinator_port))
-        threading.Thread(target=self._forward, args=(self.worker, self.coordinator), daemon=True).start()
-        self._forward(self.coordinator, self.worker)
+        up = (self.worker, self.coordinator, self.to_node_0)
+        threading.Thread(target=self._forward, args=up, daemon=True).start()
+        self._forward(self.coordinator, self.worker, self.to_worker)
 
-    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket, records: list[bytes]) -> None:
         with contextlib.suppress(OSError):  # until either end closes
-            while data := source.recv(1000):
-                self.traffic += data
-                target.sendall(data)
+            while header := _read(source, 5):
+                record = header + _read(source, int.from_bytes(header[3:], "big"))
+                records.append(record)
+                if not self.held:
+                    target.sendall(record)
+
+    def close(self) -> None:
+        for sock in (self.worker, self.coordinator, self._listener):
+            sock.close()
 
 
-@pytest.fixture
-def relay(served: ServedCoordinator) -> Iterator[tuple[Relay, Connection]]:
-    relay = Relay(served)
-    joined = served.serve_during(lambda: join("127.0.0.1", TOKEN, {"node": 1, "generation": 4}, relay.port))
-    assert not isinstance(joined, str)
+def _read(source: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = source.recv(size - len(data))
+        if not part:
+            return b""
+        data += part
+    return data
+
+
+@pytest.fixture(params=[ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2], ids=["TLS 1.3", "TLS 1.2"])
+def relay(served: ServedCoordinator, request: pytest.FixtureRequest) -> Iterator[tuple[Relay, Connection]]:
+    own = new_identity()
+    own.connecting.maximum_version = request.param
+    relay = Relay(served.port)
+    joined = served.serve_during(lambda: join("127.0.0.1", own, GREETING, relay.port))
+    assert not isinstance(joined, str), joined
     yield relay, joined[0]
-    for sock in (relay.worker, relay.coordinator):
-        sock.close()
+    relay.close()
 
 
-def test_the_token_never_travels(relay: tuple[Relay, Connection]) -> None:
-    assert relay[0].traffic.count(b"challenge") == 2
-    assert TOKEN.encode() not in relay[0].traffic and b"token" not in relay[0].traffic
-
-
-@pytest.mark.parametrize("line", [b'{"over": 1}\n', b"0" * 64 + b' {"over": 1}\n', None])
-def test_a_relay_can_neither_add_a_message_nor_repeat_one(
-    served: ServedCoordinator, relay: tuple[Relay, Connection], line: bytes | None
+def test_nothing_that_agents_tell_each_other_can_be_read_on_the_way(
+    served: ServedCoordinator, relay: tuple[Relay, Connection]
 ) -> None:
     middle, worker = relay
     served.coordinator.broadcast(go=1)
     assert wait_for_message(worker) == [{"go": 1}]
-    go = next(each for each in middle.traffic.splitlines(keepends=True) if b'"go"' in each)
-    middle.worker.sendall(line or go)
-    assert wait_for_message(worker) == []
-    assert worker.closed
-
-    own = next(each for each in middle.traffic.splitlines(keepends=True) if b'"beat"' in each)
-    middle.coordinator.sendall(line or own)
-    served.coordinator.serve(1)
-    served.coordinator.serve(0.1)
-    assert served.coordinator.workers[1].closed or not served.coordinator.workers
+    traffic = b"".join(middle.to_node_0 + middle.to_worker)
+    assert len(traffic) > 1000
+    for secret in (b"g5.xlarge", b"welcome", b"generation", b'"go"'):
+        assert secret not in traffic
 
 
-def test_a_replayed_greeting_is_not_accepted(served: ServedCoordinator, relay: tuple[Relay, Connection]) -> None:
-    greeting = next(line for line in relay[0].traffic.splitlines(keepends=True) if b'"generation"' in line)
-    second = served.raw(greeting.replace(b'"node": 1', b'"node": 2'))
-    assert json.loads(served.raw(greeting)) == json.loads(second) == {"refused": "not of this run"}
+TAMPER: dict[str, Callable[[list[bytes]], list[bytes]]] = {
+    "plain text": lambda records: [b'{"over": 1}\n'],
+    "changed": lambda records: [records[0][:-1] + bytes([records[0][-1] ^ 1])],
+    "repeated": lambda records: [records[0], records[0]],
+    "reordered": lambda records: [records[1], records[0]],
+    "left out": lambda records: [records[1]],
+}
 
 
-def silent_clients(served: ServedCoordinator, count: int, source: str = "127.0.0.1") -> list[socket.socket]:
-    """Open that many connections that send nothing."""
+@pytest.mark.parametrize("tamper", TAMPER.values(), ids=TAMPER)
+@pytest.mark.parametrize("to_worker", [True, False], ids=["to the worker", "to node 0"])
+def test_whoever_relays_messages_can_neither_forge_repeat_nor_reorder_them(
+    served: ServedCoordinator,
+    relay: tuple[Relay, Connection],
+    to_worker: bool,
+    tamper: Callable[[list[bytes]], list[bytes]],
+) -> None:
+    middle, worker = relay
+    assert served.serve_until_ready(1, worker)
+    node_0 = served.coordinator.workers[1]
+    served.coordinator._heartbeat.stop()
+    middle.held = True
+    sender, receiver = (node_0, worker) if to_worker else (worker, node_0)
+    records, target = (middle.to_worker, middle.worker) if to_worker else (middle.to_node_0, middle.coordinator)
+    before = len(records)
+    for message in ({"notice": "first"}, {"notice": "second"}):
+        sender.send(**message)
+    deadline = time.monotonic() + 5
+    while len(records) < before + 2 and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+    target.sendall(b"".join(tamper(records[before : before + 2])))
+
+    received: list[dict[str, Any]] = []
+    while not receiver.closed and time.monotonic() < deadline:
+        received += receiver.receive()
+    assert receiver.closed and receiver.failure
+    assert received in ([], [{"notice": "first"}])
+
+
+def test_a_repeated_greeting_is_not_accepted_by_another_start_of_node_0(relay: tuple[Relay, Connection]) -> None:
+    again = ServedCoordinator()
+    again.raw(b"".join(relay[0].to_node_0))
+    assert not again.coordinator.workers and not again.coordinator.machines
+    again.coordinator.close()
+
+
+def client_hello() -> bytes:
+    """What a client of TLS sends first, which costs node 0 an answer."""
+    outgoing = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        identity().connecting.wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
+    hello = outgoing.read()
+    assert hello[0] == HANDSHAKE
+    return hello
+
+
+def silent_clients(
+    served: ServedCoordinator, count: int, source: str = "127.0.0.1", data: bytes = b""
+) -> list[socket.socket]:
+    """Open that many connections that send *data* and nothing more."""
 
     def connect() -> list[socket.socket]:
         address = ("127.0.0.1", served.port)
-        return [socket.create_connection(address, source_address=(source, 0)) for _ in range(count)]
+        opened = [socket.create_connection(address, source_address=(source, 0)) for _ in range(count)]
+        for sock in opened:
+            with contextlib.suppress(OSError):  # dropped already
+                sock.sendall(data)
+        return opened
 
     opened: list[socket.socket] = served.serve_during(connect)
     return opened
@@ -162,10 +245,13 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_silent_clients_take_a_limited_number_of_descriptors_and_keep_no_worker_out(served: ServedCoordinator) -> None:
+@pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.1\r\n\r\n", client_hello()], ids=["silence", "garbage", "hello"])
+def test_strangers_take_a_limited_number_of_descriptors_and_keep_no_worker_out(
+    served: ServedCoordinator, data: bytes
+) -> None:
     first, _ = served.join(1)
     before = descriptors()
-    silent = silent_clients(served, 3 * peers.MAX_UNAUTHENTICATED)
+    silent = silent_clients(served, 3 * peers.MAX_UNAUTHENTICATED, data=data)
     served.coordinator.serve(0)
     assert descriptors() - before - len(silent) <= peers.MAX_UNAUTHENTICATED + 3
 
@@ -190,17 +276,89 @@ def test_a_flood_from_one_address_drops_its_own_connections_first(served: Served
         sock.close()
 
 
-@pytest.mark.parametrize("data", [b"", b"x"], ids=["silent", "a byte now and then"])
+def test_workers_that_come_all_at_once_do_not_push_each_other_out(served: ServedCoordinator) -> None:
+    served.coordinator._limit = 4
+    workers = []
+    for number in range(24):
+        source = (f"127.0.1.{number + 1}", 0)
+        sock = socket.create_connection(("127.0.0.1", served.port), timeout=5, source_address=source)
+        workers.append(Connection(sock, identity().connecting))
+    waiting = list(workers)
+    deadline = time.monotonic() + 20
+    while waiting and time.monotonic() < deadline:
+        served.coordinator.serve(0)
+        for worker in list(waiting):
+            assert worker.receive() == [] and not worker.closed
+            if worker.authenticated:
+                waiting.remove(worker)
+                worker.send(run="another")  # so that it makes room
+    assert not waiting
+    for worker in workers:
+        worker.close()
+
+
+def test_a_round_of_node_0_takes_few_handshakes_and_the_oldest_first(
+    served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "_HANDSHAKES", 0.0)
+    clients = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(5)]
+    for sock in clients:
+        sock.sendall(client_hello())
+    while len(served.coordinator._unauthenticated) < 5:
+        served.coordinator.serve(0.1)
+    answered = sum(map(_has_data, clients))
+    while answered < 5:
+        assert [_has_data(sock) for sock in clients] == [number < answered for number in range(5)]
+        served.coordinator.serve(0.1)
+        answered += 1
+    for sock in clients:
+        sock.close()
+
+
+def _has_data(sock: socket.socket) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        return bool(sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    return False
+
+
+@pytest.mark.parametrize(
+    ("nodes", "hard", "limit", "raised"),
+    [(2, 524_288, 66, []), (1000, 524_288, 1064, [(4256, 524_288)]), (1000, 2048, 512, [(2048, 2048)])],
+)
+def test_node_0_of_many_nodes_may_open_a_descriptor_for_each(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, hard: int, limit: int, raised: list[tuple[int, int]]
+) -> None:
+    set_limits: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: set_limits.append(limits))
+    assert peers._limit_unauthenticated(nodes) == limit
+    assert set_limits == raised
+
+
+@pytest.mark.parametrize("data", [b"", client_hello()], ids=["silent", "a byte now and then"])
 def test_an_unauthenticated_client_is_dropped(
     served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
     (client,) = silent_clients(served, 1)
     assert served.coordinator._unauthenticated
     monkeypatch.setattr(connection, "HEARTBEAT_TIMEOUT", 0.1)
-    deadline = time.monotonic() + 5
-    while served.coordinator._unauthenticated and time.monotonic() < deadline:
-        client.send(data)
-        served.coordinator.serve(0.02)
+    for position in range(100):
+        client.sendall(data[position : position + 1])
+        served.coordinator.serve(0.01)
+        time.sleep(0.002)
+        if not served.coordinator._unauthenticated:
+            break
+    assert not served.coordinator._unauthenticated
+    client.close()
+
+
+def test_a_client_with_the_key_that_does_not_greet_is_dropped(
+    served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = served.authenticated()
+    assert served.coordinator._unauthenticated
+    monkeypatch.setattr(connection, "HEARTBEAT_TIMEOUT", 0.0)
+    served.coordinator.serve(0)
     assert not served.coordinator._unauthenticated
     client.close()
 
@@ -227,7 +385,8 @@ def test_a_node_0_without_a_free_descriptor_drops_the_oldest_unauthenticated_cli
     with socket.create_connection(("127.0.0.1", served.port)) as newest, no_free_descriptor():
         served.coordinator.serve(0.5)
         served.coordinator.serve(0.5)
-        assert oldest.closed and json.loads(newest.recv(1000))["challenge"]
+        addresses = [each.socket.getpeername()[1] for each in served.coordinator._unauthenticated]
+        assert oldest.closed and addresses[-1] == newest.getsockname()[1]
     for sock in silent:
         sock.close()
 

@@ -13,8 +13,9 @@ import pytest
 from spotmpi.agent import connection, peers
 from spotmpi.agent.peers import join
 from spotmpi.agent.schema import Greeting
-from tests.unit.agent.peer_ends import TOKEN, ServedCoordinator, free_port, wait_for_message
+from tests.unit.agent.peer_ends import ServedCoordinator, free_port, identity, wait_for_message
 
+ALERT = 21  # the type of a record of TLS (RFC 8446, 5.1)
 GREETING: Greeting = {"node": 1, "generation": 4}
 
 
@@ -30,8 +31,8 @@ def test_a_worker_is_welcomed_with_the_attempt_and_missing_until_it_is_ready(ser
 @pytest.mark.parametrize(
     ("greeting", "words"),
     [
-        ({"token": "token-e"}, "not of this run"),
-        ({"token": ""}, "not of this run"),
+        ({"run": "plain-2"}, "not of this run"),
+        ({"run": ""}, "not of this run"),
         ({"generation": 3}, "generation 3 is not 4"),
         ({"generation": None}, "not of this run"),
         ({"node": 0}, "node 0 is not expected"),
@@ -55,19 +56,40 @@ def test_a_second_worker_for_the_same_node_is_refused_and_the_first_one_stays(se
     "noise",
     [
         b"GET / HTTP/1.1\r\n\r\n",
-        b"5\n",
-        b'["hello"]\n',
-        b"\xff\xfe\n",
-        b'{"hello": "\\ud800", "node": 1, "generation": 4}\n',
+        b"\xff\xfe\n\x00\x00\x00",
+        b'{"run": "plain-1", "node": 1, "generation": 4}\n',
         b'{"ready": 1}\n',
         b"[" * 100_000 + b"\n",
         b"x" * 200_000,
+        b"\x16\x03\x01\xff\xff" + b"\x01" * 100_000,
     ],
 )
-def test_noise_of_an_unauthenticated_client_closes_its_connection_only(served: ServedCoordinator, noise: bytes) -> None:
+def test_noise_of_a_client_without_the_key_closes_its_connection_only(served: ServedCoordinator, noise: bytes) -> None:
     connection, _ = served.join(1)
     answer = served.raw(noise)
-    assert answer == b"" or "refused" in json.loads(answer)
+    assert answer == b"" or answer[0] == ALERT
+    assert served.serve_until_ready(1, connection)
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"5\n",
+        b'["hello"]\n',
+        b"\xff\xfe\n",
+        b'{"hello": "\\ud800", "run": "plain-1", "node": 1, "generation": 4.0}\n',
+        b'{"ready": 1}\n',
+        b"[" * 10_000 + b"\n",
+        b"x" * 200_000,
+    ],
+)
+def test_a_client_with_the_key_and_without_a_greeting_is_not_welcome(
+    served: ServedCoordinator, greeting: bytes
+) -> None:
+    connection, _ = served.join(1)
+    answer = served.raw(greeting, identity().connecting)
+    assert answer == b"" or json.loads(answer) == {"refused": "not of this run"}
+    assert not served.coordinator._unauthenticated
     assert served.serve_until_ready(1, connection)
 
 
@@ -88,7 +110,7 @@ def test_a_worker_that_connects_while_node_0_is_busy_connects_again_and_is_not_l
     served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 0.05)
-    assert [join("127.0.0.1", TOKEN, GREETING, served.port) for _ in range(3)] == ["127.0.0.1 does not answer"] * 3
+    assert [join("127.0.0.1", identity(), GREETING, served.port) for _ in range(3)] == ["127.0.0.1 does not answer"] * 3
 
     monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 10.0)
     connection, _ = next(joined for joined in (served.join(1) for _ in range(100)) if not isinstance(joined, str))
@@ -142,11 +164,11 @@ def test_a_broadcast_of_node_0_reaches_every_worker(served: ServedCoordinator) -
 
 
 def test_a_closed_port_and_a_silent_one_have_different_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "refused" in str(join("127.0.0.1", TOKEN, GREETING, free_port()))
-    assert "not-a-host.invalid" in str(join("not-a-host.invalid", TOKEN, GREETING, 1))
+    assert "refused" in str(join("127.0.0.1", identity(), GREETING, free_port()))
+    assert "not-a-host.invalid" in str(join("not-a-host.invalid", identity(), GREETING, 1))
     monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert join("127.0.0.1", TOKEN, GREETING, silent.getsockname()[1]) == "127.0.0.1 does not answer"
+        assert join("127.0.0.1", identity(), GREETING, silent.getsockname()[1]) == "127.0.0.1 does not answer"
 
 
 def test_a_worker_that_joins_again_and_again_keeps_no_thread_of_earlier_connections(

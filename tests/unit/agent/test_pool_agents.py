@@ -14,6 +14,7 @@ import pytest
 from spotmpi.agent import launchers, pool_worker
 from spotmpi.agent.pod_context import PodContext
 from spotmpi.agent.pool_worker import PoolWorker
+from spotmpi.agent.tls import Identity
 from tests.contract.processes import wait_until
 from tests.unit.agent.gang import LIMIT, Gang, kinds
 
@@ -166,7 +167,7 @@ def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
     plan: Any = {"limits": {"start": 1.0}}
     notice: Any = SimpleNamespace(reason=None)
     record: Any = None
-    assert PoolWorker(PodContext(plan, 1, generation, "", ""), notice, record, 1).run(0.0) == 0
+    assert PoolWorker(PodContext(plan, 1, generation, Identity("", ""), ""), notice, record, 1).run(0.0) == 0
     assert waits == limits and lines == ["no connection to node 0 within 3600s: this worker ends"]
 
 
@@ -175,7 +176,7 @@ def test_another_run_cannot_join_a_pool(pool: Callable[..., Pool]) -> None:
     up.until_started(0)
     up.start(1)
     up.until_started(1)
-    stranger = up.start(2, key="of another run")
+    stranger = up.start(2, authority="of another run")
     assert stranger.wait(LIMIT) == 0
     assert not up.processes(2)
     assert _exists(up.processes(1)[0])

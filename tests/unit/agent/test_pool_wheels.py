@@ -17,6 +17,7 @@ from spotmpi.agent import boot, hardware, pod_context, pool_wheels
 from spotmpi.agent.node import write_environment
 from spotmpi.agent.pod_context import PodContext
 from spotmpi.agent.pool_wheels import Manifest, select
+from spotmpi.agent.tls import Identity
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 DRIVER = {"python": PYTHON, "distributed": "2026.8.0", "cloudpickle": "3.1.2", "msgpack": "1.2.4"}
@@ -142,7 +143,7 @@ def test_the_pieces_are_joined_and_unpacked_and_found_after_the_folders_of_user_
     assert "which the image lacks: click 8.5.1, cloudpickle 3.1.2, dask 2026.8.0" in capsys.readouterr().err
     monkeypatch.setattr("spotmpi.agent.node._interface", lambda pod: "lo")
     monkeypatch.setenv(boot.ENV_IMAGE_PATH, "/image")
-    environment = write_environment(PodContext(pod.plan, 0, 0, "", ""), 1)
+    environment = write_environment(PodContext(pod.plan, 0, 0, Identity("", ""), ""), 1)
     assert environment["PYTHONPATH"] == f"/code:/image:{pod.folder}"
     assert boot.ENV_IMAGE_PATH not in environment
 

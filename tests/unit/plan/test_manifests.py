@@ -327,7 +327,7 @@ def test_the_secret_of_a_plan_names_the_variables_that_it_forwards() -> None:
     assert manifests.forwarded_variables(plan(SMALL)) == []
 
 
-def test_with_shared_keys_the_pods_take_the_key_pair_of_another_secret_and_nothing_else_changes() -> None:
+def test_with_shared_keys_the_pods_take_the_keys_of_another_secret_and_nothing_else_changes() -> None:
     objects = plan(SMALL)
     before = json.dumps(objects)
 
@@ -337,8 +337,9 @@ def test_with_shared_keys_the_pods_take_the_key_pair_of_another_secret_and_nothi
     expected = [each for each in objects if each["kind"] != "Secret"]
     volumes = manifests.pod_template(expected[0])["spec"]["volumes"]
     (keys,) = [volume for volume in volumes if volume["name"] == pods.KEYS]
-    items = [{"key": name, "path": name} for name in ("id", "id.pub", "authorized_keys")]
-    keys["secret"] = {**keys["secret"], "secretName": "runs-keys", "items": items}
+    files = ("id", "id.pub", "authorized_keys", "ca.pem", "cert.pem", "key.pem")
+    items = [{"key": name, "path": name} for name in files]
+    keys["secret"] = {**keys["secret"], "secretName": "runs-keys", "items": items, "optional": True}
     assert shared == expected
 
 

@@ -30,7 +30,7 @@ from cryptography.exceptions import InvalidSignature
 from distributed.core import clean_exception, error_message
 
 from spotmpi.agent import protocol
-from spotmpi.core.certificates import pool_certificates, write_certificates
+from spotmpi.core.certificates import run_certificates, write_certificates
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.pools import calls
 from spotmpi.pools import pool as pool_module
@@ -46,44 +46,42 @@ from spotmpi.programs.pool.local import LocalPool
 from spotmpi.programs.pool.scheduler import DriverWatch
 from spotmpi.programs.pool.settings import settings, version_difference, versions, worker_index
 
-NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 
-
-def test_a_pool_has_a_certificate_of_its_own_authority_for_a_year_from_yesterday() -> None:
-    texts = pool_certificates("scan-1", NOW)
+def test_a_run_has_a_certificate_of_its_own_authority_that_is_valid_by_any_clock() -> None:
+    texts = run_certificates("scan-1")
     authority, certificate = (
-        x509.load_pem_x509_certificate(texts[name].encode()) for name in (protocol.POOL_CA, protocol.POOL_CERTIFICATE)
+        x509.load_pem_x509_certificate(texts[name].encode()) for name in (protocol.TLS_CA, protocol.TLS_CERTIFICATE)
     )
     certificate.verify_directly_issued_by(authority)
-    assert certificate.not_valid_before_utc == datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-    assert certificate.not_valid_after_utc == datetime(2027, 11, 22, 12, 0, tzinfo=UTC)
-    other = x509.load_pem_x509_certificate(pool_certificates("scan-1", NOW)[protocol.POOL_CA].encode())
+    assert certificate.not_valid_before_utc == datetime(1970, 1, 1, tzinfo=UTC)
+    assert certificate.not_valid_after_utc == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    other = x509.load_pem_x509_certificate(run_certificates("scan-1")[protocol.TLS_CA].encode())
     with pytest.raises(InvalidSignature):
         certificate.verify_directly_issued_by(other)
 
 
 def test_only_their_owner_can_read_the_files_of_certificates(tmp_path: Path) -> None:
-    folder = write_certificates(tmp_path / "pool", pool_certificates("scan-1", NOW))
-    write_certificates(folder, pool_certificates("scan-1", NOW))  # of a resumed run
+    folder = write_certificates(tmp_path / "pool", run_certificates("scan-1"))
+    write_certificates(folder, run_certificates("scan-1"))  # of a resumed run
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
-    context = ssl.create_default_context(cafile=str(folder / protocol.POOL_CA))
-    context.load_cert_chain(folder / protocol.POOL_CERTIFICATE, folder / protocol.POOL_KEY)
+    context = ssl.create_default_context(cafile=str(folder / protocol.TLS_CA))
+    context.load_cert_chain(folder / protocol.TLS_CERTIFICATE, folder / protocol.TLS_KEY)
 
 
-def test_the_certificates_of_a_pool_satisfy_a_strict_check_on_both_ends(tmp_path: Path) -> None:
+def test_the_certificates_of_a_run_satisfy_a_strict_check_on_both_ends(tmp_path: Path) -> None:
     """As contexts of Python 3.13 do it by default; Dask's are milder."""
-    folder = write_certificates(tmp_path, pool_certificates("scan-1", datetime.now(UTC)))
+    folder = write_certificates(tmp_path, run_certificates("scan-1"))
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = []
     for purpose, pipes in (
         (ssl.Purpose.SERVER_AUTH, (to_client, to_server)),
         (ssl.Purpose.CLIENT_AUTH, (to_server, to_client)),
     ):
-        context = ssl.create_default_context(purpose, cafile=str(folder / protocol.POOL_CA))
+        context = ssl.create_default_context(purpose, cafile=str(folder / protocol.TLS_CA))
         context.check_hostname, context.verify_mode = False, ssl.CERT_REQUIRED
         context.verify_flags |= ssl.VERIFY_X509_STRICT
-        context.load_cert_chain(folder / protocol.POOL_CERTIFICATE, folder / protocol.POOL_KEY)
+        context.load_cert_chain(folder / protocol.TLS_CERTIFICATE, folder / protocol.TLS_KEY)
         ends.append(context.wrap_bio(*pipes, server_side=purpose is ssl.Purpose.CLIENT_AUTH))
     client, server = ends
     for end in (client, server, client, server):

@@ -99,9 +99,7 @@ class KubernetesBackend:
         """The plan of a valid spec as far as it needs no answer of the cluster."""
         resolved = target.resolve(spec, self._environment, self._api())
         shipment = code.pack(resolved.spec, resolved.target)
-        keys = [*submitting.generate_keys(), *map(pods.forwarded_key, spec.forward)]
-        if shapes.workers_of(spec) is not None:
-            keys += protocol.POOL_FILES
+        keys = [*submitting.generate_keys(), *protocol.TLS_FILES, *map(pods.forwarded_key, spec.forward)]
         submission = manifests.Submission(
             run=run,
             owner=names.user(),

@@ -44,7 +44,7 @@ def listens():
 until = time.monotonic() + {LISTEN_TIMEOUT}
 while not listens() and time.monotonic() < until:
     time.sleep(0.05)
-names = {protocol.POOL_FILES!r}
+names = {protocol.TLS_FILES!r}
 if listens():
     print(json.dumps({{name: open(os.path.join({pod_context.SECRET!r}, name)).read() for name in names}}))
 """
@@ -62,7 +62,7 @@ def pool_address(open_api: Callable[[], ClusterApi], run: str, state: Callable[[
         SpotmpiError: it ended before.
     """
     files = call(_wait_for_files(open_api(), run, state))
-    if missing := [name for name in protocol.POOL_FILES if name not in files]:
+    if missing := [name for name in protocol.TLS_FILES if name not in files]:
         remedy = "something else answers for it; submit the pool again with an image that you trust"
         raise SpotmpiError(f"node 0 of run {run} sent no {', '.join(missing)}: {remedy}")
     with tempfile.TemporaryDirectory(prefix="spotmpi-pool-") as folder:
@@ -137,7 +137,7 @@ async def _read_files(api: ClusterApi, pod: Object) -> dict[str, str]:
         return {}
     # The run's program, its image and whoever may open a shell in the pod can answer whatever they like.
     files = answer.items() if isinstance(answer, dict) else ()
-    return {name: text for name, text in files if name in protocol.POOL_FILES and isinstance(text, str)}
+    return {name: text for name, text in files if name in protocol.TLS_FILES and isinstance(text, str)}
 
 
 async def _find_pool(api: ClusterApi, run: str) -> Object:

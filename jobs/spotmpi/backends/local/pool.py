@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 from spotmpi.agent.files import write_atomically
 from spotmpi.backends.base import PoolAddress
@@ -23,9 +22,9 @@ _POLL = 0.02  # seconds between looks for the address
 
 def prepare_pool(paths: names.RunPaths) -> None:
     """Write fresh certificates to the run folder, and make the working folder of the workers."""
-    from spotmpi.core.certificates import pool_certificates, write_certificates
+    from spotmpi.core.certificates import run_certificates, write_certificates
 
-    write_certificates(paths.pool, pool_certificates(paths.id, datetime.now(UTC)))
+    write_certificates(paths.pool, run_certificates(paths.id))
     paths.code.mkdir(exist_ok=True)
     (paths.pool / ADDRESS).unlink(missing_ok=True)
 

@@ -7,6 +7,7 @@ import binascii
 import re
 from collections.abc import Iterator
 
+from spotmpi.agent import protocol
 from spotmpi.backends.kubernetes.client.api import Object
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import NotPermitted
@@ -104,7 +105,7 @@ def scaling_status(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]
 
 
 def ssh_key(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
-    """Whether the MPI key is valid; its content is never shown. Users of an environment can't read Secrets."""
+    """Whether the shared keys are valid; their content is never shown. Users of an environment can't read Secrets."""
     environment = live.environment
     try:
         secret = live.cluster.get("Secret", environment.ssh_secret, environment.namespace)
@@ -122,13 +123,12 @@ def ssh_key(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
 
 
 def _key_problem(data: dict[str, str]) -> str | None:
-    missing = [key for key in ("id", "id.pub", "authorized_keys") if not data.get(key)]
+    names = ("id", "id.pub", "authorized_keys", *protocol.TLS_FILES)
+    missing = [key for key in names if not data.get(key)]
     if missing:
         return f"lacks {', '.join(missing)}"
     try:
-        private, public, allowed = (
-            base64.b64decode(data[key], validate=True).decode() for key in ("id", "id.pub", "authorized_keys")
-        )
+        private, public, allowed, *tls = (base64.b64decode(data[key], validate=True).decode() for key in names)
     except (binascii.Error, UnicodeDecodeError):
         return "is not text"
     if not private.startswith("-----BEGIN OPENSSH PRIVATE KEY-----\n") or not private.endswith("\n"):
@@ -137,6 +137,10 @@ def _key_problem(data: dict[str, str]) -> str | None:
         return "has an `id.pub` that is not an ED25519 public key"
     if public.split()[1] not in allowed:
         return "has `authorized_keys` without its own public key"
+    kinds = ("CERTIFICATE", "CERTIFICATE", "PRIVATE KEY")
+    for name, kind, text in zip(protocol.TLS_FILES, kinds, tls, strict=True):
+        if not text.startswith(f"-----BEGIN {kind}-----\n"):
+            return f"has a `{name}` that does not begin with `-----BEGIN {kind}-----`"
     return None
 
 

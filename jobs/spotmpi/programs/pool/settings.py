@@ -87,7 +87,7 @@ def security(folder: str) -> Security:
     """The TLS settings of a pool from the PEM files in *folder*; without them nobody is served."""
     from distributed.security import Security
 
-    ca, certificate, key = (str(Path(folder, name)) for name in protocol.POOL_FILES)
+    ca, certificate, key = (str(Path(folder, name)) for name in protocol.TLS_FILES)
     roles = {
         f"tls_{role}_{part}": path
         for role in ("scheduler", "worker", "client")

@@ -37,6 +37,7 @@ class Namespace:
         self.deleting = False
         self.queues = ["gpus"]
         self.job_refusal: ApiError | None = None  # of a Job that is only checked
+        self.secrets: dict[str, Object] | None = None  # existing ones; None if the user may not read them
         self.unknown_fields: Sequence[str] = ()  # of failure policies, which the API server drops silently
 
     async def create(self, values: Object, dry_run: bool = False) -> Object:
@@ -70,6 +71,10 @@ class Namespace:
         return name in self.queues
 
     async def find(self, kind: str, name: str) -> Object | None:
+        if kind == "Secret":
+            if self.secrets is None:
+                raise api_error(403, f'secrets "{name}" is forbidden: User "ann" cannot get resource "secrets"')
+            return self.secrets.get(name)
         if self.deleting:  # it is visible until all it owned is gone
             self.deleting, self.created = False, []
             return {"metadata": {"deletionTimestamp": "now"}}
@@ -95,8 +100,7 @@ class Namespace:
 
 def planned(spec: JobSpec, run: str = "x-1", ssh_secret: str | None = None) -> Object:
     """The plan of a run in that namespace."""
-    names = [*generate_keys(), *map(forwarded_key, spec.forward)]
-    names += [protocol.POOL_CA, protocol.POOL_KEY] if spec.launcher == "pool" else []
+    names = [*generate_keys(), *protocol.TLS_FILES, *map(forwarded_key, spec.forward)]
     target = ClusterTarget("here", "any:1", None, {}, (), "any")
     objects = kubernetes_plan(spec, target, Submission(run, "ann", dict.fromkeys(names, "later"), {}, {}))
     return {"run": run, "namespace": "here", "objects": objects, "ssh_secret": ssh_secret}

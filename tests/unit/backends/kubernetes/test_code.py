@@ -17,6 +17,7 @@ import pytest
 from spotmpi.agent import protocol
 from spotmpi.agent.node import unpack_code
 from spotmpi.agent.pod_context import PodContext
+from spotmpi.agent.tls import Identity
 from spotmpi.backends.kubernetes.submit import code as code_shipping
 from spotmpi.backends.kubernetes.submit.code import pack
 from spotmpi.core import code_folder
@@ -288,7 +289,7 @@ def test_a_pod_unpacks_only_the_code_that_was_planned(code: Path, tmp_path: Path
     archive, folder = tmp_path / "user.tgz", tmp_path / "user"
     facts = {"archive": str(archive), "bytes": len(packed.archive), "sha256": packed.sha256}
     plan: Any = {"code": facts, "pool": None, "folder": str(folder)}
-    context = PodContext(plan, 0, 0, "", "")
+    context = PodContext(plan, 0, 0, Identity("", ""), "")
     for damaged, message in (
         (packed.archive[:50], "it has 50 bytes,"),
         (code_folder.pack(code / "lib").archive, "it has [0-9]+ bytes,"),

@@ -271,24 +271,24 @@ def test_the_files_of_tls_come_from_node_0s_pod_once_its_scheduler_listens(monke
     async def come_up() -> dict[str, str]:
         reading = asyncio.ensure_future(pool_access._wait_for_files(cluster, RUN, lambda: GOING_ON))  # type: ignore[arg-type]
         await asyncio.sleep(0.1)
-        for output in ("", json.dumps({protocol.POOL_CA: "ca"})):
+        for output in ("", json.dumps({protocol.TLS_CA: "ca"})):
             assert not reading.done(), "it does not listen yet"
             cluster.pods[0], cluster.outputs = NODE_0, [output]
             cluster.put(api.POD, "MODIFIED", NODE_0)
             await asyncio.sleep(0.1)
         return await reading
 
-    assert do(come_up()) == {protocol.POOL_CA: "ca"}
+    assert do(come_up()) == {protocol.TLS_CA: "ca"}
 
 
-@pytest.mark.parametrize("missing", [*protocol.POOL_FILES, None])
+@pytest.mark.parametrize("missing", [*protocol.TLS_FILES, None])
 def test_what_else_a_pod_sends_as_files_of_tls_is_written_nowhere(
     tmp_path: Path, missing: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run's program, its image and whoever may open a shell in the pod can answer whatever they like."""
     profile = tmp_path / ".profile"
     profile.write_text("mine")
-    answer: Object = dict.fromkeys(protocol.POOL_FILES, "pem")
+    answer: Object = dict.fromkeys(protocol.TLS_FILES, "pem")
     answer |= {str(profile): "theirs", "../up": "theirs", "more.pem": "theirs", "number": 1}
     if missing:
         answer[missing] = 5
@@ -300,7 +300,7 @@ def test_what_else_a_pod_sends_as_files_of_tls_is_written_nowhere(
 
     refusal = pytest.raises(SpotmpiError, match=f"node 0 of run {RUN} sent no {missing}: something else answers")
     with refusal if missing else contextlib.nullcontext(), open_pool(cluster) as address:
-        assert sorted(path.name for path in address.tls.iterdir()) == sorted(protocol.POOL_FILES)
+        assert sorted(path.name for path in address.tls.iterdir()) == sorted(protocol.TLS_FILES)
 
     assert profile.read_text() == "mine" and [path.name for path in tmp_path.iterdir()] == [".profile"]
 

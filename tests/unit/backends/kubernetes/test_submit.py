@@ -79,12 +79,14 @@ def keys_volume(namespace: Namespace) -> Object:
     return values
 
 
-def test_a_run_is_resumed_with_a_secret_of_its_own() -> None:
+def test_a_run_has_a_secret_of_its_own_with_keys_for_ssh_and_tls() -> None:
     namespace = Namespace()
     objects, messages = submit(namespace, plan("mpi-ssh"))
     assert namespace.kinds() == ["JobSet", "ConfigMap", "Secret", "NetworkPolicy"] and not messages
     assert namespace.patched == [("JobSet", "x-1", GO)] and keys_volume(namespace)["secretName"] == "x-1-parts"
-    assert "PRIVATE KEY" in namespace.created[2]["stringData"]["id"] and "PRIVATE KEY" not in str(objects)
+    keys = namespace.created[2]["stringData"]
+    assert "PRIVATE KEY" in keys["id"] and "PRIVATE KEY" not in str(objects)
+    assert "BEGIN PRIVATE KEY" in keys[protocol.TLS_KEY] and "CERTIFICATE" in keys[protocol.TLS_CA]
 
 
 def test_the_workers_of_a_pool_start_with_node_0_once_all_parts_are_created() -> None:
@@ -92,9 +94,7 @@ def test_the_workers_of_a_pool_start_with_node_0_once_all_parts_are_created() ->
     submit(namespace, planned(pool()))
     assert namespace.kinds() == ["JobSet", "ConfigMap", "Secret", "NetworkPolicy", "Job"]
     assert namespace.patched == [("JobSet", "x-1", GO), ("Job", "x-1-workers", GO)]
-    secret, job = namespace.created[2], namespace.created[4]
-    assert "BEGIN PRIVATE KEY" in secret["stringData"][protocol.POOL_KEY]
-    assert job["metadata"]["ownerReferences"][0]["uid"] == "u"
+    assert namespace.created[4]["metadata"]["ownerReferences"][0]["uid"] == "u"
 
 
 def test_a_queue_starts_a_pool_and_its_workers() -> None:
@@ -147,16 +147,43 @@ def test_agents_count_limits_from_the_creation_of_the_jobset() -> None:
     assert plan_json["submitted"] == datetime.fromisoformat(CREATED).timestamp()
 
 
-def test_a_user_who_may_not_create_secrets_gets_the_environments_key_pair_and_a_message() -> None:
+@pytest.mark.parametrize("readable", [False, True], ids=["as in environments", "that may be read"])
+def test_a_user_who_may_not_create_secrets_gets_the_keys_of_an_existing_one_and_a_message(readable: bool) -> None:
     namespace = Namespace("Secret")
+    namespace.secrets = {"mpi-ssh": {"data": dict.fromkeys([*protocol.TLS_FILES, "id"], "")}} if readable else None
     objects, messages = submit(namespace, plan("mpi-ssh"))
     assert namespace.kinds() == ["JobSet", "ConfigMap", "NetworkPolicy"]
     assert [each["kind"] for each in objects] == namespace.kinds()
     assert namespace.patched == [("JobSet", "x-1", GO)]
     volume = keys_volume(namespace)
     assert volume["secretName"] == "mpi-ssh" and volume["defaultMode"] == 0o440
-    assert [item["key"] for item in volume["items"]] == ["id", "id.pub", "authorized_keys"]
-    assert messages == ["you may not create Secrets: the run shares the SSH keys of mpi-ssh"]
+    keys = ["id", "id.pub", "authorized_keys", "ca.pem", "cert.pem", "key.pem"]
+    assert [item["key"] for item in volume["items"]] == keys and volume["optional"]
+    assert messages == ["you may not create Secrets: the run shares the keys of mpi-ssh"]
+
+
+@pytest.mark.parametrize(
+    ("secrets", "error"),
+    [
+        (
+            {"mpi-ssh": {"data": {"id": "", "ca.pem": ""}}},
+            r"kubernetes\.ssh_secret = 'mpi-ssh': has no cert\.pem, key\.pem; in an environment `pulumi up` adds them; .* `openssl req",
+        ),
+        (
+            {"other": {}},
+            r"kubernetes\.ssh_secret = 'mpi-ssh': namespace here has no such Secret, and you may create none",
+        ),
+    ],
+    ids=["of before", "none"],
+)
+def test_an_existing_secret_without_tls_files_is_refused_before_the_run_is_created(
+    secrets: dict[str, Object], error: str
+) -> None:
+    namespace = Namespace("Secret")
+    namespace.secrets = secrets
+    with pytest.raises(SpotmpiError, match=error):
+        submit(namespace, plan("mpi-ssh"))
+    assert namespace.created == []
 
 
 @pytest.mark.parametrize(
@@ -174,7 +201,7 @@ def test_a_user_who_may_not_create_secrets_gets_the_environments_key_pair_and_a_
         ),
         (
             planned(pool()),
-            r"you may not create the run's Secret, which holds the TLS key of its workers; "
+            r"you may not create the run's Secret, and workers share their TLS key with no other run; "
             r"ask for the right to create Secrets in here",
         ),
     ],

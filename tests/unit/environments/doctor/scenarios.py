@@ -30,7 +30,9 @@ TAGS = {"spotmpi:environment": "spotmpi-mine"}
 
 PUBLIC = f"ssh-ed25519 {'A' * 68} spotmpi"
 PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nthisIsTheKey\n-----END OPENSSH PRIVATE KEY-----\n"
-KEY = {"id": PRIVATE, "id.pub": PUBLIC, "authorized_keys": PUBLIC}
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n"
+TLS = {"ca.pem": CERTIFICATE, "cert.pem": CERTIFICATE, "key.pem": "-----BEGIN PRIVATE KEY-----\nMIGH\n"}
+KEY = {"id": PRIVATE, "id.pub": PUBLIC, "authorized_keys": PUBLIC, **TLS}
 TEMPLATE = "k8s.io/cluster-autoscaler/node-template"
 AUTOSCALER_TAGS = {
     f"{TEMPLATE}/label/spotmpi.dev/group": "g4dn",

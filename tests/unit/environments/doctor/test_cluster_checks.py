@@ -84,6 +84,8 @@ def test_the_autoscalers_own_status_is_read(healthy: HealthyEnvironment) -> None
         ({**KEY, "id": "thisIsTheKey\n"}, "has an `id` that is not an OpenSSH private key"),
         ({**KEY, "id.pub": "ssh-rsa AAAA"}, "has an `id.pub` that is not an ED25519 public key"),
         ({**KEY, "authorized_keys": PUBLIC.replace("A", "B")}, "has `authorized_keys` without its own public key"),
+        ({key: KEY[key] for key in ("id", "id.pub", "authorized_keys")}, "lacks ca.pem, cert.pem, key.pem"),
+        ({**KEY, "key.pem": KEY["cert.pem"]}, "has a `key.pem` that does not begin with `-----BEGIN PRIVATE KEY-----`"),
         (None, "does not exist"),
     ],
 )

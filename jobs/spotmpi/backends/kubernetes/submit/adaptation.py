@@ -7,6 +7,7 @@ from typing import Any
 
 from lightkube import ApiError
 
+from spotmpi.agent import protocol, ssh
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
@@ -20,7 +21,7 @@ async def adapt(api: ClusterApi, plan: ClusterPlan, say: Say) -> ClusterPlan:
     """The *plan* as its cluster takes it.
 
     Where the namespace denies egress, pods may reach each other; where the user may not create Secrets, the run uses
-    the key pair of the existing Secret that the plan names. *say* gets a message where the user may not look.
+    the keys of the existing Secret that the plan names. *say* gets a message where the user may not look.
 
     Raises:
         InputError: no queue of Kueue would ever admit the run.
@@ -31,8 +32,8 @@ async def adapt(api: ClusterApi, plan: ClusterPlan, say: Say) -> ClusterPlan:
         await _require_queue(api, plan["objects"][0], say)
         objects = await _with_egress(api, plan["objects"], say)
         if not await api.may_create(cluster_api.SECRET):
-            objects = _without_secret(plan, objects)
-            say(f"you may not create Secrets: the run shares the SSH keys of {plan['ssh_secret']}")
+            objects = await _without_secret(api, plan, objects)
+            say(f"you may not create Secrets: the run shares the keys of {plan['ssh_secret']}")
     return {**plan, "objects": list(objects)}
 
 
@@ -70,22 +71,39 @@ def _allows_egress(part: Object) -> bool:
     return part["kind"] == "NetworkPolicy" and "Egress" in part["spec"]["policyTypes"]
 
 
-def _without_secret(plan: ClusterPlan, objects: Sequence[Object]) -> Sequence[Object]:
+async def _without_secret(api: ClusterApi, plan: ClusterPlan, objects: Sequence[Object]) -> Sequence[Object]:
     """The plan's objects with the keys of an existing Secret; NotPermitted where that is not possible."""
     variables = manifests.forwarded_variables(objects)
     if manifests.workers_template(objects) is not None:
         raise NotPermitted(
-            "you may not create the run's Secret, which holds the TLS key of its workers; "
+            "you may not create the run's Secret, and workers share their TLS key with no other run; "
             f"ask for the right to create Secrets in {plan['namespace']}"
         )
     if plan["ssh_secret"] and not variables:
+        await _require_tls_files(api, plan["ssh_secret"])
         return manifests.with_shared_keys(objects, plan["ssh_secret"])
-    remedy = "name a Secret with a key pair for SSH (kubernetes.ssh_secret)"
+    remedy = "name a Secret with keys for SSH and TLS (kubernetes.ssh_secret)"
     if variables:
         remedy = f"keep {', '.join(variables)} in a Secret (kubernetes.secret_env) instead of forwarding them"
     raise NotPermitted(
         f"you may not create the run's Secret; ask for the right to create Secrets in {plan['namespace']}, or {remedy}"
     )
+
+
+async def _require_tls_files(api: ClusterApi, secret: str) -> None:
+    """Refuse an existing Secret without TLS files, where the user may read it; elsewhere the run's agents do."""
+    try:
+        found = await api.find(cluster_api.SECRET, secret)
+    except ApiError as error:
+        if error.status.code == 403:
+            return
+        raise
+    if found is None:
+        raise input_error(
+            "kubernetes.ssh_secret", secret, f"namespace {api.namespace} has no such Secret, and you may create none"
+        )
+    if missing := [name for name in protocol.TLS_FILES if name not in (found.get("data") or {})]:
+        raise input_error("kubernetes.ssh_secret", secret, f"has no {', '.join(missing)}; {ssh.TLS_REMEDY}")
 
 
 async def denies_egress(api: ClusterApi, labels: Mapping[str, str], say: Say) -> bool:

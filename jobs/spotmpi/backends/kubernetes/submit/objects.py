@@ -8,21 +8,20 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from lightkube import ApiError
 
-from spotmpi.agent import protocol, ssh
+from spotmpi.agent import ssh
 from spotmpi.backends.kubernetes import stop
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import submission_time
 from spotmpi.core import names
-from spotmpi.core.certificates import pool_certificates
+from spotmpi.core.certificates import run_certificates
 from spotmpi.core.errors import RunInUse, SpotmpiError
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import ClusterPlan
@@ -39,7 +38,7 @@ class CreatedRun(NamedTuple):
 
 
 def generate_keys() -> dict[str, str]:
-    """The contents of a run's Secret by file name: new ED25519 keys in OpenSSH's formats.
+    """The SSH keys of a run's Secret by file name: new ED25519 keys in OpenSSH's formats.
 
     One client key, and one host key that all pods of the run share.
     """
@@ -160,15 +159,9 @@ def _complete(part: Object, uid: str) -> Object:
     owners = [{**owner, "uid": uid} for owner in part["metadata"]["ownerReferences"]]
     if part["kind"] != "Secret":
         return {**part, "metadata": {**part["metadata"], "ownerReferences": owners}}
-    keys = {"stringData": {**generate_keys(), **_pool_keys(part), **_forwarded_values(part)}}
+    certificates = run_certificates(part["metadata"]["name"])
+    keys = {"stringData": {**generate_keys(), **certificates, **_forwarded_values(part)}}
     return {**part, "metadata": {**part["metadata"], "ownerReferences": owners}, **keys}
-
-
-def _pool_keys(secret: Object) -> dict[str, str]:
-    """New certificates, where the run has workers."""
-    if protocol.POOL_KEY not in secret["stringData"]:
-        return {}
-    return pool_certificates(secret["metadata"]["name"], datetime.now(UTC))
 
 
 def _forwarded_values(secret: Object) -> dict[str, str]:

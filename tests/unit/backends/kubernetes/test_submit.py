@@ -167,7 +167,8 @@ def test_a_user_who_may_not_create_secrets_gets_the_keys_of_an_existing_one_and_
     [
         (
             {"mpi-ssh": {"data": {"id": "", "ca.pem": ""}}},
-            r"kubernetes\.ssh_secret = 'mpi-ssh': has no cert\.pem, key\.pem; in an environment `pulumi up` adds them; .* `openssl req",
+            r"kubernetes\.ssh_secret = 'mpi-ssh': has no cert\.pem, key\.pem; in an environment `pulumi up` adds them; "
+            r".* `openssl req",
         ),
         (
             {"other": {}},

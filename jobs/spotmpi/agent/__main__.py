@@ -9,22 +9,28 @@ from __future__ import annotations
 import os
 import sys
 
-from . import coordinator, pod_context, pool_worker, processes, worker
+from . import coordinator, mounts, pool_worker, processes, worker
 from .clock import CLOCK
+from .context import AgentContext, read_pod_context
 from .node import Notice
 
 
 def main() -> int:
     """Run this pod's part of one attempt; the exit code is for the pod failure policy."""
-    pod = pod_context.read_context()
+    return run(read_pod_context(mounts.in_pod(), CLOCK))
+
+
+def run(context: AgentContext) -> int:
+    """Run the part of one attempt that is *context*'s; the exit code."""
     processes.adopt_orphans()
     processes.protect_output()
-    notice = Notice()
-    os.makedirs(pod_context.WORK, exist_ok=True)
-    started = CLOCK()
-    if pod.is_coordinator:
-        return coordinator.run(pod, notice)
-    return worker.run(pod, notice, started) if pod.worker is None else pool_worker.run(pod, notice, started)
+    notice = Notice(context.clock)
+    os.makedirs(context.mounts.work, exist_ok=True)
+    started = context.clock()
+    if context.is_coordinator:
+        return coordinator.run(context, notice)
+    run_worker = worker.run if context.worker is None else pool_worker.run
+    return run_worker(context, notice, started)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from . import hardware, limits, protocol, record
-from .clock import CLOCK
+from .clock import CLOCK, Clock
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, Outcome
 from .plan import RunPlan
 from .progress import Progress
@@ -21,7 +21,7 @@ class AttemptHistory:
 
     *since* is when the run was last submitted, and names that submission: several agents share it, and no clock is
     compared with it. *first* is its first attempt, by default the one that its first agent noted in the folder: earlier
-    ones stay in the summary, and count against no limit. *elapsed* gives seconds of a clock that nobody sets.
+    ones stay in the summary, and count against no limit. *image_record* is the file of the image's versions.
     """
 
     def __init__(
@@ -29,15 +29,15 @@ class AttemptHistory:
         run_record: record.Record,
         plan: RunPlan,
         since: float,
-        clock: Callable[[], float] = CLOCK,
-        elapsed: Callable[[], float] = CLOCK.elapsed,
+        clock: Clock = CLOCK,
         first: int | None = None,
+        image_record: str = hardware.IMAGE_RECORD,
     ) -> None:
         self.record = run_record
         self.plan = plan
         self.since = since
         self.clock = clock
-        self.elapsed = elapsed
+        self._image_record = image_record
         self.first = record.first_attempt(run_record.folder, repr(since)) if first is None else first
         self._hold()
         self._has_ended_one = False
@@ -72,7 +72,7 @@ class AttemptHistory:
         )
 
     def cost_deadline(self) -> float | None:
-        """When, as *elapsed* counts, the current attempt has to start to end so that ``limits.cost`` holds, or None."""
+        """When the current attempt has to start to end so that ``limits.cost`` holds, by `Clock.elapsed`; or None."""
         return self._cost_deadline(self.held_since, self._held_from)
 
     def end(self, number: int, progress: Progress, outcome: Outcome, started: float) -> None:
@@ -84,7 +84,7 @@ class AttemptHistory:
             "present": self.held_since,
             "started": started,
             "ended": self.clock(),
-            "held": self.elapsed() - self._held_from,
+            "held": self.clock.elapsed() - self._held_from,
             "cause": outcome.cause,
             "reason": outcome.reason,
             "exit_code": outcome.exit_code,
@@ -130,7 +130,7 @@ class AttemptHistory:
 
     def _hold(self) -> None:
         """From here on this machine works for the run."""
-        self.held_since, self._held_from = self.clock(), self.elapsed()
+        self.held_since, self._held_from = self.clock(), self.clock.elapsed()
 
     def _counted(self) -> list[AttemptRecord]:
         """The attempts of this submission. Their numbers say so; the clocks of two machines, or of one, may not."""
@@ -159,7 +159,7 @@ class AttemptHistory:
 
     def _cost_limit(self) -> Outcome | None:
         """The end of a run whose cost limit leaves nothing for another attempt."""
-        now = self.elapsed()
+        now = self.clock.elapsed()
         deadline = self._cost_deadline(self.clock(), now)
         if deadline is None or now < deadline:
             return None
@@ -186,7 +186,7 @@ class AttemptHistory:
             "oversubscribed": self.plan["oversubscribed"],
             "work": self._work(),
             "hardware": last.get("hardware", []) if last else [],
-            "image": hardware.image_summary(hardware.image_record()),
+            "image": hardware.image_summary(hardware.image_record(self._image_record)),
             "context": contexts[-1] if contexts else {},
             "result": last.get("result", {}) if last else {},
             "attempts": self.attempts,

@@ -16,9 +16,10 @@ import json
 import secrets
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
+
+from .clock import CLOCK, Clock
 
 HEARTBEAT_INTERVAL = 1.0  # seconds between heartbeats
 HEARTBEAT_TIMEOUT = 7.0  # seconds after which a silent peer counts as lost
@@ -70,11 +71,12 @@ class Connection:
     heartbeat.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, clock: Clock = CLOCK) -> None:
+        self._clock = clock
         sock.setblocking(False)
         self.socket = sock
         self.address = _address(sock)  # of the other end
-        self.last_received = self.last_polled = time.monotonic()
+        self.last_received = self.last_polled = self._clock.awake()
         self.closed = False
         self._session: Session | None = None
         self._send_lock = threading.Lock()
@@ -104,13 +106,13 @@ class Connection:
     def _write(self, line: bytes) -> None:
         try:
             self.socket.sendall(line + b"\n")
-            self._last_sent = time.monotonic()
+            self._last_sent = self._clock.awake()
         except OSError:
             self.close()
 
     def send_heartbeat(self) -> None:
         """Send a heartbeat if none of the last `HEARTBEAT_INTERVAL` seconds saw a message."""
-        if not self.closed and time.monotonic() > self._last_sent + HEARTBEAT_INTERVAL:
+        if not self.closed and self._clock.awake() > self._last_sent + HEARTBEAT_INTERVAL:
             self.send(beat=1)
 
     def receive_line(self) -> bytes | None:
@@ -140,7 +142,7 @@ class Connection:
 
     def _fill_buffer(self, size: int) -> bool:
         """Read up to *size* bytes that have arrived; whether no more will come."""
-        self.last_polled = time.monotonic()
+        self.last_polled = self._clock.awake()
         try:
             data = self.socket.recv(size)
         except BlockingIOError:
@@ -169,11 +171,17 @@ class Connection:
 class Heartbeat:
     """Sends heartbeats from a thread of its own, for this process may have to wait for a disk meanwhile.
 
-    Only as long as *last_polled*, a time by `time.monotonic`, is not too long ago: an agent that stalls for good counts
-    as lost.
+    Only as long as *last_polled*, as `Clock.awake` counts, is not too long ago: an agent that stalls for good counts as
+    lost.
     """
 
-    def __init__(self, connections: Callable[[], Iterable[Connection]], last_polled: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        connections: Callable[[], Iterable[Connection]],
+        last_polled: Callable[[], float],
+        clock: Clock = CLOCK,
+    ) -> None:
+        self._clock = clock
         self._connections = connections
         self._last_polled = last_polled
         self._stopped = threading.Event()
@@ -181,7 +189,7 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._stopped.wait(HEARTBEAT_INTERVAL / 2):
-            for connection in self._connections() if time.monotonic() < self._last_polled() + STALL else ():
+            for connection in self._connections() if self._clock.awake() < self._last_polled() + STALL else ():
                 connection.send_heartbeat()
 
     def stop(self) -> None:

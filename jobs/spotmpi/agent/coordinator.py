@@ -6,13 +6,13 @@ import contextlib
 import errno
 import os
 import sys
-import time
 from collections.abc import Callable
 
 from . import hardware, pod_context, protocol, record, ssh
 from .attempt import Attempt
 from .attempt_history import AttemptHistory
-from .clock import CLOCK
+from .clock import Clock
+from .context import AgentContext
 from .fencing import Fenced
 from .node import Daemon, Notice, attempt_plan, check_hardware, unpack_code, write_environment
 from .outcomes import (
@@ -26,7 +26,6 @@ from .outcomes import (
     outcome_of_error,
 )
 from .peers import Coordinator
-from .pod_context import PodContext
 from .pod_record import PodRecord
 from .pool_coordinator import PoolCoordinator
 from .progress import Progress
@@ -39,10 +38,10 @@ _EXIT = {SUCCEEDED: 0, STOPPED: 0, FAILURE: 1, INTERRUPTION: 75, NOT_RETRYABLE: 
 _CAUSES = {protocol.NOT_RETRYABLE: NOT_RETRYABLE, protocol.INTERRUPTED: INTERRUPTION}  # by exit code; others: FAILURE
 
 
-def run(pod: PodContext, notice: Notice) -> int:
+def run(context: AgentContext, notice: Notice) -> int:
     """Coordinate one attempt; the pod's exit code."""
     try:
-        return _coordinate(pod, notice)
+        return _coordinate(context, notice)
     except Fenced as fenced:
         sys.stderr.write("%s\n" % fenced)
         return protocol.INTERRUPTED
@@ -56,13 +55,13 @@ class CoordinatorStopSource:
 
     def __init__(
         self,
-        pod: PodContext,
+        context: AgentContext,
         coordinator: Coordinator,
         notice: Notice,
         daemon: Daemon,
         check_fence: Callable[[], None] = lambda: None,
     ) -> None:
-        self._pod = pod
+        self._context = context
         self._coordinator = coordinator
         self._notice = notice
         self._daemon = daemon
@@ -73,7 +72,7 @@ class CoordinatorStopSource:
         self._check_fence()
         self._coordinator.serve(0)
         self._note_launchers_end()
-        stop_reason = pod_context.stop_reason()
+        stop_reason = pod_context.stop_reason(self._context.mounts.pod_info)
         if stop_reason is not None:
             return StopRequest(Outcome(STOPPED, stop_reason, 0), True)
         notice = self._notice_reason()
@@ -85,9 +84,9 @@ class CoordinatorStopSource:
     def _note_launchers_end(self) -> None:
         """Let the scheduler of a stream end with node 0's launcher, once those of the other nodes have ended."""
         ended = self._coordinator.of_gang(self._coordinator.ended)
-        if self._pod.plan["pool"] and len(ended) == self._pod.launcher_count - 1:
+        if self._context.plan["pool"] and len(ended) == self._context.launcher_count - 1:
             with contextlib.suppress(OSError):  # it is tried again
-                open(self._pod.launchers_ended_file, "a").close()
+                open(self._context.launchers_ended_file, "a").close()
 
     def kill_requested(self) -> bool:
         """Never: to end without a checkpoint a pod is deleted. Workers are served while the attempt ends, too."""
@@ -128,50 +127,56 @@ class CoordinatorStopSource:
         lost = self._coordinator.lost()
         if not lost:
             return None
-        reason = "lost %s" % ", ".join(self._pod.hosts[node] for node in lost)
+        reason = "lost %s" % ", ".join(self._context.hosts[node] for node in lost)
         return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED, self.lost_nodes())
 
 
-def _coordinate(pod: PodContext, notice: Notice) -> int:
+def _coordinate(context: AgentContext, notice: Notice) -> int:
     try:
-        os.makedirs(pod.folder, exist_ok=True)
-        pod_record = PodRecord(pod.folder, before=pod.plan.get("attempts_before", 0) + pod.generation)
+        os.makedirs(context.folder, exist_ok=True)
+        pod_record = PodRecord(
+            context.folder, context.clock, before=context.plan.get("attempts_before", 0) + context.generation
+        )
     except OSError as error:
-        return _end_without_record(pod, notice, error)
+        return _end_without_record(context, notice, error)
     try:
-        for name, text in pod.plan["files"].items():
+        for name, text in context.plan["files"].items():
             pod_record.write_text(name, text)
-        return _run_recorded(pod, notice, pod_record)
+        return _run_recorded(context, notice, pod_record)
     except OSError as error:
         pod_record.release_reserve()
-        return _end_without_record(pod, notice, error, pod_record)
+        return _end_without_record(context, notice, error, pod_record)
     finally:
         pod_record.close()
 
 
-def _end_without_record(pod: PodContext, notice: Notice, error: OSError, pod_record: PodRecord | None = None) -> int:
+def _end_without_record(
+    context: AgentContext, notice: Notice, error: OSError, pod_record: PodRecord | None = None
+) -> int:
     """The exit code of an attempt that cannot be recorded; only JobSet's restarts count it then."""
     outcome = outcome_of_error(error)
-    outcome = outcome if outcome.cause == NOT_RETRYABLE else _restart_limit(pod) or outcome
-    reason = record.disk_full_reason(error, pod.folder) if error.errno in record.DISK_FULL else outcome.reason
+    outcome = outcome if outcome.cause == NOT_RETRYABLE else _restart_limit(context) or outcome
+    reason = record.disk_full_reason(error, context.folder) if error.errno in record.DISK_FULL else outcome.reason
     remedy = "; make the volume writable for user or group 1000" if error.errno == errno.EACCES else ""
     sys.stderr.write("the run cannot be recorded: %s%s\n" % (error, remedy))
     if pod_record and outcome.cause == NOT_RETRYABLE:
         with contextlib.suppress(OSError):
             pod_record.event(record.FAILED, reason=reason)
     if outcome.cause == INTERRUPTION:
-        notice.wait(pod.generation, lambda: None)
+        notice.wait(context.generation, lambda: None)
     return outcome.exit_code
 
 
-def _run_recorded(pod: PodContext, notice: Notice, pod_record: PodRecord) -> int:
-    history = AttemptHistory(pod_record, pod.plan, pod.submitted)
-    final = history.settle_lost_attempt() or _restart_limit(pod)
+def _run_recorded(context: AgentContext, notice: Notice, pod_record: PodRecord) -> int:
+    history = AttemptHistory(
+        pod_record, context.plan, context.submitted, context.clock, image_record=context.mounts.image_record
+    )
+    final = history.settle_lost_attempt() or _restart_limit(context)
     number = pod_record.take_attempt()
-    coordinator = _open_coordinator(pod, number, pod_record)
+    coordinator = _open_coordinator(context, number, pod_record)
     is_over = False
     try:
-        outcome = final or _attempt(pod, notice, history, coordinator, number, pod_record.check_fence)
+        outcome = final or _attempt(context, notice, history, coordinator, number, pod_record.check_fence)
         outcome = _record_outcome(history, outcome)
         is_over = outcome.cause not in (FAILURE, INTERRUPTION)
     finally:
@@ -183,31 +188,39 @@ def _run_recorded(pod: PodContext, notice: Notice, pod_record: PodRecord) -> int
     return _EXIT[outcome.cause]
 
 
-def _open_coordinator(pod: PodContext, number: int, pod_record: PodRecord) -> Coordinator:
+def _open_coordinator(context: AgentContext, number: int, pod_record: PodRecord) -> Coordinator:
     """Node 0's end of the connections to the other nodes."""
-    pool = pod.plan["pool"]
+    pool = context.plan["pool"]
     if pool is None:
-        return Coordinator(pod.token, len(pod.hosts), pod.generation, number)
-    return PoolCoordinator(pod.token, len(pod.hosts), pod.generation, number, pod_record, pool["table"])
+        return Coordinator(context.token, len(context.hosts), context.generation, number, clock=context.clock)
+    return PoolCoordinator(
+        context.token,
+        len(context.hosts),
+        context.generation,
+        number,
+        pod_record,
+        pool["table"],
+        clock=context.clock,
+    )
 
 
-def _restart_limit(pod: PodContext) -> Outcome | None:
+def _restart_limit(context: AgentContext) -> Outcome | None:
     """The end of a run that was restarted more often than both limits allow: without a volume, no record counts them.
 
     JobSet counts failures, not interruptions; a pod that is killed for its memory, again and again, looks like one.
     """
-    allowed = pod.plan["limits"]["failures"] + pod.plan["limits"]["interruptions"]
-    if pod.generation <= allowed:
+    allowed = context.plan["limits"]["failures"] + context.plan["limits"]["interruptions"]
+    if context.generation <= allowed:
         return None
     reason = "restarted %d times: no retries left (limits.failures + limits.interruptions = %d)" % (
-        pod.generation,
+        context.generation,
         allowed,
     )
     return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
 
 
 def _attempt(
-    pod: PodContext,
+    context: AgentContext,
     notice: Notice,
     history: AttemptHistory,
     coordinator: Coordinator,
@@ -216,31 +229,32 @@ def _attempt(
 ) -> Outcome:
     """How the attempt ended, which is recorded also where nothing was launched."""
     try:
-        history.hardware[0] = check_hardware(pod)
-        unpack_code(pod)
-        daemon = Daemon(pod)
-        stop_source = CoordinatorStopSource(pod, coordinator, notice, daemon, check_fence)
-        readiness = Readiness(pod.hosts, coordinator, Staging(pod.plan["staging"]))
-        failure = readiness.wait(pod.plan["limits"]["start"], history.record, stop_source)
+        history.hardware[0] = check_hardware(context)
+        unpack_code(context)
+        daemon = Daemon(context)
+        stop_source = CoordinatorStopSource(context, coordinator, notice, daemon, check_fence)
+        staging = Staging(context.plan["staging"], context.mounts.cgroup)
+        readiness = Readiness(context.hosts, coordinator, staging, context.clock)
+        failure = readiness.wait(context.plan["limits"]["start"], history.record, stop_source)
         history.hardware.update(coordinator.of_gang(coordinator.hardware))
         if failure is None:
             daemon.pin(readiness.addresses)
-            plan = attempt_plan(pod, write_environment(pod, number), RENDEZVOUS_PORT)
-            attempt = Attempt(number, plan, history.record, stop_source, _deadlines(pod, history))
+            plan = attempt_plan(context, write_environment(context, number), RENDEZVOUS_PORT)
+            attempt = Attempt(number, plan, history.record, stop_source, _deadlines(context, history), context.clock)
     except (ssh.InvalidKeys, hardware.Incompatible) as error:
         failure = Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
     except OSError as error:
         failure = outcome_of_error(error)
         if failure.cause == INTERRUPTION:
-            notice.wait(pod.generation, lambda: coordinator.serve(0))
+            notice.wait(context.generation, lambda: coordinator.serve(0))
     if failure:
         history.end(number, Progress(history.held_since), failure, history.held_since)
         return failure
-    return _launch(pod, history, coordinator, stop_source, attempt)
+    return _launch(context, history, coordinator, stop_source, attempt)
 
 
 def _launch(
-    pod: PodContext,
+    context: AgentContext,
     history: AttemptHistory,
     coordinator: Coordinator,
     stop_source: CoordinatorStopSource,
@@ -249,9 +263,9 @@ def _launch(
     machines = coordinator.of_gang(coordinator.machines)
     history.record_start(attempt.number, [hardware.identify(0, history.held_since), *machines.values()])
     coordinator.broadcast(go=1)
-    started = CLOCK()
+    started = context.clock()
     try:
-        outcome = _run_launchers(pod, coordinator, stop_source, attempt)
+        outcome = _run_launchers(context, coordinator, stop_source, attempt)
     except OSError as error:
         if error.errno in record.DISK_FULL:
             raise
@@ -261,14 +275,15 @@ def _launch(
 
 
 def _run_launchers(
-    pod: PodContext, coordinator: Coordinator, stop_source: CoordinatorStopSource, attempt: Attempt
+    context: AgentContext, coordinator: Coordinator, stop_source: CoordinatorStopSource, attempt: Attempt
 ) -> Outcome:
     outcome = attempt.run()
     if outcome.cause == SUCCEEDED:
-        outcome = _wait_for_launchers(coordinator, stop_source, pod.launcher_count - 1)
+        outcome = _wait_for_launchers(coordinator, stop_source, context.launcher_count - 1)
     if outcome.cause == FAILURE:
-        outcome = _find_interruption(coordinator, stop_source) or _add_oom_nodes(coordinator, outcome)
-        outcome = _add_missing_workers(pod, coordinator, outcome)
+        interruption = _find_interruption(coordinator, stop_source, context.clock)
+        outcome = interruption or _add_oom_nodes(coordinator, outcome, context.mounts.cgroup)
+        outcome = _add_missing_workers(context, coordinator, outcome)
     # mpirun may have noticed first that a host is gone, and it names no node.
     if outcome.cause == INTERRUPTION and not outcome.lost_nodes:
         coordinator.serve(0.05)
@@ -276,13 +291,13 @@ def _run_launchers(
     return outcome
 
 
-def _deadlines(pod: PodContext, history: AttemptHistory) -> dict[str, float | None]:
+def _deadlines(context: AgentContext, history: AttemptHistory) -> dict[str, float | None]:
     """As `Attempt` takes them; only the API server's clock, against this node's, tells how much of a run is over."""
-    limits, awake = pod.plan["limits"], CLOCK.awake()
+    limits, awake = context.plan["limits"], context.clock.awake()
     run = limits["run"]
     return {
         "start": awake + limits["start"],
-        "run": run and awake + (pod.submitted + run - CLOCK()),
+        "run": run and awake + (context.submitted + run - context.clock()),
         "cost": history.cost_deadline(),
     }
 
@@ -297,10 +312,10 @@ def _wait_for_launchers(coordinator: Coordinator, stop_source: CoordinatorStopSo
     return stop_source.launcher_failure() or Outcome(SUCCEEDED, None, 0)
 
 
-def _find_interruption(coordinator: Coordinator, stop_source: CoordinatorStopSource) -> Outcome | None:
+def _find_interruption(coordinator: Coordinator, stop_source: CoordinatorStopSource, clock: Clock) -> Outcome | None:
     """An interruption, where the launcher failed because a host went: waits until every agent has sent a message."""
-    failed, deadline = time.monotonic(), time.monotonic() + LIVENESS_TIMEOUT
-    while time.monotonic() < deadline:
+    failed = clock.awake()
+    while clock.awake() < failed + LIVENESS_TIMEOUT:
         interruption = stop_source.interruption()
         if interruption:
             return interruption
@@ -309,19 +324,19 @@ def _find_interruption(coordinator: Coordinator, stop_source: CoordinatorStopSou
     return None
 
 
-def _add_oom_nodes(coordinator: Coordinator, outcome: Outcome) -> Outcome:
+def _add_oom_nodes(coordinator: Coordinator, outcome: Outcome, cgroup: str) -> Outcome:
     """The failure *outcome*, with the nodes where the kernel has killed a process for lack of memory."""
-    oom_killed = [*([0] if hardware.oom_killed() else []), *sorted(coordinator.oom_killed)]
+    oom_killed = [*([0] if hardware.oom_kills(cgroup) else []), *sorted(coordinator.oom_killed)]
     if not oom_killed:
         return outcome
     nodes = ", ".join("node %d" % node for node in oom_killed)
     return outcome._replace(reason="%s; out of memory on %s: raise resources.memory" % (outcome.reason, nodes))
 
 
-def _add_missing_workers(pod: PodContext, coordinator: Coordinator, outcome: Outcome) -> Outcome:
+def _add_missing_workers(context: AgentContext, coordinator: Coordinator, outcome: Outcome) -> Outcome:
     """*outcome*, with a stream's lack of workers where nothing went on: they may lack nodes, or quota of a queue."""
     has_workers = len(coordinator.workers) > len(coordinator.of_gang(coordinator.workers))
-    if pod.plan["pool"] is None or has_workers or outcome.limit != "no_progress":
+    if context.plan["pool"] is None or has_workers or outcome.limit != "no_progress":
         return outcome
     return outcome._replace(reason="%s; no worker of the stream is connected" % outcome.reason)
 

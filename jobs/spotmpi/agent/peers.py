@@ -24,12 +24,12 @@ import json
 import resource
 import selectors
 import socket
-import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from . import network
+from .clock import CLOCK, Clock
 from .connection import NODE_0, WORKER, Connection, Heartbeat, Session, new_challenge, parse
 from .schema import MESSAGE_VERSION, Greeting
 
@@ -54,7 +54,10 @@ class Coordinator:
     or after `HEARTBEAT_TIMEOUT`.
     """
 
-    def __init__(self, token: str, nodes: int, generation: int, attempt: int, port: int = PORT) -> None:
+    def __init__(
+        self, token: str, nodes: int, generation: int, attempt: int, port: int = PORT, clock: Clock = CLOCK
+    ) -> None:
+        self._clock = clock
         self.workers: dict[int, Connection] = {}
         self.machines: dict[int, dict[str, Any]] = {}
         self.ready: set[int] = set()
@@ -68,12 +71,12 @@ class Coordinator:
         self._attempt = attempt
         self._unauthenticated: dict[Connection, str] = {}  # oldest first, with their challenges
         self._limit = min(MAX_UNAUTHENTICATED + nodes, max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, 1))
-        self._accept_after = 0.0  # by time.monotonic
+        self._accept_after = 0.0  # as `Clock.awake` counts
         self._unconfirmed: set[int] = set()  # welcomed, but without a message since
         self._listener = network.listen(port)
         self._listener.setblocking(False)
-        self._last_polled = time.monotonic()
-        self._heartbeat = Heartbeat(lambda: list(self.workers.values()), lambda: self._last_polled)
+        self._last_polled = self._clock.awake()
+        self._heartbeat = Heartbeat(lambda: list(self.workers.values()), lambda: self._last_polled, clock)
 
     def of_gang(self, values: Mapping[int, T]) -> dict[int, T]:
         """Those of *values*, which are by node, that belong to nodes of the gang: all that are no workers of a pool."""
@@ -91,7 +94,7 @@ class Coordinator:
     def serve(self, timeout: float) -> None:
         """Handle what has arrived, waiting at most *timeout* seconds for something."""
         with selectors.PollSelector() as selector:  # which needs no descriptor, as there may be none left
-            if time.monotonic() >= self._accept_after:
+            if self._clock.awake() >= self._accept_after:
                 selector.register(self._listener, selectors.EVENT_READ, None)
             for connection in [*self._unauthenticated, *self.workers.values()]:
                 if not connection.closed:
@@ -104,7 +107,7 @@ class Coordinator:
                 else:
                     for message in key.data.receive():
                         self._handle(key.data, message)
-        self._last_polled = time.monotonic()
+        self._last_polled = self._clock.awake()
         for connection in [*self._unauthenticated, *self.workers.values()]:
             connection.last_polled = self._last_polled
         for connection in [each for each in self._unauthenticated if each.lost]:
@@ -140,7 +143,7 @@ class Coordinator:
         """Accept waiting clients, as far as there are descriptors: unauthenticated ones make room."""
         for _ in range(self._limit):
             try:
-                connection = Connection(self._listener.accept()[0])
+                connection = Connection(self._listener.accept()[0], self._clock)
             except BlockingIOError:
                 return
             except OSError as error:  # other errors: the client has disconnected already
@@ -156,7 +159,7 @@ class Coordinator:
         if self._unauthenticated:
             self._drop(self._most_dispensable())
         else:
-            self._accept_after = time.monotonic() + _ACCEPT_PAUSE
+            self._accept_after = self._clock.awake() + _ACCEPT_PAUSE
 
     def _most_dispensable(self) -> Connection:
         """The oldest unauthenticated connection from the address that has most: a stranger's flood drops its own."""
@@ -224,24 +227,26 @@ class Coordinator:
         return Session(self._token, NODE_0, (challenge, answer), node, generation)
 
 
-def join(host: str, token: str, greeting: Greeting, port: int = PORT) -> tuple[Connection, int] | str:
+def join(
+    host: str, token: str, greeting: Greeting, port: int = PORT, clock: Clock = CLOCK
+) -> tuple[Connection, int] | str:
     """Connect to node 0 and be welcomed: the connection and the attempt's number, or the reason why not yet.
 
     *greeting* holds the node index, the generation and the machine of this worker.
     """
     try:
-        connection = Connection(socket.create_connection((host, port), timeout=CONNECT_TIMEOUT))
+        connection = Connection(socket.create_connection((host, port), timeout=CONNECT_TIMEOUT), clock)
     except OSError as error:
         return "%s: %s" % (host, error)
-    deadline = time.monotonic() + ANSWER_TIMEOUT
-    session = _answer_challenge(connection, token, greeting, _wait_for_line(connection, deadline))
-    line = _wait_for_line(connection, deadline) if session else None
+    deadline = clock.awake() + ANSWER_TIMEOUT
+    session = _answer_challenge(connection, token, greeting, _wait_for_line(connection, deadline, clock))
+    line = _wait_for_line(connection, deadline, clock) if session else None
     text = session.verify(line) if session and line else None
     welcome = parse(text) if text else None
     if session and welcome and "welcome" in welcome:
         connection.authenticate(session)
         connection.send(beat=1)
-        Heartbeat(lambda: [connection], lambda: connection.last_polled)
+        Heartbeat(lambda: [connection], lambda: connection.last_polled, clock)
         return connection, int(welcome["welcome"])
     connection.close()
     refusal = (parse(line) or {}).get("refused") if line else None
@@ -262,9 +267,9 @@ def _answer_challenge(connection: Connection, token: str, greeting: Greeting, li
     return session
 
 
-def _wait_for_line(connection: Connection, deadline: float) -> bytes | None:
-    """The first line that arrives before *deadline*, by time.monotonic."""
-    while time.monotonic() < deadline and not connection.closed:
+def _wait_for_line(connection: Connection, deadline: float, clock: Clock) -> bytes | None:
+    """The first line that arrives before *deadline*, as `Clock.awake` counts."""
+    while clock.awake() < deadline and not connection.closed:
         line = connection.receive_line()
         if line is not None:
             return line

@@ -13,11 +13,11 @@ import os
 import re
 import shutil
 import sys
-import time
 from typing import Callable, Dict, List, Mapping, Optional, Tuple, TypedDict
 
-from . import hardware, pod_context
+from . import hardware
 from . import unpack as unpacking
+from .clock import Clock
 from .plan import AgentPlan, Wheels
 
 MANIFEST = "manifest.json"
@@ -41,13 +41,13 @@ class Manifest(TypedDict):
     wheels: Dict[str, Wheel]  # by folder
 
 
-def folder() -> str:
-    """Where this pod's wheels are unpacked; there is no such folder where it needs none."""
-    return os.path.join(pod_context.WORK, "wheels")
+def folder(work: str) -> str:
+    """Where an agent unpacks wheels, in its folder *work*; there is no such folder where it needs none."""
+    return os.path.join(work, "wheels")
 
 
-def install(plan: AgentPlan) -> None:
-    """Unpack the wheels that this pod needs, if any, and say so on stderr.
+def install(plan: AgentPlan, work: str, clock: Clock) -> None:
+    """Unpack the wheels that this pod needs, if any, to its folder *work*, and say so on stderr.
 
     Raises:
         Incompatible: Python or Dask do not fit, and the wheels cannot help.
@@ -60,10 +60,10 @@ def install(plan: AgentPlan) -> None:
     if wheels is None:
         require_own(python, installed_version, driver)
     elif not (driver and all(installed_version(name) == driver[name] for name in EXACT)):
-        started = time.monotonic()
-        names = unpack(_read(wheels), wheels["architecture"], folder(), python, driver)
+        started = clock.awake()
+        names = unpack(_read(wheels), wheels["architecture"], folder(work), python, driver)
         if names:
-            seconds = time.monotonic() - started
+            seconds = clock.awake() - started
             sys.stderr.write("unpacked in %.1f s, which the image lacks: %s\n" % (seconds, ", ".join(names)))
 
 

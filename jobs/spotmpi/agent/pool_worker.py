@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 from . import hardware, protocol, record
 from .attempt import Attempt
-from .clock import CLOCK
+from .context import AgentContext
 from .files import mode
 from .lines import Line
 from .node import POLL_INTERVAL, Notice, attempt_plan, check_hardware, unpack_code, write_environment
 from .outcomes import INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error
-from .pod_context import PodContext
 from .pod_record import PodRecord
 from .worker import CoordinatorLink, join_coordinator, stage_data
 
@@ -41,37 +39,37 @@ class PoolLink(CoordinatorLink):
         return not (self.over or self.connection.lost or self.notice.reason)
 
 
-def run(pod: PodContext, notice: Notice, started: float) -> int:
+def run(context: AgentContext, notice: Notice, started: float) -> int:
     """Work for the pool until it is over; the pod's exit code."""
     try:
-        os.makedirs(pod.folder, exist_ok=True)
-        number = _attempt_number(pod)
-        pod_record = PodRecord(pod.folder)
+        os.makedirs(context.folder, exist_ok=True)
+        number = _attempt_number(context)
+        pod_record = PodRecord(context.folder, context.clock)
     except OSError as error:
         sys.stderr.write("the output of this worker cannot be recorded: %s\n" % error)
         return protocol.FAILED
     try:
-        return PoolWorker(pod, notice, pod_record, number).run(started)
+        return PoolWorker(context, notice, pod_record, number).run(started)
     finally:
         pod_record.close()
 
 
-def _attempt_number(pod: PodContext) -> int:
+def _attempt_number(context: AgentContext) -> int:
     """The number of this pod among those of its worker, by which its lines are known.
 
     Kubernetes counts failed pods, but forgets them when a pool shrinks; where the run folder lasts, it knows better.
     """
-    logs = os.path.join(pod.folder, "logs")
-    paths = {each: os.path.join(logs, str(each), "node-%d.log" % pod.node) for each in record.numbers(logs)}
+    logs = os.path.join(context.folder, "logs")
+    paths = {each: os.path.join(logs, str(each), "node-%d.log" % context.node) for each in record.numbers(logs)}
     own = [each for each, path in paths.items() if mode(path) is not None]
-    return 1 + max(pod.generation, max(own, default=0))
+    return 1 + max(context.generation, max(own, default=0))
 
 
 class PoolWorker:
     """What one worker's agent does; *number* is the attempt under which its output is recorded."""
 
-    def __init__(self, pod: PodContext, notice: Notice, pod_record: PodRecord, number: int) -> None:
-        self._pod = pod
+    def __init__(self, context: AgentContext, notice: Notice, pod_record: PodRecord, number: int) -> None:
+        self._context = context
         self._notice = notice
         self._record = pod_record
         self._number = number
@@ -85,27 +83,27 @@ class PoolWorker:
         A node 0 that was lost may need long for another node, while nobody follows the run: nothing starts a worker
         again that has ended, so it waits for longer.
         """
-        limit = self._pod.plan["limits"]["start"]
-        if self._pod.generation:
+        limit = self._context.plan["limits"]["start"]
+        if self._context.generation:
             limit = max(limit, RETURN_LIMIT)
         while True:
-            joined = join_coordinator(self._pod, self._notice, since, limit)
+            joined = join_coordinator(self._context, self._notice, since, limit)
             if joined is None:
                 break
-            link = PoolLink(joined[0], self._notice, lambda: None)
+            link = PoolLink(joined[0], self._notice, lambda: None, self._context.mounts.cgroup)
             failure = self._work(link)
             if failure:
                 link.report_end(failure.exit_code, failure.reason)
-                _wait(link, float("inf") if failure.cause == NOT_RETRYABLE else MAX_PAUSE)
+                self._wait(link, float("inf") if failure.cause == NOT_RETRYABLE else MAX_PAUSE)
             link.connection.close()
             if link.over:
                 return 0
             if self._notice.reason:
                 break
-            since, limit = CLOCK(), max(limit, RETURN_LIMIT)
+            since, limit = self._context.clock(), max(limit, RETURN_LIMIT)
         if self._notice.reason:
             return protocol.INTERRUPTED
-        name = "limits.start (%gs)" if limit == self._pod.plan["limits"]["start"] else "%gs"
+        name = "limits.start (%gs)" if limit == self._context.plan["limits"]["start"] else "%gs"
         self._print("no connection to node 0 within %s: this worker ends" % (name % limit))
         return 0
 
@@ -113,47 +111,47 @@ class PoolWorker:
         """Keep a worker process running while *link* is alive; the outcome where no other attempt can help."""
         try:
             if self._hardware is None:
-                facts = check_hardware(self._pod)
-                unpack_code(self._pod)
-                if not stage_data(self._pod, link):  # which reports its failure
-                    _wait(link, MAX_PAUSE)
+                facts = check_hardware(self._context)
+                unpack_code(self._context)
+                if not stage_data(self._context, link):  # which reports its failure
+                    self._wait(link, MAX_PAUSE)
                     return None
                 self._hardware = facts
             link.connection.send(ready=1, hardware=self._hardware)
-            return self._keep_running(link, write_environment(self._pod, self._number))
+            return self._keep_running(link, write_environment(self._context, self._number))
         except hardware.Incompatible as error:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
         except OSError as error:
             outcome = outcome_of_error(error)
             if error.errno in record.DISK_FULL:
-                return outcome._replace(reason=record.disk_full_reason(error, self._pod.folder))
+                return outcome._replace(reason=record.disk_full_reason(error, self._context.folder))
             return outcome
 
     def _keep_running(self, link: PoolLink, environment: dict[str, str]) -> Outcome | None:
-        pause = POLL_INTERVAL
+        clock, pause = self._context.clock, POLL_INTERVAL
         while link.is_alive:
-            plan = attempt_plan(self._pod, environment, "0")
+            plan = attempt_plan(self._context, environment, "0")
             plan["limits"] = {**plan["limits"], "no_progress": None}  # a worker without calls is not stuck
-            started = time.monotonic()
-            outcome = Attempt(self._number, plan, self._record, link, {"start": None, "run": None}).run()
-            reason = (outcome.reason or "it ended").replace("the launcher on node %d" % self._pod.node, "it")
+            started = clock.awake()
+            outcome = Attempt(self._number, plan, self._record, link, {"start": None, "run": None}, clock).run()
+            reason = (outcome.reason or "it ended").replace("the launcher on node %d" % self._context.node, "it")
             if outcome.cause == NOT_RETRYABLE:
                 return outcome._replace(reason=reason)
             if outcome.cause == INTERRUPTION:  # its scheduler is gone, and node 0 may be about to follow
-                _wait(link, SCHEDULER_GRACE)
+                self._wait(link, SCHEDULER_GRACE)
             if link.is_alive:
                 self._print("the worker process is started again: %s" % reason)
-                pause = POLL_INTERVAL if time.monotonic() > started + STABLE else min(pause * 2, MAX_PAUSE)
-                _wait(link, pause)
+                pause = POLL_INTERVAL if clock.awake() > started + STABLE else min(pause * 2, MAX_PAUSE)
+                self._wait(link, pause)
         return None
 
     def _print(self, text: str) -> None:
-        self._record.line(self._number, self._pod.node, Line(None, "e", text))
+        self._record.line(self._number, self._context.node, Line(None, "e", text))
 
-
-def _wait(link: PoolLink, seconds: float) -> None:
-    """Serve *link* for so long, or until it is over."""
-    deadline = time.monotonic() + seconds
-    while link.is_alive and time.monotonic() < deadline:
-        link.poll()
-        time.sleep(POLL_INTERVAL)
+    def _wait(self, link: PoolLink, seconds: float) -> None:
+        """Serve *link* for so long, or until it is over."""
+        clock = self._context.clock
+        deadline = clock.awake() + seconds
+        while link.is_alive and clock.awake() < deadline:
+            link.poll()
+            clock.sleep(POLL_INTERVAL)

@@ -50,7 +50,7 @@ class Supervisor:
         self.record = record.Record(folder, clock)
         self.stop_source = FolderStopSource(folder)
         first = self.record.next_attempt()
-        self.history = AttemptHistory(self.record, plan, clock(), clock, clock.elapsed, first)
+        self.history = AttemptHistory(self.record, plan, clock(), clock, first)
 
     def run(self) -> int:
         """Run attempts until the end; the exit code of the last attempt's outcome, 0 when it was stopped on request."""

@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import launchers, node, pod_context
+from spotmpi.agent import launchers, node
+from spotmpi.agent.clock import CLOCK
+from spotmpi.agent.context import AgentContext
 from spotmpi.agent.launchers import LAUNCHERS, OpenMpi, Remote, World
 from spotmpi.images import environment as image_environment
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.spec.job import from_values
+from tests.unit.agent.agent_process import mounts_below
 
 REMOTE = Remote("/work/hosts", "/work/ssh_config", "eth0")
 
@@ -143,17 +146,17 @@ def test_a_real_open_mpi_takes_the_users_argument_in_the_place_of_the_default(
     assert sorted(result.stdout.splitlines()) == ["[1,0]<stdout>: 2 ranks", "[1,1]<stdout>: 2 ranks"]
 
 
-def context_of(tmp_path: Path, **values: Any) -> pod_context.PodContext:
+def context_of(tmp_path: Path, **values: Any) -> AgentContext:
     spec = from_values({"command": ["train"], "nodes": 2, **values})
     plan = agent_plan(spec, "run-1", AgentInputs({}, {}))
     plan["hosts"] = ["127.0.0.1"] * 2
-    return pod_context.PodContext(plan, 1, 0, "token", str(tmp_path))
+    return AgentContext(plan, 1, 0, "token", mounts_below(str(tmp_path)), CLOCK)
 
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pod's own folder; every tool is on PATH."""
-    monkeypatch.setattr(pod_context, "WORK", str(tmp_path))
+    """The folder of a pod's mounts; every tool is on PATH."""
+    (tmp_path / "work").mkdir()
     monkeypatch.setattr(shutil, "which", lambda name, path=None: "/bin/true")
     return tmp_path
 
@@ -165,10 +168,10 @@ def test_ranks_of_every_launcher_get_the_interface_that_leads_to_their_peers(wor
     environment = node.write_environment(context, 1)
     plan = node.attempt_plan(context, environment, "23456")
 
-    environment_file = json.loads((work / "environment.json").read_text())
+    environment_file = json.loads((work / "work" / "environment.json").read_text())
     for variables in (environment_file, plan["environment"]):
         assert (variables["NCCL_SOCKET_IFNAME"], variables["GLOO_SOCKET_IFNAME"]) == ("lo", "lo")
-    assert str(work / "environment.json") in plan["commands"][0]["arguments"]
+    assert str(work / "work" / "environment.json") in plan["commands"][0]["arguments"]
     assert ("--tag" in plan["commands"][0]["arguments"]) is (launcher == "torchrun")
 
 

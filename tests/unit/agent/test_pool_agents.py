@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import launchers, pool_worker
-from spotmpi.agent.pod_context import PodContext
+from spotmpi.agent.context import AgentContext
 from spotmpi.agent.pool_worker import PoolWorker
+from tests.clocks import SetClock
 from tests.contract.processes import wait_until
+from tests.unit.agent.agent_process import mounts_below
 from tests.unit.agent.gang import LIMIT, Gang, kinds
 
 # Prints its name and process id, then ends with the exit code that it finds in a file of that name.
@@ -156,17 +158,18 @@ def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
     waits: list[float] = []
     lines: list[str] = []
 
-    def join(pod: PodContext, notice: Any, since: float, limit: float) -> Any:
+    def join(context: AgentContext, notice: Any, since: float, limit: float) -> Any:
         waits.append(limit)
         return answers.pop(0)
 
     monkeypatch.setattr(pool_worker, "join_coordinator", join)
     monkeypatch.setattr(PoolWorker, "_work", lambda worker, link: None)
     monkeypatch.setattr(PoolWorker, "_print", lambda worker, text: lines.append(text))
-    plan: Any = {"limits": {"start": 1.0}}
+    plan: Any = {"limits": {"start": 1.0}, "hosts": ["run-0"]}
     notice: Any = SimpleNamespace(reason=None)
     record: Any = None
-    assert PoolWorker(PodContext(plan, 1, generation, "", ""), notice, record, 1).run(0.0) == 0
+    context = AgentContext(plan, 1, generation, "", mounts_below(""), SetClock())
+    assert PoolWorker(context, notice, record, 1).run(0.0) == 0
     assert waits == limits and lines == ["no connection to node 0 within 3600s: this worker ends"]
 
 

@@ -12,35 +12,19 @@ import pytest
 
 from spotmpi.agent import processes, stop_requests, supervisor
 from spotmpi.agent.attempt_history import AttemptHistory
-from spotmpi.agent.clock import Clock
 from spotmpi.agent.lines import Line
 from spotmpi.agent.outcomes import FAILURE, SUCCEEDED, Outcome
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
 from spotmpi.agent.stop_requests import FolderStopSource
+from tests.clocks import SetClock
 from tests.transient_errors import TransientErrors
 
 FAILED = Outcome(FAILURE, "exit code 3", 1)
 DONE = Outcome(SUCCEEDED, None, 0)
 STALE = OSError(errno.ESTALE, "Stale file handle", "metrics.jsonl")
 LIMITS = {"start": 60.0, "run": None, "no_progress": None, "failures": 2, "interruptions": 9, "cost": None}
-
-
-class SetClock(Clock):
-    """A machine's clocks, of which tests set the one that may be set (clock_settime(2)); the others only go on."""
-
-    def __init__(self) -> None:
-        self.unix, self.seconds = 1_795_000_000.0, 100.0
-
-    def __call__(self) -> float:
-        return self.unix + self.seconds
-
-    def awake(self) -> float:
-        return self.seconds
-
-    def elapsed(self) -> float:
-        return self.seconds
 
 
 class SupervisedRun:
@@ -51,7 +35,6 @@ class SupervisedRun:
         self.ends: list[Outcome | OSError] = [DONE]
         self.after: Callable[[], object] = lambda: None
         self.attempts = 0
-        self.pauses: list[float] = []
         self.plan: Any = {"limits": dict(LIMITS), "run": "r-1", "name": "r", "work": {}, "rate": None, "grace": 1.0}
         self.plan.update(environment={}, oversubscribed=False)
         (folder / "events.jsonl").touch()
@@ -74,7 +57,7 @@ class SupervisedRun:
         return end
 
     def run(self) -> int:
-        return supervisor.Supervisor(str(self.folder), self.plan, "/tmp/scratch", self.clock, self.pauses.append).run()
+        return supervisor.Supervisor(str(self.folder), self.plan, "/tmp/scratch", self.clock, self.clock.sleep).run()
 
     def summary(self) -> Any:
         return json.loads((self.folder / "summary.json").read_text())
@@ -117,7 +100,7 @@ def test_errors_of_a_disk_that_may_pass_are_interruptions_with_growing_pauses(ru
     assert run.run() == 0
     causes = [attempt["cause"] for attempt in run.summary()["attempts"]]
     assert causes == ["interruption", "interruption", "interruption", "failure", "succeeded"]
-    assert run.pauses == [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], "1 s, 2 s, 4 s; none after a failure of the program"
+    assert run.clock.pauses == [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], "1 s, 2 s, 4 s; none after a failure of the program"
 
 
 def test_a_run_that_waits_for_its_disk_can_be_stopped(run: SupervisedRun) -> None:
@@ -129,7 +112,7 @@ def test_a_run_that_waits_for_its_disk_can_be_stopped(run: SupervisedRun) -> Non
 
     run.after = stop
     assert run.run() == 75 and run.summary()["state"] == "stopped"
-    assert run.attempts == 3 and len(run.pauses) == 3
+    assert run.attempts == 3 and len(run.clock.pauses) == 3
 
 
 def test_an_error_that_cannot_pass_ends_a_run(run: SupervisedRun) -> None:

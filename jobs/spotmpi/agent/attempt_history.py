@@ -55,15 +55,13 @@ class AttemptHistory:
         return self._count(INTERRUPTION)
 
     def begin(self) -> int:
-        """Take the next attempt's number and record that it starts."""
+        """The number of a new attempt, from which on this machine works for it."""
         if not self._has_ended_one:  # the pause after an attempt belongs to the next one, which needs no Unix time
             self._hold()
-        number = self.record.take_attempt()
-        self.record_start(number)
-        return number
+        return self.record.take_attempt()
 
     def record_start(self, number: int, machines: Sequence[dict[str, Any]] = ()) -> None:
-        """Record that the launcher of attempt *number* is about to start, and on which *machines* where known."""
+        """Record that the launchers of attempt *number* are about to start, and on which *machines* where known."""
         # A digest names one image only; what a tag stood for when pods pulled it, no agent can see.
         image = self.plan["work"].get("container") or ""
         container = image if "@" in image else None

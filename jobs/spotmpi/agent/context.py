@@ -6,16 +6,17 @@ import hashlib
 import os
 from typing import NamedTuple
 
-from . import launchers, pod_context
+from . import pod_context
 from .clock import Clock
+from .launch import launcher_count
 from .mounts import Mounts
-from .plan import AgentPlan, read_agent_plan
+from .plan import Role, RunPlan, gang, read_plan, workers
 
 
 class AgentContext(NamedTuple):
     """One agent of a run."""
 
-    plan: AgentPlan
+    plan: RunPlan
     node: int
     generation: int  # how many agents of this node there were before; of a gang's, how often it was restarted
     token: str
@@ -46,7 +47,7 @@ class AgentContext(NamedTuple):
     @property
     def launcher_count(self) -> int:
         """How many nodes start a launcher of their own."""
-        return launchers.start_count(self.plan["launcher"], len(self.hosts), self.plan["where"])
+        return launcher_count(self.plan)
 
     @property
     def hosts(self) -> list[str]:
@@ -54,11 +55,11 @@ class AgentContext(NamedTuple):
         return self.plan["hosts"]
 
     @property
-    def submitted(self) -> float:
-        """When the run was submitted, in Unix seconds by the API server's clock."""
-        submitted = self.plan["submitted"]
-        assert submitted is not None
-        return submitted
+    def role(self) -> Role:
+        """What this node does in the run."""
+        role = gang(self.plan) if self.worker is None else workers(self.plan)
+        assert role is not None, "a worker is one of a role"
+        return role
 
     @property
     def environment_file(self) -> str:
@@ -83,15 +84,13 @@ class AgentContext(NamedTuple):
 
 def read_pod_context(mounts: Mounts, clock: Clock) -> AgentContext:
     """That of this pod's agent, from its environment and *mounts*."""
-    plan = read_agent_plan(mounts.plan)
+    assert mounts.secret is not None and mounts.pod_info is not None, "pods have both"
+    plan = read_plan(mounts.plan)
     with open(os.path.join(mounts.secret, "id"), "rb") as key:
         # Includes the name of the run, since runs may share a key.
         token = hashlib.sha256(b"spotmpi agents\n%s\n" % plan["run"].encode() + key.read()).hexdigest()
     node, generation = pod_context.index_and_restarts()
-    pool = plan["pool"]
-    if pool and pod_context.is_worker():
-        environment = {**plan["environment"], **pool["environment"]}
-        plan = {**plan, "gpus": pool["gpus"], "environment": environment}
+    if pod_context.is_worker():
         node += len(plan["hosts"])
         generation = pod_context.failure_count(mounts.pod_info)
     return AgentContext(plan, node, generation, token, mounts, clock)

@@ -50,6 +50,7 @@ _STALE = (errno.ESTALE, errno.EIO)  # of a network file system, for a moment
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
+EVENTS = "events.jsonl"
 LOCK = ".lock"  # of the run folder; whoever writes the record holds it
 
 _SUBMISSIONS = ".submissions"  # the number of the first attempt of each
@@ -76,7 +77,7 @@ class Record:
     def event(self, event: str, **values: Any) -> None:
         """Append one event; *values* are JSON types, those that are None are left out."""
         values = {key: value for key, value in values.items() if value is not None}
-        self._append("events.jsonl", json.dumps({"t": self.clock(), "event": event, **values}) + "\n")
+        self._append(EVENTS, json.dumps({"t": self.clock(), "event": event, **values}) + "\n")
 
     def metric(self, attempt: int, node: int, kind: str, values: dict[str, Any], ago: float = 0.0) -> None:
         """Append what the program reported in a line that arrived *ago* seconds before, with its arrival time."""
@@ -144,6 +145,9 @@ class Record:
     def write_text(self, name: str, text: str) -> None:
         """Write the file *name*, whole or not at all."""
         write_atomically(self._path(name), text)
+
+    def check_fence(self) -> None:
+        """Raise where another agent has begun a newer attempt; here one agent holds the run's lock."""
 
     def release_reserve(self) -> None:
         """Make room on a full disk for the end of the record."""

@@ -29,7 +29,7 @@ def folder_events(
 ) -> Iterator[Event]:
     """All events of the run in order of time; with *follow*, future ones too, until it ends.
 
-    A run whose supervisor died without recording an end gives a last ``lost`` event. Memory does not grow
+    A run whose agent died without recording an end gives a last ``lost`` event. Memory does not grow
     with the length of the logs. Lines that a crash has torn are skipped.
     """
     merged = _Merged(paths, follow)

@@ -8,14 +8,14 @@ of its system calls (see `tests.transient_errors`).
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 
-from spotmpi.agent import __main__, connection, coordinator, peers, pool_coordinator, worker
+from spotmpi.agent import __main__, connection
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import read_pod_context
 from spotmpi.agent.mounts import Mounts
+from spotmpi.agent.tcp import Tcp
 from tests import transient_errors
 
 
@@ -35,11 +35,8 @@ def mounts_below(folder: str) -> Mounts:
 def main(folder: str, port: int) -> int:
     """Run the agent of `JOB_COMPLETION_INDEX` with its mounts below *folder* and its coordinator on *port*."""
     connection.HEARTBEAT_TIMEOUT = float(os.environ.get("HEARTBEAT_TIMEOUT", connection.HEARTBEAT_TIMEOUT))
-    vars(coordinator)["Coordinator"] = functools.partial(peers.Coordinator, port=port)
-    vars(coordinator)["PoolCoordinator"] = functools.partial(pool_coordinator.PoolCoordinator, port=port)
-    vars(worker)["join"] = functools.partial(peers.join, port=port)
     transient_errors.from_environment()
-    return __main__.run(read_pod_context(mounts_below(folder), CLOCK))
+    return __main__.run_member(read_pod_context(mounts_below(folder), CLOCK), Tcp(port))
 
 
 if __name__ == "__main__":

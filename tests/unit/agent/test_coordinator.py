@@ -176,7 +176,7 @@ def stop_source(
 ) -> CoordinatorStopSource:
     """The stop source of three nodes: what coordinator, notice (*reason*) and daemon (*sshd*) of node 0 report."""
     context: Any = SimpleNamespace(
-        hosts=["a", "b", "c"], plan={"pool": None}, mounts=mounts_below(str(folder or "/nowhere"))
+        hosts=["a", "b", "c"], plan={}, folder="/", mounts=mounts_below(str(folder or "/nowhere"))
     )
     coordinator: Any = SimpleNamespace(
         notices=notices or {},
@@ -187,8 +187,8 @@ def stop_source(
         of_gang=lambda values: values,
     )
     notice: Any = SimpleNamespace(reason=reason)
-    daemon: Any = SimpleNamespace(error=lambda: sshd)
-    return CoordinatorStopSource(context, coordinator, notice, daemon)
+    transport: Any = SimpleNamespace(node_error=lambda: sshd, remote_launchers=lambda context: 0)
+    return CoordinatorStopSource(context, coordinator, notice, transport)
 
 
 def values_of(request: StopRequest | None) -> tuple[str, str | None, bool] | None:

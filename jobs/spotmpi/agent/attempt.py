@@ -8,7 +8,7 @@ import os
 import selectors
 import signal
 import subprocess
-from typing import Dict, List, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Union
 
 from . import exit_diagnosis, launchers, limits, processes, protocol
 from .clock import CLOCK, Clock
@@ -19,7 +19,10 @@ from .plan import Command, RunPlan
 from .progress import Progress, Report
 from .recognition import Recognizer
 from .record import RECOGNIZED, Record
-from .replicas import Replicas, ReplicatedRole
+from .replicas import Replicas
+
+if TYPE_CHECKING:  # interfaces: to make them delays a start
+    from .transport import ReplicatedRole
 
 POLL_INTERVAL = 0.1  # seconds between checks of limits and requests
 REAP_INTERVAL = 0.005  # seconds between checks of launchers that have closed their pipes
@@ -42,6 +45,7 @@ class Launch(NamedTuple):
     environment: Dict[str, str]
     pid_file: str  # of rank 0
     replicas: Optional[ReplicatedRole] = None
+    rate: Optional[float] = None  # US dollars per hour of all nodes
 
 
 class Attempt:
@@ -248,7 +252,7 @@ class Attempt:
             return _limit_request("run", "limits.run (%gs) is over; raise it and resume the run" % allowed["run"])
         cost_deadline = self.deadlines.get("cost")
         if cost_deadline is not None and self.clock.elapsed() > cost_deadline:
-            return _limit_request("cost", limits.cost_reason(self.plan))
+            return _limit_request("cost", limits.cost_reason(self.plan, self.launch.rate or 0.0))
         if not self.progress.alive and self.deadlines["start"] and now > self.deadlines["start"]:
             return _limit_request("start", "no output within limits.start (%gs); raise it" % allowed["start"])
         patience = allowed["no_progress"]

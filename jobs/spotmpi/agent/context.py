@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from typing import NamedTuple
 
@@ -84,6 +83,8 @@ class AgentContext(NamedTuple):
 
 def read_pod_context(mounts: Mounts, clock: Clock) -> AgentContext:
     """That of this pod's agent, from its environment and *mounts*."""
+    import hashlib  # delays no start of a local run
+
     assert mounts.secret is not None and mounts.pod_info is not None, "pods have both"
     plan = read_plan(mounts.plan)
     with open(os.path.join(mounts.secret, "id"), "rb") as key:

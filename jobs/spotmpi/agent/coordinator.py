@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from . import protocol, record, stop_requests
 from .attempt import Attempt, Launch
@@ -34,7 +34,9 @@ from .outcomes import (
 )
 from .plan import workers
 from .progress import Progress
-from .transport import Members, Transport
+
+if TYPE_CHECKING:  # interfaces: to make them delays a start
+    from .transport import Members, Transport
 
 POLL_INTERVAL = 0.05  # seconds
 LIVENESS_TIMEOUT = 5.0  # seconds in which every agent has to send a heartbeat after a launcher failed
@@ -254,6 +256,8 @@ class Coordinator:
         self._repeat(lambda: history.record_start(number, [machines[node] for node in sorted(machines)]))
         members.broadcast(go=1)
         plan, clock = self._context.plan, self._context.clock
+        assert history.world is not None, "it has begun"
+        launch = launch._replace(rate=history.world.rate)
         return Attempt(number, plan, launch, history.record, stop_source, self._deadlines(history), clock)
 
     def _run_launchers(self, attempt: Attempt, members: Members, stop_source: CoordinatorStopSource) -> Outcome:

@@ -70,16 +70,16 @@ def is_permanent(error: OSError) -> bool:
     return error.errno is None or error.errno in _PERMANENT
 
 
-def outcome_of_error(error: OSError, folder: str = "") -> Outcome:
+def outcome_of_error(error: OSError, folder: str | None = None) -> Outcome:
     """The outcome of an attempt, recorded in *folder*, that *error* prevents from continuing."""
     if is_permanent(error):
         return Outcome(NOT_RETRYABLE, error_reason(error, folder), protocol.NOT_RETRYABLE)
     return Outcome(INTERRUPTION, error_reason(error, folder), protocol.INTERRUPTED)
 
 
-def error_reason(error: OSError, folder: str) -> str:
-    """The reason of a run in *folder* that ends by *error*."""
-    if error.errno in record.DISK_FULL:
+def error_reason(error: OSError, folder: str | None) -> str:
+    """The reason of an attempt, recorded in *folder*, that ends by *error*."""
+    if folder is not None and error.errno in record.DISK_FULL:
         return record.disk_full_reason(error, folder)
     return "%s: %s" % (error.filename, error.strerror) if error.filename and error.strerror else str(error)
 

@@ -4,46 +4,18 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Callable, Collection
-from typing import Dict, Protocol, Tuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Dict, Tuple
 
 from . import hardware
 from .clock import Clock
 from .plan import Command
 
+if TYPE_CHECKING:  # interfaces: to make them delays a start
+    from .transport import ReplicatedRole
+
 STEADY = 5.0  # seconds after which a process that ends is started again at once
 FIRST_PAUSE, MAX_PAUSE = 0.1, 5.0  # seconds before the next start of one that ended earlier; they double
-
-
-class ReplicatedRole(Protocol):
-    """A role whose processes are restarted each by itself."""
-
-    cgroup: str  # folder of the control group that counts kills for lack of memory
-    interruption_pause: float  # seconds before a process is started again that ended as interrupted
-
-    def numbers(self) -> Collection[int]:
-        """The numbers of the processes that are to run now."""
-        ...
-
-    def is_ready(self) -> bool:
-        """Whether processes may be started now."""
-        ...
-
-    def command(self, number: int) -> Command:
-        """The process of a number, whose working folder is that of its earlier processes."""
-        ...
-
-    def started(self, number: int, process: int) -> None:
-        """Learn the id of a process."""
-        ...
-
-    def node(self, number: int) -> int:
-        """The node for which the output of a process is recorded."""
-        ...
-
-    def label(self, number: int) -> str:
-        """What stands before the reason for which a process can never work; empty where others name it."""
-        ...
 
 
 class Replicas:

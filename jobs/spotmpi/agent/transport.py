@@ -1,13 +1,14 @@
-"""How node 0 reaches the members of a run: over the network, or as children of its own. The interface of both."""
+"""The interfaces of what differs between places: how node 0 reaches members, and which workers an agent restarts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Dict, Protocol, Tuple, TypeVar, Union
 
 from .attempt import Launch
 from .context import AgentContext
 from .outcomes import Outcome, StopSource
+from .plan import Command
 from .record import Record
 
 T = TypeVar("T")
@@ -102,4 +103,35 @@ class Transport(Protocol):
 
     def remote_launchers(self, context: AgentContext) -> int:
         """How many launchers other agents start."""
+        ...
+
+
+class ReplicatedRole(Protocol):
+    """A role whose processes are restarted each by itself."""
+
+    cgroup: str  # folder of the control group that counts kills for lack of memory
+    interruption_pause: float  # seconds before a process is started again that ended as interrupted
+
+    def numbers(self) -> Collection[int]:
+        """The numbers of the processes that are to run now."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Whether processes may be started now."""
+        ...
+
+    def command(self, number: int) -> Command:
+        """The process of a number, whose working folder is that of its earlier processes."""
+        ...
+
+    def started(self, number: int, process: int) -> None:
+        """Learn the id of a process."""
+        ...
+
+    def node(self, number: int) -> int:
+        """The node for which the output of a process is recorded."""
+        ...
+
+    def label(self, number: int) -> str:
+        """What stands before the reason for which a process can never work; empty where others name it."""
         ...

@@ -105,14 +105,13 @@ def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the
         "metrics_pattern": None,
         "limits": {**LIMITS, **limits},
         "grace": 1.0,
-        "rate": 1.0,
     }
     source = SuspendingSource(tmp_path, clock, slept, worked)
     counts = {"run": clock.awake(), "cost": clock.elapsed()}
     until = {name: None if seconds is None else counts[name] + seconds for name, seconds in deadlines.items()}
     record = Record(str(tmp_path), clock)
     command: Command = {"node": 0, "name": "launcher", "arguments": waits, "environment": {}}
-    launch = Launch([command], {}, str(tmp_path / "rank-0.pid"))
+    launch = Launch([command], {}, str(tmp_path / "rank-0.pid"), rate=1.0)
     source.attempt = Attempt(1, plan, launch, record, source, {"start": clock.awake() + 60.0, **until}, clock)
 
     outcome = source.attempt.run()

@@ -10,14 +10,13 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Union
 
-from . import exit_diagnosis, launchers, limits, processes, protocol
+from . import launchers, limits, processes, protocol
 from .clock import CLOCK, Clock
 from .launch import SCHEDULER
 from .lines import Line, LineSplitter, PieceSplitter
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest, StopSource
 from .plan import Command, RunPlan
 from .progress import Progress, Report
-from .recognition import Recognizer
 from .record import RECOGNIZED, Record
 from .replicas import Replicas
 
@@ -72,8 +71,7 @@ class Attempt:
         self.stop_source = stop_source
         self.clock = clock
         self.deadlines = deadlines
-        recognizer = None if plan["launcher"] == "pool" else Recognizer()  # the driver of a pool trains nothing
-        self.progress = Progress(clock.awake(), plan["metrics_pattern"], recognizer)
+        self.progress = Progress(clock.awake(), plan["metrics_pattern"])
         self.pid_file = launch.pid_file
         self._replicas = None if launch.replicas is None else Replicas(launch.replicas, clock)
         self._replica_failure: Outcome | None = None
@@ -108,6 +106,10 @@ class Attempt:
     def _start(self) -> None:
         for command in self.launch.commands:
             self._processes[command["node"]] = self._start_command(command, command["node"], command["node"])
+        if self.plan["launcher"] != "pool":  # the driver of a pool trains nothing
+            from .recognition import Recognizer  # while the launchers start
+
+            self.progress.recognize_by(Recognizer())
         self._tend_replicas()
 
     def _start_command(self, command: Command, source: Source, node: int) -> subprocess.Popen[bytes]:
@@ -190,6 +192,8 @@ class Attempt:
             self._signal_all(signal.SIGTERM)
 
     def _replica_ended(self, replicas: Replicas, number: int, process: subprocess.Popen[bytes]) -> None:
+        from . import exit_diagnosis  # delays no start
+
         processes.signal_group(process, signal.SIGKILL)  # what it has left behind
         self._last_exit, source = self.clock.awake(), _WORKER % number
         for key in [key for key in self._selector.get_map().values() if key.data[0] == source]:
@@ -329,12 +333,16 @@ class Attempt:
 
     def _launcher_reason(self, node: int, code: int) -> str:
         """Why the launcher of a node ended with *code*; a pool's scheduler may be there without one."""
+        from . import exit_diagnosis  # delays no start
+
         command = next(each for each in self.launch.commands if each["node"] == node)
         if command["name"] == SCHEDULER:
             return exit_diagnosis.SCHEDULER_END + exit_diagnosis.process_reason(code, self._tails[node])
         return exit_diagnosis.describe(node, code, self._tails[node])
 
     def _effective_exit_code(self, node: int) -> int:
+        from . import exit_diagnosis  # delays no start
+
         return exit_diagnosis.effective_exit_code(self._exit_codes[node], self._tails[node])
 
     def _outcome(self) -> Outcome:

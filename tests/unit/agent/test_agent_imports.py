@@ -48,7 +48,14 @@ def test_the_pod_side_evaluates_no_type_that_python_3_8_refuses_to_subscript(pat
     [
         (
             ["-c", "import spotmpi.agent.__main__, spotmpi.agent.children"],
-            {"traceback", "socket", "csv", "platform", "shutil", "ctypes", "tarfile", "concurrent.futures"},
+            {"traceback", "socket", "csv", "platform", "shutil", "ctypes", "tarfile", "concurrent.futures"}
+            | {
+                "hashlib",
+                "datetime",
+                "spotmpi.agent.recognition",
+                "spotmpi.agent.exit_diagnosis",
+                "spotmpi.agent.transport",
+            },
         ),
         (["spotmpi/agent/starter.py", "true"], {"signal", "json", "selectors", "enum", "re", "typing"}),
     ],

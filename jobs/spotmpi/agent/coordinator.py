@@ -48,7 +48,7 @@ T = TypeVar("T")
 def run(context: AgentContext, transport: Transport, notice: Notice) -> int:
     """Run node 0's part of a run; the exit code tells JobSet whether to start its agents anew."""
     try:
-        return Coordinator(context, transport, notice).run()
+        return AttemptLoop(context, transport, notice).run()
     except Fenced as fenced:
         sys.stderr.write("%s\n" % fenced)
         return protocol.INTERRUPTED
@@ -145,8 +145,8 @@ class CoordinatorStopSource:
         return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED, self.lost_nodes())
 
 
-class Coordinator:
-    """What node 0's agent does; `run` is its loop."""
+class AttemptLoop:
+    """What node 0's agent does, attempt after attempt."""
 
     def __init__(self, context: AgentContext, transport: Transport, notice: Notice) -> None:
         self._context = context

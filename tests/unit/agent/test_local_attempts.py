@@ -18,7 +18,7 @@ from spotmpi.agent.attempt import Launch
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.children import Children, NoMembers, read_context
 from spotmpi.agent.context import AgentContext
-from spotmpi.agent.coordinator import Coordinator, CoordinatorStopSource
+from spotmpi.agent.coordinator import AttemptLoop, CoordinatorStopSource
 from spotmpi.agent.lines import Line
 from spotmpi.agent.mounts import in_run_folder
 from spotmpi.agent.notice import Notice
@@ -85,7 +85,7 @@ class LocalRun:
     def run(self, signal: str | None = None) -> int:
         notice: Any = SimpleNamespace(reason=signal)
         self.clock.pauses.clear()
-        return Coordinator(self.context(), Children("python3"), notice).run()
+        return AttemptLoop(self.context(), Children("python3"), notice).run()
 
     def summary(self) -> Any:
         return json.loads((self.folder / "summary.json").read_text())

@@ -16,7 +16,7 @@ import pytest
 from spotmpi.agent.attempt import Attempt
 from spotmpi.agent.children import Children, read_context
 from spotmpi.agent.clock import CLOCK
-from spotmpi.agent.coordinator import Coordinator
+from spotmpi.agent.coordinator import AttemptLoop
 from spotmpi.agent.mounts import in_run_folder
 from spotmpi.runs import reader
 from tests.command_line import SPOTMPI
@@ -154,7 +154,7 @@ def test_an_internal_error_of_the_agent_ends_the_run_and_is_reported(
     (tmp_path / "plan.yaml").write_text(json.dumps(plan))
     mounts = in_run_folder(str(tmp_path), str(tmp_path / "work"), "/nowhere")
     notice: Any = SimpleNamespace(reason=None)
-    assert Coordinator(read_context(mounts, CLOCK), Children("python3"), notice).run() == 78
+    assert AttemptLoop(read_context(mounts, CLOCK), Children("python3"), notice).run() == 78
 
     last = list(reader.lines(tmp_path / "events.jsonl"))[-1]
     assert last["event"] == "failed" and "RuntimeError('a bug')" in last["reason"]

@@ -82,10 +82,14 @@ class LocalRun:
         (self.folder / "plan.yaml").write_text(json.dumps(self.plan))
         return read_context(in_run_folder(str(self.folder), "/tmp/scratch", "/nowhere"), self.clock)
 
-    def run(self, signal: str | None = None) -> int:
+    def run(self, signal: str | None = None, transport: Children | None = None) -> int:
         notice: Any = SimpleNamespace(reason=signal)
         self.clock.pauses.clear()
-        return AttemptLoop(self.context(), Children("python3"), notice).run()
+        return AttemptLoop(self.context(), transport or Children("python3"), notice).run()
+
+    def kinds(self) -> list[str]:
+        """The events of the run, in order."""
+        return [json.loads(line)["event"] for line in (self.folder / "events.jsonl").read_text().splitlines()]
 
     def summary(self) -> Any:
         return json.loads((self.folder / "summary.json").read_text())
@@ -155,6 +159,41 @@ def test_a_signal_ends_a_run_that_nothing_starts_again_and_names_its_reason(run:
     run.ends = [Outcome(INTERRUPTION, "node 0: the agent received SIGTERM", 75)]
     assert run.run("the agent received SIGTERM") == 0 and run.attempts == 1
     assert (run.summary()["state"], run.summary()["interruptions"]) == ("stopped", 1)
+
+
+class Exiting(Children):
+    """A transport whose agents something else starts anew, by their exit codes, as JobSet does in pods."""
+
+    restarts = False
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "kinds"),
+    [
+        (DONE, 0, ["started", "succeeded"]),
+        (FAILED, 1, ["started", "restarted"]),
+        (Outcome(INTERRUPTION, "lost run-1", 75), 75, ["started", "interrupted", "restarted"]),
+        (STALE, 75, ["started", "interrupted", "restarted"]),
+        (Outcome(NOT_RETRYABLE, "wrong key", 78), 78, ["started", "failed"]),
+    ],
+    ids=["success", "failure", "interruption", "error of the machine", "permanent error"],
+)
+def test_an_agent_that_is_started_anew_exits_after_one_attempt_with_the_code_of_its_end(
+    run: LocalRun, end: Outcome | OSError, code: int, kinds: list[str]
+) -> None:
+    run.ends = [end]
+    assert run.run(transport=Exiting("python3")) == code
+    assert (run.attempts, run.kinds(), run.clock.pauses) == (1, kinds, [])
+
+
+def test_a_user_who_stops_a_run_while_an_attempt_fails_gets_no_other_attempt(run: LocalRun) -> None:
+    run.ends = [FAILED]
+    run.after = lambda: stop_requests.submit(str(run.folder), stop_requests.STOP, "enough")
+    assert run.run(transport=Exiting("python3")) == 0
+    assert run.kinds() == ["started", "stopped"]
+    stop_requests.clear(str(run.folder))
+    run.after = lambda: None
+    assert run.run("the pod received SIGTERM", Exiting("python3")) == 75, "it counts as interrupted, and starts anew"
 
 
 @pytest.mark.parametrize("own", ["PRTE_MCA_prte_local_tmpdir_base", "OMPI_MCA_orte_tmpdir_base"])

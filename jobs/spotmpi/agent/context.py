@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from . import pod_context
 from .clock import Clock
 from .launch import launcher_count
 from .mounts import Mounts
@@ -83,7 +82,9 @@ class AgentContext(NamedTuple):
 
 def read_pod_context(mounts: Mounts, clock: Clock) -> AgentContext:
     """That of this pod's agent, from its environment and *mounts*."""
-    import hashlib  # delays no start of a local run
+    import hashlib  # neither delays a start of a local run
+
+    from . import pod_context
 
     assert mounts.secret is not None and mounts.pod_info is not None, "pods have both"
     plan = read_plan(mounts.plan)

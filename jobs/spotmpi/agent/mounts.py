@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple, Optional
 
-from . import hardware, pod_context
+from . import hardware
 
 FOLDER_PLAN = "plan.yaml"  # in a run folder
 REQUESTS = "control"  # folder in it
@@ -26,6 +26,8 @@ class Mounts(NamedTuple):
 
 def in_pod() -> Mounts:
     """The mounts of a pod."""
+    from . import pod_context  # delays no start of a local run
+
     return Mounts(
         plan=os.path.join(pod_context.CONFIG, "plan.json"),
         work=pod_context.WORK,

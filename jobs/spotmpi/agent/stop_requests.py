@@ -7,7 +7,6 @@ import json
 import os
 from typing import NamedTuple, Optional
 
-from . import pod_context
 from .files import mode, write_atomically
 from .mounts import REQUESTS, Mounts
 
@@ -48,6 +47,8 @@ def pending(mounts: Mounts, kinds: tuple[str, ...] = (KILL, STOP)) -> Request | 
             if is_there(name):
                 return Request(kind, _reason(name))
     if mounts.pod_info is not None and STOP in kinds:
+        from . import pod_context  # delays no start of a local run
+
         reason = pod_context.stop_reason(mounts.pod_info)
         return None if reason is None else Request(STOP, reason)
     return None

@@ -29,7 +29,7 @@ PLACES = {
     "jobs/spotmpi/agent/node.py": (1, LOCAL),
     "jobs/spotmpi/agent/processes.py": (1, LOCAL),
     "jobs/spotmpi/agent/ssh.py": (1, LOCAL),
-    "jobs/spotmpi/agent/supervisor.py": (1, "whether a traceback is printed"),
+    "jobs/spotmpi/agent/children.py": (3, "looked for again and again, and files of workers that are copied over"),
     "jobs/spotmpi/agent/tls.py": (1, LOCAL),
     "jobs/spotmpi/backends/kubernetes/client/kubeconfig.py": (1, LOCAL),
     "jobs/spotmpi/backends/kubernetes/client/kubeconfig_entries.py": (

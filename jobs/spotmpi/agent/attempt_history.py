@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, cast
 
 from . import hardware, limits, protocol, record
-from .clock import CLOCK
+from .clock import CLOCK, Clock
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, Outcome
 from .plan import RunPlan
 from .progress import Progress
 from .run_outcome import run_outcome
-from .schema import ATTEMPT_VERSION, SUMMARY_VERSION, AttemptRecord, Summary, read_attempt, read_object
+from .schema import (
+    ATTEMPT_VERSION,
+    SUMMARY_VERSION,
+    AttemptRecord,
+    Summary,
+    WorldRecord,
+    read_attempt,
+    read_object,
+)
+from .world import World, world_of
+
+_WORLD = "world.json"  # in the folder of an attempt
 
 
 class AttemptHistory:
@@ -21,7 +32,7 @@ class AttemptHistory:
 
     *since* is when the run was last submitted, and names that submission: several agents share it, and no clock is
     compared with it. *first* is its first attempt, by default the one that its first agent noted in the folder: earlier
-    ones stay in the summary, and count against no limit. *elapsed* gives seconds of a clock that nobody sets.
+    ones stay in the summary, and count against no limit. *image_record* is the file of the image's versions.
     """
 
     def __init__(
@@ -29,19 +40,20 @@ class AttemptHistory:
         run_record: record.Record,
         plan: RunPlan,
         since: float,
-        clock: Callable[[], float] = CLOCK,
-        elapsed: Callable[[], float] = CLOCK.elapsed,
+        clock: Clock = CLOCK,
         first: int | None = None,
+        image_record: str = hardware.IMAGE_RECORD,
     ) -> None:
         self.record = run_record
         self.plan = plan
         self.since = since
         self.clock = clock
-        self.elapsed = elapsed
+        self._image_record = image_record
         self.first = record.first_attempt(run_record.folder, repr(since)) if first is None else first
         self._hold()
         self._has_ended_one = False
         self.attempts = _read_attempts(run_record.folder)
+        self.world: World | None = None  # of the newest attempt
         self.hardware: dict[int, hardware.Facts] = {}  # of the attempt's nodes, as far as agents reported it
 
     @property
@@ -55,15 +67,17 @@ class AttemptHistory:
         return self._count(INTERRUPTION)
 
     def begin(self) -> int:
-        """Take the next attempt's number and record that it starts."""
+        """The number of a new attempt, from which on this machine works for it, and its world, if a price is known."""
         if not self._has_ended_one:  # the pause after an attempt belongs to the next one, which needs no Unix time
             self._hold()
         number = self.record.take_attempt()
-        self.record_start(number)
+        self.world = world_of(self.plan, number)
+        if self.world.rate is not None:  # it is paid for also where no record of its end is written
+            self.record.write_json(os.path.join("attempts", str(number), _WORLD), self.world.record())
         return number
 
     def record_start(self, number: int, machines: Sequence[dict[str, Any]] = ()) -> None:
-        """Record that the launcher of attempt *number* is about to start, and on which *machines* where known."""
+        """Record that the launchers of attempt *number* are about to start, and on which *machines* where known."""
         # A digest names one image only; what a tag stood for when pods pulled it, no agent can see.
         image = self.plan["work"].get("container") or ""
         container = image if "@" in image else None
@@ -72,11 +86,12 @@ class AttemptHistory:
         )
 
     def cost_deadline(self) -> float | None:
-        """When, as *elapsed* counts, the current attempt has to start to end so that ``limits.cost`` holds, or None."""
+        """When the current attempt has to start to end so that ``limits.cost`` holds, by `Clock.elapsed`; or None."""
         return self._cost_deadline(self.held_since, self._held_from)
 
     def end(self, number: int, progress: Progress, outcome: Outcome, started: float) -> None:
         """Write the record of attempt *number*, whose launcher started at *started* (Unix seconds)."""
+        assert self.world is not None, "it has begun"
         values: AttemptRecord = {
             "version": ATTEMPT_VERSION,
             "attempt": number,
@@ -84,11 +99,12 @@ class AttemptHistory:
             "present": self.held_since,
             "started": started,
             "ended": self.clock(),
-            "held": self.elapsed() - self._held_from,
+            "held": self.clock.elapsed() - self._held_from,
             "cause": outcome.cause,
             "reason": outcome.reason,
             "exit_code": outcome.exit_code,
             "lost_nodes": list(outcome.lost_nodes),
+            "world": self.world.record(),
             "resumed_iteration": progress.resumed,
             "first_iteration": progress.first_iteration,
             "first_iteration_time": progress.first_iteration_time,
@@ -130,7 +146,7 @@ class AttemptHistory:
 
     def _hold(self) -> None:
         """From here on this machine works for the run."""
-        self.held_since, self._held_from = self.clock(), self.elapsed()
+        self.held_since, self._held_from = self.clock(), self.clock.elapsed()
 
     def _counted(self) -> list[AttemptRecord]:
         """The attempts of this submission. Their numbers say so; the clocks of two machines, or of one, may not."""
@@ -159,15 +175,21 @@ class AttemptHistory:
 
     def _cost_limit(self) -> Outcome | None:
         """The end of a run whose cost limit leaves nothing for another attempt."""
-        now = self.elapsed()
+        now = self.clock.elapsed()
         deadline = self._cost_deadline(self.clock(), now)
         if deadline is None or now < deadline:
             return None
-        return Outcome(NOT_RETRYABLE, limits.cost_reason(self.plan), protocol.NOT_RETRYABLE)
+        assert self._rate is not None, "what has no rate has no limit"
+        return Outcome(NOT_RETRYABLE, limits.cost_reason(self.plan, self._rate), protocol.NOT_RETRYABLE)
 
     def _cost_deadline(self, moment: float, elapsed: float) -> float | None:
-        left = limits.seconds_left(self.plan, self._counted(), moment)
+        left = limits.seconds_left(self.plan, self._rate, self._counted(), moment)
         return None if left is None else elapsed + left
+
+    @property
+    def _rate(self) -> float | None:
+        """US dollars per hour of the newest attempt, or of the first."""
+        return self.plan["rate"] if self.world is None else self.world.rate
 
     def _summary(self, state: str, outcome: Outcome) -> Summary:
         last = self.attempts[-1] if self.attempts else None
@@ -186,7 +208,7 @@ class AttemptHistory:
             "oversubscribed": self.plan["oversubscribed"],
             "work": self._work(),
             "hardware": last.get("hardware", []) if last else [],
-            "image": hardware.image_summary(hardware.image_record()),
+            "image": hardware.image_summary(hardware.image_record(self._image_record)),
             "context": contexts[-1] if contexts else {},
             "result": last.get("result", {}) if last else {},
             "attempts": self.attempts,
@@ -227,7 +249,7 @@ def _read_file(path: str, number: int) -> AttemptRecord | None:
 
 
 def _lost(folder: str, number: int) -> AttemptRecord:
-    return {
+    lost: AttemptRecord = {
         "version": ATTEMPT_VERSION,
         "attempt": number,
         "node": 0,
@@ -237,6 +259,11 @@ def _lost(folder: str, number: int) -> AttemptRecord:
         "lost_nodes": [0],
         "last_iteration": _last_iteration(folder, number),
     }
+    with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, "attempts", str(number), _WORLD)) as file:
+        world = read_object(file.read())
+        if world:
+            lost["world"] = cast(WorldRecord, world)
+    return lost
 
 
 def _last_iteration(folder: str, number: int) -> int | None:

@@ -1,4 +1,7 @@
-"""The clocks of an agent: one for people, and two that nobody sets, for everything that is measured or compared."""
+"""The clocks of an agent: one for people, and two that nobody sets, for everything that is measured or compared.
+
+Agents get their clock as an argument; only this file asks the machine for a time, or waits.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,10 @@ class Clock:
         (clock_gettime(3)).
         """
         return time.clock_gettime(_STEADY)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for so many seconds."""
+        time.sleep(seconds)
 
 
 CLOCK = Clock()

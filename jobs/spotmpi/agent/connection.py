@@ -11,11 +11,11 @@ import json
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import tls
+from .clock import CLOCK, Clock
 
 HEARTBEAT_INTERVAL = 1.0  # seconds between heartbeats
 HEARTBEAT_TIMEOUT = 7.0  # seconds after which a silent peer counts as lost
@@ -34,14 +34,15 @@ class Connection:
     counts as a heartbeat.
     """
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, clock: Clock = CLOCK) -> None:
+        self._clock = clock
         sock.setblocking(False)
         with contextlib.suppress(OSError):  # it is disconnected already
             # A greeting follows the handshake at once: it need not wait until the handshake's end is acknowledged.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = sock
         self.address = _address(sock)  # of the other end
-        self.last_received = self.last_polled = time.monotonic()
+        self.last_received = self.last_polled = self._clock.awake()
         self.closed = False
         self.heartbeat: Heartbeat | None = None  # ends with the connection
         self.authenticated = False  # whether the other end has proved that it has the run's key
@@ -59,7 +60,7 @@ class Connection:
     def admit(self) -> None:
         """Take messages of any number and size from now on: the other end has greeted as it should."""
         self._admitted = True
-        self.last_received = time.monotonic()
+        self.last_received = self._clock.awake()
 
     @property
     def has_unsent(self) -> bool:
@@ -77,11 +78,11 @@ class Connection:
                 self._fail(error)
                 self.close()
             self._flush()
-            self._last_sent = time.monotonic()
+            self._last_sent = self._clock.awake()
 
     def send_heartbeat(self) -> None:
         """Send a heartbeat if none of the last `HEARTBEAT_INTERVAL` seconds saw a message."""
-        if not self.closed and time.monotonic() > self._last_sent + HEARTBEAT_INTERVAL:
+        if not self.closed and self._clock.awake() > self._last_sent + HEARTBEAT_INTERVAL:
             self.send(beat=1)
 
     def receive(self, limit: int | None = None) -> list[dict[str, Any]]:
@@ -104,7 +105,7 @@ class Connection:
 
     def _read(self) -> bool:
         """Take what has arrived from the socket; whether no more will come."""
-        self.last_polled = time.monotonic()
+        self.last_polled = self._clock.awake()
         try:
             data = self.socket.recv(_MAX_MESSAGE if self._admitted else self._greeting_left)
         except BlockingIOError:
@@ -172,11 +173,17 @@ class Connection:
 class Heartbeat:
     """Sends heartbeats from a thread of its own, for this process may have to wait for a disk meanwhile.
 
-    Only as long as *last_polled*, a time by `time.monotonic`, is not too long ago: an agent that stalls for good counts
-    as lost.
+    Only as long as *last_polled*, as `Clock.awake` counts, is not too long ago: an agent that stalls for good counts as
+    lost.
     """
 
-    def __init__(self, connections: Callable[[], Iterable[Connection]], last_polled: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        connections: Callable[[], Iterable[Connection]],
+        last_polled: Callable[[], float],
+        clock: Clock = CLOCK,
+    ) -> None:
+        self._clock = clock
         self._connections = connections
         self._last_polled = last_polled
         self._stopped = threading.Event()
@@ -184,7 +191,7 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._stopped.wait(HEARTBEAT_INTERVAL / 2):
-            for connection in self._connections() if time.monotonic() < self._last_polled() + STALL else ():
+            for connection in self._connections() if self._clock.awake() < self._last_polled() + STALL else ():
                 connection.send_heartbeat()
 
     def stop(self) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
+
+from .clock import CLOCK, Clock
 
 NEWEST = ".attempt"
 INTERVAL = 1.0  # seconds between checks
@@ -28,10 +29,11 @@ class Fence:
     A thread of its own watches, since a file system that hangs must not keep the agent from receiving messages.
     """
 
-    def __init__(self, folder: str, number: int) -> None:
+    def __init__(self, folder: str, number: int, clock: Clock = CLOCK) -> None:
         self._folder = folder
+        self._clock = clock
         self._number = self._newest = number
-        self._refreshed = time.monotonic()
+        self._refreshed = self._clock.awake()
         self._stopped = threading.Event()
         threading.Thread(target=self._watch, name="fence", daemon=True).start()
 
@@ -42,7 +44,7 @@ class Fence:
 
     def check_before_write(self, final: bool) -> None:
         """As `check`, after reading the folder again where the last time is too long ago, and always where *final*."""
-        if final or time.monotonic() > self._refreshed + MAX_AGE:
+        if final or self._clock.awake() > self._refreshed + MAX_AGE:
             self._refresh()
         self.check()
 
@@ -56,7 +58,7 @@ class Fence:
 
     def _refresh(self) -> None:
         self._newest = max(self._newest, _number_in_file(self._folder), _highest_number(self._folder))
-        self._refreshed = time.monotonic()
+        self._refreshed = self._clock.awake()
 
 
 def announce(folder: str, number: int) -> None:

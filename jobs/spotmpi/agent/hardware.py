@@ -58,12 +58,12 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def describe_pod(pod_info: str, expected: Mapping[str, str]) -> Facts:
+def describe_pod(pod_info: str | None, expected: Mapping[str, str]) -> Facts:
     """`describe` for a pod, with ``driver_cuda``, ``zone``, ``type`` and what the plan *expected* of the machine.
 
-    *pod_info* is the folder of the downward API. What the machine itself reports wins over the plan.
+    *pod_info* is the folder of the downward API, if any. What the machine itself reports wins over the plan.
     """
-    reported = {"zone": _label(pod_info, _ZONE), "type": instance_type(), "driver_cuda": driver_cuda()}
+    reported = {"zone": pod_info and _label(pod_info, _ZONE), "type": instance_type(), "driver_cuda": driver_cuda()}
     return {**describe(list_gpus()), **expected, **{key: value for key, value in reported.items() if value}}
 
 
@@ -128,10 +128,10 @@ def have_kernels(architectures: Sequence[str], capability: str) -> bool:
     return any(int(each.group(1)) == major and int(each.group(2)) <= minor for each in compiled if each)
 
 
-def image_record() -> Facts:
-    """The software versions that the image's build recorded; empty for an image that is not ours."""
+def image_record(path: str) -> Facts:
+    """The software versions that the image's build recorded in *path*; empty for an image that is not ours."""
     try:
-        facts: Facts = json.loads(_read(IMAGE_RECORD) or "{}")
+        facts: Facts = json.loads(_read(path) or "{}")
     except ValueError:
         return {}
     return facts
@@ -179,11 +179,6 @@ def work_machine(facts: Mapping[int, Facts]) -> Facts | None:
     return {key: facts[0].get(key) for key in ("cpu", "cores", "memory_gib", "gpus", "system")}
 
 
-def oom_killed() -> bool:
-    """Whether the kernel has killed a process of this pod for lack of memory; False where cgroups do not tell."""
-    return oom_kills(CGROUP) > 0
-
-
 def oom_kills(folder: str) -> int:
     """How many processes of a cgroup the kernel has killed for lack of memory; 0 where its *folder* does not tell."""
     for name in _OOM_FILES:
@@ -202,12 +197,12 @@ def own_cgroup() -> str:
     return os.path.join(CGROUP, path.lstrip("/"))
 
 
-def available_memory() -> int | None:
-    """Bytes that this pod may still use; None where it has no limit, or none that can be read."""
+def available_memory(cgroup: str) -> int | None:
+    """Bytes that the pod with this *cgroup* may still use; None where it has no limit, or none that can be read."""
     try:
-        with open(os.path.join(CGROUP, "memory.max")) as limit:
+        with open(os.path.join(cgroup, "memory.max")) as limit:
             maximum = int(limit.read())
-        with open(os.path.join(CGROUP, "memory.current")) as used:
+        with open(os.path.join(cgroup, "memory.current")) as used:
             return maximum - int(used.read())
     except (OSError, ValueError):
         return None

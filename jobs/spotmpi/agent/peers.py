@@ -22,12 +22,12 @@ import errno
 import resource
 import selectors
 import socket
-import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from . import network
+from .clock import CLOCK, Clock
 from .connection import Connection, Heartbeat
 from .schema import MESSAGE_VERSION, Greeting
 from .ssh import InvalidKeys
@@ -61,7 +61,10 @@ class Coordinator:
         InvalidKeys: the run's Secret has no TLS files, or they are of no use.
     """
 
-    def __init__(self, identity: Identity, nodes: int, generation: int, attempt: int, port: int = PORT) -> None:
+    def __init__(
+        self, identity: Identity, nodes: int, generation: int, attempt: int, port: int = PORT, clock: Clock = CLOCK
+    ) -> None:
+        self._clock = clock
         self.workers: dict[int, Connection] = {}
         self.machines: dict[int, dict[str, Any]] = {}
         self.ready: set[int] = set()
@@ -77,12 +80,12 @@ class Coordinator:
         # Oldest first; those that have authenticated themselves stay until their greeting.
         self._unauthenticated: dict[Connection, None] = {}
         self._limit = _limit_unauthenticated(nodes)
-        self._accept_after = 0.0  # by time.monotonic
+        self._accept_after = 0.0  # as `Clock.awake` counts
         self._unconfirmed: set[int] = set()  # welcomed, but without a message since
         self._listener = network.listen(port)
         self._listener.setblocking(False)
-        self._last_polled = time.monotonic()
-        self._heartbeat = Heartbeat(lambda: list(self.workers.values()), lambda: self._last_polled)
+        self._last_polled = self._clock.awake()
+        self._heartbeat = Heartbeat(lambda: list(self.workers.values()), lambda: self._last_polled, clock)
 
     def of_gang(self, values: Mapping[int, T]) -> dict[int, T]:
         """Those of *values*, which are by node, that belong to nodes of the gang: all that are no workers of a pool."""
@@ -100,7 +103,7 @@ class Coordinator:
     def serve(self, timeout: float) -> None:
         """Handle what has arrived, waiting at most *timeout* seconds for something."""
         with selectors.PollSelector() as selector:  # which needs no descriptor, as there may be none left
-            if time.monotonic() >= self._accept_after:
+            if self._clock.awake() >= self._accept_after:
                 selector.register(self._listener, selectors.EVENT_READ, None)
             for connection in [*self._unauthenticated, *self.workers.values()]:
                 if not connection.closed:
@@ -110,13 +113,13 @@ class Coordinator:
                 if key.data is None:
                     self._accept()
                 elif key.data in self._unauthenticated:
-                    if until is None or time.monotonic() < until:
+                    if until is None or self._clock.awake() < until:
                         self._admit(key.data)
-                    until = until or time.monotonic() + _HANDSHAKES
+                    until = until or self._clock.awake() + _HANDSHAKES
                 else:
                     for message in key.data.receive():
                         self._handle(key.data, message)
-        self._last_polled = time.monotonic()
+        self._last_polled = self._clock.awake()
         for connection in [*self._unauthenticated, *self.workers.values()]:
             connection.last_polled = self._last_polled
         for connection in [each for each in self._unauthenticated if each.lost]:
@@ -155,7 +158,7 @@ class Coordinator:
             if dispensable and self._is_in_time(dispensable):
                 return  # as when all workers come at once
             try:
-                connection = Connection(self._listener.accept()[0], self._context)
+                connection = Connection(self._listener.accept()[0], self._context, self._clock)
             except BlockingIOError:
                 return
             except OSError as error:  # other errors: the client has disconnected already
@@ -170,7 +173,7 @@ class Coordinator:
         if self._unauthenticated:
             self._drop(self._most_dispensable())
         else:
-            self._accept_after = time.monotonic() + _ACCEPT_PAUSE
+            self._accept_after = self._clock.awake() + _ACCEPT_PAUSE
 
     def _most_dispensable(self) -> Connection:
         """The oldest unauthenticated connection from the address that has most: a stranger's flood drops its own."""
@@ -179,7 +182,7 @@ class Coordinator:
 
     def _is_in_time(self, connection: Connection) -> bool:
         """Whether this may be a worker that is about to prove itself: the only connection of its address, and new."""
-        is_new = time.monotonic() < connection.last_received + _HANDSHAKE_TIME
+        is_new = self._clock.awake() < connection.last_received + _HANDSHAKE_TIME
         return is_new and sum(each.address == connection.address for each in self._unauthenticated) == 1
 
     def _drop(self, connection: Connection) -> None:
@@ -246,23 +249,25 @@ def _limit_unauthenticated(nodes: int) -> int:
     return min(limit, max(soft // 4, 1))
 
 
-def join(host: str, identity: Identity, greeting: Greeting, port: int = PORT) -> tuple[Connection, int] | str:
+def join(
+    host: str, identity: Identity, greeting: Greeting, port: int = PORT, clock: Clock = CLOCK
+) -> tuple[Connection, int] | str:
     """Connect to node 0 and be welcomed: the connection and the attempt's number, or the reason why not yet.
 
     *greeting* holds the node index, the generation and the machine of this worker.
     """
     try:
         context = identity.connecting
-        connection = Connection(socket.create_connection((host, port), timeout=CONNECT_TIMEOUT), context)
+        connection = Connection(socket.create_connection((host, port), timeout=CONNECT_TIMEOUT), context, clock)
     except InvalidKeys as error:  # node 0 has the same, and ends the run
         return str(error)
     except OSError as error:
         return "%s: %s" % (host, error)
-    answer = _greet(connection, {"version": MESSAGE_VERSION, "run": identity.run, **greeting})
+    answer = _greet(connection, {"version": MESSAGE_VERSION, "run": identity.run, **greeting}, clock)
     if answer and "welcome" in answer:
         connection.admit()
         connection.send(beat=1)
-        connection.heartbeat = Heartbeat(lambda: [connection], lambda: connection.last_polled)
+        connection.heartbeat = Heartbeat(lambda: [connection], lambda: connection.last_polled, clock)
         return connection, int(answer["welcome"])
     connection.close()
     refusal = (answer or {}).get("refused")
@@ -273,10 +278,10 @@ def join(host: str, identity: Identity, greeting: Greeting, port: int = PORT) ->
     return "%s is not node 0 of this run%s" % (host, connection.failure and ": %s" % connection.failure)
 
 
-def _greet(connection: Connection, greeting: Greeting) -> dict[str, Any] | None:
+def _greet(connection: Connection, greeting: Greeting, clock: Clock) -> dict[str, Any] | None:
     """The answer of the other end to *greeting*, sent once it is authenticated; None where it gives none in time."""
-    deadline, greeted = time.monotonic() + ANSWER_TIMEOUT, False
-    while time.monotonic() < deadline and not connection.closed:
+    deadline, greeted = clock.awake() + ANSWER_TIMEOUT, False
+    while clock.awake() < deadline and not connection.closed:
         messages = connection.receive(1)
         if messages:
             return messages[0]

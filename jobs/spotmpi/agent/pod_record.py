@@ -32,6 +32,7 @@ class PodRecord(record.Record):
         self._now: Callable[[], float] = lambda: round(clock(), 6)  # with the precision of the folder
         self._time = clock()  # of the entry that is being written: the same in the folder and on stdout
         self._awake = clock.awake if isinstance(clock, Clock) else None
+        self._steady = clock if isinstance(clock, Clock) else CLOCK
         self._lines: dict[tuple[int, int], int] = {}
         self._printed = 0
         self._fence: fencing.Fence | None = None
@@ -40,7 +41,7 @@ class PodRecord(record.Record):
         """The number of a new attempt; earlier agents of the run are fenced off from now on."""
         number = super().take_attempt()
         fencing.announce(self.folder, number)
-        self._fence = fencing.Fence(self.folder, number)
+        self._fence = fencing.Fence(self.folder, number, self._steady)
         return number
 
     def check_fence(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import protocol, record
+from .clock import CLOCK, Clock
 from .connection import Connection
 from .lines import Line
 from .peers import PORT, Coordinator
@@ -28,8 +29,9 @@ class PoolCoordinator(Coordinator):
         run_record: record.Record,
         table: str = "pool",
         port: int = PORT,
+        clock: Clock = CLOCK,
     ) -> None:
-        super().__init__(identity, nodes, generation, attempt, port)
+        super().__init__(identity, nodes, generation, attempt, port, clock)
         self._record = run_record
         self._table = table
         self._generations: dict[int, int] = {}  # of the newest pod of each node

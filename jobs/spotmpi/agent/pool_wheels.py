@@ -13,12 +13,12 @@ import os
 import re
 import shutil
 import sys
-import time
 from typing import Callable, Dict, List, Mapping, Optional, Tuple, TypedDict
 
-from . import hardware, pod_context
+from . import hardware
 from . import unpack as unpacking
-from .plan import AgentPlan, Wheels
+from .clock import Clock
+from .plan import RunPlan, Wheels, workers
 
 MANIFEST = "manifest.json"
 OLDEST = "3.10"  # Python that Dask supports
@@ -41,29 +41,29 @@ class Manifest(TypedDict):
     wheels: Dict[str, Wheel]  # by folder
 
 
-def folder() -> str:
-    """Where this pod's wheels are unpacked; there is no such folder where it needs none."""
-    return os.path.join(pod_context.WORK, "wheels")
+def folder(work: str) -> str:
+    """Where an agent unpacks wheels, in its folder *work*; there is no such folder where it needs none."""
+    return os.path.join(work, "wheels")
 
 
-def install(plan: AgentPlan) -> None:
-    """Unpack the wheels that this pod needs, if any, and say so on stderr.
+def install(plan: RunPlan, work: str, clock: Clock) -> None:
+    """Unpack the wheels that this pod needs, if any, to its folder *work*, and say so on stderr.
 
     Raises:
         Incompatible: Python or Dask do not fit, and the wheels cannot help.
         OSError: the wheels cannot be read or unpacked.
     """
-    if plan["pool"] is None:
+    if workers(plan) is None:
         return
-    python, driver, wheels = "%d.%d" % sys.version_info[:2], plan["pool"]["versions"], plan["wheels"]
+    python, driver, wheels = "%d.%d" % sys.version_info[:2], plan.get("versions"), plan.get("wheels")
     require_python(python, driver)
     if wheels is None:
         require_own(python, installed_version, driver)
     elif not (driver and all(installed_version(name) == driver[name] for name in EXACT)):
-        started = time.monotonic()
-        names = unpack(_read(wheels), wheels["architecture"], folder(), python, driver)
+        started = clock.awake()
+        names = unpack(_read(wheels), wheels["architecture"], folder(work), python, driver)
         if names:
-            seconds = time.monotonic() - started
+            seconds = clock.awake() - started
             sys.stderr.write("unpacked in %.1f s, which the image lacks: %s\n" % (seconds, ", ".join(names)))
 
 

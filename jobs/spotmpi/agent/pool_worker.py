@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import os
 import sys
-import time
+from collections.abc import Collection
 
 from . import hardware, protocol, record
-from .attempt import Attempt
-from .clock import CLOCK
+from .attempt import Attempt, Launch
+from .context import AgentContext
 from .files import mode
+from .launch import worker_command
 from .lines import Line
-from .node import POLL_INTERVAL, Notice, attempt_plan, check_hardware, unpack_code, write_environment
-from .outcomes import INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error
-from .pod_context import PodContext
+from .node import POLL_INTERVAL, check_hardware, place, unpack_code, write_environment
+from .notice import Notice
+from .outcomes import NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error
+from .plan import Command
 from .pod_record import PodRecord
-from .worker import CoordinatorLink, join_coordinator, stage_data
+from .tcp import Tcp
+from .worker import CoordinatorLink, join_coordinator, stage_data, without_progress
 
-STABLE = 30.0  # seconds after which a worker process that ends is started again at once
 SCHEDULER_GRACE = 2.0  # seconds in which node 0 follows its scheduler
 RETURN_LIMIT = 3600.0  # seconds for which a worker waits for node 0 to come back; its node costs money meanwhile
-MAX_PAUSE = 10.0  # seconds between two starts of worker processes that end early
+RETRY_PAUSE = 10.0  # seconds before an error of this pod is tried again
 _LEAVE = StopRequest(Outcome(STOPPED, "this worker leaves the pool", 0), False)
 
 
@@ -41,37 +43,40 @@ class PoolLink(CoordinatorLink):
         return not (self.over or self.connection.lost or self.notice.reason)
 
 
-def run(pod: PodContext, notice: Notice, started: float) -> int:
+def run(context: AgentContext, transport: Tcp, notice: Notice, started: float) -> int:
     """Work for the pool until it is over; the pod's exit code."""
     try:
-        os.makedirs(pod.folder, exist_ok=True)
-        number = _attempt_number(pod)
-        pod_record = PodRecord(pod.folder)
+        os.makedirs(context.folder, exist_ok=True)
+        number = _attempt_number(context)
+        pod_record = PodRecord(context.folder, context.clock)
     except OSError as error:
         sys.stderr.write("the output of this worker cannot be recorded: %s\n" % error)
         return protocol.FAILED
     try:
-        return PoolWorker(pod, notice, pod_record, number).run(started)
+        return PoolWorker(context, transport, notice, pod_record, number).run(started)
     finally:
         pod_record.close()
 
 
-def _attempt_number(pod: PodContext) -> int:
+def _attempt_number(context: AgentContext) -> int:
     """The number of this pod among those of its worker, by which its lines are known.
 
     Kubernetes counts failed pods, but forgets them when a pool shrinks; where the run folder lasts, it knows better.
     """
-    logs = os.path.join(pod.folder, "logs")
-    paths = {each: os.path.join(logs, str(each), "node-%d.log" % pod.node) for each in record.numbers(logs)}
+    logs = os.path.join(context.folder, "logs")
+    paths = {each: os.path.join(logs, str(each), "node-%d.log" % context.node) for each in record.numbers(logs)}
     own = [each for each, path in paths.items() if mode(path) is not None]
-    return 1 + max(pod.generation, max(own, default=0))
+    return 1 + max(context.generation, max(own, default=0))
 
 
 class PoolWorker:
     """What one worker's agent does; *number* is the attempt under which its output is recorded."""
 
-    def __init__(self, pod: PodContext, notice: Notice, pod_record: PodRecord, number: int) -> None:
-        self._pod = pod
+    def __init__(
+        self, context: AgentContext, transport: Tcp, notice: Notice, pod_record: PodRecord, number: int
+    ) -> None:
+        self._context = context
+        self._transport = transport
         self._notice = notice
         self._record = pod_record
         self._number = number
@@ -85,27 +90,27 @@ class PoolWorker:
         A node 0 that was lost may need long for another node, while nobody follows the run: nothing starts a worker
         again that has ended, so it waits for longer.
         """
-        limit = self._pod.plan["limits"]["start"]
-        if self._pod.generation:
+        limit = self._context.plan["limits"]["start"]
+        if self._context.generation:
             limit = max(limit, RETURN_LIMIT)
         while True:
-            joined = join_coordinator(self._pod, self._notice, since, limit)
+            joined = join_coordinator(self._context, self._transport, self._notice, since, limit)
             if joined is None:
                 break
-            link = PoolLink(joined[0], self._notice, lambda: None)
+            link = PoolLink(joined[0], self._notice, lambda: None, self._context.mounts.cgroup)
             failure = self._work(link)
             if failure:
                 link.report_end(failure.exit_code, failure.reason)
-                _wait(link, float("inf") if failure.cause == NOT_RETRYABLE else MAX_PAUSE)
+                self._wait(link, float("inf") if failure.cause == NOT_RETRYABLE else RETRY_PAUSE)
             link.connection.close()
             if link.over:
                 return 0
             if self._notice.reason:
                 break
-            since, limit = CLOCK(), max(limit, RETURN_LIMIT)
+            since, limit = self._context.clock(), max(limit, RETURN_LIMIT)
         if self._notice.reason:
             return protocol.INTERRUPTED
-        name = "limits.start (%gs)" if limit == self._pod.plan["limits"]["start"] else "%gs"
+        name = "limits.start (%gs)" if limit == self._context.plan["limits"]["start"] else "%gs"
         self._print("no connection to node 0 within %s: this worker ends" % (name % limit))
         return 0
 
@@ -113,47 +118,68 @@ class PoolWorker:
         """Keep a worker process running while *link* is alive; the outcome where no other attempt can help."""
         try:
             if self._hardware is None:
-                facts = check_hardware(self._pod)
-                unpack_code(self._pod)
-                if not stage_data(self._pod, link):  # which reports its failure
-                    _wait(link, MAX_PAUSE)
+                facts = check_hardware(self._context)
+                unpack_code(self._context)
+                if not stage_data(self._context, link):  # which reports its failure
+                    self._wait(link, RETRY_PAUSE)
                     return None
                 self._hardware = facts
             link.connection.send(ready=1, hardware=self._hardware)
-            return self._keep_running(link, write_environment(self._pod, self._number))
+            return self._keep_running(link, write_environment(self._context, self._number))
         except hardware.Incompatible as error:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
         except OSError as error:
-            outcome = outcome_of_error(error)
-            if error.errno in record.DISK_FULL:
-                return outcome._replace(reason=record.disk_full_reason(error, self._pod.folder))
-            return outcome
+            return outcome_of_error(error, self._context.folder)
 
     def _keep_running(self, link: PoolLink, environment: dict[str, str]) -> Outcome | None:
-        pause = POLL_INTERVAL
-        while link.is_alive:
-            plan = attempt_plan(self._pod, environment, "0")
-            plan["limits"] = {**plan["limits"], "no_progress": None}  # a worker without calls is not stuck
-            started = time.monotonic()
-            outcome = Attempt(self._number, plan, self._record, link, {"start": None, "run": None}).run()
-            reason = (outcome.reason or "it ended").replace("the launcher on node %d" % self._pod.node, "it")
-            if outcome.cause == NOT_RETRYABLE:
-                return outcome._replace(reason=reason)
-            if outcome.cause == INTERRUPTION:  # its scheduler is gone, and node 0 may be about to follow
-                _wait(link, SCHEDULER_GRACE)
-            if link.is_alive:
-                self._print("the worker process is started again: %s" % reason)
-                pause = POLL_INTERVAL if time.monotonic() > started + STABLE else min(pause * 2, MAX_PAUSE)
-                _wait(link, pause)
-        return None
+        """Run the worker process, one after another, until *link* is over; the outcome where none can ever work."""
+        launch = Launch([], environment, self._context.pid_file, PodWorker(self._context, environment))
+        plan, clock = without_progress(self._context.plan), self._context.clock  # a worker without calls is not stuck
+        outcome = Attempt(self._number, plan, launch, self._record, link, {"start": None, "run": None}, clock).run()
+        return outcome if outcome.cause == NOT_RETRYABLE else None
 
     def _print(self, text: str) -> None:
-        self._record.line(self._number, self._pod.node, Line(None, "e", text))
+        self._record.line(self._number, self._context.node, Line(None, "e", text))
+
+    def _wait(self, link: PoolLink, seconds: float) -> None:
+        """Serve *link* for so long, or until it is over."""
+        clock = self._context.clock
+        deadline = clock.awake() + seconds
+        while link.is_alive and clock.awake() < deadline:
+            link.poll()
+            clock.sleep(POLL_INTERVAL)
 
 
-def _wait(link: PoolLink, seconds: float) -> None:
-    """Serve *link* for so long, or until it is over."""
-    deadline = time.monotonic() + seconds
-    while link.is_alive and time.monotonic() < deadline:
-        link.poll()
-        time.sleep(POLL_INTERVAL)
+class PodWorker:
+    """The worker of this pod; a `ReplicatedRole`."""
+
+    interruption_pause = SCHEDULER_GRACE
+
+    def __init__(self, context: AgentContext, environment: dict[str, str]) -> None:
+        assert context.worker is not None, "this pod is a worker's"
+        self.cgroup = context.mounts.cgroup
+        self._context, self._environment, self._number = context, environment, context.worker
+
+    def numbers(self) -> Collection[int]:
+        """This worker's."""
+        return (self._number,)
+
+    def is_ready(self) -> bool:
+        """Yes: a worker waits for its scheduler."""
+        return True
+
+    def command(self, number: int) -> Command:
+        """Its process, reached at the address that leads to node 0 now."""
+        context = self._context
+        return worker_command(context.plan, number, place(context, self._environment, ""), context.plan["folder"])
+
+    def started(self, number: int, process: int) -> None:
+        """Nobody asks for it."""
+
+    def node(self, number: int) -> int:
+        """That of this pod."""
+        return self._context.node
+
+    def label(self, number: int) -> str:
+        """Nothing: node 0 names this worker."""
+        return ""

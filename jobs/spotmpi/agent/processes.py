@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 from . import starter
+from .clock import CLOCK, Clock
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
@@ -101,17 +101,17 @@ def signal_process(pid: int, number: int) -> bool:
     return True
 
 
-def kill_descendants(limit: float = 5.0) -> list[int]:
+def kill_descendants(limit: float = 5.0, clock: Clock = CLOCK) -> list[int]:
     """Kill and reap all descendants, for at most *limit* seconds; the ids of those that are left."""
-    deadline = time.monotonic() + limit
+    deadline = clock.awake() + limit
     while True:
         left = descendants()
         for pid in left:
             signal_process(pid, signal.SIGKILL)
         _reap()
-        if not left or time.monotonic() > deadline:
+        if not left or clock.awake() > deadline:
             return left
-        time.sleep(0.01)
+        clock.sleep(0.01)
 
 
 def _reap() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 from . import network, protocol, record
+from .clock import CLOCK, Clock
 from .outcomes import NOT_RETRYABLE, Outcome, StopSource
 from .peers import Coordinator
 from .staging import Staging
@@ -20,12 +19,13 @@ class Readiness:
     resolves to the address from which its worker connected.
     """
 
-    def __init__(self, hosts: list[str], coordinator: Coordinator, staging: Staging) -> None:
+    def __init__(self, hosts: list[str], coordinator: Coordinator, staging: Staging, clock: Clock = CLOCK) -> None:
         self.hosts = hosts
         self.addresses: dict[str, str] = {}  # of hosts whose name resolves to their worker's address
         self._coordinator = coordinator
         self._staging = staging
-        self._all_connected: float | None = None  # when the last host connected, by time.monotonic
+        self._clock = clock
+        self._all_connected: float | None = None  # when the last host connected, as `Clock.awake` counts
 
     @property
     def failure(self) -> Outcome | None:
@@ -44,7 +44,7 @@ class Readiness:
 
     def wait(self, limit: float, events: record.Record, stop_source: StopSource) -> Outcome | None:
         """None once nothing is missing, else the outcome of waiting for *limit* seconds; records what is missing."""
-        deadline, last_text, last_event = time.monotonic() + limit, "", 0.0
+        deadline, last_text, last_event = self._clock.awake() + limit, "", 0.0
         while True:
             self._coordinator.serve(0.05)
             text = self.missing()
@@ -55,16 +55,16 @@ class Readiness:
                 return stop_request.outcome
             if self.failure:
                 return self.failure._replace(reason="node 0: %s" % self.failure.reason)
-            if time.monotonic() > deadline:
+            if self._clock.awake() > deadline:
                 reason = "limits.start (%gs) is over: %s" % (limit, text)
                 return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
-            if text != last_text and time.monotonic() > last_event + EVENT_INTERVAL:
-                last_text, last_event = text, time.monotonic()
+            if text != last_text and self._clock.awake() > last_event + EVENT_INTERVAL:
+                last_text, last_event = text, self._clock.awake()
                 events.event(record.WAITING, reason=text)
 
     def _unresolved(self) -> list[str]:
         """The hosts whose name does not resolve, or still leads to a pod of before."""
-        now = time.monotonic()
+        now = self._clock.awake()
         self._all_connected = now if self._all_connected is None else self._all_connected
         unresolved = []
         for node, host in enumerate(self.hosts):

@@ -7,8 +7,9 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
+
+from .clock import CLOCK, Clock
 
 PORT = 2222
 CHECK_TIMEOUT = 10.0  # seconds, for one key
@@ -117,15 +118,15 @@ def start_daemon(folder: str) -> subprocess.Popen[bytes]:
     )
 
 
-def wait_until_open(limit: float = 10.0) -> bool:
+def wait_until_open(limit: float = 10.0, clock: Clock = CLOCK) -> bool:
     """Whether this pod's sshd accepts connections within *limit* seconds."""
-    deadline = time.monotonic() + limit
-    while time.monotonic() < deadline:
+    deadline = clock.awake() + limit
+    while clock.awake() < deadline:
         try:
             with socket.create_connection(("127.0.0.1", PORT), timeout=1):
                 return True
         except OSError:
-            time.sleep(0.02)
+            clock.sleep(0.02)
     return False
 
 

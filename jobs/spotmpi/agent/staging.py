@@ -15,9 +15,13 @@ COPY_THREADS = 16  # shared storage has high latency, not low throughput
 
 
 class Staging:
-    """Copies a data set in the background; with a *plan* of None there is nothing to do."""
+    """Copies a data set in the background; with a *plan* of None there is nothing to do.
 
-    def __init__(self, plan: StagingPlan | None) -> None:
+    Files that are kept in memory count towards the limit of *cgroup*.
+    """
+
+    def __init__(self, plan: StagingPlan | None, cgroup: str) -> None:
+        self._cgroup = cgroup
         self.failure: Outcome | None = None  # of the attempt, where the copy failed
         self._copied, self._size = 0, 0  # bytes
         self._lock = threading.Lock()
@@ -50,7 +54,7 @@ class Staging:
         files = _files(source)
         self._size = sum(size for _, size in files)
         os.makedirs(target, exist_ok=True)
-        free = _free_bytes(target, stage == "memory")
+        free = _free_bytes(target, self._cgroup if stage == "memory" else None)
         if self._size > free:
             place = "in the memory of this pod" if stage == "memory" else "on the disk of this node"
             raise OSError("it has %.1f GB, %.1f GB are free %s" % (self._size / 1e9, free / 1e9, place))
@@ -80,8 +84,8 @@ def _files(source: str) -> list[tuple[str, int]]:
     return files
 
 
-def _free_bytes(target: str, in_memory: bool) -> int:
-    """Bytes that fit into *target*; files in memory count towards the memory limit of this pod, too."""
+def _free_bytes(target: str, cgroup: str | None) -> int:
+    """Bytes that fit into *target*, and where it is in memory, within the limit of *cgroup* too."""
     free = shutil.disk_usage(target).free
-    available = hardware.available_memory() if in_memory else None
+    available = None if cgroup is None else hardware.available_memory(cgroup)
     return free if available is None else min(free, available)

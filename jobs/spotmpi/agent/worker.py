@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable
 
-from . import hardware, processes, protocol, record, ssh
-from .attempt import Attempt
+from . import hardware, processes, protocol, ssh
+from .attempt import Attempt, Launch
 from .connection import Connection
-from .coordinator import RENDEZVOUS_PORT
-from .node import POLL_INTERVAL, Daemon, Notice, attempt_plan, check_hardware, unpack_code, write_environment
-from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error
-from .peers import join
-from .pod_context import PodContext
+from .context import AgentContext
+from .launch import gang_commands
+from .node import POLL_INTERVAL, Daemon, check_hardware, place, unpack_code, write_environment
+from .notice import Notice
+from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error, restart_pause
+from .plan import RunPlan
 from .pod_record import PodRecord
 from .schema import Greeting
 from .staging import Staging
+from .tcp import RENDEZVOUS_PORT, Tcp
 
 _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
 
@@ -26,12 +27,15 @@ _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
 class CoordinatorLink:
     """The connection to node 0, and what it requested; a `StopSource`."""
 
-    def __init__(self, connection: Connection, notice: Notice, daemon_error: Callable[[], str | None]) -> None:
+    def __init__(
+        self, connection: Connection, notice: Notice, daemon_error: Callable[[], str | None], cgroup: str
+    ) -> None:
         self.connection = connection
         self.go = False
         self.over = False
         self.notice = notice
         self._daemon_error = daemon_error
+        self._cgroup = cgroup
         self._notice_sent = self._oom_sent = False
 
     def poll(self) -> None:
@@ -43,7 +47,7 @@ class CoordinatorLink:
         if reason and not self._notice_sent:
             self._notice_sent = True
             self.connection.send(notice=reason)
-        if not self._oom_sent and hardware.oom_killed():
+        if not self._oom_sent and hardware.oom_kills(self._cgroup):
             self._oom_sent = True
             self.connection.send(oom_killed=1)
 
@@ -62,38 +66,38 @@ class CoordinatorLink:
         return False
 
 
-def run(pod: PodContext, notice: Notice, started: float) -> int:
+def run(context: AgentContext, transport: Tcp, notice: Notice, started: float) -> int:
     """This node's part of one attempt; the pod's exit code."""
-    joined = join_coordinator(pod, notice, started)
+    joined = join_coordinator(context, transport, notice, started)
     if joined is None:
         return protocol.INTERRUPTED
     connection, attempt = joined
     try:
-        facts = check_hardware(pod)
-        unpack_code(pod)
-        daemon = Daemon(pod)
-        environment = write_environment(pod, attempt)
+        facts = check_hardware(context)
+        unpack_code(context)
+        daemon = Daemon(context)
+        environment = write_environment(context, attempt)
     except (ssh.InvalidKeys, hardware.Incompatible, OSError) as error:
         code = outcome_of_error(error).exit_code if isinstance(error, OSError) else protocol.NOT_RETRYABLE
-        link = CoordinatorLink(connection, notice, lambda: None)
+        link = CoordinatorLink(connection, notice, lambda: None, context.mounts.cgroup)
         if code == protocol.INTERRUPTED:
-            notice.wait(pod.generation, link.poll)
+            wait_for_restart(context, notice, link.poll)
         link.report_end(code, str(error))
     else:
-        link = CoordinatorLink(connection, notice, daemon.error)
-        if stage_data(pod, link):
+        link = CoordinatorLink(connection, notice, daemon.error, context.mounts.cgroup)
+        if stage_data(context, link):
             connection.send(ready=1, hardware=facts)
-            if pod.has_launcher:
-                _launch_and_report(pod, link, environment, attempt)
+            if context.has_launcher:
+                _launch_and_report(context, link, environment, attempt)
     while not (link.over or connection.lost):
         link.poll()
-        time.sleep(POLL_INTERVAL)
+        context.clock.sleep(POLL_INTERVAL)
     processes.kill_descendants()
     return 0 if link.over and not notice.reason else protocol.INTERRUPTED
 
 
 def join_coordinator(
-    pod: PodContext, notice: Notice, started: float, limit: float | None = None
+    context: AgentContext, transport: Tcp, notice: Notice, started: float, limit: float | None = None
 ) -> tuple[Connection, int] | None:
     """The connection to node 0 and the attempt's number; None after *limit* seconds, or on notice.
 
@@ -102,59 +106,77 @@ def join_coordinator(
     Waiting for node 0 costs nothing but time: it may be scheduled later, and its name may not resolve yet.
     """
     greeting: Greeting = {
-        "node": pod.node,
-        "generation": pod.generation,
-        "machine": hardware.identify(pod.node, started),
+        "node": context.node,
+        "generation": context.generation,
+        "machine": hardware.identify(context.node, started),
     }
     last_reason = ""
-    deadline = time.monotonic() + (pod.plan["limits"]["start"] if limit is None else limit)
-    while time.monotonic() < deadline and not notice.reason:
-        answer = join(pod.hosts[0], pod.identity, greeting)
+    deadline = context.clock.awake() + (context.plan["limits"]["start"] if limit is None else limit)
+    while context.clock.awake() < deadline and not notice.reason:
+        answer = transport.join(context, greeting)
         if not isinstance(answer, str):
             return answer
         if answer != last_reason:
             last_reason = answer
             sys.stderr.write("waiting for node 0: %s\n" % answer)
-        time.sleep(POLL_INTERVAL)
+        context.clock.sleep(POLL_INTERVAL)
     return None
 
 
-def stage_data(pod: PodContext, link: CoordinatorLink) -> bool:
+def wait_for_restart(context: AgentContext, notice: Notice, serve: Callable[[], object]) -> None:
+    """Wait before an error of this machine restarts the run once more, which JobSet does at once, however often.
+
+    *serve* is called meanwhile, again and again. A signal to end ends it.
+    """
+    clock = context.clock
+    deadline = clock.awake() + restart_pause(context.generation)
+    while not notice.reason and clock.awake() < deadline:
+        serve()
+        clock.sleep(POLL_INTERVAL)
+
+
+def without_progress(plan: RunPlan) -> RunPlan:
+    """The plan of a node that reports no iterations, as only rank 0 does: that it prints none means nothing."""
+    return {**plan, "limits": {**plan["limits"], "no_progress": None}}
+
+
+def stage_data(context: AgentContext, link: CoordinatorLink) -> bool:
     """Whether the data is on this node; a failure is reported to node 0."""
-    staging = Staging(pod.plan["staging"])
+    staging = Staging(context.plan.get("staging"), context.mounts.cgroup)
     while staging.busy and not (link.over or link.connection.lost):
         link.poll()
-        time.sleep(POLL_INTERVAL)
+        context.clock.sleep(POLL_INTERVAL)
     if staging.failure:
         link.report_end(staging.failure.exit_code, staging.failure.reason)
     return not staging.busy and not staging.failure
 
 
-def _launch_and_report(pod: PodContext, link: CoordinatorLink, environment: dict[str, str], attempt: int) -> None:
+def _launch_and_report(context: AgentContext, link: CoordinatorLink, environment: dict[str, str], attempt: int) -> None:
     """`_launch`, with every error reported to node 0, which would otherwise count a lost host."""
     try:
-        _launch(pod, link, environment, attempt)
+        _launch(context, link, environment, attempt)
     except OSError as error:
-        reason = record.disk_full_reason(error, pod.folder) if error.errno in record.DISK_FULL else str(error)
-        link.report_end(outcome_of_error(error).exit_code, reason)
+        outcome = outcome_of_error(error, context.folder)
+        link.report_end(outcome.exit_code, outcome.reason)
     except Exception as error:
         traceback.print_exc()
         link.report_end(protocol.FAILED, "internal error of spotmpi: %r" % error)
 
 
-def _launch(pod: PodContext, link: CoordinatorLink, environment: dict[str, str], attempt: int) -> None:
+def _launch(context: AgentContext, link: CoordinatorLink, environment: dict[str, str], attempt: int) -> None:
     """Run this node's own launcher once node 0 says so, and report how it ended."""
     while not (link.go or link.over or link.connection.lost):
         link.poll()
-        time.sleep(POLL_INTERVAL)
+        context.clock.sleep(POLL_INTERVAL)
     if not link.go:
         return
-    os.makedirs(pod.folder, exist_ok=True)
-    pod_record = PodRecord(pod.folder)
-    plan = attempt_plan(pod, environment, RENDEZVOUS_PORT)
-    # Only rank 0 reports iterations: that a worker prints none means nothing.
-    plan["limits"] = {**plan["limits"], "no_progress": None}
-    outcome = Attempt(attempt, plan, pod_record, link, {"start": None, "run": None}).run()
+    os.makedirs(context.folder, exist_ok=True)
+    pod_record = PodRecord(context.folder, context.clock)
+    commands = gang_commands(context.plan, [context.node], place(context, environment, RENDEZVOUS_PORT))
+    launch = Launch(commands, environment, context.pid_file)
+    outcome = Attempt(
+        attempt, without_progress(context.plan), launch, pod_record, link, {"start": None, "run": None}, context.clock
+    ).run()
     pod_record.close()
     code = 0 if outcome.cause == SUCCEEDED else outcome.exit_code or protocol.FAILED
     link.report_end(code, outcome.reason)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spotmpi.agent import record
 from spotmpi.api.stream_price import with_price
@@ -44,12 +46,12 @@ def init(path: Path | str = "job.toml", script: str | None = None) -> Path:
 
 def plan_run(
     source: Source, overrides: Iterable[str] = (), on: TargetLike = None, say: Say = lambda text: None
-) -> Plan:
+) -> Mapping[str, Any]:
     """What `run` would start, as plain JSON values; nothing is started or written.
 
     *say* gets a message with what takes time, or what the target cannot be asked.
     """
-    return prepare(source, overrides, on, say)[2]
+    return _preview(prepare(source, overrides, on, say)[2])
 
 
 def problems(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> list[Problem]:
@@ -118,10 +120,21 @@ def resume(
     return _show(start, detach, watch, say)
 
 
-def plan_resume(run: str, overrides: Iterable[str] = (), on: TargetLike = None, say: Say = lambda text: None) -> Plan:
+def plan_resume(
+    run: str, overrides: Iterable[str] = (), on: TargetLike = None, say: Say = lambda text: None
+) -> Mapping[str, Any]:
     """What `resume` would start, as plain JSON values; nothing is started or written."""
     paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
-    return backend.plan(_continued_spec(backend, paths, overrides), paths.id, say)
+    return _preview(backend.plan(_continued_spec(backend, paths, overrides), paths.id, say))
+
+
+def _preview(plan: Plan) -> Mapping[str, Any]:
+    """The plan; that of this machine with the commands that its agent makes of it."""
+    if plan["backend"] != names.LOCAL:
+        return plan
+    from spotmpi.plan.local import preview
+
+    return preview(plan, sys.executable, os.geteuid() == 0)
 
 
 def list_runs(on: TargetLike = None, mine: bool = False) -> list[RunState]:

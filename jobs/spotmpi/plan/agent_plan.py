@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from spotmpi.agent import boot, launchers, pod_context, protocol
-from spotmpi.agent.plan import VERSION, AgentPlan, PoolPlan, StagingPlan, UserCode
+from spotmpi.agent.plan import VERSION, RunPlan, StagingPlan, UserCode
 from spotmpi.core import names
-from spotmpi.core.cpus import threads
+from spotmpi.plan.run_plan import limits, roles, thread_variables
 from spotmpi.spec.job import Data, JobSpec
 from spotmpi.spec.paths import is_path
 from spotmpi.spec.shapes import workers_of
@@ -30,7 +30,7 @@ class AgentInputs(NamedTuple):
     versions: dict[str, str] | None = None  # of Python and packages where the run is submitted
 
 
-def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs) -> AgentPlan:
+def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs) -> RunPlan:
     """The agent plan of *spec*, without the time of submission, which is the API server's."""
     return {
         "version": VERSION,
@@ -40,48 +40,29 @@ def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs) -> AgentPlan:
         "where": spec.where,
         "slots": spec.slots,
         "hosts": [names.pod_host(run, node) for node in range(spec.nodes)],
-        "rank": _rank(spec),
-        "mpi_args": list(spec.mpi.args),
+        "roles": roles(spec, "python3"),
+        "python": "python3",
+        "pool_python": None,
+        "mpi": {"args": list(spec.mpi.args), "path": None, "family": 0},
         "environment": _environment(spec, run),
         "folder": pod_context.CODE if inputs.code or workers_of(spec) else boot.CODE,
         "code": inputs.code,
         "staging": _staging(spec.data),
-        "limits": spec.agent_limits(),
+        "limits": limits(spec),
         "rate": inputs.rate,
         "grace": spec.checkpoint.grace,
         "metrics_pattern": spec.metrics.pattern,
-        "gpus": spec.resources.gpu * spec.slots,
         "oversubscribed": False,
-        "submitted": None,
         "work": inputs.work,
         "files": inputs.files,
         "machine": inputs.machine or {},
-        "pool": _pool(spec, inputs.versions),
-        "wheels": None,
+        "versions": _driver_versions(spec, inputs.versions),
     }
 
 
-def _pool(spec: JobSpec, versions: dict[str, str] | None) -> PoolPlan | None:
-    """The workers of a pool or stream, and what differs between them and the gang.
-
-    A pool that waits for a driver needs its *versions*.
-    """
-    workers = workers_of(spec)
-    if workers is None:
-        return None
-    driver = spec.limits.driver
-    return {
-        "workers": workers.count,
-        "table": workers.table,
-        "driver": None if isinstance(driver, str) else driver,
-        "gpus": workers.resources.gpu,
-        "environment": _threads(workers.resources.cpu),
-        "versions": None if spec.pool is None or spec.command or isinstance(driver, str) else versions,
-    }
-
-
-def _threads(cpus: float) -> dict[str, str]:
-    return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads(cpus)))
+def _driver_versions(spec: JobSpec, versions: dict[str, str] | None) -> dict[str, str] | None:
+    """The *versions* that a pool needs which waits for a driver outside of the pods."""
+    return None if spec.pool is None or spec.command or isinstance(spec.limits.driver, str) else versions
 
 
 def _shared_folder(data: Data) -> str:
@@ -102,16 +83,6 @@ def _stream_settings(stream: Stream) -> Settings:
     return replace(stream.settings, source=f"{VOLUME}/{stream.source}")
 
 
-def _rank(spec: JobSpec) -> list[str]:
-    if spec.pool is not None:
-        return [*(spec.command or []), *spec.args]  # its driver, if any
-    if spec.program:
-        assert spec.image is not None
-        return ["python3", "-m", names.program_module(spec.image, spec.program), *spec.args]
-    assert spec.command is not None
-    return [*spec.command, *spec.args]
-
-
 def _environment(spec: JobSpec, run: str) -> dict[str, str]:
     folder = f"{pod_context.RUNS}/{run}"
     code = [pod_context.CODE] if spec.code or spec.files else []
@@ -119,7 +90,7 @@ def _environment(spec: JobSpec, run: str) -> dict[str, str]:
     environment = {
         "PYTHONUNBUFFERED": "1",
         "HOME": pod_context.WORK,
-        **_threads(spec.resources.cpu),
+        **thread_variables(spec.resources.cpu),
         protocol.ENV_RUN: run,
         protocol.ENV_WORLD_SIZE: str(spec.world_size),
         protocol.ENV_HOSTS: str(spec.nodes),

@@ -57,7 +57,7 @@ def with_wheels(objects: Sequence[Object], wheels: PackedWheels) -> list[Object]
 def mounted_wheels(objects: Sequence[Object]) -> str | None:
     """The name of the wheels that the agents of a run unpack; None without any."""
     plans = [json.loads(part["data"]["plan.json"]) for part in objects if part["kind"] == "ConfigMap"]
-    return next((plan["wheels"]["name"] for plan in plans if plan["wheels"]), None)
+    return next((plan["wheels"]["name"] for plan in plans if plan.get("wheels")), None)
 
 
 def wheels_name(wheels: PackedWheels) -> str:

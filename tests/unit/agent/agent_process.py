@@ -8,26 +8,35 @@ of its system calls (see `tests.transient_errors`).
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 
-from spotmpi.agent import __main__, connection, coordinator, hardware, peers, pod_context, pool_coordinator, worker
+from spotmpi.agent import __main__, connection
+from spotmpi.agent.clock import CLOCK
+from spotmpi.agent.context import read_pod_context
+from spotmpi.agent.mounts import Mounts
+from spotmpi.agent.tcp import Tcp
 from tests import transient_errors
+
+
+def mounts_below(folder: str) -> Mounts:
+    """Those of a pod whose files are all below *folder*."""
+    return Mounts(
+        plan=f"{folder}/config/plan.json",
+        secret=f"{folder}/secret",
+        work=f"{folder}/work",
+        runs=f"{folder}/runs",
+        pod_info=f"{folder}/pod",
+        cgroup=f"{folder}/cgroup",
+        image_record=f"{folder}/image.json",
+    )
 
 
 def main(folder: str, port: int) -> int:
     """Run the agent of `JOB_COMPLETION_INDEX` with its mounts below *folder* and its coordinator on *port*."""
-    pod_context.CONFIG, pod_context.SECRET, pod_context.RUNS = f"{folder}/config", f"{folder}/secret", f"{folder}/runs"
-    pod_context.WORK, pod_context.POD_INFO = f"{folder}/work", f"{folder}/pod"
-    hardware.CGROUP = f"{folder}/cgroup"
-    hardware.IMAGE_RECORD = f"{folder}/image.json"
     connection.HEARTBEAT_TIMEOUT = float(os.environ.get("HEARTBEAT_TIMEOUT", connection.HEARTBEAT_TIMEOUT))
-    vars(coordinator)["Coordinator"] = functools.partial(peers.Coordinator, port=port)
-    vars(coordinator)["PoolCoordinator"] = functools.partial(pool_coordinator.PoolCoordinator, port=port)
-    vars(worker)["join"] = functools.partial(peers.join, port=port)
     transient_errors.from_environment()
-    return __main__.main()
+    return __main__.run_member(read_pod_context(mounts_below(folder), CLOCK), Tcp(port))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import node, outcomes, protocol
+from spotmpi.agent.clock import CLOCK
 from tests.transient_errors import READS_OF_A_COPY, TransientErrors
+from tests.unit.agent.agent_process import mounts_below
 from tests.unit.agent.gang import LIMIT, Gang, kinds
 
 STALE = errno.ESTALE
@@ -105,7 +107,8 @@ def test_only_a_readable_archive_of_code_can_be_called_broken(
     archive = tmp_path / "user.tgz"
     archive.write_bytes(whole if error else whole[:60])
     code = {"archive": str(archive), "bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
-    context: Any = SimpleNamespace(plan={"code": code, "pool": None, "folder": str(tmp_path)})
+    plan = {"code": code, "roles": [{"restart": "gang"}], "folder": str(tmp_path)}
+    context: Any = SimpleNamespace(plan=plan, mounts=mounts_below(str(tmp_path)), clock=CLOCK)
     if error:
         TransientErrors(monkeypatch.setattr).add("read", "*/user.tgz", error)
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import hardware, protocol
+from spotmpi.agent import protocol
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.limits import MAX_LOSSES
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
+from tests.clocks import SetClock
 
 SUBMITTED = 1000.0  # Unix seconds
 LIMITS = {"start": 60.0, "run": None, "no_progress": None, "failures": 1, "interruptions": 2, "cost": None}
@@ -29,8 +30,8 @@ class RecordedRun:
     """A run folder, its history as an agent opens it, and what was written there."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.now = folder, SUBMITTED
-        self.step = 0.0  # by which the machine's clock has been set since
+        self.folder, self.clock = folder, SetClock(SUBMITTED)
+        self.clock.unix = 0.0  # by which the machine's clock has been set since
         self.plan: dict[str, Any] = {
             "run": "digits-1",
             "name": "digits",
@@ -39,21 +40,22 @@ class RecordedRun:
             "grace": 30.0,
             "oversubscribed": False,
             "work": {"program": "digits"},
+            "where": "every",
+            "hosts": ["digits-1-0", "digits-1-1"],
+            "slots": 4,
         }
 
     def history(self, since: float = SUBMITTED) -> AttemptHistory:
         plan: Any = self.plan
         run_record = Record(str(self.folder), self.clock)
-        return AttemptHistory(run_record, plan, since, self.clock, lambda: self.now)
-
-    def clock(self) -> float:
-        return self.now + self.step
+        return AttemptHistory(run_record, plan, since, self.clock, image_record=str(self.folder / "image.json"))
 
     def attempt(self, history: AttemptHistory, outcome: Outcome, seconds: float = 10.0, **reported: Any) -> None:
         """One attempt whose program reported these values of `Progress`."""
         number = history.begin()
+        history.record_start(number)
         started = self.clock()
-        self.now += seconds
+        self.clock.seconds += seconds
         progress = Progress(0.0)
         vars(progress).update(reported)
         history.end(number, progress, outcome, started)
@@ -78,13 +80,13 @@ def run(tmp_path: Path) -> RecordedRun:
 
 def test_an_attempt_is_recorded_with_everything_that_its_program_reported(run: RecordedRun) -> None:
     history = run.history()
-    run.now = 1005.0
+    run.clock.seconds = 1005.0
     assert history.begin() == 1
     history.hardware = {0: CPU, 1: CPU}
     progress = Progress(0.0)
     reported = {"resumed": 20, "first_iteration": 21, "first_iteration_time": 1012.0, "iteration": 50, "checkpoint": 40}
     vars(progress).update(reported, context={"world_size": 2}, result={"loss": 0.5})
-    run.now = 1100.0
+    run.clock.seconds = 1100.0
 
     history.end(1, progress, INTERRUPTED._replace(lost_nodes=(1,)), started=1010.0)
 
@@ -100,6 +102,7 @@ def test_an_attempt_is_recorded_with_everything_that_its_program_reported(run: R
         "reason": "node 1 is going away",
         "exit_code": 75,
         "lost_nodes": [1],
+        "world": {"members": ["digits-1-0", "digits-1-1"], "ranks": 4, "size": 8, "rate": None},
         "resumed_iteration": 20,
         "first_iteration": 21,
         "first_iteration_time": 1012.0,
@@ -128,7 +131,7 @@ def test_the_start_is_recorded_with_the_counts_the_machines_and_an_image_that_a_
     run.plan["work"] = {"container": container}
     history = run.history()
 
-    history.begin()
+    history.record_start(history.begin())
     history.record_start(7, [{"node": 0, "name": "a"}])
 
     expected = {"t": SUBMITTED, "event": "started", "failures": 0, "interruptions": 0, **recorded}
@@ -182,15 +185,15 @@ def test_attempts_before_the_submission_count_against_no_limit_and_a_restart_is_
     before = run.history()
     for _ in range(4):
         run.attempt(before, FAILED)
-    resumed = run.history(since=run.now)
+    resumed = run.history(since=run.clock.seconds)
     assert (resumed.failures, len(resumed.attempts)) == (0, 4)
     run.attempt(resumed, FAILED)
-    assert resumed.failures == run.history(since=run.now - 10).failures == 1
+    assert resumed.failures == run.history(since=run.clock.seconds - 10).failures == 1
     assert run.history().failures == 5, "those of a submission stay its own"
     assert resumed.final_outcome(FAILED) is None
     resumed.record_restart(FAILED)
     expected = {"event": "restarted", "reason": FAILED.reason, "failures": 1, "interruptions": 0}
-    assert run.events()[-1] == {"t": run.now, **expected}
+    assert run.events()[-1] == {"t": run.clock.seconds, **expected}
 
 
 @pytest.mark.parametrize("step", [-3600.0, 3600.0])
@@ -200,7 +203,7 @@ def test_attempts_count_whatever_the_clocks_of_their_machines_say(run: RecordedR
     for _ in range(3):
         history = run.history()
         run.attempt(history, INTERRUPTED)
-        run.step += step
+        run.clock.unix += step
     run.leave_unrecorded(4, started=SUBMITTED - 10 * 3600)
     history = run.history()
     assert (history.failures, history.interruptions) == (0, 4)
@@ -214,12 +217,12 @@ def test_a_clock_that_is_set_during_attempts_spends_and_saves_no_money(run: Reco
     history = run.history()
     for seconds in (40.0, 29.0):
         number = history.begin()
-        run.step += step
-        run.now += seconds
+        run.clock.unix += step
+        run.clock.seconds += seconds
         history.end(number, Progress(0.0), FAILED, started=SUBMITTED)
-        run.step += step
+        run.clock.unix += step
     history.begin()
-    assert history.cost_deadline() == run.now + 100 - 69 - 30
+    assert history.cost_deadline() == run.clock.seconds + 100 - 69 - 30
 
 
 def test_a_node_that_is_lost_again_and_again_ends_the_run_unless_the_program_failed(run: RecordedRun) -> None:
@@ -234,7 +237,7 @@ def test_a_node_that_is_lost_again_and_again_ends_the_run_unless_the_program_fai
     assert final and (final.cause, final.exit_code) == (NOT_RETRYABLE, protocol.FAILED)
     assert str(final.reason).startswith(f"node 1 was lost; node 1 was lost {MAX_LOSSES} times without notice and the")
     assert history.final_outcome(FAILED) is None
-    assert run.history(since=run.now).final_outcome(lost) is None, "submitted again, it starts over"
+    assert run.history(since=run.clock.seconds).final_outcome(lost) is None, "submitted again, it starts over"
 
 
 def test_a_run_ends_where_its_cost_limit_leaves_no_time_for_another_attempt(run: RecordedRun) -> None:
@@ -243,21 +246,33 @@ def test_a_run_ends_where_its_cost_limit_leaves_no_time_for_another_attempt(run:
     assert history.cost_deadline() == SUBMITTED + 100 - 30
     run.attempt(history, FAILED, seconds=69.0)
     assert history.final_outcome(FAILED) is None
-    run.now += 1
+    run.clock.seconds += 1
     final = history.final_outcome(FAILED)
     assert final and (final.cause, final.exit_code) == (NOT_RETRYABLE, protocol.NOT_RETRYABLE)
     assert "limits.cost ($1) is nearly spent at $36 an hour" in str(final.reason)
 
 
+def test_an_attempt_that_was_lost_with_its_agent_is_paid_at_its_own_rate(run: RecordedRun) -> None:
+    run.plan["limits"]["cost"], run.plan["rate"] = 1.0, 36.0  # 100 s
+    run.history().begin()
+    os.utime(run.folder / "attempts" / "1", (SUBMITTED, SUBMITTED))
+    run.clock.seconds += 20
+    run.plan["rate"] = 18.0  # 80 s of the first rate are left, which are 160 s of this one
+    history = run.history()
+    history.begin()
+    os.utime(run.folder / "attempts" / "2", (run.clock.seconds, run.clock.seconds))
+    assert history.cost_deadline() == pytest.approx(run.clock.seconds + 160 - 30)
+
+
 def test_time_before_an_attempt_is_paid_from_when_its_nodes_were_held(run: RecordedRun) -> None:
     run.plan["limits"]["cost"], run.plan["rate"] = 1.0, 36.0  # 100 s
     history = run.history()
-    run.now += 20
+    run.clock.seconds += 20
     history.begin()
     assert history.cost_deadline() == SUBMITTED + 20 + 100 - 30
-    run.now += 5
-    history.end(1, Progress(0.0), FAILED, run.now)
-    run.now += 15
+    run.clock.seconds += 5
+    history.end(1, Progress(0.0), FAILED, run.clock.seconds)
+    run.clock.seconds += 15
     history.begin()
     assert history.cost_deadline() == SUBMITTED + 20 + 100 - 30, "the pause is paid, too"
 
@@ -321,12 +336,9 @@ def test_the_attempt_of_an_agent_that_was_lost_is_settled_by_its_successor_withi
     assert history.settle_lost_attempt() is None, "it was recorded"
 
 
-def test_the_summary_holds_the_end_of_the_run_and_all_its_attempts(
-    run: RecordedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_summary_holds_the_end_of_the_run_and_all_its_attempts(run: RecordedRun) -> None:
     image = run.folder / "image.json"
     image.write_text(json.dumps({"image": "chainermn", "of_no_interest": 1}))
-    monkeypatch.setattr(hardware, "IMAGE_RECORD", str(image))
     run.plan["oversubscribed"] = True
     history = run.history()
     history.hardware = {0: CPU}

@@ -10,11 +10,13 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 
-from spotmpi.agent import network, pod_context, protocol, readiness
+from spotmpi.agent import network, protocol, readiness
 from spotmpi.agent.coordinator import CoordinatorStopSource
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
 from spotmpi.agent.readiness import Readiness
 from spotmpi.agent.staging import Staging
+from tests.clocks import SetClock
+from tests.unit.agent.agent_process import mounts_below
 
 TWELVE = [f"run-{node}" for node in range(12)]
 HOSTS = TWELVE[:3]
@@ -27,34 +29,33 @@ class Dns:
 
     def __init__(self) -> None:
         self.addresses = {"run-0": {"10.0.0.10"}, "run-1": {NEW[1]}, "run-2": {NEW[2]}}
-        self.now = 100.0
+        self.clock = SetClock(100.0)
 
 
 @pytest.fixture(autouse=True)
 def dns(monkeypatch: pytest.MonkeyPatch) -> Dns:
     dns = Dns()
     monkeypatch.setattr(network, "addresses", lambda host: dns.addresses.get(host, set()))
-    monkeypatch.setattr(readiness, "time", SimpleNamespace(monotonic=lambda: dns.now))
     return dns
 
 
-def expecting() -> Readiness:
+def expecting(dns: Dns) -> Readiness:
     """The readiness of three nodes, all of which have connected."""
     coordinator: Any = SimpleNamespace(workers=WORKERS, missing=lambda: [])
-    return Readiness(HOSTS, coordinator, Staging(None))
+    return Readiness(HOSTS, coordinator, Staging(None, ""), dns.clock)
 
 
-def test_nothing_is_missing_when_every_name_resolves_to_its_pod() -> None:
-    state = expecting()
+def test_nothing_is_missing_when_every_name_resolves_to_its_pod(dns: Dns) -> None:
+    state = expecting(dns)
     assert state.missing() is None
     assert state.addresses == {"run-1": NEW[1], "run-2": NEW[2]}
 
 
 def test_a_name_that_resolves_to_the_previous_pod_is_waited_for(dns: Dns) -> None:
-    state, unresolved = expecting(), "1 of 3 hosts are not in DNS with their address yet: run-1"
+    state, unresolved = expecting(dns), "1 of 3 hosts are not in DNS with their address yet: run-1"
     dns.addresses["run-1"] = {"10.0.0.1"}
     assert state.missing() == unresolved
-    dns.now += readiness.DNS_GRACE / 2
+    dns.clock.seconds += readiness.DNS_GRACE / 2
     assert state.missing() == unresolved
 
     dns.addresses["run-1"] = {"10.0.0.1", NEW[1]}
@@ -64,20 +65,20 @@ def test_a_name_that_resolves_to_the_previous_pod_is_waited_for(dns: Dns) -> Non
 
 
 def test_where_addresses_are_translated_names_count_after_a_while(dns: Dns) -> None:
-    state = expecting()
+    state = expecting(dns)
     dns.addresses["run-1"] = {"192.168.7.7"}
     assert state.missing() is not None
-    dns.now += readiness.DNS_GRACE
+    dns.clock.seconds += readiness.DNS_GRACE
     assert state.missing() is None
     assert state.addresses == {"run-2": NEW[2]}
 
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_name_without_any_address_is_waited_for_as_long_as_it_takes(dns: Dns, host: str) -> None:
-    state = expecting()
+    state = expecting(dns)
     dns.addresses[host] = set()
     assert state.missing() is not None
-    dns.now += 10 * readiness.DNS_GRACE
+    dns.clock.seconds += 10 * readiness.DNS_GRACE
     assert state.missing() == f"1 of 3 hosts are not in DNS with their address yet: {host}"
 
 
@@ -91,7 +92,7 @@ def test_a_name_without_any_address_is_waited_for_as_long_as_it_takes(dns: Dns, 
 )
 def test_hosts_that_are_missing_are_named_of_many_the_first_eight(missing: list[int], description: str) -> None:
     coordinator: Any = SimpleNamespace(workers={}, missing=lambda: missing)
-    assert Readiness(TWELVE, coordinator, Staging(None)).missing() == description
+    assert Readiness(TWELVE, coordinator, Staging(None, "")).missing() == description
 
 
 class Waiting:
@@ -109,13 +110,15 @@ class Waiting:
 
     def wait(self, limit: float = 60.0) -> Outcome | None:
         coordinator: Any = SimpleNamespace(workers=WORKERS, missing=lambda: self.missing, serve=self._serve)
-        events: Any = SimpleNamespace(event=lambda kind, reason: self.events.append((self.dns.now, kind, reason)))
+        events: Any = SimpleNamespace(
+            event=lambda kind, reason: self.events.append((self.dns.clock.seconds, kind, reason))
+        )
         source: Any = SimpleNamespace(pending=lambda: self.stop_request)
-        return Readiness(HOSTS, coordinator, self.staging).wait(limit, events, source)
+        return Readiness(HOSTS, coordinator, self.staging, self.dns.clock).wait(limit, events, source)
 
     def _serve(self, seconds: float) -> None:
         assert seconds < 1, "stop requests are answered in time"
-        self.dns.now += 0.3
+        self.dns.clock.seconds += 0.3
         self._served += 1
         self.changes.get(self._served, lambda: None)()
 
@@ -126,7 +129,7 @@ def test_node_0_waits_until_nothing_is_missing_and_records_for_what_at_most_once
 
     assert waiting.wait() is None
 
-    assert dns.now == pytest.approx(106.0)
+    assert dns.clock.seconds == pytest.approx(106.0)
     assert [(round(time, 1), kind, reason) for time, kind, reason in waiting.events] == [
         (100.3, "waiting", "2 of 3 hosts are not ready yet: run-1, run-2"),
         (101.5, "waiting", "1 of 3 hosts are not ready yet: run-2"),
@@ -137,7 +140,7 @@ def test_hosts_that_do_not_come_within_the_start_limit_end_the_run(dns: Dns) -> 
     waiting = Waiting(dns)
     reason = "limits.start (2.5s) is over: 2 of 3 hosts are not ready yet: run-1, run-2"
     assert waiting.wait(2.5) == Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
-    assert dns.now == pytest.approx(102.7)
+    assert dns.clock.seconds == pytest.approx(102.7)
 
 
 def test_a_stop_request_ends_the_wait(dns: Dns) -> None:
@@ -169,9 +172,12 @@ def stop_source(
     lost: list[int] | None = None,
     reason: str | None = None,
     sshd: str | None = None,
+    folder: Path | None = None,
 ) -> CoordinatorStopSource:
     """The stop source of three nodes: what coordinator, notice (*reason*) and daemon (*sshd*) of node 0 report."""
-    pod: Any = SimpleNamespace(hosts=["a", "b", "c"], plan={"pool": None})
+    context: Any = SimpleNamespace(
+        hosts=["a", "b", "c"], plan={}, folder="/", mounts=mounts_below(str(folder or "/nowhere"))
+    )
     coordinator: Any = SimpleNamespace(
         notices=notices or {},
         ended=ended or {},
@@ -181,14 +187,8 @@ def stop_source(
         of_gang=lambda values: values,
     )
     notice: Any = SimpleNamespace(reason=reason)
-    daemon: Any = SimpleNamespace(error=lambda: sshd)
-    return CoordinatorStopSource(pod, coordinator, notice, daemon)
-
-
-@pytest.fixture
-def pod_info(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(pod_context, "POD_INFO", str(tmp_path))
-    return tmp_path / "annotations"
+    transport: Any = SimpleNamespace(node_error=lambda: sshd, remote_launchers=lambda context: 0)
+    return CoordinatorStopSource(context, coordinator, notice, transport)
 
 
 def values_of(request: StopRequest | None) -> tuple[str, str | None, bool] | None:
@@ -212,9 +212,10 @@ def test_reports_of_nodes_end_the_attempt(state: dict[str, Any], expected: tuple
     assert values_of(stop_source(**state).pending()) == expected
 
 
-def test_a_stop_by_a_user_comes_first(pod_info: Path) -> None:
-    pod_info.write_text('spotmpi.dev/stop="enough"\n')
-    assert values_of(stop_source(reason="the pod got SIGTERM").pending()) == (STOPPED, "enough", True)
+def test_a_stop_by_a_user_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "pod").mkdir()
+    (tmp_path / "pod" / "annotations").write_text('spotmpi.dev/stop="enough"\n')
+    assert values_of(stop_source(reason="the pod got SIGTERM", folder=tmp_path).pending()) == (STOPPED, "enough", True)
 
 
 @pytest.mark.parametrize(

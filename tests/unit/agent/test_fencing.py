@@ -6,12 +6,12 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from spotmpi.agent import fencing
 from spotmpi.agent.pod_record import PodRecord
+from tests.clocks import SetClock
 from tests.contract.processes import wait_until
 
 
@@ -94,32 +94,29 @@ def test_the_thread_of_a_fence_ends_with_it_and_keeps_no_process_alive(tmp_path:
 
 
 @pytest.fixture
-def set_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    return lambda now: monkeypatch.setattr(fencing, "time", SimpleNamespace(monotonic=lambda: now))
+def clock() -> SetClock:
+    return SetClock(100.0)
 
 
 @pytest.fixture
-def fence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_time: Callable[[float], None]
-) -> Iterator[fencing.Fence]:
+def fence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: SetClock) -> Iterator[fencing.Fence]:
     """The fence of attempt 1, whose own checks are as good as never, at second 100."""
     monkeypatch.setattr(fencing, "INTERVAL", 3600.0)
-    set_time(100.0)
-    fence = fencing.Fence(str(tmp_path), 1)
+    fence = fencing.Fence(str(tmp_path), 1, clock)
     yield fence
     fence.stop()
 
 
 def test_before_a_write_the_folder_is_read_again_once_the_last_check_is_too_old(
-    fence: fencing.Fence, tmp_path: Path, set_time: Callable[[float], None]
+    fence: fencing.Fence, tmp_path: Path, clock: SetClock
 ) -> None:
-    set_time(100.0 + fencing.MAX_AGE + 1)
+    clock.seconds = 100.0 + fencing.MAX_AGE + 1
     fence.check_before_write(final=False)
     fencing.announce(str(tmp_path), 2)
 
-    set_time(100.0 + 2 * fencing.MAX_AGE)
+    clock.seconds = 100.0 + 2 * fencing.MAX_AGE
     fence.check_before_write(final=False)  # the check above is still valid
-    set_time(100.0 + 2 * fencing.MAX_AGE + 2)
+    clock.seconds = 100.0 + 2 * fencing.MAX_AGE + 2
     with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
         fence.check_before_write(final=False)
 

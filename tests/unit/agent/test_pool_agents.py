@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import launchers, pool_worker
-from spotmpi.agent.pod_context import PodContext
+from spotmpi.agent.context import AgentContext
 from spotmpi.agent.pool_worker import PoolWorker
-from spotmpi.agent.tls import Identity
+from spotmpi.agent.tcp import Tcp
+from tests.clocks import SetClock
 from tests.contract.processes import wait_until
+from tests.unit.agent.agent_process import mounts_below
 from tests.unit.agent.gang import LIMIT, Gang, kinds
 
 # Prints its name and process id, then ends with the exit code that it finds in a file of that name.
@@ -105,7 +107,7 @@ def test_a_worker_process_that_ends_is_started_again_and_a_stop_ends_all_agents(
     assert kinds(up.events()) == ["started", "joined", "joined", "stopped"]
     assert {event.values["worker"] for event in up.events() if event.kind == "joined"} == {0, 1}
     (again,) = [text for text in up.texts(1) if "started again" in text]
-    assert again == "the worker process is started again: it ended with exit code 3: RuntimeError: worker-0"
+    assert again == "worker 0 ended with exit code 3: RuntimeError: worker-0; it is started again"
     assert len(up.processes(0)) == len(up.processes(2)) == 1
 
 
@@ -157,17 +159,18 @@ def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
     waits: list[float] = []
     lines: list[str] = []
 
-    def join(pod: PodContext, notice: Any, since: float, limit: float) -> Any:
+    def join(context: AgentContext, transport: Any, notice: Any, since: float, limit: float) -> Any:
         waits.append(limit)
         return answers.pop(0)
 
     monkeypatch.setattr(pool_worker, "join_coordinator", join)
     monkeypatch.setattr(PoolWorker, "_work", lambda worker, link: None)
     monkeypatch.setattr(PoolWorker, "_print", lambda worker, text: lines.append(text))
-    plan: Any = {"limits": {"start": 1.0}}
+    plan: Any = {"limits": {"start": 1.0}, "hosts": ["run-0"], "run": "run"}
     notice: Any = SimpleNamespace(reason=None)
     record: Any = None
-    assert PoolWorker(PodContext(plan, 1, generation, Identity("", ""), ""), notice, record, 1).run(0.0) == 0
+    context = AgentContext(plan, 1, generation, None, mounts_below(""), SetClock())
+    assert PoolWorker(context, Tcp(), notice, record, 1).run(0.0) == 0
     assert waits == limits and lines == ["no connection to node 0 within 3600s: this worker ends"]
 
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import boot, hardware, pod_context, pool_wheels
+from spotmpi.agent import boot, hardware, pool_wheels
+from spotmpi.agent.clock import CLOCK
+from spotmpi.agent.context import AgentContext
 from spotmpi.agent.node import write_environment
-from spotmpi.agent.pod_context import PodContext
 from spotmpi.agent.pool_wheels import Manifest, select
-from spotmpi.agent.tls import Identity
+from tests.unit.agent.agent_process import mounts_below
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 DRIVER = {"python": PYTHON, "distributed": "2026.8.0", "cloudpickle": "3.1.2", "msgpack": "1.2.4"}
@@ -100,8 +101,8 @@ class Pod:
     """A pod with the pieces of an archive, whose image has no Dask."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pod_context, "WORK", str(folder / "work"))
         monkeypatch.setattr(pool_wheels, "installed_version", lambda name: None)
+        self.mounts = mounts_below(str(folder))
         self.pieces, self.folder = folder / "pieces", folder / "work" / "wheels"
         for each in (self.pieces, self.folder.parent):
             each.mkdir()
@@ -115,7 +116,9 @@ class Pod:
             "architecture": platform.machine(),
             "sha256": hashlib.sha256(archive).hexdigest(),
         }
-        self.plan: Any = {"launcher": "pool", "pool": {"versions": DRIVER}, "wheels": wheels}
+        driver = {"restart": "gang", "environment": {}}
+        roles = [driver, {"restart": "each", "environment": {}}]
+        self.plan: Any = {"launcher": "pool", "roles": roles, "hosts": [""], "versions": DRIVER, "wheels": wheels}
         self.plan["environment"] = {"PYTHONPATH": "/code"}
 
 
@@ -137,13 +140,13 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
 def test_the_pieces_are_joined_and_unpacked_and_found_after_the_folders_of_user_and_image(
     pod: Pod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pool_wheels.install(pod.plan)
+    pool_wheels.install(pod.plan, pod.mounts.work, CLOCK)
     assert sorted(path.name for path in pod.folder.iterdir()) == sorted(f"{name}.py" for name in LOCKED)
     assert (pod.folder / "zict.py").read_text() == "NAME = 'zict'\n"
     assert "which the image lacks: click 8.5.1, cloudpickle 3.1.2, dask 2026.8.0" in capsys.readouterr().err
-    monkeypatch.setattr("spotmpi.agent.node._interface", lambda pod: "lo")
+    monkeypatch.setattr("spotmpi.agent.node._interface", lambda context: "lo")
     monkeypatch.setenv(boot.ENV_IMAGE_PATH, "/image")
-    environment = write_environment(PodContext(pod.plan, 0, 0, Identity("", ""), ""), 1)
+    environment = write_environment(AgentContext(pod.plan, 0, 0, None, pod.mounts, CLOCK), 1)
     assert environment["PYTHONPATH"] == f"/code:/image:{pod.folder}"
     assert boot.ENV_IMAGE_PATH not in environment
 
@@ -151,14 +154,14 @@ def test_the_pieces_are_joined_and_unpacked_and_found_after_the_folders_of_user_
 def test_an_image_with_dask_uses_its_own(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_wheels, "installed_version", WHOLE.get)
     (pod.pieces / "0").write_text("nobody reads it")
-    pool_wheels.install(pod.plan)
+    pool_wheels.install(pod.plan, pod.mounts.work, CLOCK)
     assert not pod.folder.exists()
 
 
 def test_damaged_pieces_are_refused_with_their_name(pod: Pod) -> None:
     (pod.pieces / "1").write_bytes(b"?")
     with pytest.raises(OSError, match=r"are damaged \(\d+ bytes, .*: delete the ConfigMaps spotmpi-wheels-1-\*"):
-        pool_wheels.install(pod.plan)
+        pool_wheels.install(pod.plan, pod.mounts.work, CLOCK)
     assert not pod.folder.exists()
 
 
@@ -171,9 +174,9 @@ def test_wheels_of_another_machine_are_refused(
 ) -> None:
     monkeypatch.setattr(platform, name, lambda: value)
     with pytest.raises(hardware.Incompatible, match=message):
-        pool_wheels.install(pod.plan)
+        pool_wheels.install(pod.plan, pod.mounts.work, CLOCK)
 
 
 def test_runs_that_are_no_pools_need_no_dask() -> None:
-    plan: Any = {"pool": None}
-    pool_wheels.install(plan)
+    plan: Any = {"roles": [{"restart": "gang"}]}
+    pool_wheels.install(plan, "", CLOCK)

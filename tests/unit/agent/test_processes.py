@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -56,18 +57,18 @@ def test_a_program_cannot_write_to_the_output_of_an_agent_of_its_user(state: str
 
 def test_an_agent_protects_its_output_before_it_does_anything_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    pod = SimpleNamespace(is_coordinator=True)
-    monkeypatch.setattr("spotmpi.agent.pod_context.read_context", lambda: pod)
-    monkeypatch.setattr("spotmpi.agent.pod_context.WORK", os.devnull)
+    mounts = SimpleNamespace(work=os.devnull)
+    context: Any = SimpleNamespace(is_coordinator=True, mounts=mounts, clock=lambda: 0.0)
+    transport: Any = None
     monkeypatch.setattr(os, "makedirs", lambda *arguments, **options: None)
-    monkeypatch.setattr("spotmpi.agent.__main__.Notice", lambda: calls.append("notice"))
+    monkeypatch.setattr("spotmpi.agent.__main__.Notice", lambda what: calls.append("notice"))
     monkeypatch.setattr(processes, "adopt_orphans", lambda: calls.append("orphans"))
     monkeypatch.setattr(processes, "protect_output", lambda: calls.append("protected"))
 
-    def run(pod: object, notice: object) -> int:
+    def run(*arguments: object) -> int:
         calls.append("run")
         return 0
 
     monkeypatch.setattr("spotmpi.agent.coordinator.run", run)
-    assert agent_main.main() == 0
+    assert agent_main.run_member(context, transport) == 0
     assert calls.index("protected") < calls.index("run")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.agent import hardware, protocol
+from spotmpi.agent import protocol
 from spotmpi.agent.staging import Staging
 from spotmpi.core.errors import InputError
 from spotmpi.spec.job import from_values
@@ -25,9 +25,9 @@ def shared_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def stage_data(source: Path, target: Path, stage: str = "node") -> Staging:
+def stage_data(source: Path, target: Path, stage: str = "node", cgroup: Path | None = None) -> Staging:
     """The copy, once it has ended."""
-    staging = Staging({"from": str(source), "to": str(target), "stage": stage})
+    staging = Staging({"from": str(source), "to": str(target), "stage": stage}, str(cgroup or target / "none"))
     wait_until(lambda: not staging.busy)
     return staging
 
@@ -45,21 +45,18 @@ def test_every_file_is_copied_to_its_place(shared_folder: Path, tmp_path: Path) 
 
 
 def test_nothing_to_stage_is_done_at_once() -> None:
-    assert not Staging(None).busy
+    assert not Staging(None, "").busy
 
 
-def test_data_that_does_not_fit_is_refused_before_a_byte_is_copied(
-    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_that_does_not_fit_is_refused_before_a_byte_is_copied(shared_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("60000\n")
     (tmp_path / "memory.current").write_text("30000\n")
-    monkeypatch.setattr(hardware, "CGROUP", str(tmp_path))
-    staging = stage_data(shared_folder, tmp_path / "memory", "memory")
+    staging = stage_data(shared_folder, tmp_path / "memory", "memory", tmp_path)
     assert staging.error is not None
     assert staging.error.endswith("it has 0.0 GB, 0.0 GB are free in the memory of this pod")
     assert not list((tmp_path / "memory").rglob("*.jpg"))
     (tmp_path / "memory.max").write_text("max\n")
-    assert stage_data(shared_folder, tmp_path / "memory", "memory").error is None
+    assert stage_data(shared_folder, tmp_path / "memory", "memory", tmp_path).error is None
 
 
 def test_a_missing_folder_ends_the_run_with_its_name(tmp_path: Path) -> None:

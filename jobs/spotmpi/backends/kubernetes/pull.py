@@ -105,7 +105,7 @@ def _remove_unfit_records(new: RunPaths) -> dict[str, str]:
     Followers write to the record: a link would lead what a pod prints to other files of the folder, such as its plan,
     which says where the run belongs.
     """
-    own = (new.events, new.metrics, new.spec, new.plan, new.summary, new.bill, new.nodes, new.supervisor_log)
+    own = (new.events, new.metrics, new.spec, new.plan, new.summary, new.bill, new.nodes, new.agent_log)
     files = {path.name for path in own}
     entries = [each for each in new.folder.iterdir() if each.name in {*files, *_FOLDERS} or each.name.startswith(".")]
     entries += [each for name in _FOLDERS for each in _below(new.folder / name)]

@@ -1,0 +1,97 @@
+"""The context of one agent: the plan, which node of the run it is, where it finds things, and its clock."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+from .clock import Clock
+from .launch import launcher_count
+from .mounts import Mounts
+from .plan import Role, RunPlan, gang, read_plan, workers
+
+if TYPE_CHECKING:
+    from .tls import Identity
+
+
+class AgentContext(NamedTuple):
+    """One agent of a run."""
+
+    plan: RunPlan
+    node: int
+    generation: int  # how many agents of this node there were before; of a gang's, how often it was restarted
+    identity: Optional[Identity]  # None where all members are this agent's own processes
+    mounts: Mounts
+    clock: Clock
+
+    @property
+    def folder(self) -> str:
+        """The run folder."""
+        return os.path.join(self.mounts.runs, self.plan["run"])
+
+    @property
+    def is_coordinator(self) -> bool:
+        """Whether this is node 0."""
+        return self.node == 0
+
+    @property
+    def worker(self) -> int | None:
+        """The number of this worker of a pool or stream; None on the nodes of the gang, the run's other nodes."""
+        number = self.node - len(self.hosts)
+        return number if number >= 0 else None
+
+    @property
+    def has_launcher(self) -> bool:
+        """Whether this node starts a launcher of its own."""
+        return self.node < self.launcher_count
+
+    @property
+    def launcher_count(self) -> int:
+        """How many nodes start a launcher of their own."""
+        return launcher_count(self.plan)
+
+    @property
+    def hosts(self) -> list[str]:
+        """The host name of every node of the gang, by node index."""
+        return self.plan["hosts"]
+
+    @property
+    def role(self) -> Role:
+        """What this node does in the run."""
+        role = gang(self.plan) if self.worker is None else workers(self.plan)
+        assert role is not None, "a worker is one of a role"
+        return role
+
+    @property
+    def environment_file(self) -> str:
+        """Where the environment of this node's ranks is written."""
+        return os.path.join(self.mounts.work, "environment.json")
+
+    @property
+    def pid_file(self) -> str:
+        """Where rank 0 writes its process id, if it runs here; not in a folder that nodes share."""
+        return os.path.join(self.mounts.work, "rank-0.pid")
+
+    @property
+    def launchers_ended_file(self) -> str:
+        """What exists on node 0 once the launchers of all other nodes have ended."""
+        return os.path.join(self.mounts.work, "launchers-ended")
+
+    @property
+    def ssh_folder(self) -> str:
+        """The folder of the SSH keys and configurations."""
+        return os.path.join(self.mounts.work, "ssh")
+
+
+def read_pod_context(mounts: Mounts, clock: Clock) -> AgentContext:
+    """That of this pod's agent, from its environment and *mounts*."""
+    from . import pod_context  # neither delays a start of a local run
+    from .tls import Identity
+
+    assert mounts.secret is not None and mounts.pod_info is not None, "pods have both"
+    plan = read_plan(mounts.plan)
+    node, generation = pod_context.index_and_restarts()
+    if pod_context.is_worker():
+        node += len(plan["hosts"])
+        generation = pod_context.failure_count(mounts.pod_info)
+    return AgentContext(plan, node, generation, Identity(plan["run"], mounts.secret), mounts, clock)

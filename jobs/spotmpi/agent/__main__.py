@@ -17,14 +17,13 @@ from .node import Notice
 
 def main() -> int:
     """Run this pod's part of one attempt; the exit code is for the pod failure policy."""
-    return run(read_pod_context(mounts.in_pod(), CLOCK))
+    return run(read_pod_context(mounts.in_pod(), CLOCK), Notice(CLOCK))
 
 
-def run(context: AgentContext) -> int:
-    """Run the part of one attempt that is *context*'s; the exit code."""
+def run(context: AgentContext, notice: Notice) -> int:
+    """Run the part of one attempt that is *context*'s, which *notice* may end; the exit code."""
     processes.adopt_orphans()
     processes.protect_output()
-    notice = Notice(context.clock)
     os.makedirs(context.mounts.work, exist_ok=True)
     started = context.clock()
     if context.is_coordinator:

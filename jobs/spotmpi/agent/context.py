@@ -9,7 +9,16 @@ from typing import NamedTuple
 from . import launchers, pod_context
 from .clock import Clock
 from .mounts import Mounts
+from .outcomes import STOPPED, Outcome, StopRequest, StopSource
+from .peers import PORT
 from .plan import AgentPlan, read_agent_plan
+
+
+class Ports(NamedTuple):
+    """The ports of a run on its nodes; pods, which have an address each, all use the same ones."""
+
+    agents: int = PORT  # of node 0's coordinator
+    rendezvous: int = 23456  # of the ranks, at node 0; torch's users know it
 
 
 class AgentContext(NamedTuple):
@@ -21,6 +30,9 @@ class AgentContext(NamedTuple):
     token: str
     mounts: Mounts
     clock: Clock
+    ports: Ports = Ports()
+    slurm: bool = False  # in a job of Slurm's: nodes keep their names, and mpirun reaches them by srun, not ssh
+    requests: StopSource | None = None  # to end the run; None for the annotations of a pod
 
     @property
     def folder(self) -> str:
@@ -59,6 +71,17 @@ class AgentContext(NamedTuple):
         submitted = self.plan["submitted"]
         assert submitted is not None
         return submitted
+
+    def stop_request(self) -> StopRequest | None:
+        """The `StopRequest` of a user that is pending, or None."""
+        if self.requests is not None:
+            return self.requests.pending()
+        reason = pod_context.stop_reason(self.mounts.pod_info)
+        return None if reason is None else StopRequest(Outcome(STOPPED, reason, 0), True)
+
+    def kill_requested(self) -> bool:
+        """Whether a user wants all processes killed at once; pods are deleted instead."""
+        return self.requests is not None and self.requests.kill_requested()
 
     @property
     def environment_file(self) -> str:

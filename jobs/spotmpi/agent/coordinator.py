@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from . import hardware, pod_context, protocol, record, ssh
+from . import hardware, protocol, record, ssh
 from .attempt import Attempt
 from .attempt_history import AttemptHistory
 from .clock import Clock
@@ -32,7 +32,6 @@ from .progress import Progress
 from .readiness import Readiness
 from .staging import Staging
 
-RENDEZVOUS_PORT = "23456"  # torch's users know it
 LIVENESS_TIMEOUT = 5.0  # seconds in which every agent has to send a heartbeat after a launcher failed
 _EXIT = {SUCCEEDED: 0, STOPPED: 0, FAILURE: 1, INTERRUPTION: 75, NOT_RETRYABLE: 78}
 _CAUSES = {protocol.NOT_RETRYABLE: NOT_RETRYABLE, protocol.INTERRUPTED: INTERRUPTION}  # by exit code; others: FAILURE
@@ -72,9 +71,9 @@ class CoordinatorStopSource:
         self._check_fence()
         self._coordinator.serve(0)
         self._note_launchers_end()
-        stop_reason = pod_context.stop_reason(self._context.mounts.pod_info)
-        if stop_reason is not None:
-            return StopRequest(Outcome(STOPPED, stop_reason, 0), True)
+        stop_request = self._context.stop_request()
+        if stop_request:
+            return stop_request
         notice = self._notice_reason()
         if notice:
             return StopRequest(Outcome(INTERRUPTION, notice, protocol.INTERRUPTED), True)
@@ -89,10 +88,10 @@ class CoordinatorStopSource:
                 open(self._context.launchers_ended_file, "a").close()
 
     def kill_requested(self) -> bool:
-        """Never: to end without a checkpoint a pod is deleted. Workers are served while the attempt ends, too."""
+        """Whether a user wants that. Workers are served while the attempt ends, too."""
         self._check_fence()
         self._coordinator.serve(0)
-        return False
+        return self._context.kill_requested()
 
     def launcher_failure(self) -> Outcome | None:
         """How the launcher of another node failed, or None."""
@@ -192,7 +191,10 @@ def _open_coordinator(context: AgentContext, number: int, pod_record: PodRecord)
     """Node 0's end of the connections to the other nodes."""
     pool = context.plan["pool"]
     if pool is None:
-        return Coordinator(context.token, len(context.hosts), context.generation, number, clock=context.clock)
+        ports = context.ports
+        return Coordinator(
+            context.token, len(context.hosts), context.generation, number, ports.agents, clock=context.clock
+        )
     return PoolCoordinator(
         context.token,
         len(context.hosts),
@@ -200,6 +202,7 @@ def _open_coordinator(context: AgentContext, number: int, pod_record: PodRecord)
         number,
         pod_record,
         pool["table"],
+        context.ports.agents,
         clock=context.clock,
     )
 
@@ -234,12 +237,12 @@ def _attempt(
         daemon = Daemon(context)
         stop_source = CoordinatorStopSource(context, coordinator, notice, daemon, check_fence)
         staging = Staging(context.plan["staging"], context.mounts.cgroup)
-        readiness = Readiness(context.hosts, coordinator, staging, context.clock)
+        readiness = Readiness(context.hosts, coordinator, staging, context.clock, fixed_names=context.slurm)
         failure = readiness.wait(context.plan["limits"]["start"], history.record, stop_source)
         history.hardware.update(coordinator.of_gang(coordinator.hardware))
         if failure is None:
             daemon.pin(readiness.addresses)
-            plan = attempt_plan(context, write_environment(context, number), RENDEZVOUS_PORT)
+            plan = attempt_plan(context, write_environment(context, number))
             attempt = Attempt(number, plan, history.record, stop_source, _deadlines(context, history), context.clock)
     except (ssh.InvalidKeys, hardware.Incompatible) as error:
         failure = Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)

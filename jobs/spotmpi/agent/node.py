@@ -22,13 +22,19 @@ POLL_INTERVAL = 0.05  # seconds
 
 
 class Notice:
-    """Whether this pod received a signal to end; ``reason`` names it."""
+    """Whether this node received a signal to end; ``reason`` names it, and *what* received it."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, what: str = "the pod of this node") -> None:
         self._clock = clock
-        self.reason: str | None = None
+        self._what = what
+        self._signal: int | None = None
         signal.signal(signal.SIGTERM, self._handle_signal)
         signal.signal(signal.SIGINT, self._handle_signal)
+
+    @property
+    def reason(self) -> str | None:
+        """What ends this node, or None."""
+        return "%s received %s" % (self._what, signal.Signals(self._signal).name) if self._signal else None
 
     def wait(self, restarts: int, serve: Callable[[], object]) -> None:
         """Wait before an error of this machine restarts the run once more, which JobSet does at once, however often.
@@ -42,7 +48,7 @@ class Notice:
             self._clock.sleep(POLL_INTERVAL)
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
-        self.reason = "the pod of this node received %s" % signal.Signals(number).name
+        self._signal = number
 
 
 class Daemon:
@@ -51,7 +57,7 @@ class Daemon:
     def __init__(self, context: AgentContext) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = context.ssh_folder
-        if launchers.is_mpi(context.plan["launcher"]):
+        if launchers.is_mpi(context.plan["launcher"]) and not context.slurm:
             ssh.install_keys(context.mounts.secret, context.ssh_folder)
             self._process = ssh.start_daemon(context.ssh_folder)
             if not ssh.wait_until_open(clock=context.clock):
@@ -127,14 +133,14 @@ def write_environment(context: AgentContext, attempt: int) -> dict[str, str]:
     return environment
 
 
-def attempt_plan(context: AgentContext, environment: dict[str, str], port: str) -> AttemptPlan:
+def attempt_plan(context: AgentContext, environment: dict[str, str]) -> AttemptPlan:
     """The plan of this node's own launcher, as `Attempt` takes it."""
-    arguments, extra = _launcher(context, environment, port)
+    arguments, extra = _launcher(context, environment)
     command: Command = {"node": context.node, "arguments": arguments, "environment": extra}
     return with_commands(context.plan, [command], environment, context.pid_file)
 
 
-def _launcher(context: AgentContext, environment: dict[str, str], port: str) -> tuple[list[str], dict[str, str]]:
+def _launcher(context: AgentContext, environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """The arguments of this node's launcher or worker, and its variables."""
     plan, pool = context.plan, context.plan["pool"]
     starter = [sys.executable, "-I", "-S", os.path.join(os.path.dirname(os.path.abspath(__file__)), "starter.py")]
@@ -143,7 +149,7 @@ def _launcher(context: AgentContext, environment: dict[str, str], port: str) -> 
         return [*starter, *_worker(context, context.worker)], {}
     if plan["launcher"] == "pool":
         return [*starter, *_pool(context)], {}
-    arguments, extra = _rank_launcher(context, environment, port, starter)
+    arguments, extra = _rank_launcher(context, environment, starter)
     if pool and context.is_coordinator:  # the scheduler of its stream
         wait_for = context.launchers_ended_file if context.launcher_count > 1 else None
         arguments = [*starter, *launchers.pool_driver(_scheduler(context), arguments, wait_for)]
@@ -151,13 +157,14 @@ def _launcher(context: AgentContext, environment: dict[str, str], port: str) -> 
 
 
 def _rank_launcher(
-    context: AgentContext, environment: dict[str, str], port: str, starter: list[str]
+    context: AgentContext, environment: dict[str, str], starter: list[str]
 ) -> tuple[list[str], dict[str, str]]:
     """The arguments of what starts this node's ranks, and its variables."""
     launcher = launchers.LAUNCHERS[context.plan["launcher"]]
     nodes = 1 if context.plan["where"] == "first" else len(context.hosts)
     mpi = _open_mpi(context, environment) if launcher.mpi else None
     world = launchers.World(nodes, context.plan["slots"], context.node, context.hosts[0], mpi=mpi)
+    port = str(context.ports.rendezvous)
     start = [part.replace(launchers.PORT, port) for part in launcher.arguments(world)]
     variables = {key: value.replace(launchers.PORT, port) for key, value in launcher.environment(world).items()}
     return [*start, *starter, *launcher.starter_options(), *context.plan["rank"]], variables
@@ -201,9 +208,10 @@ def _open_mpi(context: AgentContext, environment: dict[str, str]) -> launchers.O
     with open(hostfile, "w") as file:
         file.write(launchers.hostfile(context.hosts, context.plan["slots"]))
     version = subprocess.run([mpirun, "--version"], stdout=subprocess.PIPE).stdout.decode("utf-8", "replace")
-    ssh_config = os.path.join(context.ssh_folder, "ssh_config")
-    remote = launchers.Remote(hostfile, ssh_config, _interface(context), launchers.uses_fabric(environment))
-    return launchers.OpenMpi(mpirun, launchers.family(version), remote=remote, extra=context.plan["mpi_args"])
+    reach = launchers.by_slurm(context.hosts) if context.slurm else launchers.by_ssh(ssh.client(context.ssh_folder))
+    remote = launchers.Remote(hostfile, reach, _interface(context), launchers.uses_fabric(environment))
+    extra, root = context.plan["mpi_args"], context.slurm and os.geteuid() == 0
+    return launchers.OpenMpi(mpirun, launchers.family(version), root, remote=remote, extra=extra)
 
 
 def _interface(context: AgentContext) -> str:

@@ -35,6 +35,19 @@ def clear(folder: str) -> None:
             os.remove(path(folder, request))
 
 
+def reason(folder: str) -> str | None:
+    """The reason of the request that is pending in a run folder, or None."""
+    return _read_reason(folder, KILL) or _read_reason(folder, STOP)
+
+
+def _read_reason(folder: str, request: str) -> str | None:
+    try:
+        with open(path(folder, request)) as file:
+            return str(json.load(file)["reason"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
 class FolderStopSource:
     """The `StopSource` of the supervisor of *folder*: request files, SIGTERM, and the deletion of the folder."""
 
@@ -51,9 +64,9 @@ class FolderStopSource:
     def pending(self) -> StopRequest | None:
         """The `StopRequest` that is pending, or None."""
         if self.kill_requested():
-            return StopRequest(Outcome(STOPPED, self._reason(KILL), 0), False)
+            return StopRequest(Outcome(STOPPED, _read_reason(self._folder, KILL), 0), False)
         if self._is_there(path(self._folder, STOP)):
-            return StopRequest(Outcome(STOPPED, self._reason(STOP), 0), True)
+            return StopRequest(Outcome(STOPPED, _read_reason(self._folder, STOP), 0), True)
         if self._signal:
             reason = "the supervisor received %s" % signal.Signals(self._signal).name
             return StopRequest(Outcome(INTERRUPTION, reason, protocol.INTERRUPTED), True)
@@ -74,10 +87,3 @@ class FolderStopSource:
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         self._signal = number
-
-    def _reason(self, request: str) -> str | None:
-        try:
-            with open(path(self._folder, request)) as file:
-                return str(json.load(file)["reason"])
-        except (OSError, ValueError, KeyError):
-            return None

@@ -11,7 +11,6 @@ from . import hardware, processes, protocol, record, ssh
 from .attempt import Attempt
 from .connection import Connection
 from .context import AgentContext
-from .coordinator import RENDEZVOUS_PORT
 from .node import POLL_INTERVAL, Daemon, Notice, attempt_plan, check_hardware, unpack_code, write_environment
 from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error
 from .peers import join
@@ -111,7 +110,7 @@ def join_coordinator(
     last_reason = ""
     deadline = context.clock.awake() + (context.plan["limits"]["start"] if limit is None else limit)
     while context.clock.awake() < deadline and not notice.reason:
-        answer = join(context.hosts[0], context.token, greeting, clock=context.clock)
+        answer = join(context.hosts[0], context.token, greeting, context.ports.agents, clock=context.clock)
         if not isinstance(answer, str):
             return answer
         if answer != last_reason:
@@ -153,7 +152,7 @@ def _launch(context: AgentContext, link: CoordinatorLink, environment: dict[str,
         return
     os.makedirs(context.folder, exist_ok=True)
     pod_record = PodRecord(context.folder, context.clock)
-    plan = attempt_plan(context, environment, RENDEZVOUS_PORT)
+    plan = attempt_plan(context, environment)
     # Only rank 0 reports iterations: that a worker prints none means nothing.
     plan["limits"] = {**plan["limits"], "no_progress": None}
     outcome = Attempt(attempt, plan, pod_record, link, {"start": None, "run": None}, context.clock).run()

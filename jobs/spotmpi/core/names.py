@@ -129,6 +129,7 @@ def checkpoints(run_folder: str, path: str | None) -> str:
 
 
 KUBERNETES = "kubernetes"  # the backend, as plans name it
+SLURM = "slurm"  # likewise
 EKS = "eks:"  # before the ARN of a cluster that is reached by way of EKS, where others are contexts of a kubeconfig
 LABEL_RUN = "spotmpi.dev/run"
 LABEL_ROLE = "spotmpi.dev/role"  # of the workers of a pool or stream; no other pod of a run has one

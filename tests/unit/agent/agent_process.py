@@ -8,14 +8,14 @@ of its system calls (see `tests.transient_errors`).
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 
-from spotmpi.agent import __main__, connection, coordinator, peers, pool_coordinator, worker
+from spotmpi.agent import __main__, connection
 from spotmpi.agent.clock import CLOCK
-from spotmpi.agent.context import read_pod_context
+from spotmpi.agent.context import Ports, read_pod_context
 from spotmpi.agent.mounts import Mounts
+from spotmpi.agent.node import Notice
 from tests import transient_errors
 
 
@@ -35,11 +35,9 @@ def mounts_below(folder: str) -> Mounts:
 def main(folder: str, port: int) -> int:
     """Run the agent of `JOB_COMPLETION_INDEX` with its mounts below *folder* and its coordinator on *port*."""
     connection.HEARTBEAT_TIMEOUT = float(os.environ.get("HEARTBEAT_TIMEOUT", connection.HEARTBEAT_TIMEOUT))
-    vars(coordinator)["Coordinator"] = functools.partial(peers.Coordinator, port=port)
-    vars(coordinator)["PoolCoordinator"] = functools.partial(pool_coordinator.PoolCoordinator, port=port)
-    vars(worker)["join"] = functools.partial(peers.join, port=port)
     transient_errors.from_environment()
-    return __main__.run(read_pod_context(mounts_below(folder), CLOCK))
+    context = read_pod_context(mounts_below(folder), CLOCK)
+    return __main__.run(context._replace(ports=Ports(agents=port)), Notice(CLOCK))
 
 
 if __name__ == "__main__":

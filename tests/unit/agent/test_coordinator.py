@@ -11,6 +11,8 @@ from unittest.mock import MagicMock, Mock
 import pytest
 
 from spotmpi.agent import network, protocol, readiness
+from spotmpi.agent.clock import CLOCK
+from spotmpi.agent.context import AgentContext
 from spotmpi.agent.coordinator import CoordinatorStopSource
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
 from spotmpi.agent.readiness import Readiness
@@ -175,9 +177,8 @@ def stop_source(
     folder: Path | None = None,
 ) -> CoordinatorStopSource:
     """The stop source of three nodes: what coordinator, notice (*reason*) and daemon (*sshd*) of node 0 report."""
-    context: Any = SimpleNamespace(
-        hosts=["a", "b", "c"], plan={"pool": None}, mounts=mounts_below(str(folder or "/nowhere"))
-    )
+    plan: Any = {"hosts": ["a", "b", "c"], "pool": None}
+    context = AgentContext(plan, 0, 0, "", mounts_below(str(folder or "/nowhere")), CLOCK)
     coordinator: Any = SimpleNamespace(
         notices=notices or {},
         ended=ended or {},

@@ -20,7 +20,7 @@ from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.spec.job import from_values
 from tests.unit.agent.agent_process import mounts_below
 
-REMOTE = Remote("/work/hosts", "/work/ssh_config", "eth0")
+REMOTE = Remote("/work/hosts", launchers.by_ssh("/work/ssh_config"), "eth0")
 
 
 def arguments(family: int, *own: str) -> str:
@@ -136,7 +136,7 @@ def test_a_real_open_mpi_takes_the_users_argument_in_the_place_of_the_default(
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
         monkeypatch.setenv(name, "1")
     (tmp_path / "hosts").write_text(f"{socket.gethostname()} slots=2\n")
-    remote = Remote(str(tmp_path / "hosts"), "/dev/null", "lo")
+    remote = Remote(str(tmp_path / "hosts"), launchers.by_ssh("/dev/null"), "lo")
     command = over_ssh(OpenMpi(mpirun, 5, remote=remote, extra=own.split()), 2)
     rank = ["sh", "-c", 'echo "$OMPI_COMM_WORLD_SIZE ranks"']
 
@@ -166,7 +166,7 @@ def test_ranks_of_every_launcher_get_the_interface_that_leads_to_their_peers(wor
     context = context_of(work, launcher=launcher)
 
     environment = node.write_environment(context, 1)
-    plan = node.attempt_plan(context, environment, "23456")
+    plan = node.attempt_plan(context, environment)
 
     environment_file = json.loads((work / "work" / "environment.json").read_text())
     for variables in (environment_file, plan["environment"]):
@@ -189,7 +189,7 @@ def test_ranks_without_mpirun_leave_libfabric_out_too(work: Path, own: dict[str,
 def test_mpirun_in_a_pod_probes_libfabric_only_for_efa(work: Path, own: dict[str, str], expected: str) -> None:
     context = context_of(work, launcher="mpirun", env=own)
     environment = node.write_environment(context, 1)
-    command = node.attempt_plan(context, environment, "1")["commands"][0]["arguments"]
+    command = node.attempt_plan(context, environment)["commands"][0]["arguments"]
     assert command[command.index("btl") + 1] == expected
     assert "OMPI_MCA_btl" not in environment  # ranks get this file after mpirun has set what the user's arguments say
 
@@ -198,5 +198,5 @@ def test_an_interface_that_the_user_names_for_nccl_is_nccls_alone(work: Path) ->
     context = context_of(work, launcher="mpirun", nccl={"SOCKET_IFNAME": "^docker0"})
     environment = node.write_environment(context, 1)
     assert (environment["NCCL_SOCKET_IFNAME"], environment["GLOO_SOCKET_IFNAME"]) == ("^docker0", "lo")
-    command = " ".join(node.attempt_plan(context, environment, "1")["commands"][0]["arguments"])
+    command = " ".join(node.attempt_plan(context, environment)["commands"][0]["arguments"])
     assert "--mca btl_tcp_if_include lo" in command

@@ -1,4 +1,4 @@
-"""The Slurm cluster that these tests share, with three nodes."""
+"""The Slurm cluster that these tests share, with three nodes, and what tests do with runs on it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi.backends.slurm.backend import SlurmBackend
+from tests.contract.conftest import BackendHarness
 from tests.testbed.slurm import Slurm, running_slurm
 
 NODES = 3
@@ -26,3 +28,13 @@ def slurm(cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sl
     monkeypatch.chdir(tmp_path)
     cluster.wait_until_idle()
     return cluster
+
+
+@pytest.fixture
+def harness(slurm: Slurm, tmp_path: Path) -> Iterator[BackendHarness]:
+    """The cluster, with the runs of one test; a follower looks at the queue more often than one on a real one."""
+    backend = SlurmBackend(tmp_path / "runs", look=0.3)
+    yield BackendHarness(backend, timeout=60.0)
+    for state in backend.list():
+        if not state.over:
+            backend.stop(state.id, "the test is over", now=True)

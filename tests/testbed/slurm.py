@@ -26,7 +26,7 @@ PACKAGES = {"slurm-wlm": "slurmctld", "slurmd": "slurmd", "munge": "munged", "ip
 CPUS = 8  # of a node, whatever the machine has
 GPUS = 2  # of a node, which no process finds: Slurm only counts them
 START_LIMIT = 30.0  # seconds
-SPOT, URGENT, FULL = "spot", "urgent", "closed"  # partitions: for runs, one that preempts it, one that starts nothing
+SPOT, URGENT, CLOSED = "spot", "urgent", "closed"  # partitions: for runs, one that preempts it, one that is down
 
 # A requeued job waits until the credential of its steps has expired: two minutes, unless that is set.
 _CONFIGURATION = """\
@@ -52,6 +52,7 @@ SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_min_interval=1,sched_interval=5,batch_sched_delay=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
+SlurmctldParameters=preempt_send_user_signal
 SlurmdTimeout=10
 KillWait=5
 MessageTimeout=10
@@ -59,7 +60,7 @@ ReturnToService=2
 JobRequeue=1
 GresTypes=gpu
 {nodes}
-PartitionName=spot Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=4 MaxTime=INFINITE
+PartitionName=spot Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=20 MaxTime=INFINITE
 PartitionName=urgent Nodes=ALL PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE
 PartitionName=closed Nodes=ALL State=DOWN
 """

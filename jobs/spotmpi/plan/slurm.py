@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # not needed to follow a run
 
 BACKEND: Literal["slurm"] = "slurm"
 CODE_ARCHIVE = "user.tgz"  # in the folder of batch script and agents
-# Slurm sends signals up to a minute late (sbatch(1), --signal), and agents look for the notice once a second.
-_NOTICE_MARGIN = 60  # seconds
+# Slurm may give notice up to a minute early (sbatch(1), --signal), never late; agents look for it once a second.
+_NOTICE_MARGIN = 10  # seconds
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ def script(spec: JobSpec, run: str, target: SlurmTarget) -> str:
         f'export {ENV_IMAGE_PATH}="$PYTHONPATH" PYTHONPATH="$PWD/{agent.PACKAGE}"',
         f"trap ': > {agent.NOTICE}' USR1",
         "trap 'exit 143' TERM",
-        f"rm -f {agent.NOTICE}",
         "while :; do",
+        f"  rm -f {agent.NOTICE}",
         f"  : > {agent.UNSTARTED}",
         f"  export {agent.ENV_GENERATION}=$(($(wc -c < {agent.STARTS})))",
         f"  printf . >> {agent.STARTS}",

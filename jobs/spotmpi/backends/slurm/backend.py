@@ -21,7 +21,7 @@ from spotmpi.backends.slurm.files import RunFiles, archive, exists
 from spotmpi.backends.slurm.login import Login
 from spotmpi.backends.slurm.queue import Job
 from spotmpi.core import archives, hints, names
-from spotmpi.core.errors import RunInUse, SpotmpiError, UnknownRun, input_error
+from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event, Stream
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
@@ -122,11 +122,12 @@ class SlurmBackend:
             raise SpotmpiError(f"cannot record the run in {paths.folder}: {error.strerror}; use {place}") from error
         with reader.lock(paths):
             self._write(spec, plan, paths, is_new)
-            try:
-                self._login.run("submit the job", ["sbatch", "--parsable"], _with_variables(spec, plan["script"]))
-            except SpotmpiError as error:
-                self._end(paths, record.FAILED, str(error))
-                raise
+        self._files(paths, plan["folder"]).refresh()
+        try:
+            self._login.run("submit the job", ["sbatch", "--parsable"], _with_variables(spec, plan["script"]))
+        except SpotmpiError as error:
+            self._end(paths, record.FAILED, str(error))
+            raise
 
     def _write(self, spec: JobSpec, plan: SlurmPlan, paths: RunPaths, is_new: bool) -> None:
         """Write what the job and later commands need of the run."""
@@ -156,6 +157,7 @@ class SlurmBackend:
         """The events in the run folder; a follower adds why the job waits, and its end where no agent could."""
         paths, _ = self._find(run)
         watch = _Watch(self, paths)
+        watch.alive()  # which may add to the record, before it is read
         return Stream(folder_events(paths, follow, watch.alive))
 
     def state(self, run: str) -> RunState:
@@ -341,8 +343,6 @@ class _Watch:
     def _look(self) -> bool:
         try:
             job = self._backend.job(self._paths.id)
-        except UnknownRun:
-            return False
         except SpotmpiError:
             return True  # slurmctld may be restarting
         if job is not None and job.waits:

@@ -80,9 +80,12 @@ class RunFiles:
         )
 
     def last_output(self) -> str:
-        """The last line that the batch script or an agent printed."""
-        command = ["tail", "-n", "1", f"{self.folder}/{slurm.FOLDER}/{slurm.OUTPUT}"]
-        return self._login.run("read the output of the job", command, allowed=(0, 1)).decode("utf-8", "replace").strip()
+        """The last line that the batch script or an agent printed; without those of srun, which follow an error."""
+        command = ["tail", "-n", "20", f"{self.folder}/{slurm.FOLDER}/{slurm.OUTPUT}"]
+        text = self._login.run("read the output of the job", command, allowed=(0, 1)).decode("utf-8", "replace")
+        lines = text.strip().splitlines()
+        own = [line for line in lines if not line.startswith(("srun:", "slurmstepd"))]
+        return next(reversed(own or lines), "")
 
     def refresh(self) -> None:
         """Bring the record in this machine's copy up to date."""

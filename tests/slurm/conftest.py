@@ -14,6 +14,14 @@ from tests.testbed.slurm import Slurm, running_slurm
 NODES = 3
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Run the contract on Slurm nightly only, but for what its file names."""
+    if not isinstance(item, pytest.Function) or not (daily := getattr(item.module, "DAILY", None)):
+        return
+    if not {item.name, item.originalname} & daily:
+        item.add_marker(pytest.mark.nightly("three seconds a clause; every clause runs on this machine by day"))
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     """The cluster; its nodes see the folders of tests, and have a /tmp of their own besides."""

@@ -64,6 +64,7 @@ def test_a_run_by_ssh_is_followed_stopped_resumed_and_pulled(
     assert not list(copy.rglob("key"))
 
 
+@pytest.mark.nightly("the script that passes them on is compared with the plan by day")
 def test_variables_of_the_terminal_are_passed_on(remote: BackendHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "se'cret $HOME")
     events = remote.all_events(command("sh", "-c", 'echo "$MY_TOKEN"', forward=["MY_TOKEN"]))
@@ -71,6 +72,7 @@ def test_variables_of_the_terminal_are_passed_on(remote: BackendHarness, monkeyp
     assert texts(events) == ["se'cret $HOME"]
 
 
+@pytest.mark.nightly("follows the way of the run that is stopped and resumed")
 def test_another_terminal_finds_the_login_node_in_the_record(remote: BackendHarness, tmp_path: Path) -> None:
     run = remote.submit(command("sleep", "60"))
     remote.wait_for_state(run, "running")

@@ -102,6 +102,7 @@ def test_a_job_that_is_preempted_writes_a_checkpoint_first(harness: BackendHarne
     assert iterations(events) == list(range(1, 201))
 
 
+@pytest.mark.nightly("Slurm takes half a minute to notice; a job that is requeued goes the same way")
 def test_a_node_that_is_switched_off_is_replaced(harness: BackendHarness, slurm: Slurm) -> None:
     run = harness.submit(fake_job(iterations=150, pause=0.05, every=5, nodes=2, launcher="none"))
     harness.wait_for_iteration(run, 12)
@@ -120,10 +121,8 @@ def test_a_node_that_is_switched_off_is_replaced(harness: BackendHarness, slurm:
     assert first_iterations(events)[-1] > 1
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    ["accelerate", pytest.param("torchrun", marks=pytest.mark.nightly("imports PyTorch once more on each node"))],
-)
+@pytest.mark.nightly("imports PyTorch on each node")
+@pytest.mark.parametrize("launcher", ["accelerate", "torchrun"])
 def test_launchers_of_each_node_find_the_first(harness: BackendHarness, launcher: str) -> None:
     code = (
         "import torch.distributed as d, torch; d.init_process_group('gloo'); x = torch.ones(1) * (d.get_rank() + 1);"

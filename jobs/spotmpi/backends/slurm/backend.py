@@ -201,6 +201,8 @@ class SlurmBackend:
         """Record why the run waits, once for each reason, and end it after ``limits.start``."""
         _, files = self._find(paths.id)
         state = reader.state(paths, writer_alive=True)
+        if state.state in record.TERMINAL:
+            return
         limit = float(_recorded(paths)["agents"]["limits"]["start"])
         if time.time() > _waits_since(paths) + limit:
             self._cancel(job)

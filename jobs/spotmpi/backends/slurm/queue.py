@@ -8,10 +8,19 @@ from typing import NamedTuple
 from spotmpi.backends.slurm.login import Login
 
 _FORMAT = "%i|%T|%r|%N|%j"  # of squeue(1): id, state, reason, nodes, name
-# States of squeue(1); others are those of a job that runs, or is about to end or to run.
+# States of squeue(1). A job whose run has not ended completes because it was requeued, or killed.
 _OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
-_WAITING = {"CONFIGURING", "PENDING", "PREEMPTED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "SUSPENDED"}
-CANCELLED = "CANCELLED"
+_WAITING = {
+    "COMPLETING",
+    "CONFIGURING",
+    "PENDING",
+    "PREEMPTED",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "SPECIAL_EXIT",
+    "SUSPENDED",
+}
+CANCELLED, COMPLETING = "CANCELLED", "COMPLETING"
 # Reasons of squeue(1), JOB REASON CODES.
 _REASONS = {
     "BeginTime": "Slurm lets a job that was requeued wait for about two minutes",
@@ -54,6 +63,8 @@ class Job(NamedTuple):
 
     def why(self) -> str:
         """Why it waits."""
+        if self.state == COMPLETING:
+            return f"job {self.id} leaves its nodes; one that is down delays that until Slurm notices"
         reason = self.reason.partition(",")[0].strip("()")
         text = _REASONS.get(reason) or self.reason
         if reason.startswith(_LIMITS):

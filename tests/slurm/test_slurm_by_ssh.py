@@ -53,7 +53,8 @@ def test_a_run_by_ssh_is_followed_stopped_resumed_and_pulled(
     remote.resume(run, {**job, "env": {**job["env"], "FAKE_PAUSE": "0.001"}})
     events = remote.events(run)
 
-    assert kinds(events)[-1] == "succeeded" and iterations(events) == list(range(1, 61))
+    assert kinds(events)[-1] == "succeeded", events[-1]
+    assert iterations(events) == list(range(1, 61))
     assert stopped.reason == "enough"
     assert [event.to_json() for event in remote.events(run)] == [event.to_json() for event in events]
     copy = tmp_path / "copies" / run

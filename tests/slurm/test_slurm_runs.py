@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(200)]
 DIGITS: dict[str, Any] = {
     "image": "chainermn",
     "program": "digits",
-    "args": ["--global-batch", "64", "--epochs", "4"],
+    "args": ["--global-batch", "64", "--epochs", "2"],
     "nodes": 2,
     "slots": 1,
     "checkpoint": {"every": "0.2s"},
@@ -65,7 +65,7 @@ def test_mpirun_starts_ranks_on_all_nodes_by_srun(finished: list[Event]) -> None
     assert without_waits(finished) == ["submitted", "started", "succeeded"], finished[-1]
     started = next(event for event in finished if event.kind == "started")
     assert [machine["name"] for machine in started.values["machines"]] == ["n0", "n1"]
-    assert iterations(finished)[-1] == 90
+    assert iterations(finished)[-1] == 45
     context = next(event.values for event in finished if event.values.get("kind") == "context")
     assert context["world_size"] == 2
 
@@ -74,7 +74,7 @@ def test_a_requeued_run_continues_from_its_checkpoint_to_the_same_parameters(
     harness: BackendHarness, finished: list[Event]
 ) -> None:
     run = harness.submit(DIGITS)
-    harness.wait_for_iteration(run, 30)
+    harness.wait_for_iteration(run, 10)
     harness.backend.inject_fault(run, 0, "evict")
     events = harness.events(run)
 
@@ -88,7 +88,7 @@ def test_a_requeued_run_continues_from_its_checkpoint_to_the_same_parameters(
 
 
 def test_a_job_that_is_preempted_writes_a_checkpoint_first(harness: BackendHarness, slurm: Slurm) -> None:
-    job = fake_job(iterations=200, pause=0.05, every=10_000, nodes=2, launcher="none")
+    job = fake_job(iterations=120, pause=0.05, every=10_000, nodes=2, launcher="none")
     run = harness.submit(job)
     harness.wait_for_iteration(run, 5)
     slurm.command("sbatch", f"--partition={URGENT}", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
@@ -99,7 +99,7 @@ def test_a_job_that_is_preempted_writes_a_checkpoint_first(harness: BackendHarne
     stored = [event.values["iteration"] for event in events if event.values.get("reason") == "notice"]
     resumed = [event.values["iteration"] for event in events if event.values.get("kind") == "resumed"]
     assert stored == resumed and resumed[0] >= 5
-    assert iterations(events) == list(range(1, 201))
+    assert iterations(events) == list(range(1, 121))
 
 
 @pytest.mark.nightly("Slurm takes half a minute to notice; a job that is requeued goes the same way")

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 LOOK_INTERVAL = 5.0  # seconds between looks at the queue of one follower: slurmctld serves all users
 SYNC_INTERVAL = 1.0  # seconds between copies of the record over ssh
 KILL_LIMIT = 5.0  # seconds in which agents end a run that is to end now; then Slurm does
+END_LIMIT = 60.0  # seconds in which the job of a run that has ended ends as well
 _REMOTE_RUNS = "spotmpi/runs"  # in the home of the login node
 _KILL_RANKS = """
 import os, signal, sys
@@ -63,6 +64,7 @@ class SlurmBackend:
     ) -> None:
         self.runs_folder = runs_folder
         self.look_interval = look
+        self.end_limit = END_LIMIT
         self._login = Login(host)
         self._partition = partition
         self._python = "python3" if host else sys.executable
@@ -113,8 +115,8 @@ class SlurmBackend:
             environment.prepare(spec.image, say)
         paths = RunPaths(self.runs_folder / plan["run"])
         is_new = not exists(paths)
-        if not is_new and not (state := self.state(paths.id)).over:
-            raise RunInUse(f"run {paths.id} is {state.state}; stop it with `spotmpi stop {paths.id}`")
+        if not is_new:
+            self._require_over(paths)
         try:
             paths.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -128,6 +130,16 @@ class SlurmBackend:
         except SpotmpiError as error:
             self._end(paths, record.FAILED, str(error))
             raise
+
+    def _require_over(self, paths: RunPaths) -> None:
+        """Wait for the end of the job of a run that has ended, whose agents use the same files; RunInUse otherwise."""
+        if not (state := self.state(paths.id)).over:
+            raise RunInUse(f"run {paths.id} is {state.state}; stop it with `spotmpi stop {paths.id}`")
+        deadline = time.monotonic() + self.end_limit
+        while (job := self.job(paths.id)) and not job.over:
+            if time.monotonic() > deadline:
+                raise RunInUse(f"run {paths.id} has ended, and its job {job.id} is still {job.state}; try again later")
+            time.sleep(0.2)
 
     def _write(self, spec: JobSpec, plan: SlurmPlan, paths: RunPaths, is_new: bool) -> None:
         """Write what the job and later commands need of the run."""
@@ -183,6 +195,8 @@ class SlurmBackend:
 
     def reconcile(self, paths: RunPaths, job: Job | None) -> RunState:
         """The state of a run with this *job*; the end of a job whose agents recorded none is recorded here."""
+        if job is None or job.over:
+            self._find(paths.id)[1].refresh()  # with all that agents wrote until then
         state = reader.state(paths, writer_alive=True)
         if state.state in record.TERMINAL:
             return state

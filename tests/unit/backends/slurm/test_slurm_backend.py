@@ -148,6 +148,19 @@ def test_a_run_that_is_not_over_cannot_be_submitted_again(backend: SlurmBackend,
     submit(backend)
 
 
+def test_a_run_is_resumed_only_after_the_end_of_its_job_whose_agents_write_to_the_same_files(
+    backend: SlurmBackend, slurm: ScriptedSlurm
+) -> None:
+    submit(backend)
+    agents_record(backend, {"event": record.STOPPED})
+    slurm.show(RUN, "COMPLETING")
+    backend.end_limit = 0.0
+    with pytest.raises(RunInUse, match="its job 7 is still COMPLETING"):
+        submit(backend)
+    slurm.show(RUN, "COMPLETED", job=8)
+    submit(backend)
+
+
 def test_a_refused_job_is_recorded_as_failed(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:
     slurm.refuse()
     with pytest.raises(SpotmpiError, match="Invalid partition name"):

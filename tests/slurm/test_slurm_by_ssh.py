@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.backends.slurm.backend import SlurmBackend
-from spotmpi.core.errors import InputError
-from spotmpi.runs import reader
+from spotmpi.core.errors import InputError, SpotmpiError
 from tests.command_line import spotmpi_process
 from tests.contract.conftest import BackendHarness
 from tests.contract.event_values import command, iterations, kinds, texts
@@ -94,5 +93,5 @@ def test_an_image_is_refused_since_nobody_installs_it_there(remote: BackendHarne
 
 def test_a_login_node_that_does_not_answer_is_an_error(home: Path, tmp_path: Path) -> None:
     backend = SlurmBackend(tmp_path / "copies", "nobody@127.0.0.1")
-    with pytest.raises(reader.SpotmpiError, match="cannot reach the login node"):
+    with pytest.raises(SpotmpiError, match="cannot reach the login node"):
         BackendHarness(backend).submit(command("true"))

@@ -130,7 +130,7 @@ class PoolWorker:
     def _keep_running(self, link: PoolLink, environment: dict[str, str]) -> Outcome | None:
         clock, pause = self._context.clock, POLL_INTERVAL
         while link.is_alive:
-            plan = attempt_plan(self._context, environment, "0")
+            plan = attempt_plan(self._context, environment)
             plan["limits"] = {**plan["limits"], "no_progress": None}  # a worker without calls is not stuck
             started = clock.awake()
             outcome = Attempt(self._number, plan, self._record, link, {"start": None, "run": None}, clock).run()

@@ -279,7 +279,8 @@ class SlurmBackend:
 
     def _refuse_pool(self, run: str) -> NoReturn:
         self._find(run)
-        raise input_error("run", run, "is no pool: Slurm has none; use --on kubernetes or local for one")
+        place = hints.option("on", "kubernetes")
+        raise input_error("run", run, f"is no pool: Slurm has none; use {place} for one")
 
     def _find(self, run: str) -> tuple[RunPaths, RunFiles]:
         paths = reader.find(run, self.runs_folder)

@@ -196,7 +196,7 @@ def _first_line(command: Sequence[str]) -> float:
 
 
 def _phases(paths: names.RunPaths, began: float) -> dict[str, float]:
-    """Seconds spent by the command until its run is recorded, by the supervisor, and by launcher and program."""
+    """Seconds spent by the command until its run is recorded, by the agent, and by launcher and program."""
     times = {event["event"]: event["t"] for event in reader.lines(paths.events)}
     first = (paths.logs / "1" / "node-0.log").read_text().split(" ", 1)[0]
     from datetime import datetime
@@ -204,7 +204,7 @@ def _phases(paths: names.RunPaths, began: float) -> dict[str, float]:
     line = datetime.fromisoformat(first).timestamp()
     return {
         "command": times["submitted"] - began,
-        "supervisor": times["started"] - times["submitted"],
+        "agent": times["started"] - times["submitted"],
         "launcher and program": line - times["started"],
     }
 

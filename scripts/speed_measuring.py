@@ -45,7 +45,7 @@ def main() -> None:
 
     bin_folder = image_environment.prepare("chainermn", lambda text: print(text, file=sys.stderr)) / "bin"
     start = launchers.LAUNCHERS["mpirun"].arguments(
-        launchers.World(1, _RANKS, mpi=launchers.OpenMpi(str(bin_folder / "mpirun"), 5, os.geteuid() == 0))
+        launchers.Start(1, _RANKS, mpi=launchers.OpenMpi(str(bin_folder / "mpirun"), 5, os.geteuid() == 0))
     )
     rank = [
         str(bin_folder / "python"),

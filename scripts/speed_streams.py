@@ -31,9 +31,8 @@ from scripts.speed import PROJECT, Figure, _interleaved, _spread, table
 from scripts.speed_pools import plain_dask
 from scripts.streams import work, zeromq
 from scripts.streams.sides import Side, dask_side, rate, require_equal_results, stream_side
-from spotmpi.agent import protocol
+from spotmpi.agent import launch, launchers, protocol
 from spotmpi.core.certificates import pool_certificates, write_certificates
-from spotmpi.programs.pool import local
 from spotmpi.programs.pool.settings import security
 from spotmpi.streams.engine import Engine
 
@@ -114,22 +113,32 @@ def measure_rate(sides: dict[str, Side], preparation: str, folder: Path, count: 
 def stream_workers(folder: Path, workers: int) -> Iterator[tuple[str, str]]:
     """The workers of a stream as a run on this machine starts them: the address of their scheduler, and its TLS."""
     control = write_certificates(folder / "own", pool_certificates("own", datetime.now(UTC)))
-    code = folder / "code"
-    code.mkdir()
     environment = {**os.environ, protocol.ENV_POOL_TLS: str(control), "PYTHONPATH": str(PROJECT)}
-    command = [sys.executable, "-m", "spotmpi.programs.pool.local", f"--workers={workers}"]
-    command += [f"--folder={code}", f"--control={control}"]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        address = Path(control, local.ADDRESS)
+    address = Path(control, launch.ADDRESS)
+    scheduler = launchers.pool_scheduler(sys.executable, workers, interruptions=100)
+    scheduler += ["--host=127.0.0.1", "--port=0", f"--address-file={address}"]
+    with contextlib.ExitStack() as ends:
+
+        def start(arguments: list[str]) -> subprocess.Popen[bytes]:
+            process = subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            ends.callback(process.wait)
+            ends.callback(process.terminate)
+            return process
+
+        process = start(scheduler)
         while not address.exists():
             if process.poll() is not None:
-                raise RuntimeError(f"the workers of the stream ended with exit code {process.returncode}")
+                raise RuntimeError(f"the scheduler of the stream ended with exit code {process.returncode}")
             time.sleep(0.05)
-        yield json.loads(address.read_text())["url"], str(control)
-    finally:
-        process.terminate()
-        process.wait()
+        url = json.loads(address.read_text())["url"]
+        for number in range(workers):
+            start(
+                [
+                    *launchers.pool_worker(sys.executable, number, url, str(folder / f"worker-{number}")),
+                    "--host=127.0.0.1",
+                ]
+            )
+        yield url, str(control)
 
 
 @contextlib.contextmanager

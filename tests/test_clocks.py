@@ -79,12 +79,11 @@ READS = {
 COMPARISONS = {
     "infra/ci/commands.py": (1, "a lock that is hours old, by the clocks of two machines with NTP"),
     "jobs/spotmpi/agent/coordinator.py": (
-        2,
+        3,
         f"{NO_TIME}; limits.run counts from the submission",
     ),
     "jobs/spotmpi/agent/limits.py": (2, "pauses between agents on two machines, from 0 to 10 min"),
     "jobs/spotmpi/agent/pool_wheels.py": (1, MONOTONIC),
-    "jobs/spotmpi/agent/pool_worker.py": (1, MONOTONIC),
     "jobs/spotmpi/agent/progress.py": (2, MONOTONIC),
     "jobs/spotmpi/agent/replay.py": (
         5,
@@ -109,7 +108,6 @@ COMPARISONS = {
     "jobs/spotmpi/environments/nodes.py": (1, SHOWN),
     "jobs/spotmpi/metrics/rates.py": (1, "the axis of charts"),
     "jobs/spotmpi/pools/engine.py": (2, MONOTONIC),
-    "jobs/spotmpi/programs/pool/local.py": (1, NO_TIME),
     "jobs/spotmpi/programs/pool/scheduler.py": (3, MONOTONIC),
     "jobs/spotmpi/programs/pool/settings.py": (1, "the start of Dask's clocks, which nobody sets from then on"),
     "jobs/spotmpi/runs/reader.py": (1, "whether it can be shown as a date"),
@@ -166,3 +164,10 @@ def test_what_reads_and_compares_unix_time_is_found_however_it_is_written() -> N
         assert any(map(_compares, ast.walk(ast.parse(text)))), text
     for text in ("time.monotonic() - a", "a < b", "a['started'] == b", "self.started"):
         assert not any(map(_compares, ast.walk(ast.parse(text)))), text
+
+
+def test_agents_get_their_clock_as_an_argument() -> None:
+    """Fetching runs alone in its container, without an agent."""
+    folder = PROJECT / "jobs" / "spotmpi" / "agent"
+    texts = {path.name: path.read_text() for path in folder.glob("*.py")}
+    assert {name for name, text in texts.items() if "import time\n" in text} == {"clock.py", "fetch.py", "web_file.py"}

@@ -17,9 +17,9 @@ def of_run(run: str) -> dict[int, str]:
     return {pid: command for pid, command, variables in _processes() if mark in variables.split(b"\0")}
 
 
-def supervisors(folder: Path) -> list[int]:
-    """The process ids of a run folder's supervisor: the guard, then the guarded process."""
-    pids = [pid for pid, command, _ in _processes() if command.endswith(f"spotmpi.agent.supervisor {folder}")]
+def agents(folder: Path) -> list[int]:
+    """The process ids of a run folder's agent: the guard, then the guarded process."""
+    pids = [pid for pid, command, _ in _processes() if command.endswith(f"spotmpi.agent {folder}")]
     return sorted(pids, key=lambda pid: _parent(pid) in pids)
 
 

@@ -1,36 +1,81 @@
-"""The first process of every pod of a run (``python -m spotmpi.agent``): one attempt, reported by the exit code.
+"""An agent of a run: the first process of each pod, or the one that runs all of a run on this machine.
 
-Node 0 coordinates: it waits for the others, starts the launcher, records the run and decides how the attempt ended.
-In a worker pool it runs the scheduler, and workers come and go while it does.
+    python -m spotmpi.agent               in a pod: one attempt, reported by the exit code
+    python -m spotmpi.agent RUN_FOLDER    on this machine: the run in that folder, to its end
+
+Node 0 coordinates: it waits for the others, starts the launcher, records the run and decides how each attempt ended.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from typing import TYPE_CHECKING
 
-from . import coordinator, mounts, pool_worker, processes, worker
-from .clock import CLOCK
-from .context import AgentContext, read_pod_context
-from .node import Notice
+from . import coordinator, mounts, processes
+from .clock import CLOCK, Clock
+from .context import AgentContext
+from .notice import Notice
+from .outcomes import repeat
+
+if TYPE_CHECKING:  # each place needs its own transport alone
+    from .children import Children
+    from .tcp import Tcp
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
+    """Run the agent of this pod, or that of a run folder; the exit code."""
+    return run_folder(arguments[0], CLOCK) if arguments else run_pod()
+
+
+def run_pod() -> int:
     """Run this pod's part of one attempt; the exit code is for the pod failure policy."""
-    return run(read_pod_context(mounts.in_pod(), CLOCK), Notice(CLOCK))
+    from .context import read_pod_context
+    from .tcp import Tcp
+
+    return run_member(read_pod_context(mounts.in_pod(), CLOCK), Tcp(), Notice("the pod of this node"))
 
 
-def run(context: AgentContext, notice: Notice) -> int:
-    """Run the part of one attempt that is *context*'s, which *notice* may end; the exit code."""
+def run_member(context: AgentContext, transport: Tcp, notice: Notice) -> int:
+    """Run *context*'s part of one attempt of agents on machines of their own, which *notice* may end; the exit code."""
+    from . import pool_worker, worker
+
     processes.adopt_orphans()
     processes.protect_output()
     os.makedirs(context.mounts.work, exist_ok=True)
     started = context.clock()
     if context.is_coordinator:
-        return coordinator.run(context, notice)
+        return coordinator.run(context, transport, notice)
     run_worker = worker.run if context.worker is None else pool_worker.run
-    return run_worker(context, notice, started)
+    return run_worker(context, transport, notice, started)
+
+
+def run_folder(folder: str, clock: Clock) -> int:
+    """Run all of a run on this machine; whoever starts this process holds the lock of its folder and passes it on."""
+    from . import hardware
+    from .children import Children, read_context
+
+    folder = os.path.abspath(folder)
+    scratch = os.path.join(os.environ.get("TMPDIR") or "/tmp", "spotmpi-" + os.urandom(8).hex())
+    own = mounts.in_run_folder(folder, scratch, hardware.own_cgroup())
+    context = repeat(lambda: read_context(own, clock), clock)
+    os.chdir("/")
+    try:
+        return processes.run_guarded(lambda: run_children(context, Children(sys.executable)))
+    finally:
+        import shutil  # delays no start
+
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def run_children(context: AgentContext, transport: Children) -> int:
+    """Run a run whose processes are all children of this one; the exit code."""
+    processes.adopt_orphans()
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    return coordinator.run(context, transport, Notice("the agent", [signal.SIGTERM]))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""One attempt of a run on this machine: start the launchers, watch them, end all of them."""
+"""One attempt of a run on this machine: start the launchers and workers, watch them, end all of them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,47 @@ import os
 import selectors
 import signal
 import subprocess
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Union
 
-from . import exit_diagnosis, launchers, limits, processes, protocol
+from . import launchers, limits, processes, protocol
 from .clock import CLOCK, Clock
+from .launch import SCHEDULER
 from .lines import Line, LineSplitter, PieceSplitter
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest, StopSource
-from .plan import AttemptPlan
+from .plan import Command, RunPlan
 from .progress import Progress, Report
-from .recognition import Recognizer
 from .record import RECOGNIZED, Record
+from .replicas import Replicas
+
+if TYPE_CHECKING:  # interfaces: to make them delays a start
+    from .transport import ReplicatedRole
 
 POLL_INTERVAL = 0.1  # seconds between checks of limits and requests
 REAP_INTERVAL = 0.005  # seconds between checks of launchers that have closed their pipes
 TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 PIPE_GRACE = 1.0  # seconds that output may still arrive after the last launcher ended
+REPLICA_GRACE = 3.0  # seconds in which workers end after the launchers
+_WORKER = "worker %d"
+_MAX_READS = 100  # of a pipe whose process has ended: others may go on to write to it
+Source = Union[int, str]  # of output: the node of a launcher, or a worker
+
+
+class Launch(NamedTuple):
+    """What an attempt starts on this machine.
+
+    The *commands* end together with the first that fails; without any, the attempt lasts until it is to end. *replicas*
+    are restarted each by itself meanwhile.
+    """
+
+    commands: List[Command]
+    environment: Dict[str, str]
+    pid_file: str  # of rank 0
+    replicas: Optional[ReplicatedRole] = None
+    rate: Optional[float] = None  # US dollars per hour of all nodes
 
 
 class Attempt:
-    """Runs the plan's commands once.
+    """Runs what *launch* says once.
 
     *stop_source* is polled for a request to end the attempt. *deadlines* has ``start`` and ``run``, as `Clock.awake`
     counts, and where cost is limited ``cost``, as `Clock.elapsed` does; each may be None.
@@ -34,7 +57,8 @@ class Attempt:
     def __init__(
         self,
         number: int,
-        plan: AttemptPlan,
+        plan: RunPlan,
+        launch: Launch,
         record: Record,
         stop_source: StopSource,
         deadlines: dict[str, float | None],
@@ -42,16 +66,19 @@ class Attempt:
     ) -> None:
         self.number = number
         self.plan = plan
+        self.launch = launch
         self.record = record
         self.stop_source = stop_source
         self.clock = clock
         self.deadlines = deadlines
-        recognizer = None if plan["launcher"] == "pool" else Recognizer()  # the driver of a pool trains nothing
-        self.progress = Progress(clock.awake(), plan["metrics_pattern"], recognizer)
-        self.pid_file = plan.get("pid_file") or os.path.join(record.folder, "rank-0.pid")
+        self.progress = Progress(clock.awake(), plan["metrics_pattern"])
+        self.pid_file = launch.pid_file
+        self._replicas = None if launch.replicas is None else Replicas(launch.replicas, clock)
+        self._replica_failure: Outcome | None = None
+        self._replicas_end: float | None = None  # when workers are killed that are left after the launchers
         self._processes: dict[int, subprocess.Popen[bytes]] = {}  # of each node
         self._exit_codes: dict[int, int] = {}  # of each node whose launcher has ended
-        self._tails: dict[int, collections.deque[Line]] = {}
+        self._tails: dict[Source, collections.deque[Line]] = {}
         self._selector = selectors.DefaultSelector()
         self._stop_request: StopRequest | None = None
         self._awaiting_checkpoint: tuple[int, float] | None = None  # (count before, deadline)
@@ -70,51 +97,60 @@ class Attempt:
             while (self._selector.get_map() or self._running()) and not self._drained():
                 self._read_output(POLL_INTERVAL if self._selector.get_map() else REAP_INTERVAL)
                 self._reap_launchers()
+                self._tend_replicas()
                 self._check_limits()
         finally:
             self._kill_all()
         return self._outcome()
 
     def _start(self) -> None:
-        commands = self.plan["commands"]
-        port = _free_port() if launchers.PORT in str(commands) else ""
-        for command in commands:
-            arguments = [argument.replace(launchers.PORT, port) for argument in command["arguments"]]
-            own = {key: value.replace(launchers.PORT, port) for key, value in command["environment"].items()}
-            environment = {**os.environ, **self.plan["environment"], **own, **self._rank_variables()}
-            process = processes.start(arguments, environment, self.plan["folder"])
-            self._processes[command["node"]] = process
-            self._tails[command["node"]] = collections.deque(maxlen=100)
-            splitter = PieceSplitter if launchers.tags_pieces(arguments) else LineSplitter
-            assert process.stdout and process.stderr
-            for pipe, stream in ((process.stdout, "o"), (process.stderr, "e")):
-                os.set_blocking(pipe.fileno(), False)
-                self._selector.register(pipe, selectors.EVENT_READ, (command["node"], splitter(stream), pipe))
+        for command in self.launch.commands:
+            self._processes[command["node"]] = self._start_command(command, command["node"], command["node"])
+        if self.plan["launcher"] != "pool":  # the driver of a pool trains nothing
+            from .recognition import Recognizer  # while the launchers start
+
+            self.progress.recognize_by(Recognizer())
+        self._tend_replicas()
+
+    def _start_command(self, command: Command, source: Source, node: int) -> subprocess.Popen[bytes]:
+        """Start a process, whose output from now on is that of *source*, recorded for *node*."""
+        environment = {**os.environ, **self.launch.environment, **command["environment"], **self._rank_variables()}
+        process = processes.start(command["arguments"], environment, self.plan["folder"])
+        self._tails[source] = collections.deque(maxlen=100)
+        splitter = PieceSplitter if launchers.tags_pieces(command["arguments"]) else LineSplitter
+        assert process.stdout and process.stderr
+        for pipe, stream in ((process.stdout, "o"), (process.stderr, "e")):
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe, selectors.EVENT_READ, (source, node, splitter(stream), pipe))
+        return process
 
     def _rank_variables(self) -> dict[str, str]:
         return {protocol.ENV_ATTEMPT: str(self.number), protocol.ENV_PID_FILE: self.pid_file}
 
     def _read_output(self, timeout: float) -> None:
         for key, _ in self._selector.select(timeout):
-            node, splitter, pipe = key.data
-            data = os.read(key.fd, 1 << 16)
-            self.progress.output_received(self.clock.awake())
-            for line in splitter.feed(data) if data else splitter.end():
-                self._handle_line(node, line)
-            for state in splitter.states():
-                self._handle_report(node, self.progress.read_state(node, state, self.clock.awake()))
-            if not data:
-                self._selector.unregister(key.fileobj)
-                pipe.close()
+            self._read_pipe(key)
 
-    def _handle_line(self, node: int, line: Line) -> None:
+    def _read_pipe(self, key: selectors.SelectorKey) -> None:
+        source, node, splitter, pipe = key.data
+        data = os.read(key.fd, 1 << 16)
+        self.progress.output_received(self.clock.awake())
+        for line in splitter.feed(data) if data else splitter.end():
+            self._handle_line(source, node, line)
+        for state in splitter.states():
+            self._handle_report(node, self.progress.read_state(node, state, self.clock.awake()))
+        if not data:
+            self._selector.unregister(key.fileobj)
+            pipe.close()
+
+    def _handle_line(self, source: Source, node: int, line: Line) -> None:
         report = self.progress.read(node, line, self.clock.awake())
         self._handle_report(node, report)
         # What a pattern or recognition reads is output as well; what a stream reports is not the program's.
         read = self.plan["metrics_pattern"] or self.progress.recognized
         if not report or (read and report[0] != protocol.STREAM):
             self.record.line(self.number, node, line)
-            self._tails[node].append(line)
+            self._tails[source].append(line)
 
     def _handle_report(self, node: int, report: Report | None) -> None:
         """Record a report, after those that were recognized with it."""
@@ -141,9 +177,64 @@ class Attempt:
                     self._failed_node = node
                     self._terminate()
 
+    def _tend_replicas(self) -> None:
+        """Restart workers while the launchers run, and end them once those have ended."""
+        replicas = self._replicas
+        if replicas is None:
+            return
+        for number, process in list(replicas.processes.items()):
+            if process.poll() is not None:
+                self._replica_ended(replicas, number, process)
+        if self._term_sent is None and not self._launchers_ended():
+            replicas.tend(self._start_replica, self._announce_restart)
+        elif self._replicas_end is None and self._launchers_ended():
+            self._replicas_end = self.clock.awake() + REPLICA_GRACE
+            self._signal_all(signal.SIGTERM)
+
+    def _replica_ended(self, replicas: Replicas, number: int, process: subprocess.Popen[bytes]) -> None:
+        from . import exit_diagnosis  # delays no start
+
+        processes.signal_group(process, signal.SIGKILL)  # what it has left behind
+        self._last_exit, source = self.clock.awake(), _WORKER % number
+        for key in [key for key in self._selector.get_map().values() if key.data[0] == source]:
+            self._drain(key)
+        code, lines = process.returncode, [line._replace(rank=None) for line in self._tails[source]]
+        end = exit_diagnosis.process_reason(code, lines) + replicas.memory_reason(code)
+        replicas.ended(number, end, code == protocol.INTERRUPTED)
+        if not self._alive():
+            processes.kill_descendants()
+        is_wanted = self._term_sent is None and not self._launchers_ended() and number in replicas.role.numbers()
+        if code == protocol.NOT_RETRYABLE and is_wanted:
+            reason = protocol.truncate(replicas.role.label(number) + (self.progress.fatal or "it " + end))
+            self._replica_failure = Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
+            self._terminate()
+
+    def _start_replica(self, number: int, command: Command) -> subprocess.Popen[bytes]:
+        assert self.launch.replicas is not None, "it is one of them"
+        return self._start_command(command, _WORKER % number, self.launch.replicas.node(number))
+
+    def _announce_restart(self, number: int, end: str) -> None:
+        assert self.launch.replicas is not None, "it is one of them"
+        line = Line(None, "e", "worker %d %s; it is started again" % (number, end))
+        self.record.line(self.number, self.launch.replicas.node(number), line)
+
+    def _drain(self, key: selectors.SelectorKey) -> None:
+        """Read what is left in the pipe of a process that has ended; another one may hold its other end for ever."""
+        pipe = key.data[-1]
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_MAX_READS):
+                if not pipe.closed:
+                    self._read_pipe(key)
+        if not pipe.closed:
+            for line in key.data[2].end():
+                self._handle_line(key.data[0], key.data[1], line)
+            self._selector.unregister(key.fileobj)
+            pipe.close()
+
     def _check_limits(self) -> None:
         now = self.clock.awake()
-        if not self._stop_request and self._failed_node is None and self._running():
+        has_failed = self._failed_node is not None or self._replica_failure is not None
+        if not self._stop_request and not has_failed and self._running():
             stop_request = self.stop_source.pending() or self._exceeded_limit(now)
             if stop_request:
                 self._begin_stop(stop_request)
@@ -152,9 +243,11 @@ class Attempt:
             if self.progress.notice_checkpoints > before or now > deadline:
                 self._awaiting_checkpoint = None
                 self._terminate()
-        if self.stop_source.kill_requested() or (self._term_sent and now > self._term_sent + TERM_GRACE):
-            for process in self._processes.values():
-                processes.signal_group(process, signal.SIGKILL)
+        late = self._term_sent is not None and now > self._term_sent + TERM_GRACE
+        if self._replicas_end is not None and now > self._replicas_end:
+            late = True
+        if self.stop_source.kill_requested() or late:
+            self._signal_all(signal.SIGKILL)
 
     def _exceeded_limit(self, now: float) -> StopRequest | None:
         allowed = self.plan["limits"]
@@ -163,7 +256,7 @@ class Attempt:
             return _limit_request("run", "limits.run (%gs) is over; raise it and resume the run" % allowed["run"])
         cost_deadline = self.deadlines.get("cost")
         if cost_deadline is not None and self.clock.elapsed() > cost_deadline:
-            return _limit_request("cost", limits.cost_reason(self.plan))
+            return _limit_request("cost", limits.cost_reason(self.plan, self.launch.rate or 0.0))
         if not self.progress.alive and self.deadlines["start"] and now > self.deadlines["start"]:
             return _limit_request("start", "no output within limits.start (%gs); raise it" % allowed["start"])
         patience = allowed["no_progress"]
@@ -191,22 +284,38 @@ class Attempt:
 
     def _terminate(self) -> None:
         self._term_sent = self.clock.awake()
+        self._signal_all(signal.SIGTERM)
+
+    def _signal_all(self, number: int) -> None:
+        """Send *number* to the launchers and workers that run, or to the groups of all when it is SIGKILL."""
         for node, process in self._processes.items():
-            if node not in self._exit_codes:
-                processes.signal_group(process, signal.SIGTERM)
+            if node not in self._exit_codes or number == signal.SIGKILL:
+                processes.signal_group(process, number)
+        for process in self._replicas.processes.values() if self._replicas else ():
+            processes.signal_group(process, number)
+
+    def _launchers_ended(self) -> bool:
+        """Whether there were launchers, and all have ended."""
+        return 0 < len(self._processes) == len(self._exit_codes)
+
+    def _alive(self) -> bool:
+        return len(self._exit_codes) < len(self._processes) or bool(self._replicas and self._replicas.processes)
 
     def _running(self) -> bool:
-        return len(self._exit_codes) < len(self._processes)
+        """Whether a process runs, or one of workers without launchers is to be started again."""
+        waits = self._replicas is not None and not self.launch.commands and self._term_sent is None
+        return self._alive() or waits
 
     def _drained(self) -> bool:
         """Whether all launchers ended a while ago: a stray process may hold their pipes open for ever."""
         return not self._running() and self.clock.awake() > self._last_exit + PIPE_GRACE
 
     def _kill_all(self) -> None:
-        for process in self._processes.values():
-            processes.signal_group(process, signal.SIGKILL)
+        self._signal_all(signal.SIGKILL)
         for node, process in self._processes.items():
             self._exit_codes.setdefault(node, process.wait())
+        for process in self._replicas.processes.values() if self._replicas else ():
+            process.wait()
         processes.kill_descendants()
         for key in list(self._selector.get_map().values()):
             key.data[-1].close()
@@ -215,18 +324,30 @@ class Attempt:
     def _launcher_outcome(self, node: int) -> Outcome:
         code = self._effective_exit_code(node)
         if self.progress.fatal or code == protocol.NOT_RETRYABLE:
-            reason = self.progress.fatal or exit_diagnosis.describe(node, code, self._tails[node])
-            reason = protocol.truncate(str(reason))
+            reason = protocol.truncate(str(self.progress.fatal or self._launcher_reason(node, code)))
             return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
-        reason = exit_diagnosis.describe(node, code, self._tails[node])
+        reason = self._launcher_reason(node, code)
         if code == protocol.INTERRUPTED:
             return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED)
         return Outcome(FAILURE, reason, protocol.FAILED)
 
+    def _launcher_reason(self, node: int, code: int) -> str:
+        """Why the launcher of a node ended with *code*; a pool's scheduler may be there without one."""
+        from . import exit_diagnosis  # delays no start
+
+        command = next(each for each in self.launch.commands if each["node"] == node)
+        if command["name"] == SCHEDULER:
+            return exit_diagnosis.SCHEDULER_END + exit_diagnosis.process_reason(code, self._tails[node])
+        return exit_diagnosis.describe(node, code, self._tails[node])
+
     def _effective_exit_code(self, node: int) -> int:
+        from . import exit_diagnosis  # delays no start
+
         return exit_diagnosis.effective_exit_code(self._exit_codes[node], self._tails[node])
 
     def _outcome(self) -> Outcome:
+        if self._replica_failure is not None:
+            return self._replica_failure
         if self._failed_node is not None:
             return self._launcher_outcome(self._failed_node)
         failed = [node for node in self._exit_codes if self._effective_exit_code(node)]
@@ -241,11 +362,3 @@ def _limit_request(limit: str, reason: str) -> StopRequest:
         return StopRequest(Outcome(FAILURE, reason, protocol.FAILED, limit=limit), False)
     outcome = Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE, limit=limit)
     return StopRequest(outcome, checkpoint_first=limit in ("run", "cost"))
-
-
-def _free_port() -> str:
-    import socket  # mpirun needs no port
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])

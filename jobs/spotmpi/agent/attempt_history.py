@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from . import hardware, limits, protocol, record
 from .clock import CLOCK, Clock
@@ -13,7 +13,18 @@ from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, Outcome
 from .plan import RunPlan
 from .progress import Progress
 from .run_outcome import run_outcome
-from .schema import ATTEMPT_VERSION, SUMMARY_VERSION, AttemptRecord, Summary, read_attempt, read_object
+from .schema import (
+    ATTEMPT_VERSION,
+    SUMMARY_VERSION,
+    AttemptRecord,
+    Summary,
+    WorldRecord,
+    read_attempt,
+    read_object,
+)
+from .world import World, world_of
+
+_WORLD = "world.json"  # in the folder of an attempt
 
 
 class AttemptHistory:
@@ -42,6 +53,7 @@ class AttemptHistory:
         self._hold()
         self._has_ended_one = False
         self.attempts = _read_attempts(run_record.folder)
+        self.world: World | None = None  # of the newest attempt
         self.hardware: dict[int, hardware.Facts] = {}  # of the attempt's nodes, as far as agents reported it
 
     @property
@@ -55,15 +67,17 @@ class AttemptHistory:
         return self._count(INTERRUPTION)
 
     def begin(self) -> int:
-        """Take the next attempt's number and record that it starts."""
+        """The number of a new attempt, from which on this machine works for it, and its world, if a price is known."""
         if not self._has_ended_one:  # the pause after an attempt belongs to the next one, which needs no Unix time
             self._hold()
         number = self.record.take_attempt()
-        self.record_start(number)
+        self.world = world_of(self.plan, number)
+        if self.world.rate is not None:  # it is paid for also where no record of its end is written
+            self.record.write_json(os.path.join("attempts", str(number), _WORLD), self.world.record())
         return number
 
     def record_start(self, number: int, machines: Sequence[dict[str, Any]] = ()) -> None:
-        """Record that the launcher of attempt *number* is about to start, and on which *machines* where known."""
+        """Record that the launchers of attempt *number* are about to start, and on which *machines* where known."""
         # A digest names one image only; what a tag stood for when pods pulled it, no agent can see.
         image = self.plan["work"].get("container") or ""
         container = image if "@" in image else None
@@ -77,6 +91,7 @@ class AttemptHistory:
 
     def end(self, number: int, progress: Progress, outcome: Outcome, started: float) -> None:
         """Write the record of attempt *number*, whose launcher started at *started* (Unix seconds)."""
+        assert self.world is not None, "it has begun"
         values: AttemptRecord = {
             "version": ATTEMPT_VERSION,
             "attempt": number,
@@ -89,6 +104,7 @@ class AttemptHistory:
             "reason": outcome.reason,
             "exit_code": outcome.exit_code,
             "lost_nodes": list(outcome.lost_nodes),
+            "world": self.world.record(),
             "resumed_iteration": progress.resumed,
             "first_iteration": progress.first_iteration,
             "first_iteration_time": progress.first_iteration_time,
@@ -163,11 +179,17 @@ class AttemptHistory:
         deadline = self._cost_deadline(self.clock(), now)
         if deadline is None or now < deadline:
             return None
-        return Outcome(NOT_RETRYABLE, limits.cost_reason(self.plan), protocol.NOT_RETRYABLE)
+        assert self._rate is not None, "what has no rate has no limit"
+        return Outcome(NOT_RETRYABLE, limits.cost_reason(self.plan, self._rate), protocol.NOT_RETRYABLE)
 
     def _cost_deadline(self, moment: float, elapsed: float) -> float | None:
-        left = limits.seconds_left(self.plan, self._counted(), moment)
+        left = limits.seconds_left(self.plan, self._rate, self._counted(), moment)
         return None if left is None else elapsed + left
+
+    @property
+    def _rate(self) -> float | None:
+        """US dollars per hour of the newest attempt, or of the first."""
+        return self.plan["rate"] if self.world is None else self.world.rate
 
     def _summary(self, state: str, outcome: Outcome) -> Summary:
         last = self.attempts[-1] if self.attempts else None
@@ -227,7 +249,7 @@ def _read_file(path: str, number: int) -> AttemptRecord | None:
 
 
 def _lost(folder: str, number: int) -> AttemptRecord:
-    return {
+    lost: AttemptRecord = {
         "version": ATTEMPT_VERSION,
         "attempt": number,
         "node": 0,
@@ -237,6 +259,11 @@ def _lost(folder: str, number: int) -> AttemptRecord:
         "lost_nodes": [0],
         "last_iteration": _last_iteration(folder, number),
     }
+    with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, "attempts", str(number), _WORLD)) as file:
+        world = read_object(file.read())
+        if world:
+            lost["world"] = cast(WorldRecord, world)
+    return lost
 
 
 def _last_iteration(folder: str, number: int) -> int | None:

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from typing import NamedTuple
 
-from . import launchers, pod_context
+from . import pod_context
 from .clock import Clock
+from .launch import launcher_count
 from .mounts import Mounts
-from .outcomes import STOPPED, Outcome, StopRequest, StopSource
-from .peers import PORT
-from .plan import AgentPlan, read_agent_plan
-
-
-class Ports(NamedTuple):
-    """The ports of a run on its nodes; pods, which have an address each, all use the same ones."""
-
-    agents: int = PORT  # of node 0's coordinator
-    rendezvous: int = 23456  # of the ranks, at node 0; torch's users know it
+from .plan import Role, RunPlan, gang, read_plan, workers
 
 
 class AgentContext(NamedTuple):
     """One agent of a run."""
 
-    plan: AgentPlan
+    plan: RunPlan
     node: int
     generation: int  # how many agents of this node there were before; of a gang's, how often it was restarted
     token: str
     mounts: Mounts
     clock: Clock
-    ports: Ports = Ports()
+    rendezvous: int = 23456  # the port of the ranks at node 0; torch's users know it
     slurm: bool = False  # in a job of Slurm's: nodes keep their names, and mpirun reaches them by srun, not ssh
-    requests: StopSource | None = None  # to end the run; None for the annotations of a pod
 
     @property
     def folder(self) -> str:
@@ -58,7 +48,7 @@ class AgentContext(NamedTuple):
     @property
     def launcher_count(self) -> int:
         """How many nodes start a launcher of their own."""
-        return launchers.start_count(self.plan["launcher"], len(self.hosts), self.plan["where"])
+        return launcher_count(self.plan)
 
     @property
     def hosts(self) -> list[str]:
@@ -66,22 +56,11 @@ class AgentContext(NamedTuple):
         return self.plan["hosts"]
 
     @property
-    def submitted(self) -> float:
-        """When the run was submitted, in Unix seconds by the API server's clock."""
-        submitted = self.plan["submitted"]
-        assert submitted is not None
-        return submitted
-
-    def stop_request(self) -> StopRequest | None:
-        """The `StopRequest` of a user that is pending, or None."""
-        if self.requests is not None:
-            return self.requests.pending()
-        reason = pod_context.stop_reason(self.mounts.pod_info)
-        return None if reason is None else StopRequest(Outcome(STOPPED, reason, 0), True)
-
-    def kill_requested(self) -> bool:
-        """Whether a user wants all processes killed at once; pods are deleted instead."""
-        return self.requests is not None and self.requests.kill_requested()
+    def role(self) -> Role:
+        """What this node does in the run."""
+        role = gang(self.plan) if self.worker is None else workers(self.plan)
+        assert role is not None, "a worker is one of a role"
+        return role
 
     @property
     def environment_file(self) -> str:
@@ -106,15 +85,15 @@ class AgentContext(NamedTuple):
 
 def read_pod_context(mounts: Mounts, clock: Clock) -> AgentContext:
     """That of this pod's agent, from its environment and *mounts*."""
-    plan = read_agent_plan(mounts.plan)
+    import hashlib  # delays no start of a local run
+
+    assert mounts.secret is not None and mounts.pod_info is not None, "pods have both"
+    plan = read_plan(mounts.plan)
     with open(os.path.join(mounts.secret, "id"), "rb") as key:
         # Includes the name of the run, since runs may share a key.
         token = hashlib.sha256(b"spotmpi agents\n%s\n" % plan["run"].encode() + key.read()).hexdigest()
     node, generation = pod_context.index_and_restarts()
-    pool = plan["pool"]
-    if pool and pod_context.is_worker():
-        environment = {**plan["environment"], **pool["environment"]}
-        plan = {**plan, "gpus": pool["gpus"], "environment": environment}
+    if pod_context.is_worker():
         node += len(plan["hosts"])
         generation = pod_context.failure_count(mounts.pod_info)
     return AgentContext(plan, node, generation, token, mounts, clock)

@@ -1,46 +1,54 @@
-"""Node 0's part of an attempt: wait for all hosts, launch, record, and decide how it ended."""
+"""Node 0's agent, in pods and on a laptop: attempt after attempt, until the run ends or something else starts it anew.
+
+Each attempt is prepared, launched and recorded, and what its end means for the run follows from the history of all.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
-from . import hardware, protocol, record, ssh
-from .attempt import Attempt
+from . import protocol, record, stop_requests
+from .attempt import Attempt, Launch
 from .attempt_history import AttemptHistory
-from .clock import Clock
 from .context import AgentContext
 from .fencing import Fenced
-from .node import Daemon, Notice, attempt_plan, check_hardware, unpack_code, write_environment
+from .notice import Notice
 from .outcomes import (
     FAILURE,
     INTERRUPTION,
     NOT_RETRYABLE,
+    PAUSES,
     STOPPED,
     SUCCEEDED,
     Outcome,
     StopRequest,
     outcome_of_error,
+    repeat,
+    restart_pause,
 )
-from .peers import Coordinator
-from .pod_record import PodRecord
-from .pool_coordinator import PoolCoordinator
+from .plan import workers
 from .progress import Progress
-from .readiness import Readiness
-from .staging import Staging
 
+if TYPE_CHECKING:  # interfaces: to make them delays a start
+    from .transport import Members, Transport
+
+POLL_INTERVAL = 0.05  # seconds
 LIVENESS_TIMEOUT = 5.0  # seconds in which every agent has to send a heartbeat after a launcher failed
 _EXIT = {SUCCEEDED: 0, STOPPED: 0, FAILURE: 1, INTERRUPTION: 75, NOT_RETRYABLE: 78}
 _CAUSES = {protocol.NOT_RETRYABLE: NOT_RETRYABLE, protocol.INTERRUPTED: INTERRUPTION}  # by exit code; others: FAILURE
+T = TypeVar("T")
 
 
-def run(context: AgentContext, notice: Notice) -> int:
-    """Coordinate one attempt; the pod's exit code."""
+def run(context: AgentContext, transport: Transport, notice: Notice) -> int:
+    """Run node 0's part of a run; the exit code tells JobSet whether to start its agents anew."""
     try:
-        return _coordinate(context, notice)
+        return Coordinator(context, transport, notice).run()
     except Fenced as fenced:
         sys.stderr.write("%s\n" % fenced)
         return protocol.INTERRUPTED
@@ -49,308 +57,364 @@ def run(context: AgentContext, notice: Notice) -> int:
 class CoordinatorStopSource:
     """The `StopSource` of node 0: everything it learns during an attempt, in the order of importance.
 
-    Each poll also serves the workers, and raises `Fenced` where *check_fence* does.
+    Each poll also serves the members, and raises `Fenced` where a newer attempt has begun.
     """
 
     def __init__(
         self,
         context: AgentContext,
-        coordinator: Coordinator,
+        members: Members,
         notice: Notice,
-        daemon: Daemon,
+        transport: Transport,
         check_fence: Callable[[], None] = lambda: None,
     ) -> None:
         self._context = context
-        self._coordinator = coordinator
+        self._members = members
         self._notice = notice
-        self._daemon = daemon
+        self._transport = transport
         self._check_fence = check_fence
 
     def pending(self) -> StopRequest | None:
         """The `StopRequest` that is pending, or None."""
         self._check_fence()
-        self._coordinator.serve(0)
+        self._members.serve(0)
         self._note_launchers_end()
-        stop_request = self._context.stop_request()
-        if stop_request:
-            return stop_request
+        requested = stop_requests.pending(self._context.mounts)
+        if requested is not None:
+            return StopRequest(Outcome(STOPPED, requested.reason, 0), requested.kind == stop_requests.STOP)
         notice = self._notice_reason()
         if notice:
             return StopRequest(Outcome(INTERRUPTION, notice, protocol.INTERRUPTED), True)
-        failure = self._daemon_failure() or self._lost_hosts() or self.launcher_failure()
+        failure = self._deletion() or self._own_failure() or self._lost_hosts() or self.launcher_failure()
         return StopRequest(failure, False) if failure else None
+
+    def _deletion(self) -> Outcome | None:
+        """The end of a run on this machine whose folder is gone."""
+        events = os.path.join(self._context.folder, record.EVENTS)
+        if self._context.mounts.requests is None or stop_requests.is_there(events) is not False:
+            return None
+        return Outcome(NOT_RETRYABLE, "the run folder was deleted", protocol.NOT_RETRYABLE)
 
     def _note_launchers_end(self) -> None:
         """Let the scheduler of a stream end with node 0's launcher, once those of the other nodes have ended."""
-        ended = self._coordinator.of_gang(self._coordinator.ended)
-        if self._context.plan["pool"] and len(ended) == self._context.launcher_count - 1:
+        remote = self._transport.remote_launchers(self._context)
+        if remote and workers(self._context.plan) and len(self._members.of_gang(self._members.ended)) == remote:
             with contextlib.suppress(OSError):  # it is tried again
                 open(self._context.launchers_ended_file, "a").close()
 
     def kill_requested(self) -> bool:
-        """Whether a user wants that. Workers are served while the attempt ends, too."""
+        """Whether to end without a checkpoint; a pod is deleted for that. Members are served while the attempt ends."""
         self._check_fence()
-        self._coordinator.serve(0)
-        return self._context.kill_requested()
+        self._members.serve(0)
+        return stop_requests.pending(self._context.mounts, (stop_requests.KILL,)) is not None
 
     def launcher_failure(self) -> Outcome | None:
         """How the launcher of another node failed, or None."""
-        for node, (code, reason) in self._coordinator.ended.items():
+        for node, (code, reason) in self._members.ended.items():
             if code:
-                return Outcome(_CAUSES.get(code, FAILURE), "%s: %s" % (self._coordinator.name_of(node), reason), code)
+                return Outcome(_CAUSES.get(code, FAILURE), "%s: %s" % (self._members.name_of(node), reason), code)
         return None
 
     def interruption(self) -> Outcome | None:
         """How an attempt that has ended counts as interrupted, as far as is known now, or None.
 
-        Its end took all processes of this pod along, sshd too, whose state therefore means nothing any more.
+        Its end took all processes of node 0 along, sshd too, whose state therefore means nothing any more.
         """
-        self._coordinator.serve(0.05)
+        self._members.serve(0.05)
         notice = self._notice_reason()
         return Outcome(INTERRUPTION, notice, protocol.INTERRUPTED) if notice else self._lost_hosts()
 
     def lost_nodes(self) -> tuple[int, ...]:
         """The nodes that are lost and gave no notice."""
-        return tuple(sorted(set(self._coordinator.lost()) - set(self._coordinator.notices)))
+        return tuple(sorted(set(self._members.lost()) - set(self._members.notices)))
 
     def _notice_reason(self) -> str | None:
         if self._notice.reason:
             return "node 0: %s" % self._notice.reason
-        return next(("node %d: %s" % item for item in self._coordinator.notices.items()), None)
+        return next(("node %d: %s" % item for item in self._members.notices.items()), None)
 
-    def _daemon_failure(self) -> Outcome | None:
-        error = self._daemon.error()
+    def _own_failure(self) -> Outcome | None:
+        error = self._transport.node_error()
         return Outcome(INTERRUPTION, "node 0: %s" % error, protocol.INTERRUPTED) if error else None
 
     def _lost_hosts(self) -> Outcome | None:
-        lost = self._coordinator.lost()
+        lost = self._members.lost()
         if not lost:
             return None
         reason = "lost %s" % ", ".join(self._context.hosts[node] for node in lost)
         return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED, self.lost_nodes())
 
 
-def _coordinate(context: AgentContext, notice: Notice) -> int:
-    try:
-        os.makedirs(context.folder, exist_ok=True)
-        pod_record = PodRecord(
-            context.folder, context.clock, before=context.plan.get("attempts_before", 0) + context.generation
+class Coordinator:
+    """What node 0's agent does; `run` is its loop."""
+
+    def __init__(self, context: AgentContext, transport: Transport, notice: Notice) -> None:
+        self._context = context
+        self._transport = transport
+        self._notice = notice
+        self._errors = 0  # of this machine, which ended the last attempts
+        self._run_deadline = self._deadline_of_run()
+
+    def run(self) -> int:
+        """Run attempts until the end; the exit code."""
+        try:
+            run_record = self._repeat(lambda: self._transport.open_record(self._context))
+        except OSError as error:
+            return self._end_without_record(error)
+        try:
+            for name, text in self._context.plan.get("files", {}).items():
+                run_record.write_text(name, text)
+            return self._run_attempts(self._repeat(lambda: self._open_history(run_record)))
+        except OSError as error:
+            run_record.release_reserve()
+            return self._end_without_record(error, run_record)
+        except Exception as error:
+            if not self._transport.restarts or isinstance(error, Fenced):
+                raise
+            import traceback  # delays no start
+
+            traceback.print_exc()
+            return self._end("internal error of spotmpi, see agent.log: %r" % error, run_record)
+        finally:
+            run_record.close()
+
+    def _run_attempts(self, history: AttemptHistory) -> int:
+        final = history.settle_lost_attempt() or self._restart_limit()
+        while True:
+            outcome = self._run_attempt(history, final)
+            if outcome.cause not in (FAILURE, INTERRUPTION) or not self._transport.restarts:
+                return _EXIT[outcome.cause]
+
+    def _run_attempt(self, history: AttemptHistory, final: Outcome | None) -> Outcome:
+        """One attempt with its members, and what its end means for the run; *final* if it has ended already."""
+        number = self._repeat(history.begin)
+        members = self._transport.open_members(self._context, number, history.record)
+        is_over = False
+        try:
+            outcome = final or self._attempt(history, members, number)
+            outcome = self._record_outcome(history, outcome)
+            is_over = outcome.cause not in (FAILURE, INTERRUPTION)
+            if not is_over:
+                self._pause(lambda: members.serve(0))
+        finally:
+            if is_over:
+                members.broadcast(over=1)
+            else:  # the workers of a pool or stream stay for the next attempt
+                members.broadcast_to_gang(over=1)
+            members.close()
+        return outcome
+
+    def _attempt(self, history: AttemptHistory, members: Members, number: int) -> Outcome:
+        """How the attempt ended, which is recorded also where nothing was launched."""
+        stop_source = CoordinatorStopSource(
+            self._context, members, self._notice, self._transport, history.record.check_fence
         )
-    except OSError as error:
-        return _end_without_record(context, notice, error)
-    try:
-        for name, text in context.plan["files"].items():
-            pod_record.write_text(name, text)
-        return _run_recorded(context, notice, pod_record)
-    except OSError as error:
-        pod_record.release_reserve()
-        return _end_without_record(context, notice, error, pod_record)
-    finally:
-        pod_record.close()
+        progress, started, has_started = Progress(history.held_since), history.held_since, False
+        errors, self._errors = self._errors, 0
+        try:
+            launch = self._transport.prepare(self._context, number, stop_source, history.record, history.held_since)
+            if isinstance(launch, Outcome):
+                outcome = launch
+            else:
+                attempt = self._start(history, members, number, launch, stop_source)
+                progress, started, has_started = attempt.progress, self._context.clock(), True
+                outcome = self._run_launchers(attempt, members, stop_source)
+        except OSError as error:
+            outcome = self._outcome_of_error(error, history.record)
+            # An error while programs run is rare enough for JobSet, which counts restarts.
+            if outcome.cause == INTERRUPTION and (self._transport.restarts or not has_started):
+                self._errors = errors + 1
+        try:
+            self._record_end(history, members, number, progress, outcome, started)
+        except OSError as error:
+            outcome = self._outcome_of_error(error, history.record)
+            self._record_end(history, members, number, progress, outcome, started)
+        return outcome
 
+    def _record_end(
+        self,
+        history: AttemptHistory,
+        members: Members,
+        number: int,
+        progress: Progress,
+        outcome: Outcome,
+        started: float,
+    ) -> None:
+        history.hardware = members.of_gang(members.hardware)
+        self._repeat(lambda: history.end(number, progress, outcome, started))
 
-def _end_without_record(
-    context: AgentContext, notice: Notice, error: OSError, pod_record: PodRecord | None = None
-) -> int:
-    """The exit code of an attempt that cannot be recorded; only JobSet's restarts count it then."""
-    outcome = outcome_of_error(error)
-    outcome = outcome if outcome.cause == NOT_RETRYABLE else _restart_limit(context) or outcome
-    reason = record.disk_full_reason(error, context.folder) if error.errno in record.DISK_FULL else outcome.reason
-    remedy = "; make the volume writable for user or group 1000" if error.errno == errno.EACCES else ""
-    sys.stderr.write("the run cannot be recorded: %s%s\n" % (error, remedy))
-    if pod_record and outcome.cause == NOT_RETRYABLE:
-        with contextlib.suppress(OSError):
-            pod_record.event(record.FAILED, reason=reason)
-    if outcome.cause == INTERRUPTION:
-        notice.wait(context.generation, lambda: None)
-    return outcome.exit_code
+    def _start(
+        self,
+        history: AttemptHistory,
+        members: Members,
+        number: int,
+        launch: Launch,
+        stop_source: CoordinatorStopSource,
+    ) -> Attempt:
+        """The attempt, once all members know that it starts."""
+        machines = members.of_gang(members.machines)
+        self._repeat(lambda: history.record_start(number, [machines[node] for node in sorted(machines)]))
+        members.broadcast(go=1)
+        plan, clock = self._context.plan, self._context.clock
+        assert history.world is not None, "it has begun"
+        launch = launch._replace(rate=history.world.rate)
+        return Attempt(number, plan, launch, history.record, stop_source, self._deadlines(history), clock)
 
+    def _run_launchers(self, attempt: Attempt, members: Members, stop_source: CoordinatorStopSource) -> Outcome:
+        outcome = attempt.run()
+        if outcome.cause == SUCCEEDED:
+            outcome = self._wait_for_launchers(members, stop_source)
+        if outcome.cause == FAILURE:
+            outcome = self._find_interruption(members, stop_source) or self._add_oom_nodes(outcome)
+            outcome = self._add_missing_workers(members, outcome)
+        # mpirun may have noticed first that a host is gone, and it names no node.
+        if outcome.cause == INTERRUPTION and not outcome.lost_nodes:
+            members.serve(0.05)
+            outcome = outcome._replace(lost_nodes=stop_source.lost_nodes())
+        return outcome
 
-def _run_recorded(context: AgentContext, notice: Notice, pod_record: PodRecord) -> int:
-    history = AttemptHistory(
-        pod_record, context.plan, context.submitted, context.clock, image_record=context.mounts.image_record
-    )
-    final = history.settle_lost_attempt() or _restart_limit(context)
-    number = pod_record.take_attempt()
-    coordinator = _open_coordinator(context, number, pod_record)
-    is_over = False
-    try:
-        outcome = final or _attempt(context, notice, history, coordinator, number, pod_record.check_fence)
-        outcome = _record_outcome(history, outcome)
-        is_over = outcome.cause not in (FAILURE, INTERRUPTION)
-    finally:
-        if is_over:
-            coordinator.broadcast(over=1)
-        else:  # the workers of a pool or stream stay for the next attempt
-            coordinator.broadcast_to_gang(over=1)
-        coordinator.close()
-    return _EXIT[outcome.cause]
+    def _record_outcome(self, history: AttemptHistory, outcome: Outcome) -> Outcome:
+        """Record what *outcome* means for the run; the final outcome where a limit or a request turned it into one."""
+        if outcome.cause in (FAILURE, INTERRUPTION):
+            final = self._repeat(lambda: history.final_outcome(outcome))
+            if self._is_to_end():
+                final = Outcome(STOPPED, outcome.reason, outcome.exit_code)
+            if final is None:
+                self._repeat(lambda: history.record_restart(outcome))
+                return outcome
+            outcome = final
+        ended = outcome
+        self._repeat(lambda: history.finish(ended))
+        return outcome
 
+    def _is_to_end(self) -> bool:
+        """Whether no other attempt is wanted: by a user, or by notice where nothing starts this agent again."""
+        requested = stop_requests.pending(self._context.mounts) is not None
+        return requested or (self._transport.restarts and self._notice.reason is not None)
 
-def _open_coordinator(context: AgentContext, number: int, pod_record: PodRecord) -> Coordinator:
-    """Node 0's end of the connections to the other nodes."""
-    pool = context.plan["pool"]
-    if pool is None:
-        ports = context.ports
-        return Coordinator(
-            context.token, len(context.hosts), context.generation, number, ports.agents, clock=context.clock
-        )
-    return PoolCoordinator(
-        context.token,
-        len(context.hosts),
-        context.generation,
-        number,
-        pod_record,
-        pool["table"],
-        context.ports.agents,
-        clock=context.clock,
-    )
+    def _pause(self, serve: Callable[[], None]) -> None:
+        """Wait before another attempt if errors of this machine ended the last ones, unless the run is to end.
 
+        JobSet restarts a run at once, however often. *serve* is called meanwhile, again and again.
+        """
+        if not self._errors:
+            return
+        count = self._errors if self._transport.restarts else self._context.generation
+        clock = self._context.clock
+        deadline = clock.awake() + restart_pause(count)
+        while (left := deadline - clock.awake()) > 0 and not self._notice.reason and not self._is_to_end():
+            serve()
+            clock.sleep(min(left, POLL_INTERVAL))
 
-def _restart_limit(context: AgentContext) -> Outcome | None:
-    """The end of a run that was restarted more often than both limits allow: without a volume, no record counts them.
+    def _open_history(self, run_record: record.Record) -> AttemptHistory:
+        """The attempts so far; those before count against no limit where this agent starts all of a submission."""
+        context = self._context
+        submitted = context.plan.get("submitted")
+        first = None if submitted is not None else run_record.next_attempt()
+        since = context.clock() if submitted is None else submitted
+        return AttemptHistory(run_record, context.plan, since, context.clock, first, context.mounts.image_record)
 
-    JobSet counts failures, not interruptions; a pod that is killed for its memory, again and again, looks like one.
-    """
-    allowed = context.plan["limits"]["failures"] + context.plan["limits"]["interruptions"]
-    if context.generation <= allowed:
-        return None
-    reason = "restarted %d times: no retries left (limits.failures + limits.interruptions = %d)" % (
-        context.generation,
-        allowed,
-    )
-    return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
+    def _deadline_of_run(self) -> float | None:
+        """When ``limits.run`` is over, as `Clock.awake` counts.
 
-
-def _attempt(
-    context: AgentContext,
-    notice: Notice,
-    history: AttemptHistory,
-    coordinator: Coordinator,
-    number: int,
-    check_fence: Callable[[], None],
-) -> Outcome:
-    """How the attempt ended, which is recorded also where nothing was launched."""
-    try:
-        history.hardware[0] = check_hardware(context)
-        unpack_code(context)
-        daemon = Daemon(context)
-        stop_source = CoordinatorStopSource(context, coordinator, notice, daemon, check_fence)
-        staging = Staging(context.plan["staging"], context.mounts.cgroup)
-        readiness = Readiness(context.hosts, coordinator, staging, context.clock, fixed_names=context.slurm)
-        failure = readiness.wait(context.plan["limits"]["start"], history.record, stop_source)
-        history.hardware.update(coordinator.of_gang(coordinator.hardware))
-        if failure is None:
-            daemon.pin(readiness.addresses)
-            plan = attempt_plan(context, write_environment(context, number))
-            attempt = Attempt(number, plan, history.record, stop_source, _deadlines(context, history), context.clock)
-    except (ssh.InvalidKeys, hardware.Incompatible) as error:
-        failure = Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
-    except OSError as error:
-        failure = outcome_of_error(error)
-        if failure.cause == INTERRUPTION:
-            notice.wait(context.generation, lambda: coordinator.serve(0))
-    if failure:
-        history.end(number, Progress(history.held_since), failure, history.held_since)
-        return failure
-    return _launch(context, history, coordinator, stop_source, attempt)
-
-
-def _launch(
-    context: AgentContext,
-    history: AttemptHistory,
-    coordinator: Coordinator,
-    stop_source: CoordinatorStopSource,
-    attempt: Attempt,
-) -> Outcome:
-    machines = coordinator.of_gang(coordinator.machines)
-    history.record_start(attempt.number, [hardware.identify(0, history.held_since), *machines.values()])
-    coordinator.broadcast(go=1)
-    started = context.clock()
-    try:
-        outcome = _run_launchers(context, coordinator, stop_source, attempt)
-    except OSError as error:
-        if error.errno in record.DISK_FULL:
-            raise
-        outcome = outcome_of_error(error)
-    history.end(attempt.number, attempt.progress, outcome, started)
-    return outcome
-
-
-def _run_launchers(
-    context: AgentContext, coordinator: Coordinator, stop_source: CoordinatorStopSource, attempt: Attempt
-) -> Outcome:
-    outcome = attempt.run()
-    if outcome.cause == SUCCEEDED:
-        outcome = _wait_for_launchers(coordinator, stop_source, context.launcher_count - 1)
-    if outcome.cause == FAILURE:
-        interruption = _find_interruption(coordinator, stop_source, context.clock)
-        outcome = interruption or _add_oom_nodes(coordinator, outcome, context.mounts.cgroup)
-        outcome = _add_missing_workers(context, coordinator, outcome)
-    # mpirun may have noticed first that a host is gone, and it names no node.
-    if outcome.cause == INTERRUPTION and not outcome.lost_nodes:
-        coordinator.serve(0.05)
-        outcome = outcome._replace(lost_nodes=stop_source.lost_nodes())
-    return outcome
-
-
-def _deadlines(context: AgentContext, history: AttemptHistory) -> dict[str, float | None]:
-    """As `Attempt` takes them; only the API server's clock, against this node's, tells how much of a run is over."""
-    limits, awake = context.plan["limits"], context.clock.awake()
-    run = limits["run"]
-    return {
-        "start": awake + limits["start"],
-        "run": run and awake + (context.submitted + run - context.clock()),
-        "cost": history.cost_deadline(),
-    }
-
-
-def _wait_for_launchers(coordinator: Coordinator, stop_source: CoordinatorStopSource, count: int) -> Outcome:
-    """How the launchers of the other nodes ended, once node 0's own has succeeded."""
-    while len(coordinator.ended) < count:
-        stop_request = stop_source.pending()
-        if stop_request:
-            return stop_request.outcome
-        coordinator.serve(0.1)
-    return stop_source.launcher_failure() or Outcome(SUCCEEDED, None, 0)
-
-
-def _find_interruption(coordinator: Coordinator, stop_source: CoordinatorStopSource, clock: Clock) -> Outcome | None:
-    """An interruption, where the launcher failed because a host went: waits until every agent has sent a message."""
-    failed = clock.awake()
-    while clock.awake() < failed + LIVENESS_TIMEOUT:
-        interruption = stop_source.interruption()
-        if interruption:
-            return interruption
-        if all(worker.last_received > failed + 0.5 for worker in coordinator.of_gang(coordinator.workers).values()):
+        In pods only the API server's clock, against this node's, tells how much of a run is over.
+        """
+        clock, limit = self._context.clock, self._context.plan["limits"]["run"]
+        if limit is None:
             return None
-    return None
+        submitted = self._context.plan.get("submitted")
+        return clock.awake() + limit - (0.0 if submitted is None else clock() - submitted)
 
+    def _deadlines(self, history: AttemptHistory) -> dict[str, float | None]:
+        """As `Attempt` takes them; ``limits.start`` counts from this attempt."""
+        start = self._context.clock.awake() + self._context.plan["limits"]["start"]
+        return {"start": start, "run": self._run_deadline, "cost": history.cost_deadline()}
 
-def _add_oom_nodes(coordinator: Coordinator, outcome: Outcome, cgroup: str) -> Outcome:
-    """The failure *outcome*, with the nodes where the kernel has killed a process for lack of memory."""
-    oom_killed = [*([0] if hardware.oom_kills(cgroup) else []), *sorted(coordinator.oom_killed)]
-    if not oom_killed:
-        return outcome
-    nodes = ", ".join("node %d" % node for node in oom_killed)
-    return outcome._replace(reason="%s; out of memory on %s: raise resources.memory" % (outcome.reason, nodes))
+    def _restart_limit(self) -> Outcome | None:
+        """The end of a run that was restarted more often than both limits allow: without a volume, no record counts.
 
+        JobSet counts failures, not interruptions; a pod that is killed for its memory, again and again, looks like one.
+        """
+        limits, restarts = self._context.plan["limits"], self._context.generation
+        allowed = limits["failures"] + limits["interruptions"]
+        if restarts <= allowed:
+            return None
+        reason = "restarted %d times: no retries left (limits.failures + limits.interruptions = %d)" % (
+            restarts,
+            allowed,
+        )
+        return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
 
-def _add_missing_workers(context: AgentContext, coordinator: Coordinator, outcome: Outcome) -> Outcome:
-    """*outcome*, with a stream's lack of workers where nothing went on: they may lack nodes, or quota of a queue."""
-    has_workers = len(coordinator.workers) > len(coordinator.of_gang(coordinator.workers))
-    if context.plan["pool"] is None or has_workers or outcome.limit != "no_progress":
-        return outcome
-    return outcome._replace(reason="%s; no worker of the stream is connected" % outcome.reason)
+    def _wait_for_launchers(self, members: Members, stop_source: CoordinatorStopSource) -> Outcome:
+        """How the launchers of the other nodes ended, once node 0's own has succeeded."""
+        while len(members.ended) < self._transport.remote_launchers(self._context):
+            stop_request = stop_source.pending()
+            if stop_request:
+                return stop_request.outcome
+            members.serve(0.1)
+        return stop_source.launcher_failure() or Outcome(SUCCEEDED, None, 0)
 
+    def _find_interruption(self, members: Members, stop_source: CoordinatorStopSource) -> Outcome | None:
+        """An interruption, where the launcher failed because a host went: waits until every agent sent a message."""
+        clock = self._context.clock
+        failed = clock.awake()
+        while clock.awake() < failed + LIVENESS_TIMEOUT:
+            interruption = stop_source.interruption()
+            if interruption:
+                return interruption
+            if all(worker.last_received > failed + 0.5 for worker in members.of_gang(members.workers).values()):
+                return None
+        return None
 
-def _record_outcome(history: AttemptHistory, outcome: Outcome) -> Outcome:
-    """Record what *outcome* means for the run; the final outcome where a limit turned it into one."""
-    if outcome.cause in (FAILURE, INTERRUPTION):
-        final = history.final_outcome(outcome)
-        if final is None:
-            history.record_restart(outcome)
+    def _add_oom_nodes(self, outcome: Outcome) -> Outcome:
+        """The failure *outcome*, with the nodes where the kernel has killed a process for lack of memory."""
+        killed = self._transport.oom_nodes(self._context)
+        if not killed:
             return outcome
-        outcome = final
-    history.finish(outcome)
-    return outcome
+        nodes = ", ".join("node %d" % node for node in killed)
+        return outcome._replace(reason="%s; out of memory on %s: raise resources.memory" % (outcome.reason, nodes))
+
+    def _add_missing_workers(self, members: Members, outcome: Outcome) -> Outcome:
+        """*outcome*, with a stream's lack of workers where nothing went on: they may lack nodes, or a queue's quota."""
+        remote = workers(self._context.plan) is not None and not self._transport.restarts
+        has_workers = len(members.workers) > len(members.of_gang(members.workers))
+        if not remote or has_workers or outcome.limit != "no_progress":
+            return outcome
+        return outcome._replace(reason="%s; no worker of the stream is connected" % outcome.reason)
+
+    def _outcome_of_error(self, error: OSError, run_record: record.Record) -> Outcome:
+        """The outcome of an attempt that *error* ends; on a full disk there is room now to record it."""
+        if error.errno in record.DISK_FULL:
+            run_record.release_reserve()
+        return outcome_of_error(error, self._context.folder)
+
+    def _end_without_record(self, error: OSError, run_record: record.Record | None = None) -> int:
+        """The exit code of an agent that cannot record the run; only JobSet's restarts count its attempts then."""
+        outcome = outcome_of_error(error, self._context.folder)
+        if self._transport.restarts:
+            outcome = Outcome(NOT_RETRYABLE, outcome.reason, protocol.NOT_RETRYABLE)  # it has been tried for minutes
+        elif outcome.cause != NOT_RETRYABLE:
+            outcome = self._restart_limit() or outcome
+        remedy = "; make the volume writable for user or group 1000" if error.errno == errno.EACCES else ""
+        sys.stderr.write("the run cannot be recorded: %s%s\n" % (error, remedy))
+        if outcome.cause == NOT_RETRYABLE:
+            return self._end(str(outcome.reason), run_record)
+        self._errors = 1
+        self._pause(lambda: None)
+        return outcome.exit_code
+
+    def _end(self, reason: str, run_record: record.Record | None) -> int:
+        """Record that the run has failed, if that is possible; the exit code. One event may fit on a full disk."""
+        with contextlib.suppress(OSError):
+            if run_record is not None:
+                run_record.event(record.FAILED, reason=reason)
+            else:
+                with open(os.path.join(self._context.folder, record.EVENTS), "a") as events:
+                    events.write(
+                        json.dumps({"t": self._context.clock(), "event": record.FAILED, "reason": reason}) + "\n"
+                    )
+        return _EXIT[NOT_RETRYABLE]
+
+    def _repeat(self, step: Callable[[], T]) -> T:
+        """What *step* gives; JobSet repeats what fails in a pod, by another one."""
+        return repeat(step, self._context.clock, PAUSES if self._transport.restarts else ())

@@ -31,6 +31,11 @@ def describe(node: int, code: int, lines: Iterable[Line]) -> str:
     return protocol.truncate(_diagnose(node, code, [line for line in lines if line.stream == "e"]))
 
 
+def process_reason(code: int, lines: Iterable[Line]) -> str:
+    """How a process that starts no ranks ended, as a predicate, with the last that it said in *lines*."""
+    return protocol.truncate(_reason(code, [line for line in lines if line.stream == "e"]))
+
+
 def is_harmless(text: str) -> bool:
     """Whether a line is a harmless warning of mpirun."""
     return _HARMLESS.match(text) is not None
@@ -67,11 +72,15 @@ def _diagnose(node: int, code: int, lines: list[Line]) -> str:
     no_finalize = _NO_FINALIZE.search(output)
     if no_finalize:
         return "rank %s ended without MPI_Finalize" % no_finalize.group(1)
+    return "the launcher on node %d %s" % (node, _reason(code, lines))
+
+
+def _reason(code: int, lines: list[Line]) -> str:
     if code < 0:
-        return "the launcher on node %d %s" % (node, process_end(code))
+        return process_end(code)
     if code > 128 and _known_signal(code - 128):
-        return "the launcher on node %d ended with exit code %d (%s)" % (node, code, _name(code - 128))
-    return "the launcher on node %d ended with exit code %d%s" % (node, code, _exception(lines, None) or _last(lines))
+        return "ended with exit code %d (%s)" % (code, _name(code - 128))
+    return "ended with exit code %d%s" % (code, _exception(lines, None) or _last(lines))
 
 
 def effective_exit_code(code: int, lines: Iterable[Line]) -> int:

@@ -58,12 +58,12 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def describe_pod(pod_info: str, expected: Mapping[str, str]) -> Facts:
+def describe_pod(pod_info: str | None, expected: Mapping[str, str]) -> Facts:
     """`describe` for a pod, with ``driver_cuda``, ``zone``, ``type`` and what the plan *expected* of the machine.
 
-    *pod_info* is the folder of the downward API. What the machine itself reports wins over the plan.
+    *pod_info* is the folder of the downward API, if any. What the machine itself reports wins over the plan.
     """
-    reported = {"zone": _label(pod_info, _ZONE), "type": instance_type(), "driver_cuda": driver_cuda()}
+    reported = {"zone": pod_info and _label(pod_info, _ZONE), "type": instance_type(), "driver_cuda": driver_cuda()}
     return {**describe(list_gpus()), **expected, **{key: value for key, value in reported.items() if value}}
 
 

@@ -35,7 +35,7 @@ class OpenMpi(NamedTuple):
     extra: Sequence[str] = ()  # the user's arguments
 
 
-class World(NamedTuple):
+class Start(NamedTuple):
     """What a launcher on node number *node* starts: *slots* ranks on each of *nodes* nodes."""
 
     nodes: int
@@ -49,8 +49,8 @@ class World(NamedTuple):
 class Launcher(NamedTuple):
     """One way to start ranks; the command of a rank stands after the arguments of its launcher and of the starter."""
 
-    arguments: Callable[[World], list[str]]
-    environment: Callable[[World], dict[str, str]] = lambda world: {}
+    arguments: Callable[[Start], list[str]]
+    environment: Callable[[Start], dict[str, str]] = lambda start: {}
     name: str = ""  # in messages, where it is not that of the table
     once: bool = False  # one process on node 0 starts the ranks of all nodes; else one on each node starts its own
     parallel: bool = True  # whether it starts more than one rank on a node
@@ -98,11 +98,11 @@ def tags_pieces(arguments: Sequence[str]) -> bool:
     return "--tag-output" in arguments
 
 
-def _mpirun(world: World) -> list[str]:
+def _mpirun(start: Start) -> list[str]:
     """The mpirun arguments; more ranks than cores are allowed on one machine, and the plan has a note about that."""
-    mpi = world.mpi
+    mpi = start.mpi
     assert mpi is not None
-    ranks = world.nodes * world.slots
+    ranks = start.nodes * start.slots
     if mpi.remote is not None:
         return _mpirun_on_hosts(mpi, mpi.remote, ranks)
     arguments = [mpi.path, "-np", str(ranks), "--bind-to", "none"]
@@ -183,34 +183,34 @@ def hostfile(hosts: list[str], slots: int) -> str:
     return "".join("%s slots=%d\n" % (host, slots) for host in hosts)
 
 
-def _torchrun(world: World) -> list[str]:
+def _torchrun(start: Start) -> list[str]:
     """The torchrun arguments of one node; rendezvous is on node 0's address."""
     return [
-        world.python,
+        start.python,
         "-m",
         "torch.distributed.run",
-        "--nnodes=%d" % world.nodes,
-        "--node-rank=%d" % world.node,
-        "--nproc-per-node=%d" % world.slots,
-        "--master-addr=%s" % world.address,
+        "--nnodes=%d" % start.nodes,
+        "--node-rank=%d" % start.node,
+        "--nproc-per-node=%d" % start.slots,
+        "--master-addr=%s" % start.address,
         "--master-port=%s" % PORT,
         "--max-restarts=0",
         "--no-python",
     ]
 
 
-def _accelerate(world: World) -> list[str]:
+def _accelerate(start: Start) -> list[str]:
     """The arguments of Hugging Face's `accelerate launch` on one node; it refuses --multi_gpu for a single rank."""
-    ranks = world.nodes * world.slots
+    ranks = start.nodes * start.slots
     return [
-        world.python,
+        start.python,
         "-m",
         "accelerate.commands.launch",
         *(["--multi_gpu"] if ranks > 1 else []),
-        "--num_machines=%d" % world.nodes,
-        "--machine_rank=%d" % world.node,
+        "--num_machines=%d" % start.nodes,
+        "--machine_rank=%d" % start.node,
         "--num_processes=%d" % ranks,
-        "--main_process_ip=%s" % world.address,
+        "--main_process_ip=%s" % start.address,
         "--main_process_port=%s" % PORT,
         "--mixed_precision=no",
         "--dynamo_backend=no",
@@ -218,29 +218,29 @@ def _accelerate(world: World) -> list[str]:
     ]
 
 
-def _deepspeed(world: World) -> list[str]:
+def _deepspeed(start: Start) -> list[str]:
     """The arguments of DeepSpeed's launcher on one node: what `deepspeed` starts there by ssh, which is not needed."""
-    ranks = {"node-%d" % node: list(range(world.slots)) for node in range(world.nodes)}
+    ranks = {"node-%d" % node: list(range(start.slots)) for node in range(start.nodes)}
     return [
-        world.python,
+        start.python,
         "-m",
         "deepspeed.launcher.launch",
         "--world_info=" + base64.urlsafe_b64encode(json.dumps(ranks).encode()).decode(),
-        "--node_rank=%d" % world.node,
-        "--master_addr=%s" % world.address,
+        "--node_rank=%d" % start.node,
+        "--master_addr=%s" % start.address,
         "--master_port=%s" % PORT,
         "--no_local_rank",
         "--no_python",
     ]
 
 
-def _plain_environment(world: World) -> dict[str, str]:
+def _plain_environment(start: Start) -> dict[str, str]:
     """The variables of a plain command on one node; ranks are nodes, as in a PyTorchJob."""
     return {
-        "MASTER_ADDR": world.address,
+        "MASTER_ADDR": start.address,
         "MASTER_PORT": PORT,
-        "WORLD_SIZE": str(world.nodes),
-        "RANK": str(world.node),
+        "WORLD_SIZE": str(start.nodes),
+        "RANK": str(start.node),
     }
 
 
@@ -277,7 +277,7 @@ LAUNCHERS = {
         tags=False,
         script=r"^\s*(import|from)\s+deepspeed\b",
     ),
-    "none": Launcher(lambda world: [], _plain_environment, parallel=False),
+    "none": Launcher(lambda start: [], _plain_environment, parallel=False),
 }
 
 

@@ -17,35 +17,44 @@ IDLE = 600.0  # seconds between two attempts that are paid for: machines idle fo
 MAX_LOSSES = 5  # losses of one node since the run last made progress
 
 
-def node_seconds(attempts: Sequence[AttemptRecord], now: float) -> float:
-    """Seconds, up to the Unix time *now*, for which *attempts*, all of one submission, held the run's nodes.
+def node_seconds(attempts: Sequence[AttemptRecord], now: float) -> list[float]:
+    """Seconds, up to the Unix time *now*, for which each of *attempts*, all of one submission, held its nodes.
 
     Agents measure how long each lasted. Unix times, of several machines, tell only how long the pauses were, which are
     limited, and when an attempt that was lost with its agent ended, which no other clock can.
     """
-    total = 0.0
+    seconds = []
     for following, attempt in enumerate(attempts, 1):
         next_start = _held_since(attempts[following]) if following < len(attempts) else now
         if "ended" in attempt:
             held = attempt.get("held", attempt["ended"] - _held_since(attempt))
-            total += max(0.0, held) + min(max(0.0, next_start - attempt["ended"]), IDLE)
+            seconds.append(max(0.0, held) + min(max(0.0, next_start - attempt["ended"]), IDLE))
         else:
-            total += max(0.0, next_start - _held_since(attempt))
-    return total
+            seconds.append(max(0.0, next_start - _held_since(attempt)))
+    return seconds
 
 
-def seconds_left(plan: RunPlan, attempts: Sequence[AttemptRecord], now: float) -> float | None:
-    """In how many seconds from *now* an attempt has to start to end, so that ``limits.cost`` holds; None without it."""
-    limit, rate = plan["limits"]["cost"], plan["rate"]
+def dollars(attempts: Sequence[AttemptRecord], now: float) -> float:
+    """What *attempts* have cost up to the Unix time *now*: each at the rate of its own world, where that is known."""
+    seconds = node_seconds(attempts, now)
+    return sum(_rate(attempt) * seconds[number] for number, attempt in enumerate(attempts)) / 3600.0
+
+
+def seconds_left(plan: RunPlan, rate: float | None, attempts: Sequence[AttemptRecord], now: float) -> float | None:
+    """In how many seconds from *now* an attempt at *rate* has to start to end, so that ``limits.cost`` holds.
+
+    None without such a limit, or where the rate is unknown.
+    """
+    limit = plan["limits"]["cost"]
     if not limit or not rate:
         return None
-    return limit / rate * 3600.0 - node_seconds(attempts, now) - plan["grace"]
+    return (limit - dollars(attempts, now)) / rate * 3600.0 - plan["grace"]
 
 
-def cost_reason(plan: RunPlan) -> str:
-    """The reason of a run that ended because of its cost limit."""
-    limit, rate = plan["limits"]["cost"], plan["rate"]
-    assert limit is not None and rate is not None
+def cost_reason(plan: RunPlan, rate: float) -> str:
+    """The reason of a run that ended at *rate* because of its cost limit."""
+    limit = plan["limits"]["cost"]
+    assert limit is not None
     return "limits.cost ($%g) is nearly spent at $%g an hour; raise it and resume the run" % (limit, rate)
 
 
@@ -73,6 +82,10 @@ def loss_reason(node: int) -> str:
         "node %d was lost %d times without notice and the run made no progress: if its pod exceeded its memory limit "
         "(`kubectl describe pod` shows OOMKilled), raise resources.memory and resume the run" % (node, MAX_LOSSES)
     )
+
+
+def _rate(attempt: AttemptRecord) -> float:
+    return (attempt["world"]["rate"] if "world" in attempt else None) or 0.0
 
 
 def _held_since(attempt: AttemptRecord) -> float:

@@ -1,54 +1,20 @@
-"""What every node of a run does: take notice of its end, run sshd, write the environment of its ranks."""
+"""What every node of a gang does in a pod: check its hardware, unpack code, run sshd, write its ranks' environment."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Mapping
-from types import FrameType
+from collections.abc import Mapping
 
 from . import boot, hardware, launchers, network, pool_wheels, protocol, ssh, store, unpack
-from .clock import Clock
 from .context import AgentContext
-from .plan import AttemptPlan, Command, with_commands
+from .launch import Place
 
-MAX_PAUSE = 60.0  # seconds before another restart
 POLL_INTERVAL = 0.05  # seconds
-
-
-class Notice:
-    """Whether this node received a signal to end; ``reason`` names it, and *what* received it."""
-
-    def __init__(self, clock: Clock, what: str = "the pod of this node") -> None:
-        self._clock = clock
-        self._what = what
-        self._signal: int | None = None
-        signal.signal(signal.SIGTERM, self._handle_signal)
-        signal.signal(signal.SIGINT, self._handle_signal)
-
-    @property
-    def reason(self) -> str | None:
-        """What ends this node, or None."""
-        return "%s received %s" % (self._what, signal.Signals(self._signal).name) if self._signal else None
-
-    def wait(self, restarts: int, serve: Callable[[], object]) -> None:
-        """Wait before an error of this machine restarts the run once more, which JobSet does at once, however often.
-
-        *serve* is called meanwhile, again and again. A signal to end ends it.
-        """
-        seconds = min(2.0 ** (min(restarts, 10) - 1), MAX_PAUSE) if restarts else 0.0
-        deadline = self._clock.awake() + seconds
-        while not self.reason and self._clock.awake() < deadline:
-            serve()
-            self._clock.sleep(POLL_INTERVAL)
-
-    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signal = number
 
 
 class Daemon:
@@ -58,6 +24,7 @@ class Daemon:
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = context.ssh_folder
         if launchers.is_mpi(context.plan["launcher"]) and not context.slurm:
+            assert context.mounts.secret is not None, "agents on machines of their own have keys"
             ssh.install_keys(context.mounts.secret, context.ssh_folder)
             self._process = ssh.start_daemon(context.ssh_folder)
             if not ssh.wait_until_open(clock=context.clock):
@@ -85,7 +52,7 @@ def unpack_code(context: AgentContext) -> None:
         OSError: something cannot be unpacked.
     """
     pool_wheels.install(context.plan, context.mounts.work, context.clock)
-    code = context.plan["code"]
+    code = context.plan.get("code")
     if code is None:
         os.makedirs(context.plan["folder"], exist_ok=True)
         return
@@ -106,8 +73,8 @@ def unpack_code(context: AgentContext) -> None:
 
 def check_hardware(context: AgentContext) -> hardware.Facts:
     """The hardware of this pod; `hardware.Incompatible` where it cannot run what the image holds, or lacks."""
-    facts = hardware.describe_pod(context.mounts.pod_info, context.plan["machine"])
-    hardware.require_compatible(facts, hardware.image_record(context.mounts.image_record), context.plan["gpus"])
+    facts = hardware.describe_pod(context.mounts.pod_info, context.plan.get("machine", {}))
+    hardware.require_compatible(facts, hardware.image_record(context.mounts.image_record), context.role["gpus"])
     return facts
 
 
@@ -120,7 +87,7 @@ def write_environment(context: AgentContext, attempt: int) -> dict[str, str]:
         protocol.ENV_ATTEMPT: str(attempt),
         protocol.ENV_PID_FILE: context.pid_file,
     }
-    environment = {**os.environ, **own, **context.plan["environment"]}
+    environment = {**os.environ, **own, **context.plan["environment"], **context.role["environment"]}
     if not launchers.is_mpi(context.plan["launcher"]):  # which chooses it by its arguments
         environment.update(launchers.transport_environment(environment))
     wheels = pool_wheels.folder(context.mounts.work)
@@ -133,71 +100,18 @@ def write_environment(context: AgentContext, attempt: int) -> dict[str, str]:
     return environment
 
 
-def attempt_plan(context: AgentContext, environment: dict[str, str]) -> AttemptPlan:
-    """The plan of this node's own launcher, as `Attempt` takes it."""
-    arguments, extra = _launcher(context, environment)
-    command: Command = {"node": context.node, "arguments": arguments, "environment": extra}
-    return with_commands(context.plan, [command], environment, context.pid_file)
-
-
-def _launcher(context: AgentContext, environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The arguments of this node's launcher or worker, and its variables."""
-    plan, pool = context.plan, context.plan["pool"]
-    starter = [sys.executable, "-I", "-S", os.path.join(os.path.dirname(os.path.abspath(__file__)), "starter.py")]
-    starter += ["--env", context.environment_file]
-    if context.worker is not None:
-        return [*starter, *_worker(context, context.worker)], {}
-    if plan["launcher"] == "pool":
-        return [*starter, *_pool(context)], {}
-    arguments, extra = _rank_launcher(context, environment, starter)
-    if pool and context.is_coordinator:  # the scheduler of its stream
-        wait_for = context.launchers_ended_file if context.launcher_count > 1 else None
-        arguments = [*starter, *launchers.pool_driver(_scheduler(context), arguments, wait_for)]
-    return arguments, extra
-
-
-def _rank_launcher(
-    context: AgentContext, environment: dict[str, str], starter: list[str]
-) -> tuple[list[str], dict[str, str]]:
-    """The arguments of what starts this node's ranks, and its variables."""
-    launcher = launchers.LAUNCHERS[context.plan["launcher"]]
-    nodes = 1 if context.plan["where"] == "first" else len(context.hosts)
-    mpi = _open_mpi(context, environment) if launcher.mpi else None
-    world = launchers.World(nodes, context.plan["slots"], context.node, context.hosts[0], mpi=mpi)
-    port = str(context.ports.rendezvous)
-    start = [part.replace(launchers.PORT, port) for part in launcher.arguments(world)]
-    variables = {key: value.replace(launchers.PORT, port) for key, value in launcher.environment(world).items()}
-    return [*start, *starter, *launcher.starter_options(), *context.plan["rank"]], variables
-
-
-def _worker(context: AgentContext, number: int) -> list[str]:
-    """One worker of a pool or stream."""
-    worker = launchers.pool_worker(
-        sys.executable, number, context.plan["environment"][protocol.ENV_POOL], context.plan["folder"]
+def place(context: AgentContext, environment: dict[str, str]) -> Place:
+    """What the arguments of this node's processes depend on, with its *environment*."""
+    starts_mpi = launchers.is_mpi(context.plan["launcher"]) and context.is_coordinator
+    return Place(
+        sys.executable,
+        str(context.rendezvous),
+        context.hosts[0],
+        context.environment_file,
+        _open_mpi(context, environment) if starts_mpi else None,
+        worker_host="" if context.worker is None else network.address_towards(context.hosts[0]),
+        wait_for=context.launchers_ended_file if context.launcher_count > 1 else None,
     )
-    own = network.address_towards(context.hosts[0])
-    return [*worker, "--host=" + ("[%s]" % own if ":" in own else own)]  # as Dask takes an IPv6 address
-
-
-def _scheduler(context: AgentContext, start: float | None = None, driver: float | None = None) -> list[str]:
-    """The scheduler of a pool or stream; *start* and *driver* are its limits as of `launchers.pool_scheduler`."""
-    pool = context.plan["pool"]
-    assert pool is not None
-    limits = context.plan["limits"]
-    # A lost worker may need another machine, as at the start.
-    return launchers.pool_scheduler(
-        sys.executable, pool["workers"], limits["interruptions"], start, driver, replacement=limits["start"]
-    )
-
-
-def _pool(context: AgentContext) -> list[str]:
-    """The scheduler of a pool with its driver, or alone."""
-    plan, pool = context.plan, context.plan["pool"]
-    assert pool is not None
-    if plan["rank"]:  # whose end is that of the pool
-        return launchers.pool_driver(_scheduler(context), plan["rank"])
-    driver = pool["driver"]
-    return _scheduler(context, None if driver is None else plan["limits"]["start"], driver)
 
 
 def _open_mpi(context: AgentContext, environment: dict[str, str]) -> launchers.OpenMpi:
@@ -210,7 +124,7 @@ def _open_mpi(context: AgentContext, environment: dict[str, str]) -> launchers.O
     version = subprocess.run([mpirun, "--version"], stdout=subprocess.PIPE).stdout.decode("utf-8", "replace")
     reach = launchers.by_slurm(context.hosts) if context.slurm else launchers.by_ssh(ssh.client(context.ssh_folder))
     remote = launchers.Remote(hostfile, reach, _interface(context), launchers.uses_fabric(environment))
-    extra, root = context.plan["mpi_args"], context.slurm and os.geteuid() == 0
+    extra, root = context.plan["mpi"]["args"], context.slurm and os.geteuid() == 0
     return launchers.OpenMpi(mpirun, launchers.family(version), root, remote=remote, extra=extra)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
-from typing import NamedTuple, Optional, Protocol, Tuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Optional, Protocol, Tuple, TypeVar
 
 from . import protocol, record
+from .clock import Clock
 
 SUCCEEDED = "succeeded"
 FAILURE = "failure"  # the program's own error, or an unknown one
@@ -19,6 +21,10 @@ _PERMANENT = (
     *(errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ENOEXEC, errno.E2BIG),  # of a command
 )
+
+PAUSES = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60)  # seconds between repetitions of a step of the record
+MAX_PAUSE = 60.0  # seconds before another attempt
+T = TypeVar("T")
 
 
 class Outcome(NamedTuple):
@@ -64,8 +70,32 @@ def is_permanent(error: OSError) -> bool:
     return error.errno is None or error.errno in _PERMANENT
 
 
-def outcome_of_error(error: OSError) -> Outcome:
-    """The outcome of an attempt that *error* prevents from continuing."""
+def outcome_of_error(error: OSError, folder: str | None = None) -> Outcome:
+    """The outcome of an attempt, recorded in *folder*, that *error* prevents from continuing."""
     if is_permanent(error):
-        return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
-    return Outcome(INTERRUPTION, str(error), protocol.INTERRUPTED)
+        return Outcome(NOT_RETRYABLE, error_reason(error, folder), protocol.NOT_RETRYABLE)
+    return Outcome(INTERRUPTION, error_reason(error, folder), protocol.INTERRUPTED)
+
+
+def error_reason(error: OSError, folder: str | None) -> str:
+    """The reason of an attempt, recorded in *folder*, that ends by *error*."""
+    if folder is not None and error.errno in record.DISK_FULL:
+        return record.disk_full_reason(error, folder)
+    return "%s: %s" % (error.filename, error.strerror) if error.filename and error.strerror else str(error)
+
+
+def restart_pause(count: int) -> float:
+    """Seconds before attempt number *count* that follows an error of the machine; none before the first."""
+    return min(2.0 ** (min(count, 10) - 1), MAX_PAUSE) if count else 0.0
+
+
+def repeat(step: Callable[[], T], clock: Clock, pauses: Sequence[float] = PAUSES) -> T:
+    """What *step* gives, which is repeated after *pauses* while it raises an error that may pass."""
+    for seconds in pauses:
+        try:
+            return step()
+        except OSError as error:
+            if is_permanent(error):
+                raise
+        clock.sleep(seconds)
+    return step()

@@ -1,7 +1,4 @@
-"""The plans that agents and supervisors carry out: JSON objects that the submitting side writes, read here.
-
-Where a plan of an older version lacks a key, reading fills it in.
-"""
+"""The plan that the agents of a run carry out: a JSON object that the submitting side writes, read here."""
 
 from __future__ import annotations
 
@@ -9,6 +6,9 @@ import json
 from typing import Any, Dict, List, Literal, Optional, TypedDict
 
 VERSION = 1
+
+GANG, EACH = "gang", "each"  # how the processes of a role are restarted: all together, or each by itself
+RANKS, DRIVER, WORKERS = "ranks", "driver", "workers"  # names of roles
 
 
 class Limits(TypedDict):
@@ -20,49 +20,22 @@ class Limits(TypedDict):
     failures: int
     interruptions: int
     cost: Optional[float]  # US dollars
+    driver: Optional[float]  # that a pool stays up without a driver
 
 
-class RunPlan(TypedDict):
-    """What every plan says of its run."""
+class Role(TypedDict):
+    """Processes of a run that do the same; a run's first role is its gang, of the nodes in ``hosts``.
 
-    version: int
-    run: str
+    Its other role, if any, are the workers of a pool or stream: node indexes go on after those of the gang.
+    """
+
     name: str
-    launcher: str
-    folder: str  # where commands start
-    environment: Dict[str, str]
-    limits: Limits
-    rate: Optional[float]  # US dollars per hour of all nodes, where known
-    grace: float  # seconds for a checkpoint
-    metrics_pattern: Optional[str]
-    oversubscribed: bool
-    work: Dict[str, Any]  # what identifies the work
-
-
-class Command(TypedDict):
-    """The launcher of one node, with variables of its own."""
-
-    node: int
-    arguments: List[str]
-    environment: Dict[str, str]
-
-
-class _AttemptPlan(RunPlan):
-    commands: List[Command]
-
-
-class AttemptPlan(_AttemptPlan, total=False):
-    """The plan of a run together with the launchers to start on this machine."""
-
-    pid_file: str  # of rank 0; by default in the run folder
-
-
-class LocalPlan(AttemptPlan):
-    """The plan of a run on one machine, read by its supervisor."""
-
-    backend: Literal["local"]
-    spec: Dict[str, Any]
-    notes: List[str]  # for people
+    count: int  # nodes; of workers, at the submission
+    restart: str
+    command: List[str]  # of each rank, or of a pool's driver; empty where there is no such command
+    gpus: int  # per node
+    environment: Dict[str, str]  # over that of the run
+    table: str  # of the spec that describes it
 
 
 class UserCode(TypedDict):
@@ -86,78 +59,75 @@ class Wheels(TypedDict):
     sha256: str
 
 
-class PoolPlan(TypedDict):
-    """What agents know of the workers of a pool or stream, which are nodes besides those of ``hosts``."""
+class Mpi(TypedDict):
+    """The mpirun of a run; without a path, agents look for the one of their image."""
 
-    workers: int  # at its submission
-    table: str  # of the spec that describes them
-    driver: Optional[float]  # seconds that a pool stays up without a driver, or None
-    gpus: int  # per worker
-    environment: Dict[str, str]  # of workers, over that of the run
-    versions: Optional[Dict[str, str]]  # of Python and packages of a driver outside of the pods; None where any fit
+    args: List[str]  # the user's
+    path: Optional[str]
+    family: int  # Open MPI's major version, where the path is known
 
 
-class _Resumed(TypedDict, total=False):
-    attempts_before: int  # of earlier submissions, as far as the terminal knows that resumed the run
-
-
-class AgentPlan(RunPlan, _Resumed):
-    """The plan of a run on a cluster, which every pod finds in its ConfigMap."""
-
+class _RunPlan(TypedDict):
+    version: int
+    run: str
+    name: str
+    launcher: str
     where: str  # without a launcher: "every" node or the "first"
     slots: int
     hosts: List[str]  # by node index
-    rank: List[str]  # the command of each rank
-    mpi_args: List[str]
+    roles: List[Role]
+    python: str  # that starts launchers and ranks
+    pool_python: Optional[str]  # that of pools; where None, the agent's own
+    mpi: Mpi
+    folder: str  # where commands start
+    environment: Dict[str, str]
+    limits: Limits
+    rate: Optional[float]  # US dollars per hour of all nodes, where known
+    grace: float  # seconds for a checkpoint
+    metrics_pattern: Optional[str]
+    oversubscribed: bool
+    work: Dict[str, Any]  # what identifies the work
+
+
+class RunPlan(_RunPlan, total=False):
+    """The plan of a run; what only one place needs may be missing."""
+
+    # In pods.
     code: Optional[UserCode]
     staging: Optional[StagingPlan]
-    gpus: int  # per node
-    submitted: Optional[float]  # Unix seconds by the API server's clock
     files: Dict[str, str]  # texts by name, for the run folder
     machine: Dict[str, str]  # what is known of the nodes before they start
-    # Of a run with workers; of a pool, ``hosts`` is node 0 alone, and ``rank`` its driver command.
-    pool: Optional[PoolPlan]
-    wheels: Optional[Wheels]  # filled in at submission
+    versions: Optional[Dict[str, str]]  # of Python and packages of a driver outside of the pods; None where any fit
+    wheels: Wheels  # filled in at submission
+    submitted: float  # Unix seconds by the API server's clock, filled in at submission
+    attempts_before: int  # of earlier submissions, as far as the terminal knows that resumed the run
+    # On this machine.
+    backend: Literal["local"]
+    spec: Dict[str, Any]
+    notes: List[str]  # for people
 
 
-def with_commands(plan: RunPlan, commands: list[Command], environment: dict[str, str], pid_file: str) -> AttemptPlan:
-    """The plan of an attempt: that of its run, with the launchers and the environment of this machine."""
-    return {
-        "version": plan["version"],
-        "run": plan["run"],
-        "name": plan["name"],
-        "launcher": plan["launcher"],
-        "folder": plan["folder"],
-        "environment": environment,
-        "limits": plan["limits"],
-        "rate": plan["rate"],
-        "grace": plan["grace"],
-        "metrics_pattern": plan["metrics_pattern"],
-        "oversubscribed": plan["oversubscribed"],
-        "work": plan["work"],
-        "commands": commands,
-        "pid_file": pid_file,
-    }
+class Command(TypedDict):
+    """A process that an attempt starts for a node, with variables of its own."""
+
+    node: int
+    name: str  # as messages name it
+    arguments: List[str]
+    environment: Dict[str, str]
 
 
-def read_local_plan(path: str) -> LocalPlan:
-    """The plan of a run folder; OSError or ValueError where there is none."""
-    plan: LocalPlan = _read(path)
-    return plan
+def gang(plan: RunPlan) -> Role:
+    """The role whose processes end together."""
+    return plan["roles"][0]
 
 
-def read_agent_plan(path: str) -> AgentPlan:
-    """The plan of a pod; OSError or ValueError where there is none."""
-    plan: AgentPlan = _read(path)
-    plan.setdefault("pool", None)
-    plan.setdefault("wheels", None)
-    if plan["pool"]:
-        plan["pool"].setdefault("versions", None)
-    return plan
+def workers(plan: RunPlan) -> Role | None:
+    """The role of a pool's or stream's workers, or None."""
+    return next((role for role in plan["roles"] if role["restart"] == EACH), None)
 
 
-def _read(path: str) -> Any:
+def read_plan(path: str) -> RunPlan:
+    """The plan in a file; OSError or ValueError where there is none."""
     with open(path) as file:
-        values = json.load(file)
-    limits = {"cost": None, **values["limits"]}
-    return {"version": 0, "rate": None, "oversubscribed": False, **values, "limits": limits}
+        plan: RunPlan = json.load(file)
+    return plan

@@ -18,7 +18,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Tuple, TypedDict
 from . import hardware
 from . import unpack as unpacking
 from .clock import Clock
-from .plan import AgentPlan, Wheels
+from .plan import RunPlan, Wheels, workers
 
 MANIFEST = "manifest.json"
 OLDEST = "3.10"  # Python that Dask supports
@@ -46,16 +46,16 @@ def folder(work: str) -> str:
     return os.path.join(work, "wheels")
 
 
-def install(plan: AgentPlan, work: str, clock: Clock) -> None:
+def install(plan: RunPlan, work: str, clock: Clock) -> None:
     """Unpack the wheels that this pod needs, if any, to its folder *work*, and say so on stderr.
 
     Raises:
         Incompatible: Python or Dask do not fit, and the wheels cannot help.
         OSError: the wheels cannot be read or unpacked.
     """
-    if plan["pool"] is None:
+    if workers(plan) is None:
         return
-    python, driver, wheels = "%d.%d" % sys.version_info[:2], plan["pool"]["versions"], plan["wheels"]
+    python, driver, wheels = "%d.%d" % sys.version_info[:2], plan.get("versions"), plan.get("wheels")
     require_python(python, driver)
     if wheels is None:
         require_own(python, installed_version, driver)

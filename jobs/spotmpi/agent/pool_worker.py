@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection
 
 from . import hardware, protocol, record
-from .attempt import Attempt
+from .attempt import Attempt, Launch
 from .context import AgentContext
 from .files import mode
+from .launch import worker_command
 from .lines import Line
-from .node import POLL_INTERVAL, Notice, attempt_plan, check_hardware, unpack_code, write_environment
-from .outcomes import INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error
+from .node import POLL_INTERVAL, check_hardware, place, unpack_code, write_environment
+from .notice import Notice
+from .outcomes import NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error
+from .plan import Command
 from .pod_record import PodRecord
-from .worker import CoordinatorLink, join_coordinator, stage_data
+from .tcp import Tcp
+from .worker import CoordinatorLink, join_coordinator, stage_data, without_progress
 
-STABLE = 30.0  # seconds after which a worker process that ends is started again at once
 SCHEDULER_GRACE = 2.0  # seconds in which node 0 follows its scheduler
 RETURN_LIMIT = 3600.0  # seconds for which a worker waits for node 0 to come back; its node costs money meanwhile
-MAX_PAUSE = 10.0  # seconds between two starts of worker processes that end early
+RETRY_PAUSE = 10.0  # seconds before an error of this pod is tried again
 _LEAVE = StopRequest(Outcome(STOPPED, "this worker leaves the pool", 0), False)
 
 
@@ -39,7 +43,7 @@ class PoolLink(CoordinatorLink):
         return not (self.over or self.connection.lost or self.notice.reason)
 
 
-def run(context: AgentContext, notice: Notice, started: float) -> int:
+def run(context: AgentContext, transport: Tcp, notice: Notice, started: float) -> int:
     """Work for the pool until it is over; the pod's exit code."""
     try:
         os.makedirs(context.folder, exist_ok=True)
@@ -49,7 +53,7 @@ def run(context: AgentContext, notice: Notice, started: float) -> int:
         sys.stderr.write("the output of this worker cannot be recorded: %s\n" % error)
         return protocol.FAILED
     try:
-        return PoolWorker(context, notice, pod_record, number).run(started)
+        return PoolWorker(context, transport, notice, pod_record, number).run(started)
     finally:
         pod_record.close()
 
@@ -68,8 +72,11 @@ def _attempt_number(context: AgentContext) -> int:
 class PoolWorker:
     """What one worker's agent does; *number* is the attempt under which its output is recorded."""
 
-    def __init__(self, context: AgentContext, notice: Notice, pod_record: PodRecord, number: int) -> None:
+    def __init__(
+        self, context: AgentContext, transport: Tcp, notice: Notice, pod_record: PodRecord, number: int
+    ) -> None:
         self._context = context
+        self._transport = transport
         self._notice = notice
         self._record = pod_record
         self._number = number
@@ -87,14 +94,14 @@ class PoolWorker:
         if self._context.generation:
             limit = max(limit, RETURN_LIMIT)
         while True:
-            joined = join_coordinator(self._context, self._notice, since, limit)
+            joined = join_coordinator(self._context, self._transport, self._notice, since, limit)
             if joined is None:
                 break
             link = PoolLink(joined[0], self._notice, lambda: None, self._context.mounts.cgroup)
             failure = self._work(link)
             if failure:
                 link.report_end(failure.exit_code, failure.reason)
-                self._wait(link, float("inf") if failure.cause == NOT_RETRYABLE else MAX_PAUSE)
+                self._wait(link, float("inf") if failure.cause == NOT_RETRYABLE else RETRY_PAUSE)
             link.connection.close()
             if link.over:
                 return 0
@@ -114,7 +121,7 @@ class PoolWorker:
                 facts = check_hardware(self._context)
                 unpack_code(self._context)
                 if not stage_data(self._context, link):  # which reports its failure
-                    self._wait(link, MAX_PAUSE)
+                    self._wait(link, RETRY_PAUSE)
                     return None
                 self._hardware = facts
             link.connection.send(ready=1, hardware=self._hardware)
@@ -122,28 +129,14 @@ class PoolWorker:
         except hardware.Incompatible as error:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
         except OSError as error:
-            outcome = outcome_of_error(error)
-            if error.errno in record.DISK_FULL:
-                return outcome._replace(reason=record.disk_full_reason(error, self._context.folder))
-            return outcome
+            return outcome_of_error(error, self._context.folder)
 
     def _keep_running(self, link: PoolLink, environment: dict[str, str]) -> Outcome | None:
-        clock, pause = self._context.clock, POLL_INTERVAL
-        while link.is_alive:
-            plan = attempt_plan(self._context, environment)
-            plan["limits"] = {**plan["limits"], "no_progress": None}  # a worker without calls is not stuck
-            started = clock.awake()
-            outcome = Attempt(self._number, plan, self._record, link, {"start": None, "run": None}, clock).run()
-            reason = (outcome.reason or "it ended").replace("the launcher on node %d" % self._context.node, "it")
-            if outcome.cause == NOT_RETRYABLE:
-                return outcome._replace(reason=reason)
-            if outcome.cause == INTERRUPTION:  # its scheduler is gone, and node 0 may be about to follow
-                self._wait(link, SCHEDULER_GRACE)
-            if link.is_alive:
-                self._print("the worker process is started again: %s" % reason)
-                pause = POLL_INTERVAL if clock.awake() > started + STABLE else min(pause * 2, MAX_PAUSE)
-                self._wait(link, pause)
-        return None
+        """Run the worker process, one after another, until *link* is over; the outcome where none can ever work."""
+        launch = Launch([], environment, self._context.pid_file, PodWorker(self._context, environment))
+        plan, clock = without_progress(self._context.plan), self._context.clock  # a worker without calls is not stuck
+        outcome = Attempt(self._number, plan, launch, self._record, link, {"start": None, "run": None}, clock).run()
+        return outcome if outcome.cause == NOT_RETRYABLE else None
 
     def _print(self, text: str) -> None:
         self._record.line(self._number, self._context.node, Line(None, "e", text))
@@ -155,3 +148,38 @@ class PoolWorker:
         while link.is_alive and clock.awake() < deadline:
             link.poll()
             clock.sleep(POLL_INTERVAL)
+
+
+class PodWorker:
+    """The worker of this pod; a `ReplicatedRole`."""
+
+    interruption_pause = SCHEDULER_GRACE
+
+    def __init__(self, context: AgentContext, environment: dict[str, str]) -> None:
+        assert context.worker is not None, "this pod is a worker's"
+        self.cgroup = context.mounts.cgroup
+        self._context, self._environment, self._number = context, environment, context.worker
+
+    def numbers(self) -> Collection[int]:
+        """This worker's."""
+        return (self._number,)
+
+    def is_ready(self) -> bool:
+        """Yes: a worker waits for its scheduler."""
+        return True
+
+    def command(self, number: int) -> Command:
+        """Its process, reached at the address that leads to node 0 now."""
+        context = self._context
+        return worker_command(context.plan, number, place(context, self._environment), context.plan["folder"])
+
+    def started(self, number: int, process: int) -> None:
+        """Nobody asks for it."""
+
+    def node(self, number: int) -> int:
+        """That of this pod."""
+        return self._context.node
+
+    def label(self, number: int) -> str:
+        """Nothing: node 0 names this worker."""
+        return ""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Tuple
 
 from . import protocol
 from .lines import Line
-from .recognition import Metric, Recognizer
+
+if TYPE_CHECKING:  # it is imported while the launchers start
+    from .recognition import Metric, Recognizer
 
 Values = Dict[str, Any]
 Report = Tuple[str, Values]
@@ -40,6 +42,10 @@ class Progress:
         self.earlier: list[Metric] = []  # those that the last report came with: when they arrived, and their values
         self._pattern = re.compile(pattern) if pattern else None
         self._recognizer = None if pattern else recognizer
+
+    def recognize_by(self, recognizer: Recognizer) -> None:
+        """Read well-known forms by *recognizer* from now on, where there is no pattern."""
+        self._recognizer = None if self._pattern else recognizer
 
     @property
     def recognized(self) -> tuple[str, str] | None:

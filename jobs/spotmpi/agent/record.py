@@ -19,7 +19,6 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime, timezone
 from typing import Any
 
 from .clock import CLOCK, Clock
@@ -41,7 +40,7 @@ RECOGNIZED = "recognized"  # the form in which the program prints its progress, 
 JOINED = "joined"  # a pool's worker, with its machine
 LEFT = "left"  # and that it has gone
 GAP = "gap"  # only in followers: how many lines they missed, in ``size``
-MISSING = "m"  # in place of a stream: the text is a number of lines
+MISSING = "m"  # in place of a stream: the text is a number of lines, see `logs`
 TERMINAL = (SUCCEEDED, FAILED, STOPPED)
 LOST = "lost"  # never recorded: the run has no end, and nobody is left to record one
 
@@ -50,6 +49,7 @@ _STALE = (errno.ESTALE, errno.EIO)  # of a network file system, for a moment
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
+EVENTS = "events.jsonl"
 LOCK = ".lock"  # of the run folder; whoever writes the record holds it
 
 _SUBMISSIONS = ".submissions"  # the number of the first attempt of each
@@ -76,7 +76,7 @@ class Record:
     def event(self, event: str, **values: Any) -> None:
         """Append one event; *values* are JSON types, those that are None are left out."""
         values = {key: value for key, value in values.items() if value is not None}
-        self._append("events.jsonl", json.dumps({"t": self.clock(), "event": event, **values}) + "\n")
+        self._append(EVENTS, json.dumps({"t": self.clock(), "event": event, **values}) + "\n")
 
     def metric(self, attempt: int, node: int, kind: str, values: dict[str, Any], ago: float = 0.0) -> None:
         """Append what the program reported in a line that arrived *ago* seconds before, with its arrival time."""
@@ -145,6 +145,9 @@ class Record:
         """Write the file *name*, whole or not at all."""
         write_atomically(self._path(name), text)
 
+    def check_fence(self) -> None:
+        """Raise where another agent has begun a newer attempt; here one agent holds the run's lock."""
+
     def release_reserve(self) -> None:
         """Make room on a full disk for the end of the record."""
         release_reserve(self.folder)
@@ -163,6 +166,8 @@ class Record:
         microseconds = round(moment * 1e6)
         second = microseconds // 1000000
         if second != self._second[0]:
+            from datetime import datetime, timezone  # for the first line, while the launchers start
+
             self._second = second, datetime.fromtimestamp(second, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
         return "%s.%06dZ" % (self._second[1], microseconds % 1000000)
 
@@ -249,26 +254,6 @@ def numbers(folder: str) -> list[int]:
         return sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
     except FileNotFoundError:
         return []
-
-
-def read_log_line(line: str, before: float) -> tuple[float, int | None, str, str]:
-    """The time (Unix seconds), rank, stream and text of a line of a log, without its end.
-
-    A line that a crash left incomplete is text of stdout, at the time of the line *before*.
-    """
-    try:
-        stamp, rank, stream, text = line.split(" ", 3)
-        moment = datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
-        return moment, None if rank == "-" else int(rank), stream, text
-    except (ValueError, OverflowError):
-        return before, None, "o", line
-
-
-def missing_lines(line: str) -> int:
-    """For how many missing lines a line of a log stands; 0 for a line of output."""
-    head, _, count = line.partition(" - %s " % MISSING)
-    count = count.rstrip("\n")
-    return int(count) if " " not in head and count.isdecimal() and len(count) < 20 else 0
 
 
 def release_reserve(folder: str) -> None:

@@ -15,6 +15,15 @@ SUMMARY_VERSION = 1
 MESSAGE_VERSION = 1
 
 
+class WorldRecord(TypedDict):
+    """What an attempt ran on, see `world.World`."""
+
+    members: List[str]
+    ranks: int
+    size: int
+    rate: Optional[float]
+
+
 class _AttemptBase(TypedDict):
     """What every attempt record holds, also that of an attempt whose agent was lost."""
 
@@ -35,6 +44,7 @@ class AttemptRecord(_AttemptBase, total=False):
     reason: Optional[str]
     exit_code: int
     lost_nodes: List[int]  # lost without notice
+    world: WorldRecord
     resumed_iteration: Optional[int]
     first_iteration: Optional[int]
     first_iteration_time: Optional[float]  # Unix seconds

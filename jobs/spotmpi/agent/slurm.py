@@ -17,13 +17,13 @@ from typing import Mapping
 
 from . import __main__, hardware, protocol, record
 from .clock import CLOCK, Clock
-from .context import AgentContext, Ports
+from .context import AgentContext
 from .files import write_atomically
-from .mounts import Mounts
-from .node import Notice
-from .plan import AgentPlan, read_agent_plan
+from .mounts import REQUESTS, Mounts
+from .notice import Notice
+from .plan import RunPlan, read_plan
 from .schema import read_attempt
-from .stop_requests import FolderStopSource
+from .tcp import Tcp
 
 FOLDER = "slurm"  # in the run folder: what batch script, agents and terminals tell each other
 PLAN = "plan.json"
@@ -46,7 +46,8 @@ class JobNotice(Notice):
     """A `Notice` that the batch script gives by a file, too, when Slurm is about to end the job."""
 
     def __init__(self, path: str, clock: Clock) -> None:
-        super().__init__(clock, "the job on this node")
+        super().__init__("the job on this node")
+        self._clock = clock
         self._path = path
         self._announced = False
         self._next_look = clock.awake()
@@ -63,7 +64,7 @@ class JobNotice(Notice):
 
 
 def mounts(folder: str, environ: Mapping[str, str]) -> Mounts:
-    """Those of an agent of the run in *folder*, which is also where it has no pod's annotations."""
+    """Those of an agent of the run in *folder*."""
     own = os.path.join(folder, FOLDER)
     runs, run = os.path.split(folder)
     return Mounts(
@@ -71,7 +72,7 @@ def mounts(folder: str, environ: Mapping[str, str]) -> Mounts:
         secret=own,
         work=work_folder(run),
         runs=runs,
-        pod_info=own,
+        requests=os.path.join(folder, REQUESTS),
         cgroup=_cgroup("job_" + environ["SLURM_JOB_ID"]),
         image_record=hardware.IMAGE_RECORD,
     )
@@ -82,17 +83,17 @@ def work_folder(run: str) -> str:
     return "/tmp/spotmpi-" + run
 
 
-def ports(job: int) -> Ports:
-    """The ports of a job: neighbours in the queue, which may share a node, have other ones."""
+def ports(job: int) -> tuple[int, int]:
+    """The ports of a job, for agents and ranks: neighbours in the queue, which may share a node, have other ones."""
     first = _FIRST_PORT + job % _PAIRS * 2
-    return Ports(first, first + 1)
+    return first, first + 1
 
 
 def read_context(folder: str, environ: Mapping[str, str], hosts: list[str], clock: Clock) -> AgentContext:
     """That of this task's agent, from its environment; *hosts* are the names of the job's nodes in Slurm's order."""
     own = mounts(folder, environ)
-    plan: AgentPlan = {**read_agent_plan(own.plan), "hosts": hosts}
-    with open(os.path.join(own.secret, KEY), "rb") as key:
+    plan: RunPlan = {**read_plan(own.plan), "hosts": hosts}
+    with open(os.path.join(folder, FOLDER, KEY), "rb") as key:
         token = hashlib.sha256(b"spotmpi agents\n" + key.read()).hexdigest()
     return AgentContext(
         plan,
@@ -101,9 +102,8 @@ def read_context(folder: str, environ: Mapping[str, str], hosts: list[str], cloc
         token,
         own,
         clock,
-        ports(int(environ["SLURM_JOB_ID"])),
+        ports(int(environ["SLURM_JOB_ID"]))[1],
         slurm=True,
-        requests=FolderStopSource(folder),
     )
 
 
@@ -122,7 +122,7 @@ def main(folder: str) -> int:
             os.remove(os.path.join(own, UNSTARTED))
     _make_private(context.mounts.work)
     try:
-        code = __main__.run(context, notice)
+        code = __main__.run_member(context, Tcp(ports(int(job))[0]), notice)
     finally:
         shutil.rmtree(context.mounts.work, ignore_errors=True)
     if context.is_coordinator:

@@ -7,16 +7,19 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from . import hardware, processes, protocol, record, ssh
-from .attempt import Attempt
+from . import hardware, processes, protocol, ssh
+from .attempt import Attempt, Launch
 from .connection import Connection
 from .context import AgentContext
-from .node import POLL_INTERVAL, Daemon, Notice, attempt_plan, check_hardware, unpack_code, write_environment
-from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error
-from .peers import join
+from .launch import gang_commands
+from .node import POLL_INTERVAL, Daemon, check_hardware, place, unpack_code, write_environment
+from .notice import Notice
+from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error, restart_pause
+from .plan import RunPlan
 from .pod_record import PodRecord
 from .schema import Greeting
 from .staging import Staging
+from .tcp import Tcp
 
 _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
 
@@ -63,9 +66,9 @@ class CoordinatorLink:
         return False
 
 
-def run(context: AgentContext, notice: Notice, started: float) -> int:
+def run(context: AgentContext, transport: Tcp, notice: Notice, started: float) -> int:
     """This node's part of one attempt; the pod's exit code."""
-    joined = join_coordinator(context, notice, started)
+    joined = join_coordinator(context, transport, notice, started)
     if joined is None:
         return protocol.INTERRUPTED
     connection, attempt = joined
@@ -78,7 +81,7 @@ def run(context: AgentContext, notice: Notice, started: float) -> int:
         code = outcome_of_error(error).exit_code if isinstance(error, OSError) else protocol.NOT_RETRYABLE
         link = CoordinatorLink(connection, notice, lambda: None, context.mounts.cgroup)
         if code == protocol.INTERRUPTED:
-            notice.wait(context.generation, link.poll)
+            wait_for_restart(context, notice, link.poll)
         link.report_end(code, str(error))
     else:
         link = CoordinatorLink(connection, notice, daemon.error, context.mounts.cgroup)
@@ -94,7 +97,7 @@ def run(context: AgentContext, notice: Notice, started: float) -> int:
 
 
 def join_coordinator(
-    context: AgentContext, notice: Notice, started: float, limit: float | None = None
+    context: AgentContext, transport: Tcp, notice: Notice, started: float, limit: float | None = None
 ) -> tuple[Connection, int] | None:
     """The connection to node 0 and the attempt's number; None after *limit* seconds, or on notice.
 
@@ -110,7 +113,7 @@ def join_coordinator(
     last_reason = ""
     deadline = context.clock.awake() + (context.plan["limits"]["start"] if limit is None else limit)
     while context.clock.awake() < deadline and not notice.reason:
-        answer = join(context.hosts[0], context.token, greeting, context.ports.agents, clock=context.clock)
+        answer = transport.join(context, greeting)
         if not isinstance(answer, str):
             return answer
         if answer != last_reason:
@@ -120,9 +123,26 @@ def join_coordinator(
     return None
 
 
+def wait_for_restart(context: AgentContext, notice: Notice, serve: Callable[[], object]) -> None:
+    """Wait before an error of this machine restarts the run once more, which JobSet does at once, however often.
+
+    *serve* is called meanwhile, again and again. A signal to end ends it.
+    """
+    clock = context.clock
+    deadline = clock.awake() + restart_pause(context.generation)
+    while not notice.reason and clock.awake() < deadline:
+        serve()
+        clock.sleep(POLL_INTERVAL)
+
+
+def without_progress(plan: RunPlan) -> RunPlan:
+    """The plan of a node that reports no iterations, as only rank 0 does: that it prints none means nothing."""
+    return {**plan, "limits": {**plan["limits"], "no_progress": None}}
+
+
 def stage_data(context: AgentContext, link: CoordinatorLink) -> bool:
     """Whether the data is on this node; a failure is reported to node 0."""
-    staging = Staging(context.plan["staging"], context.mounts.cgroup)
+    staging = Staging(context.plan.get("staging"), context.mounts.cgroup)
     while staging.busy and not (link.over or link.connection.lost):
         link.poll()
         context.clock.sleep(POLL_INTERVAL)
@@ -136,8 +156,8 @@ def _launch_and_report(context: AgentContext, link: CoordinatorLink, environment
     try:
         _launch(context, link, environment, attempt)
     except OSError as error:
-        reason = record.disk_full_reason(error, context.folder) if error.errno in record.DISK_FULL else str(error)
-        link.report_end(outcome_of_error(error).exit_code, reason)
+        outcome = outcome_of_error(error, context.folder)
+        link.report_end(outcome.exit_code, outcome.reason)
     except Exception as error:
         traceback.print_exc()
         link.report_end(protocol.FAILED, "internal error of spotmpi: %r" % error)
@@ -152,10 +172,11 @@ def _launch(context: AgentContext, link: CoordinatorLink, environment: dict[str,
         return
     os.makedirs(context.folder, exist_ok=True)
     pod_record = PodRecord(context.folder, context.clock)
-    plan = attempt_plan(context, environment)
-    # Only rank 0 reports iterations: that a worker prints none means nothing.
-    plan["limits"] = {**plan["limits"], "no_progress": None}
-    outcome = Attempt(attempt, plan, pod_record, link, {"start": None, "run": None}, context.clock).run()
+    commands = gang_commands(context.plan, [context.node], place(context, environment))
+    launch = Launch(commands, environment, context.pid_file)
+    outcome = Attempt(
+        attempt, without_progress(context.plan), launch, pod_record, link, {"start": None, "run": None}, context.clock
+    ).run()
     pod_record.close()
     code = 0 if outcome.cause == SUCCEEDED else outcome.exit_code or protocol.FAILED
     link.report_end(code, outcome.reason)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spotmpi.agent import record
 from spotmpi.api.stream_price import with_price
@@ -42,9 +44,9 @@ def init(path: Path | str = "job.toml", script: str | None = None) -> Path:
     return Path(path)
 
 
-def plan_run(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> Plan:
+def plan_run(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> Mapping[str, Any]:
     """What `run` would start, as plain JSON values; nothing is started or written."""
-    return prepare(source, overrides, on)[2]
+    return _preview(prepare(source, overrides, on)[2])
 
 
 def problems(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> list[Problem]:
@@ -108,10 +110,19 @@ def resume(
     return _show(start, detach, watch, say)
 
 
-def plan_resume(run: str, overrides: Iterable[str] = (), on: TargetLike = None) -> Plan:
+def plan_resume(run: str, overrides: Iterable[str] = (), on: TargetLike = None) -> Mapping[str, Any]:
     """What `resume` would start, as plain JSON values; nothing is started or written."""
     paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
-    return _plan_continuation(backend, paths, overrides)[1]
+    return _preview(_plan_continuation(backend, paths, overrides)[1])
+
+
+def _preview(plan: Plan) -> Mapping[str, Any]:
+    """The plan; that of this machine with the commands that its agent makes of it."""
+    if plan["backend"] != names.LOCAL:
+        return plan
+    from spotmpi.plan.local import preview
+
+    return preview(plan, sys.executable, os.geteuid() == 0)
 
 
 def list_runs(on: TargetLike = None, mine: bool = False) -> list[RunState]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:  # only commands that read a spec import what reads one
-    from spotmpi.agent.plan import LocalPlan
+    from spotmpi.agent.plan import RunPlan
     from spotmpi.core.events import Event
     from spotmpi.core.progress import Say
     from spotmpi.plan.cluster import ClusterPlan
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # only commands that read a spec import what reads one
     from spotmpi.spec.job import JobSpec
     from spotmpi.spec.validate import TargetCapabilities
 
-Plan: TypeAlias = "LocalPlan | ClusterPlan | SlurmPlan"  # distinguished by "backend"
+Plan: TypeAlias = "RunPlan | ClusterPlan | SlurmPlan"  # distinguished by "backend"
 
 
 class PoolAddress(NamedTuple):

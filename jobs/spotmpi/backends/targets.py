@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from spotmpi.backends.base import Backend
 from spotmpi.core import names
 from spotmpi.core.errors import UnknownRun
-from spotmpi.plan import local
 from spotmpi.runs import reader, recorded_plan
 
 if TYPE_CHECKING:
     from spotmpi.core.environment import Environment
 
-LOCAL = local.LOCAL
+LOCAL = names.LOCAL
 KUBERNETES = names.KUBERNETES
 SLURM = names.SLURM
 

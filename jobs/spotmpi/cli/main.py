@@ -55,7 +55,7 @@ def _discard_unwritten() -> None:
 def _open_standard_streams() -> None:
     """Connect to nothing what the caller has closed of stdin, stdout and stderr.
 
-    Else the next files get their numbers, such as the lock of a run, which its supervisor would not inherit then.
+    Else the next files get their numbers, such as the lock of a run, which its agent would not inherit then.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass

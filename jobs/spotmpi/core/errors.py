@@ -59,7 +59,7 @@ class UnreadableRun(SpotmpiError):
 
 
 class RunInUse(SpotmpiError):
-    """Another supervisor holds the run folder."""
+    """Another agent holds the run folder."""
 
 
 def input_error(field: str, value: object, remedy: str) -> InputError:

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 from spotmpi.core.errors import input_error
 
@@ -128,8 +129,9 @@ def checkpoints(run_folder: str, path: str | None) -> str:
     return os.path.normpath(Path(run_folder, path or "checkpoints"))
 
 
-KUBERNETES = "kubernetes"  # the backend, as plans name it
-SLURM = "slurm"  # likewise
+LOCAL: Literal["local"] = "local"  # the backends, as plans name them
+KUBERNETES = "kubernetes"
+SLURM = "slurm"
 EKS = "eks:"  # before the ARN of a cluster that is reached by way of EKS, where others are contexts of a kubeconfig
 LABEL_RUN = "spotmpi.dev/run"
 LABEL_ROLE = "spotmpi.dev/role"  # of the workers of a pool or stream; no other pod of a run has one
@@ -237,9 +239,9 @@ class RunPaths:
         return self.folder / "tensorboard"
 
     @property
-    def supervisor_log(self) -> Path:
-        """Output of the supervisor itself, normally empty."""
-        return self.folder / "supervisor.log"
+    def agent_log(self) -> Path:
+        """Output of the agent of a local run itself, normally empty."""
+        return self.folder / "agent.log"
 
     def __fspath__(self) -> str:
         return str(self.folder)

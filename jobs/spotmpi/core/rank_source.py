@@ -1,4 +1,4 @@
-"""The folder from which ranks and supervisors import the agent and the training programs, and nothing else.
+"""The folder from which ranks and agents import the agent and the training programs, and nothing else.
 
 A wheel's package lies in site-packages, whose other packages must not hide those of an image's environment.
 """

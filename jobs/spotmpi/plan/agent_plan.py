@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from spotmpi.agent import boot, launchers, pod_context, protocol
-from spotmpi.agent.plan import VERSION, AgentPlan, PoolPlan, StagingPlan, UserCode
+from spotmpi.agent.plan import VERSION, RunPlan, StagingPlan, UserCode
 from spotmpi.core import names
-from spotmpi.core.cpus import threads
+from spotmpi.plan.run_plan import limits, roles, thread_variables
 from spotmpi.spec.job import Data, JobSpec
 from spotmpi.spec.paths import is_path
 from spotmpi.spec.shapes import workers_of
@@ -61,7 +61,7 @@ class AgentInputs(NamedTuple):
     versions: dict[str, str] | None = None  # of Python and packages where the run is submitted
 
 
-def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs, layout: Layout | None = None) -> AgentPlan:
+def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs, layout: Layout | None = None) -> RunPlan:
     """The agent plan of *spec*, by default for pods, without the time of submission."""
     layout = layout or pod_layout(run, spec.nodes)
     return {
@@ -72,48 +72,29 @@ def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs, layout: Layout | No
         "where": spec.where,
         "slots": spec.slots,
         "hosts": list(layout.hosts),
-        "rank": _rank(spec),
-        "mpi_args": list(spec.mpi.args),
+        "roles": roles(spec, "python3"),
+        "python": "python3",
+        "pool_python": None,
+        "mpi": {"args": list(spec.mpi.args), "path": None, "family": 0},
         "environment": _environment(spec, run, layout),
         "folder": layout.code if inputs.code or workers_of(spec) else layout.start,
         "code": inputs.code,
         "staging": _staging(spec.data, layout),
-        "limits": spec.agent_limits(),
+        "limits": limits(spec),
         "rate": inputs.rate,
         "grace": spec.checkpoint.grace,
         "metrics_pattern": spec.metrics.pattern,
-        "gpus": spec.resources.gpu * spec.slots,
         "oversubscribed": False,
-        "submitted": None,
         "work": inputs.work,
         "files": inputs.files,
         "machine": inputs.machine or {},
-        "pool": _pool(spec, inputs.versions),
-        "wheels": None,
+        "versions": _driver_versions(spec, inputs.versions),
     }
 
 
-def _pool(spec: JobSpec, versions: dict[str, str] | None) -> PoolPlan | None:
-    """The workers of a pool or stream, and what differs between them and the gang.
-
-    A pool that waits for a driver needs its *versions*.
-    """
-    workers = workers_of(spec)
-    if workers is None:
-        return None
-    driver = spec.limits.driver
-    return {
-        "workers": workers.count,
-        "table": workers.table,
-        "driver": None if isinstance(driver, str) else driver,
-        "gpus": workers.resources.gpu,
-        "environment": _threads(workers.resources.cpu),
-        "versions": None if spec.pool is None or spec.command or isinstance(driver, str) else versions,
-    }
-
-
-def _threads(cpus: float) -> dict[str, str]:
-    return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads(cpus)))
+def _driver_versions(spec: JobSpec, versions: dict[str, str] | None) -> dict[str, str] | None:
+    """The *versions* that a pool needs which waits for a driver outside of the pods."""
+    return None if spec.pool is None or spec.command or isinstance(spec.limits.driver, str) else versions
 
 
 def _shared_folder(data: Data, layout: Layout) -> str:
@@ -142,23 +123,13 @@ def _stream_settings(stream: Stream, volume: str) -> Settings:
     return replace(stream.settings, source=f"{volume}/{stream.source}")
 
 
-def _rank(spec: JobSpec) -> list[str]:
-    if spec.pool is not None:
-        return [*(spec.command or []), *spec.args]  # its driver, if any
-    if spec.program:
-        assert spec.image is not None
-        return ["python3", "-m", names.program_module(spec.image, spec.program), *spec.args]
-    assert spec.command is not None
-    return [*spec.command, *spec.args]
-
-
 def _environment(spec: JobSpec, run: str, layout: Layout) -> dict[str, str]:
     code = [layout.code] if spec.code or spec.files else []
     python_path = [*code, layout.package, *filter(None, [spec.env.get("PYTHONPATH")])]  # the program needs all of them
     environment = {
         "PYTHONUNBUFFERED": "1",
         **layout.environment,
-        **_threads(spec.resources.cpu),
+        **thread_variables(spec.resources.cpu),
         protocol.ENV_RUN: run,
         protocol.ENV_WORLD_SIZE: str(spec.world_size),
         protocol.ENV_HOSTS: str(spec.nodes),

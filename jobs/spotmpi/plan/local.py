@@ -1,20 +1,19 @@
-"""Makes the plan of a run on one machine: its commands, environment and limits. Pure."""
+"""Makes the plan of a run on one machine: its roles, environment and limits. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from spotmpi.agent import launchers, protocol
-from spotmpi.agent.plan import VERSION, Command, LocalPlan
+from spotmpi.agent import launch, launchers, protocol
+from spotmpi.agent.plan import VERSION, RunPlan
 from spotmpi.core import hints, names
 from spotmpi.core.cpus import threads
+from spotmpi.plan.run_plan import limits, roles, thread_variables
 
 if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
-
-LOCAL: Literal["local"] = "local"
 
 
 @dataclass(frozen=True)
@@ -23,29 +22,33 @@ class Machine:
 
     folder: str  # where commands start
     path: str  # the PATH of the user
-    python: str  # an interpreter for the starter
     source: str  # the folder with the agent and the training programs
     mpirun: str | None
     mpirun_family: int  # Open MPI's major version
     image_bin: str | None  # the programs of the image's environment
     cores: int
-    root: bool
     python_path: str = ""  # the PYTHONPATH of the user
     variables: frozenset[str] = frozenset()  # names of the user's variables, which ranks inherit
 
 
-def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dict[str, Any]) -> LocalPlan:
+def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dict[str, Any]) -> RunPlan:
     """The plan of *spec*; *work* identifies the work (see `spotmpi.runs.fingerprint`)."""
     return {
         "version": VERSION,
         "run": paths.id,
         "name": spec.title,
-        "backend": LOCAL,
+        "backend": names.LOCAL,
         "launcher": spec.launcher,
+        "where": spec.where,
+        "slots": spec.slots,
+        "hosts": ["127.0.0.1"] * spec.nodes,
+        "roles": roles(spec, _python(machine)),
+        "python": _python(machine),
+        "pool_python": _python(machine) if machine.image_bin else None,  # else this one, whose versions drivers have
+        "mpi": {"args": [], "path": machine.mpirun, "family": machine.mpirun_family},
         "folder": machine.folder,
-        "commands": _commands(spec, paths, machine),
         "environment": _environment(spec, paths, machine),
-        "limits": spec.agent_limits(),
+        "limits": limits(spec),
         "rate": spec.price,  # US dollars per hour: all nodes are this machine
         "grace": spec.checkpoint.grace,
         "metrics_pattern": spec.metrics.pattern,
@@ -56,63 +59,10 @@ def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dic
     }
 
 
-def _commands(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> list[Command]:
-    """One launcher command per node; a single one for mpirun, which starts all ranks."""
-    starter = [machine.python, "-I", "-S", str(Path(machine.source, "spotmpi", "agent", "starter.py"))]
-    if spec.stream:  # its launcher is the command of a pool of the stream's workers
-        command = _commands(spec.model_copy(update={"stream": None}), paths, machine)[0]
-        workers = spec.stream.workers
-        pool = _pool(spec, paths, machine, workers.nodes, workers.cpu)
-        return [_command(0, [*starter, *pool, "--", *command["arguments"]], command["environment"])]
-    if spec.launcher == "pool":
-        assert spec.pool is not None
-        pool = _pool(spec, paths, machine, spec.pool.workers, spec.pool.cpu)
-        return [_command(0, [*starter, *pool, *_driver(spec)])]
-    launcher, python = launchers.LAUNCHERS[spec.launcher], _python(machine)
-    mpi = launchers.OpenMpi(machine.mpirun, machine.mpirun_family, machine.root) if machine.mpirun else None
-    nodes = 1 if spec.where == "first" else spec.nodes
-    count = launchers.start_count(spec.launcher, spec.nodes, spec.where)
-    worlds = [launchers.World(nodes, spec.slots, node, python=python, mpi=mpi) for node in range(count)]
-    rank = [*starter, *launcher.starter_options(), *_rank(spec, machine)]
-    return [_command(world.node, [*launcher.arguments(world), *rank], launcher.environment(world)) for world in worlds]
-
-
-def _command(node: int, arguments: list[str], environment: dict[str, str] | None = None) -> Command:
-    return {"node": node, "arguments": arguments, "environment": environment or {}}
-
-
-def _rank(spec: JobSpec, machine: Machine) -> list[str]:
-    if spec.program:
-        assert spec.image is not None
-        return [_python(machine), "-m", names.program_module(spec.image, spec.program), *spec.args]
-    assert spec.command is not None
-    return [*spec.command, *spec.args]
-
-
-def _pool(spec: JobSpec, paths: names.RunPaths, machine: Machine, workers: int, cpu: float) -> list[str]:
-    """The launcher of a pool."""
-    arguments = [_pool_python(machine), "-m", "spotmpi.programs.pool.local"]
-    arguments += [
-        f"--workers={workers}",
-        f"--first-node={spec.nodes}",
-        f"--cpu={threads(cpu)}",
-        f"--folder={paths.code}",
-    ]
-    return [*arguments, f"--control={paths.pool}", f"--interruptions={spec.limits.interruptions}"]
-
-
-def _driver(spec: JobSpec) -> list[str]:
-    """The driver's command after ``--``, with which the pool ends; without one the limits for drivers."""
-    if spec.command:
-        return ["--", *spec.command, *spec.args]
-    if spec.limits.driver == "none":
-        return []
-    return [f"--start-limit={spec.limits.start:g}", f"--driver-limit={spec.limits.driver:g}"]
-
-
-def _pool_python(machine: Machine) -> str:
-    """The interpreter of a pool: the image's, else this one, which has the versions of the driver."""
-    return _python(machine) if machine.image_bin else machine.python
+def preview(plan: RunPlan, python: str, root: bool) -> dict[str, Any]:
+    """The plan with the commands that its agent starts at once; *python* runs the agent, and *root* may be its user."""
+    commands = launch.gang_commands(plan, range(launch.launcher_count(plan)), launch.local_place(plan, python, root))
+    return {**plan, "commands": commands}
 
 
 def _python(machine: Machine) -> str:
@@ -120,13 +70,11 @@ def _python(machine: Machine) -> str:
 
 
 def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict[str, str]:
-    own_threads, python_path = str(threads(spec.resources.cpu)), _python_path(spec, paths, machine)
+    python_path = _python_path(spec, paths, machine)
     environment = {
         "PATH": f"{_cached(machine.image_bin)}:{machine.path}" if machine.image_bin else machine.path,
         "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": own_threads,
-        "OPENBLAS_NUM_THREADS": own_threads,
-        "MKL_NUM_THREADS": own_threads,
+        **thread_variables(spec.resources.cpu),
         protocol.ENV_RUN: paths.id,
         protocol.ENV_WORLD_SIZE: str(spec.world_size),
         protocol.ENV_HOSTS: "1",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from spotmpi.agent import protocol, ssh
-from spotmpi.agent.plan import AgentPlan, UserCode
+from spotmpi.agent.plan import RunPlan, UserCode
 from spotmpi.core import names
 from spotmpi.core.archives import digest
 from spotmpi.core.errors import UnreadableRun
@@ -253,7 +253,7 @@ def _workers(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Ob
     return {**part, "metadata": metadata, "spec": pool.workers_job(spec, target, submission.run)}
 
 
-def _config_map(submission: Submission, agents: AgentPlan) -> Object:
+def _config_map(submission: Submission, agents: RunPlan) -> Object:
     return {
         **_part("ConfigMap", "v1", submission),
         "data": {"plan.json": json.dumps(agents, indent=1, sort_keys=True), **pods.config_files()},

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from spotmpi.agent import slurm as agent
 from spotmpi.agent.boot import ENV_IMAGE_PATH
-from spotmpi.agent.plan import VERSION, AgentPlan
+from spotmpi.agent.plan import VERSION, RunPlan
 from spotmpi.core.cpus import millicores
 from spotmpi.plan.agent_plan import AgentInputs, Layout, agent_plan
 
@@ -52,7 +52,7 @@ class SlurmPlan(TypedDict):
     owner: str
     notes: list[str]  # for people
     script: str
-    agents: AgentPlan
+    agents: RunPlan
 
 
 def slurm_plan(spec: JobSpec, run: str, target: SlurmTarget, inputs: AgentInputs, owner: str) -> SlurmPlan:

@@ -9,10 +9,10 @@ from typing import Any
 
 from spotmpi.agent import protocol
 from spotmpi.agent.files import write_atomically
+from spotmpi.agent.launch import WORKERS
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError
 from spotmpi.pools.pool import Pool, PoolSummary
-from spotmpi.programs.pool.local import WORKERS
 
 
 class JoinedRun:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from spotmpi.agent import record
+from spotmpi.agent import logs, record
 from spotmpi.agent.lines import Line
 from spotmpi.core import file_status
 from spotmpi.core.events import Event, Lines
@@ -165,7 +165,7 @@ def create(paths: RunPaths, spec: str, plan: Mapping[str, object], submitted: fl
 def _count(path: Path) -> int:
     """The number of the last line."""
     with path.open("rb") as file:
-        return sum(record.missing_lines(line.decode("utf-8", "replace")) or 1 for line in file)
+        return sum(logs.missing_lines(line.decode("utf-8", "replace")) or 1 for line in file)
 
 
 def _log_files(paths: RunPaths) -> list[tuple[tuple[int, int], Path]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from spotmpi.agent import record
+from spotmpi.agent import logs, record
 from spotmpi.agent.run_outcome import run_outcome
 from spotmpi.core import file_status
 from spotmpi.core.events import Event
@@ -29,7 +29,7 @@ def folder_events(
 ) -> Iterator[Event]:
     """All events of the run in order of time; with *follow*, future ones too, until it ends.
 
-    A run whose supervisor died without recording an end gives a last ``lost`` event. Memory does not grow
+    A run whose agent died without recording an end gives a last ``lost`` event. Memory does not grow
     with the length of the logs. Lines that a crash has torn are skipped.
     """
     merged = _Merged(paths, follow)
@@ -191,7 +191,7 @@ def _log_tail(path: Path, attempt: int, grows: bool) -> _Tail:
 
     def read(number: int, text: str) -> Event:
         nonlocal last, skipped
-        missing = record.missing_lines(text)
+        missing = logs.missing_lines(text)
         skipped += max(missing - 1, 0)
         event = _line(attempt, node, number + skipped, text, last)
         last = event.time
@@ -216,5 +216,5 @@ def _metric(number: int, text: str) -> Event | None:
 
 
 def _line(attempt: int, node: int, number: int, text: str, last: float) -> Event:
-    moment, rank, stream, line = record.read_log_line(text, last)
+    moment, rank, stream, line = logs.read_log_line(text, last)
     return Event(moment, record.LINE, attempt, node, number, {"rank": rank, "stream": stream, "text": line})

@@ -34,7 +34,7 @@ _MAX_TAIL = 2 * protocol.MAX_REPORT
 class RunState:
     """The state of a run.
 
-    ``state`` is submitted, waiting, running, succeeded, failed or stopped; lost: its supervisor or JobSet is gone
+    ``state`` is submitted, waiting, running, succeeded, failed or stopped; lost: its agent or JobSet is gone
     without a recorded end; elsewhere: this folder is a copy without an end, and only the run's cluster knows the state;
     or unknown: the cluster has the run, and this version cannot read its JobSet.
     """
@@ -162,7 +162,7 @@ def attempts(paths: RunPaths) -> list[AttemptRecord]:
 
 
 def alive(paths: RunPaths) -> bool:
-    """Whether a supervisor holds the run's lock."""
+    """Whether an agent holds the run's lock."""
     try:
         with (paths.folder / record.LOCK).open("r") as lock:
             lock_file(lock, shared=True)
@@ -198,17 +198,15 @@ def state(paths: RunPaths, writer_alive: bool | None = None) -> RunState:
     if figures := reports.recent():
         values["stream"] = figures.to_json(recorded_plan.worker_price(paths))
     current = RunState(**values)
-    if (
-        run_outcome(recorded=current.state, writer_alive=alive(paths) if writer_alive is None else writer_alive)
-        == record.LOST
-    ):
-        # The supervisor releases the lock just after its last event: look again before calling the run lost.
+    is_alive = alive(paths) if writer_alive is None else writer_alive
+    if run_outcome(recorded=current.state, writer_alive=is_alive) == record.LOST:
+        # The agent releases the lock just after its last event: look again before calling the run lost.
         return current if _last_event(paths) in record.TERMINAL else RunState(**values | _without_end(paths))
     return current
 
 
 def _without_end(paths: RunPaths) -> dict[str, Any]:
-    """State and reason of a run that has no recorded end and no supervisor on this machine."""
+    """State and reason of a run that has no recorded end and no agent on this machine."""
     if (target := cluster_of(paths)) is None:
         return {"state": record.LOST, "reason": lost_reason(paths)}
     return {"state": ELSEWHERE, "reason": f"it is in {target}; `spotmpi status {paths.id}` asks the cluster"}
@@ -220,7 +218,7 @@ def lost_reason(paths: RunPaths) -> str:
         return f"its folder {paths.folder} was deleted"
     if recorded_plan.slurm_of(paths):
         return "Slurm has no job of it any more, and no end is recorded"
-    return "its supervisor died without recording an end"
+    return "its agent died without recording an end"
 
 
 def earlier_attempts(paths: RunPaths) -> int:
@@ -287,7 +285,7 @@ def _last_event(paths: RunPaths) -> str | None:
 
 @contextmanager
 def lock(paths: RunPaths, timeout: float = 10.0) -> Iterator[None]:
-    """Hold the run's lock, as its supervisor or the writer of a copy does; RunInUse after *timeout* seconds."""
+    """Hold the run's lock, as its agent or the writer of a copy does; RunInUse after *timeout* seconds."""
     deadline = time.monotonic() + timeout
     with (paths.folder / record.LOCK).open("a") as file:
         while True:

@@ -7,13 +7,12 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import tomli_w
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
 
 from spotmpi.agent.launchers import LAUNCHERS
-from spotmpi.agent.plan import Limits as AgentLimits
 from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec.cpus import Cpus
@@ -209,11 +208,6 @@ class JobSpec(Part):
         parts = self.command or ["pool" if self.launcher == POOL else "run"]
         script = next((part for part in parts if re.fullmatch(r"[^\s]+\.(py|sh)", part)), parts[0])
         return self.program or Path(script).stem
-
-    def agent_limits(self) -> AgentLimits:
-        """The limits that agents and supervisors apply: a pool without calls is not stuck; limits.driver is its own."""
-        limits = {key: value for key, value in self.limits if key != "driver"}
-        return cast(AgentLimits, {**limits, "no_progress": 0.0} if self.launcher == POOL else limits)
 
     def to_toml(self, folder: Path | None = None) -> str:
         """The spec as TOML, without keys at their defaults; for a file in *folder*, paths below it are relative."""

@@ -22,7 +22,7 @@ from spotmpi.study import study_file
 from spotmpi.study.study import Study, StudyOptions, full_factorial
 from spotmpi.study.trial import Trial
 
-LOCAL = "local"
+LOCAL = names.LOCAL
 
 _SPEC = "spec.toml"
 _STUDY = "study.toml"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.agent import pod_context
+from spotmpi.agent.plan import workers
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
@@ -34,8 +35,8 @@ class Gang:
         self.plan = agent_plan(spec, RUN, inputs)
         self.plan |= {"submitted": time.time(), "hosts": ["127.0.0.1"] * spec.nodes, "folder": str(folder)}
         self.plan["environment"] |= {"HOME": str(folder), "PYTHONPATH": spec.env.get("PYTHONPATH", "")}
-        if self.plan["staging"]:
-            self.plan["staging"]["to"] = str(folder / "staged")
+        if staging := self.plan.get("staging"):
+            staging["to"] = str(folder / "staged")
         self.paths = RunPaths(folder / "runs" / RUN)
         self.agents: dict[int, subprocess.Popen[str]] = {}
         self.port = free_port()
@@ -57,7 +58,7 @@ class Gang:
         (mounts / "config" / "plan.json").write_text(json.dumps(self.plan))
         (mounts / "secret" / "id").write_text(key)
         environment = {**os.environ, pod_context.ENV_NODE: str(node), pod_context.ENV_GENERATION: str(generation)}
-        if self.plan["pool"] and (worker := node - len(self.plan["hosts"])) >= 0:
+        if workers(self.plan) and (worker := node - len(self.plan["hosts"])) >= 0:
             environment |= {pod_context.ENV_NODE: str(worker), pod_context.ENV_ROLE: pod_context.WORKER}
             annotation = f"{pod_context.FAILURE_COUNTS[0]}={json.dumps(str(generation))}\n"
             (mounts / "pod" / "annotations").write_text(annotation)

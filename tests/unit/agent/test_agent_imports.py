@@ -46,10 +46,20 @@ def test_the_pod_side_evaluates_no_type_that_python_3_8_refuses_to_subscript(pat
 @pytest.mark.parametrize(
     ("arguments", "unneeded"),
     [
-        (["-c", "import spotmpi.agent.supervisor"], {"traceback", "socket", "csv", "platform", "shutil", "ctypes"}),
+        (
+            ["-c", "import spotmpi.agent.__main__, spotmpi.agent.children"],
+            {"traceback", "socket", "csv", "platform", "shutil", "ctypes", "tarfile", "concurrent.futures"}
+            | {
+                "hashlib",
+                "datetime",
+                "spotmpi.agent.recognition",
+                "spotmpi.agent.exit_diagnosis",
+                "spotmpi.agent.transport",
+            },
+        ),
         (["spotmpi/agent/starter.py", "true"], {"signal", "json", "selectors", "enum", "re", "typing"}),
     ],
-    ids=["supervisor", "starter"],
+    ids=["agent of a local run", "starter"],
 )
 def test_a_start_waits_for_no_import_that_few_runs_need(arguments: list[str], unneeded: set[str]) -> None:
     command = [sys.executable, "-S", "-E", "-X", "importtime", *arguments]

@@ -107,7 +107,7 @@ def test_only_a_readable_archive_of_code_can_be_called_broken(
     archive = tmp_path / "user.tgz"
     archive.write_bytes(whole if error else whole[:60])
     code = {"archive": str(archive), "bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
-    plan = {"code": code, "pool": None, "folder": str(tmp_path)}
+    plan = {"code": code, "roles": [{"restart": "gang"}], "folder": str(tmp_path)}
     context: Any = SimpleNamespace(plan=plan, mounts=mounts_below(str(tmp_path)), clock=CLOCK)
     if error:
         TransientErrors(monkeypatch.setattr).add("read", "*/user.tgz", error)

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 import spotmpi
-from spotmpi.agent import launchers
-from spotmpi.agent.attempt import Attempt
+from spotmpi.agent.attempt import Attempt, Launch
 from spotmpi.agent.clock import Clock
 from spotmpi.agent.outcomes import FAILURE, NOT_RETRYABLE, SUCCEEDED, StopRequest
+from spotmpi.agent.plan import Command
 from spotmpi.agent.record import Record
-from spotmpi.agent.supervisor import Supervisor
 from spotmpi.backends.targets import Target
 from spotmpi.spec.job import JobSpec, Limits
 
@@ -101,47 +100,21 @@ def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the
     clock = JumpingClock()
     waits = ["sh", "-c", "echo up; until [ -e go ]; do sleep 0.01; done"]
     plan: Any = {
-        "commands": [{"node": 0, "arguments": waits, "environment": {}}],
-        "environment": {},
         "folder": str(tmp_path),
         "launcher": "none",
         "metrics_pattern": None,
         "limits": {**LIMITS, **limits},
         "grace": 1.0,
-        "rate": 1.0,
     }
     source = SuspendingSource(tmp_path, clock, slept, worked)
     counts = {"run": clock.awake(), "cost": clock.elapsed()}
     until = {name: None if seconds is None else counts[name] + seconds for name, seconds in deadlines.items()}
     record = Record(str(tmp_path), clock)
-    source.attempt = Attempt(1, plan, record, source, {"start": clock.awake() + 60.0, **until}, clock)
+    command: Command = {"node": 0, "name": "launcher", "arguments": waits, "environment": {}}
+    launch = Launch([command], {}, str(tmp_path / "rank-0.pid"), rate=1.0)
+    source.attempt = Attempt(1, plan, launch, record, source, {"start": clock.awake() + 60.0, **until}, clock)
 
     outcome = source.attempt.run()
 
     record.close()
     assert outcome.cause == cause and str(outcome.reason).startswith(reason)
-
-
-def test_an_attempt_after_a_night_asleep_has_the_time_that_the_run_has_left(tmp_path: Path) -> None:
-    """The next attempt has the 500 s that remain; counting the sleep would end it at its start."""
-    clock = JumpingClock()
-    plan: Any = {"limits": LIMITS, "run": "r-1", "name": "r", "work": {}, "rate": None, "grace": 1.0}
-    supervisor = Supervisor(str(tmp_path), plan, str(tmp_path), clock)
-    clock.jump(8 * HOURS, 100.0)
-    until = supervisor._deadlines()["run"]
-    supervisor.record.close()
-    assert until == clock.awake() + 500.0
-
-
-@pytest.mark.parametrize("own", ["PRTE_MCA_prte_local_tmpdir_base", "OMPI_MCA_orte_tmpdir_base"])
-def test_mpirun_gets_a_folder_for_each_attempt_unless_the_user_names_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str
-) -> None:
-    plan: Any = {"limits": LIMITS, "run": "r-1", "name": "r", "work": {}, "rate": None, "grace": 1.0}
-    plan["environment"] = {"A": "1"}
-    supervisor = Supervisor(str(tmp_path), plan, "/tmp/of-the-run")
-    supervisor.record.close()
-    folders = {**launchers.session_environment("/tmp/of-the-run/2"), "A": "1"}
-    assert supervisor._plan_of(2)["environment"] == folders
-    monkeypatch.setenv(own, "/mine")
-    assert supervisor._plan_of(2)["environment"] == {"A": "1"}

@@ -40,6 +40,9 @@ class RecordedRun:
             "grace": 30.0,
             "oversubscribed": False,
             "work": {"program": "digits"},
+            "where": "every",
+            "hosts": ["digits-1-0", "digits-1-1"],
+            "slots": 4,
         }
 
     def history(self, since: float = SUBMITTED) -> AttemptHistory:
@@ -50,6 +53,7 @@ class RecordedRun:
     def attempt(self, history: AttemptHistory, outcome: Outcome, seconds: float = 10.0, **reported: Any) -> None:
         """One attempt whose program reported these values of `Progress`."""
         number = history.begin()
+        history.record_start(number)
         started = self.clock()
         self.clock.seconds += seconds
         progress = Progress(0.0)
@@ -98,6 +102,7 @@ def test_an_attempt_is_recorded_with_everything_that_its_program_reported(run: R
         "reason": "node 1 is going away",
         "exit_code": 75,
         "lost_nodes": [1],
+        "world": {"members": ["digits-1-0", "digits-1-1"], "ranks": 4, "size": 8, "rate": None},
         "resumed_iteration": 20,
         "first_iteration": 21,
         "first_iteration_time": 1012.0,
@@ -126,7 +131,7 @@ def test_the_start_is_recorded_with_the_counts_the_machines_and_an_image_that_a_
     run.plan["work"] = {"container": container}
     history = run.history()
 
-    history.begin()
+    history.record_start(history.begin())
     history.record_start(7, [{"node": 0, "name": "a"}])
 
     expected = {"t": SUBMITTED, "event": "started", "failures": 0, "interruptions": 0, **recorded}
@@ -245,6 +250,18 @@ def test_a_run_ends_where_its_cost_limit_leaves_no_time_for_another_attempt(run:
     final = history.final_outcome(FAILED)
     assert final and (final.cause, final.exit_code) == (NOT_RETRYABLE, protocol.NOT_RETRYABLE)
     assert "limits.cost ($1) is nearly spent at $36 an hour" in str(final.reason)
+
+
+def test_an_attempt_that_was_lost_with_its_agent_is_paid_at_its_own_rate(run: RecordedRun) -> None:
+    run.plan["limits"]["cost"], run.plan["rate"] = 1.0, 36.0  # 100 s
+    run.history().begin()
+    os.utime(run.folder / "attempts" / "1", (SUBMITTED, SUBMITTED))
+    run.clock.seconds += 20
+    run.plan["rate"] = 18.0  # 80 s of the first rate are left, which are 160 s of this one
+    history = run.history()
+    history.begin()
+    os.utime(run.folder / "attempts" / "2", (run.clock.seconds, run.clock.seconds))
+    assert history.cost_deadline() == pytest.approx(run.clock.seconds + 160 - 30)
 
 
 def test_time_before_an_attempt_is_paid_from_when_its_nodes_were_held(run: RecordedRun) -> None:

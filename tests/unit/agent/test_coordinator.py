@@ -11,8 +11,6 @@ from unittest.mock import MagicMock, Mock
 import pytest
 
 from spotmpi.agent import network, protocol, readiness
-from spotmpi.agent.clock import CLOCK
-from spotmpi.agent.context import AgentContext
 from spotmpi.agent.coordinator import CoordinatorStopSource
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
 from spotmpi.agent.readiness import Readiness
@@ -177,8 +175,9 @@ def stop_source(
     folder: Path | None = None,
 ) -> CoordinatorStopSource:
     """The stop source of three nodes: what coordinator, notice (*reason*) and daemon (*sshd*) of node 0 report."""
-    plan: Any = {"hosts": ["a", "b", "c"], "pool": None}
-    context = AgentContext(plan, 0, 0, "", mounts_below(str(folder or "/nowhere")), CLOCK)
+    context: Any = SimpleNamespace(
+        hosts=["a", "b", "c"], plan={}, folder="/", mounts=mounts_below(str(folder or "/nowhere"))
+    )
     coordinator: Any = SimpleNamespace(
         notices=notices or {},
         ended=ended or {},
@@ -188,8 +187,8 @@ def stop_source(
         of_gang=lambda values: values,
     )
     notice: Any = SimpleNamespace(reason=reason)
-    daemon: Any = SimpleNamespace(error=lambda: sshd)
-    return CoordinatorStopSource(context, coordinator, notice, daemon)
+    transport: Any = SimpleNamespace(node_error=lambda: sshd, remote_launchers=lambda context: 0)
+    return CoordinatorStopSource(context, coordinator, notice, transport)
 
 
 def values_of(request: StopRequest | None) -> tuple[str, str | None, bool] | None:

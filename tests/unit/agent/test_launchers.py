@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import launchers, node
+from spotmpi.agent import launch, launchers, node
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext
-from spotmpi.agent.launchers import LAUNCHERS, OpenMpi, Remote, World
+from spotmpi.agent.launchers import LAUNCHERS, OpenMpi, Remote, Start
+from spotmpi.agent.plan import Command
 from spotmpi.images import environment as image_environment
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.spec.job import from_values
@@ -28,7 +29,7 @@ def arguments(family: int, *own: str) -> str:
 
 
 def over_ssh(mpi: OpenMpi, ranks: int = 4) -> list[str]:
-    return LAUNCHERS["mpirun"].arguments(World(1, ranks, mpi=mpi))
+    return LAUNCHERS["mpirun"].arguments(Start(1, ranks, mpi=mpi))
 
 
 def test_the_defaults_are_the_published_ones_in_each_familys_spelling() -> None:
@@ -96,7 +97,7 @@ def test_only_open_mpi_4_tags_pieces_of_lines() -> None:
     assert launchers.tags_pieces(over_ssh(OpenMpi("mpirun", 4, remote=REMOTE)))
     assert not launchers.tags_pieces(over_ssh(OpenMpi("mpirun", 5, root=True)))
     assert not any(
-        launchers.tags_pieces(LAUNCHERS[name].arguments(World(1, 2))) for name in LAUNCHERS if name != "mpirun"
+        launchers.tags_pieces(LAUNCHERS[name].arguments(Start(1, 2))) for name in LAUNCHERS if name != "mpirun"
     )
 
 
@@ -153,6 +154,10 @@ def context_of(tmp_path: Path, **values: Any) -> AgentContext:
     return AgentContext(plan, 1, 0, "token", mounts_below(str(tmp_path)), CLOCK)
 
 
+def commands_of(context: AgentContext, environment: dict[str, str]) -> list[Command]:
+    return launch.gang_commands(context.plan, [0], node.place(context._replace(node=0), environment))
+
+
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a pod's mounts; every tool is on PATH."""
@@ -166,13 +171,13 @@ def test_ranks_of_every_launcher_get_the_interface_that_leads_to_their_peers(wor
     context = context_of(work, launcher=launcher)
 
     environment = node.write_environment(context, 1)
-    plan = node.attempt_plan(context, environment)
+    (command,) = commands_of(context, environment)
 
     environment_file = json.loads((work / "work" / "environment.json").read_text())
-    for variables in (environment_file, plan["environment"]):
+    for variables in (environment_file, environment):
         assert (variables["NCCL_SOCKET_IFNAME"], variables["GLOO_SOCKET_IFNAME"]) == ("lo", "lo")
-    assert str(work / "work" / "environment.json") in plan["commands"][0]["arguments"]
-    assert ("--tag" in plan["commands"][0]["arguments"]) is (launcher == "torchrun")
+    assert str(work / "work" / "environment.json") in command["arguments"]
+    assert ("--tag" in command["arguments"]) is (launcher == "torchrun")
 
 
 @pytest.mark.parametrize(
@@ -189,7 +194,7 @@ def test_ranks_without_mpirun_leave_libfabric_out_too(work: Path, own: dict[str,
 def test_mpirun_in_a_pod_probes_libfabric_only_for_efa(work: Path, own: dict[str, str], expected: str) -> None:
     context = context_of(work, launcher="mpirun", env=own)
     environment = node.write_environment(context, 1)
-    command = node.attempt_plan(context, environment)["commands"][0]["arguments"]
+    command = commands_of(context, environment)[0]["arguments"]
     assert command[command.index("btl") + 1] == expected
     assert "OMPI_MCA_btl" not in environment  # ranks get this file after mpirun has set what the user's arguments say
 
@@ -198,5 +203,5 @@ def test_an_interface_that_the_user_names_for_nccl_is_nccls_alone(work: Path) ->
     context = context_of(work, launcher="mpirun", nccl={"SOCKET_IFNAME": "^docker0"})
     environment = node.write_environment(context, 1)
     assert (environment["NCCL_SOCKET_IFNAME"], environment["GLOO_SOCKET_IFNAME"]) == ("^docker0", "lo")
-    command = " ".join(node.attempt_plan(context, environment)["commands"][0]["arguments"])
+    command = " ".join(commands_of(context, environment)[0]["arguments"])
     assert "--mca btl_tcp_if_include lo" in command

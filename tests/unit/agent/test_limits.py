@@ -12,8 +12,8 @@ from spotmpi.agent.schema import AttemptRecord
 LOSSES = limits.MAX_LOSSES
 
 
-def plan(cost: float | None, rate: float | None, grace: float = 60) -> Any:
-    return {"limits": {"cost": cost}, "rate": rate, "grace": grace}
+def plan(cost: float | None) -> Any:
+    return {"limits": {"cost": cost}, "grace": 60}
 
 
 @pytest.mark.parametrize(
@@ -38,20 +38,31 @@ def plan(cost: float | None, rate: float | None, grace: float = 60) -> Any:
     ],
 )
 def test_the_time_for_which_nodes_were_held(attempts: list[AttemptRecord], seconds: float) -> None:
-    assert limits.node_seconds(attempts, now=2000) == seconds
+    assert sum(limits.node_seconds(attempts, now=2000)) == seconds
 
 
 def test_the_remaining_money_pays_until_a_checkpoint_before_the_limit() -> None:
     # $6 at $2 an hour are 3 hours, of which 700 s are spent and 60 s are kept for the checkpoint.
-    before: list[Any] = [{"present": 1000, "started": 1050, "ended": 1100}]
-    assert limits.seconds_left(plan(6, 2), before, now=5000) == 3 * 3600 - 700 - 60
-    assert limits.seconds_left(plan(None, 2), before, now=5000) is None
-    assert limits.seconds_left(plan(6, None), before, now=5000) is None
+    before: list[Any] = [{"present": 1000, "started": 1050, "ended": 1100, "world": {"rate": 2.0}}]
+    assert limits.seconds_left(plan(6), 2.0, before, now=5000) == pytest.approx(3 * 3600 - 700 - 60)
+    assert limits.seconds_left(plan(None), 2.0, before, now=5000) is None
+    assert limits.seconds_left(plan(6), None, before, now=5000) is None
+
+
+def test_each_attempt_costs_what_its_own_world_did() -> None:
+    # An hour at $2, an hour at $8 until its agent was lost, and half an hour without a price; 10 min of pause are paid.
+    attempts: list[Any] = [
+        {"present": 0, "started": 0, "ended": 3000, "world": {"rate": 2.0}},
+        {"started": 3600, "world": {"rate": 8.0}},
+        {"started": 7200, "ended": 9000},
+    ]
+    assert limits.dollars(attempts, now=9000) == pytest.approx(10)
+    assert limits.seconds_left(plan(12), 4.0, attempts, now=9000) == pytest.approx(1800 - 60)
 
 
 def test_the_reason_of_a_spent_limit_names_money_rate_and_remedy() -> None:
     reason = "limits.cost ($2.5) is nearly spent at $36 an hour; raise it and resume the run"
-    assert limits.cost_reason(plan(2.5, 36.0)) == reason
+    assert limits.cost_reason(plan(2.5), 36.0) == reason
 
 
 def lost(*nodes: int, **values: Any) -> AttemptRecord:

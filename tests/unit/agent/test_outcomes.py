@@ -31,6 +31,20 @@ def test_a_permanent_error_ends_the_run(error: OSError) -> None:
 
 
 @pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.ENOSPC, "No space left"), "/runs/r-1: No space left; free some space, then resume the run"),
+        (OSError(errno.EFBIG, "Too large", "/a"), "/a: Too large; free some space, then resume the run"),
+        (PermissionError(errno.EACCES, "Permission denied", "/b"), "/b: Permission denied"),
+        (OSError("damaged"), "damaged"),
+    ],
+    ids=str,
+)
+def test_the_reason_names_the_file_and_what_helps_on_a_full_disk(error: OSError, reason: str) -> None:
+    assert outcome_of_error(error, "/runs/r-1").reason == reason
+
+
+@pytest.mark.parametrize(
     "error",
     [
         OSError(errno.ESTALE, "Stale file handle"),

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
-from spotmpi.agent import protocol, stop_requests
+from spotmpi.agent import stop_requests
 from spotmpi.agent.lines import Line
-from spotmpi.agent.outcomes import INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
 from spotmpi.agent.record import Record
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> str:
-    """A run folder with the file of its events."""
-    (tmp_path / "events.jsonl").touch()
-    return str(tmp_path)
 
 
 def test_attempt_numbers_are_taken_once_even_by_two_agents(tmp_path: Path) -> None:
@@ -59,56 +47,9 @@ def test_a_log_line_holds_time_rank_stream_and_text(tmp_path: Path) -> None:
     assert text == "1970-01-01T00:00:01.500000Z 1 e two words  é\n1970-01-01T00:00:01.500000Z - o \n"
 
 
-def test_requests_are_whole_kill_overrides_stop_and_clearing_removes_them(folder: str) -> None:
-    source = stop_requests.FolderStopSource(folder)
-    assert source.pending() is None and not source.kill_requested()
-
-    stop_requests.submit(folder, stop_requests.STOP, 'a reason with "quotes" and é')
-    assert source.pending() == StopRequest(Outcome(STOPPED, 'a reason with "quotes" and é', 0), True)
-    stop_requests.submit(folder, stop_requests.KILL, "now")
-    assert source.pending() == StopRequest(Outcome(STOPPED, "now", 0), False)
-    assert source.kill_requested()
-
-    stop_requests.clear(folder)
-    stop_requests.clear(folder)
-    assert source.pending() is None
-    (Path(folder) / "control" / "stop").touch()
-    assert source.pending() == StopRequest(Outcome(STOPPED, None, 0), True), "an empty request counts"
-
-
 def test_many_terminals_may_submit_the_same_request_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as terminals:
         submit, folder = stop_requests.submit, str(tmp_path)
         submissions = [terminals.submit(submit, folder, stop_requests.STOP, str(number)) for number in range(200)]
     assert [each.exception() for each in submissions] == [None] * 200
     assert [path.name for path in (tmp_path / "control").iterdir()] == ["stop"]
-
-
-@pytest.fixture
-def handlers() -> Iterator[None]:
-    """Puts this process's handlers back."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("handlers")
-def test_sigterm_is_notice_that_the_machine_goes_away_and_a_terminal_ends_nothing(folder: str) -> None:
-    source = stop_requests.FolderStopSource(folder)
-    source.install_handlers()
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.raise_signal(number)
-    assert source.pending() is None
-
-    signal.raise_signal(signal.SIGTERM)
-
-    outcome = Outcome(INTERRUPTION, "the supervisor received SIGTERM", protocol.INTERRUPTED)
-    assert source.pending() == StopRequest(outcome, True)
-
-
-def test_a_run_whose_folder_was_deleted_ends_at_once(tmp_path: Path) -> None:
-    outcome = Outcome(NOT_RETRYABLE, "the run folder was deleted", protocol.NOT_RETRYABLE)
-    for folder in (tmp_path, tmp_path / "deleted"):
-        assert stop_requests.FolderStopSource(str(folder)).pending() == StopRequest(outcome, False)

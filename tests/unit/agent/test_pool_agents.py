@@ -14,6 +14,7 @@ import pytest
 from spotmpi.agent import launchers, pool_worker
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.pool_worker import PoolWorker
+from spotmpi.agent.tcp import Tcp
 from tests.clocks import SetClock
 from tests.contract.processes import wait_until
 from tests.unit.agent.agent_process import mounts_below
@@ -106,7 +107,7 @@ def test_a_worker_process_that_ends_is_started_again_and_a_stop_ends_all_agents(
     assert kinds(up.events()) == ["started", "joined", "joined", "stopped"]
     assert {event.values["worker"] for event in up.events() if event.kind == "joined"} == {0, 1}
     (again,) = [text for text in up.texts(1) if "started again" in text]
-    assert again == "the worker process is started again: it ended with exit code 3: RuntimeError: worker-0"
+    assert again == "worker 0 ended with exit code 3: RuntimeError: worker-0; it is started again"
     assert len(up.processes(0)) == len(up.processes(2)) == 1
 
 
@@ -158,18 +159,18 @@ def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
     waits: list[float] = []
     lines: list[str] = []
 
-    def join(context: AgentContext, notice: Any, since: float, limit: float) -> Any:
+    def join(context: AgentContext, transport: Any, notice: Any, since: float, limit: float) -> Any:
         waits.append(limit)
         return answers.pop(0)
 
     monkeypatch.setattr(pool_worker, "join_coordinator", join)
     monkeypatch.setattr(PoolWorker, "_work", lambda worker, link: None)
     monkeypatch.setattr(PoolWorker, "_print", lambda worker, text: lines.append(text))
-    plan: Any = {"limits": {"start": 1.0}, "hosts": ["run-0"]}
+    plan: Any = {"limits": {"start": 1.0}, "hosts": ["run-0"], "run": "run"}
     notice: Any = SimpleNamespace(reason=None)
     record: Any = None
     context = AgentContext(plan, 1, generation, "", mounts_below(""), SetClock())
-    assert PoolWorker(context, notice, record, 1).run(0.0) == 0
+    assert PoolWorker(context, Tcp(), notice, record, 1).run(0.0) == 0
     assert waits == limits and lines == ["no connection to node 0 within 3600s: this worker ends"]
 
 

@@ -116,7 +116,9 @@ class Pod:
             "architecture": platform.machine(),
             "sha256": hashlib.sha256(archive).hexdigest(),
         }
-        self.plan: Any = {"launcher": "pool", "pool": {"versions": DRIVER}, "wheels": wheels}
+        driver = {"restart": "gang", "environment": {}}
+        roles = [driver, {"restart": "each", "environment": {}}]
+        self.plan: Any = {"launcher": "pool", "roles": roles, "hosts": [""], "versions": DRIVER, "wheels": wheels}
         self.plan["environment"] = {"PYTHONPATH": "/code"}
 
 
@@ -176,5 +178,5 @@ def test_wheels_of_another_machine_are_refused(
 
 
 def test_runs_that_are_no_pools_need_no_dask() -> None:
-    plan: Any = {"pool": None}
+    plan: Any = {"roles": [{"restart": "gang"}]}
     pool_wheels.install(plan, "", CLOCK)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import launchers, slurm, stop_requests
-from spotmpi.agent.launchers import LAUNCHERS, OpenMpi, Remote, World
+from spotmpi.agent.launchers import LAUNCHERS, OpenMpi, Remote, Start
 from spotmpi.agent.outcomes import INTERRUPTION, SUCCEEDED
 from spotmpi.agent.readiness import Readiness
 from spotmpi.agent.staging import Staging
@@ -48,10 +48,9 @@ def test_an_agent_knows_its_node_hosts_and_restarts_from_slurm(tmp_path: Path) -
     assert (context.node, context.generation, context.hosts) == (1, 3, ["n3", "n7"])
     assert context.folder == str(folder) and context.slurm
     assert context.mounts.work == f"/tmp/spotmpi-{folder.name}"
-    assert context.stop_request() is None and not context.kill_requested()
+    assert stop_requests.pending(context.mounts) is None
     stop_requests.submit(str(folder), stop_requests.KILL, "enough")
-    stop = context.stop_request()
-    assert stop and stop.outcome.reason == "enough" and context.kill_requested()
+    assert stop_requests.pending(context.mounts) == (stop_requests.KILL, "enough")
     assert stop_requests.reason(str(folder)) == "enough"
 
 
@@ -76,7 +75,7 @@ def test_a_notice_is_a_file_that_is_looked_for_once_a_second(tmp_path: Path) -> 
 @pytest.mark.parametrize("family", [4, 5])
 def test_mpirun_tells_srun_the_other_hosts(family: int) -> None:
     remote = Remote("/work/hosts", launchers.by_slurm(["n0", "n1", "n2"]), "eth0")
-    command = " ".join(LAUNCHERS["mpirun"].arguments(World(3, 1, mpi=OpenMpi("mpirun", family, True, remote))))
+    command = " ".join(LAUNCHERS["mpirun"].arguments(Start(3, 1, mpi=OpenMpi("mpirun", family, True, remote))))
     option = "--prtemca" if family == 5 else "--mca"
     assert f"{option} plm slurm {option} plm_slurm_args --nodes=2 --nodelist=n1,n2" in command
     assert f"{option} ras ^slurm" in command and "--allow-run-as-root" in command

@@ -62,7 +62,7 @@ def test_commands_that_read_no_spec_import_no_models_of_one(arguments: str) -> N
 
     assert "spotmpi.api.runs" in modules
     unneeded = {"spotmpi.spec.job", "pydantic", "rich", "lightkube", "importlib.metadata", "spotmpi.runs.fingerprint"}
-    assert not (unneeded | {"spotmpi.images.environment", "spotmpi.programs.pool.local"}) & modules
+    assert not (unneeded | {"spotmpi.images.environment", "spotmpi.agent.children"}) & modules
 
 
 def test_a_dry_run_imports_nothing_that_it_does_not_need() -> None:

@@ -10,24 +10,23 @@ from typing import Any
 
 import pytest
 
+from spotmpi.agent import launch
 from spotmpi.core import names
 from spotmpi.core.errors import InputError
-from spotmpi.plan.local import Machine, local_plan
+from spotmpi.plan.local import Machine, local_plan, preview
 from spotmpi.spec.job import from_values
 
 MACHINE = Machine(
     folder="/home/ann/work it's",
     path="/usr/local/bin:/usr/bin",
-    python="/venv/bin/python",
     source="/checkout/jobs",
     mpirun="/image/bin/mpirun",
     mpirun_family=5,
     image_bin="/image/bin",
     cores=4,
-    root=False,
 )
 COLON = "/data/2026-11-23T21:43"
-BARE = Machine("/home/ann", "/usr/bin", "/venv/bin/python", "/checkout/jobs", "/usr/bin/mpirun", 4, None, 2, True)
+BARE = Machine("/home/ann", "/usr/bin", "/checkout/jobs", "/usr/bin/mpirun", 4, None, 2)
 PATHS = names.RunPaths(Path("/runs/digits-261121083059-bcdf"))
 
 DIGITS: dict[str, Any] = {"program": "digits", "args": ["--global-batch", "64", "--epochs", "2"]}
@@ -99,12 +98,25 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent's folder, which the starter is run from."""
+    monkeypatch.setattr(launch, "STARTER", "/checkout/jobs/spotmpi/agent/starter.py")
+
+
+def commands(values: dict[str, Any], machine: Machine) -> list[list[str]]:
+    """The arguments of what the agent of a run starts at once."""
+    plan = local_plan(from_values(values), PATHS, machine, {})
+    return [command["arguments"] for command in preview(plan, "/venv/bin/python", root=False)["commands"]]
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_is_json_and_equals_its_golden_file(name: str, golden: Callable[[str, str], None]) -> None:
     values, machine = PLANS[name]
     plan = local_plan(from_values(values), PATHS, machine, {"code": "abc"})
     assert json.loads(json.dumps(plan)) == plan
-    values_without_spec = {key: value for key, value in plan.items() if key != "spec"}
+    shown = preview(plan, "/venv/bin/python", root=machine is BARE)
+    values_without_spec = {key: value for key, value in shown.items() if key != "spec"}
     golden(f"plan-{name}.json", json.dumps(values_without_spec, indent=1) + "\n")
 
 
@@ -166,10 +178,13 @@ def test_folders_that_the_program_needs_come_before_those_of_the_specs_python_pa
 
 def test_python_is_that_of_the_image_or_the_one_on_path() -> None:
     torchrun = {"command": ["x"], "launcher": "torchrun"}
-    assert local_plan(from_values(torchrun), PATHS, BARE, {})["commands"][0]["arguments"][0] == "python3"
+    assert commands(torchrun, BARE)[0][0] == "python3"
     program = {"program": "digits", "image": "chainermn", "launcher": "none"}
-    arguments = local_plan(from_values(program), PATHS, MACHINE, {})["commands"][0]["arguments"]
-    assert arguments[-3:] == ["/image/bin/python", "-m", names.program_module("chainermn", "digits")]
+    assert commands(program, MACHINE)[0][-3:] == [
+        "/image/bin/python",
+        "-m",
+        names.program_module("chainermn", "digits"),
+    ]
 
 
 @pytest.mark.parametrize(

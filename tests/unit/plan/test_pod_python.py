@@ -42,6 +42,6 @@ def test_no_other_command_runs_python_in_a_pod() -> None:
     ]
     assert lines == [
         "project.py: [ -x .venv/bin/python ] || python3 -m venv .venv",
-        'agent_plan.py: return ["python3", "-m", names.program_module(spec.image, spec.program), *spec.args]',
+        'agent_plan.py: "python": "python3",',
         'pods.py: PYTHON = ("python3", "-I", "-S")',
     ]

@@ -61,11 +61,11 @@ def test_all_pods_of_a_pool_mount_the_pieces_and_their_agents_know_the_digest() 
         assert mount["mountPath"] == pod_context.WHEELS
     plan = agent_plan(changed)
     assert (plan["wheels"]["sha256"], plan["wheels"]["architecture"]) == (PACKED.sha256, "x86_64")
-    assert plan["pool"]["versions"] == VERSIONS
+    assert plan["versions"] == VERSIONS
 
 
 @pytest.mark.parametrize(
     "values", [{"command": ["true"]}, {"limits": {"driver": "none"}}], ids=["the driver is in the pod", "detached"]
 )
 def test_a_pool_that_waits_for_no_driver_from_here_takes_any_version(values: dict[str, Any]) -> None:
-    assert agent_plan(pool_plan(**values))["pool"]["versions"] is None
+    assert agent_plan(pool_plan(**values))["versions"] is None

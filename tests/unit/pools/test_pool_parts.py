@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import gc
 import io
 import itertools
 import pickle
-import signal
 import ssl
 import stat
 import sys
@@ -39,7 +37,6 @@ from spotmpi.pools.pool import Pool, PoolSummary
 from spotmpi.pools.progress import ProgressBar, for_map
 from spotmpi.pools.results import ResultFetcher
 from spotmpi.programs.pool import call
-from spotmpi.programs.pool.local import LocalPool
 from spotmpi.programs.pool.scheduler import DriverWatch
 from spotmpi.programs.pool.settings import settings, version_difference, versions, worker_index
 
@@ -302,16 +299,3 @@ def test_a_short_map_and_one_that_nobody_watches_show_nothing(capsys: pytest.Cap
     bar.advance()
     bar.end()
     assert capsys.readouterr().err == ""
-
-
-def test_sigkill_is_lack_of_memory_only_where_the_cgroup_says_so(tmp_path: Path) -> None:
-    launcher = LocalPool(argparse.Namespace(control=str(tmp_path), first_node=1))
-    launcher._cgroup, launcher._oom_kills = str(tmp_path), 0
-    launcher._started[0] = launcher._started[1] = 0.0
-    counts = tmp_path / "memory.events"
-    counts.write_text("oom_kill 0\n")
-    launcher._worker_ended(0, -signal.SIGKILL, 10.0)
-    counts.write_text("oom_kill 1\n")
-    launcher._worker_ended(1, -signal.SIGKILL, 10.0)
-    reasons = [reason for _, reason in launcher._due.values()]
-    assert reasons == ["worker 0 was killed by SIGKILL", "worker 1 was killed by SIGKILL for lack of memory"]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import io
 import pickle
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -17,10 +15,14 @@ import pytest
 from distributed import Worker
 from distributed.protocol.core import dumps, loads
 
+from spotmpi.agent.children import LocalWorkers, process_ids
+from spotmpi.agent.clock import CLOCK
+from spotmpi.agent.context import AgentContext
+from spotmpi.agent.launch import Place
+from spotmpi.agent.mounts import in_run_folder
 from spotmpi.pools.dask_client import PoolClient
 from spotmpi.programs.pool import call, files
 from spotmpi.programs.pool.call import CallFailure
-from spotmpi.programs.pool.local import LocalPool
 from spotmpi.programs.pool.output import ForwardedStream
 from spotmpi.programs.pool.scheduler import Keeper, PoolScheduler
 
@@ -190,30 +192,26 @@ def test_an_upload_that_a_worker_cannot_write_is_an_error_of_the_driver(worker_f
 
 
 @pytest.fixture
-def local_pool(tmp_path: Path) -> Callable[[], LocalPool]:
-    """Makes the launcher of an attempt of a run whose workers start no process."""
+def local_workers(tmp_path: Path) -> Callable[[], LocalWorkers]:
+    """Makes the workers of an attempt of a run on this machine."""
     code = tmp_path / "code"
     (code / "lib").mkdir(parents=True)
     (code / "scan.py").write_text("1")
     (code / "lib" / "newest").symlink_to("../scan.py")
-
-    class Quiet(LocalPool):
-        def _start(self, arguments: list[str], environment: dict[str, str] | None = None) -> Any:
-            return argparse.Namespace(pid=1)
-
-    options = {"control": str(tmp_path), "folder": str(code), "first_node": 1, "cpu": 1}
-    return lambda: Quiet(argparse.Namespace(**options))
+    role = {"restart": "each", "count": 1, "environment": {}}
+    plan: Any = {"run": tmp_path.name, "hosts": ["127.0.0.1"], "roles": [role], "pool_python": None}
+    context = AgentContext(plan, 0, 0, "", in_run_folder(str(tmp_path), "/nowhere", "/nowhere"), CLOCK)
+    return lambda: LocalWorkers(context, Place("python3", control=str(tmp_path)), str(tmp_path))
 
 
 def test_what_calls_wrote_stays_when_the_process_of_their_worker_is_started_again(
-    local_pool: Callable[[], LocalPool], tmp_path: Path
+    local_workers: Callable[[], LocalWorkers], tmp_path: Path
 ) -> None:
-    pool, folder = local_pool(), tmp_path / "worker-0"
-    pool._start_worker(0, "", 0.0)
+    workers, folder = local_workers(), tmp_path / "worker-0"
+    workers.command(0)
     (folder / "results.csv").write_text("of an hour")
     (folder / "scan.py").write_text("uploaded")
-    pool._worker_ended(0, -signal.SIGKILL, 1.0)
-    pool._start_worker(0, "worker 0 was killed by SIGKILL", 2.0)
+    workers.command(0)
     assert {path.name: path.read_text() for path in folder.iterdir() if path.is_file()} == {
         "results.csv": "of an hour",
         "scan.py": "uploaded",
@@ -221,12 +219,28 @@ def test_what_calls_wrote_stays_when_the_process_of_their_worker_is_started_agai
 
 
 def test_another_attempt_has_the_code_of_its_run_and_what_calls_wrote(
-    local_pool: Callable[[], LocalPool], tmp_path: Path
+    local_workers: Callable[[], LocalWorkers], tmp_path: Path
 ) -> None:
     folder = tmp_path / "worker-0"
-    local_pool()._start_worker(0, "", 0.0)
+    local_workers().command(0)
     (folder / "results.csv").write_text("of an hour")
     (tmp_path / "code" / "scan.py").write_text("2")
-    local_pool()._start_worker(0, "", 0.0)
+    local_workers().command(0)
     assert ((folder / "scan.py").read_text(), (folder / "results.csv").read_text()) == ("2", "of an hour")
     assert (folder / "lib" / "newest").read_text() == "2"
+
+
+def test_the_workers_are_as_many_as_was_requested_last_and_the_lines_of_each_have_its_node_as_tag(
+    local_workers: Callable[[], LocalWorkers], tmp_path: Path
+) -> None:
+    workers = local_workers()
+    assert list(workers.numbers()) == [0]
+    for text, count in (("3", 3), ("0", 1), ("many", 1)):
+        (tmp_path / "workers").write_text(text)
+        assert list(workers.numbers()) == list(range(count)), text
+    command = workers.command(2)
+    assert (command["environment"]["RANK"], "--tag" in command["arguments"]) == ("3", True)
+    assert not workers.is_ready()
+    (tmp_path / "address.json").write_text('{"process": 7}')
+    workers.started(2, 11)
+    assert workers.is_ready() and dict(process_ids(str(tmp_path))) == {0: 7, 3: 11}

@@ -157,7 +157,7 @@ def test_a_torn_record_of_an_attempt_hides_no_other(tmp_path: Path) -> None:
     assert [each["attempt"] for each in reader.attempts(names.RunPaths(tmp_path))] == [1, 10]
 
 
-def test_a_run_without_supervisor_is_lost_unless_its_end_is_recorded(tmp_path: Path) -> None:
+def test_a_run_without_agent_is_lost_unless_its_end_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text(json.dumps({"t": 1.0, "event": "submitted", "name": "x"}) + "\n")
     assert reader.state(names.RunPaths(tmp_path)).state == "lost"
     with (tmp_path / "events.jsonl").open("a") as file:

@@ -17,7 +17,7 @@ from spotmpi.runs import recorded_plan
 from spotmpi.spec.job import from_values
 
 SPEC = from_values({"command": ["train"], "launcher": "none"})
-MACHINE = Machine("/work", "/usr/bin", "/usr/bin/python3", "/source", None, 5, None, 4, False)
+MACHINE = Machine("/work", "/usr/bin", "/source", None, 5, None, 4)
 
 
 def write(tmp_path: Path, values: Any) -> RunPaths:

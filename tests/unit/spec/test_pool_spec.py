@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from spotmpi.core.errors import InputError
+from spotmpi.plan.run_plan import limits
 from spotmpi.spec import validate_cluster
 from spotmpi.spec.job import from_values
 from tests.unit.spec.test_validate import COMMAND, GOOD, TARGET, problems
@@ -73,5 +74,6 @@ def test_another_limit_of_drivers_is_refused(written: object) -> None:
 
 
 def test_agents_do_not_end_a_quiet_pool() -> None:
-    limits = from_values(POOL).agent_limits()
-    assert limits["no_progress"] == 0.0 and "driver" not in limits
+    values = limits(from_values({**POOL, "limits": {"driver": "10m"}}))
+    assert (values["no_progress"], values["driver"]) == (0.0, 600.0)
+    assert limits(from_values({**POOL, "limits": {"driver": "none"}}))["driver"] is None

@@ -117,7 +117,7 @@ def test_an_interrupted_sweep_continues(tmp_path: Path) -> None:
     again = open_sweep(tmp_path, factors, "sweep-2", messages=messages)
     assert again.id == sweep.id
     assert messages == ["continuing sweep sweep-1: 2 of 4 trials done (StudyOptions(fresh=True) starts over)"]
-    runner.states["run-3"] = "succeeded"  # its supervisor outlived our terminal
+    runner.states["run-3"] = "succeeded"  # its agent outlived our terminal
     execution.run_sweep(again, runner, quiet)
     assert [t.runs for t in load_sweep(sweep.folder).trials] == [("run-1",), ("run-2",), ("run-3",), ("run-4",)]
     assert states(sweep) == ["succeeded"] * 4

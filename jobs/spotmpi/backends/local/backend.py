@@ -1,4 +1,4 @@
-"""Runs on this machine: one detached supervisor process per run, which needs no terminal."""
+"""Runs on this machine: one detached agent per run, which needs no terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from spotmpi.agent import record, stop_requests
 from spotmpi.agent.files import write_atomically
-from spotmpi.agent.plan import LocalPlan
+from spotmpi.agent.plan import RunPlan
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
@@ -26,7 +26,6 @@ from spotmpi.core.events import Event
 from spotmpi.core.file_lock import lock_file
 from spotmpi.core.progress import Say
 from spotmpi.core.rank_source import rank_source
-from spotmpi.plan.local import LOCAL, local_plan
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.folder import folder_events
 
@@ -54,9 +53,10 @@ class LocalBackend:
 
         return local_machine.inspect(spec)
 
-    def plan(self, spec: JobSpec, run: str) -> LocalPlan:
+    def plan(self, spec: JobSpec, run: str) -> RunPlan:
         """The plan of a valid spec."""
         from spotmpi.backends.local import machine as local_machine
+        from spotmpi.plan.local import local_plan
         from spotmpi.runs import fingerprint
 
         paths = self._paths(run)
@@ -68,12 +68,12 @@ class LocalBackend:
         return local_plan(spec, paths, machine, fingerprint.identify(spec))
 
     def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
-        """Create the run folder, or reuse an old one, and start the run's supervisor."""
+        """Create the run folder, or reuse an old one, and start the run's agent."""
         from spotmpi.backends.local.pool import prepare_pool
         from spotmpi.core import code_folder
         from spotmpi.images import environment as image_environment
 
-        assert plan["backend"] == LOCAL
+        assert plan["backend"] == names.LOCAL
         if spec.image is not None:
             image_environment.prepare(spec.image, say)
         pooled = spec.pool is not None or spec.stream is not None
@@ -97,7 +97,7 @@ class LocalBackend:
             if pooled:
                 prepare_pool(paths)
             _write_plan(paths, spec, plan)
-            _start_supervisor(paths, lock)
+            _start_agent(paths, lock)
         except BaseException as error:
             if is_new:  # nothing runs, and what is left would be listed as a lost run
                 shutil.rmtree(paths.folder, ignore_errors=True)
@@ -121,7 +121,7 @@ class LocalBackend:
         return [reader.state(paths) for paths in reader.every(self.runs_folder)]
 
     def stop(self, run: str, reason: str, now: bool) -> None:
-        """Write the request into the run folder for the supervisor; does nothing for a run that has ended."""
+        """Write the request into the run folder for its agent; does nothing for a run that has ended."""
         paths = self._own(run)
         if reader.alive(paths):
             folder, request = str(paths.folder), stop_requests.KILL if now else stop_requests.STOP
@@ -168,7 +168,7 @@ class LocalBackend:
         return nullcontext(port)
 
     def resize(self, run: str, workers: int) -> None:
-        """Write the number of workers into the run's folder for the pool's launcher."""
+        """Write the number of workers into the run's folder for its agent."""
         from spotmpi.backends.local.pool import request_workers
 
         request_workers(self._own(run), workers)
@@ -194,7 +194,7 @@ class LocalBackend:
 
 
 def _acquire(paths: names.RunPaths, lock: int, timeout: float = 10.0) -> None:
-    """Take the run's lock; a supervisor releases it shortly after it has recorded the end."""
+    """Take the run's lock; an agent releases it shortly after it has recorded the end."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -208,7 +208,7 @@ def _acquire(paths: names.RunPaths, lock: int, timeout: float = 10.0) -> None:
         time.sleep(0.01)
 
 
-def _write_plan(paths: names.RunPaths, spec: JobSpec, plan: LocalPlan) -> None:
+def _write_plan(paths: names.RunPaths, spec: JobSpec, plan: RunPlan) -> None:
     continued = file_status.exists(paths.events)
     write_atomically(paths.spec, spec.to_toml())
     write_atomically(paths.plan, json.dumps(plan, indent=1) + "\n")
@@ -219,13 +219,13 @@ def _write_plan(paths: names.RunPaths, spec: JobSpec, plan: LocalPlan) -> None:
         file.write(json.dumps(submitted) + "\n")
 
 
-def _start_supervisor(paths: names.RunPaths, lock: int) -> None:
-    """Start the supervisor in its own session; it inherits the lock, so that the run is locked throughout."""
+def _start_agent(paths: names.RunPaths, lock: int) -> None:
+    """Start the agent of node 0 in its own session; it inherits the lock, so that the run is locked throughout."""
     environment = {key: value for key, value in os.environ.items() if not _RANK_VARIABLES.fullmatch(key)}
-    with paths.supervisor_log.open("a") as log:
+    with paths.agent_log.open("a") as log:
         subprocess.Popen(
             # Importable from its working directory: PYTHONPATH stays as the user set it for the program.
-            [sys.executable, "-S", "-E", "-m", "spotmpi.agent.supervisor", str(paths.folder)],
+            [sys.executable, "-S", "-E", "-m", "spotmpi.agent", str(paths.folder)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -236,7 +236,7 @@ def _start_supervisor(paths: names.RunPaths, lock: int) -> None:
         )
 
 
-def _with_dask(plan: LocalPlan, spec: JobSpec, say: Say) -> LocalPlan:
+def _with_dask(plan: RunPlan, spec: JobSpec, say: Say) -> RunPlan:
     """The plan of a pool or stream, whose command finds Dask where its interpreter has none."""
     command = spec.command or []
     if spec.pool and not command:

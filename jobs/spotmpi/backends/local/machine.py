@@ -89,13 +89,11 @@ def describe(spec: JobSpec) -> Machine:
     return Machine(
         folder=spec.code or str(Path.cwd()),
         path=os.environ.get("PATH", os.defpath),
-        python=_python(),
         source=str(rank_source()),
         mpirun=mpirun,
         mpirun_family=launchers.family(fingerprint.mpirun_version(mpirun)) if mpirun and not image_bin else 5,
         image_bin=str(image_bin) if image_bin else None,
         cores=hardware.usable_cores(),
-        root=os.geteuid() == 0,
         python_path=os.environ.get("PYTHONPATH", ""),
         variables=frozenset(os.environ),
     )
@@ -115,12 +113,6 @@ def _tools(spec: JobSpec) -> list[str]:
     if launcher is None or (launcher.mpi and not _has_open_mpi()) or (launcher.module and not _has(launcher.module)):
         return []
     return [spec.launcher]
-
-
-def _python() -> str:
-    import sys
-
-    return sys.executable
 
 
 def _has_open_mpi() -> bool:

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
+from spotmpi.agent.children import process_ids
 from spotmpi.agent.files import write_atomically
+from spotmpi.agent.launch import ADDRESS, WORKERS
 from spotmpi.backends.base import PoolAddress
 from spotmpi.backends.local.machine import MAX_PROCESSES
 from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.programs.pool.local import ADDRESS, WORKERS, process_ids
 from spotmpi.runs import reader
 
 _POLL = 0.02  # seconds between looks for the address
@@ -53,7 +54,7 @@ def request_workers(paths: names.RunPaths, workers: int) -> None:
 
 def kill_pool_process(paths: names.RunPaths, node: int, fault: str) -> None:
     """Kill the process of a node: the scheduler, which is node 0, or a worker."""
-    processes = dict(process_ids(paths.pool))
+    processes = dict(process_ids(str(paths.pool)))
     if fault != "kill" or node not in processes:
         nodes = ", ".join(map(str, sorted(processes)))
         only, which = hints.option("fault", "kill"), hints.option("node", nodes)

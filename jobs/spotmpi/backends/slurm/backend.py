@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from spotmpi.agent import record, stop_requests
 from spotmpi.agent import slurm as agent
+from spotmpi.agent.mounts import REQUESTS
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.backends.slurm import queue
 from spotmpi.backends.slurm.files import RunFiles, archive, exists
@@ -148,7 +149,7 @@ class SlurmBackend:
         files = self._files(paths, plan["folder"])
         spec_text, plan_text = spec.to_toml(), json.dumps(plan, indent=1) + "\n"
         stale = [*(f"{agent.FOLDER}/{name}" for name in (agent.EXIT_CODE, agent.NOTICE, agent.PACKAGE))]
-        stale += ["summary.json", stop_requests.FOLDER]
+        stale += ["summary.json", REQUESTS]
         files.write(f"{agent.FOLDER}/{agent.KEY}", secrets.token_bytes(32))
         files.remove(*stale)
         submitted = time.time()
@@ -231,7 +232,7 @@ class SlurmBackend:
         if self.state(paths.id).over:
             return
         request = stop_requests.KILL if now else stop_requests.STOP
-        files.write(f"{stop_requests.FOLDER}/{request}", json.dumps({"reason": reason}).encode())
+        files.write(f"{REQUESTS}/{request}", json.dumps({"reason": reason}).encode())
         job = self.job(paths.id)
         deadline = time.monotonic() + KILL_LIMIT
         while now and job and not job.over and not job.waits and time.monotonic() < deadline:

@@ -17,7 +17,7 @@ from pathlib import Path
 from spotmpi.agent import protocol, starter
 from spotmpi.agent.exit_diagnosis import SCHEDULER_END, process_end
 
-_WAIT_FOR = "--wait-for="
+_WAIT_FOR, _ADDRESS = "--wait-for=", "--address-file="
 _POLL = 0.05  # seconds between looks at the children
 _GRACE = 3.0  # seconds from SIGTERM to SIGKILL
 
@@ -36,8 +36,10 @@ def main(arguments: list[str]) -> int:
         wait_for, options = Path(options[0].removeprefix(_WAIT_FOR)), options[1:]
     children: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="spotmpi-driver-") as folder:
-        address = Path(folder, "address.json")
-        scheduler = [sys.executable, "-m", "spotmpi.programs.pool.scheduler", *options, f"--address-file={address}"]
+        given = [option.removeprefix(_ADDRESS) for option in options if option.startswith(_ADDRESS)]
+        address = Path(*given) if given else Path(folder, "address.json")
+        options = options if given else [*options, f"{_ADDRESS}{address}"]
+        scheduler = [sys.executable, "-m", "spotmpi.programs.pool.scheduler", *options]
         try:
             children.append(_start(scheduler))
             while children[0].poll() is None and not address.exists():
@@ -48,6 +50,7 @@ def main(arguments: list[str]) -> int:
         except Stopped:
             return protocol.INTERRUPTED
         finally:
+            address.unlink(missing_ok=True)  # no worker is to be started any more
             _end(children)
 
 

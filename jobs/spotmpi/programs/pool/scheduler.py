@@ -371,7 +371,9 @@ async def serve(options: argparse.Namespace) -> int:
     scheduler.add_plugin(keeper)
     async with scheduler:
         if options.address_file:
-            write_atomically(options.address_file, json.dumps({"url": scheduler.address, "id": scheduler.id}))
+            write_atomically(
+                options.address_file, json.dumps({"url": scheduler.address, "id": scheduler.id, "process": os.getpid()})
+            )
         print(f"scheduler of {options.workers} workers listens at {scheduler.address}", flush=True)
         stopped = asyncio.ensure_future(stop.wait())
         watch = DriverWatch(options.start_limit, options.driver_limit, scheduler.clock.read())

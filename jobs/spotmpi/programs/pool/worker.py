@@ -66,8 +66,6 @@ async def work(options: argparse.Namespace) -> int:
     except Exception as error:  # Dask wraps what it could not do
         print(f"worker {options.worker} cannot reach {options.address}: {error}", file=sys.stderr)
         return protocol.INTERRUPTED
-    if options.reason:
-        print(f"started again: {options.reason}", file=sys.stderr)
     finished = asyncio.ensure_future(worker.finished())
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait([finished, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -98,7 +96,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--folder", required=True, help="working folder")
     parser.add_argument("--host", default=None, help="address of this node")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for the scheduler")
-    parser.add_argument("--reason", default="", help="why an earlier process of this worker ended")
     options = parser.parse_args(arguments)
     os.environ[protocol.ENV_POOL_WORKER] = str(options.worker)
     Path(options.folder).mkdir(parents=True, exist_ok=True)

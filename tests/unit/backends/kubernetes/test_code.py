@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import protocol
+from spotmpi.agent.clock import CLOCK
+from spotmpi.agent.context import AgentContext
 from spotmpi.agent.node import unpack_code
-from spotmpi.agent.pod_context import PodContext
 from spotmpi.backends.kubernetes.submit import code as code_shipping
 from spotmpi.backends.kubernetes.submit.code import pack
 from spotmpi.core import code_folder
@@ -25,6 +26,7 @@ from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.volume_pod import store_command
 from spotmpi.runs import fingerprint
 from spotmpi.spec.job import JobSpec, from_values
+from tests.unit.agent.agent_process import mounts_below
 from tests.unit.agent.gang import LIMIT, Gang
 from tests.unit.backends.kubernetes.volume_cluster import VOLUME, VolumeCluster
 
@@ -287,8 +289,8 @@ def test_a_pod_unpacks_only_the_code_that_was_planned(code: Path, tmp_path: Path
     packed = code_folder.pack(code)
     archive, folder = tmp_path / "user.tgz", tmp_path / "user"
     facts = {"archive": str(archive), "bytes": len(packed.archive), "sha256": packed.sha256}
-    plan: Any = {"code": facts, "pool": None, "folder": str(folder)}
-    context = PodContext(plan, 0, 0, "", "")
+    plan: Any = {"code": facts, "roles": [{"restart": "gang"}], "folder": str(folder)}
+    context = AgentContext(plan, 0, 0, "", mounts_below(str(tmp_path)), CLOCK)
     for damaged, message in (
         (packed.archive[:50], "it has 50 bytes,"),
         (code_folder.pack(code / "lib").archive, "it has [0-9]+ bytes,"),

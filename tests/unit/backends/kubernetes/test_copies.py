@@ -133,7 +133,7 @@ def test_a_copy_records_the_context_even_if_it_was_the_current_one(runs: Path, c
     "call", [lambda on: spotmpi.logs(RUN, True, on), lambda on: spotmpi.stop(RUN, on=on)], ids=["logs", "stop"]
 )
 def test_the_local_backend_refuses_a_run_of_a_cluster(runs: Path, call: Callable[[targets.Target], object]) -> None:
-    """One line says so: `stop` does not wait, and `logs` does not speak of a supervisor."""
+    """One line says so: `stop` does not wait, and `logs` does not speak of an agent."""
     copy(runs)
     with pytest.raises(InputError, match=f"run {RUN} is in namespace here of context this: omit on"):
         call(targets.Target(targets.LOCAL, runs))

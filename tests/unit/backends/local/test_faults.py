@@ -8,11 +8,16 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spotmpi.agent import supervisor
+from spotmpi.agent.attempt import Attempt
+from spotmpi.agent.children import Children, read_context
+from spotmpi.agent.clock import CLOCK
+from spotmpi.agent.coordinator import Coordinator
+from spotmpi.agent.mounts import in_run_folder
 from spotmpi.runs import reader
 from tests.command_line import SPOTMPI
 from tests.contract import processes
@@ -24,13 +29,13 @@ from tests.unit.backends.local_runs import paths_of, python, shell
 
 
 @pytest.mark.parametrize("killed", ["the guarded one", "both"])
-def test_killed_supervisors_leave_no_process_and_a_run_that_can_be_resumed(local: BackendHarness, killed: str) -> None:
+def test_killed_agents_leave_no_process_and_a_run_that_can_be_resumed(local: BackendHarness, killed: str) -> None:
     """Its follower reports that it is lost, and how to go on."""
     job = fake_job(iterations=200, pause=0.02)
     run = local.submit(job)
     local.wait_for_iteration(run, 4)  # the checkpoint of iteration 3 is complete
     folder = paths_of(local, run).folder
-    guard, guarded = processes.supervisors(folder)
+    guard, guarded = processes.agents(folder)
     events = local.backend.events(run, follow=True)
     next(events)
 
@@ -38,11 +43,11 @@ def test_killed_supervisors_leave_no_process_and_a_run_that_can_be_resumed(local
         os.kill(guard, signal.SIGKILL)
     os.kill(guarded, signal.SIGKILL)
 
-    wait_until(lambda: not processes.of_run(run) and not processes.supervisors(folder))
+    wait_until(lambda: not processes.of_run(run) and not processes.agents(folder))
     last = list(events)[-1]
     assert last.kind == "lost" and f"--resume {run}" in str(last.reason)
     lost = local.wait_for_state(run, "lost")
-    assert (lost.iteration or 0) >= 3 and lost.reason == "its supervisor died without recording an end"
+    assert (lost.iteration or 0) >= 3 and lost.reason == "its agent died without recording an end"
     local.resume(run, {**job, "env": {**job["env"], "FAKE_PAUSE": "0.001"}})
     state = local.wait_for_state(run, "succeeded")
     assert (state.attempt, state.iteration) == (2, 200)
@@ -51,22 +56,22 @@ def test_killed_supervisors_leave_no_process_and_a_run_that_can_be_resumed(local
     assert first["cause"] == "interruption" and second["resumed_iteration"] >= 3
 
 
-def test_a_killed_supervisor_takes_along_the_children_of_its_ranks_even_in_own_sessions(local: BackendHarness) -> None:
+def test_a_killed_agent_takes_along_the_children_of_its_ranks_even_in_own_sessions(local: BackendHarness) -> None:
     run = local.submit(shell("setsid sleep 300 & (sleep 301 & exec sleep 302) & echo up; exec sleep 303"))
     wait_until(lambda: sum(command.startswith("sleep 30") for command in processes.of_run(run).values()) == 4)
 
-    os.kill(processes.supervisors(paths_of(local, run).folder)[1], signal.SIGKILL)
+    os.kill(processes.agents(paths_of(local, run).folder)[1], signal.SIGKILL)
 
     wait_until(lambda: not processes.of_run(run))
 
 
-def test_sigterm_to_the_supervisor_writes_a_checkpoint_and_leaves_a_run_that_can_be_resumed(
+def test_sigterm_to_the_agent_writes_a_checkpoint_and_leaves_a_run_that_can_be_resumed(
     local: BackendHarness,
 ) -> None:
     run = local.submit(fake_job(iterations=1000, pause=0.02, every=100_000))
     local.wait_for_iteration(run, 2)
 
-    os.kill(processes.supervisors(paths_of(local, run).folder)[0], signal.SIGTERM)
+    os.kill(processes.agents(paths_of(local, run).folder)[0], signal.SIGTERM)
 
     stopped = local.wait_for_state(run, "stopped")
     assert stopped.interruptions == 1 and "SIGTERM" in (stopped.reason or "")
@@ -138,14 +143,18 @@ def test_a_command_that_disappears_is_named(local: BackendHarness, tmp_path: Pat
     assert str(program) in (events[-1].reason or "") and "command not found" in (events[-1].reason or "")
 
 
-def test_an_internal_error_of_the_supervisor_ends_the_run_and_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_an_internal_error_of_the_agent_ends_the_run_and_is_reported(
+    local: BackendHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def broken(self: Any) -> int:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(supervisor.Supervisor, "run", broken)
-    assert supervisor._supervise(str(tmp_path), {}, "") == 1  # type: ignore[typeddict-item]
+    monkeypatch.setattr(Attempt, "run", broken)
+    plan = local.backend.plan(local.spec(shell("true")), tmp_path.name)
+    (tmp_path / "plan.yaml").write_text(json.dumps(plan))
+    mounts = in_run_folder(str(tmp_path), str(tmp_path / "work"), "/nowhere")
+    notice: Any = SimpleNamespace(reason=None)
+    assert Coordinator(read_context(mounts, CLOCK), Children("python3"), notice).run() == 78
 
     last = list(reader.lines(tmp_path / "events.jsonl"))[-1]
     assert last["event"] == "failed" and "RuntimeError('a bug')" in last["reason"]

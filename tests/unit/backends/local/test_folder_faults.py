@@ -69,7 +69,7 @@ def test_a_run_whose_folder_is_deleted_ends_and_its_follower_says_why(local: Bac
 
     last = list(events)[-1]
     assert last.kind == "lost" and "was deleted" in (last.reason or "")
-    wait_until(lambda: not processes.of_run(run) and not processes.supervisors(paths.folder))
+    wait_until(lambda: not processes.of_run(run) and not processes.agents(paths.folder))
     assert not paths.events.exists()
 
 
@@ -90,7 +90,7 @@ def test_a_run_that_could_not_be_started_leaves_no_folder(
     def refuse(*arguments: Any) -> None:
         raise error
 
-    monkeypatch.setattr(backend, "_start_supervisor", refuse)
+    monkeypatch.setattr(backend, "_start_agent", refuse)
 
     with pytest.raises((SpotmpiError, KeyboardInterrupt)):
         local.submit(shell("true"))
@@ -219,13 +219,13 @@ def test_a_file_that_may_not_grow_ends_the_run_with_its_reason(tmp_path: Path) -
     paths.plan.write_text(json.dumps(plan))
 
     result = subprocess.run(
-        [sys.executable, "-m", "spotmpi.agent.supervisor", str(paths.folder)],
+        [sys.executable, "-m", "spotmpi.agent", str(paths.folder)],
         cwd=names.SOURCE,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000)),
         timeout=30,
     )
 
-    assert result.returncode == 1
+    assert result.returncode == 78
     last = list(reader.lines(paths.events))[-1]
     assert last["event"] == "failed" and "File too large" in last["reason"]
     assert not processes.of_run(paths.id)

@@ -179,13 +179,13 @@ def test_a_killed_launcher_takes_its_ranks_and_files_along_and_is_a_failure(
 
 
 @SELDOM_TORCHRUN
-def test_a_killed_supervisor_leaves_no_rank_and_no_file(
+def test_a_killed_agent_leaves_no_rank_and_no_file(
     local: BackendHarness, start: dict[str, Any], temporary: Path
 ) -> None:
     run = local.submit(fake(start, iterations=10_000, pause=0.05))
     local.wait_for_iteration(run, 2)
 
-    os.kill(processes.supervisors(paths_of(local, run).folder)[1], signal.SIGKILL)
+    os.kill(processes.agents(paths_of(local, run).folder)[1], signal.SIGKILL)
 
     wait_until(lambda: not processes.of_run(run))
     local.wait_for_state(run, "lost")

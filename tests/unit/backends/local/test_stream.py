@@ -32,7 +32,7 @@ STREAM = {
 # Kills worker 0 after 14 batches and the rank itself after 26; the newest checkpoint is then that of 20. The next
 # attempt waits for both workers, as one alone can do all the work.
 FAULTS = """
-import os, signal, time
+import os, re, signal, time
 from pathlib import Path
 import factorization_machine, spotmpi
 from spotmpi.streams.engine import Engine
@@ -40,9 +40,9 @@ from spotmpi.streams.engine import Engine
 def fault(position):
     if os.environ["SPOTMPI_ATTEMPT"] == "1" and position == 14:
         file = Path(os.environ["SPOTMPI_POOL_CONTROL"], "node-1.pid")
-        pid = file.read_text()
-        os.kill(int(pid), signal.SIGKILL)
-        while file.read_text() == pid:  # until its replacement has started
+        before = file.read_text()
+        os.kill(int(re.search(r"(\\d+)\\D*$", before)[1]), signal.SIGKILL)
+        while file.read_text() == before:  # until its replacement has started
             time.sleep(0.01)
     if os.environ["SPOTMPI_ATTEMPT"] == "1" and position == 26:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -239,7 +239,7 @@ def test_a_source_that_changed_between_attempts_is_an_error(local: BackendHarnes
 def test_a_killed_scheduler_costs_an_attempt_and_changes_nothing(
     local: BackendHarness, checksum: str, tmp_path: Path
 ) -> None:
-    program = FAULTS.replace("node-1.pid", "node-0.pid").replace("26", "-1")
+    program = FAULTS.replace("node-1.pid", "address.json").replace("26", "-1")
     causes, output, _ = finished(local, tmp_path, program, stream={**STREAM, "workers": {"nodes": 2}})
 
     assert len(causes) == 2

@@ -1,0 +1,216 @@
+"""Runs whose processes are all children of node 0's agent: those on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Dict, Set, Tuple, TypeVar
+
+from . import launchers
+from .attempt import Launch
+from .clock import Clock
+from .context import AgentContext
+from .files import write_atomically
+from .launch import ADDRESS, WORKERS, Place, gang_commands, launcher_count, local_place, worker_command
+from .mounts import Mounts
+from .outcomes import Outcome, StopSource
+from .plan import Command, RunPlan, read_plan, workers
+from .record import Record
+
+PID_FILE = "rank-0.pid"  # in the run folder
+_NODE = "node-%d.pid"  # in the control folder: the process of a worker
+T = TypeVar("T")
+
+
+def read_context(mounts: Mounts, clock: Clock) -> AgentContext:
+    """That of the agent of the run whose plan is in *mounts*."""
+    return AgentContext(read_plan(mounts.plan), 0, 0, "", mounts, clock)
+
+
+class NoMembers:
+    """The members of an attempt besides node 0: none, since all processes are its own."""
+
+    def __init__(self) -> None:
+        self.workers: Dict[int, Any] = {}
+        self.machines: Dict[int, Dict[str, Any]] = {}
+        self.hardware: Dict[int, Dict[str, Any]] = {}
+        self.notices: Dict[int, str] = {}
+        self.ended: Dict[int, Tuple[int, str]] = {}
+
+    def of_gang(self, values: Mapping[int, T]) -> Dict[int, T]:
+        """All of *values*."""
+        return dict(values)
+
+    def lost(self) -> list[int]:
+        """No node."""
+        return []
+
+    def serve(self, timeout: float) -> None:
+        """Nothing arrives, and nothing is waited for."""
+
+    def name_of(self, node: int) -> str:
+        """A node as messages name it."""
+        return "node %d" % node
+
+    def broadcast(self, **message: Any) -> None:
+        """Nobody is there to get it."""
+
+    def broadcast_to_gang(self, **message: Any) -> None:
+        """Nobody is there to get it."""
+
+    def close(self) -> None:
+        """There are no connections."""
+
+
+class Children:
+    """The transport of a run on one machine; the agent of node 0 starts its attempts one after the other."""
+
+    restarts = True
+
+    def __init__(self, python: str) -> None:
+        self._python = python
+
+    def open_record(self, context: AgentContext) -> Record:
+        """The record in the run folder, which exists."""
+        return Record(context.folder, context.clock)
+
+    def open_members(self, context: AgentContext, number: int, record: Record) -> NoMembers:
+        """None."""
+        return NoMembers()
+
+    def prepare(
+        self,
+        context: AgentContext,
+        number: int,
+        stop_source: StopSource,
+        record: Record,
+        since: float,
+    ) -> Launch | Outcome:
+        """The launchers of all nodes, and the workers of a pool or stream."""
+        plan = context.plan
+        place = local_place(plan, self._python, os.geteuid() == 0)
+        commands = gang_commands(plan, range(launcher_count(plan)), place)
+        if place.control is not None or launchers.PORT in str(commands):
+            place = place._replace(port=_free_port())
+            commands = gang_commands(plan, range(launcher_count(plan)), place)
+        replicas = None
+        if place.control is not None:
+            _clear(place.control)
+            replicas = LocalWorkers(context, place, place.control)
+        environment = {**self._session(context, number), **plan["environment"]}
+        return Launch(commands, environment, os.path.join(context.folder, PID_FILE), replicas)
+
+    def node_error(self) -> str | None:
+        """None: a machine on which no process can be started has an error of its own."""
+        return None
+
+    def oom_nodes(self, context: AgentContext) -> list[int]:
+        """None: what this machine lacks others may have used."""
+        return []
+
+    def remote_launchers(self, context: AgentContext) -> int:
+        """None: all are this agent's."""
+        return 0
+
+    def _session(self, context: AgentContext, number: int) -> dict[str, str]:
+        """Mpirun's variables for an attempt; none where the user or the spec sets any such.
+
+        Open MPI 5 refuses a folder for all nodes together with one for this node or the others.
+        """
+        if any(name.endswith("tmpdir_base") for name in (*os.environ, *context.plan["environment"])):
+            return {}
+        return launchers.session_environment(os.path.join(context.mounts.work, str(number)))
+
+
+class LocalWorkers:
+    """The workers of a pool or stream on this machine, as many as the file `WORKERS` in *control* says."""
+
+    interruption_pause = 0.0
+
+    def __init__(self, context: AgentContext, place: Place, control: str) -> None:
+        self.cgroup = context.mounts.cgroup
+        self._plan, self._place, self._control = context.plan, place, control
+        self._code = os.path.join(context.folder, "code")
+        self._first_node = len(context.hosts)
+        self._prepared: Set[int] = set()
+
+    def numbers(self) -> Collection[int]:
+        """Those below the requested number, by default that of the plan."""
+        try:
+            with open(os.path.join(self._control, WORKERS)) as file:
+                return range(max(1, int(file.read())))
+        except (OSError, ValueError):
+            return range(_planned_workers(self._plan))
+
+    def is_ready(self) -> bool:
+        """Whether the scheduler listens: its launcher removes the address before it ends it."""
+        return os.path.exists(os.path.join(self._control, ADDRESS))
+
+    def command(self, number: int) -> Command:
+        """A worker in a folder of its own, in which it finds what the calls of its earlier processes wrote."""
+        folder = os.path.join(self._control, "worker-%d" % number)
+        if number not in self._prepared:
+            _copy(self._code, folder)
+            self._prepared.add(number)
+        return worker_command(self._plan, number, self._place, folder)
+
+    def started(self, number: int, process: int) -> None:
+        """Write its process id for faults that are injected."""
+        write_atomically(os.path.join(self._control, _NODE % (self._first_node + number)), str(process))
+
+    def node(self, number: int) -> int:
+        """Node 0: the tag of each line is the worker's node."""
+        return 0
+
+    def label(self, number: int) -> str:
+        """Its name."""
+        return "worker %d: " % number
+
+
+def process_ids(control: str) -> Iterator[tuple[int, int]]:
+    """The (node, process id) of a pool's scheduler and of each worker on this machine, from its control folder."""
+    import json
+    import re
+
+    for name in sorted(os.listdir(control)):
+        match = re.fullmatch(r"node-(\d+)\.pid", name)
+        try:
+            with open(os.path.join(control, name)) as file:
+                if name == ADDRESS:
+                    yield 0, int(json.load(file)["process"])
+                elif match:
+                    yield int(match.group(1)), int(file.read())
+        except (OSError, ValueError, KeyError):
+            continue
+
+
+def _planned_workers(plan: RunPlan) -> int:
+    role = workers(plan)
+    assert role is not None, "a run with workers has a role for them"
+    return role["count"]
+
+
+def _clear(control: str) -> None:
+    """Remove what an earlier attempt has left in the control folder of a pool."""
+    for name in (ADDRESS, WORKERS):
+        if os.path.exists(os.path.join(control, name)):
+            os.remove(os.path.join(control, name))
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy what *source* has to *target*, over what an earlier attempt left there; the rest of that stays."""
+    import shutil  # delays no start
+
+    def links(folder: str, names: list[str]) -> list[str]:
+        existing = os.path.join(target, os.path.relpath(folder, source))
+        return [name for name in names if os.path.islink(os.path.join(existing, name))]  # which it cannot replace
+
+    shutil.copytree(source, target, symlinks=True, ignore=links, dirs_exist_ok=True)
+
+
+def _free_port() -> str:
+    import socket  # mpirun needs no port
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])

@@ -1,0 +1,137 @@
+"""What agents start for each node of a run, from its plan: pods, a laptop and ``--dry-run`` alike. Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import NamedTuple, Optional
+
+from . import launchers, protocol
+from .plan import Command, Role, RunPlan, gang, workers
+
+LAUNCHER, SCHEDULER = "launcher", "scheduler"  # names of commands
+# In the control folder of a pool on one machine: where its scheduler listens, with its process id, and how many workers
+# the pool shall have, which any process may write.
+ADDRESS, WORKERS = "address.json", "workers"
+STARTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "starter.py")
+
+
+class Place(NamedTuple):
+    """What the arguments of processes depend on besides the plan: where their agent runs, and how it reaches others."""
+
+    python: str  # that runs starters, and pools whose plan names no other
+    port: str = launchers.PORT  # for the rendezvous of ranks, or of a pool's scheduler on one machine
+    address: str = "127.0.0.1"  # of node 0
+    environment_file: Optional[str] = None  # for ranks that do not inherit the environment of their launcher
+    mpi: Optional[launchers.OpenMpi] = None
+    worker_host: str = "127.0.0.1"  # at which a worker of a pool is reached
+    control: Optional[str] = None  # the folder of a pool whose processes are all on this machine
+    wait_for: Optional[str] = None  # the file that node 0's scheduler waits for, once its launcher has ended
+
+    @property
+    def starter(self) -> list[str]:
+        """What starts a process that is to end with the one that started it."""
+        start = [self.python, "-I", "-S", STARTER]
+        return start if self.environment_file is None else [*start, "--env", self.environment_file]
+
+
+def node_count(plan: RunPlan) -> int:
+    """How many nodes run ranks: one where a plain command is for the first alone."""
+    return 1 if plan["where"] == "first" else len(plan["hosts"])
+
+
+def launcher_count(plan: RunPlan) -> int:
+    """How many nodes start a launcher of their own."""
+    return launchers.start_count(plan["launcher"], len(plan["hosts"]), plan["where"])
+
+
+def gang_commands(plan: RunPlan, nodes: Iterable[int], place: Place) -> list[Command]:
+    """The launchers of *nodes*, or a pool's scheduler with its driver."""
+    return [_gang_command(plan, node, place) for node in nodes]
+
+
+def worker_command(plan: RunPlan, number: int, place: Place, folder: str) -> Command:
+    """Worker *number* of a pool or stream, which works in *folder*."""
+    role, node = _workers(plan), len(plan["hosts"]) + number
+    address = _pool_address(plan, place)
+    arguments = launchers.pool_worker(_pool_python(plan, place), number, address, folder)
+    arguments.append("--host=" + ("[%s]" % place.worker_host if ":" in place.worker_host else place.worker_host))
+    environment = dict(role["environment"])
+    tag = []
+    if place.control is not None:  # its output is among that of others: RANK is the tag of its lines
+        environment.update({"RANK": str(node), protocol.ENV_POOL: address})
+        tag = ["--tag"]
+    return {
+        "node": node,
+        "name": "worker %d" % number,
+        "arguments": [*place.starter, *tag, *arguments],
+        "environment": environment,
+    }
+
+
+def _gang_command(plan: RunPlan, node: int, place: Place) -> Command:
+    driver, has_workers = gang(plan)["command"], workers(plan) is not None
+    name = LAUNCHER
+    environment: dict[str, str] = {}
+    if plan["launcher"] == "pool":
+        scheduler = _scheduler(plan, place, ends_alone=not driver)
+        name = LAUNCHER if driver else SCHEDULER
+        arguments = [*place.starter, *(launchers.pool_driver(scheduler, driver) if driver else scheduler)]
+    else:
+        arguments, environment = _rank_launcher(plan, node, place)
+        if has_workers and node == 0:  # with the scheduler of its stream
+            scheduler = _scheduler(plan, place)
+            arguments = [*place.starter, *launchers.pool_driver(scheduler, arguments, place.wait_for)]
+    if has_workers and place.control is not None:
+        environment = {**environment, protocol.ENV_POOL: _pool_address(plan, place)}
+    return {"node": node, "name": name, "arguments": arguments, "environment": environment}
+
+
+def _rank_launcher(plan: RunPlan, node: int, place: Place) -> tuple[list[str], dict[str, str]]:
+    """The arguments of what starts a node's ranks, and its variables."""
+    launcher = launchers.LAUNCHERS[plan["launcher"]]
+    start = launchers.Start(node_count(plan), plan["slots"], node, place.address, plan["python"], place.mpi)
+    arguments = [part.replace(launchers.PORT, place.port) for part in launcher.arguments(start)]
+    variables = {key: value.replace(launchers.PORT, place.port) for key, value in launcher.environment(start).items()}
+    return [*arguments, *place.starter, *launcher.starter_options(), *gang(plan)["command"]], variables
+
+
+def _scheduler(plan: RunPlan, place: Place, ends_alone: bool = False) -> list[str]:
+    """The scheduler of a pool or stream; one that *ends_alone* does so where no driver comes or stays."""
+    limits = plan["limits"]
+    driver = limits["driver"] if ends_alone else None
+    scheduler = launchers.pool_scheduler(
+        _pool_python(plan, place),
+        _workers(plan)["count"],
+        limits["interruptions"],
+        limits["start"] if driver is not None else None,
+        driver,
+        # On a cluster a lost worker may need another machine, as at the start; here it is restarted at once.
+        replacement=limits["start"] if place.control is None else None,
+    )
+    if place.control is None:
+        return scheduler
+    address = os.path.join(place.control, ADDRESS)
+    return [*scheduler, "--host=127.0.0.1", "--port=" + place.port, "--address-file=" + address]
+
+
+def _pool_address(plan: RunPlan, place: Place) -> str:
+    """Where the scheduler listens."""
+    return plan["environment"][protocol.ENV_POOL] if place.control is None else "tls://127.0.0.1:" + place.port
+
+
+def _pool_python(plan: RunPlan, place: Place) -> str:
+    return plan["pool_python"] or place.python
+
+
+def _workers(plan: RunPlan) -> Role:
+    role = workers(plan)
+    assert role is not None, "a run with workers has a role for them"
+    return role
+
+
+def local_place(plan: RunPlan, python: str, root: bool, port: str = launchers.PORT) -> Place:
+    """That of a run whose processes are all on the machine of its agent; *root* is whether its user is root."""
+    path = plan["mpi"]["path"]
+    mpi = None if path is None else launchers.OpenMpi(path, plan["mpi"]["family"], root)
+    return Place(python, port, mpi=mpi, control=plan["environment"].get(protocol.ENV_POOL_CONTROL))

@@ -1,0 +1,137 @@
+"""The interfaces of what differs between places: how node 0 reaches members, and which workers an agent restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Dict, Protocol, Tuple, TypeVar, Union
+
+from .attempt import Launch
+from .context import AgentContext
+from .outcomes import Outcome, StopSource
+from .plan import Command
+from .record import Record
+
+T = TypeVar("T")
+
+
+class Members(Protocol):
+    """The other nodes of one attempt, as node 0 knows them; the dictionaries are by node."""
+
+    @property
+    def workers(self) -> Mapping[int, Any]:
+        """Connections."""
+        ...
+
+    @property
+    def machines(self) -> Mapping[int, Dict[str, Any]]:
+        """As `hardware.identify` gives them, that of node 0 included where machines are billed."""
+        ...
+
+    @property
+    def hardware(self) -> Mapping[int, Dict[str, Any]]:
+        """As `hardware.describe_pod` gives it."""
+        ...
+
+    @property
+    def notices(self) -> Mapping[int, str]:
+        """Why nodes are about to go away."""
+        ...
+
+    @property
+    def ended(self) -> Mapping[int, Tuple[int, str]]:
+        """Exit code and reason of the launchers that other agents started."""
+        ...
+
+    def of_gang(self, values: Mapping[int, T]) -> Dict[int, T]:
+        """Those of *values* that belong to nodes of the gang."""
+        ...
+
+    def lost(self) -> list[int]:
+        """The nodes of the gang that are lost though they have not reported their end."""
+        ...
+
+    def serve(self, timeout: float) -> None:
+        """Handle what has arrived, waiting at most *timeout* seconds for something."""
+        ...
+
+    def name_of(self, node: int) -> str:
+        """A node as messages name it."""
+        ...
+
+    def broadcast(self, **message: Any) -> None:
+        """Send a message to every node."""
+        ...
+
+    def broadcast_to_gang(self, **message: Any) -> None:
+        """Send a message to every node of the gang."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+class Transport(Protocol):
+    """How the members of a run are reached, and whether node 0's agent starts its next attempt itself."""
+
+    restarts: bool  # else it exits with a code by which something else starts the agents anew
+
+    def open_record(self, context: AgentContext) -> Record:
+        """The record of the run."""
+        ...
+
+    def open_members(self, context: AgentContext, number: int, record: Record) -> Members:
+        """The other nodes of attempt *number*, to which other methods refer from now on."""
+        ...
+
+    def prepare(
+        self, context: AgentContext, number: int, stop_source: StopSource, record: Record, since: float
+    ) -> Union[Launch, Outcome]:
+        """What node 0 starts once all members are ready, or how the attempt ended before.
+
+        *since* is the Unix time from which on node 0 works for the attempt.
+        """
+        ...
+
+    def node_error(self) -> str | None:
+        """Why no more ranks can be started on node 0, or None."""
+        ...
+
+    def oom_nodes(self, context: AgentContext) -> list[int]:
+        """The nodes where the kernel has killed a process for lack of memory, as far as is known."""
+        ...
+
+    def remote_launchers(self, context: AgentContext) -> int:
+        """How many launchers other agents start."""
+        ...
+
+
+class ReplicatedRole(Protocol):
+    """A role whose processes are restarted each by itself."""
+
+    cgroup: str  # folder of the control group that counts kills for lack of memory
+    interruption_pause: float  # seconds before a process is started again that ended as interrupted
+
+    def numbers(self) -> Collection[int]:
+        """The numbers of the processes that are to run now."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Whether processes may be started now."""
+        ...
+
+    def command(self, number: int) -> Command:
+        """The process of a number, whose working folder is that of its earlier processes."""
+        ...
+
+    def started(self, number: int, process: int) -> None:
+        """Learn the id of a process."""
+        ...
+
+    def node(self, number: int) -> int:
+        """The node for which the output of a process is recorded."""
+        ...
+
+    def label(self, number: int) -> str:
+        """What stands before the reason for which a process can never work; empty where others name it."""
+        ...

@@ -1,0 +1,66 @@
+"""What the plans of runs everywhere have in common: their roles, limits and commands. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spotmpi.agent.plan import DRIVER, EACH, GANG, RANKS, WORKERS, Limits, Role
+from spotmpi.core import names
+from spotmpi.core.cpus import threads
+from spotmpi.spec.job import POOL
+from spotmpi.spec.shapes import workers_of
+
+if TYPE_CHECKING:
+    from spotmpi.spec.job import JobSpec
+
+
+def roles(spec: JobSpec, python: str) -> list[Role]:
+    """The roles of a run: its gang, and its workers if it has any; *python* runs a program of an image."""
+    gang: Role = {
+        "name": RANKS if spec.pool is None else DRIVER,
+        "count": spec.nodes,
+        "restart": GANG,
+        "command": _command(spec, python),
+        "gpus": spec.resources.gpu * spec.slots,
+        "environment": {},
+        "table": "resources",
+    }
+    workers = workers_of(spec)
+    if workers is None:
+        return [gang]
+    role: Role = {
+        "name": WORKERS,
+        "count": workers.count,
+        "restart": EACH,
+        "command": [],
+        "gpus": workers.resources.gpu,
+        "environment": thread_variables(workers.resources.cpu),
+        "table": workers.table,
+    }
+    return [gang, role]
+
+
+def limits(spec: JobSpec) -> Limits:
+    """The limits that agents apply: a pool without calls is not stuck, and its own limit is that for drivers."""
+    own = spec.limits
+    return {
+        "start": own.start,
+        "run": own.run,
+        "no_progress": 0.0 if spec.launcher == POOL else own.no_progress,
+        "failures": own.failures,
+        "interruptions": own.interruptions,
+        "cost": own.cost,
+        "driver": None if isinstance(own.driver, str) else own.driver,
+    }
+
+
+def thread_variables(cpus: float) -> dict[str, str]:
+    """The variables that let the usual libraries use so many cores."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads(cpus)))
+
+
+def _command(spec: JobSpec, python: str) -> list[str]:
+    if spec.program:
+        assert spec.image is not None
+        return [python, "-m", names.program_module(spec.image, spec.program), *spec.args]
+    return [*(spec.command or []), *spec.args]  # a pool may have none

@@ -1,0 +1,138 @@
+"""When processes are started again that are restarted each by itself."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent.plan import Command
+from spotmpi.agent.replicas import MAX_PAUSE, STEADY, Replicas
+from tests.clocks import SetClock
+
+
+class FakeProcess:
+    """A process of which it is noted that it was ended."""
+
+    pid = 7
+
+    def __init__(self) -> None:
+        self.is_terminated = False
+
+    def terminate(self) -> None:
+        self.is_terminated = True
+
+
+class Workers:
+    """A role of two processes, whose control group is a folder of the test."""
+
+    def __init__(self, cgroup: Path) -> None:
+        self.cgroup = str(cgroup)
+        self.interruption_pause = 2.0
+        self.count = 2
+        self.ready = True
+
+    def numbers(self) -> Collection[int]:
+        return range(self.count)
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+    def command(self, number: int) -> Command:
+        return {"node": number, "name": f"worker {number}", "arguments": ["work"], "environment": {}}
+
+    def started(self, number: int, process: int) -> None:
+        assert process == FakeProcess.pid
+
+    def node(self, number: int) -> int:
+        return number
+
+    def label(self, number: int) -> str:
+        return ""
+
+
+class Tended:
+    """Replicas with their clock, and what was started and said."""
+
+    def __init__(self, cgroup: Path) -> None:
+        self.role, self.clock = Workers(cgroup), SetClock(0.0)
+        self.replicas = Replicas(self.role, self.clock)
+        self.starts: list[tuple[float, int]] = []
+        self.said: list[tuple[int, str]] = []
+
+    def tend(self, seconds: float = 0.0) -> None:
+        """Look after the processes every 50 ms for so many seconds."""
+        end = self.clock.seconds + seconds
+        while True:
+            self.replicas.tend(self._start, lambda number, end: self.said.append((number, end)))
+            if self.clock.seconds >= end:
+                return
+            self.clock.seconds = round(self.clock.seconds + 0.05, 2)
+
+    def _start(self, number: int, command: Command) -> Any:
+        assert command["name"] == f"worker {number}"
+        self.starts.append((round(self.clock.seconds, 2), number))
+        return FakeProcess()
+
+
+@pytest.fixture
+def tended(tmp_path: Path) -> Tended:
+    return Tended(tmp_path)
+
+
+def test_processes_start_once_their_role_is_ready_and_surplus_ones_are_ended(tended: Tended) -> None:
+    tended.role.ready = False
+    tended.tend()
+    assert tended.starts == []
+    tended.role.ready = True
+    tended.tend()
+    tended.tend()
+    assert tended.starts == [(0.0, 0), (0.0, 1)] and tended.said == []
+    surplus: Any = tended.replicas.processes[1]
+    tended.role.count = 1
+    tended.tend()
+    assert surplus.is_terminated
+    tended.replicas.ended(1, "was killed by SIGTERM", False)
+    tended.tend(10)
+    assert len(tended.starts) == 2
+
+
+def test_one_that_ends_early_waits_longer_each_time_and_one_that_was_steady_not_at_all(tended: Tended) -> None:
+    tended.tend()
+    pauses = []
+    for number in range(9):
+        ended = tended.clock.seconds
+        tended.replicas.ended(0, f"ended with exit code {number}", False)
+        while len(tended.starts) < 3 + number:
+            tended.tend(0.05)
+        pauses.append(round(tended.starts[-1][0] - ended, 1))
+    expected = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, MAX_PAUSE, MAX_PAUSE, MAX_PAUSE]
+    assert pauses == pytest.approx(expected, abs=0.11), "to the next look"
+    assert tended.said == [(0, f"ended with exit code {number}") for number in range(9)]
+    tended.clock.seconds += STEADY
+    tended.replicas.ended(0, "was killed by SIGKILL", False)
+    tended.tend()
+    assert tended.starts[-1] == (round(tended.clock.seconds, 2), 0)
+    assert {number for _, number in tended.starts[2:]} == {0}, "worker 1 goes on"
+
+
+def test_one_whose_scheduler_is_gone_waits_for_what_follows_from_that(tended: Tended) -> None:
+    tended.tend()
+    tended.clock.seconds = 100.0
+    tended.replicas.ended(0, "ended with exit code 75", True)
+    tended.tend(3)
+    assert tended.starts[-1] == (102.0, 0)
+
+
+def test_sigkill_is_lack_of_memory_only_where_the_cgroup_says_so(tmp_path: Path) -> None:
+    counts = tmp_path / "memory.events"
+    counts.write_text("oom_kill 3\n")
+    replicas = Tended(tmp_path).replicas
+    assert replicas.memory_reason(-signal.SIGKILL) == "", "others were killed before"
+    counts.write_text("oom_kill 4\n")
+    assert replicas.memory_reason(1) == ""
+    counts.write_text("oom_kill 5\n")
+    assert replicas.memory_reason(-signal.SIGKILL) == " for lack of memory"

@@ -180,7 +180,7 @@ def test_a_reference_is_the_image_to_pull_on_a_cluster() -> None:
     pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == "docker.io/library/python:3.12"
     plan = json.loads(config_map["data"]["plan.json"])
-    assert plan["folder"] == "/spotmpi/work/user" and plan["rank"] == ["python3", "-c", "import helper"]
+    assert plan["folder"] == "/spotmpi/work/user" and plan["roles"][0]["command"] == ["python3", "-c", "import helper"]
     assert plan["environment"]["PYTHONPATH"] == "/spotmpi/work/user:/spotmpi/work/code"
     assert plan["code"]["archive"] == "/spotmpi/config/user.tgz" and "user.tgz" in config_map["binaryData"]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from spotmpi.agent import record, stop_requests
 from spotmpi.agent import slurm as agent
@@ -146,6 +147,10 @@ class SlurmBackend:
         """Write what the job and later commands need of the run."""
         from spotmpi.plan.slurm import CODE_ARCHIVE
 
+        packed, planned = _pack(spec), plan["agents"].get("code")
+        if packed and planned and packed.sha256 != planned["sha256"]:
+            changed = spec.code or ", ".join(spec.files)
+            raise SpotmpiError(f"{changed} has changed since the run was planned; start the run again")
         files = self._files(paths, plan["folder"])
         spec_text, plan_text = spec.to_toml(), json.dumps(plan, indent=1) + "\n"
         stale = [*(f"{agent.FOLDER}/{name}" for name in (agent.EXIT_CODE, agent.NOTICE, agent.PACKAGE))]
@@ -155,7 +160,7 @@ class SlurmBackend:
         submitted = time.time()
         agents = {**plan["agents"], "submitted": submitted}
         content = {f"{agent.FOLDER}/{agent.PLAN}": json.dumps(agents).encode(), f"{agent.FOLDER}/{agent.STARTS}": b""}
-        if packed := _pack(spec):
+        if packed:
             content[f"{agent.FOLDER}/{CODE_ARCHIVE}"] = packed.archive
         files.put(archive({**content, "spec.toml": spec_text.encode(), "plan.yaml": plan_text.encode()}))
         files.put(archives.pod_side(names.SOURCE), f"{agent.FOLDER}/{agent.PACKAGE}")
@@ -331,12 +336,18 @@ class SlurmBackend:
             return SlurmTarget(folder, home, self._python, self._login.host, self._partition)
         return SlurmTarget(
             folder=str(self.runs_folder / run),
-            start=str(Path.cwd()),
+            start=self._start(spec, run),
             python=self._python,
             partition=self._partition,
             image_bin=str(environment.location(spec.image) / "bin") if spec.image else None,
             path=os.environ.get("PATH", os.defpath) if spec.image else None,
         )
+
+    def _start(self, spec: JobSpec, run: str) -> str:
+        """Where a command starts that comes without code: of a resumed run, in its first folder."""
+        paths = RunPaths(self.runs_folder / run)
+        is_resumed = exists(paths) and not (spec.code or spec.files)
+        return _recorded(paths)["agents"]["folder"] if is_resumed else str(Path.cwd())
 
 
 class _Watch:
@@ -383,23 +394,17 @@ def _pack(spec: JobSpec) -> Packed | None:
 def _with_variables(spec: JobSpec, script: str) -> bytes:
     """The script as it is submitted, which no plan records: with the variables that the terminal passes on."""
     first, *rest = script.splitlines(keepends=True)
-    exports = [f"export {name}={_quoted(os.environ[name])}\n" for name in spec.forward]
+    exports = [f"export {name}={shlex.quote(os.environ[name])}\n" for name in spec.forward]
     directives = [line for line in rest if line.startswith("#SBATCH")]
     return "".join([first, *directives, *exports, *rest[len(directives) :]]).encode()
 
 
-def _quoted(text: str) -> str:
-    import shlex
-
-    return shlex.quote(text)
-
-
 def _recorded(paths: RunPaths) -> SlurmPlan:
     """The plan in the run folder; InputError where it cannot be read."""
-    plan: SlurmPlan | None = recorded_plan.json_object(paths.plan)  # type: ignore[assignment]
+    plan = recorded_plan.json_object(paths.plan)
     if plan is None or "agents" not in plan:
         raise input_error("run", paths.id, f"its {paths.plan.name} cannot be read")
-    return plan
+    return cast("SlurmPlan", plan)
 
 
 def _waits_since(paths: RunPaths) -> float:

@@ -161,6 +161,28 @@ def test_a_run_is_resumed_only_after_the_end_of_its_job_whose_agents_write_to_th
     submit(backend)
 
 
+def test_a_resumed_command_starts_in_its_first_folder(
+    backend: SlurmBackend, slurm: ScriptedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(backend)
+    slurm.show(RUN, "CANCELLED")
+    monkeypatch.chdir("/")
+    submit(backend)
+    assert json.loads((backend.runs_folder / RUN / "slurm" / "plan.json").read_text())["folder"] == str(tmp_path)
+
+
+def test_code_that_has_changed_since_the_plan_is_not_submitted(
+    backend: SlurmBackend, slurm: ScriptedSlurm, tmp_path: Path
+) -> None:
+    (tmp_path / "a.py").write_text("first")
+    spec = from_values({"command": ["true"], "launcher": "none", "files": [str(tmp_path / "a.py")]})
+    plan = backend.plan(spec, RUN)
+    (tmp_path / "a.py").write_text("second")
+    with pytest.raises(SpotmpiError, match="has changed since the run was planned"):
+        backend.submit(spec, plan, lambda text: None)
+    assert not [call for call in slurm.calls if call.startswith("sbatch")] and backend.list() == []
+
+
 def test_a_refused_job_is_recorded_as_failed(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:
     slurm.refuse()
     with pytest.raises(SpotmpiError, match="Invalid partition name"):

@@ -67,6 +67,14 @@ def a_browser() -> str | None:
     return "needs Chromium, which could not be installed"
 
 
+def slurm() -> str | None:
+    """Why a Slurm cluster cannot run here, or None; installs its Debian packages where it may."""
+    if (reason := root()) is not None:
+        return reason
+    done = subprocess.run([str(PROJECT / "scripts" / "slurm-packages")], stdout=sys.stderr)
+    return None if done.returncode == 0 else "its Debian packages could not be installed"
+
+
 def pulumi_in_time() -> str | None:
     """Why the real Pulumi engine is not used here, or None; builds it where that takes no more than BUILD_LIMIT."""
     build = [str(PROJECT / "scripts" / "tools"), *ENGINE_TOOLS]
@@ -143,6 +151,7 @@ def remaining_tiers(which: str = "not nightly") -> list[Tier]:
         Tier("images", "real mpirun and both frameworks", [pytest(f"images and {which}", *IN_TWO)], open_mpi_4),
         Tier("engine", "the real Pulumi CLI over stand-in providers", [pytest(f"engine and {which}", *IN_TWO)]),
         Tier("browser", "the report page in a real Chromium", [pytest("browser")], a_browser),
+        Tier("slurm", "a real Slurm on this machine", [pytest(f"slurm and {which}")], slurm),
         Tier(
             "cluster",
             "a real Kubernetes on this machine",
@@ -157,14 +166,20 @@ ALL = [STATIC, UNIT, *remaining_tiers()]
 REST = remaining_tiers("not nightly and not smoke")
 
 
-PLAIN = "not images and not engine and not browser and not cluster"
+PLAIN = "not images and not engine and not browser and not slurm and not cluster"
 
 
 def at_night(name: str, about: str, minutes: float, marker: str, files: Sequence[str] = ("tests",)) -> Tier:
     """One tier of the nightly run: the tests of a marker, in these files and folders, that `--all` leaves out."""
-    needs = {"cluster": root_and_packages, "images": open_mpi_4, PLAIN: servers}.get(marker, nothing_missing)
-    options = () if marker == "cluster" else IN_TWO
-    return Tier(name, about, [[*pytest(f"({marker}) and nightly", *options), *files]], needs, minutes=minutes)
+    needs = {"cluster": root_and_packages, "images": open_mpi_4, "slurm": slurm, PLAIN: servers}
+    options = () if marker in ("cluster", "slurm") else IN_TWO
+    return Tier(
+        name,
+        about,
+        [[*pytest(f"({marker}) and nightly", *options), *files]],
+        needs.get(marker, nothing_missing),
+        minutes=minutes,
+    )
 
 
 def cluster_files(*patterns: str) -> list[str]:
@@ -197,6 +212,7 @@ NIGHTLY = [
     at_night("programs", "training programs under real mpirun", 10, "images", ["tests/programs"]),
     at_night("launchers", "every launcher and fault on this machine", 10, "images", all_but(["tests/programs"])),
     at_night("engine", "every stack, option and refusal in the real Pulumi CLI", 2, "engine"),
+    at_night("slurm", "the whole contract of backends on Slurm, a lost node, launchers of each node", 4, "slurm"),
     at_night("reclaims", "the whole reclaim matrix", 10, "cluster", RECLAIMS),
     at_night("contract", "the whole contract of backends over pods", 5, "cluster", CONTRACT),
     at_night("long", "an environment from up to down, a study, 1,000 nodes", 10, "cluster", LONG),

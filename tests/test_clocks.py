@@ -30,6 +30,7 @@ AGE = "the age of something that people ask for, in hours or days"
 OF_AWS = "AWS's times against now, for bills, prices and changes of hours and days, which people read"
 ONE_CLOCK = "both are by the API server's clock"
 MONOTONIC = "both are of a clock that nobody sets"
+OF_SLURM = "limits of minutes, by clocks of machines that munge requires to agree within some"
 NO_TIME = "no time: a count or a set"
 
 READS = {
@@ -50,6 +51,7 @@ READS = {
     "jobs/spotmpi/aws/prices.py": (2, OF_AWS),
     "jobs/spotmpi/backends/kubernetes/client/api.py": (1, "every response corrects it by the API server's clock"),
     "jobs/spotmpi/backends/local/backend.py": (1, SHOWN),
+    "jobs/spotmpi/backends/slurm/backend.py": (5, f"{SHOWN}; {OF_SLURM}"),
     "jobs/spotmpi/cli/cost.py": (1, OF_AWS),
     "jobs/spotmpi/cli/kubeconfig.py": (1, "tells kubectl until when a login is used; EKS checks it by its own clock"),
     "jobs/spotmpi/cli/logs.py": (1, AGE),
@@ -117,6 +119,7 @@ COMPARISONS = {
     "jobs/spotmpi/backends/kubernetes/follow/waiting.py": (3, ONE_CLOCK),
     "jobs/spotmpi/backends/kubernetes/pool_access.py": (2, f"{NO_TIME}; {ONE_CLOCK}"),
     "jobs/spotmpi/backends/kubernetes/stop.py": (1, ONE_CLOCK),
+    "jobs/spotmpi/backends/slurm/backend.py": (1, OF_SLURM),
     "jobs/spotmpi/cli/cost.py": (1, OF_AWS),
     "jobs/spotmpi/cli/logs.py": (3, AGE),
     "jobs/spotmpi/cli/zones.py": (1, OF_AWS),

@@ -28,6 +28,10 @@ LOCAL = "a file system of the kernel or of the pod alone"
 PLACES = {
     "jobs/spotmpi/agent/node.py": (1, LOCAL),
     "jobs/spotmpi/agent/processes.py": (1, LOCAL),
+    "jobs/spotmpi/agent/slurm.py": (
+        2,
+        "looked for again and again, or at the end, where the next attempt stays in the job",
+    ),
     "jobs/spotmpi/agent/ssh.py": (1, LOCAL),
     "jobs/spotmpi/agent/children.py": (3, "looked for again and again, and files of workers that are copied over"),
     "jobs/spotmpi/agent/tls.py": (1, LOCAL),
@@ -41,6 +45,7 @@ PLACES = {
         f"{FRESH}; and what is replaced",
     ),
     "jobs/spotmpi/backends/local/machine.py": (5, CHECK),
+    "jobs/spotmpi/backends/slurm/files.py": (3, f"{FRESH}; and what the next look copies"),
     "jobs/spotmpi/cli/pull.py": (2, "a size that is shown"),
     "jobs/spotmpi/cli/run.py": (2, CHECK),
     "jobs/spotmpi/core/archives.py": (1, OWN),

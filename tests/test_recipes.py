@@ -104,3 +104,27 @@ def test_a_key_of_the_spec_is_a_field(copy: Path) -> None:
     assert 'mood = "good"' in (copy / "job.toml").read_text()
     assert spotmpi(copy, "init", "new.toml").returncode == 0
     assert '# mood = "fair"' in (copy / "new.toml").read_text()
+
+
+def test_a_backend_is_a_class_and_an_entry(copy: Path) -> None:
+    assert "an entry in `targets.py`" in GUIDE
+    entry = """
+    if target.name == "twin":
+        from spotmpi.backends.twin import TwinBackend
+
+        return TwinBackend(target.folder)
+"""
+    start = "    # Only runs on a cluster pay for the import of a Kubernetes client."
+    insert(copy, "jobs/spotmpi/backends/targets.py", start, entry)
+    (copy / "jobs" / "spotmpi" / "backends" / "twin.py").write_text(
+        "from spotmpi.backends.local.backend import LocalBackend\n\n\n"
+        "class TwinBackend(LocalBackend):\n"
+        "    def submit(self, spec, plan, say):\n"
+        '        say("the twin takes it")\n'
+        "        super().submit(spec, plan, say)\n"
+    )
+
+    result = spotmpi(copy, "run", "--on", "twin", "--", "echo", "from the twin")
+
+    assert result.returncode == 0, result.stderr
+    assert "the twin takes it" in result.stderr and "from the twin" in result.stdout

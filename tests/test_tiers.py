@@ -33,7 +33,7 @@ def test_ci_runs_everything_of_all_once_the_default_as_a_newcomer_and_then_the_r
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rest = chosen_tiers(monkeypatch, "--rest", ci="true")
-    assert [tier.name for tier in rest] == ["images", "engine", "browser", "cluster"]
+    assert [tier.name for tier in rest] == ["images", "engine", "browser", "slurm", "cluster"]
     marked = {tier.name: tier.commands[-1][tier.commands[-1].index("-m", 3) + 1] for tier in rest}
     assert marked["images"] == "images and not nightly and not smoke"
     assert {tier.name for tier in [*chosen_tiers(monkeypatch), *rest]} == {tier.name for tier in tiers.ALL}

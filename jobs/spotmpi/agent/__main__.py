@@ -34,16 +34,15 @@ def run_pod() -> int:
     from .context import read_pod_context
     from .tcp import Tcp
 
-    return run_member(read_pod_context(mounts.in_pod(), CLOCK), Tcp())
+    return run_member(read_pod_context(mounts.in_pod(), CLOCK), Tcp(), Notice("the pod of this node"))
 
 
-def run_member(context: AgentContext, transport: Tcp) -> int:
-    """Run *context*'s part of one attempt of agents on machines of their own; the exit code."""
+def run_member(context: AgentContext, transport: Tcp, notice: Notice) -> int:
+    """Run *context*'s part of one attempt of agents on machines of their own, which *notice* may end; the exit code."""
     from . import pool_worker, worker
 
     processes.adopt_orphans()
     processes.protect_output()
-    notice = Notice("the pod of this node")
     os.makedirs(context.mounts.work, exist_ok=True)
     started = context.clock()
     if context.is_coordinator:

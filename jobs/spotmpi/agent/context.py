@@ -23,6 +23,8 @@ class AgentContext(NamedTuple):
     identity: Optional[Identity]  # None where all members are this agent's own processes
     mounts: Mounts
     clock: Clock
+    rendezvous: int = 23456  # the port of the ranks at node 0; torch's users know it
+    slurm: bool = False  # in a job of Slurm's: nodes keep their names, and mpirun reaches them by srun, not ssh
 
     @property
     def folder(self) -> str:

@@ -17,10 +17,10 @@ PORT = "{spotmpi-port}"  # replaced by a port when the attempt starts
 
 
 class Remote(NamedTuple):
-    """How mpirun reaches the other hosts: hostfile, configuration of ssh, and the network interface."""
+    """How mpirun reaches the other hosts: hostfile, arguments for each family, and the network interface."""
 
     hostfile: str
-    ssh_config: str
+    reach: Callable[[int], list[str]]
     interface: str
     fabric: bool = False  # as `uses_fabric`
 
@@ -104,7 +104,7 @@ def _mpirun(start: Start) -> list[str]:
     assert mpi is not None
     ranks = start.nodes * start.slots
     if mpi.remote is not None:
-        return _mpirun_over_ssh(mpi, mpi.remote, ranks)
+        return _mpirun_on_hosts(mpi, mpi.remote, ranks)
     arguments = [mpi.path, "-np", str(ranks), "--bind-to", "none"]
     if mpi.family >= 5:
         arguments += ["--map-by", "slot:OVERSUBSCRIBE", "--output", "tag"]
@@ -113,7 +113,32 @@ def _mpirun(start: Start) -> list[str]:
     return arguments + (["--allow-run-as-root"] if mpi.root else [])
 
 
-def _mpirun_over_ssh(mpi: OpenMpi, remote: Remote, ranks: int) -> list[str]:
+def by_ssh(configuration: str) -> Callable[[int], list[str]]:
+    """As `Remote.reach`: by ssh with a *configuration* of its own, from node 0 to each host."""
+
+    def arguments(family: int) -> list[str]:
+        if family >= 5:
+            return ["--prtemca", "plm_ssh_args", "-F " + configuration]
+        return ["--mca", "plm_rsh_args", "-F " + configuration]
+
+    return arguments
+
+
+def by_slurm(hosts: Sequence[str]) -> Callable[[int], list[str]]:
+    """As `Remote.reach`: by srun in the job of these *hosts*; the slots are those of the hostfile, not the job's.
+
+    Without the job's own list mpirun does not tell srun which hosts it means.
+    """
+
+    def arguments(family: int) -> list[str]:
+        option = "--prtemca" if family >= 5 else "--mca"
+        others = "--nodes=%d --nodelist=%s" % (len(hosts) - 1, ",".join(hosts[1:]))
+        return [option, "ras", "^slurm", option, "plm", "slurm", option, "plm_slurm_args", others]
+
+    return arguments
+
+
+def _mpirun_on_hosts(mpi: OpenMpi, remote: Remote, ranks: int) -> list[str]:
     """The mpirun arguments with ranks on other hosts too.
 
     The defaults of the published runs (ChainerCV SSD300 on EKS), in each family's spelling, with two differences: the
@@ -128,13 +153,14 @@ def _mpirun_over_ssh(mpi: OpenMpi, remote: Remote, ranks: int) -> list[str]:
     if mpi.family >= 5:
         defaults += [["--prtemca", "plm_ssh_no_tree_spawn", "1"]]
         wire_up = ["--prtemca", "prte_if_include", remote.interface]
-        fixed = ["--prtemca", "plm_ssh_args", "-F " + remote.ssh_config, "--output", "tag"]
+        fixed = [*remote.reach(mpi.family), "--output", "tag"]
     else:
         defaults += [["--mca", "plm_rsh_no_tree_spawn", "1"]]
         # Where seccomp keeps ranks from reading each other's memory, 4 warns with every message and 5 not at all.
         defaults += [["--mca", "btl_vader_single_copy_mechanism", "none"]]
         wire_up = ["--mca", "oob_tcp_if_include", remote.interface]
-        fixed = ["--mca", "plm_rsh_args", "-F " + remote.ssh_config, "--tag-output"]
+        fixed = [*remote.reach(mpi.family), "--tag-output"]
+    fixed += ["--allow-run-as-root"] if mpi.root else []
     defaults += [wire_up] if remote.interface != "lo" else []  # Open MPI 5 refuses it, even for one host
     overridden = set(_settings(mpi.extra))
     effective = [default for default in defaults if not overridden.intersection(_settings(default))]

@@ -23,7 +23,7 @@ class Daemon:
     def __init__(self, context: AgentContext) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = context.ssh_folder
-        if launchers.is_mpi(context.plan["launcher"]):
+        if launchers.is_mpi(context.plan["launcher"]) and not context.slurm:
             assert context.mounts.secret is not None, "agents on machines of their own have keys"
             ssh.install_keys(context.mounts.secret, context.ssh_folder)
             self._process = ssh.start_daemon(context.ssh_folder)
@@ -100,12 +100,12 @@ def write_environment(context: AgentContext, attempt: int) -> dict[str, str]:
     return environment
 
 
-def place(context: AgentContext, environment: dict[str, str], port: str) -> Place:
-    """What the arguments of this node's processes depend on, with its *environment* and the *port* for a rendezvous."""
+def place(context: AgentContext, environment: dict[str, str]) -> Place:
+    """What the arguments of this node's processes depend on, with its *environment*."""
     starts_mpi = launchers.is_mpi(context.plan["launcher"]) and context.is_coordinator
     return Place(
         sys.executable,
-        port,
+        str(context.rendezvous),
         context.hosts[0],
         context.environment_file,
         _open_mpi(context, environment) if starts_mpi else None,
@@ -122,9 +122,10 @@ def _open_mpi(context: AgentContext, environment: dict[str, str]) -> launchers.O
     with open(hostfile, "w") as file:
         file.write(launchers.hostfile(context.hosts, context.plan["slots"]))
     version = subprocess.run([mpirun, "--version"], stdout=subprocess.PIPE).stdout.decode("utf-8", "replace")
-    ssh_config = os.path.join(context.ssh_folder, "ssh_config")
-    remote = launchers.Remote(hostfile, ssh_config, _interface(context), launchers.uses_fabric(environment))
-    return launchers.OpenMpi(mpirun, launchers.family(version), remote=remote, extra=context.plan["mpi"]["args"])
+    reach = launchers.by_slurm(context.hosts) if context.slurm else launchers.by_ssh(ssh.client(context.ssh_folder))
+    remote = launchers.Remote(hostfile, reach, _interface(context), launchers.uses_fabric(environment))
+    extra, root = context.plan["mpi"]["args"], context.slurm and os.geteuid() == 0
+    return launchers.OpenMpi(mpirun, launchers.family(version), root, remote=remote, extra=extra)
 
 
 def _interface(context: AgentContext) -> str:

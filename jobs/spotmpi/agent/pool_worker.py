@@ -171,7 +171,7 @@ class PodWorker:
     def command(self, number: int) -> Command:
         """Its process, reached at the address that leads to node 0 now."""
         context = self._context
-        return worker_command(context.plan, number, place(context, self._environment, ""), context.plan["folder"])
+        return worker_command(context.plan, number, place(context, self._environment), context.plan["folder"])
 
     def started(self, number: int, process: int) -> None:
         """Nobody asks for it."""

@@ -16,12 +16,20 @@ class Readiness:
     """Knows what is still missing.
 
     The pods of before a restart had the same names, and DNS may lead to them for seconds: a host counts when its name
-    resolves to the address from which its worker connected.
+    resolves to the address from which its worker connected, unless names are fixed, as those of machines are.
     """
 
-    def __init__(self, hosts: list[str], coordinator: Coordinator, staging: Staging, clock: Clock = CLOCK) -> None:
+    def __init__(
+        self,
+        hosts: list[str],
+        coordinator: Coordinator,
+        staging: Staging,
+        clock: Clock = CLOCK,
+        fixed_names: bool = False,
+    ) -> None:
         self.hosts = hosts
         self.addresses: dict[str, str] = {}  # of hosts whose name resolves to their worker's address
+        self._fixed_names = fixed_names
         self._coordinator = coordinator
         self._staging = staging
         self._clock = clock
@@ -37,7 +45,7 @@ class Readiness:
         unready = [self.hosts[node] for node in self._coordinator.missing()]
         if unready:
             return self._describe(unready, "are not ready yet")
-        unresolved = self._unresolved()
+        unresolved = [] if self._fixed_names else self._unresolved()
         if unresolved:
             return self._describe(unresolved, "are not in DNS with their address yet")
         return "node 0: %s" % self._staging if self._staging.busy or self._staging.error else None

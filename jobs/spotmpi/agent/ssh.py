@@ -64,6 +64,11 @@ class InvalidKeys(Exception):
     """The run's Secret has no keys that ssh or the agents can use."""
 
 
+def client(folder: str) -> str:
+    """The client's configuration in *folder*."""
+    return os.path.join(folder, "ssh_config")
+
+
 def install_keys(secret: str, folder: str) -> str:
     """Copy the keys of *secret* into *folder* with mode 0600 and write both configurations; the client's path.
 
@@ -91,7 +96,7 @@ def install_keys(secret: str, folder: str) -> str:
         _check(os.path.join(folder, name))
     _write(os.path.join(folder, "sshd_config"), _SSHD.format(port=PORT, folder=folder) + _SINCE_8_5)
     _write(os.path.join(folder, "ssh_config"), _CLIENT.format(port=PORT, folder=folder))
-    return os.path.join(folder, "ssh_config")
+    return client(folder)
 
 
 def pin(folder: str, addresses: Mapping[str, str]) -> None:

@@ -39,6 +39,11 @@ def clear(folder: str) -> None:
             os.remove(path(folder, request))
 
 
+def reason(folder: str) -> str | None:
+    """The reason of the most urgent request in a run folder, or None."""
+    return _reason(path(folder, KILL)) or _reason(path(folder, STOP))
+
+
 def pending(mounts: Mounts, kinds: tuple[str, ...] = (KILL, STOP)) -> Request | None:
     """The request that an agent with these *mounts* has to follow, the most urgent of *kinds*; or None."""
     if mounts.requests is not None:

@@ -20,8 +20,6 @@ from .schema import Greeting
 from .staging import Staging
 from .tls import Identity
 
-RENDEZVOUS_PORT = "23456"  # torch's users know it
-
 
 class Tcp:
     """The transport of such agents, on *port* of node 0; JobSet starts all of them anew by their exit codes."""
@@ -76,7 +74,7 @@ class Tcp:
             unpack_code(context)
             self._daemon = Daemon(context)
             staging = Staging(context.plan.get("staging"), context.mounts.cgroup)
-            readiness = Readiness(context.hosts, members, staging, context.clock)
+            readiness = Readiness(context.hosts, members, staging, context.clock, fixed_names=context.slurm)
             failure = readiness.wait(context.plan["limits"]["start"], record, stop_source)
             if failure is not None:
                 return failure
@@ -84,7 +82,7 @@ class Tcp:
         except (ssh.InvalidKeys, hardware.Incompatible) as error:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
         environment = write_environment(context, number)
-        commands = gang_commands(context.plan, [0], place(context, environment, RENDEZVOUS_PORT))
+        commands = gang_commands(context.plan, [0], place(context, environment))
         return Launch(commands, environment, context.pid_file)
 
     def node_error(self) -> str | None:

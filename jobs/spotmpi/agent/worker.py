@@ -19,7 +19,7 @@ from .plan import RunPlan
 from .pod_record import PodRecord
 from .schema import Greeting
 from .staging import Staging
-from .tcp import RENDEZVOUS_PORT, Tcp
+from .tcp import Tcp
 
 _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
 
@@ -172,7 +172,7 @@ def _launch(context: AgentContext, link: CoordinatorLink, environment: dict[str,
         return
     os.makedirs(context.folder, exist_ok=True)
     pod_record = PodRecord(context.folder, context.clock)
-    commands = gang_commands(context.plan, [context.node], place(context, environment, RENDEZVOUS_PORT))
+    commands = gang_commands(context.plan, [context.node], place(context, environment))
     launch = Launch(commands, environment, context.pid_file)
     outcome = Attempt(
         attempt, without_progress(context.plan), launch, pod_record, link, {"start": None, "run": None}, context.clock

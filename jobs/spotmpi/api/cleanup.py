@@ -13,7 +13,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.reader import RunState
-from spotmpi.runs.recorded_plan import ClusterNamespace
+from spotmpi.runs.recorded_plan import ClusterNamespace, SlurmLogin
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def delete_records(old: Sequence[OldRun], say: Say) -> list[RunState]:
 
 def _with_clusters(states: Iterable[RunState], runs_folder: Path, say: Say) -> Iterator[RunState]:
     """*states*, with that of a run on a cluster as the cluster reports it, if it answers."""
-    unreachable: set[ClusterNamespace] = set()
+    unreachable: set[ClusterNamespace | SlurmLogin] = set()
     for state in states:
         target = recorded_plan.cluster_of(RunPaths(Path(state.folder))) if state.state == reader.ELSEWHERE else None
         if target is None or target in unreachable:

@@ -57,7 +57,7 @@ def pool(
             if value:
                 raise input_error(name, value, f"run {source} is up already; `resize` and `upload` change a pool")
         return Pool(ExistingRun(source, on))
-    if is_reference(image) and targets.target_of(on).is_local:
+    if is_reference(image) and (targets.target_of(on).is_local or targets.target_of(on).is_slurm):
         raise input_error("image", image, "only pods pull an image: add on= with a cluster, or name one under images/")
     changes = [f"pool.workers={workers}"] if workers is not None else []
     changes += [f'image="{image}"'] if image is not None else []

@@ -12,11 +12,12 @@ if TYPE_CHECKING:  # only commands that read a spec import what reads one
     from spotmpi.core.events import Event
     from spotmpi.core.progress import Say
     from spotmpi.plan.cluster import ClusterPlan
+    from spotmpi.plan.slurm import SlurmPlan
     from spotmpi.runs.reader import RunState
     from spotmpi.spec.job import JobSpec
     from spotmpi.spec.validate import TargetCapabilities
 
-Plan: TypeAlias = "RunPlan | ClusterPlan"  # distinguished by "backend"
+Plan: TypeAlias = "RunPlan | ClusterPlan | SlurmPlan"  # distinguished by "backend"
 
 
 class PoolAddress(NamedTuple):
@@ -27,7 +28,7 @@ class PoolAddress(NamedTuple):
 
 
 class Backend(Protocol):
-    """A target for runs: this machine, or a namespace of a cluster."""
+    """A target for runs: this machine, a namespace of a cluster, or Slurm."""
 
     def inspect(self, spec: JobSpec) -> TargetCapabilities:
         """The capabilities of the target that `spotmpi.spec.validate` checks; changes nothing."""

@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 LOCAL = names.LOCAL
 KUBERNETES = names.KUBERNETES
+SLURM = names.SLURM
 
 
 @dataclass(frozen=True)
 class Target:
     """Where runs happen, and the folder in which this machine keeps their records.
 
-    ``on`` is ``local``, ``kubernetes`` or ``kubernetes/NAMESPACE`` (the kubeconfig's current context), the name of a
-    Pulumi stack, or a file of its outputs. By default ``SPOTMPI_ON``, else local.
+    ``on`` is ``local``, ``kubernetes`` or ``kubernetes/NAMESPACE`` (the kubeconfig's current context), ``slurm`` or
+    ``slurm/PARTITION`` (by the commands of this machine), ``slurm@HOST`` or ``slurm@HOST/PARTITION`` (by ssh), the name
+    of a Pulumi stack, or a file of its outputs. By default ``SPOTMPI_ON``, else local.
     """
 
     on: str | None = None
@@ -44,6 +46,11 @@ class Target:
     def is_local(self) -> bool:
         """Whether it is this machine."""
         return self.name == LOCAL
+
+    @property
+    def is_slurm(self) -> bool:
+        """Whether it is a Slurm cluster."""
+        return self.name.partition("/")[0].partition("@")[0] == SLURM
 
 
 TargetLike = Target | str | None  # a str is a value of --on
@@ -65,6 +72,11 @@ def backend(on: TargetLike, context: str | None = None, namespace: str | None = 
         from spotmpi.backends.local.backend import LocalBackend
 
         return LocalBackend(target.folder)
+    if target.is_slurm:
+        from spotmpi.backends.slurm.backend import SlurmBackend
+
+        login, _, partition = target.name.partition("/")
+        return SlurmBackend(target.folder, login.partition("@")[2] or None, partition or None)
     # Only runs on a cluster pay for the import of a Kubernetes client.
     from spotmpi.backends.kubernetes.backend import KubernetesBackend
 
@@ -83,11 +95,14 @@ def backend_of(run: str, on: TargetLike) -> Backend:
     """
     target = target_of(on)
     try:
-        cluster = recorded_plan.cluster_of(reader.find(run, target.folder)) if target.on in (None, KUBERNETES) else None
+        is_open = target.on in (None, KUBERNETES, SLURM)
+        cluster = recorded_plan.cluster_of(reader.find(run, target.folder)) if is_open else None
     except UnknownRun:
         cluster = None
     if cluster is None:
         return backend(target)
+    if isinstance(cluster, recorded_plan.SlurmLogin):
+        return backend(Target(f"{SLURM}@{cluster.host}" if cluster.host else SLURM, target.runs_folder))
     return backend(Target(f"{KUBERNETES}/{cluster.namespace}", target.runs_folder), cluster.context)
 
 
@@ -96,6 +111,6 @@ def environment_of(on: TargetLike) -> Environment | None:
     from spotmpi.core import environment
 
     name = target_of(on).name
-    if name == LOCAL or name.partition("/")[0] == KUBERNETES:
+    if name == LOCAL or target_of(on).is_slurm or name.partition("/")[0] == KUBERNETES:
         return None
     return environment.load(Path(name)) if name.endswith(".json") else environment.of_stack(name)

@@ -46,6 +46,8 @@ def _nodes(target: Target) -> tuple[Node, ...]:
     from spotmpi.core.errors import SpotmpiError, input_error
     from spotmpi.environments.nodes import list_nodes, with_placement
 
+    if target.is_slurm:
+        raise input_error("--on", target.name, "give an environment or kubernetes: `sinfo` lists the nodes of Slurm")
     if target.name == targets.LOCAL:
         raise input_error("--on", target.name, "give an environment or kubernetes: the local backend has no nodes")
     environment = targets.environment_of(target)

@@ -26,7 +26,8 @@ On = Annotated[
     str | None,
     typer.Option(
         "--on",
-        help="local, kubernetes, kubernetes/NAMESPACE, the name of a stack, or a file of its outputs "
+        help="local, kubernetes, kubernetes/NAMESPACE, slurm, slurm/PARTITION, slurm@HOST (by ssh), the name of a "
+        "stack, or a file of its outputs "
         "(default: $SPOTMPI_ON, else local).",
         metavar="TARGET",
     ),

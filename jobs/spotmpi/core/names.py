@@ -131,6 +131,7 @@ def checkpoints(run_folder: str, path: str | None) -> str:
 
 LOCAL: Literal["local"] = "local"  # the backends, as plans name them
 KUBERNETES = "kubernetes"
+SLURM = "slurm"
 EKS = "eks:"  # before the ARN of a cluster that is reached by way of EKS, where others are contexts of a kubeconfig
 LABEL_RUN = "spotmpi.dev/run"
 LABEL_ROLE = "spotmpi.dev/role"  # of the workers of a pool or stream; no other pod of a run has one

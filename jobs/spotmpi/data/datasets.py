@@ -183,10 +183,9 @@ def _with_store(storage: Storage, say: Say, work: Callable[[DataStore], Coroutin
 def open_storage(storage: Storage) -> tuple[ClusterApi, Volume]:
     """The cluster and the volume of a storage; InputError if the target has none."""
     target = targets.target_of(storage.on)
-    if target.name == targets.LOCAL:
-        raise input_error(
-            "--on", target.name, "name an environment, or kubernetes: runs on this machine read any folder"
-        )
+    if target.is_local or target.is_slurm:
+        where = "runs on Slurm read any shared" if target.is_slurm else "runs on this machine read any"
+        raise input_error("--on", target.name, f"name an environment, or kubernetes: {where} folder")
     environment = targets.environment_of(target)
     claim, image = storage.claim, storage.image
     pods = storage.pull_secrets, tuple(map(_toleration, storage.tolerations))

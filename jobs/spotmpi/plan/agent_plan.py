@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,7 +17,37 @@ from spotmpi.spec.stream import Stream
 from spotmpi.streams.order import Settings
 
 VOLUME = pod_context.VOLUME  # where the run volume is mounted
-STAGING_FOLDERS = {"node": f"{pod_context.WORK}/data", "memory": f"{pod_context.MEMORY}/data"}
+
+
+class Layout(NamedTuple):
+    """Where agents and ranks have what their plan names."""
+
+    hosts: Sequence[str]  # by node index; empty names where only agents learn them
+    folder: str  # the run folder
+    volume: str  # what relative paths of data and of a stream's source are relative to
+    work: str  # of each node alone
+    memory: str  # of each node alone, in memory
+    package: str  # the folder with this package
+    code: str  # the user's code
+    start: str  # where a command starts that comes without code
+    secret: str
+    environment: Mapping[str, str]  # more variables of ranks
+
+
+def pod_layout(run: str, nodes: int) -> Layout:
+    """That of pods."""
+    return Layout(
+        hosts=[names.pod_host(run, node) for node in range(nodes)],
+        folder=f"{pod_context.RUNS}/{run}",
+        volume=VOLUME,
+        work=pod_context.WORK,
+        memory=pod_context.MEMORY,
+        package=boot.CODE,
+        code=pod_context.CODE,
+        start=boot.CODE,
+        secret=pod_context.SECRET,
+        environment={"HOME": pod_context.WORK},
+    )
 
 
 class AgentInputs(NamedTuple):
@@ -30,8 +61,9 @@ class AgentInputs(NamedTuple):
     versions: dict[str, str] | None = None  # of Python and packages where the run is submitted
 
 
-def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs) -> RunPlan:
-    """The agent plan of *spec*, without the time of submission, which is the API server's."""
+def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs, layout: Layout | None = None) -> RunPlan:
+    """The agent plan of *spec*, by default for pods, without the time of submission."""
+    layout = layout or pod_layout(run, spec.nodes)
     return {
         "version": VERSION,
         "run": run,
@@ -39,15 +71,15 @@ def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs) -> RunPlan:
         "launcher": spec.launcher,
         "where": spec.where,
         "slots": spec.slots,
-        "hosts": [names.pod_host(run, node) for node in range(spec.nodes)],
+        "hosts": list(layout.hosts),
         "roles": roles(spec, "python3"),
         "python": "python3",
         "pool_python": None,
         "mpi": {"args": list(spec.mpi.args), "path": None, "family": 0},
-        "environment": _environment(spec, run),
-        "folder": pod_context.CODE if inputs.code or workers_of(spec) else boot.CODE,
+        "environment": _environment(spec, run, layout),
+        "folder": layout.code if inputs.code or workers_of(spec) else layout.start,
         "code": inputs.code,
-        "staging": _staging(spec.data),
+        "staging": _staging(spec.data, layout),
         "limits": limits(spec),
         "rate": inputs.rate,
         "grace": spec.checkpoint.grace,
@@ -65,49 +97,57 @@ def _driver_versions(spec: JobSpec, versions: dict[str, str] | None) -> dict[str
     return None if spec.pool is None or spec.command or isinstance(spec.limits.driver, str) else versions
 
 
-def _shared_folder(data: Data) -> str:
-    return data.path if data.path.startswith("/") else f"{VOLUME}/{data.path}"
+def _shared_folder(data: Data, layout: Layout) -> str:
+    return data.path if data.path.startswith("/") else f"{layout.volume}/{data.path}"
 
 
-def _staging(data: Data | None) -> StagingPlan | None:
+def _staged_folder(stage: str, layout: Layout) -> str:
+    return f"{layout.memory if stage == 'memory' else layout.work}/data"
+
+
+def _staging(data: Data | None, layout: Layout) -> StagingPlan | None:
     """What each node copies before its ranks start."""
     if data is None or data.stage is None:
         return None
-    return {"from": _shared_folder(data), "to": STAGING_FOLDERS[data.stage], "stage": data.stage}
+    return {
+        "from": _shared_folder(data, layout),
+        "to": _staged_folder(data.stage, layout),
+        "stage": data.stage,
+    }
 
 
-def _stream_settings(stream: Stream) -> Settings:
+def _stream_settings(stream: Stream, volume: str) -> Settings:
     """What ranks and workers need of a stream; a relative source is on the run volume."""
     if not stream.source or not is_path(stream.source) or stream.source.startswith("/"):
         return stream.settings
-    return replace(stream.settings, source=f"{VOLUME}/{stream.source}")
+    return replace(stream.settings, source=f"{volume}/{stream.source}")
 
 
-def _environment(spec: JobSpec, run: str) -> dict[str, str]:
-    folder = f"{pod_context.RUNS}/{run}"
-    code = [pod_context.CODE] if spec.code or spec.files else []
-    python_path = [*code, boot.CODE, *filter(None, [spec.env.get("PYTHONPATH")])]  # the program needs all of them
+def _environment(spec: JobSpec, run: str, layout: Layout) -> dict[str, str]:
+    code = [layout.code] if spec.code or spec.files else []
+    python_path = [*code, layout.package, *filter(None, [spec.env.get("PYTHONPATH")])]  # the program needs all of them
     environment = {
         "PYTHONUNBUFFERED": "1",
-        "HOME": pod_context.WORK,
+        **layout.environment,
         **thread_variables(spec.resources.cpu),
         protocol.ENV_RUN: run,
         protocol.ENV_WORLD_SIZE: str(spec.world_size),
         protocol.ENV_HOSTS: str(spec.nodes),
-        protocol.ENV_CHECKPOINT_PATH: names.checkpoints(folder, spec.checkpoint.path),
+        protocol.ENV_CHECKPOINT_PATH: names.checkpoints(layout.folder, spec.checkpoint.path),
         protocol.ENV_CHECKPOINT_EVERY: f"{spec.checkpoint.every:g}",
         protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
-        protocol.ENV_TENSORBOARD: f"{folder}/tensorboard",
+        protocol.ENV_TENSORBOARD: f"{layout.folder}/tensorboard",
         **launchers.variables(spec.launcher, spec.resources.gpu),
     }
     if spec.data is not None:
         stage = spec.data.stage
-        environment[protocol.ENV_DATA] = STAGING_FOLDERS[stage] if stage else _shared_folder(spec.data)
+        shared = _shared_folder(spec.data, layout)
+        environment[protocol.ENV_DATA] = _staged_folder(stage, layout) if stage else shared
     if workers_of(spec) is not None:
-        environment[protocol.ENV_POOL] = f"tls://{names.pod_host(run, 0)}:{protocol.POOL_PORT}"
-        environment[protocol.ENV_POOL_TLS] = pod_context.SECRET
+        environment[protocol.ENV_POOL] = f"tls://{layout.hosts[0]}:{protocol.POOL_PORT}"
+        environment[protocol.ENV_POOL_TLS] = layout.secret
     if spec.stream is not None:
-        environment[protocol.ENV_STREAM] = _stream_settings(spec.stream).to_json()
-        environment[protocol.ENV_STREAM_FOLDER] = f"{folder}/stream"
+        environment[protocol.ENV_STREAM] = _stream_settings(spec.stream, layout.volume).to_json()
+        environment[protocol.ENV_STREAM_FOLDER] = f"{layout.folder}/stream"
     nccl = {f"NCCL_{name}": value for name, value in spec.nccl.items()}
     return {**environment, **nccl, **spec.env, "PYTHONPATH": ":".join(python_path)}

@@ -179,8 +179,8 @@ def alive(paths: RunPaths) -> bool:
     return False
 
 
-def state(paths: RunPaths) -> RunState:
-    """The state of the run, from its events and metrics."""
+def state(paths: RunPaths, writer_alive: bool | None = None) -> RunState:
+    """The state of the run, from its events and metrics; by default its lock tells whether a writer is alive."""
     values: dict[str, Any] = {"id": paths.id, "folder": str(paths.folder), "name": paths.id, "state": "submitted"}
     for event in lines(paths.events):
         _apply(values, event)
@@ -204,7 +204,8 @@ def state(paths: RunPaths) -> RunState:
     if figures := reports.recent():
         values["stream"] = figures.to_json(recorded_plan.worker_price(paths))
     current = RunState(**values)
-    if run_outcome(recorded=current.state, writer_alive=alive(paths)) == record.LOST:
+    is_alive = alive(paths) if writer_alive is None else writer_alive
+    if run_outcome(recorded=current.state, writer_alive=is_alive) == record.LOST:
         # The agent releases the lock just after its last event: look again before calling the run lost.
         return current if _last_event(paths) in record.TERMINAL else RunState(**values | _without_end(paths))
     return current
@@ -218,9 +219,11 @@ def _without_end(paths: RunPaths) -> dict[str, Any]:
 
 
 def lost_reason(paths: RunPaths) -> str:
-    """Why a local run is lost."""
+    """Why a run is lost that is recorded in its folder alone."""
     if not file_status.exists(paths.events):
         return f"its folder {paths.folder} was deleted"
+    if recorded_plan.slurm_of(paths):
+        return "Slurm has no job of it any more, and no end is recorded"
     return "its agent died without recording an end"
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from spotmpi.agent import protocol
 from spotmpi.core.errors import input_error
-from spotmpi.core.names import EKS, KUBERNETES, RunPaths
+from spotmpi.core.names import EKS, KUBERNETES, SLURM, RunPaths
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 
@@ -90,11 +90,26 @@ class ClusterNamespace(NamedTuple):
         return f"namespace {self.namespace} of {f'{cluster} {context.removeprefix(EKS)}' if context else 'the cluster'}"
 
 
-def cluster_of(paths: RunPaths) -> ClusterNamespace | None:
-    """The namespace of the run that the folder is a copy of; None where it is no copy."""
+class SlurmLogin(NamedTuple):
+    """The login node through which a run's Slurm is used; a *host* of None is any machine that has its commands."""
+
+    host: str | None
+
+    def __str__(self) -> str:
+        return f"Slurm by way of {self.host}" if self.host else "Slurm"
+
+
+def slurm_of(paths: RunPaths) -> SlurmLogin | None:
+    """The Slurm of the run in the folder; None where it is on none."""
+    values = _plan_object(paths)
+    return SlurmLogin(_text(values.get("host"))) if values.get("backend") == SLURM else None
+
+
+def cluster_of(paths: RunPaths) -> ClusterNamespace | SlurmLogin | None:
+    """The namespace of the run that the folder is a copy of, or its Slurm; None for a run of this machine."""
     values = _plan_object(paths)
     if values.get("backend") != KUBERNETES:
-        return None
+        return slurm_of(paths)
     return ClusterNamespace(values.get("context"), str(values.get("namespace")))
 
 

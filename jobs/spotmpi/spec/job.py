@@ -20,6 +20,7 @@ from spotmpi.spec.kubernetes import FilePath, Kubernetes, Part
 from spotmpi.spec.overrides import data_table, override, reference_moved
 from spotmpi.spec.paths import relative_paths, resolve_paths
 from spotmpi.spec.pool import Pool
+from spotmpi.spec.slurm import Slurm
 from spotmpi.spec.stream import Stream
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -194,6 +195,7 @@ class JobSpec(Part):
     stream: Stream | None = Field(None, description="batches that CPU workers prepare for the ranks")
     nccl: dict[str, str] = Field({}, description="NCCL variables without their prefix, such as DEBUG")
     kubernetes: Kubernetes = Kubernetes()
+    slurm: Slurm = Slurm()
 
     @property
     def world_size(self) -> int:

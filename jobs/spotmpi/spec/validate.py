@@ -38,6 +38,8 @@ class TargetCapabilities:
     system_supported: bool = True  # whether its operating system can run jobs
     rate: float | None = None  # US dollars per hour of all nodes, None if unknown
     groups: tuple[NodeGroup, ...] = ()  # of the environment
+    workers: bool = True  # whether it runs the workers of pools and streams
+    images: bool = True  # whether it has spotmpi's images
 
 
 Check = Callable[[JobSpec, TargetCapabilities], Iterable[Problem]]
@@ -95,7 +97,12 @@ def _not_found(command: str) -> str:
 
 
 def _image(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
-    if spec.image is not None and spec.image not in capabilities.programs:
+    if spec.image is not None and not capabilities.images:
+        remedy = (
+            "is not installed over ssh: run spotmpi on the login node, or leave it out and load software by slurm.setup"
+        )
+        yield Problem("image", spec.image, remedy)
+    elif spec.image is not None and spec.image not in capabilities.programs:
         remedy = f"use one of: {', '.join(sorted(capabilities.programs))}"
         if capabilities.lasting is not None:
             reference = f"REGISTRY/{spec.image}:TAG"
@@ -133,6 +140,8 @@ def _pool(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
         if spec.pool is not None:
             yield Problem("pool", None, f'needs launcher = "pool", not "{spec.launcher}"')
         return
+    if not capabilities.workers:
+        yield Problem("launcher", POOL, _no_workers("pools"))
     if spec.pool is None:
         yield Problem("pool", None, "a pool needs workers: add the table [pool] with workers = N")
     for key, value in (("nodes", spec.nodes), ("slots", spec.slots)):
@@ -152,12 +161,18 @@ def _pool(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
         yield Problem("pool.gpu", spec.pool and spec.pool.gpu, f"requested {gpus} GPUs, {capabilities.gpus} available")
 
 
+def _no_workers(what: str) -> str:
+    return f"{what} need workers besides the nodes, which Slurm runs have not: use {hints.option('on', 'kubernetes')}"
+
+
 def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     streams = spec.program is not None and _option(spec.args, "--batches") == "stream"
     if spec.stream is None:
         if streams:
             yield Problem("args", "--batches stream", "needs CPU workers: add the table [stream], or [stream.workers]")
         return
+    if not capabilities.workers:
+        yield Problem("stream", None, _no_workers("streams"))
     if spec.program is None:
         yield from spec.stream.problems()
         if spec.stream.write is not None and not validate_cluster.predicts(spec):

@@ -15,6 +15,7 @@ from spotmpi.agent import __main__, connection
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import read_pod_context
 from spotmpi.agent.mounts import Mounts
+from spotmpi.agent.notice import Notice
 from spotmpi.agent.tcp import Tcp
 from tests import transient_errors
 
@@ -36,7 +37,7 @@ def main(folder: str, port: int) -> int:
     """Run the agent of `JOB_COMPLETION_INDEX` with its mounts below *folder* and its coordinator on *port*."""
     connection.HEARTBEAT_TIMEOUT = float(os.environ.get("HEARTBEAT_TIMEOUT", connection.HEARTBEAT_TIMEOUT))
     transient_errors.from_environment()
-    return __main__.run_member(read_pod_context(mounts_below(folder), CLOCK), Tcp(port))
+    return __main__.run_member(read_pod_context(mounts_below(folder), CLOCK), Tcp(port), Notice("the pod of this node"))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.spec.job import from_values
 from tests.unit.agent.agent_process import mounts_below
 
-REMOTE = Remote("/work/hosts", "/work/ssh_config", "eth0")
+REMOTE = Remote("/work/hosts", launchers.by_ssh("/work/ssh_config"), "eth0")
 
 
 def arguments(family: int, *own: str) -> str:
@@ -137,7 +137,7 @@ def test_a_real_open_mpi_takes_the_users_argument_in_the_place_of_the_default(
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
         monkeypatch.setenv(name, "1")
     (tmp_path / "hosts").write_text(f"{socket.gethostname()} slots=2\n")
-    remote = Remote(str(tmp_path / "hosts"), "/dev/null", "lo")
+    remote = Remote(str(tmp_path / "hosts"), launchers.by_ssh("/dev/null"), "lo")
     command = over_ssh(OpenMpi(mpirun, 5, remote=remote, extra=own.split()), 2)
     rank = ["sh", "-c", 'echo "$OMPI_COMM_WORLD_SIZE ranks"']
 
@@ -155,7 +155,7 @@ def context_of(tmp_path: Path, **values: Any) -> AgentContext:
 
 
 def commands_of(context: AgentContext, environment: dict[str, str]) -> list[Command]:
-    return launch.gang_commands(context.plan, [0], node.place(context._replace(node=0), environment, "23456"))
+    return launch.gang_commands(context.plan, [0], node.place(context._replace(node=0), environment))
 
 
 @pytest.fixture

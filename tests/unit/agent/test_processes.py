@@ -60,8 +60,8 @@ def test_an_agent_protects_its_output_before_it_does_anything_for_the_run(monkey
     mounts = SimpleNamespace(work=os.devnull)
     context: Any = SimpleNamespace(is_coordinator=True, mounts=mounts, clock=lambda: 0.0)
     transport: Any = None
+    notice: Any = None
     monkeypatch.setattr(os, "makedirs", lambda *arguments, **options: None)
-    monkeypatch.setattr("spotmpi.agent.__main__.Notice", lambda what: calls.append("notice"))
     monkeypatch.setattr(processes, "adopt_orphans", lambda: calls.append("orphans"))
     monkeypatch.setattr(processes, "protect_output", lambda: calls.append("protected"))
 
@@ -70,5 +70,5 @@ def test_an_agent_protects_its_output_before_it_does_anything_for_the_run(monkey
         return 0
 
     monkeypatch.setattr("spotmpi.agent.coordinator.run", run)
-    assert agent_main.run_member(context, transport) == 0
+    assert agent_main.run_member(context, transport, notice) == 0
     assert calls.index("protected") < calls.index("run")

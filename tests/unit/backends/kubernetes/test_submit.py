@@ -401,3 +401,10 @@ def test_agents_of_a_resumed_run_are_told_of_the_attempts_that_an_empty_folder_c
     (tmp_path / "x-1" / "events.jsonl").write_text(json.dumps(event) + "\n")
     objects = KubernetesBackend(tmp_path).plan(spec, "x-1", print)["objects"]
     assert json.loads(objects[1]["data"]["plan.json"])["attempts_before"] == 7
+
+
+def test_a_user_who_may_not_create_runs_hears_so_before_anything_else() -> None:
+    namespace = Namespace("JobSet", "Secret")
+    with pytest.raises(NotPermitted, match=r"you may not create JobSets in namespace here.*docs/sharing\.md"):
+        submit(namespace, plan("mpi-ssh"))
+    assert namespace.created == []

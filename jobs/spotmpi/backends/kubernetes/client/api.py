@@ -213,8 +213,10 @@ class ClusterApi:
         return values
 
     async def may_create(self, kind: str) -> bool:
-        """Whether this user may create objects of that core kind in the namespace; every user may ask that."""
-        attributes = {"namespace": self.namespace, "verb": "create", "resource": _RESOURCES[kind]._api_info.plural}
+        """Whether this user may create objects of that kind in the namespace; every user may ask that."""
+        info = _RESOURCES[kind]._api_info
+        attributes = {"verb": "create", "group": info.resource.group, "resource": info.plural}
+        attributes["namespace"] = self.namespace
         review = authorization_v1.SelfSubjectAccessReview.from_dict({"spec": {"resourceAttributes": attributes}})
         answer = await self._client.request("post", obj=review)
         return bool(answer.status.allowed)

@@ -25,10 +25,15 @@ async def adapt(api: ClusterApi, plan: ClusterPlan, say: Say) -> ClusterPlan:
 
     Raises:
         InputError: no queue of Kueue would ever admit the run.
-        NotPermitted: the run needs a Secret of its own, and the user may not create any.
+        NotPermitted: the user may not create JobSets, or no Secret where the run needs one of its own.
         SpotmpiError: the cluster does not answer.
     """
     with translate_errors("look up what the cluster permits"):
+        if not await api.may_create(cluster_api.JOBSET):
+            raise NotPermitted(
+                f"you may not create JobSets in namespace {api.namespace}, so no runs; ask its administrator for the "
+                "rights in docs/sharing.md"
+            )
         await _require_queue(api, plan["objects"][0], say)
         objects = await _with_egress(api, plan["objects"], say)
         if not await api.may_create(cluster_api.SECRET):

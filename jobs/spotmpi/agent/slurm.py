@@ -1,0 +1,164 @@
+"""The first process of every node of a Slurm job (``python -m spotmpi.agent.slurm FOLDER``): one attempt.
+
+FOLDER is the folder of a run on a file system that all nodes share. The batch script (`spotmpi.plan.slurm`) starts one
+such process per node for each attempt, until node 0 has written the exit code of the run. Where a node was lost or the
+job is about to end, node 0 puts the job back into the queue instead: it continues there from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from typing import Mapping
+
+from . import __main__, hardware, protocol, record
+from .clock import CLOCK, Clock
+from .context import AgentContext
+from .files import write_atomically
+from .mounts import REQUESTS, Mounts
+from .notice import Notice
+from .plan import RunPlan, read_plan
+from .schema import read_attempt
+from .tcp import Tcp
+from .tls import Identity
+
+FOLDER = "slurm"  # in the run folder: what batch script, agents and terminals tell each other
+PLAN = "plan.json"
+NOTICE = "notice"  # exists once Slurm has announced the end of the job
+UNSTARTED = "unstarted"  # exists until node 0 has started an attempt
+EXIT_CODE = "exit-code"  # exists once the run is over
+STARTS = "starts"  # has a byte for each start of the agents since the run was submitted
+OUTPUT = "job.log"
+PACKAGE = "package"  # the folder with the agent's code
+ENV_GENERATION = "SPOTMPI_GENERATION"  # how often the agents were started before
+NOTICE_INTERVAL = 1.0  # seconds between looks for the notice, on a file system that is shared
+# Ports below those that Linux gives to clients, two for each job: several jobs may share a node.
+_FIRST_PORT, _PAIRS = 20000, 6000
+# What describes the task of an agent would mislead the ranks that it starts, which are no tasks of Slurm's.
+_OF_JOB = ("SLURM_JOB_", "SLURM_JOBID", "SLURM_CONF", "SLURM_CLUSTER_NAME")
+
+
+class JobNotice(Notice):
+    """A `Notice` that the batch script gives by a file, too, when Slurm is about to end the job."""
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        super().__init__("the job on this node")
+        self._clock = clock
+        self._path = path
+        self._announced = False
+        self._next_look = clock.awake()
+
+    @property
+    def reason(self) -> str | None:
+        """What ends this node, or None."""
+        if not self._announced and self._clock.awake() >= self._next_look:
+            self._next_look = self._clock.awake() + NOTICE_INTERVAL
+            self._announced = os.path.exists(self._path)
+        if self._announced:
+            return "Slurm is about to end the job, at its time limit or for another one"
+        return super().reason
+
+
+def mounts(folder: str, environ: Mapping[str, str]) -> Mounts:
+    """Those of an agent of the run in *folder*."""
+    own = os.path.join(folder, FOLDER)
+    runs, run = os.path.split(folder)
+    return Mounts(
+        plan=os.path.join(own, PLAN),
+        secret=own,
+        work=work_folder(run),
+        runs=runs,
+        requests=os.path.join(folder, REQUESTS),
+        cgroup=_cgroup("job_" + environ["SLURM_JOB_ID"]),
+        image_record=hardware.IMAGE_RECORD,
+    )
+
+
+def work_folder(run: str) -> str:
+    """The folder of each node's agent alone, on the node's own disk."""
+    return "/tmp/spotmpi-" + run
+
+
+def ports(job: int) -> tuple[int, int]:
+    """The ports of a job, for agents and ranks: neighbours in the queue, which may share a node, have other ones."""
+    first = _FIRST_PORT + job % _PAIRS * 2
+    return first, first + 1
+
+
+def read_context(folder: str, environ: Mapping[str, str], hosts: list[str], clock: Clock) -> AgentContext:
+    """That of this task's agent, from its environment; *hosts* are the names of the job's nodes in Slurm's order."""
+    own = mounts(folder, environ)
+    plan: RunPlan = {**read_plan(own.plan), "hosts": hosts}
+    return AgentContext(
+        plan,
+        int(environ["SLURM_PROCID"]),
+        int(environ[ENV_GENERATION]),
+        Identity(plan["run"], os.path.join(folder, FOLDER)),
+        own,
+        clock,
+        ports(int(environ["SLURM_JOB_ID"]))[1],
+        slurm=True,
+    )
+
+
+def main(folder: str) -> int:
+    """Run this node's part of one attempt; the exit code is for people, the batch script reads `EXIT_CODE`."""
+    job = os.environ["SLURM_JOB_ID"]
+    hosts = _output(["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]]).split()
+    os.environ[hardware.ENV_NODE_NAME] = os.environ["SLURMD_NODENAME"]
+    context = read_context(folder, os.environ, hosts, CLOCK)
+    for name in [name for name in os.environ if name.startswith("SLURM") and not name.startswith(_OF_JOB)]:
+        del os.environ[name]
+    own = os.path.join(folder, FOLDER)
+    notice = JobNotice(os.path.join(own, NOTICE), CLOCK)
+    if context.is_coordinator:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(own, UNSTARTED))
+    _make_private(context.mounts.work)
+    try:
+        code = __main__.run_member(context, Tcp(ports(int(job))[0]), notice)
+    finally:
+        shutil.rmtree(context.mounts.work, ignore_errors=True)
+    if context.is_coordinator:
+        if code not in (protocol.FAILED, protocol.INTERRUPTED):
+            write_atomically(os.path.join(own, EXIT_CODE), "%d\n" % min(code, 1))
+        elif os.path.exists(os.path.join(own, NOTICE)) or _lost_nodes(folder):
+            subprocess.run(["scontrol", "requeue", job], stdin=subprocess.DEVNULL)
+    return code
+
+
+def _make_private(folder: str) -> None:
+    """Make the folder anew, for this user only; PermissionError where it is another user's."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        raise PermissionError("%s belongs to another user, or cannot be deleted: delete it" % folder) from None
+
+
+def _lost_nodes(folder: str) -> list[int]:
+    """The nodes that the newest attempt has lost."""
+    attempts = os.path.join(folder, "attempts")
+    newest = max(record.numbers(attempts), default=0)
+    with contextlib.suppress(OSError), open(os.path.join(attempts, str(newest), "node-0.json")) as file:
+        attempt = read_attempt(file.read())
+        return list(attempt.get("lost_nodes") or ()) if attempt else []
+    return []
+
+
+def _cgroup(job: str) -> str:
+    """The control group of a *job*; an empty path where this node keeps jobs in none."""
+    folders = hardware.own_cgroup().split("/")
+    return "/".join(folders[: folders.index(job) + 1]) if job in folders else ""
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=True)
+    return done.stdout.decode()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,414 @@
+"""Runs on a Slurm cluster: one job per run, whose agents record it in the run folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from spotmpi.agent import record, stop_requests
+from spotmpi.agent import slurm as agent
+from spotmpi.agent.mounts import REQUESTS
+from spotmpi.backends.base import Plan, PoolAddress
+from spotmpi.backends.slurm import queue
+from spotmpi.backends.slurm.files import RunFiles, archive, exists
+from spotmpi.backends.slurm.login import Login
+from spotmpi.backends.slurm.queue import Job
+from spotmpi.core import archives, hints, names
+from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
+from spotmpi.core.events import Event, Stream
+from spotmpi.core.names import RunPaths
+from spotmpi.core.progress import Say
+from spotmpi.runs import ownership, reader, recorded_plan
+from spotmpi.runs.folder import folder_events
+from spotmpi.runs.reader import RunState
+
+if TYPE_CHECKING:
+    from spotmpi.core.code_folder import Packed
+    from spotmpi.plan.slurm import SlurmPlan, SlurmTarget
+    from spotmpi.spec.job import JobSpec
+    from spotmpi.spec.validate import TargetCapabilities
+
+LOOK_INTERVAL = 5.0  # seconds between looks at the queue of one follower: slurmctld serves all users
+SYNC_INTERVAL = 1.0  # seconds between copies of the record over ssh
+KILL_LIMIT = 5.0  # seconds in which agents end a run that is to end now; then Slurm does
+END_LIMIT = 60.0  # seconds in which the job of a run that has ended ends as well
+_REMOTE_RUNS = "spotmpi/runs"  # in the home of the login node
+_KILL_RANKS = """
+import os, signal, sys
+for name in os.listdir("/proc"):
+    if name.isdigit() and int(name) != os.getpid():
+        try:
+            with open("/proc/%s/environ" % name, "rb") as file:
+                variables = file.read().split(b"\\0")
+            if b"SPOTMPI_RUN=" + sys.argv[1].encode() in variables and any(
+                each.startswith(b"SPOTMPI_ATTEMPT=") for each in variables
+            ):
+                os.kill(int(name), signal.SIGKILL)
+        except OSError:
+            pass
+"""
+
+
+class SlurmBackend:
+    """Runs of one cluster, by its commands on this machine or on the login node *host*; new ones in *partition*."""
+
+    def __init__(
+        self, runs_folder: Path, host: str | None = None, partition: str | None = None, look: float = LOOK_INTERVAL
+    ) -> None:
+        self.runs_folder = runs_folder
+        self.look_interval = look
+        self.end_limit = END_LIMIT
+        self._login = Login(host)
+        self._partition = partition
+        self._python = "python3" if host else sys.executable
+
+    def inspect(self, spec: JobSpec) -> TargetCapabilities:
+        """What is known of the cluster without a job; GPUs and programs that `slurm.setup` brings are left to it."""
+        from spotmpi.backends.local import machine
+        from spotmpi.images.environment import launchers_of
+
+        is_here = self._login.host is None
+        capabilities = machine.inspect(spec) if is_here else machine.inspect_client(spec)
+        loads = bool(spec.slurm.setup) or not is_here
+        return replace(
+            capabilities,
+            tools=frozenset(launchers_of(spec.image or "")) if loads else capabilities.tools,
+            command_found=loads or capabilities.command_found,
+            gpus=spec.resources.gpu * spec.world_size,
+            processes=None,
+            rate=spec.price and spec.price * spec.nodes,
+            workers=False,
+            images=is_here,
+        )
+
+    def plan(self, spec: JobSpec, run: str, say: Say) -> SlurmPlan:
+        """The batch script and what agents do."""
+        from spotmpi.plan.agent_plan import AgentInputs
+        from spotmpi.plan.slurm import CODE_ARCHIVE, own_folder, slurm_plan
+        from spotmpi.runs import fingerprint
+
+        target, packed = self._target(spec, run), _pack(spec)
+        path = f"{own_folder(target)}/{CODE_ARCHIVE}"
+        inputs = AgentInputs(
+            work=fingerprint.identify(spec, local=False),
+            files={},
+            code={"archive": path, "bytes": len(packed.archive), "sha256": packed.sha256} if packed else None,
+            rate=spec.price and spec.price * spec.nodes,
+        )
+        return slurm_plan(spec, run, target, inputs, names.user())
+
+    def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
+        """Write the run folder, or continue in the old one, and submit the job."""
+        from spotmpi.plan.slurm import BACKEND
+
+        assert plan["backend"] == BACKEND
+        if spec.image is not None:
+            from spotmpi.images import environment
+
+            environment.prepare(spec.image, say)
+        paths = RunPaths(self.runs_folder / plan["run"])
+        is_new = not exists(paths)
+        if not is_new:
+            self._require_over(paths)
+        try:
+            paths.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            place = hints.option("runs", "FOLDER")
+            raise SpotmpiError(f"cannot record the run in {paths.folder}: {error.strerror}; use {place}") from error
+        with reader.lock(paths):
+            self._write(spec, plan, paths, is_new)
+        self._files(paths, plan["folder"]).refresh()
+        try:
+            self._login.run("submit the job", ["sbatch", "--parsable"], _with_variables(spec, plan["script"]))
+        except SpotmpiError as error:
+            self._end(paths, record.FAILED, str(error))
+            raise
+
+    def _require_over(self, paths: RunPaths) -> None:
+        """Wait for the end of the job of a run that has ended, whose agents use the same files; RunInUse otherwise."""
+        if not (state := self.state(paths.id)).over:
+            raise RunInUse(f"run {paths.id} is {state.state}; stop it with `spotmpi stop {paths.id}`")
+        deadline = time.monotonic() + self.end_limit
+        while (job := self.job(paths.id)) and not job.over:
+            if time.monotonic() > deadline:
+                raise RunInUse(f"run {paths.id} has ended, and its job {job.id} is still {job.state}; try again later")
+            time.sleep(0.2)
+
+    def _write(self, spec: JobSpec, plan: SlurmPlan, paths: RunPaths, is_new: bool) -> None:
+        """Write what the job and later commands need of the run."""
+        from spotmpi.core.certificates import run_certificates
+        from spotmpi.plan.slurm import CODE_ARCHIVE
+
+        packed, planned = _pack(spec), plan["agents"].get("code")
+        if packed and planned and packed.sha256 != planned["sha256"]:
+            changed = spec.code or ", ".join(spec.files)
+            raise SpotmpiError(f"{changed} has changed since the run was planned; start the run again")
+        files = self._files(paths, plan["folder"])
+        spec_text, plan_text = spec.to_toml(), json.dumps(plan, indent=1) + "\n"
+        stale = [*(f"{agent.FOLDER}/{name}" for name in (agent.EXIT_CODE, agent.NOTICE, agent.PACKAGE))]
+        stale += ["summary.json", REQUESTS]
+        for name, text in run_certificates(plan["run"]).items():
+            files.write(f"{agent.FOLDER}/{name}", text.encode())
+        files.remove(*stale)
+        submitted = time.time()
+        agents = {**plan["agents"], "submitted": submitted}
+        content = {f"{agent.FOLDER}/{agent.PLAN}": json.dumps(agents).encode(), f"{agent.FOLDER}/{agent.STARTS}": b""}
+        if packed:
+            content[f"{agent.FOLDER}/{CODE_ARCHIVE}"] = packed.archive
+        files.put(archive({**content, "spec.toml": spec_text.encode(), "plan.yaml": plan_text.encode()}))
+        files.put(archives.pod_side(names.SOURCE), f"{agent.FOLDER}/{agent.PACKAGE}")
+        paths.spec.write_text(spec_text)
+        paths.plan.write_text(plan_text)
+        paths.summary.unlink(missing_ok=True)
+        event = {"t": submitted, "event": record.SUBMITTED, "name": plan["name"], "continued": not is_new}
+        files.append(paths.events.name, {**event, "owner": plan["owner"]})
+        ownership.mark(paths)
+
+    def events(self, run: str, follow: bool) -> Iterator[Event]:
+        """The events in the run folder; a follower adds why the job waits, and its end where no agent could."""
+        paths, _ = self._find(run)
+        watch = _Watch(self, paths)
+        watch.alive()  # which may add to the record, before it is read
+        return Stream(folder_events(paths, follow, watch.alive))
+
+    def state(self, run: str) -> RunState:
+        """The state that the record and the queue give."""
+        paths, files = self._find(run)
+        files.refresh()
+        return self.reconcile(paths, self.job(paths.id))
+
+    def list(self) -> list[RunState]:
+        """The runs of this login node that the runs folder has, oldest first."""
+        mine = [
+            paths
+            for paths in reader.every(self.runs_folder)
+            if recorded_plan.slurm_of(paths) == recorded_plan.SlurmLogin(self._login.host)
+        ]
+        active = {paths.id for paths in mine if reader.state(paths).state not in record.TERMINAL}
+        for paths in (paths for paths in mine if paths.id in active):
+            self._find(paths.id)[1].refresh()
+        jobs = queue.find(self._login, active)
+        return [
+            self.reconcile(paths, jobs.get(paths.id)) if paths.id in active else reader.state(paths) for paths in mine
+        ]
+
+    def reconcile(self, paths: RunPaths, job: Job | None) -> RunState:
+        """The state of a run with this *job*; the end of a job whose agents recorded none is recorded here."""
+        if job is None or job.over:
+            self._find(paths.id)[1].refresh()  # with all that agents wrote until then
+        state = reader.state(paths, writer_alive=True)
+        if state.state in record.TERMINAL:
+            return state
+        if job is None:
+            return replace(state, state=record.LOST, reason=reader.lost_reason(paths))
+        if job.over:
+            self._end(paths, *self._end_of(paths, job))
+            return reader.state(paths, writer_alive=True)
+        return replace(state, state=record.WAITING, reason=job.why()) if job.waits else state
+
+    def job(self, run: str) -> Job | None:
+        """The newest job of a run, None where Slurm knows none."""
+        return queue.find(self._login, [run]).get(run)
+
+    def note_waiting(self, paths: RunPaths, job: Job) -> None:
+        """Record why the run waits, once for each reason, and end it after ``limits.start``."""
+        _, files = self._find(paths.id)
+        state = reader.state(paths, writer_alive=True)
+        if state.state in record.TERMINAL:
+            return
+        limit = float(_recorded(paths)["agents"]["limits"]["start"])
+        if time.time() > _waits_since(paths) + limit:
+            self._cancel(job)
+            self._end(paths, record.FAILED, f"limits.start ({limit:g}s) is over: {job.why()}")
+        elif (state.state, state.reason) != (record.WAITING, job.why()):
+            files.append(paths.events.name, {"t": time.time(), "event": record.WAITING, "reason": job.why()})
+            files.refresh()
+
+    def stop(self, run: str, reason: str, now: bool) -> None:
+        """Ask node 0's agent by a file in the run folder; without one, or where it does not answer, cancel the job."""
+        paths, files = self._find(run)
+        if self.state(paths.id).over:
+            return
+        request = stop_requests.KILL if now else stop_requests.STOP
+        files.write(f"{REQUESTS}/{request}", json.dumps({"reason": reason}).encode())
+        job = self.job(paths.id)
+        deadline = time.monotonic() + KILL_LIMIT
+        while now and job and not job.over and not job.waits and time.monotonic() < deadline:
+            time.sleep(0.2)
+            files.refresh()
+            if reader.state(paths, writer_alive=True).state in record.TERMINAL:
+                return
+        if job and not job.over and (now or job.waits):
+            self._cancel(job)
+
+    def inject_fault(self, run: str, node: int, fault: str) -> None:
+        """Put the job back into the queue, as when nodes are taken away (evict), or kill the ranks of a node (kill)."""
+        job, host = self._running(run, node)
+        if fault == "evict":
+            self._login.run("requeue the job", ["scontrol", "requeue", str(job.id)])
+        elif fault == "kill":
+            self._login.run("kill the ranks", [*_srun(job, host), self._python, "-c", _KILL_RANKS, job.name])
+        else:
+            choices = f"{hints.option('fault', 'evict')} and {hints.option('fault', 'kill')}"
+            raise input_error(hints.option("fault"), fault, f"a run on Slurm supports {choices}")
+
+    def shell(self, run: str, node: int) -> Sequence[str]:
+        """A step of the job on one of its nodes."""
+        job, host = self._running(run, node)
+        return self._login.command([*_srun(job, host), "--pty", "/bin/sh"], "-t")
+
+    def pull(self, run: str, say: Say, part: str | None = None) -> Path:
+        """The run folder; of a login node, its copy on this machine."""
+        paths, files = self._find(run)
+        files.refresh()
+        files.pull(part)
+        return paths.folder
+
+    def pool_address(self, run: str) -> AbstractContextManager[PoolAddress]:
+        """Never: runs on Slurm are no pools."""
+        self._refuse_pool(run)
+
+    def forward_port(self, run: str, port: int) -> AbstractContextManager[int]:
+        """Never: only pools have ports to forward."""
+        self._refuse_pool(run)
+
+    def resize(self, run: str, workers: int) -> None:
+        """Never: runs on Slurm are no pools."""
+        self._refuse_pool(run)
+
+    def _refuse_pool(self, run: str) -> NoReturn:
+        self._find(run)
+        place = hints.option("on", "kubernetes")
+        raise input_error("run", run, f"is no pool: Slurm has none; use {place} for one")
+
+    def _find(self, run: str) -> tuple[RunPaths, RunFiles]:
+        paths = reader.find(run, self.runs_folder)
+        if recorded_plan.slurm_of(paths) is None:
+            raise input_error(hints.option("on"), "slurm", f"run {paths.id} is not on Slurm: omit {hints.option('on')}")
+        return paths, self._files(paths, str(_recorded(paths)["folder"]))
+
+    def _files(self, paths: RunPaths, folder: str) -> RunFiles:
+        return RunFiles(self._login, paths, folder, self._python)
+
+    def _running(self, run: str, node: int) -> tuple[Job, str]:
+        """The job of a run and the name of a node; SpotmpiError where it does not run."""
+        paths, _ = self._find(run)
+        job = self.job(paths.id)
+        if job is None or job.over or job.waits:
+            raise SpotmpiError(f"run {paths.id} has no nodes at the moment; see `spotmpi status {paths.id}`")
+        hosts = queue.hosts(self._login, job)
+        if not 0 <= node < len(hosts):
+            raise input_error(hints.option("node"), node, f"run {paths.id} has the nodes 0 to {len(hosts) - 1}")
+        return job, hosts[node]
+
+    def _cancel(self, job: Job) -> None:
+        self._login.run("cancel the job", ["scancel", str(job.id)])
+
+    def _end_of(self, paths: RunPaths, job: Job) -> tuple[str, str]:
+        """How a run ended whose *job* is over and whose agents recorded no end."""
+        if job.state == queue.CANCELLED:
+            requested = stop_requests.reason(str(paths.folder))
+            return record.STOPPED, requested or f"its job {job.id} was cancelled"
+        last = self._find(paths.id)[1].last_output()
+        reason = f"its job {job.id} ended as {job.state} ({job.reason}), and no agent recorded why"
+        return record.FAILED, f"{reason}; last output: {last}" if last else reason
+
+    def _end(self, paths: RunPaths, kind: str, reason: str) -> None:
+        """Record the end of a run that no agent records."""
+        _, files = self._find(paths.id)
+        files.append(paths.events.name, {"t": time.time(), "event": kind, "reason": reason})
+        files.refresh()
+
+    def _target(self, spec: JobSpec, run: str) -> SlurmTarget:
+        from spotmpi.images import environment
+        from spotmpi.plan.slurm import SlurmTarget
+
+        if self._login.host is not None:
+            home = self._login.run("reach the login node", ["pwd"]).decode().strip()
+            folder = f"{home}/{_REMOTE_RUNS}/{run}"
+            return SlurmTarget(folder, home, self._python, self._login.host, self._partition)
+        return SlurmTarget(
+            folder=str(self.runs_folder / run),
+            start=self._start(spec, run),
+            python=self._python,
+            partition=self._partition,
+            image_bin=str(environment.location(spec.image) / "bin") if spec.image else None,
+            path=os.environ.get("PATH", os.defpath) if spec.image else None,
+        )
+
+    def _start(self, spec: JobSpec, run: str) -> str:
+        """Where a command starts that comes without code: of a resumed run, in its first folder."""
+        paths = RunPaths(self.runs_folder / run)
+        is_resumed = exists(paths) and not (spec.code or spec.files)
+        return _recorded(paths)["agents"]["folder"] if is_resumed else str(Path.cwd())
+
+
+class _Watch:
+    """Looks at the queue for a follower of a run, not more often than the cluster can bear."""
+
+    def __init__(self, backend: SlurmBackend, paths: RunPaths) -> None:
+        self._backend = backend
+        self._paths = paths
+        self._alive = True
+        self._next_look = self._next_copy = 0.0
+
+    def alive(self) -> bool:
+        """Whether an agent or a follower may add to the record."""
+        if time.monotonic() >= self._next_copy:
+            self._backend._find(self._paths.id)[1].refresh()
+            self._next_copy = time.monotonic() + SYNC_INTERVAL
+        if time.monotonic() >= self._next_look:
+            self._alive = self._look()
+            self._next_look = time.monotonic() + self._backend.look_interval
+        return self._alive
+
+    def _look(self) -> bool:
+        try:
+            job = self._backend.job(self._paths.id)
+        except SpotmpiError:
+            return True  # slurmctld may be restarting
+        if job is not None and job.waits:
+            self._backend.note_waiting(self._paths, job)
+            return True
+        return not self._backend.reconcile(self._paths, job).over
+
+
+def _srun(job: Job, host: str) -> list[str]:
+    """A step on one node of a job, which shares what the job has there."""
+    return ["srun", f"--jobid={job.id}", "--overlap", "--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={host}"]
+
+
+def _pack(spec: JobSpec) -> Packed | None:
+    from spotmpi.core import code_folder
+
+    return code_folder.pack(*spec.code_paths) if spec.code or spec.files else None
+
+
+def _with_variables(spec: JobSpec, script: str) -> bytes:
+    """The script as it is submitted, which no plan records: with the variables that the terminal passes on."""
+    first, *rest = script.splitlines(keepends=True)
+    exports = [f"export {name}={shlex.quote(os.environ[name])}\n" for name in spec.forward]
+    directives = [line for line in rest if line.startswith("#SBATCH")]
+    return "".join([first, *directives, *exports, *rest[len(directives) :]]).encode()
+
+
+def _recorded(paths: RunPaths) -> SlurmPlan:
+    """The plan in the run folder; InputError where it cannot be read."""
+    plan = recorded_plan.json_object(paths.plan)
+    if plan is None or "agents" not in plan:
+        raise input_error("run", paths.id, f"its {paths.plan.name} cannot be read")
+    return cast("SlurmPlan", plan)
+
+
+def _waits_since(paths: RunPaths) -> float:
+    """The time of the last event before the run began to wait."""
+    times = [event["t"] for event in reader.lines(paths.events) if event.get("event") != record.WAITING]
+    return float(times[-1]) if times else time.time()

@@ -1,0 +1,92 @@
+"""Slurm's queue: the jobs of runs, and in words why one waits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from spotmpi.backends.slurm.login import Login
+
+_FORMAT = "%i|%T|%r|%N|%j"  # of squeue(1): id, state, reason, nodes, name
+# States of squeue(1). A job whose run has not ended completes because it was requeued, or killed.
+_OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
+_WAITING = {
+    "COMPLETING",
+    "CONFIGURING",
+    "PENDING",
+    "PREEMPTED",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "SPECIAL_EXIT",
+    "SUSPENDED",
+}
+CANCELLED, COMPLETING = "CANCELLED", "COMPLETING"
+# Reasons of squeue(1), JOB REASON CODES.
+_REASONS = {
+    "BeginTime": "Slurm lets a job that was requeued wait for about two minutes",
+    "Dependency": "it depends on a job that has not ended",
+    "JobHeldAdmin": "an administrator holds it",
+    "JobHeldUser": "it is held; `scontrol release JOB` releases it",
+    "Licenses": "it waits for a licence",
+    "NodeDown": "a node that it needs is down",
+    "None": "Slurm has not looked at it yet",
+    "PartitionDown": "its partition is down",
+    "PartitionInactive": "its partition is inactive",
+    "PartitionNodeLimit": "it needs more nodes than its partition allows",
+    "PartitionTimeLimit": "its time limit exceeds that of its partition",
+    "Priority": "jobs with a higher priority come first",
+    "ReqNodeNotAvail": "nodes that it needs are down or reserved",
+    "Reservation": "it waits for its reservation",
+    "Resources": "no nodes that fit are free",
+}
+_LIMITS = ("Assoc", "QOS", "MaxJobsPer", "MaxSubmit")  # how the reasons begin that are limits of an account
+
+
+class Job(NamedTuple):
+    """One job as squeue shows it."""
+
+    id: int
+    state: str
+    reason: str
+    nodes: str  # names in Slurm's short form, such as n[0-3]; empty while it has none
+    name: str
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended for good."""
+        return self.state in _OVER
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no nodes, and may get some."""
+        return self.state in _WAITING
+
+    def why(self) -> str:
+        """Why it waits."""
+        if self.state == COMPLETING:
+            return f"job {self.id} leaves its nodes; one that is down delays that until Slurm notices"
+        reason = self.reason.partition(",")[0].strip("()")
+        text = _REASONS.get(reason) or self.reason
+        if reason.startswith(_LIMITS):
+            text = "a limit of its account, user or QOS is reached"
+        return f"job {self.id} waits in the queue of Slurm: {text} ({reason})"
+
+
+def parse(listing: str) -> list[Job]:
+    """The jobs in what squeue printed."""
+    rows = [line.split("|", 4) for line in listing.splitlines() if line.count("|") >= 4]
+    return [Job(int(row[0]), *row[1:]) for row in rows if row[0].isdecimal()]
+
+
+def find(login: Login, runs: Collection[str]) -> dict[str, Job]:
+    """The newest job of each of *runs*, for some minutes after its end too."""
+    if not runs:
+        return {}
+    command = ["squeue", "--noheader", "--states=all", f"--format={_FORMAT}", f"--name={','.join(sorted(runs))}"]
+    jobs = parse(login.run("read the queue of Slurm", command).decode("utf-8", "replace"))
+    return {job.name: job for job in sorted(jobs)}
+
+
+def hosts(login: Login, job: Job) -> list[str]:
+    """The names of a job's nodes, in Slurm's order."""
+    return login.run("list the nodes of a job", ["scontrol", "show", "hostnames", job.nodes]).decode().split()

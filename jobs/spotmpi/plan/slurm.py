@@ -1,0 +1,173 @@
+"""Makes the plan of a run on Slurm: the batch script, and what its agents do. Pure.
+
+The job allocates the nodes once, and its script starts an agent on each for every attempt (`spotmpi.agent.slurm`). All
+files are in the run folder, which is on a file system that the nodes share.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from spotmpi.agent import slurm as agent
+from spotmpi.agent.boot import ENV_IMAGE_PATH
+from spotmpi.agent.plan import VERSION, RunPlan
+from spotmpi.core.cpus import millicores
+from spotmpi.plan.agent_plan import AgentInputs, Layout, agent_plan
+
+if TYPE_CHECKING:  # not needed to follow a run
+    from spotmpi.spec.job import JobSpec
+
+BACKEND: Literal["slurm"] = "slurm"
+CODE_ARCHIVE = "user.tgz"  # in the folder of batch script and agents
+# Slurm may give notice up to a minute early (sbatch(1), --signal), never late; agents look for it once a second.
+_NOTICE_MARGIN = 10  # seconds
+
+
+@dataclass(frozen=True)
+class SlurmTarget:
+    """Where a run on Slurm has its files, and how its nodes start Python."""
+
+    folder: str  # the run folder, as the nodes see it
+    start: str  # where a command starts that comes without code
+    python: str  # an interpreter for the agents
+    host: str | None = None  # the login node, for ssh; None for this machine
+    partition: str | None = None
+    image_bin: str | None = None  # the programs of the image's environment
+    path: str | None = None  # the PATH of the user
+
+
+class SlurmPlan(TypedDict):
+    """The plan of a run on Slurm, without its key."""
+
+    version: int
+    run: str
+    name: str
+    backend: Literal["slurm"]
+    host: str | None
+    folder: str  # the run folder, as the nodes see it
+    owner: str
+    notes: list[str]  # for people
+    script: str
+    agents: RunPlan
+
+
+def slurm_plan(spec: JobSpec, run: str, target: SlurmTarget, inputs: AgentInputs, owner: str) -> SlurmPlan:
+    """The plan of *spec*."""
+    return {
+        "version": VERSION,
+        "run": run,
+        "name": spec.title,
+        "backend": BACKEND,
+        "host": target.host,
+        "folder": target.folder,
+        "owner": owner,
+        "notes": _notes(spec),
+        "script": script(spec, run, target),
+        "agents": agent_plan(spec, run, inputs, _layout(spec, run, target)),
+    }
+
+
+def own_folder(target: SlurmTarget) -> str:
+    """The folder that batch script, agents and terminals share."""
+    return f"{target.folder}/{agent.FOLDER}"
+
+
+def script(spec: JobSpec, run: str, target: SlurmTarget) -> str:
+    """The batch script, with sbatch's options: it starts agents until node 0 has written the exit code of the run.
+
+    A notice for the batch script alone (``B:``) lets agents write a checkpoint first: a signal to all of the job's
+    processes would end the ranks.
+    """
+    lines = ["#!/bin/sh", *(f"#SBATCH {_directive(option)}" for option in _options(spec, run, target))]
+    lines += [f"cd {shlex.quote(own_folder(target))} || exit 1", *spec.slurm.setup]
+    lines += [
+        f'export {ENV_IMAGE_PATH}="$PYTHONPATH" PYTHONPATH="$PWD/{agent.PACKAGE}"',
+        f"trap ': > {agent.NOTICE}' USR1",
+        "trap 'exit 143' TERM",
+        "while :; do",
+        f"  rm -f {agent.NOTICE}",
+        f"  : > {agent.UNSTARTED}",
+        f"  export {agent.ENV_GENERATION}=$(($(wc -c < {agent.STARTS})))",
+        f"  printf . >> {agent.STARTS}",
+        f"  {shlex.join(_srun(target))} &",
+        "  agents=$!",
+        "  while kill -0 $agents 2> /dev/null; do wait $agents; done",
+        f'  [ -e {agent.EXIT_CODE} ] && exit "$(cat {agent.EXIT_CODE})"',
+        f"  [ -e {agent.UNSTARTED} ] && exit 1",
+        "done",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _srun(target: SlurmTarget) -> list[str]:
+    """The command that starts an agent on each node; other steps, such as those of mpirun, may share its resources.
+
+    Agents print what they record as well, for pods, which nobody reads here.
+    """
+    options = ["--overlap", "--mpi=none", "--kill-on-bad-exit=0", "--wait=30", "--output=/dev/null"]
+    options += [f"--error={agent.OUTPUT}", "--open-mode=append"]
+    return ["srun", *options, target.python, "-S", "-u", "-m", agent.__name__, target.folder]
+
+
+def _options(spec: JobSpec, run: str, target: SlurmTarget) -> Iterable[str]:
+    yield f"--job-name={run}"
+    yield f"--nodes={spec.nodes}"
+    yield "--ntasks-per-node=1"
+    yield f"--cpus-per-task={math.ceil(millicores(spec.resources.cpu, spec.slots) / 1000)}"
+    if spec.resources.memory is not None:
+        yield f"--mem={_mebibytes(spec.resources.memory, spec.slots)}M"
+    if spec.resources.gpu:
+        yield f"--gres=gpu:{spec.resources.gpu * spec.slots}"
+    if target.partition is not None:
+        yield f"--partition={target.partition}"
+    if spec.limits.run is not None:
+        yield f"--time={math.ceil((spec.limits.run + spec.checkpoint.grace) / 60)}"
+    yield f"--signal=B:USR1@{math.ceil(spec.checkpoint.grace) + _NOTICE_MARGIN}"
+    yield "--requeue"
+    yield "--open-mode=append"
+    yield f"--output={own_folder(target).replace('%', '%%')}/{agent.OUTPUT}"
+    yield from spec.slurm.args
+
+
+def _directive(option: str) -> str:
+    """An option as a line of a batch script has it: sbatch takes double quotes and a backslash before a quote."""
+    if all(char.isalnum() or char in "-_=/.:,@%+" for char in option):
+        return option
+    return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _mebibytes(memory: str, slots: int) -> int:
+    factor = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024}[memory[-2:]]
+    return math.ceil(float(memory[:-2]) * factor * slots)
+
+
+def _layout(spec: JobSpec, run: str, target: SlurmTarget) -> Layout:
+    work = agent.work_folder(run)
+    path = ":".join(filter(None, [target.image_bin, spec.env.get("PATH") or target.path]))
+    return Layout(
+        hosts=[""] * spec.nodes,  # which Slurm chooses
+        folder=target.folder,
+        volume=target.start,
+        work=work,
+        memory=f"/dev/shm/spotmpi-{run}",
+        package=f"{own_folder(target)}/{agent.PACKAGE}",
+        code=f"{work}/user",
+        start=target.start,
+        secret=own_folder(target),
+        environment={"PATH": path} if path else {},
+    )
+
+
+def _notes(spec: JobSpec) -> list[str]:
+    notes = []
+    if spec.limits.run is not None and not _sets(spec.slurm.args, "--time", "-t"):
+        notes.append("limits.run is the time limit of the Slurm job as well")
+    return notes
+
+
+def _sets(arguments: Sequence[str], *options: str) -> bool:
+    return any(argument.split("=")[0] in options for argument in arguments)

@@ -1,0 +1,97 @@
+"""Runs on Slurm by way of a login node, from a machine that shares no file system with the cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spotmpi.backends.slurm.backend import SlurmBackend
+from spotmpi.core.errors import InputError, SpotmpiError
+from tests.command_line import spotmpi_process
+from tests.contract.conftest import BackendHarness
+from tests.contract.event_values import command, iterations, kinds, texts
+from tests.contract.fake_program import fake_job
+from tests.testbed.login_node import HOST, login_node
+from tests.testbed.slurm import Slurm
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def home(slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The home on the login node; here there is neither a command of Slurm's nor its configuration."""
+    home = tmp_path / "home of me"
+    monkeypatch.setenv("SPOTMPI_CACHE", f"/tmp/spotmpi-{os.getpid()}")
+    monkeypatch.delenv("SLURM_CONF")
+    with login_node(tmp_path / "login", home, slurm.environment) as programs:
+        monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+        yield home
+        subprocess.run(["ssh", "-o", f"ControlPath=/tmp/spotmpi-{os.getpid()}/ssh-%C", "-O", "exit", HOST], check=False)
+
+
+@pytest.fixture
+def remote(home: Path, tmp_path: Path) -> BackendHarness:
+    return BackendHarness(SlurmBackend(tmp_path / "copies", HOST, look=0.3))
+
+
+def test_a_run_by_ssh_is_followed_stopped_resumed_and_pulled(
+    remote: BackendHarness, home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "data.txt").write_text("mine\n")
+    job = fake_job(iterations=60, pause=0.05, every=1000, code=str(tmp_path / "code"), nodes=2)
+    run = remote.submit(job)
+    remote.wait_for_iteration(run, 2)
+    remote.backend.stop(run, "enough", now=False)
+    stopped = remote.wait_for_state(run, "stopped")
+    remote.resume(run, {**job, "env": {**job["env"], "FAKE_PAUSE": "0.001"}})
+    events = remote.events(run)
+
+    assert kinds(events)[-1] == "succeeded", events[-1]
+    assert iterations(events) == list(range(1, 61))
+    assert stopped.reason == "enough"
+    assert [event.to_json() for event in remote.events(run)] == [event.to_json() for event in events]
+    copy = tmp_path / "copies" / run
+    assert not (copy / "checkpoints").exists()
+    folder = remote.backend.pull(run, lambda text: None)
+    assert json.loads((folder / "checkpoints" / "fake.json").read_text()) == stopped.iteration
+    assert (home / "spotmpi" / "runs" / run / "slurm" / "key").stat().st_mode & 0o777 == 0o600
+    assert not list(copy.rglob("key"))
+
+
+@pytest.mark.nightly("the script that passes them on is compared with the plan by day")
+def test_variables_of_the_terminal_are_passed_on(remote: BackendHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "se'cret $HOME")
+    events = remote.all_events(command("sh", "-c", 'echo "$MY_TOKEN"', forward=["MY_TOKEN"]))
+
+    assert texts(events) == ["se'cret $HOME"]
+
+
+@pytest.mark.nightly("follows the way of the run that is stopped and resumed")
+def test_another_terminal_finds_the_login_node_in_the_record(remote: BackendHarness, tmp_path: Path) -> None:
+    run = remote.submit(command("sleep", "60"))
+    remote.wait_for_state(run, "running")
+    shell = remote.backend.shell(run, 0)
+
+    stopped = spotmpi_process("stop", run, "--now", "--runs", str(tmp_path / "copies"))
+
+    assert stopped.returncode == 0, stopped.stderr
+    assert remote.wait_for_state(run, "stopped").state == "stopped"
+    assert [state.id for state in remote.backend.list()] == [run]
+    assert shell[0] == "ssh" and "-t" in shell and "--pty /bin/sh" in shell[-1]
+
+
+def test_an_image_is_refused_since_nobody_installs_it_there(remote: BackendHarness) -> None:
+    with pytest.raises(InputError, match="image = 'chainermn': is not installed over ssh"):
+        remote.submit({"image": "chainermn", "program": "digits"})
+
+
+def test_a_login_node_that_does_not_answer_is_an_error(home: Path, tmp_path: Path) -> None:
+    backend = SlurmBackend(tmp_path / "copies", "nobody@127.0.0.1")
+    with pytest.raises(SpotmpiError, match="cannot reach the login node"):
+        BackendHarness(backend).submit(command("true"))

@@ -1,0 +1,223 @@
+"""Runs on a real Slurm cluster: launchers over its nodes, and what ends or interrupts a job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import record
+from spotmpi.backends.slurm.backend import SlurmBackend
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.events import Event
+from tests.command_line import spotmpi_process
+from tests.contract.conftest import BackendHarness
+from tests.contract.event_values import command, iterations, kinds, texts
+from tests.contract.fake_program import fake_job
+from tests.contract.processes import wait_until
+from tests.testbed.slurm import CLOSED, URGENT, Slurm
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(200)]
+
+DIGITS: dict[str, Any] = {
+    "image": "chainermn",
+    "program": "digits",
+    "args": ["--global-batch", "64", "--epochs", "2"],
+    "nodes": 2,
+    "slots": 1,
+    "checkpoint": {"every": "0.2s"},
+}
+
+
+def reasons(events: list[Event], kind: str) -> list[str]:
+    return [str(event.reason) for event in events if event.kind == kind]
+
+
+def without_waits(events: list[Event]) -> list[str]:
+    return [kind for kind in kinds(events) if kind != record.WAITING]
+
+
+def first_iterations(events: list[Event]) -> list[int]:
+    """The first iteration of each attempt."""
+    firsts: dict[int, int] = {}
+    for event in events:
+        if event.kind == record.METRIC and event.values.get("kind") == "metric":
+            firsts.setdefault(event.attempt, event.values["iteration"])
+    return list(firsts.values())
+
+
+def parameters(events: list[Event]) -> str:
+    return [str(event.values["parameters"]) for event in events if event.values.get("kind") == "result"][-1]
+
+
+@pytest.fixture(scope="module")
+def finished(cluster: Slurm, tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    """The events of an undisturbed run of the digits on two nodes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(cluster.configuration))
+        harness = BackendHarness(SlurmBackend(tmp_path_factory.mktemp("undisturbed"), look=0.3))
+        return harness.all_events(DIGITS)
+
+
+def test_mpirun_starts_ranks_on_all_nodes_by_srun(finished: list[Event]) -> None:
+    assert without_waits(finished) == ["submitted", "started", "succeeded"], finished[-1]
+    started = next(event for event in finished if event.kind == "started")
+    assert [machine["name"] for machine in started.values["machines"]] == ["n0", "n1"]
+    assert iterations(finished)[-1] == 45
+    context = next(event.values for event in finished if event.values.get("kind") == "context")
+    assert context["world_size"] == 2
+
+
+def test_a_requeued_run_continues_from_its_checkpoint_to_the_same_parameters(
+    harness: BackendHarness, finished: list[Event]
+) -> None:
+    run = harness.submit(DIGITS)
+    harness.wait_for_iteration(run, 10)
+    harness.backend.inject_fault(run, 0, "evict")
+    events = harness.events(run)
+
+    assert without_waits(events)[:2] == ["submitted", "started"]
+    assert without_waits(events)[-2:] == ["started", "succeeded"], events[-1]
+    assert first_iterations(events)[-1] > 1
+    assert parameters(events) == parameters(finished)
+    state = harness.backend.state(run)
+    assert (state.failures, state.interruptions) == (0, 1)
+    assert "BeginTime" in " ".join(reasons(events, "waiting"))
+
+
+def test_a_job_that_is_preempted_writes_a_checkpoint_first(harness: BackendHarness, slurm: Slurm) -> None:
+    job = fake_job(iterations=120, pause=0.05, every=10_000, nodes=2, launcher="none")
+    run = harness.submit(job)
+    harness.wait_for_iteration(run, 5)
+    slurm.command("sbatch", f"--partition={URGENT}", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
+    events = harness.events(run)
+
+    assert kinds(events)[-1] == "succeeded"
+    assert "about to end the job" in reasons(events, "interrupted")[0]
+    stored = [event.values["iteration"] for event in events if event.values.get("reason") == "notice"]
+    resumed = [event.values["iteration"] for event in events if event.values.get("kind") == "resumed"]
+    assert stored == resumed and resumed[0] >= 5
+    assert iterations(events) == list(range(1, 121))
+
+
+@pytest.mark.nightly("Slurm takes half a minute to notice; a job that is requeued goes the same way")
+def test_a_node_that_is_switched_off_is_replaced(harness: BackendHarness, slurm: Slurm) -> None:
+    run = harness.submit(fake_job(iterations=150, pause=0.05, every=5, nodes=2, launcher="none"))
+    harness.wait_for_iteration(run, 12)
+    machines = next(event for event in harness.backend.events(run, False) if event.kind == "started").values["machines"]
+    victim = machines[1]["name"]
+    try:
+        slurm.kill_node(victim)
+        events = harness.events(run)
+    finally:
+        slurm.start_node(victim)
+
+    assert kinds(events)[-1] == "succeeded", events[-1]
+    assert f"lost {victim}" in reasons(events, "interrupted")[0]
+    last = [event for event in events if event.kind == "started"][-1]
+    assert victim not in [machine["name"] for machine in last.values["machines"]]
+    assert first_iterations(events)[-1] > 1
+
+
+@pytest.mark.nightly("imports PyTorch on each node")
+@pytest.mark.parametrize("launcher", ["accelerate", "torchrun"])
+def test_launchers_of_each_node_find_the_first(harness: BackendHarness, launcher: str) -> None:
+    code = (
+        "import torch.distributed as d, torch; d.init_process_group('gloo'); x = torch.ones(1) * (d.get_rank() + 1);"
+        "d.all_reduce(x); print('sum', int(x), flush=True); d.destroy_process_group()"
+    )
+    job = {"image": "pytorch", "command": ["python3", "-c", code], "launcher": launcher, "nodes": 2, "slots": 1}
+    events = harness.all_events(job)
+
+    assert kinds(events)[-1] == "succeeded", events[-1]
+    assert [text for text in texts(events) if text.startswith("sum")] == ["sum 3"] * 2
+
+
+def test_a_failed_attempt_is_retried_on_the_same_nodes_without_a_wait(harness: BackendHarness) -> None:
+    run = harness.submit(fake_job(iterations=9, every=3, fault={1: [5, "exit 3"]}, nodes=2))
+    events = harness.events(run)
+
+    started = [event for event in events if event.kind == "started"]
+    assert [len(event.values["machines"]) for event in started] == [2, 2]
+    assert not [reason for reason in reasons(events[events.index(started[0]) :], "waiting") if "queue" in reason]
+    assert iterations(events) == [1, 2, 3, 4, 5, 4, 5, 6, 7, 8, 9]
+
+
+def test_why_a_run_waits_is_said_once_and_limits_start_ends_it(harness: BackendHarness, tmp_path: Path) -> None:
+    closed = SlurmBackend(tmp_path / "runs", partition=CLOSED, look=0.3)
+    waiting = BackendHarness(closed)
+    run = waiting.submit(command("true", limits={"start": "3s"}))
+    wait_until(lambda: "PartitionDown" in str(closed.state(run).reason))
+    events = waiting.events(run)
+
+    assert len(reasons(events, "waiting")) == len(set(reasons(events, "waiting")))
+    assert "limits.start (3s) is over" in str(events[-1].reason) and "its partition is down" in str(events[-1].reason)
+    assert kinds(events)[-1] == "failed"
+    wait_until(lambda: (job := closed.job(run)) is not None and job.over)
+
+
+def test_a_waiting_run_is_stopped_at_once(harness: BackendHarness, tmp_path: Path) -> None:
+    closed = SlurmBackend(tmp_path / "runs", partition=CLOSED, look=0.3)
+    run = BackendHarness(closed).submit(command("true"))
+    closed.stop(run, "not today", now=False)
+
+    state = closed.state(run)
+    assert (state.state, state.reason) == ("stopped", "not today")
+
+
+def test_a_job_that_is_cancelled_by_hand_ends_the_run(harness: BackendHarness, slurm: Slurm) -> None:
+    run = harness.submit(command("sleep", "60"))
+    harness.wait_for_state(run, "running")
+    slurm.command("scancel", f"--name={run}")
+
+    assert kinds(harness.events(run))[-1] == "stopped"
+    assert "was cancelled" in str(harness.backend.state(run).reason)
+
+
+def test_agents_that_cannot_start_fail_the_run_with_what_they_printed(harness: BackendHarness) -> None:
+    events = harness.all_events(command("true", slurm={"setup": ["rm -r package"]}))
+
+    assert kinds(events)[-1] == "failed"
+    assert "ended as FAILED" in str(events[-1].reason) and "No module named" in str(events[-1].reason)
+
+
+def test_a_job_that_sbatch_refuses_is_an_error_with_its_words(slurm: Slurm, tmp_path: Path) -> None:
+    backend = SlurmBackend(tmp_path / "runs", partition="no-such-partition")
+    with pytest.raises(SpotmpiError, match=r"cannot submit the job: .*invalid partition"):
+        BackendHarness(backend).submit(command("true"))
+    assert [state.state for state in backend.list()] == ["failed"]
+
+
+def test_resources_are_those_of_the_spec(harness: BackendHarness) -> None:
+    resources = {"cpu": 1.5, "memory": "100Mi", "gpu": 1}
+    show = ["sh", "-c", "scontrol show job --oneliner $SLURM_JOB_ID; env | grep ^SLURM | cut -d= -f1 | sort"]
+    job = {"command": show, "launcher": "none", "nodes": 2, "resources": resources, "limits": {"run": "10m"}}
+    lines = texts(harness.all_events({**job, "where": "first", "slurm": {"args": ["--comment=mine"]}}))
+
+    text = " ".join(lines)
+    for part in ("NumNodes=2", "CPUs/Task=2", "gpu:1", "MinMemoryNode=100M", "TimeLimit=00:11:00", "Comment=mine"):
+        assert part in text, part
+    assert not [line for line in lines if line.startswith("SLURM") and not line.startswith(("SLURM_JOB", "SLURM_C"))]
+
+
+def test_commands_find_a_run_by_its_record(harness: BackendHarness, tmp_path: Path) -> None:
+    run = harness.submit(fake_job(iterations=10_000, pause=0.05))
+    harness.wait_for_iteration(run, 2)
+    runs = ("--runs", str(tmp_path / "runs"))
+
+    status = spotmpi_process("status", run, "--json", *runs)
+    shell = harness.backend.shell(run, 0)
+    listed = spotmpi_process("list", "--on", "slurm", "--json", *runs)
+    pulled = spotmpi_process("pull", run, *runs)
+    stopped = spotmpi_process("stop", run, *runs)
+
+    assert json.loads(status.stdout)["state"] == "running", status.stderr
+    assert [line["id"] for line in json.loads(listed.stdout)] == [run], listed.stderr
+    assert list(shell[:1]) == ["srun"] and list(shell[-2:]) == ["--pty", "/bin/sh"]
+    assert pulled.returncode == 0 and str(tmp_path / "runs" / run) in pulled.stdout.replace(
+        "runs/", str(tmp_path) + "/runs/"
+    )
+    assert stopped.returncode == 0, stopped.stderr
+    assert harness.wait_for_state(run, "stopped").state == "stopped"

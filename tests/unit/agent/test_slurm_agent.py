@@ -1,0 +1,156 @@
+"""The agent of a node of a Slurm job: what it reads from its environment, and what becomes of the job in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import launchers, slurm, stop_requests
+from spotmpi.agent.launchers import LAUNCHERS, OpenMpi, Remote, Start
+from spotmpi.agent.outcomes import INTERRUPTION, SUCCEEDED
+from spotmpi.agent.readiness import Readiness
+from spotmpi.agent.staging import Staging
+from spotmpi.core.certificates import run_certificates, write_certificates
+from spotmpi.core.names import SOURCE
+from spotmpi.plan.agent_plan import AgentInputs
+from spotmpi.plan.slurm import SlurmTarget, slurm_plan
+from spotmpi.spec.job import from_values
+from tests.clocks import SetClock
+
+TASK = {"SLURM_JOB_ID": "6007", "SLURM_PROCID": "1", "SPOTMPI_GENERATION": "3"}
+
+
+def run_folder(tmp_path: Path, **values: Any) -> Path:
+    """The folder of a run of *values*, ready for its agents."""
+    folder = tmp_path / f"run-{os.getpid()}"
+    own = folder / slurm.FOLDER
+    own.mkdir(parents=True)
+    spec = from_values({"command": ["true"], "launcher": "none", **values})
+    plan = slurm_plan(
+        spec, folder.name, SlurmTarget(str(folder), str(tmp_path), sys.executable), AgentInputs({}, {}), ""
+    )
+    (own / slurm.PLAN).write_text(json.dumps({**plan["agents"], "submitted": 1e9}))
+    write_certificates(own, run_certificates(folder.name))
+    (own / slurm.UNSTARTED).touch()
+    (folder / "events.jsonl").touch()
+    return folder
+
+
+def test_an_agent_knows_its_node_hosts_and_restarts_from_slurm(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, nodes=2)
+    context = slurm.read_context(str(folder), TASK, ["n3", "n7"], SetClock())
+
+    assert (context.node, context.generation, context.hosts) == (1, 3, ["n3", "n7"])
+    assert context.folder == str(folder) and context.slurm
+    assert context.mounts.work == f"/tmp/spotmpi-{folder.name}"
+    assert stop_requests.pending(context.mounts) is None
+    stop_requests.submit(str(folder), stop_requests.KILL, "enough")
+    assert stop_requests.pending(context.mounts) == (stop_requests.KILL, "enough")
+    assert stop_requests.reason(str(folder)) == "enough"
+
+
+def test_jobs_after_each_other_have_different_ports_below_those_of_clients() -> None:
+    ports = [port for job in range(6000) for port in slurm.ports(job)]
+    assert len(set(ports)) == len(ports)
+    assert min(ports) >= 20000 and max(ports) < 32768
+
+
+def test_a_notice_is_a_file_that_is_looked_for_once_a_second(tmp_path: Path) -> None:
+    clock = SetClock()
+    notice = slurm.JobNotice(str(tmp_path / "notice"), clock)
+    assert notice.reason is None
+    (tmp_path / "notice").touch()
+    assert notice.reason is None
+    clock.sleep(1.0)
+    assert "about to end the job" in str(notice.reason)
+    (tmp_path / "notice").unlink()
+    assert notice.reason is not None
+
+
+@pytest.mark.parametrize("family", [4, 5])
+def test_mpirun_tells_srun_the_other_hosts(family: int) -> None:
+    remote = Remote("/work/hosts", launchers.by_slurm(["n0", "n1", "n2"]), "eth0")
+    command = " ".join(LAUNCHERS["mpirun"].arguments(Start(3, 1, mpi=OpenMpi("mpirun", family, True, remote))))
+    option = "--prtemca" if family == 5 else "--mca"
+    assert f"{option} plm slurm {option} plm_slurm_args --nodes=2 --nodelist=n1,n2" in command
+    assert f"{option} ras ^slurm" in command and "--allow-run-as-root" in command
+    assert "ssh_args" not in command and "rsh_args" not in command
+
+
+def test_names_of_machines_need_not_lead_to_the_address_of_their_agent() -> None:
+    coordinator: Any = type("Double", (), {"missing": lambda self: [], "workers": {}})()
+    hosts = ["no-such-host.invalid"]
+    assert Readiness(hosts, coordinator, Staging(None, ""), SetClock(), fixed_names=True).missing() is None
+    assert "not in DNS" in str(Readiness(hosts, coordinator, Staging(None, ""), SetClock()).missing())
+
+
+class Node:
+    """An agent as a process of its own, with a double of scontrol that notes its arguments."""
+
+    def __init__(self, tmp_path: Path, **values: Any) -> None:
+        self.folder = run_folder(tmp_path, **values)
+        self.own = self.folder / slurm.FOLDER
+        self._bin = tmp_path / "bin"
+        self._bin.mkdir()
+        text = f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n[ "$1" = show ] && echo localhost\nexit 0\n'
+        (self._bin / "scontrol").write_text(text)
+        (self._bin / "scontrol").chmod(0o755)
+        self._calls = tmp_path / "calls"
+
+    def run(self, job: int) -> int:
+        own = {"SLURM_PROCID": "0", "SLURM_JOB_NODELIST": "n0", "SLURMD_NODENAME": "n0", "SLURM_STEP_ID": "0"}
+        environment = {**TASK, **own, "SLURM_JOB_ID": str(job), "SPOTMPI_GENERATION": "0"}
+        environment |= {"PATH": f"{self._bin}:{os.environ['PATH']}", "PYTHONPATH": str(SOURCE)}
+        command = [sys.executable, "-S", "-m", slurm.__name__, str(self.folder)]
+        return subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, timeout=60).returncode
+
+    @property
+    def requeued(self) -> bool:
+        return "requeue" in self._calls.read_text()
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        values: dict[str, Any] = json.loads((self.folder / "attempts" / "1" / "node-0.json").read_text())
+        return values
+
+
+# Each test has a job of its own, since ports follow from it, and tests run at once.
+def test_the_end_of_a_run_is_the_exit_code_of_the_job(tmp_path: Path) -> None:
+    node = Node(tmp_path, command=["sh", "-c", "env | grep ^SLURM > $0", str(tmp_path / "variables")])
+    assert node.run(101) == 0
+    assert (node.own / slurm.EXIT_CODE).read_text() == "0\n" and not node.requeued
+    assert node.outcome["cause"] == SUCCEEDED and not (node.own / slurm.UNSTARTED).exists()
+    names = {line.split("=")[0] for line in (tmp_path / "variables").read_text().splitlines()}
+    assert names == {"SLURM_JOB_ID", "SLURM_JOB_NODELIST"}
+    assert not Path(slurm.work_folder(node.folder.name)).exists()
+
+
+def test_a_run_that_failed_for_good_fails_its_job(tmp_path: Path) -> None:
+    node = Node(tmp_path, command=["sh", "-c", "exit 78"])
+    node.run(102)
+    assert (node.own / slurm.EXIT_CODE).read_text() == "1\n"
+
+
+def test_an_attempt_that_failed_is_left_to_the_batch_script(tmp_path: Path) -> None:
+    node = Node(tmp_path, command=["false"])
+    assert node.run(103) == 1
+    assert not (node.own / slurm.EXIT_CODE).exists() and not node.requeued
+
+
+def test_a_job_that_is_about_to_end_is_requeued(tmp_path: Path) -> None:
+    node = Node(tmp_path, command=["sleep", "60"])
+    (node.own / slurm.NOTICE).touch()
+    assert node.run(104) == 75
+    assert node.requeued and node.outcome["cause"] == INTERRUPTION
+
+
+def test_a_folder_of_another_user_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "work").symlink_to("/")
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        slurm._make_private(str(tmp_path / "work"))

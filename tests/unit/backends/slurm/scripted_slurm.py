@@ -1,0 +1,58 @@
+"""Slurm's commands as a test sets them: a folder for PATH, whose programs answer from files and note their arguments.
+
+The form of what they print is recorded from Slurm 22.05.8 (Debian 12): `squeue --format='%i|%T|%r|%N|%j'`,
+`sbatch --parsable`, `scontrol show hostnames`, and the words of sbatch for a partition that does not exist.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+REFUSAL = (
+    "sbatch: error: invalid partition specified: nowhere\n"
+    "sbatch: error: Batch job submission failed: Invalid partition name specified\n"
+)
+_PROGRAMS = {
+    "squeue": 'cat "$DOUBLE/queue"',
+    "sbatch": 'cat > "$DOUBLE/script"; [ -e "$DOUBLE/refusal" ] && { cat "$DOUBLE/refusal" >&2; exit 1; }; echo 7',
+    "scancel": ":",
+    "scontrol": '[ "$1" = show ] && printf "n0\\nn1\\n"',
+    "srun": ":",
+}
+
+
+class ScriptedSlurm:
+    """The commands in *folder*; `queue` is what squeue prints."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        for name, text in _PROGRAMS.items():
+            call = f'echo {name} "$@" >> "$DOUBLE/calls"'
+            (folder / name).write_text(f'#!/bin/sh\nDOUBLE="{folder}"\n{call}\n{text}\nexit 0\n')
+            (folder / name).chmod(0o755)
+        (folder / "queue").touch()
+
+    def show(self, run: str, state: str, reason: str = "None", nodes: str = "", job: int = 7) -> None:
+        """Let squeue show a job of *run* besides those of before."""
+        with (self.folder / "queue").open("a") as file:
+            file.write(f"{job}|{state}|{reason}|{nodes}|{run}\n")
+
+    def clear(self) -> None:
+        """Let squeue show nothing."""
+        (self.folder / "queue").write_text("")
+
+    def refuse(self) -> None:
+        """Let sbatch refuse from now on."""
+        (self.folder / "refusal").write_text(REFUSAL)
+
+    @property
+    def script(self) -> str:
+        """The newest script that sbatch got."""
+        return (self.folder / "script").read_text()
+
+    @property
+    def calls(self) -> list[str]:
+        """Every command with its arguments, in order."""
+        path = self.folder / "calls"
+        return path.read_text().splitlines() if path.exists() else []

@@ -1,0 +1,287 @@
+"""The Slurm backend with scripted commands: what it records, and what it makes of the queue."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import record
+from spotmpi.backends import targets
+from spotmpi.backends.slurm.backend import SlurmBackend
+from spotmpi.backends.slurm.queue import Job, parse
+from spotmpi.backends.targets import Target
+from spotmpi.core.errors import InputError, RunInUse, SpotmpiError
+from spotmpi.runs import reader
+from spotmpi.spec.job import from_values
+from spotmpi.spec.validate import validate
+from tests.unit.backends.slurm.scripted_slurm import ScriptedSlurm
+
+RUN = "train-1"
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedSlurm:
+    double = ScriptedSlurm(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{double.folder}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return double
+
+
+@pytest.fixture
+def backend(slurm: ScriptedSlurm, tmp_path: Path) -> SlurmBackend:
+    return SlurmBackend(tmp_path / "runs", look=0.0)
+
+
+def submit(backend: SlurmBackend, **values: Any) -> None:
+    spec = from_values({"command": ["true"], "launcher": "none", "nodes": 2, **values})
+    backend.submit(spec, backend.plan(spec, RUN, print), lambda text: None)
+
+
+def agents_record(backend: SlurmBackend, *events: dict[str, Any]) -> None:
+    with (backend.runs_folder / RUN / "events.jsonl").open("a") as file:
+        file.writelines(json.dumps({"t": 1e9, **event}) + "\n" for event in events)
+
+
+def last_event(backend: SlurmBackend) -> tuple[str, str]:
+    event = list(backend.events(RUN, False))[-1]
+    return event.kind, str(event.reason)
+
+
+def test_the_submitted_script_is_the_planned_one_with_the_variables_that_are_passed_on(
+    backend: SlurmBackend, slurm: ScriptedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "it's mine")
+    spec = from_values({"command": ["true"], "launcher": "none", "forward": ["TOKEN"]})
+    plan = backend.plan(spec, RUN, print)
+    backend.submit(spec, plan, lambda text: None)
+
+    passed_on = "export TOKEN='it'\"'\"'s mine'\n"
+    assert slurm.script.replace(passed_on, "") == plan["script"] and passed_on in slurm.script
+    assert "TOKEN='" not in (backend.runs_folder / RUN / "plan.yaml").read_text()
+    assert slurm.script.index("#SBATCH --output") < slurm.script.index(passed_on)
+    own = backend.runs_folder / RUN / "slurm"
+    assert (own / "key").stat().st_mode & 0o777 == 0o600 and len((own / "key").read_bytes()) == 32
+    assert json.loads((own / "plan.json").read_text())["submitted"] > 0
+    assert (own / "package" / "spotmpi" / "agent" / "slurm.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("Priority", "jobs with a higher priority come first (Priority)"),
+        ("Resources", "no nodes that fit are free (Resources)"),
+        ("BeginTime", "was requeued wait for about two minutes (BeginTime)"),
+        ("QOSMaxJobsPerUserLimit", "a limit of its account, user or QOS is reached (QOSMaxJobsPerUserLimit)"),
+        ("AssocGrpGRES", "a limit of its account, user or QOS is reached (AssocGrpGRES)"),
+        ("ReqNodeNotAvail, UnavailableNodes:n1", "nodes that it needs are down or reserved (ReqNodeNotAvail)"),
+        ("FrontEndDown", "FrontEndDown (FrontEndDown)"),
+    ],
+)
+def test_a_run_waits_for_a_reason_in_words(
+    backend: SlurmBackend, slurm: ScriptedSlurm, reason: str, words: str
+) -> None:
+    submit(backend)
+    slurm.show(RUN, "PENDING", reason)
+    state = backend.state(RUN)
+    assert state.state == "waiting" and str(state.reason).endswith(words)
+
+
+def test_a_follower_records_each_reason_once(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:
+    submit(backend)
+    slurm.show(RUN, "PENDING", "Priority")
+    assert [event.kind for event in backend.events(RUN, False)] == ["submitted", "waiting"]
+    assert [event.kind for event in backend.events(RUN, False)] == ["submitted", "waiting"]
+    slurm.show(RUN, "PENDING", "Resources", job=8)
+    assert [event.kind for event in backend.events(RUN, False)] == ["submitted", "waiting", "waiting"]
+
+
+def test_limits_start_ends_a_run_that_waits(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:
+    submit(backend, limits={"start": "10s"})
+    agents_record(backend, {"event": record.RESTARTED})  # long ago
+    slurm.show(RUN, "PENDING", "Priority")
+    kind, reason = last_event(backend)
+    assert kind == "failed" and reason.startswith("limits.start (10s) is over: job 7 waits")
+    assert "scancel 7" in slurm.calls
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "kind", "words"),
+    [
+        (
+            "TIMEOUT",
+            "TimeLimit",
+            "failed",
+            "ended as TIMEOUT (TimeLimit), and no agent recorded why; last output: oops",
+        ),
+        ("OUT_OF_MEMORY", "OutOfMemory", "failed", "ended as OUT_OF_MEMORY"),
+        ("CANCELLED", "None", "stopped", "its job 7 was cancelled"),
+    ],
+)
+def test_the_end_of_a_job_that_no_agent_recorded_is_recorded_by_who_looks(
+    backend: SlurmBackend, slurm: ScriptedSlurm, state: str, reason: str, kind: str, words: str
+) -> None:
+    submit(backend)
+    (backend.runs_folder / RUN / "slurm" / "job.log").write_text("first\noops\nsrun: error: n0: task 0: Exited\n")
+    slurm.show(RUN, state, reason)
+    assert backend.state(RUN).state == kind and words in str(backend.state(RUN).reason)
+    slurm.clear()
+    assert [event.kind for event in backend.events(RUN, True)] == ["submitted", kind]
+
+
+def test_a_run_whose_job_slurm_has_forgotten_is_lost(backend: SlurmBackend) -> None:
+    submit(backend)
+    assert backend.state(RUN).state == "lost"
+    assert list(backend.events(RUN, True))[-1].kind == "lost"
+    assert "Slurm has no job of it any more" in str(list(backend.events(RUN, True))[-1].reason)
+
+
+def test_a_run_that_is_not_over_cannot_be_submitted_again(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:
+    submit(backend)
+    slurm.show(RUN, "RUNNING", nodes="n[0-1]")
+    with pytest.raises(RunInUse, match="stop it with"):
+        submit(backend)
+    slurm.show(RUN, "CANCELLED", job=8)
+    submit(backend)
+
+
+def test_a_run_is_resumed_only_after_the_end_of_its_job_whose_agents_write_to_the_same_files(
+    backend: SlurmBackend, slurm: ScriptedSlurm
+) -> None:
+    submit(backend)
+    agents_record(backend, {"event": record.STOPPED})
+    slurm.show(RUN, "COMPLETING")
+    backend.end_limit = 0.0
+    with pytest.raises(RunInUse, match="its job 7 is still COMPLETING"):
+        submit(backend)
+    slurm.show(RUN, "COMPLETED", job=8)
+    submit(backend)
+
+
+def test_a_resumed_command_starts_in_its_first_folder(
+    backend: SlurmBackend, slurm: ScriptedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(backend)
+    slurm.show(RUN, "CANCELLED")
+    monkeypatch.chdir("/")
+    submit(backend)
+    assert json.loads((backend.runs_folder / RUN / "slurm" / "plan.json").read_text())["folder"] == str(tmp_path)
+
+
+def test_code_that_has_changed_since_the_plan_is_not_submitted(
+    backend: SlurmBackend, slurm: ScriptedSlurm, tmp_path: Path
+) -> None:
+    (tmp_path / "a.py").write_text("first")
+    spec = from_values({"command": ["true"], "launcher": "none", "files": [str(tmp_path / "a.py")]})
+    plan = backend.plan(spec, RUN, print)
+    (tmp_path / "a.py").write_text("second")
+    with pytest.raises(SpotmpiError, match="has changed since the run was planned"):
+        backend.submit(spec, plan, lambda text: None)
+    assert not [call for call in slurm.calls if call.startswith("sbatch")] and backend.list() == []
+
+
+def test_a_refused_job_is_recorded_as_failed(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:
+    slurm.refuse()
+    with pytest.raises(SpotmpiError, match="Invalid partition name"):
+        submit(backend)
+    assert [state.state for state in backend.list()] == ["failed"]
+
+
+def test_without_slurms_commands_the_message_names_the_way_by_ssh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("sh", "rm", "cat", "mv", "mkdir"):
+        (tmp_path / "bin" / name).symlink_to(f"/bin/{name}")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(SpotmpiError, match=r"there is no sbatch on PATH; .*slurm@HOST"):
+        submit(SlurmBackend(tmp_path / "runs"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "node", "problem"),
+    [
+        ("delete", 0, "supports .*evict.*kill"),
+        ("evict", 2, "has the nodes 0 to 1"),
+        ("kill", -1, "has the nodes 0 to 1"),
+    ],
+)
+def test_a_fault_that_cannot_be_injected_is_refused(
+    backend: SlurmBackend, slurm: ScriptedSlurm, fault: str, node: int, problem: str
+) -> None:
+    submit(backend)
+    slurm.show(RUN, "RUNNING", nodes="n[0-1]")
+    with pytest.raises(InputError, match=problem):
+        backend.inject_fault(RUN, node, fault)
+
+
+def test_faults_are_steps_and_commands_of_slurm(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:
+    submit(backend)
+    with pytest.raises(SpotmpiError, match="has no nodes at the moment"):
+        backend.inject_fault(RUN, 0, "evict")
+    slurm.show(RUN, "RUNNING", nodes="n[0-1]")
+    backend.inject_fault(RUN, 1, "evict")
+    backend.inject_fault(RUN, 1, "kill")
+    assert "scontrol requeue 7" in slurm.calls
+    assert any("srun --jobid=7 --overlap" in call and "--nodelist=n1" in call for call in slurm.calls)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"launcher": "pool", "pool": {"workers": 2}}, "pools need workers besides the nodes"),
+        ({"stream": {"source": "/data", "workers": {"nodes": 1}}, "launcher": "none"}, "streams need workers besides"),
+    ],
+)
+def test_what_slurm_runs_have_not_is_refused_with_a_remedy(
+    backend: SlurmBackend, values: dict[str, Any], problem: str
+) -> None:
+    spec = from_values({"command": ["true"], **values})
+    problems = [str(each) for each in validate(spec, backend.inspect(spec))]
+    assert any(problem in each and "kubernetes" in each for each in problems), problems
+
+
+def test_keys_for_a_cluster_of_kubernetes_do_no_harm(backend: SlurmBackend) -> None:
+    spec = from_values({"command": ["true"], "launcher": "none", "kubernetes": {"namespace": "x", "volume": "y"}})
+    assert validate(spec, backend.inspect(spec)) == []
+
+
+@pytest.mark.parametrize(
+    ("on", "host", "partition"),
+    [
+        ("slurm", None, None),
+        ("slurm/gpu", None, "gpu"),
+        ("slurm@login", "login", None),
+        ("slurm@me@login.org/gpu", "me@login.org", "gpu"),
+    ],
+)
+def test_a_target_names_login_node_and_partition(on: str, host: str | None, partition: str | None) -> None:
+    chosen = targets.backend(Target(on, Path("/runs")))
+    assert isinstance(chosen, SlurmBackend)
+    assert (chosen._login.host, chosen._partition) == (host, partition)
+    assert targets.environment_of(on) is None
+
+
+def test_a_run_is_found_on_slurm_by_its_record(backend: SlurmBackend) -> None:
+    submit(backend)
+    chosen = targets.backend_of(RUN, Target(None, backend.runs_folder))
+    assert isinstance(chosen, SlurmBackend)
+    assert reader.state(reader.find(RUN, backend.runs_folder)).state == reader.ELSEWHERE
+
+
+@pytest.mark.parametrize("call", ["pool_address", "forward_port", "resize"])
+def test_what_only_pools_have_is_refused(backend: SlurmBackend, call: str) -> None:
+    submit(backend)
+    with pytest.raises(InputError, match="is no pool"):
+        getattr(backend, call)(RUN, *([1] if call != "pool_address" else []))
+
+
+def test_jobs_of_others_and_arrays_in_the_queue_are_read_over() -> None:
+    listing = "7|RUNNING|None|n[0-1]|a\n8_[1-4]|PENDING|Priority||array\nnoise\n9|PENDING|Priority||with|bar\n"
+    assert parse(listing) == [
+        Job(7, "RUNNING", "None", "n[0-1]", "a"),
+        Job(9, "PENDING", "Priority", "", "with|bar"),
+    ]

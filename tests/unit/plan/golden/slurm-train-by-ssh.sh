@@ -1,0 +1,27 @@
+#!/bin/sh
+#SBATCH --job-name=train-1
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=1
+#SBATCH --signal=B:USR1@100
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=/home/me/spotmpi/runs/train-1/slurm/job.log
+#SBATCH --account=lab
+#SBATCH "--comment=a \"b\" 'c'"
+cd /home/me/spotmpi/runs/train-1/slurm || exit 1
+module load cuda/12.4
+export SPOTMPI_IMAGE_PYTHONPATH="$PYTHONPATH" PYTHONPATH="$PWD/package"
+trap ': > notice' USR1
+trap 'exit 143' TERM
+while :; do
+  rm -f notice
+  : > unstarted
+  export SPOTMPI_GENERATION=$(($(wc -c < starts)))
+  printf . >> starts
+  srun --overlap --mpi=none --kill-on-bad-exit=0 --wait=30 --output=/dev/null --error=job.log --open-mode=append python3 -S -u -m spotmpi.agent.slurm /home/me/spotmpi/runs/train-1 &
+  agents=$!
+  while kill -0 $agents 2> /dev/null; do wait $agents; done
+  [ -e exit-code ] && exit "$(cat exit-code)"
+  [ -e unstarted ] && exit 1
+done

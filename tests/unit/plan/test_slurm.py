@@ -1,0 +1,139 @@
+"""The batch script and the plan of a run on Slurm: whole texts against golden files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import slurm as agent
+from spotmpi.plan.agent_plan import AgentInputs
+from spotmpi.plan.slurm import SlurmTarget, own_folder, script, slurm_plan
+from spotmpi.spec.job import from_values
+
+Golden = Callable[[str, str], None]
+HERE = SlurmTarget(
+    folder="/home/me/runs/digits-1",
+    start="/home/me/work",
+    python="/home/me/.venv/bin/python",
+    partition="spot",
+    image_bin="/home/me/.cache/spotmpi/images/chainermn-1/bin",
+    path="/usr/bin:/bin",
+)
+BY_SSH = SlurmTarget("/home/me/spotmpi/runs/train-1", "/home/me", "python3", host="me@login")
+DIGITS: dict[str, Any] = {
+    "image": "chainermn",
+    "program": "digits",
+    "nodes": 4,
+    "slots": 2,
+    "resources": {"cpu": 1.5, "memory": "1.5Gi", "gpu": 1},
+    "limits": {"run": "2h"},
+    "mpi": {"args": ["--mca", "coll", "^hcoll"]},
+    "data": {"path": "/data/digits", "stage": "node"},
+}
+TRAIN: dict[str, Any] = {
+    "command": ["python3", "train.py"],
+    "launcher": "torchrun",
+    "nodes": 2,
+    "data": "voc",
+    "checkpoint": {"grace": "90s", "path": "/scratch/checkpoints"},
+    "slurm": {"args": ["--account=lab", "--comment=a \"b\" 'c'"], "setup": ["module load cuda/12.4"]},
+}
+CASES = {"digits": (DIGITS, HERE), "train-by-ssh": (TRAIN, BY_SSH)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_equals_its_golden_files(name: str, golden: Golden) -> None:
+    values, target = CASES[name]
+    plan = slurm_plan(from_values(values), Path(target.folder).name, target, AgentInputs({}, {}), "me")
+    golden(f"slurm-{name}.sh", plan["script"])
+    golden(f"slurm-{name}.json", json.dumps({**plan, "script": ""}, indent=1) + "\n")
+
+
+def text(folder: str = "/runs/r-1", **values: Any) -> str:
+    return script(from_values({"command": ["x"], **values}), "r-1", replace(BY_SSH, folder=folder))
+
+
+@pytest.mark.parametrize("folder", ["/runs/with space", "/runs/50%j", "/runs/it's", '/runs/"quoted"', "/runs/$HOME"])
+def test_the_shell_takes_any_folder(folder: str, tmp_path: Path) -> None:
+    folder = f"{tmp_path}{folder}"
+    own = Path(own_folder(replace(BY_SSH, folder=folder)))
+    own.mkdir(parents=True)
+    (own / agent.STARTS).touch()
+    double = '#!/bin/sh\necho 0 > exit-code\nfor last; do :; done\nprintf %s "$last" > seen\n'
+    (tmp_path / "srun").write_text(double)
+    (tmp_path / "srun").chmod(0o755)
+
+    done = subprocess.run(["sh"], input=text(folder), text=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+
+    assert done.returncode == 0
+    assert (own / "seen").read_text() == folder
+
+
+def test_percent_signs_are_no_patterns_of_sbatch() -> None:
+    assert "--output=/runs/50%%j/slurm/job.log" in text("/runs/50%j")
+
+
+@pytest.mark.parametrize(("memory", "megabytes"), [("1Gi", 2048), ("512Mi", 1024), ("100Ki", 1), ("1.5Gi", 3072)])
+def test_memory_is_that_of_all_slots_rounded_up(memory: str, megabytes: int) -> None:
+    assert f"--mem={megabytes}M\n" in text(slots=2, resources={"memory": memory})
+
+
+def test_the_users_options_come_last_and_override_ours() -> None:
+    options = [
+        line for line in text(limits={"run": "1h"}, slurm={"args": ["--time=5"]}).splitlines() if "#SBATCH" in line
+    ]
+    assert options[-1] == "#SBATCH --time=5" and "#SBATCH --time=61" in options
+
+
+class Batch:
+    """A batch script with doubles of srun and its agents: each start does what the test says, then ends."""
+
+    def __init__(self, folder: Path, *starts: str) -> None:
+        self.own = folder / agent.FOLDER
+        self.own.mkdir()
+        (self.own / agent.STARTS).touch()
+        lines = "".join(f"  {number}) {what};;\n" for number, what in enumerate(starts))
+        srun = f'#!/bin/sh\necho "$SPOTMPI_GENERATION" >> log\ncase $SPOTMPI_GENERATION in\n{lines}esac\n'
+        (folder / "srun").write_text(srun)
+        (folder / "srun").chmod(0o755)
+        self.folder = folder
+
+    def run(self) -> int:
+        environment = {"PATH": f"{self.folder}:/usr/bin:/bin"}
+        done = subprocess.run(["sh"], input=text(str(self.folder)), text=True, env=environment, timeout=20)
+        return done.returncode
+
+    @property
+    def generations(self) -> list[int]:
+        return [int(line) for line in (self.own / "log").read_text().split()]
+
+
+def test_the_script_starts_agents_until_node_0_says_how_the_run_ended(tmp_path: Path) -> None:
+    batch = Batch(tmp_path, "rm unstarted; exit 75", "rm unstarted; exit 137", "rm unstarted; echo 1 > exit-code")
+    assert batch.run() == 1
+    assert batch.generations == [0, 1, 2]
+
+
+def test_a_job_that_was_requeued_goes_on_counting(tmp_path: Path) -> None:
+    batch = Batch(tmp_path, "exit 9", "rm unstarted; kill -TERM $PPID", "echo 0 > exit-code")
+    (batch.own / agent.STARTS).write_text(".")
+    assert batch.run() == 143
+    assert batch.run() == 0
+    assert batch.generations == [1, 2]
+
+
+def test_agents_that_cannot_start_are_not_tried_again(tmp_path: Path) -> None:
+    batch = Batch(tmp_path, "exit 127")
+    assert batch.run() == 1
+    assert batch.generations == [0]
+
+
+def test_a_notice_of_slurm_becomes_a_file_while_the_agents_run(tmp_path: Path) -> None:
+    waits = "rm unstarted; kill -USR1 $PPID; until [ -e notice ]; do sleep 0.01; done; echo 0 > exit-code"
+    assert Batch(tmp_path, waits).run() == 0

@@ -60,8 +60,8 @@ def test_a_run_by_ssh_is_followed_stopped_resumed_and_pulled(
     assert not (copy / "checkpoints").exists()
     folder = remote.backend.pull(run, lambda text: None)
     assert json.loads((folder / "checkpoints" / "fake.json").read_text()) == stopped.iteration
-    assert (home / "spotmpi" / "runs" / run / "slurm" / "key").stat().st_mode & 0o777 == 0o600
-    assert not list(copy.rglob("key"))
+    assert (home / "spotmpi" / "runs" / run / "slurm" / "key.pem").stat().st_mode & 0o777 == 0o600
+    assert not list(copy.rglob("key.pem"))
 
 
 @pytest.mark.nightly("the script that passes them on is compared with the plan by day")

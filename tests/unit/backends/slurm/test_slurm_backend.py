@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import record
+from spotmpi.agent import protocol, record
 from spotmpi.backends import targets
 from spotmpi.backends.slurm.backend import SlurmBackend
 from spotmpi.backends.slurm.queue import Job, parse
@@ -64,7 +64,7 @@ def test_the_submitted_script_is_the_planned_one_with_the_variables_that_are_pas
     assert "TOKEN='" not in (backend.runs_folder / RUN / "plan.yaml").read_text()
     assert slurm.script.index("#SBATCH --output") < slurm.script.index(passed_on)
     own = backend.runs_folder / RUN / "slurm"
-    assert (own / "key").stat().st_mode & 0o777 == 0o600 and len((own / "key").read_bytes()) == 32
+    assert all((own / name).stat().st_mode & 0o777 == 0o600 for name in protocol.TLS_FILES)
     assert json.loads((own / "plan.json").read_text())["submitted"] > 0
     assert (own / "package" / "spotmpi" / "agent" / "slurm.py").is_file()
 

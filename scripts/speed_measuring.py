@@ -72,7 +72,7 @@ Pairs = list[tuple[Spent, Spent]]  # without, with measuring
 def measure(pairs: int, iterations: int) -> None:
     """One rank: windows with and without measuring by turns, what they took, and what measuring costs."""
     from spotmpi.programs.chainermn import digits
-    from spotmpi.programs.chainermn.exchange import communicator, create_world
+    from spotmpi.programs.chainermn.gradients import communicator, create_world
     from spotmpi.programs.digits import load_digits
     from spotmpi.programs.loader import Loader
     from spotmpi.programs.sampling import Order, divide

@@ -39,7 +39,7 @@ def test_programs_have_the_options_and_levels_that_studies_allow(image: Image) -
         levels = FRAMEWORK_LEVELS.get(factor, {}).get(image.name, ())
         if levels == ("fp32",):  # what is done without an option
             allowed = set()
-        # ChainerMN's micro-benchmarks take the options of the exchange as a whole, and mean only the communicator.
+        # ChainerMN's micro-benchmarks take all options of gradient synchronization, and mean only the communicator.
         assert allowed <= having_option <= allowed | {"allreduce", "read"}, (factor, allowed, having_option)
         choices_of = {name: re.search(rf"{option} {{(.*?)}}", helps[name]) for name in allowed}
         for name, choices in choices_of.items():

@@ -208,7 +208,7 @@ def _flags(runs: Sequence[TrialResult], spread: float | None, efficiency: float 
     result = []
     if any(run.oversubscribed for run in runs):
         result.append("oversubscribed")
-    if any(run.training.context.get("exchange") is False for run in runs):
+    if any(run.training.context.get("allreduce") is False for run in runs):
         result.append("without allreduce: this is no training")
     if any(run.synthetic for run in runs):
         result.append("synthetic data: only times are meaningful")

@@ -19,7 +19,7 @@ from spotmpi.study.trial import ALLREDUCE, DRIFT, MEASURED, READ, WITHOUT_ALLRED
 SEED = 1
 REPEATS = 3
 RETRIES = 2
-NO_EXCHANGE = "--no-exchange"
+NO_ALLREDUCE = "--no-allreduce"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Study:
         spec = self.variant(trial.variant).spec.model_copy(update={"nodes": trial.nodes})
         if trial.role in (ALLREDUCE, READ):
             return spec.model_copy(update={"program": trial.role, "args": [], "stream": None})
-        return spec.model_copy(update={"args": [*spec.args, NO_EXCHANGE]}) if trial.role == WITHOUT_ALLREDUCE else spec
+        return spec.model_copy(update={"args": [*spec.args, NO_ALLREDUCE]}) if trial.role == WITHOUT_ALLREDUCE else spec
 
     def variant(self, name: str) -> Variant:
         """The variant of that name."""

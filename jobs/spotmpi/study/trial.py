@@ -14,7 +14,7 @@ RUNNING = "running"
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 
-# Roles. WITHOUT_ALLREDUCE is a measurement and no training: ranks do not exchange gradients.
+# Roles. WITHOUT_ALLREDUCE is a measurement and no training: gradients are not synchronized.
 MEASURED = "measured"
 WITHOUT_ALLREDUCE = "without allreduce"
 ALLREDUCE = "allreduce"  # micro-benchmark of the network, before the measured trials

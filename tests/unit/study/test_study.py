@@ -86,7 +86,7 @@ def test_trials_without_allreduce_have_the_programs_option_and_several_ranks() -
     assert args == {
         ("slots 1", MEASURED): measured,
         ("slots 2", MEASURED): measured,
-        ("slots 2", WITHOUT_ALLREDUCE): [*measured, "--no-exchange"],
+        ("slots 2", WITHOUT_ALLREDUCE): [*measured, "--no-allreduce"],
     }
 
 

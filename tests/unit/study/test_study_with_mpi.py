@@ -43,5 +43,5 @@ def test_the_cpu_study_ends_in_a_report_of_all_its_parts(tmp_path: Path) -> None
 
     without_allreduce = next(trial for trial in trials if trial.role == WITHOUT_ALLREDUCE and trial.nodes == 2)
     lines = list(reader.lines(tmp_path / "runs" / without_allreduce.runs[-1] / "metrics.jsonl"))
-    assert lines[0]["exchange"] is False
+    assert lines[0]["allreduce"] is False
     assert not [line for line in lines if line["kind"] == "checkpoint"]

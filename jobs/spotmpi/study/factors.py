@@ -65,8 +65,8 @@ def _stream_workers(spec: JobSpec, level: Level) -> JobSpec:
     return spec.model_copy(update={"stream": spec.stream and spec.stream.model_copy(update={"workers": workers})})
 
 
-def _stream_window(spec: JobSpec, level: Level) -> JobSpec:
-    return spec.model_copy(update={"stream": spec.stream and spec.stream.model_copy(update={"window": level})})
+def _stream_prefetch(spec: JobSpec, level: Level) -> JobSpec:
+    return spec.model_copy(update={"stream": spec.stream and spec.stream.model_copy(update={"prefetch": level})})
 
 
 def _data_location(spec: JobSpec, level: Level) -> JobSpec:
@@ -125,7 +125,7 @@ KNOWN: dict[str, Factor] = {
     "data_cache": Factor((str,), _option("--data-cache"), "--data-cache", level_names=_CACHES),
     "data_location": Factor((str,), _data_location, level_names=_LOCATIONS, changes="data"),
     "stream.workers.nodes": Factor((int,), _stream_workers, label="stream workers {level}", changes="stream"),
-    "stream.window": Factor((int,), _stream_window, label="window {level}", changes="stream"),
+    "stream.prefetch": Factor((int,), _stream_prefetch, label="prefetch {level}", changes="stream"),
     "launcher": Factor((str,), _spec_key("launcher"), label="{level}", changes="launcher"),
     "global_batch": Factor((int,), _option("--global-batch", _BATCHES), "--global-batch"),
     "batch_per_worker": Factor((int,), _option("--batch-per-worker", _BATCHES), "--batch-per-worker"),

@@ -31,7 +31,7 @@ def problems(spec: JobSpec, **values: Any) -> dict[str, str]:
     "stream",
     [
         FILES,
-        {**FILES, "remainder": "keep", "workers": {"nodes": 8}},
+        {**FILES, "last_batch": "keep", "workers": {"nodes": 8}},
         {**FILES, "debug": 0.01, "workers": {"nodes": 2}},
         {**FILES, "source": "hf://datasets/ann/set", "split": "train"},
         {"source": "flow:rows", "length": 5},
@@ -156,7 +156,7 @@ def test_keys_of_a_shuffle_belong_together(stream: dict[str, Any], remedies: dic
 def test_a_program_streams_its_own_data(args: list[str]) -> None:
     program = {"program": "digits", "image": "pytorch", "command": None, "args": args}
     known = {"programs": {"pytorch": ("digits",)}}
-    assert problems(spec({"window": 3, "on_error": "skip", "workers": {"nodes": 2}}, **program), **known) == {}
+    assert problems(spec({"prefetch": 3, "on_error": "skip", "workers": {"nodes": 2}}, **program), **known) == {}
     assert problems(spec({"source": "s3://set", "batch": 5, "shuffle": True}, **program), **known) == dict.fromkeys(
         ["stream.source", "stream.batch", "stream.shuffle"],
         "a program streams its own data in its own order; remove it",

@@ -23,7 +23,7 @@ def rows(order: Order, number: int) -> list[int]:
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 7, 11, 12, 13, 100])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_every_row_is_once_in_each_epoch_where_incomplete_batches_are_kept(batch: int, shuffle: bool) -> None:
-    kept = order(batch, epochs=3, remainder="keep", shuffle_batches=shuffle)
+    kept = order(batch, epochs=3, last_batch="keep", shuffle_batches=shuffle)
     for epoch in range(3):
         numbers = range(epoch * kept.epoch_batches, (epoch + 1) * kept.epoch_batches)
         assert sorted(row for number in numbers for row in rows(kept, number)) == list(range(12))
@@ -34,13 +34,13 @@ def test_batches_span_parts_and_leave_out_empty_ones() -> None:
 
 
 def test_an_incomplete_batch_is_dropped_kept_or_padded_with_the_first_rows() -> None:
-    assert order(remainder="drop").epoch_batches == 2
-    assert rows(order(remainder="keep"), 2) == [10, 11]
-    assert rows(order(remainder="pad"), 2) == [10, 11, 0, 1, 2]
+    assert order(last_batch="drop").epoch_batches == 2
+    assert rows(order(last_batch="keep"), 2) == [10, 11]
+    assert rows(order(last_batch="pad"), 2) == [10, 11, 0, 1, 2]
 
 
 def test_padding_repeats_a_source_that_is_smaller_than_a_batch() -> None:
-    assert rows(order(batch=25, remainder="pad"), 0) == [*range(12), *range(12), 0]
+    assert rows(order(batch=25, last_batch="pad"), 0) == [*range(12), *range(12), 0]
 
 
 def test_the_next_epoch_begins_with_the_first_row_again() -> None:
@@ -61,31 +61,31 @@ def test_the_order_of_a_seed_never_changes() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-@pytest.mark.parametrize("remainder", ["drop", "pad", "keep"])
-def test_ranks_share_all_batches_and_none_twice(size: int, remainder: str) -> None:
-    shared = order(batch=1, epochs=2, remainder=remainder)  # 24 batches
+@pytest.mark.parametrize("last_batch", ["drop", "pad", "keep"])
+def test_ranks_share_all_batches_and_none_twice(size: int, last_batch: str) -> None:
+    shared = order(batch=1, epochs=2, last_batch=last_batch)  # 24 batches
     parts = [list(shared.numbers(4, rank, size)) for rank in range(size)]
     lengths = {len(part) for part in parts}
     assert sorted(number for part in parts for number in part) == list(range(4, 4 + sum(map(len, parts))))
-    assert len(lengths) == 1 or (remainder == "keep" and max(lengths) - min(lengths) == 1)
-    assert {"drop": 20 - size, "pad": 19, "keep": 19}[remainder] < sum(map(len, parts)) < 20 + size
+    assert len(lengths) == 1 or (last_batch == "keep" and max(lengths) - min(lengths) == 1)
+    assert {"drop": 20 - size, "pad": 19, "keep": 19}[last_batch] < sum(map(len, parts)) < 20 + size
 
 
-@pytest.mark.parametrize("remainder", ["drop", "pad", "keep"])
-def test_a_stream_that_continues_gives_what_is_left(remainder: str) -> None:
-    whole = order(batch=1, epochs=2, remainder=remainder)
+@pytest.mark.parametrize("last_batch", ["drop", "pad", "keep"])
+def test_a_stream_that_continues_gives_what_is_left(last_batch: str) -> None:
+    whole = order(batch=1, epochs=2, last_batch=last_batch)
     for rank in range(3):
         assert list(whole.numbers(0, rank, 3))[2:] == list(whole.numbers(6, rank, 3))
 
 
 @pytest.mark.parametrize("start", [24, 25, 1000])
-@pytest.mark.parametrize("remainder", ["drop", "pad", "keep"])
-def test_a_stream_at_its_end_gives_nothing(start: int, remainder: str) -> None:
-    assert len(order(batch=1, epochs=2, remainder=remainder).numbers(start, 1, 2)) == 0
+@pytest.mark.parametrize("last_batch", ["drop", "pad", "keep"])
+def test_a_stream_at_its_end_gives_nothing(start: int, last_batch: str) -> None:
+    assert len(order(batch=1, epochs=2, last_batch=last_batch).numbers(start, 1, 2)) == 0
 
 
 def test_padded_rounds_begin_with_the_first_batch_again() -> None:
-    padded = order(batch=4, remainder="pad")  # 3 batches
+    padded = order(batch=4, last_batch="pad")  # 3 batches
     assert [padded.numbers(0, rank, 2)[-1] for rank in range(2)] == [2, 3]
     assert (padded.slices(3), padded.seed(3)) == (padded.slices(0), padded.seed(0))
 
@@ -93,8 +93,8 @@ def test_padded_rounds_begin_with_the_first_batch_again() -> None:
 def test_more_ranks_than_batches_are_refused_or_padded() -> None:
     with pytest.raises(StreamError, match="2 batches for 3 ranks: each rank needs one; use fewer ranks"):
         order().numbers(0, 0, 3)
-    assert [list(order(remainder="pad").numbers(0, rank, 4)) for rank in range(4)] == [[0], [1], [2], [3]]
-    assert [list(order(remainder="keep").numbers(0, rank, 4)) for rank in range(4)] == [[0], [1], [2], []]
+    assert [list(order(last_batch="pad").numbers(0, rank, 4)) for rank in range(4)] == [[0], [1], [2], [3]]
+    assert [list(order(last_batch="keep").numbers(0, rank, 4)) for rank in range(4)] == [[0], [1], [2], []]
 
 
 def test_a_negative_position_is_refused() -> None:

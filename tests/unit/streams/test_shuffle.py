@@ -46,7 +46,7 @@ def parts_of(lengths: list[int], unit: int) -> list[Part]:
     seed=st.integers(0, 3),
 )
 def test_every_row_is_once_in_each_epoch(lengths: list[int], unit: int, batch: int, block: int, seed: int) -> None:
-    order = shuffled(parts_of(lengths, unit), batch, block, seed=seed, epochs=2, remainder="keep")
+    order = shuffled(parts_of(lengths, unit), batch, block, seed=seed, epochs=2, last_batch="keep")
     for epoch in range(2):
         numbers = range(epoch * order.epoch_batches, (epoch + 1) * order.epoch_batches)
         assert sorted(row for number in numbers for row in rows(order, number)) == list(range(sum(lengths)))
@@ -68,13 +68,13 @@ def test_epochs_and_seeds_differ() -> None:
 
 
 def test_padding_repeats_the_first_rows_of_the_shuffled_epoch() -> None:
-    order = shuffled(parts_of([10], 3), 8, remainder="pad")
+    order = shuffled(parts_of([10], 3), 8, last_batch="pad")
     assert rows(order, 1)[2:] == rows(order, 0)[:6]
 
 
 @pytest.mark.parametrize("start", [0, 7])
 def test_any_number_of_ranks_has_the_same_batches_at_each_position(start: int) -> None:
-    order = shuffled(parts_of([100] * 6, 10), 4, 50, epochs=2, remainder="keep")
+    order = shuffled(parts_of([100] * 6, 10), 4, 50, epochs=2, last_batch="keep")
     alone = list(order.numbers(start, 0, 1))
     for size in (2, 3, 5):
         shared = [list(order.numbers(start, rank, size)) for rank in range(size)]
@@ -131,7 +131,7 @@ def _numbers(kind: str, batch: Any) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl", "tar", "files"])
 def test_a_batch_has_its_rows_in_the_shuffled_order_in_each_format(kind: str, tmp_path: Path) -> None:
-    order = order_of(_write_rows(tmp_path, kind, 60), 7, shuffle=True, shuffle_block=30, remainder="pad")
+    order = order_of(_write_rows(tmp_path, kind, 60), 7, shuffle=True, shuffle_block=30, last_batch="pad")
     first = {part.name: sum(each.rows for each in order._parts[:at]) for at, part in enumerate(order._parts)}
     for number in range(order.epoch_batches):
         expected = [
@@ -145,7 +145,7 @@ def test_a_batch_has_its_rows_in_the_shuffled_order_in_each_format(kind: str, tm
 
 
 def test_a_batch_may_be_larger_than_the_source(tmp_path: Path) -> None:
-    order = order_of(_write_rows(tmp_path, "parquet", 10), 25, shuffle=True, remainder="pad")
+    order = order_of(_write_rows(tmp_path, "parquet", 10), 25, shuffle=True, last_batch="pad")
     drawn = list(read(order, 0)["x"])
     assert drawn[:10] == drawn[10:20]
     assert sorted(drawn[:10]) == list(range(10))

@@ -61,16 +61,16 @@ def test_a_users_own_factor_is_a_table_of_levels_with_settings() -> None:
 def test_workers_and_window_of_a_stream_are_factors() -> None:
     own = {"command": ["train"], "program": None, "image": None, "args": []}
     spec = {**GPU, **own, "stream": {"source": "s3://set", "batch": 8, "workers": {"cpu": 2}}}
-    factors = {"stream": {"workers": {"nodes": [2, 4]}, "window": [8, 16]}}  # as TOML reads stream.window = [8, 16]
+    factors = {"stream": {"workers": {"nodes": [2, 4]}, "prefetch": [8, 16]}}  # as TOML reads stream.prefetch = [8, 16]
     variants = study_of(factors, spec).variants
     assert [variant.name for variant in variants] == [
-        f"window {window}, stream workers {workers}" for window in (8, 16) for workers in (2, 4)
+        f"prefetch {prefetch}, stream workers {workers}" for prefetch in (8, 16) for workers in (2, 4)
     ]
     streams = [variant.spec.stream for variant in variants if variant.spec.stream]
-    assert [(stream.workers.nodes, stream.window) for stream in streams] == [(2, 8), (4, 8), (2, 16), (4, 16)]
+    assert [(stream.workers.nodes, stream.prefetch) for stream in streams] == [(2, 8), (4, 8), (2, 16), (4, 16)]
     assert {stream.workers.cpu for stream in streams} == {2}
-    assert variants[3].settings == ("stream.workers.nodes=4", "stream.window=16")
-    assert any("the spec has no table [stream]" in each for each in problems_of({"stream.window": [4]}, GPU))
+    assert variants[3].settings == ("stream.workers.nodes=4", "stream.prefetch=16")
+    assert any("the spec has no table [stream]" in each for each in problems_of({"stream.prefetch": [4]}, GPU))
 
 
 def test_machines_and_places_of_data_are_factors_by_name() -> None:

@@ -41,7 +41,7 @@ def study(runs: Runs) -> dict[str, Any]:
         "data": "set",
         "kubernetes": {"image": image, "namespace": runs.namespace, "volume": "shared", "spread": "node"},
     }
-    return {"spec": spec, "factors": {"nodes": [1, 2]}, "repeats": 2, "probe": True}
+    return {"spec": spec, "parameters": {"nodes": [1, 2]}, "repeats": 2, "micro_benchmarks": True}
 
 
 def put_data(volume: Path) -> None:
@@ -108,8 +108,10 @@ def test_a_reclaim_during_a_study_is_excluded_from_rates_and_reported(runs: Runs
 
     # And what nodes and storage could do before, measured by both ranks on the nodes that the trials then had.
     assert_micro_benchmarks(report)
-    probes = {trial.role: recorded_in(folder, trial) for trial in sweep.trials if trial.role in (ALLREDUCE, READ)}
-    (read,) = [line for line in probes[READ] if line.get("kind") == "result"]
+    micro_benchmarks = {
+        trial.role: recorded_in(folder, trial) for trial in sweep.trials if trial.role in (ALLREDUCE, READ)
+    }
+    (read,) = [line for line in micro_benchmarks[READ] if line.get("kind") == "result"]
     assert (read["files"], read["bytes"]) == (FILES, FILES * SIZE)
     measured_on = machines(folder, interrupted_trials[0])
     assert len(measured_on) == 2

@@ -55,7 +55,7 @@ class Report:
     ``conditions`` are facts (name, value) common to all runs, ``method`` describes the measurement, ``warnings`` are
     caveats, ``commands`` reproduce the measurement with the TOML in ``spec``. ``subfolder`` is the default folder of
     the files, below the runs folder. ``without_allreduce`` holds the runs that skipped the allreduce of gradients by
-    (variant, nodes), ``probes`` the micro-benchmarks; ``sections`` follow the main table. For a sweep ``prices`` has
+    (variant, nodes), ``micro_benchmarks`` their results; ``sections`` follow the main table. For a sweep ``prices`` has
     the highest price of a node of each variant, as far as known, and ``specs`` the spec of each.
     """
 
@@ -70,7 +70,7 @@ class Report:
     subfolder: str
     variants: list[tuple[str, str]] = field(default_factory=list)
     without_allreduce: Mapping[tuple[str, int], Sequence[TrialResult]] = field(default_factory=dict)
-    probes: Sequence[TrialResult] = ()
+    micro_benchmarks: Sequence[TrialResult] = ()
     sections: list[Section] = field(default_factory=list)
     prices: Mapping[str, Price] = field(default_factory=dict)
     specs: Mapping[str, JobSpec] = field(default_factory=dict)

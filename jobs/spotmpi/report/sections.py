@@ -38,7 +38,7 @@ def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Sect
         comparison.effect_section(report.rows, study.variants),
         scaling.model_section(series),
         compared,
-        probe_section([*report.probes, *report.runs]),
+        micro_benchmark_section([*report.micro_benchmarks, *report.runs]),
         node_section(report.runs),
         timeline_section([each for trial, paths in runs for each in attempts_of(trial, paths)]),
     )
@@ -131,8 +131,8 @@ def _node_cells(
     )
 
 
-_PROBE_HEADER = ("Variant", "Nodes", "What", "Value", "Unit")
-_PROBE_VALUES = (
+_MICRO_BENCHMARK_HEADER = ("Variant", "Nodes", "What", "Value", "Unit")
+_MICRO_BENCHMARK_VALUES = (
     ("best_busbw", "allreduce, bus bandwidth", "GB/s"),
     ("cold_mb_per_second", "reading, cold", "MB/s"),
     ("cold_files_per_second", "reading, cold", "files/s"),
@@ -141,19 +141,19 @@ _PROBE_VALUES = (
 )
 
 
-def probe_section(runs: Sequence[TrialResult]) -> Section | None:
+def micro_benchmark_section(runs: Sequence[TrialResult]) -> Section | None:
     """Bandwidth of an allreduce and speed of reading the data, over all ranks; None without such runs."""
     cells = tuple(
         (run.variant, str(run.nodes), what, number(value), unit)
         for run in runs
-        for key, what, unit in _PROBE_VALUES
+        for key, what, unit in _MICRO_BENCHMARK_VALUES
         if isinstance(value := run.training.result.get(key), int | float)
     )
     text = (
         "Bus bandwidth as defined by nccl-tests, the best over message sizes.",
         "Reading is the sum over all ranks; cold as far as the system dropped its page cache.",
     )
-    return Section("Micro-benchmarks", text, _PROBE_HEADER, cells, 3) if cells else None
+    return Section("Micro-benchmarks", text, _MICRO_BENCHMARK_HEADER, cells, 3) if cells else None
 
 
 _OUTCOME_TONES = {"succeeded": 2, "interrupted": 1, "failed": 3, "stopped": 0}

@@ -40,7 +40,7 @@ class TimeBreakdown:
 
 
 def time_breakdown(row: Row, without_allreduce: Sequence[TrialResult]) -> TimeBreakdown:
-    """The time breakdown of *row*, with the trials of the same cell without allreduce."""
+    """The time breakdown of *row*, with the trials of the same configuration without allreduce."""
     trained, without = iteration_seconds(row.runs), iteration_seconds(without_allreduce)
     exposed, bounds = intervals.exposed(trained, without) if trained and without else (None, None)
     if row.ranks == 1:

@@ -45,7 +45,7 @@ def test_three_and_four_ranks_are_predicted_from_one_and_two_at_either_bandwidth
     Path("rank.py").write_text(RANK)
     values = {
         "spec": {"image": "chainermn", "command": ["python", str(tmp_path / "rank.py")]},
-        "factors": {"nodes": [1, 2, 3, 4], "bandwidth": {"20 MB/s": ["args+=2e7"], "60 MB/s": ["args+=6e7"]}},
+        "parameters": {"nodes": [1, 2, 3, 4], "bandwidth": {"20 MB/s": ["args+=2e7"], "60 MB/s": ["args+=6e7"]}},
         "repeats": 2,
     }
     Path("study.toml").write_text(tomli_w.dumps(values))

@@ -184,10 +184,10 @@ def test_forced_runs_of_different_work_stand_in_lines_of_their_own_and_are_marke
 
 
 def test_variants_of_a_sweep_may_differ_in_what_they_declare_and_in_nothing_else(runs: Path) -> None:
-    factors = StudyOptions([1], ["fast:args+=--fast"], repeats=1)
+    parameters = StudyOptions([1], ["fast:args+=--fast"], repeats=1)
     unlike = Recorded(context={"data_fingerprint": "two"})
     base = Recorded(context={"data_fingerprint": "one"})
-    record_sweep(runs, SPEC, factors, {("base", 1): [base], ("fast", 1): [unlike]})
+    record_sweep(runs, SPEC, parameters, {("base", 1): [base], ("fast", 1): [unlike]})
     with pytest.raises(InputError, match="data_fingerprint"):
         gather(["sweep-1"], runs, NOW)
     assert len(gather(["sweep-1"], runs, NOW, force=True).rows) == 2

@@ -184,8 +184,8 @@ def test_shares_are_written_with_their_sign() -> None:
 def test_all_files_are_written_and_the_picture_is_a_png(runs: Path, tmp_path: Path) -> None:
     names = [f"placement group, double buffering, allreduce in chunks of {size} MB \N{PARTY POPPER}" for size in (1, 4)]
     rates = {(name, nodes): 10.0 * nodes for name in names for nodes in (1, 2)}
-    factors = {"nodes": [1, 2], "chunk": {name: [f"env.CHUNK={at}"] for at, name in enumerate(names)}}
-    paths = files.write(study_report(runs, factors, rates), tmp_path / "out")
+    parameters = {"nodes": [1, 2], "chunk": {name: [f"env.CHUNK={at}"] for at, name in enumerate(names)}}
+    paths = files.write(study_report(runs, parameters, rates), tmp_path / "out")
     assert paths.picture is not None
     head = paths.picture.read_bytes()[:24]
     assert head[:8] == b"\x89PNG\r\n\x1a\n"

@@ -200,7 +200,7 @@ def test_a_study_reports_the_nodes_of_all_variants_and_those_of_micro_benchmarks
     machines = Machines(account, RunPaths(runs / "none"))
     rates = {(name, 2): 10.0 for name in ("fp32 allreduce", "fp16 allreduce")}
     spec = SPEC.model_copy(update={"resources": SPEC.resources.model_copy(update={"gpu": 1})})
-    more: dict[str, Any] = {"spec": spec.canonical(), "repeats": 1, "probe": True}
+    more: dict[str, Any] = {"spec": spec.canonical(), "repeats": 1, "micro_benchmarks": True}
     study_report(runs, {"nodes": [2], "allreduce": ["fp32", "fp16"]}, rates, **more)
     for number, nodes in enumerate((("x", "b"), ("a", "b"), ("a", "c")), 1):  # the first is the allreduce benchmark
         paths = RunPaths(runs / f"run-{number}")

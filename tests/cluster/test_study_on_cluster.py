@@ -98,9 +98,9 @@ def test_a_reclaim_during_a_study_is_excluded_from_rates_and_reported(runs: Runs
     # What was going on when the node went is left out, and each iteration is accounted for.
     run = next(run for run in rows[2]["runs"] if run["id"] == interrupted_trials[0].runs[0])
     undisturbed = next(run for run in rows[2]["runs"] if run["id"] != interrupted_trials[0].runs[0])
-    assert run["left_out"]["warm-up"] > undisturbed["left_out"]["warm-up"]
-    again = run["left_out"]["repeated after a restart"]
-    assert run["iterations"] + sum(run["left_out"].values()) == ITERATIONS + again, run
+    assert run["excluded"]["warm-up"] > undisturbed["excluded"]["warm-up"]
+    again = run["excluded"]["repeated after a restart"]
+    assert run["iterations"] + sum(run["excluded"].values()) == ITERATIONS + again, run
 
     # The report says which trial it was.
     (cut,) = restarts

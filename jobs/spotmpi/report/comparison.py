@@ -11,13 +11,13 @@ from spotmpi.core.errors import InputError, Problem
 from spotmpi.metrics import intervals
 from spotmpi.metrics.intervals import Bounds
 from spotmpi.report import trial_results
-from spotmpi.report.chart import Strip, Strips
+from spotmpi.report.chart import Bar, BarChart
 from spotmpi.report.figures import counted, factor, interval
 from spotmpi.report.report import Report, Section
 from spotmpi.report.rows import Row, iteration_seconds
 from spotmpi.spec.variants import Variant
 
-_TONE = 2
+_COLOUR = 2
 NOISE = "within noise"
 UNSURE = "unknown (single trial)"
 
@@ -84,21 +84,21 @@ def effect_section(rows: Sequence[Row], variants: Sequence[Variant]) -> Section 
     )
 
 
-def _effect_chart(measured: Sequence[Effect], rate: str) -> Strips:
-    strips = tuple(
-        Strip(
+def _effect_chart(measured: Sequence[Effect], rate: str) -> BarChart:
+    bars = tuple(
+        Bar(
             f"{counted(each.value, each.nodes, 'node')}: {factor(each.ratio)}, {each.verdict}",
             value=each.ratio,
             bounds=(each.bounds.low, each.bounds.high) if each.bounds else None,
-            tone=_TONE,
-            faint=each.verdict in (NOISE, UNSURE),
+            colour=_COLOUR,
+            muted=each.verdict in (NOISE, UNSURE),
         )
         for each in measured
     )
     kinds = sorted({each.bounds.kind for each in measured if each.bounds})
     bases = {each.base for each in measured}
     base = f"relative to {bases.pop()}" if len(bases) == 1 else "relative to the first value of each parameter"
-    return Strips("Effect of each parameter", ", ".join([base, *kinds]), f"ratio of {rate}", strips, mark=1.0)
+    return BarChart("Effect of each parameter", ", ".join([base, *kinds]), f"ratio of {rate}", bars, mark=1.0)
 
 
 def _effect_cells(each: Effect) -> tuple[str, ...]:

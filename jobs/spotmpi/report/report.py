@@ -45,7 +45,7 @@ class Section:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         rows = [dict(zip(self.header, row, strict=True)) for row in self.cells]
-        return {"title": self.title, "said": self.text, "rows": rows, "listed": self.bullets}
+        return {"title": self.title, "text": self.text, "rows": rows, "items": self.bullets}
 
 
 @dataclass(frozen=True)
@@ -242,10 +242,10 @@ def _run_json(run: TrialResult) -> dict[str, Any]:
             "iqr": rates.iqr,
             "iterations": rates.iterations,
             "seconds": rates.seconds,
-            "left_out": rates.left_out,
+            "excluded": rates.excluded,
         }
     if run.machines:
         measured["nodes"] = [
-            {"name": each.name, **asdict(each.placement), "told_by": each.source} for each in run.machines
+            {"name": each.name, **asdict(each.placement), "source": each.source} for each in run.machines
         ]
     return {"id": run.run, "state": run.state, "reported_iterations": run.training.reported, **measured}

@@ -89,10 +89,10 @@ def _cost_charts(rows: Sequence[Row], names: Sequence[tuple[Line, str]], budget:
     if len(ticks) < 2:
         return ()
     curves = []
-    for tone, (line, name) in enumerate(names):
+    for colour, (line, name) in enumerate(names):
         own = sorted((row for row in rows if row.line == line), key=lambda row: row.nodes)
         points = tuple((float(row.nodes), _cost_per_thousand(row, budget) or 0.0) for row in own)
-        curves += [Curve(name, MEASURED, tone, points)] if points else []
+        curves += [Curve(name, MEASURED, colour, points)] if points else []
     return (Chart("Cost", "dollars per 1,000 iterations", "nodes", "$", tuple(curves), ticks),)
 
 
@@ -156,7 +156,7 @@ def micro_benchmark_section(runs: Sequence[TrialResult]) -> Section | None:
     return Section("Micro-benchmarks", text, _MICRO_BENCHMARK_HEADER, cells, 3) if cells else None
 
 
-_OUTCOME_TONES = {"succeeded": 2, "interrupted": 1, "failed": 3, "stopped": 0}
+_OUTCOME_COLOURS = {"succeeded": 2, "interrupted": 1, "failed": 3, "stopped": 0}
 _UNITS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 
 
@@ -214,7 +214,7 @@ def _timeline_chart(attempts: Sequence[Attempt], origin: float) -> Chart:
         Curve(
             each.outcome,
             TRACE,
-            _OUTCOME_TONES[each.outcome],
+            _OUTCOME_COLOURS[each.outcome],
             (((each.start - origin) / size, float(each.trial)), ((each.end - origin) / size, float(each.trial))),
         )
         for each in attempts

@@ -58,11 +58,11 @@ def test_strong_and_weak_scaling_never_share_a_line_a_colour_a_chart_or_an_ideal
     drawn = charts.charts(report)[:4]
     titles = [(chart.title, chart.subtitle.split(",")[0]) for chart in drawn]
     assert titles[::2] == [("Iterations per second", f"{kind} scaling") for kind in ("strong", "weak")]
-    tones: dict[str, set[int]] = {}
+    colours: dict[str, set[int]] = {}
     for chart in drawn:
         (measured,) = (curve for curve in chart.curves if curve.kind == chart_data.MEASURED)
-        tones.setdefault(measured.label, set()).add(measured.tone)
-    assert sorted(tones.values(), key=str) == [{0}, {1}]
+        colours.setdefault(measured.label, set()).add(measured.colour)
+    assert sorted(colours.values(), key=str) == [{0}, {1}]
     ideals = [curve.points for chart in drawn[::2] for curve in chart.curves if curve.kind == chart_data.IDEAL]
     assert [[round(y, 1) for _, y in points] for points in ideals] == [[10.0, 40.0], [10.0, 10.0]]
 
@@ -149,8 +149,8 @@ def test_interruptions_are_counted_and_their_iterations_only_once(runs: Path) ->
     rates = row.runs[0].training.rates
     assert row.interruptions == 2
     assert rates is not None
-    assert rates.left_out["repeated after a restart"] == 20
-    assert rates.iterations + rates.left_out["warm-up"] == 120
+    assert rates.excluded["repeated after a restart"] == 20
+    assert rates.iterations + rates.excluded["warm-up"] == 120
 
 
 OTHER_MACHINE = {"cpu": "Other CPU", "cores": 8, "memory_gib": 32, "gpus": [], "system": "Linux 6"}

@@ -13,7 +13,7 @@ import pytest
 from spotmpi.cli.report import print_report
 from spotmpi.core.price import Price
 from spotmpi.report import files, trial_results
-from spotmpi.report.chart import Chart, Curve, Drawing, Strips
+from spotmpi.report.chart import BarChart, Chart, Curve, Drawing
 from spotmpi.report.files import markdown, page
 from spotmpi.report.gather import gather
 from spotmpi.report.picture import picture_charts
@@ -53,10 +53,10 @@ def test_the_time_breakdown_shows_what_the_allreduce_costs(runs: Path) -> None:
     assert [cells[1] for cells in split.cells] == ["2", "4"]
     assert {cells[3] for cells in split.cells} == {"20.0 %"}  # 1 - 1 / 1.25
     assert {cells[2] for cells in split.cells} == {"80.0 %"}
-    (strips,) = split.charts
-    assert isinstance(strips, Strips)
-    assert [name for _, name in strips.legend] == ["compute", "communication", "input"]
-    assert [[size for _, size in strip.parts] for strip in strips.strips] == [pytest.approx([0.8, 0.2, 0.0])] * 2
+    (chart,) = split.charts
+    assert isinstance(chart, BarChart)
+    assert [name for _, name in chart.legend] == ["compute", "communication", "input"]
+    assert [[size for _, size in bar.parts] for bar in chart.bars] == [pytest.approx([0.8, 0.2, 0.0])] * 2
     assert [len(row.runs) for row in report.rows] == [5, 5]  # trials without allreduce are in no rate
 
 
@@ -84,9 +84,9 @@ def test_a_stream_has_a_section_with_both_waits_and_advice(runs: Path) -> None:
     sweep.study = replace(sweep.study, budget=replace(sweep.study.budget, prices=prices))
     sweep.save()
     assert section(gather([], runs, NOW), "Streams").bullets[0].endswith("4 nodes would do, $0.10/h more")
-    (strips,) = streams.charts
-    assert isinstance(strips, Strips)
-    assert [(strip.name, strip.parts) for strip in strips.strips] == [
+    (chart,) = streams.charts
+    assert isinstance(chart, BarChart)
+    assert [(bar.name, bar.parts) for bar in chart.bars] == [
         ("1 node: 1 rank", ((5, 0.5), (4, 0.5))),
         ("1 node: 2 workers", ((5, 1.0),)),
         ("2 nodes: 1 rank", ((5, 0.5), (4, 0.5))),
@@ -125,7 +125,7 @@ def test_an_efficiency_has_the_bounds_of_the_ratio_that_it_is(runs: Path) -> Non
     assert row.efficiency_bounds.low == pytest.approx(0.8 * 0.99 / 1.01, rel=0.01)
     drawn = next(chart for title, chart in _drawn(report) if title == "Scaling efficiency")
     assert isinstance(drawn, Chart)
-    assert [bar[0] for bar in drawn.curves[1].bars] == [2.0]
+    assert [bar[0] for bar in drawn.curves[1].error_bars] == [2.0]
 
 
 def test_the_effect_of_another_global_batch_is_that_on_samples(runs: Path) -> None:
@@ -143,8 +143,8 @@ def test_the_picture_of_a_study_shows_time_breakdown_and_effects_instead_of_the_
     titles = ["Iterations per second", "Scaling efficiency", "Time breakdown", "Effect of each parameter"]
     assert [title for title, _ in _drawn(report)] == titles
     effects = section(report, "Effect of each parameter").charts[0]
-    assert isinstance(effects, Strips)
-    tall = Section("Effects", (), charts=(replace(effects, strips=effects.strips * 31),), in_picture=True)
+    assert isinstance(effects, BarChart)
+    tall = Section("Effects", (), charts=(replace(effects, bars=effects.bars * 31),), in_picture=True)
     assert [title for title, _ in _drawn(replace(report, sections=[tall]))] == [*titles[:2], "Loss over time"]
 
 

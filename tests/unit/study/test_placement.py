@@ -116,7 +116,7 @@ def test_a_node_that_aws_confirms_has_no_caveat(machines: Machines) -> None:
         "market": "spot",
         "zone": "us-east-1a",
         "placement_group": "spotmpi-lab-g5",
-        "told_by": "AWS",
+        "source": "AWS",
     }
 
 

@@ -72,7 +72,7 @@ class KubernetesBackend:
             machine.inspect_client(spec),
             tools=frozenset(launchers_of(spec.image or "")),
             gpus=sum(shape.resources.gpu * shape.world_size for shape in shapes.shapes(spec)),
-            lasting=target.persistent_folders(spec, self._environment),
+            persistent=target.persistent_folders(spec, self._environment),
             groups=self._environment.node_groups if self._environment else (),
             rate=target.hourly_rate(spec, self._environment),
         )

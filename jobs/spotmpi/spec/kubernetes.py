@@ -10,13 +10,13 @@ CONFIG_MAP = "configmap:"  # prefix of a template that is not in a file
 _SIZE = r"^\d+(Mi|Gi)$"
 
 
-class Part(BaseModel):
+class SpecModel(BaseModel):
     """A table of a spec: frozen, strict about types, and without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Toleration(Part):
+class Toleration(SpecModel):
     """A taint of nodes that the pods of a run tolerate."""
 
     key: str
@@ -24,7 +24,7 @@ class Toleration(Part):
     effect: str | None = None
 
 
-class Mount(Part):
+class Mount(SpecModel):
     """One more volume in every pod: exactly one of `claim`, `secret`, `config_map` and `empty` names it."""
 
     path: str
@@ -41,7 +41,7 @@ class Mount(Part):
         return self
 
 
-class Kubernetes(Part):
+class Kubernetes(SpecModel):
     """Where and how pods run; for the kubernetes backend only."""
 
     context: str | None = Field(None, description="context of the kubeconfig (default: its current one)")

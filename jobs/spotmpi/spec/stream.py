@@ -9,7 +9,7 @@ from pydantic import Field
 
 from spotmpi.core.errors import Problem
 from spotmpi.spec.cpus import Cpus
-from spotmpi.spec.kubernetes import Part
+from spotmpi.spec.kubernetes import SpecModel
 from spotmpi.streams.kafka import is_topic
 from spotmpi.streams.order import FORMATS, FUNCTION, Settings
 
@@ -17,7 +17,7 @@ Count = Annotated[int, Field(ge=1)]
 _KEYS_OF_PROGRAMS = ("prefetch", "on_error", "debug", "workers")
 
 
-class StreamWorkers(Part):
+class StreamWorkers(SpecModel):
     """The workers that prepare batches, each one process."""
 
     nodes: Count = Field(1, description="number of workers")
@@ -31,7 +31,7 @@ class StreamWorkers(Part):
     )
 
 
-class Stream(Part):
+class Stream(SpecModel):
     """Where batches come from, and how they are prepared; see docs/streams.md."""
 
     source: str | None = Field(

@@ -15,7 +15,7 @@ from spotmpi.core.price import Price
 from spotmpi.forecast.series import published_tables
 from spotmpi.spec import job
 from spotmpi.spec.job import Count, Duration, JobSpec
-from spotmpi.spec.kubernetes import Part
+from spotmpi.spec.kubernetes import SpecModel
 from spotmpi.spec.paths import resolve_paths
 from spotmpi.study import configurations
 from spotmpi.study.parameters import NODES
@@ -25,7 +25,7 @@ from spotmpi.study.trial import Budget
 _NO_OPTIONS = StudyOptions()
 
 
-class Limits(Part):
+class Limits(SpecModel):
     """When a study stops, and the expected time of a trial until one was measured."""
 
     time: Duration | None = None
@@ -33,14 +33,14 @@ class Limits(Part):
     trial: Duration | None = None
 
 
-class NodePrice(Part):
+class NodePrice(SpecModel):
     """Dollars per node and hour, and where and when that price was valid."""
 
     node_hour: float = Field(gt=0)
     source: str = Field(min_length=1)
 
 
-class StudyFile(Part):
+class StudyFile(SpecModel):
     """The contents of a study file; `spotmpi.study.configurations` reads ``parameters`` and ``configurations``."""
 
     spec: dict[str, Any]

@@ -161,7 +161,7 @@ def _window(trainee: Any, world: Any, batches: Iterator[Any], iterations: int, m
     for number in range(1, iterations + 1):
         scalars = trainee.step(watch.next_batch(batches) if measured else next(batches), number)
         if measured:
-            watch.lap()
+            watch.split()
         if number % _EVERY == 0:
             numbers, times = {name: float(value) for name, value in scalars.items()}, watch.take()
             means, ranks = world.average_scalars(numbers, times.seconds)

@@ -167,7 +167,7 @@ class _Training:
         scalars = trainee.step(batch, self._iteration)
         self._iteration += 1
         self._position += self._batching.global_batch
-        self._stopwatch.lap()
+        self._stopwatch.split()
         return scalars
 
     def _between_iterations(self, scalars: Mapping[str, Any]) -> tuple[Mapping[str, float] | None, bool]:

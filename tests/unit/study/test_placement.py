@@ -41,7 +41,7 @@ def instance(name: str) -> str:
 def ran_on(paths: RunPaths, *nodes: str, claim: Mapping[str, str] = CLAIM, with_instances: bool = True) -> None:
     """A run in an environment whose pods were on *nodes*; *with_instances* they know their EC2 instance."""
     plan = json.loads(paths.plan.read_text())
-    paths.plan.write_text(json.dumps({**plan, "there": OUTPUTS}))
+    paths.plan.write_text(json.dumps({**plan, "outputs": OUTPUTS}))
     paths.summary.write_text(json.dumps({"hardware": [{**claim, "nodes": list(range(len(nodes)))}]}))
     machines = [
         {"node": at, "since": START, "name": name, "instance": instance(name) if with_instances else None}
@@ -175,7 +175,7 @@ def test_without_permission_the_placement_is_marked_as_the_environments_claim(ma
 def test_without_an_environment_the_pods_facts_are_reported(machines: Machines) -> None:
     ran_on(machines.paths, "a", claim={"zone": "zone-a"})
     plan = json.loads(machines.paths.plan.read_text())
-    machines.paths.plan.write_text(json.dumps({**plan, "there": None}))
+    machines.paths.plan.write_text(json.dumps({**plan, "outputs": None}))
     machines.record_placement()
     assert not machines.paths.nodes.exists() and machines.account.requests_of("DescribeInstances") == []
     (row,) = node_rows(machines.report())

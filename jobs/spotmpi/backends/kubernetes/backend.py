@@ -125,12 +125,12 @@ class KubernetesBackend:
             "context": self._api().context,
             "namespace": resolved.target.namespace,
             "notes": [*resolved.notes, *([shipment.note] if shipment else [])],
-            "code": {"digest": shipment.packed.digest, "by_volume": shipment.by_volume} if shipment else None,
+            "code": {"digest": shipment.packed.digest, "from_volume": shipment.by_volume} if shipment else None,
             "owner": submission.owner,
             "ssh_secret": spec.kubernetes.ssh_secret or (self._environment.ssh_secret if self._environment else None),
             "unchecked": None,
             "environment": self._environment.name if self._environment else None,
-            "there": self._environment.model_dump(mode="json") if self._environment else None,
+            "outputs": self._environment.model_dump(mode="json") if self._environment else None,
             "objects": objects,
         }
 

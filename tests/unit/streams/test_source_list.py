@@ -17,7 +17,7 @@ PARTS = [Part("a", 1, 2, "3"), Part("b", 1, 2, "3")]
 
 
 class Texts(dict[str, str]):
-    """What ranks exchange, as by a Variable of Dask: it stays until the scheduler ends, and the last one counts."""
+    """A broadcast among ranks, as by a Variable of Dask: it stays until the scheduler ends, and the last one counts."""
 
     def publish(self, name: str, text: str) -> None:
         self[name] = text

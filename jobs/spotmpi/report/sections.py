@@ -107,9 +107,11 @@ def node_section(runs: Sequence[TrialResult]) -> Section | None:
     for run in runs:
         for machine in run.machines:
             kinds.setdefault((machine.placement, machine.source), []).append((machine.name, run.variant))
-    if all(place == NodePlacement() for place, _ in kinds):
+    if all(placement == NodePlacement() for placement, _ in kinds):
         return None
-    cells = tuple(_node_cells(place, source, machines, variants_of_all) for (place, source), machines in kinds.items())
+    cells = tuple(
+        _node_cells(placement, source, machines, variants_of_all) for (placement, source), machines in kinds.items()
+    )
     failures = dict.fromkeys(machine.failure for run in runs for machine in run.machines if machine.failure)
     text = (
         "Distinct machines, including those that were reclaimed during a run.",
@@ -119,13 +121,13 @@ def node_section(runs: Sequence[TrialResult]) -> Section | None:
 
 
 def _node_cells(
-    place: NodePlacement, source: str, machines: Sequence[tuple[str, str]], variants_of_all: Sequence[str]
+    placement: NodePlacement, source: str, machines: Sequence[tuple[str, str]], variants_of_all: Sequence[str]
 ) -> tuple[str, ...]:
     variants = list(dict.fromkeys(variant for _, variant in machines))
     variant_names = _ALL_VARIANTS if len(variants) == len(variants_of_all) else "; ".join(variants)
     return (
         str(len({name for name, _ in machines})),
-        *(value or MISSING for value in astuple(place)),
+        *(value or MISSING for value in astuple(placement)),
         source,
         variant_names,
     )

@@ -72,10 +72,10 @@ class NodeProtection:
             self._require_idle(self.scaling.running(self.cluster, self.name), change)
 
     def _require_no_rollback(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        runs, wanted = old.get("releaseVersion"), new.get("releaseVersion")
-        if runs and wanted and _order(wanted) < _order(runs):
+        runs, requested = old.get("releaseVersion"), new.get("releaseVersion")
+        if runs and requested and _order(requested) < _order(runs):
             remedy = "EKS can't go back: set it to that release or a newer one, or leave it out"
-            raise pulumi.RunError(f"group {self.scaling.group} runs AMI release {runs}, not {wanted}: {remedy}")
+            raise pulumi.RunError(f"group {self.scaling.group} runs AMI release {runs}, not {requested}: {remedy}")
 
     def _require_idle(self, running: int, change: str) -> None:
         if running:

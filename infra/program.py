@@ -140,7 +140,7 @@ def _node_groups(
 def _group_tags(group: Group, tags: dict[str, str]) -> dict[str, str]:
     """The tags of a group; for on-demand GPUs with the one that the guardrails look for."""
     on_demand_gpus = group.market == "on-demand" and catalog()[group.type].gpus > 0
-    return {**tags, names.TAG_ON_DEMAND: "said"} if on_demand_gpus else tags
+    return {**tags, names.TAG_ON_DEMAND: "requested"} if on_demand_gpus else tags
 
 
 def _cluster_objects(settings: Settings, storage: FileSystemIds, machines: _Machines) -> None:

@@ -71,10 +71,10 @@ def nested_model(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
 def _meaning(field: FieldInfo) -> str:
     """The field's description, with the allowed values of a choice."""
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    listed = f" (one of {', '.join(f'`{choice}`' for choice in choices)})" if choices else ""
+    allowed = f" (one of {', '.join(f'`{choice}`' for choice in choices)})" if choices else ""
     extra = field.json_schema_extra
     change = _CHANGES.get(str(extra.get("change")), "") if isinstance(extra, dict) else ""
-    return f"{field.description}{listed}{change}"
+    return f"{field.description}{allowed}{change}"
 
 
 def _optional(field: FieldInfo) -> bool:

@@ -72,7 +72,7 @@ Pairs = list[tuple[Spent, Spent]]  # without, with measuring
 def measure(pairs: int, iterations: int) -> None:
     """One rank: windows with and without measuring by turns, what they took, and what measuring costs."""
     from spotmpi.programs.chainermn import digits
-    from spotmpi.programs.chainermn.exchange import communicator, create_world
+    from spotmpi.programs.chainermn.gradients import communicator, create_world
     from spotmpi.programs.digits import load_digits
     from spotmpi.programs.loader import Loader
     from spotmpi.programs.sampling import Order, divide
@@ -161,7 +161,7 @@ def _window(trainee: Any, world: Any, batches: Iterator[Any], iterations: int, m
     for number in range(1, iterations + 1):
         scalars = trainee.step(watch.next_batch(batches) if measured else next(batches), number)
         if measured:
-            watch.lap()
+            watch.split()
         if number % _EVERY == 0:
             numbers, times = {name: float(value) for name, value in scalars.items()}, watch.take()
             means, ranks = world.average_scalars(numbers, times.seconds)

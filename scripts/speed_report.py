@@ -60,9 +60,9 @@ def generate(folder: Path, trials: int, iterations: int, ranks: int) -> None:
     """A study on record in *folder*, of as many trials as asked for or a few more."""
     spec = {"program": "digits", "image": "chainermn", "args": ["--global-batch", str(ranks * 8)], "slots": 8}
     nodes = [max(ranks // 8 // 2**at, 1) for at in range(3)]
-    factors = {"nodes": sorted(set(nodes)), "loader_processes": [0, 1]}
-    cells = 2 * len(set(nodes))
-    study = from_values({"spec": spec, "factors": factors, "repeats": -(-trials // cells)})
+    parameters = {"nodes": sorted(set(nodes)), "loader_processes": [0, 1]}
+    configurations = 2 * len(set(nodes))
+    study = from_values({"spec": spec, "parameters": parameters, "repeats": -(-trials // configurations)})
     identity = fingerprint.identify(study.spec)
     sweep = Sweep(sweep_folder("study", folder), study, identity, time.time())
     sweep.create()

@@ -42,7 +42,7 @@ repeats = 2
 name = "story"
 command = ["sh", "-c", '''{METRICS}''']
 launcher = "none"
-[factors]
+[parameters]
 nodes = [1, 2]
 """
 

@@ -16,10 +16,10 @@ _IPV6 = re.compile(
 def redact(text: str) -> str:
     """The text without accounts, ARNs, mail addresses, and IP addresses other than those inside of private networks."""
     text = _MAIL.sub("(mail)", _ARN.sub(r"\1***", text))
-    return _IPV6.sub("(address)", _IPV4.sub(_shown, _ACCOUNT.sub("(account)", text)))
+    return _IPV6.sub("(address)", _IPV4.sub(_mask_public, _ACCOUNT.sub("(account)", text)))
 
 
-def _shown(match: re.Match[str]) -> str:
+def _mask_public(match: re.Match[str]) -> str:
     try:
         inside = any(IPv4Network(match[1]).subnet_of(each) for each in _INSIDE)
     except ValueError:

@@ -106,7 +106,7 @@ def gpus_without_taint(kind: str, inputs: Inputs) -> Iterator[str]:
 
 def on_demand_gpus(kind: str, inputs: Inputs) -> Iterator[str]:
     """GPUs at the on-demand price, unless the stack allows that."""
-    allowed = (inputs.get("tags") or {}).get(TAG_ON_DEMAND) == "said"
+    allowed = (inputs.get("tags") or {}).get(TAG_ON_DEMAND) == "requested"
     if kind == _GROUP and _has_gpus(inputs) and inputs.get("capacityType") != "SPOT" and not allowed:
         yield "buys GPUs on demand: use spot, or set accelerators.on_demand in the stack"
 

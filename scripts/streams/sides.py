@@ -32,7 +32,7 @@ def stream_side(engine: Engine, source: Path, workers: int) -> Side:
 
     def run(preparation: str, results: Path) -> None:
         name = f"scripts.streams.work:{preparation}"
-        settings = Settings(str(source), work.BATCH, prepare=name, write="parquet", remainder="keep", workers=workers)
+        settings = Settings(str(source), work.BATCH, prepare=name, write="parquet", last_batch="keep", workers=workers)
         parts = [Part(*part) for part in engine.submit("source", parts_of, settings).result()]
         stream = Stream(Order(parts, settings), engine.submit, 0, 0, 1)
         with contextlib.redirect_stderr(io.StringIO()):

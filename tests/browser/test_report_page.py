@@ -56,7 +56,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """A study that has every section with a chart, and names that are longer than a phone or a desk is wide."""
     levels = {"no loader": [], "a_level_" * 30: ["args+=--loader-processes 2"]}
-    factors = {"nodes": [1, 2, 4], "double_buffering": [False, True], "loader": levels}
+    parameters = {"nodes": [1, 2, 4], "double_buffering": [False, True], "loader": levels}
     name = "a-study-of-everything-with-a-name-that-is-longer-than-a-phone-is-wide"
     spec = {"name": name, "image": "chainermn", "program": "digits", "resources": {"gpu": 1}}
     rate = {1: 10.0, 2: 17.0, 4: 25.0}
@@ -69,7 +69,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     more: dict[str, Any] = {"price": {"node_hour": 3.6, "source": "spot"}, "compare": "chainercv-ssd300-p3"}
     trials = {("measured", 2): Recorded(interrupted_at=(30,))}
     runs = tmp_path_factory.mktemp("runs")
-    return study_report(runs, factors, rates, trials, spec=spec, without_allreduce=True, drift=True, repeats=5, **more)
+    return study_report(
+        runs, parameters, rates, trials, spec=spec, without_allreduce=True, baseline=True, repeats=5, **more
+    )
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +101,7 @@ def test_the_page_renders_without_console_output_or_requests(
 
 def test_the_rendered_page_has_all_kinds_of_sections(report: Report) -> None:
     charts = {chart.title for section in report.sections for chart in section.charts}
-    assert charts >= {"Cost", "Time breakdown", "Effect of each factor", "Scaling model"}
+    assert charts >= {"Cost", "Time breakdown", "Effect of each parameter", "Scaling model"}
     assert charts >= {"Rates, ours and theirs", "Efficiency, ours and theirs", "Attempts over time"}
 
 

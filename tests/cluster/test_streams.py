@@ -37,7 +37,7 @@ STREAM = {
     "epochs": 2,
     "prepare": "factorization_machine:prepare",
     "shuffle_batches": True,
-    "window": 2,
+    "prefetch": 2,
 }
 # Trains, and waits in the middle until there is a file that the test writes.
 TRAIN = f"""
@@ -89,7 +89,7 @@ class Streams:
 
     def prediction(self, source: str, **values: Any) -> dict[str, Any]:
         """The values of a spec that predicts."""
-        stream = {"source": source, "batch": 7, "remainder": "keep", "workers": {"nodes": 2}}
+        stream = {"source": source, "batch": 7, "last_batch": "keep", "workers": {"nodes": 2}}
         command = ["python3", "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
         return self.values(command=command, files=[str(self.folder / "flow.py")], stream=stream, **values)
 

@@ -41,7 +41,7 @@ def study(runs: Runs) -> dict[str, Any]:
         "data": "set",
         "kubernetes": {"image": image, "namespace": runs.namespace, "volume": "shared", "spread": "node"},
     }
-    return {"spec": spec, "factors": {"nodes": [1, 2]}, "repeats": 2, "probe": True}
+    return {"spec": spec, "parameters": {"nodes": [1, 2]}, "repeats": 2, "micro_benchmarks": True}
 
 
 def put_data(volume: Path) -> None:
@@ -98,9 +98,9 @@ def test_a_reclaim_during_a_study_is_excluded_from_rates_and_reported(runs: Runs
     # What was going on when the node went is left out, and each iteration is accounted for.
     run = next(run for run in rows[2]["runs"] if run["id"] == interrupted_trials[0].runs[0])
     undisturbed = next(run for run in rows[2]["runs"] if run["id"] != interrupted_trials[0].runs[0])
-    assert run["left_out"]["warm-up"] > undisturbed["left_out"]["warm-up"]
-    again = run["left_out"]["repeated after a restart"]
-    assert run["iterations"] + sum(run["left_out"].values()) == ITERATIONS + again, run
+    assert run["excluded"]["warm-up"] > undisturbed["excluded"]["warm-up"]
+    again = run["excluded"]["repeated after a restart"]
+    assert run["iterations"] + sum(run["excluded"].values()) == ITERATIONS + again, run
 
     # The report says which trial it was.
     (cut,) = restarts
@@ -108,8 +108,10 @@ def test_a_reclaim_during_a_study_is_excluded_from_rates_and_reported(runs: Runs
 
     # And what nodes and storage could do before, measured by both ranks on the nodes that the trials then had.
     assert_micro_benchmarks(report)
-    probes = {trial.role: recorded_in(folder, trial) for trial in sweep.trials if trial.role in (ALLREDUCE, READ)}
-    (read,) = [line for line in probes[READ] if line.get("kind") == "result"]
+    micro_benchmarks = {
+        trial.role: recorded_in(folder, trial) for trial in sweep.trials if trial.role in (ALLREDUCE, READ)
+    }
+    (read,) = [line for line in micro_benchmarks[READ] if line.get("kind") == "result"]
     assert (read["files"], read["bytes"]) == (FILES, FILES * SIZE)
     measured_on = machines(folder, interrupted_trials[0])
     assert len(measured_on) == 2

@@ -163,7 +163,7 @@ def test_without_efa_there_are_no_interfaces_peers_or_plugin() -> None:
 def test_on_demand_gpus_are_tagged_for_the_guardrails() -> None:
     dear: dict[str, Any] = {"name": "g5", "type": "g5.xlarge", "max": 1, "market": "on-demand"}
     group = run("lab", groups=[dear], accelerators={"on_demand": True}).node_groups["g5"].inputs
-    assert (group["capacityType"], group["tags"]["spotmpi:on-demand-gpus"]) == ("ON_DEMAND", "said")
+    assert (group["capacityType"], group["tags"]["spotmpi:on-demand-gpus"]) == ("ON_DEMAND", "requested")
     assert "spotmpi:on-demand-gpus" not in run("lab").node_groups["g4dn"].inputs["tags"]
 
 

@@ -14,7 +14,7 @@ from tests.infra.mock_engine import run
 GROUP = "aws:eks/nodeGroup:NodeGroup"
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 TAGS = {"spotmpi:environment": "spotmpi-lab"}
-ON_DEMAND = TAGS | {"spotmpi:on-demand-gpus": "said"}
+ON_DEMAND = TAGS | {"spotmpi:on-demand-gpus": "requested"}
 GPU_GROUP = {
     "amiType": "AL2023_x86_64_NVIDIA",
     "capacityType": "SPOT",

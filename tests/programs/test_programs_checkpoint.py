@@ -104,9 +104,9 @@ def test_a_damaged_checkpoint_is_renamed_with_a_line_and_not_lost(
     damage(checkpoints(tmp_path, keep=2).write(progress(6), state(6), "timer"), kind)
 
     assert newest_iteration(tmp_path) == 5
-    message = "checkpoint iteration-000000006 is damaged and was renamed to torn-iteration-000000006-"
+    message = "checkpoint iteration-000000006 is damaged and was renamed to damaged-iteration-000000006-"
     assert message in capsys.readouterr().err
-    assert len(list(tmp_path.glob("torn-iteration-000000006-*"))) == 1
+    assert len(list(tmp_path.glob("damaged-iteration-000000006-*"))) == 1
     ours.write(progress(5), state(5), "timer")
     assert (tmp_path / "iteration-000000005" / "manifest.json").exists(), "a damaged newer one must not displace it"
 
@@ -239,7 +239,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_damaged_and_the_attempt_ends(
         ours.newest()
 
     assert newest_iteration(tmp_path) == 6, "the next attempt goes on from the newest one"
-    assert not list(tmp_path.glob("torn-*"))
+    assert not list(tmp_path.glob("damaged-*"))
 
 
 @pytest.mark.parametrize(("error", "ending"), [(errno.ESTALE, Failed), (errno.EIO, Failed), (errno.EROFS, Fatal)])

@@ -205,8 +205,8 @@ def test_waiting_for_batches_is_reported_as_a_part_of_the_time(run: Run) -> None
     assert "ranks" not in metric  # there is only one
 
 
-def test_without_exchange_there_are_no_checkpoints_and_the_context_says_so(run: Run, tmp_path: Path) -> None:
-    lines = dict(run(Line(), "--iterations", "3", "--no-exchange", "--checkpoint-path", str(tmp_path / "kept")))
+def test_without_allreduce_there_are_no_checkpoints_and_the_context_says_so(run: Run, tmp_path: Path) -> None:
+    lines = dict(run(Line(), "--iterations", "3", "--no-allreduce", "--checkpoint-path", str(tmp_path / "kept")))
 
-    assert lines["context"]["exchange"] is False
+    assert lines["context"]["allreduce"] is False
     assert "checkpoint" not in lines and not (tmp_path / "kept").exists()

@@ -108,11 +108,11 @@ def test_any_world_passes_where_none_is_requested() -> None:
     check_world(alone(), {})
 
 
-def test_scalars_are_averaged_over_ranks_and_seconds_kept_apart_in_one_exchange() -> None:
-    exchanged = []
+def test_scalars_are_averaged_over_ranks_and_seconds_kept_apart_in_one_gather() -> None:
+    gathered = []
 
     def gather(value: Any) -> list[Any]:
-        exchanged.append(value)
+        gathered.append(value)
         return [value, ([3.0, 0.5], [0.3, 0.4])]
 
     two = World(0, 2, 0, ("a",), lambda value: value, gather)
@@ -121,7 +121,7 @@ def test_scalars_are_averaged_over_ranks_and_seconds_kept_apart_in_one_exchange(
         {"loss": 2.0, "accuracy": 0.75},
         [[0.1, 0.2], [0.3, 0.4]],
     )
-    assert len(exchanged) == 1
+    assert len(gathered) == 1
     assert alone().average_scalars({"loss": 1.0}, [0.1]) == ({"loss": 1.0}, [[0.1]])
 
 

@@ -101,7 +101,7 @@ def pipeline(
     if unknown:
         raise input_error("pipeline", ", ".join(unknown), f"unknown options; use {', '.join(Stream.model_fields)}")
     if predict:
-        values = {"remainder": KEEP, **values}  # every row once
+        values = {"last_batch": KEEP, **values}  # every row once
     mode = TRAIN if train else PREDICT
     name = _name(mode, consumer)
     files = [_file(each) for each in (source, prepare, write, consumer) if callable(each)]

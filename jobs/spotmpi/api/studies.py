@@ -16,7 +16,7 @@ from spotmpi.spec import job as specs
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import Source, read_spec
 from spotmpi.study import pricing, study_file
-from spotmpi.study.study import Study, StudyOptions, WrongStudy, full_factorial, read_base
+from spotmpi.study.study import Study, StudyOptions, WrongStudy, grid_study, read_base
 from spotmpi.study.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def bench(
 ) -> Sweep:
     """Run the trials of a study, one after the other, and return the sweep with their outcomes.
 
-    *source* is a job spec, of which *options* give node counts and variants, or a study file with its own factors. An
-    unfinished sweep of the same study and work is continued, unless *options* ask for a fresh one.
+    *source* is a job spec, of which *options* give node counts and variants, or a study file with its own parameters.
+    An unfinished sweep of the same study and work is continued, unless *options* ask for a fresh one.
 
     Raises:
         InputError: all problems of the spec, the options and the trials, before the first one starts.
@@ -79,7 +79,7 @@ def study_of(source: Source, options: StudyOptions, overrides: Iterable[str] = (
     if isinstance(source, str | Path) and study_file.is_study(specs.read_toml(Path(source))):
         return study_file.load(Path(source), overrides, options)
     spec, faults = read_base(lambda: read_spec(source, overrides))
-    return full_factorial(spec, options, faults)
+    return grid_study(spec, options, faults)
 
 
 def make_report(ids: Sequence[str] = (), on: TargetLike = None, force: bool = False) -> Report:

@@ -25,7 +25,7 @@ def command(
         ),
     ] = None,
     repeats: Annotated[
-        int | None, typer.Option("--repeats", help="Trials per combination (default: the study's, else 3).")
+        int | None, typer.Option("--repeats", help="Trials per configuration (default: the study's, else 3).")
     ] = None,
     variant: Annotated[
         list[str] | None,

@@ -55,7 +55,7 @@ def _copy_example(name: str, path: Path) -> None:
     from spotmpi.spec import template
 
     print(*template.write_example(name, path), sep="\n")
-    verb = "bench" if "[factors]" in path.read_text(encoding="utf-8") else "run"
+    verb = "bench" if "[parameters]" in path.read_text(encoding="utf-8") else "run"
     typer.echo(f"next: spotmpi {verb} {path}", err=True)
 
 

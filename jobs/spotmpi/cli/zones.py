@@ -138,7 +138,7 @@ def show(comparison: ZoneComparison) -> None:
     for number, row in enumerate(comparison.rows[1:], 2):
         print(f"{number:>3}  {row.type} in {row.zone}: {row.lost}")
     for increase in comparison.increases:
-        print(_pending(increase, comparison.asked))
+        print(_pending(increase, comparison.queried_at))
     first = comparison.rows[0]
     if first.short:
         lack = f"{first.short} vCPUs of spot quota for {comparison.nodes} nodes"

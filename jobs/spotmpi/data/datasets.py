@@ -17,7 +17,7 @@ from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.progress import Say
 from spotmpi.data import fetch
 from spotmpi.data.local_source import Index, Source, source_of
-from spotmpi.data.remote_source import Order, authority_of, is_remote, orders_of
+from spotmpi.data.remote_source import Download, authority_of, downloads_of, is_remote
 from spotmpi.data.store import OTHER_FOLDERS, DataStore, Transfer, index_of
 from spotmpi.images.build import build_for
 
@@ -96,8 +96,8 @@ class _Push:
 
 def _push(request: _Push, storage: Storage, say: Say) -> list[Transfer]:
     folder = folder_name(request.folder)
-    parsed = [orders_of(text) if is_remote(text) else source_of(text) for text in request.sources]
-    _require_unique([order.address for source in parsed if isinstance(source, list) for order in source])
+    parsed = [downloads_of(text) if is_remote(text) else source_of(text) for text in request.sources]
+    _require_unique([download.address for source in parsed if isinstance(source, list) for download in source])
     indices = [None if isinstance(each, list) or len(parsed) == 1 else index_of(each) for each in parsed]
     _require_other_names(request.sources, parsed, indices)
     certificates = authority_of(request.authority) if request.authority else ""
@@ -115,7 +115,7 @@ def _push(request: _Push, storage: Storage, say: Say) -> list[Transfer]:
                     transfers.append(next(fetched))
                     continue
                 if remote and index:
-                    addresses = [order.address for orders in remote for order in orders]
+                    addresses = [download.address for downloads in remote for download in downloads]
                     await store.require_other_names(index, folder, addresses)
                 transfers.append(await store.push(each, folder, index))
             if request.voc:
@@ -132,7 +132,7 @@ def _require_unique(addresses: Sequence[str]) -> None:
 
 
 def _require_other_names(
-    sources: Sequence[str], parsed: Sequence[Source | list[Order]], indices: Sequence[Index | None]
+    sources: Sequence[str], parsed: Sequence[Source | list[Download]], indices: Sequence[Index | None]
 ) -> None:
     """Raise InputError where two sources have a file of one name and other content; tars of addresses are unknown."""
     known: dict[str, tuple[str, object]] = {}  # the source of a name, and the SHA-256 of its content if that is known
@@ -140,7 +140,7 @@ def _require_other_names(
     for text, source, index in zip(sources, parsed, indices, strict=True):
         contents: dict[str, object] = {name: sha256 for name, (_, sha256) in (index or {}).items()}
         if isinstance(source, list):
-            contents = {order.name: order.sha256 for order in source if not order.is_packed}
+            contents = {download.name: download.sha256 for download in source if not download.is_packed}
         for name, sha256 in contents.items():
             other, content = known.setdefault(name, (text, sha256))
             if other != text and (sha256 is None or sha256 != content):

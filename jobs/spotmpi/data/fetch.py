@@ -22,20 +22,20 @@ from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.progress import Say
 from spotmpi.core.redaction import redacted
 from spotmpi.data import fetch_job
-from spotmpi.data.remote_source import Order
+from spotmpi.data.remote_source import Download
 from spotmpi.data.store import Transfer, format_size
 from spotmpi.plan.pods import CONTAINER
 
 POLL_INTERVAL = 1.0  # seconds between requests for the Job's status
 UNREACHABLE_TIMEOUT = 120.0  # seconds for which the cluster may be unreachable
 _FORGED = "the data: its pod ended with a message that its program does not write; check its image"
-_PREPARATION = 60.0  # seconds in which the creator of a Job gives it its orders
+_PREPARATION = 60.0  # seconds in which the creator of a Job gives it its downloads
 
 
 async def fetch(
     api: ClusterApi,
     volume: Volume,
-    sources: Sequence[Sequence[Order]],
+    sources: Sequence[Sequence[Download]],
     folder: str,
     say: Say,
     authority: str = "",
@@ -74,11 +74,11 @@ async def _is_active(api: ClusterApi, name: str) -> bool:
     return False
 
 
-def _parts(created: Object, sources: Sequence[Sequence[Order]], folder: str, authority: str) -> list[Object]:
+def _parts(created: Object, sources: Sequence[Sequence[Download]], folder: str, authority: str) -> list[Object]:
     """The objects that the created Job owns."""
     return [
         fetch_job.network_policy(created, sources),
-        fetch_job.orders_secret(created, sources, folder, authority),
+        fetch_job.downloads_secret(created, sources, folder, authority),
     ]
 
 

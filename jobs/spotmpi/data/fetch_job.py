@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from spotmpi.agent import fetch, files, store, unpack, web_file
 from spotmpi.core.errors import input_error
-from spotmpi.data.remote_source import Order
+from spotmpi.data.remote_source import Download
 from spotmpi.plan import pods, volume_pod
 from spotmpi.plan.agent_plan import VOLUME
 
@@ -21,8 +21,8 @@ PURPOSE = "fetch"
 DEADLINE = 24 * 3600  # seconds after which the cluster ends the Job
 TTL = 3600  # seconds for which the ended Job can be read
 ATTEMPTS = 6
-_ORDERS = "/spotmpi/orders"
-_FILES = ("orders.json.gz", "authority.pem")
+_DOWNLOADS = "/spotmpi/downloads"
+_FILES = ("downloads.json.gz", "authority.pem")
 _SHARE = {"cpu": "100m", "memory": "384Mi"}  # parts in transfer are held in memory
 _LARGEST = 900_000  # bytes that fit into a Secret besides the code
 _CODE = {
@@ -36,9 +36,9 @@ _CODE = {
 }
 
 
-def name_of(sources: Sequence[Sequence[Order]], folder: str, volume: str) -> str:
+def name_of(sources: Sequence[Sequence[Download]], folder: str, volume: str) -> str:
     """The same name for the same files, folder and claim, however the addresses are signed."""
-    what = [volume, folder, *([order.address, order.name, order.sha256] for source in sources for order in source)]
+    what = [volume, folder, *([each.address, each.name, each.sha256] for source in sources for each in source)]
     return f"spotmpi-fetch-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:10]}"
 
 
@@ -50,14 +50,14 @@ def fetch_job(
     pull_secrets: Sequence[str],
     tolerations: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """The Job, suspended until its orders exist; an evicted pod does not count as an attempt."""
-    command = pods.module(_ORDERS, "spotmpi.agent.fetch", *(f"{_ORDERS}/{name}" for name in _FILES))
+    """The Job, suspended until its downloads exist; an evicted pod does not count as an attempt."""
+    command = pods.module(_DOWNLOADS, "spotmpi.agent.fetch", *(f"{_DOWNLOADS}/{name}" for name in _FILES))
     spec = volume_pod.pod_spec(volume, image, pull_secrets, command, _SHARE)
     items = [{"key": _key(path), "path": path} for path in (*_CODE, *_FILES)]
     spec["tolerations"] = list(tolerations)
-    spec["volumes"].append({"name": "orders", "secret": {"secretName": name, "items": items, "defaultMode": 0o440}})
+    spec["volumes"].append({"name": "downloads", "secret": {"secretName": name, "items": items, "defaultMode": 0o440}})
     (container,) = spec["containers"]
-    container["volumeMounts"].append({"name": "orders", "mountPath": _ORDERS, "readOnly": True})
+    container["volumeMounts"].append({"name": "downloads", "mountPath": _DOWNLOADS, "readOnly": True})
     rules = [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [fetch.NOT_RETRYABLE]}},
@@ -78,15 +78,15 @@ def fetch_job(
     }
 
 
-def orders_secret(
-    job: dict[str, Any], sources: Sequence[Sequence[Order]], folder: str, authority: str
+def downloads_secret(
+    job: dict[str, Any], sources: Sequence[Sequence[Download]], folder: str, authority: str
 ) -> dict[str, Any]:
-    """The Secret of the created *job*: code, orders with signed addresses, and more certificates to trust (PEM).
+    """The Secret of the created *job*: code, downloads with signed addresses, and more certificates to trust (PEM).
 
-    InputError if there are too many orders.
+    InputError if there are too many downloads.
     """
-    orders = [[order.values(f"{VOLUME}/{folder}") for order in source] for source in sources]
-    packed = gzip.compress(json.dumps(orders).encode(), mtime=0)
+    downloads = [[download.values(f"{VOLUME}/{folder}") for download in source] for source in sources]
+    packed = gzip.compress(json.dumps(downloads).encode(), mtime=0)
     if len(packed) > _LARGEST:
         count = sum(map(len, sources))
         raise input_error(
@@ -98,17 +98,17 @@ def orders_secret(
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": _owned_by(job["metadata"]),
-        "data": {**data, "orders.json.gz": base64.b64encode(packed).decode()},
+        "data": {**data, "downloads.json.gz": base64.b64encode(packed).decode()},
     }
 
 
-def network_policy(job: dict[str, Any], sources: Sequence[Sequence[Order]]) -> dict[str, Any]:
+def network_policy(job: dict[str, Any], sources: Sequence[Sequence[Download]]) -> dict[str, Any]:
     """The NetworkPolicy of the created *job*: its pods can resolve names and reach the ports of their sources only.
 
     Link-local addresses hold a machine's metadata and credentials.
     """
     metadata = job["metadata"]
-    ports = sorted({_port(order.address) for source in sources for order in source})
+    ports = sorted({_port(download.address) for source in sources for download in source})
     anywhere = [
         {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
         {"ipBlock": {"cidr": "::/0", "except": ["fe80::/10"]}},

@@ -16,7 +16,7 @@ SIGNED_FOR = 12 * 3600  # seconds; an address expires earlier if its credentials
 
 
 @dataclass(frozen=True)
-class Order:
+class Download:
     """One file to fetch: a tar is unpacked, anything else goes under its `name`. The address may hold a signature."""
 
     url: str
@@ -29,7 +29,7 @@ class Order:
         return self.url.partition("?")[0]
 
     def values(self, folder: str) -> dict[str, Any]:
-        """The order as the pod reads it."""
+        """The download as the pod reads it."""
         packed = self.is_packed
         return {"url": self.url, "name": self.name, "folder": folder, "sha256": self.sha256, "unpack": packed}
 
@@ -44,7 +44,7 @@ def is_remote(text: str) -> bool:
     return text.startswith(("https://", "http://", "s3://"))
 
 
-def orders_of(text: str, account: Any = None) -> list[Order]:
+def downloads_of(text: str, account: Any = None) -> list[Download]:
     """What to fetch for an address: one file, or every object below an ``s3://bucket/folder/``.
 
     InputError for http, a missing or malformed SHA-256 and an address without a file. *account* is an open one.
@@ -62,7 +62,7 @@ def orders_of(text: str, account: Any = None) -> list[Order]:
         raise input_error("SRC", text, "needs its SHA-256: write ...#sha256= and 64 hexadecimal digits")
     if not name:
         raise input_error("SRC", text, "names no file")
-    return [Order(text.partition("#")[0], name, checksum[1])]
+    return [Download(text.partition("#")[0], name, checksum[1])]
 
 
 def authority_of(path: Path) -> str:
@@ -77,7 +77,7 @@ def authority_of(path: Path) -> str:
     return text
 
 
-def _objects(text: str, bucket: str, key: str, sha256: str | None, account: Any) -> list[Order]:
+def _objects(text: str, bucket: str, key: str, sha256: str | None, account: Any) -> list[Download]:
     from spotmpi.aws.account import open_account
     from spotmpi.aws.state_bucket import region_of
     from spotmpi.aws.zones import ANY_REGION
@@ -94,7 +94,7 @@ def _objects(text: str, bucket: str, key: str, sha256: str | None, account: Any)
     client = aws.client("s3", region_of(aws, region, bucket))  # a signature is for one region
     folder = key.rpartition("/")[0]
     return [
-        Order(
+        Download(
             client.generate_presigned_url("get_object", {"Bucket": bucket, "Key": each}, ExpiresIn=SIGNED_FOR),
             each[len(folder) :].lstrip("/"),
             sha256,

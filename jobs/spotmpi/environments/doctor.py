@@ -16,7 +16,7 @@ from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.redaction import redacted
 from spotmpi.environments.checks import access, account, capacity, cluster, leftovers, tools
 from spotmpi.environments.checks.check import Check, Finding, LiveEnvironment, OpenLive, Subject, ToolOutput
-from spotmpi.environments.place import require_place
+from spotmpi.environments.location import require_location
 from spotmpi.environments.stack_file import read_stack
 
 LIVE_CHECKS: tuple[Check, ...] = (*account.CHECKS, *cluster.CHECKS)
@@ -77,7 +77,7 @@ def _with_live(subject: Subject, open_live: OpenLive) -> tuple[Subject, tuple[Fi
         stack = subject.stack
         if stack is not None and stack.kind == "compute" and leftovers.is_built(subject, stack):
             live = open_live(stack.stack)
-            require_place(subject.aws, subject.region, live.environment)
+            require_location(subject.aws, subject.region, live.environment)
             environments.append(live)
         return ()
 

@@ -13,7 +13,7 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.environments import node_group_sizes, place
+from spotmpi.environments import location, node_group_sizes
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.leftovers import (
     LeftoverResource,
@@ -106,15 +106,15 @@ class _Down:
         )
         if (outputs := self._dependencies.pulumi.outputs(self._stack.stack)).get("contract"):
             self._environment = environment.parse(outputs)
-            place.require_place(self._dependencies.aws, region, self._environment)
+            location.require_location(self._dependencies.aws, region, self._environment)
             self._try("the cluster's volumes can't be listed", self._record_volumes)
 
     def _require_account(self, state: Mapping[str, Any] | None) -> None:
         aws, pulumi, region = self._dependencies.aws, self._dependencies.pulumi, self._inventory.region
-        place.require_account_of_state(aws, region, self._stack.stack, state)
+        location.require_account_of_state(aws, region, self._stack.stack, state)
         if self._stack.keep and self._delete_data:
             data = f"{self._stack.stack}-data"
-            place.require_account_of_state(aws, region, data, pulumi.state(data))
+            location.require_account_of_state(aws, region, data, pulumi.state(data))
 
     def _record_volumes(self) -> None:
         assert self._environment is not None

@@ -46,15 +46,15 @@ class ResourceInventory:
         return set(self.ids.get(kind, ()))
 
     @property
-    def place(self) -> str:
-        """What tells it from another environment of its name."""
+    def location(self) -> str:
+        """Account and region, which tell it from another environment of its name."""
         return f"{self.account}/{self.region}"
 
 
 def read_inventory(environment: str, region: str, account: str) -> ResourceInventory:
     """The inventory of an environment; without ids where none were recorded."""
     inventory = ResourceInventory(environment, region, account)
-    ids = _recorded(environment).get(inventory.place)
+    ids = _recorded(environment).get(inventory.location)
     return replace(inventory, ids=ids) if isinstance(ids, dict) else inventory
 
 
@@ -73,14 +73,14 @@ def record_resources(inventory: ResourceInventory, resources: Resources) -> Reso
     for kind, id in resources:
         ids.setdefault(kind, set()).add(id)
     sorted_ids = {kind: sorted(known) for kind, known in sorted(ids.items())}
-    _write(inventory.name, {**_recorded(inventory.name), inventory.place: sorted_ids})
+    _write(inventory.name, {**_recorded(inventory.name), inventory.location: sorted_ids})
     return replace(inventory, ids=sorted_ids)
 
 
 def delete_inventory(inventory: ResourceInventory) -> None:
     """Delete the record of an environment of which nothing is left."""
     recorded = _recorded(inventory.name)
-    recorded.pop(inventory.place, None)
+    recorded.pop(inventory.location, None)
     if recorded:
         _write(inventory.name, recorded)
     else:

@@ -16,7 +16,7 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.environments import changes, node_group_sizes, place
+from spotmpi.environments import changes, location, node_group_sizes
 from spotmpi.environments.changes import Losses, Step, find_losses
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.offers import not_offered
@@ -130,12 +130,14 @@ class _Up:
         except CallError as error:  # a bucket can be usable without the permission to read its settings
             self._dependencies.say(f"the settings of Pulumi's state bucket can't be read: {error}")
             return
-        place = f"{bucket.name} in {bucket.region or region}"
-        if not self._dependencies.confirm(f"Create bucket {place} for Pulumi's state (private, encrypted, versioned)?"):
+        bucket_text = f"{bucket.name} in {bucket.region or region}"
+        if not self._dependencies.confirm(
+            f"Create bucket {bucket_text} for Pulumi's state (private, encrypted, versioned)?"
+        ):
             remedy = f"create it, or set {state_bucket.VARIABLE} to an existing backend"
             raise NotConfirmed(f"bucket {bucket.name} for Pulumi's state does not exist: {remedy}")
         state_bucket.create(aws, region, bucket)
-        self._dependencies.say(f"created bucket {place}")
+        self._dependencies.say(f"created bucket {bucket_text}")
 
     def _run_doctor(self) -> None:
         if self._stack.zone is None:
@@ -194,10 +196,10 @@ class _Up:
         region = self._stack.region or aws.region or ""
         state = pulumi.state(stack)
         if state is not None and (outputs := pulumi.outputs(stack)).get("contract"):
-            place.require_place(aws, region, environment.parse(outputs))
-        place.require_account_of_state(aws, region, stack, state)
+            location.require_location(aws, region, environment.parse(outputs))
+        location.require_account_of_state(aws, region, stack, state)
         if self._stack.keep:
-            place.require_account_of_state(aws, region, f"{stack}-data", pulumi.state(f"{stack}-data"))
+            location.require_account_of_state(aws, region, f"{stack}-data", pulumi.state(f"{stack}-data"))
 
     def _update(self, stack: str) -> None:
         """Preview and update one stack; without changes there is no confirmation."""

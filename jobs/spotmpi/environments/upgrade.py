@@ -17,8 +17,8 @@ from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.environments import versions
 from spotmpi.environments.changes import Preview, find_losses
 from spotmpi.environments.dependencies import Dependencies
+from spotmpi.environments.location import require_location
 from spotmpi.environments.nodes import list_nodes, runs_by_group
-from spotmpi.environments.place import require_place
 from spotmpi.environments.stack_file import Pins, StackFile, read_stack, with_pins, write_stack
 from spotmpi.environments.up import REPLACE_NODES, NotConfirmed
 from spotmpi.environments.versions import KubernetesVersion, RunningVersions, minor, next_minor, order
@@ -100,7 +100,7 @@ class _Upgrade:
         """The versions that run and those after the upgrade; changes nothing."""
         current = self._environment()
         aws = self._dependencies.aws
-        require_place(aws, self._stack.region or aws.region or "", current)
+        require_location(aws, self._stack.region or aws.region or "", current)
         running = versions.running(self._dependencies.aws, current.region, current.cluster)
         busy = [each.name for each in running.node_groups if each.status in ("CREATING", "UPDATING", "DELETING")]
         busy += [current.cluster] if running.status != "ACTIVE" else []

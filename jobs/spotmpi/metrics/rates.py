@@ -41,7 +41,7 @@ class Rates:
     """The rate of the counted iterations.
 
     ``per_second`` is iterations over the sum of their ``seconds``; ``median`` is that of ``iteration_seconds``, and
-    ``iqr`` their interquartile range relative to it, None where they are too short for a clock. ``left_out`` counts the
+    ``iqr`` their interquartile range relative to it, None where they are too short for a clock. ``excluded`` counts the
     other iterations by reason, including those whose times were lost with an interrupted attempt.
     """
 
@@ -51,7 +51,7 @@ class Rates:
     median: float
     iqr: float | None
     by_arrival: bool
-    left_out: dict[str, int]
+    excluded: dict[str, int]
     iteration_seconds: tuple[float, ...] = field(default=(), repr=False)
 
 
@@ -216,7 +216,7 @@ def seconds_between(first: Line, second: Line) -> float:
 
 def _rates(attempts: list[_Attempt]) -> Rates | None:
     reasons = ("warm-up", "beside an evaluation or checkpoint", "repeated after a restart", "in an interrupted window")
-    left_out = dict.fromkeys(reasons, 0)
+    excluded = dict.fromkeys(reasons, 0)
     counted: list[float] = []
     by_arrival = False
     for index, attempt in enumerate(attempts):
@@ -225,7 +225,7 @@ def _rates(attempts: list[_Attempt]) -> Rates | None:
         windows, warm_up = _without_warm_up(windows, sum(len(window.seconds) for window in attempt.windows))
         undisturbed, disturbed = _without_disturbed(windows, attempt.disturbed)
         for reason, count in zip(reasons, (warm_up, disturbed, repeated, _interrupted(attempt, later)), strict=True):
-            left_out[reason] += count
+            excluded[reason] += count
         counted += undisturbed
         by_arrival = by_arrival or any(window.by_arrival for window in attempt.windows)
     total = math.fsum(counted)  # exact: that of `sum` depends on the version of Python
@@ -234,7 +234,7 @@ def _rates(attempts: list[_Attempt]) -> Rates | None:
     median = statistics.median(counted)
     low, _, high = statistics.quantiles(counted, n=4, method="inclusive")
     iqr = (high - low) / median if median > 0 else None
-    return Rates(len(counted), total, len(counted) / total, median, iqr, by_arrival, left_out, tuple(counted))
+    return Rates(len(counted), total, len(counted) / total, median, iqr, by_arrival, excluded, tuple(counted))
 
 
 def _interrupted(attempt: _Attempt, later: list[int]) -> int:

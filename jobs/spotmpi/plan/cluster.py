@@ -83,7 +83,7 @@ class PlannedCode(TypedDict):
     """The digest of the user's code, and whether it goes through the run volume."""
 
     digest: str
-    by_volume: bool
+    from_volume: bool
 
 
 class ClusterPlan(_RunReference):
@@ -95,7 +95,7 @@ class ClusterPlan(_RunReference):
     ssh_secret: str | None  # whose keys the run may share where its user may not create Secrets
     unchecked: str | None  # why the cluster could not be asked what it permits; such a plan is not submitted
     environment: str | None
-    there: dict[str, Any] | None  # the outputs of the environment
+    outputs: dict[str, Any] | None  # of the environment's stack
     objects: list[dict[str, Any]]
 
 

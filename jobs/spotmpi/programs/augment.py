@@ -123,7 +123,7 @@ def crop(
         meets &= _holds_centres(candidates, boxes).any(axis=1)
         if meets.any():
             windows.append(candidates[meets.argmax()])
-    return _cut(image, boxes, labels, windows[random.integers(len(windows))])
+    return _crop_to(image, boxes, labels, windows[random.integers(len(windows))])
 
 
 def _windows(random: np.random.Generator, size: tuple[int, int]) -> Floats:
@@ -145,7 +145,9 @@ def _holds_centres(windows: Floats, boxes: Floats) -> npt.NDArray[np.bool_]:
     return result
 
 
-def _cut(image: Image.Image, boxes: Floats, labels: Integers, window: Floats) -> tuple[Image.Image, Floats, Integers]:
+def _crop_to(
+    image: Image.Image, boxes: Floats, labels: Integers, window: Floats
+) -> tuple[Image.Image, Floats, Integers]:
     size = np.array(image.size * 2, np.float32)
     edges = np.rint(window * size)
     selected = _holds_centres(window[np.newaxis], boxes)[0]

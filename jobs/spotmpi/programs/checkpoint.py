@@ -29,7 +29,7 @@ State = dict[str, Array]
 FORMAT = 1
 MANIFEST = "manifest.json"
 STATE = "state.npz"
-_WHOLE, _UNFINISHED, _TORN = "iteration-", ".writing-", "torn-"
+_WHOLE, _UNFINISHED, _DAMAGED = "iteration-", ".writing-", "damaged-"
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Checkpoints:
             try:
                 return self._read(path)
             except DamagedCheckpoint as problem:
-                renamed = path.with_name(f"{_TORN}{path.name}-{int(time.time())}")
+                renamed = path.with_name(f"{_DAMAGED}{path.name}-{int(time.time())}")
                 path.rename(renamed)
                 _print(f"checkpoint {path.name} is damaged and was renamed to {renamed.name}: {problem}")
         return None

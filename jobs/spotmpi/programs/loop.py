@@ -76,8 +76,8 @@ def train(job: Job) -> None:
 
 def _checkpoints(job: Job) -> Checkpoints | None:
     options = job.options
-    # Without exchange the ranks' parameters diverge: nobody should resume from them.
-    if job.world.rank or not options.checkpoint_path or options.no_exchange:
+    # Without allreduce the ranks' parameters diverge: nobody should resume from them.
+    if job.world.rank or not options.checkpoint_path or options.no_allreduce:
         return None
     identity = Identity(job.program, model_fingerprint(job.trainee.state()), job.dataset.fingerprint(), options.seed)
     checkpoints = Checkpoints(options.checkpoint_path, options.checkpoint_keep, identity)
@@ -118,7 +118,7 @@ def _context(job: Job, batching: Batching, total: int) -> dict[str, Any]:
         "samples": len(job.dataset),
         "data_fingerprint": job.dataset.fingerprint(),
         "seed": job.options.seed,
-        "exchange": not job.options.no_exchange,
+        "allreduce": not job.options.no_allreduce,
         **job.details,
     }
 
@@ -167,7 +167,7 @@ class _Training:
         scalars = trainee.step(batch, self._iteration)
         self._iteration += 1
         self._position += self._batching.global_batch
-        self._stopwatch.lap()
+        self._stopwatch.split()
         return scalars
 
     def _between_iterations(self, scalars: Mapping[str, Any]) -> tuple[Mapping[str, float] | None, bool]:

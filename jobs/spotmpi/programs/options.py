@@ -30,7 +30,7 @@ class TrainingOptions:
     checkpoint_path: Path | None
     checkpoint_every: float
     checkpoint_keep: int
-    no_exchange: bool
+    no_allreduce: bool
 
     @classmethod
     def of(cls, parsed: argparse.Namespace) -> "TrainingOptions":
@@ -69,8 +69,8 @@ def training_parser(description: str, environ: Mapping[str, str] | None = None) 
     parser.add_argument("--loader-processes", type=not_negative, default=0, help="per rank; 0 loads in the rank itself")
     parser.add_argument("--report-every", type=positive, default=10, help="iterations between reports")
     parser.add_argument("--evaluate-every", type=not_negative, default=0, help="iterations; 0: at the end only")
-    without = "do not exchange gradients: this measures speed and does not train, so there are no checkpoints"
-    parser.add_argument("--no-exchange", action="store_true", help=without)
+    without = "no allreduce of gradients: this measures speed and does not train, so there are no checkpoints"
+    parser.add_argument("--no-allreduce", action="store_true", help=without)
     _checkpoint_options(parser, environ)
     return parser
 

@@ -109,7 +109,7 @@ class SyntheticDetection:
 
     def batch(self, samples: list[int]) -> Batch:
         """Pixels (b, 3, 300, 300), offsets (b, 8732, 4) and labels (b, 8732)."""
-        one = _drawn(self._seed)
+        one = _random_image(self._seed)
         pixels, offsets, labels = zip(*[one] * len(samples), strict=True)
         return np.stack(pixels), np.stack(offsets), np.stack(labels)
 
@@ -119,7 +119,7 @@ class SyntheticDetection:
 
 
 @lru_cache(maxsize=1)
-def _drawn(seed: int) -> Encoded:
+def _random_image(seed: int) -> Encoded:
     random = np.random.default_rng([_STREAM, seed])
     corners = random.uniform(0, 0.5, (_OBJECTS, 2))
     boxes = np.concatenate([corners, corners + random.uniform(0.1, 0.5, (_OBJECTS, 2))], axis=1).astype(np.float32)

@@ -31,7 +31,7 @@ class SyntheticImages:
 
     def batch(self, samples: list[int]) -> tuple[Floats, Integers]:
         """Images (b, 3, size, size) and labels (b,)."""
-        return _drawn(self._seed, (len(samples), 3, self._size, self._size)), np.array(samples, np.int32)
+        return _random_images(self._seed, (len(samples), 3, self._size, self._size)), np.array(samples, np.int32)
 
     def fingerprint(self) -> str:
         """The parameters of the images."""
@@ -39,5 +39,5 @@ class SyntheticImages:
 
 
 @lru_cache(maxsize=1)
-def _drawn(seed: int, shape: tuple[int, ...]) -> "np.ndarray[Any, np.dtype[np.float32]]":
+def _random_images(seed: int, shape: tuple[int, ...]) -> "np.ndarray[Any, np.dtype[np.float32]]":
     return np.random.default_rng([_STREAM, seed]).standard_normal(shape, dtype=np.float32)

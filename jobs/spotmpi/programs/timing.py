@@ -54,7 +54,7 @@ class Stopwatch:
         self._waited += time.perf_counter() - start
         return batch
 
-    def lap(self) -> None:
+    def split(self) -> None:
         """End an iteration and start the next one."""
         end = self._clock.mark()
         self._marks.append((self._start, end))

@@ -11,7 +11,7 @@ from spotmpi.report.rows import Row, iteration_seconds
 from spotmpi.report.time_breakdown import slowest
 from spotmpi.report.trial_results import AWS, NO_GROUP, Machine, NodePlacement, TrialResult
 
-DRIFT_LIMIT = 0.05
+BASELINE_LIMIT = 0.05
 SLOW_RANK_LIMIT = 0.05
 
 
@@ -21,22 +21,22 @@ def row_caveats(rows: Sequence[Row], without_allreduce: Mapping[tuple[str, int],
     return [*_repeats(rows), *_context(runs), *_code(runs), *_loss(runs), *_slow_ranks(rows, without_allreduce)]
 
 
-def drift_caveats(before: Sequence[TrialResult], after: Sequence[TrialResult]) -> list[str]:
-    """A caveat if the drift checks *before* and *after* all other trials differ."""
+def baseline_caveats(before: Sequence[TrialResult], after: Sequence[TrialResult]) -> list[str]:
+    """A caveat if the trials of the baseline *before* and *after* all others differ."""
     first, last = ([intervals.rate(seconds) for seconds in iteration_seconds(runs)] for runs in (before, after))
     if not first or not last:
         return []
     change = statistics.median(last) / statistics.median(first) - 1
-    if abs(change) <= DRIFT_LIMIT:
+    if abs(change) <= BASELINE_LIMIT:
         return []
     how = "faster" if change > 0 else "slower"
-    return [f"Drift: the smallest cell was {share(abs(change))} {how} after all other trials than before them."]
+    return [f"The baseline was {share(abs(change))} {how} after all other trials than before them."]
 
 
-def node_caveats(runs: Sequence[TrialResult], probes: Sequence[TrialResult]) -> list[str]:
+def node_caveats(runs: Sequence[TrialResult], micro_benchmarks: Sequence[TrialResult]) -> list[str]:
     """Caveats about nodes: not as expected, in several zones, or used only by micro-benchmarks."""
     machines = list({machine.name: machine for run in runs for machine in run.machines}.values())
-    return [*_differences(machines), *_spread_runs(runs), *_unused_probe_nodes(runs, probes)]
+    return [*_differences(machines), *_spread_runs(runs), *_unused_nodes(runs, micro_benchmarks)]
 
 
 def _repeats(rows: Sequence[Row]) -> list[str]:
@@ -62,7 +62,7 @@ def _code(runs: Iterable[TrialResult]) -> list[str]:
 
 
 def _loss(runs: Iterable[TrialResult]) -> list[str]:
-    runs_without = [run.run for run in runs if run.training.rates and run.loss is None and not run.is_probe]
+    runs_without = [run.run for run in runs if run.training.rates and run.loss is None and not run.is_micro_benchmark]
     return (
         [f"No finite loss at the end of {_first_and_count(runs_without)}: it is unknown whether the model learned."]
         if runs_without
@@ -118,9 +118,11 @@ def _spread_runs(runs: Iterable[TrialResult]) -> list[str]:
     return warnings
 
 
-def _unused_probe_nodes(runs: Iterable[TrialResult], probes: Iterable[TrialResult]) -> list[str]:
+def _unused_nodes(runs: Iterable[TrialResult], micro_benchmarks: Iterable[TrialResult]) -> list[str]:
     used = {machine.name for run in runs for machine in run.machines}
-    foreign = sorted({machine.name for probe in probes for machine in probe.machines} - used)
+    foreign = sorted(
+        {machine.name for micro_benchmark in micro_benchmarks for machine in micro_benchmark.machines} - used
+    )
     if not foreign or not used:
         return []
     return [f"The micro-benchmarks also ran on {_first_and_count(foreign)}, which no trial used."]

@@ -10,26 +10,26 @@ MEASURED = "measured"
 IDEAL = "ideal"
 TRACE = "trace"
 
-LABEL_THRESHOLD = 0.12  # smallest part of a strip that is labelled with its share
+LABEL_THRESHOLD = 0.12  # smallest part of a bar that is labelled with its share
 
-_LINE = 52  # letters of a strip's name in one line
+_LINE = 52  # letters of a bar's name in one line
 
 XY = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line: ``points`` in order of x, ``bars`` (x, low, high), and single ``trials`` if there are several.
+    """One line: ``points`` in order of x, ``error_bars`` (x, low, high), and single ``trials`` if there are several.
 
-    ``tone`` is the number of the colour; an ideal line has that of its variant. ``offset`` shifts the curve along x, so
-    that the bars of several lines do not overlap.
+    ``colour`` is the number of the colour; an ideal line has that of its variant. ``offset`` shifts the curve along x,
+    so that the error bars of several lines do not overlap.
     """
 
     label: str
     kind: str
-    tone: int
+    colour: int
     points: tuple[XY, ...]
-    bars: tuple[tuple[float, float, float], ...] = ()
+    error_bars: tuple[tuple[float, float, float], ...] = ()
     trials: tuple[XY, ...] = ()
     offset: float = 0.0
 
@@ -40,7 +40,7 @@ class Curve:
         return replace(
             self,
             points=tuple((x + by, y) for x, y in self.points),
-            bars=tuple((x + by, low, high) for x, low, high in self.bars),
+            error_bars=tuple((x + by, low, high) for x, low, high in self.error_bars),
             trials=tuple((x + by, y) for x, y in self.trials),
             offset=0.0,
         )
@@ -66,39 +66,39 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Strip:
-    """A name, and below it either ``parts`` (tone, size) end to end, or a value with ``bounds``.
+class Bar:
+    """A name, and below it either ``parts`` (colour, size) end to end, or a value with ``bounds``.
 
-    A ``faint`` strip is not significant.
+    A ``muted`` bar is not significant.
     """
 
     name: str
     parts: tuple[tuple[int, float], ...] = ()
     value: float | None = None
     bounds: tuple[float, float] | None = None
-    tone: int = 0
-    faint: bool = False
+    colour: int = 0
+    muted: bool = False
 
 
 @dataclass(frozen=True)
-class Strips:
-    """Strips below each other over one axis.
+class BarChart:
+    """Bars below each other over one axis.
 
-    ``legend`` is (tone, label), ``mark`` a reference value.
+    ``legend`` is (colour, label), ``mark`` a reference value.
     """
 
     title: str
     subtitle: str
     x_label: str
-    strips: tuple[Strip, ...]
+    bars: tuple[Bar, ...]
     legend: tuple[tuple[int, str], ...] = ()
     mark: float | None = None
     percent: bool = False
 
     @property
     def names(self) -> list[list[str]]:
-        """The name of each strip, wrapped into lines."""
-        return [textwrap.wrap(strip.name, _LINE) for strip in self.strips]
+        """The name of each bar, wrapped into lines."""
+        return [textwrap.wrap(bar.name, _LINE) for bar in self.bars]
 
     @property
     def longest_name(self) -> int:
@@ -106,7 +106,7 @@ class Strips:
         return max(map(len, self.names))
 
 
-Drawing = Chart | Strips
+Drawing = Chart | BarChart
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def x_axis(chart: Chart) -> Axis:
 def y_axis(chart: Chart) -> Axis:
     """The y axis: from 0, or between decades in a logarithmic chart."""
     values = [y for curve in chart.curves for _, y in curve.points]
-    values += [high for curve in chart.curves for _, _, high in curve.bars]
+    values += [high for curve in chart.curves for _, _, high in curve.error_bars]
     values += [y for curve in chart.curves for _, y in curve.trials]
     if chart.log:
         return _log_axis(min(values), max(values))
@@ -153,12 +153,12 @@ def y_axis(chart: Chart) -> Axis:
     return Axis(ticks[0], ticks[-1], ticks)
 
 
-def strips_axis(strips: Strips) -> Axis:
-    """The axis of strips: from 0 to 1 for parts, else around all values, bounds and the mark."""
-    if any(strip.parts for strip in strips.strips):
+def bar_chart_axis(chart: BarChart) -> Axis:
+    """The axis of bars: from 0 to 1 for parts, else around all values, bounds and the mark."""
+    if any(bar.parts for bar in chart.bars):
         return Axis(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0))
-    values = [value for strip in strips.strips for value in (strip.value, *(strip.bounds or ())) if value is not None]
-    values += [] if strips.mark is None else [strips.mark]
+    values = [value for bar in chart.bars for value in (bar.value, *(bar.bounds or ())) if value is not None]
+    values += [] if chart.mark is None else [chart.mark]
     ticks = round_ticks(min(values), max(values))
     return Axis(ticks[0], ticks[-1], ticks)
 

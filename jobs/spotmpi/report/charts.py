@@ -51,17 +51,17 @@ def _rates(report: Report, rows: Sequence[Row]) -> Chart:
     curves: list[Curve] = []
     for line in _lines(rows):
         own_rows = [row for row in rows if row.line == line]
-        name, tone = label(line, report.lines), report.lines.index(line)
+        name, colour = label(line, report.lines), report.lines.index(line)
         ideal = _ideal(own_rows, rows)
         if ideal:
-            curves.append(Curve("ideal", IDEAL, tone, ideal))
+            curves.append(Curve("ideal", IDEAL, colour, ideal))
         curves.append(
             Curve(
                 label=name or "measured",
                 kind=MEASURED,
-                tone=tone,
+                colour=colour,
                 points=tuple((_x(row, rows), row.iterations_per_second or 0.0) for row in own_rows),
-                bars=tuple((_x(row, rows), row.low, row.high) for row in own_rows if row.low and row.high),
+                error_bars=tuple((_x(row, rows), row.low, row.high) for row in own_rows if row.low and row.high),
                 trials=tuple((_x(row, rows), rate) for row in own_rows for rate in _trials(row)),
                 offset=_offset(rows, line),
             )
@@ -88,14 +88,14 @@ def _ideal(own_rows: Sequence[Row], rows: Sequence[Row]) -> tuple[XY, ...]:
 
 
 def _efficiencies(report: Report, rows: Sequence[Row]) -> Chart:
-    ticks, tones = _ticks(rows), report.lines
-    curves = [Curve("ideal", IDEAL, tones.index(rows[0].line), ((ticks[0], 1.0), (ticks[-1], 1.0)))]
+    ticks, lines = _ticks(rows), report.lines
+    curves = [Curve("ideal", IDEAL, lines.index(rows[0].line), ((ticks[0], 1.0), (ticks[-1], 1.0)))]
     for line in _lines(rows):
         own_rows = [row for row in rows if row.line == line and row.efficiency is not None]
         points = tuple((float(_x(row, rows)), row.efficiency or 0.0) for row in own_rows)
-        bars = tuple((float(_x(row, rows)), b.low, b.high) for row in own_rows if (b := row.efficiency_bounds))
-        name, tone = label(line, tones) or "measured", tones.index(line)
-        curves += [Curve(name, MEASURED, tone, points, bars, offset=_offset(rows, line))] if points else []
+        error_bars = tuple((float(_x(row, rows)), b.low, b.high) for row in own_rows if (b := row.efficiency_bounds))
+        name, colour = label(line, lines) or "measured", lines.index(line)
+        curves += [Curve(name, MEASURED, colour, points, error_bars, offset=_offset(rows, line))] if points else []
     bases = {row.base for row in rows if row.base}
     subtitle = f"samples/s per rank relative to {bases.pop()}" if len(bases) == 1 else "samples/s per rank"
     return Chart("Scaling efficiency", subtitle, _x_label(rows), "efficiency", tuple(curves), ticks, percent=True)
@@ -110,9 +110,9 @@ def _losses(report: Report) -> Chart | None:
     longest = max(points[-1].time for _, points in traces)
     unit, size = ("hours", 3600.0) if longest > 7200 else ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)
     curves = []
-    for tone, (row, points) in enumerate(traces):
+    for colour, (row, points) in enumerate(traces):
         name = counted(label(row.line, report.lines), row.ranks, "rank")
-        curves.append(Curve(name, TRACE, tone, tuple((x / size, y) for x, y in averaged(points))))
+        curves.append(Curve(name, TRACE, colour, tuple((x / size, y) for x, y in averaged(points))))
     values = [y for curve in curves for _, y in curve.points]
     log = min(values) > 0 and max(values) / min(values) > _LOG_FROM
     return Chart("Loss over time", subtitle, f"{unit} since the first report", "loss", tuple(curves), log=log)

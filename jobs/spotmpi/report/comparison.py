@@ -1,4 +1,4 @@
-"""Rates against each other: the levels of a factor, and two sweeps of the same work. Pure."""
+"""Rates against each other: the values of a parameter, and two sweeps of the same work. Pure."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from spotmpi.core.errors import InputError, Problem
 from spotmpi.metrics import intervals
 from spotmpi.metrics.intervals import Bounds
 from spotmpi.report import trial_results
-from spotmpi.report.chart import Strip, Strips
+from spotmpi.report.chart import Bar, BarChart
 from spotmpi.report.figures import counted, factor, interval
 from spotmpi.report.report import Report, Section
 from spotmpi.report.rows import Row, iteration_seconds
 from spotmpi.spec.variants import Variant
 
-_TONE = 2
+_COLOUR = 2
 NOISE = "within noise"
 UNSURE = "unknown (single trial)"
 
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect of a level: its rate relative to that of level ``base``, over ``pairs`` of otherwise equal cells."""
+    """The rate with a value relative to that with ``base``, over ``pairs`` of otherwise equal configurations."""
 
-    factor: str
-    level: str
+    parameter: str
+    value: str
     base: str
     nodes: int
     ratio: float
@@ -50,20 +50,20 @@ def significance(ratio: float, bounds: Bounds | None) -> str:
 
 
 def effects(rows: Sequence[Row], variants: Sequence[Variant]) -> list[Effect]:
-    """The effects of all factors, separately for each node count; of samples/s where the global batch differs."""
+    """The effects of all parameters, separately for each node count; of samples/s where the global batch differs."""
     measured = []
     per_sample = _batches_differ(rows)
     trials = {(row.nodes, row.line.variant): _trial_seconds(row, per_sample) for row in rows if row.typical}
-    for name in dict.fromkeys(each for variant in variants for each, _ in _levels(variant)):
-        levels = list(dict.fromkeys(dict(_levels(variant)).get(name, "") for variant in variants))
-        for level in levels[1:]:
+    for name in dict.fromkeys(each for variant in variants for each, _ in _values(variant)):
+        values = list(dict.fromkeys(dict(_values(variant)).get(name, "") for variant in variants))
+        for value in values[1:]:
             for nodes in sorted({row.nodes for row in rows}):
                 own = {variant: seconds for (count, variant), seconds in trials.items() if count == nodes}
-                pairs = _pairs(own, variants, name, level, levels[0])
+                pairs = _pairs(own, variants, name, value, values[0])
                 if pairs:
                     ratio, bounds = intervals.mean_ratio(pairs)
                     words = name.replace("_", " ")
-                    measured.append(Effect(words, level, levels[0], nodes, ratio, bounds, len(pairs)))
+                    measured.append(Effect(words, value, values[0], nodes, ratio, bounds, len(pairs)))
     return measured
 
 
@@ -74,48 +74,48 @@ def effect_section(rows: Sequence[Row], variants: Sequence[Variant]) -> Section 
         return None
     rate = "samples/s" if _batches_differ(rows) else "iterations/s"
     text = (
-        f"{rate.capitalize()} relative to the first level of the same factor, all else being equal; the geometric mean "
-        "of several pairs.",
+        f"{rate.capitalize()} relative to the first value of the same parameter, all else being equal; the geometric "
+        "mean of several pairs.",
     )
     chart = _effect_chart(measured, rate)
-    header = ("Factor", "Level", "Base level", "Nodes", "Effect", "Bounds", "Pairs", "Verdict")
+    header = ("Parameter", "Value", "Base value", "Nodes", "Effect", "Bounds", "Pairs", "Verdict")
     return Section(
-        "Effect of each factor", text, header, tuple(map(_effect_cells, measured)), 3, (chart,), in_picture=True
+        "Effect of each parameter", text, header, tuple(map(_effect_cells, measured)), 3, (chart,), in_picture=True
     )
 
 
-def _effect_chart(measured: Sequence[Effect], rate: str) -> Strips:
-    strips = tuple(
-        Strip(
-            f"{counted(each.level, each.nodes, 'node')}: {factor(each.ratio)}, {each.verdict}",
+def _effect_chart(measured: Sequence[Effect], rate: str) -> BarChart:
+    bars = tuple(
+        Bar(
+            f"{counted(each.value, each.nodes, 'node')}: {factor(each.ratio)}, {each.verdict}",
             value=each.ratio,
             bounds=(each.bounds.low, each.bounds.high) if each.bounds else None,
-            tone=_TONE,
-            faint=each.verdict in (NOISE, UNSURE),
+            colour=_COLOUR,
+            muted=each.verdict in (NOISE, UNSURE),
         )
         for each in measured
     )
     kinds = sorted({each.bounds.kind for each in measured if each.bounds})
     bases = {each.base for each in measured}
-    base = f"relative to {bases.pop()}" if len(bases) == 1 else "relative to the first level of each factor"
-    return Strips("Effect of each factor", ", ".join([base, *kinds]), f"ratio of {rate}", strips, mark=1.0)
+    base = f"relative to {bases.pop()}" if len(bases) == 1 else "relative to the first value of each parameter"
+    return BarChart("Effect of each parameter", ", ".join([base, *kinds]), f"ratio of {rate}", bars, mark=1.0)
 
 
 def _effect_cells(each: Effect) -> tuple[str, ...]:
-    differences = (each.factor, each.level, each.base, str(each.nodes), factor(each.ratio))
+    differences = (each.parameter, each.value, each.base, str(each.nodes), factor(each.ratio))
     return (*differences, interval(each.bounds), str(each.pairs), each.verdict)
 
 
-def _levels(variant: Variant) -> tuple[tuple[str, str], ...]:
-    """The levels of a variant; without a study file its name is the level of the only factor."""
-    return variant.levels or (("variant", variant.name),)
+def _values(variant: Variant) -> tuple[tuple[str, str], ...]:
+    """The values of a variant; without a study file its name is the value of the only parameter."""
+    return variant.values or (("variant", variant.name),)
 
 
 _Pair = tuple[Sequence[intervals.Seconds], Sequence[intervals.Seconds]]
 
 
 def _batches_differ(rows: Sequence[Row]) -> bool:
-    """Whether cells on the same nodes have different global batches, so that iterations/s do not compare."""
+    """Whether configurations on the same nodes have different global batches, so that iterations/s do not compare."""
     batches = {(row.nodes, row.runs[0].samples_per_iteration) for row in rows}
     return len(batches) > len({nodes for nodes, _ in batches}) and all(samples for _, samples in batches)
 
@@ -127,15 +127,15 @@ def _trial_seconds(row: Row, per_sample: bool) -> Sequence[intervals.Seconds]:
 
 
 def _pairs(
-    trials: Mapping[str, Sequence[intervals.Seconds]], variants: Sequence[Variant], name: str, level: str, base: str
+    trials: Mapping[str, Sequence[intervals.Seconds]], variants: Sequence[Variant], name: str, value: str, base: str
 ) -> list[_Pair]:
-    """Trials at *level* and at *base* of otherwise equal cells."""
+    """Trials at *value* and at *base* of otherwise equal configurations."""
     return [
         (trials[variant.name], trials[other.name])
         for variant in variants
         for other in variants
-        if dict(_levels(variant)).get(name) == level
-        and dict(_levels(other)) == {**dict(_levels(variant)), name: base}
+        if dict(_values(variant)).get(name) == value
+        and dict(_values(other)) == {**dict(_values(variant)), name: base}
         and {variant.name, other.name} <= set(trials)
     ]
 

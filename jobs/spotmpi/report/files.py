@@ -18,7 +18,7 @@ from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.printable import WHOLE, printable, printable_lines
 from spotmpi.report import svg
-from spotmpi.report.chart import Drawing, Strips
+from spotmpi.report.chart import BarChart, Drawing
 from spotmpi.report.charts import charts
 from spotmpi.report.figures import number, share
 from spotmpi.report.picture import draw, picture_charts
@@ -139,7 +139,7 @@ def _fenced(text: str, language: str) -> str:
 
 
 @dataclass(frozen=True)
-class Tile:
+class Card:
     """A key figure at the top of the page."""
 
     name: str
@@ -156,7 +156,7 @@ def page(report: Report) -> str:
         kind="Sweep report" if "Sweep" in facts else "Run report",
         moment=f"{datetime.fromtimestamp(report.created, UTC):%d %B %Y, %H:%M} UTC",
         machine=facts.get("Machine", ""),
-        tiles=tiles(report),
+        cards=cards(report),
         table=table(report),
         charts=[_render_chart(chart) for chart in charts(report)],
         sections=[
@@ -164,7 +164,7 @@ def page(report: Report) -> str:
             for each in report.sections
         ],
         runs=[_run_values(run) for run in report.runs],
-        tones=svg.TONES,
+        colours=svg.COLOURS,
     )
 
 
@@ -193,8 +193,8 @@ def _printable_value(value: object) -> object:
 def _render_chart(chart: Drawing) -> dict[str, object]:
     from markupsafe import Markup
 
-    if isinstance(chart, Strips):
-        drawn, legend = svg.strips_svg(chart), svg.strips_legend(chart)
+    if isinstance(chart, BarChart):
+        drawn, legend = svg.bar_chart_svg(chart), svg.bar_chart_legend(chart)
     else:
         drawn, legend = svg.svg(chart), svg.legend(chart.curves)
     return {
@@ -206,7 +206,7 @@ def _render_chart(chart: Drawing) -> dict[str, object]:
     }
 
 
-def tiles(report: Report) -> list[Tile]:
+def cards(report: Report) -> list[Card]:
     """The key figures: the fastest row, its scaling efficiency, and the quality of its model."""
     rated = [row for row in report.rows if row.iterations_per_second is not None]
     if not rated:
@@ -216,14 +216,14 @@ def tiles(report: Report) -> list[Tile]:
     most = max(row.iterations_per_second or 0.0 for row in rated)
     # Under weak scaling more ranks make more samples of fewer iterations.
     name = "Fastest" if best.iterations_per_second == most else "At the highest throughput"
-    all_tiles = [Tile(name, number(best.iterations_per_second), "iterations/s", where)]
+    result = [Card(name, number(best.iterations_per_second), "iterations/s", where)]
     if best.samples_per_second is not None:
-        all_tiles.append(Tile("Throughput", number(best.samples_per_second), "samples/s", where))
+        result.append(Card("Throughput", number(best.samples_per_second), "samples/s", where))
     same_line = [row for row in rated if row.line == best.line and row.efficiency is not None]
     widest = max(same_line, key=lambda row: row.ranks, default=None)
     if widest and not widest.is_base:
-        all_tiles.append(
-            Tile(
+        result.append(
+            Card(
                 "Scaling efficiency",
                 share(widest.efficiency),
                 "",
@@ -231,10 +231,10 @@ def tiles(report: Report) -> list[Tile]:
             )
         )
     if best.quality:
-        all_tiles.append(Tile(quality_name(report), number(best.quality[1]), "", where))
+        result.append(Card(quality_name(report), number(best.quality[1]), "", where))
     elif best.loss is not None:
-        all_tiles.append(Tile("Final loss", number(best.loss), "", where))
-    return all_tiles
+        result.append(Card("Final loss", number(best.loss), "", where))
+    return result
 
 
 def _row_name(row: Row, report: Report) -> str:
@@ -244,7 +244,7 @@ def _row_name(row: Row, report: Report) -> str:
 
 def _run_values(run: TrialResult) -> dict[str, object]:
     rates = run.training.rates
-    left_out = [f"{count} {why}" for why, count in rates.left_out.items() if count] if rates else []
+    excluded = [f"{count} {why}" for why, count in rates.excluded.items() if count] if rates else []
     return {
         "id": run.run,
         "state": run.state,
@@ -253,5 +253,5 @@ def _run_values(run: TrialResult) -> dict[str, object]:
         "median": number(1 / rates.median if rates and rates.median else None),
         "iqr": share(rates.iqr if rates else None),
         "counted": rates.iterations if rates else 0,
-        "left_out": ", ".join(left_out) or "0",
+        "excluded": ", ".join(excluded) or "0",
     }

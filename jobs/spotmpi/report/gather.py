@@ -25,7 +25,17 @@ from spotmpi.runs import reader as runs
 from spotmpi.study import execution, pricing
 from spotmpi.study.study import Study
 from spotmpi.study.sweep import Sweep, find_sweep, sweep_folders
-from spotmpi.study.trial import ALLREDUCE, DRIFT, FAILED, MEASURED, READ, RUNNING, SUCCEEDED, WITHOUT_ALLREDUCE, Trial
+from spotmpi.study.trial import (
+    ALLREDUCE,
+    BASELINE,
+    FAILED,
+    MEASURED,
+    READ,
+    RUNNING,
+    SUCCEEDED,
+    WITHOUT_ALLREDUCE,
+    Trial,
+)
 
 DIFFERENT = "different work"
 _PARALLEL_FROM = 64 << 20  # bytes of metrics; below, one process is faster
@@ -62,7 +72,7 @@ def sweep_report(sweep: Sweep, runs_folder: Path, now: datetime, force: bool = F
     _require_same_work(differences, results[0].run, force)
     study = sweep.study
     without_allreduce = _runs_without_allreduce(sweep, runs_folder)
-    probes = [run for role in (ALLREDUCE, READ) for run in _with_role(sweep, runs_folder, role)]
+    micro_benchmarks = [run for role in (ALLREDUCE, READ) for run in _with_role(sweep, runs_folder, role)]
     table = rows.rows(results, lambda run: _flags(run, differences))
     report = Report(
         title=study.spec.title,
@@ -74,15 +84,15 @@ def sweep_report(sweep: Sweep, runs_folder: Path, now: datetime, force: bool = F
             *_warnings(results, differences),
             *_missing_trials(sweep, finished),
             *caveats.row_caveats(table, without_allreduce),
-            *caveats.node_caveats(results, probes),
-            *_drift(sweep, runs_folder),
+            *caveats.node_caveats(results, micro_benchmarks),
+            *_baseline_caveats(sweep, runs_folder),
         ],
         commands=[sweep.command],
         spec=study.spec.to_toml(),
         subfolder=f"{sweep.folder.relative_to(runs_folder)}/report",
         variants=[(variant.name, ", ".join(variant.settings) or "the spec itself") for variant in study.variants],
         without_allreduce=without_allreduce,
-        probes=probes,
+        micro_benchmarks=micro_benchmarks,
         prices=_prices(study),
         specs={variant.name: variant.spec for variant in study.variants},
     )
@@ -93,7 +103,7 @@ def _prices(study: Study) -> dict[str, Price]:
     """The highest price of a node of each variant, without the workers of its stream."""
     known = [
         (name, pricing.without_workers(price, study.variant(name).spec, nodes))
-        for name, nodes in study.cells
+        for name, nodes in study.configurations
         if (price := study.budget.price_of(name, nodes))
     ]
     return dict(sorted(known, key=lambda pair: pair[1].node_hour))
@@ -147,7 +157,7 @@ def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool = False) -
         letter = chr(ord("A") + kinds.index(differing))
         named.append(dataclasses.replace(run, variant=f"{title} {letter}") if differences else run)
     table = rows.rows(named, lambda run: _flags(run, differences))
-    candidates = (stream_section.section(table), sections.probe_section(named), sections.node_section(named))
+    candidates = (stream_section.section(table), sections.micro_benchmark_section(named), sections.node_section(named))
     return Report(
         title=title,
         created=now.timestamp(),
@@ -177,15 +187,17 @@ def _with_role(sweep: Sweep, runs_folder: Path, role: str) -> list[TrialResult]:
     return [trial_results.read(paths, trial.variant) for trial, paths in finished]
 
 
-def _drift(sweep: Sweep, runs_folder: Path) -> list[str]:
+def _baseline_caveats(sweep: Sweep, runs_folder: Path) -> list[str]:
     finished = [
-        (trial, paths) for trial, paths in _finished(sweep, runs_folder, DRIFT) if file_status.is_folder(paths.folder)
+        (trial, paths)
+        for trial, paths in _finished(sweep, runs_folder, BASELINE)
+        if file_status.is_folder(paths.folder)
     ]
     before, after = (
         [trial_results.read(paths, trial.variant) for trial, paths in finished if (trial.repeat == 0) == first]
         for first in (True, False)
     )
-    return caveats.drift_caveats(before, after)
+    return caveats.baseline_caveats(before, after)
 
 
 def _newest(runs_folder: Path) -> str:
@@ -268,7 +280,7 @@ def _warnings(results: Sequence[TrialResult], differences: dict[str, list[str]])
     warnings = [_difference_text(runs, what, results[0].run) for what, runs in _grouped(differences)]
     if any(run.oversubscribed for run in results):
         warnings.append("Some runs had more threads than cores: their rates do not apply to dedicated machines.")
-    if all(run.samples_per_iteration is None and not run.is_probe for run in results):
+    if all(run.samples_per_iteration is None and not run.is_micro_benchmark for run in results):
         warnings.append(
             "No efficiency: the program does not report its samples per iteration; set "
             "metrics.samples_per_iteration in the spec."
@@ -281,8 +293,8 @@ def _trial_order(sweep: Sweep) -> str:
     study = sweep.study
     repeats = counted("", study.repeats, "repeat")
     return (
-        f"{len(sweep.trials)} trials: nodes {', '.join(map(str, study.nodes))}; {repeats}, each with all combinations "
-        f"in its own random order (seed {study.seed}); failed trials are retried at most "
+        f"{len(sweep.trials)} trials: nodes {', '.join(map(str, study.nodes))}; {repeats}, each with all "
+        f"configurations in its own random order (seed {study.seed}); failed trials are retried at most "
         f"{counted('', study.retries, 'time')}."
     )
 

@@ -15,12 +15,12 @@ from spotmpi.report.chart import (
     LABEL_THRESHOLD,
     MEASURED,
     TRACE,
+    Bar,
+    BarChart,
     Chart,
     Curve,
     Drawing,
-    Strip,
-    Strips,
-    strips_axis,
+    bar_chart_axis,
     x_axis,
     y_axis,
 )
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # They differ in lightness too, for colour-blind readers and monochrome printers.
-_TONES = ("#0067a6", "#c44e00", "#00805c", "#a8437e", "#6b5b00", "#4c4fa8")
+_COLOURS = ("#0067a6", "#c44e00", "#00805c", "#a8437e", "#6b5b00", "#4c4fa8")
 _MARKS = ("o", "s", "D", "^")
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 2)), (0, (5, 2, 1, 2)))
 _TEXT, _SOFT, _RULE = "#16202c", "#556273", "#dfe4ea"
@@ -44,12 +44,12 @@ _CHART_WIDTH, _CHART_HEIGHT = (
     4.9,
     3.5,
 )  # width and height of one chart: two in a row are readable at the width of a README
-_STRIP, _LINE = 0.42, 0.17  # heights of a strip and of a line of its name
+_BAR, _LINE = 0.42, 0.17  # heights of a bar and of a line of its name
 _COLUMNS = 2
 _MAX_NAME = 48  # letters of the longest name in a legend, that a chart is wide enough for
 _SUBTITLE = 62  # letters of a subtitle in one line
 _MAX_WITHOUT_LOSS = 3  # charts; with more, only the page has the loss
-_MAX_STRIPS = 60  # of a chart; with more, only the page has it
+_MAX_BARS = 60  # of a chart; with more, only the page has it
 
 
 def picture_charts(report: Report) -> list[Drawing]:
@@ -60,7 +60,7 @@ def picture_charts(report: Report) -> list[Drawing]:
         for section in report.sections
         if section.in_picture
         for chart in section.charts
-        if not isinstance(chart, Strips) or len(chart.strips) <= _MAX_STRIPS
+        if not isinstance(chart, BarChart) or len(chart.bars) <= _MAX_BARS
     ]
     traces = [chart for chart in main if chart.is_trace]
     rates: list[Drawing] = [chart for chart in main if not chart.is_trace]
@@ -93,14 +93,14 @@ def _figure(rows: Sequence[Sequence[Drawing]], columns: int) -> Figure:
         for at, chart in enumerate(row):
             # The last one of an odd number takes the whole row.
             axes = figure.add_subplot(grid[down, at] if len(row) == columns else grid[down, :])
-            _strips(axes, chart) if isinstance(chart, Strips) else _draw(axes, chart)
+            _bars(axes, chart) if isinstance(chart, BarChart) else _draw(axes, chart)
     return figure
 
 
 def _height(chart: Drawing) -> float:
     return (
-        max(_CHART_HEIGHT, 1.2 + (_STRIP + _LINE * chart.longest_name) * len(chart.strips))
-        if isinstance(chart, Strips)
+        max(_CHART_HEIGHT, 1.2 + (_BAR + _LINE * chart.longest_name) * len(chart.bars))
+        if isinstance(chart, BarChart)
         else _CHART_HEIGHT
     )
 
@@ -136,71 +136,76 @@ def _frame(axes: Axes, chart: Drawing) -> None:
     axes.spines["bottom"].set_color(_SOFT)
 
 
-def _strips(axes: Axes, chart: Strips) -> None:
-    x = strips_axis(chart)
-    for at, (strip, lines) in enumerate(zip(chart.strips, chart.names, strict=True)):
+def _bars(axes: Axes, chart: BarChart) -> None:
+    x = bar_chart_axis(chart)
+    for at, (bar, lines) in enumerate(zip(chart.bars, chart.names, strict=True)):
         axes.text(x.low, at - 0.22, "\n".join(lines), fontsize=9, color=_TEXT, va="bottom", bbox=_BACKING)
-        _interval(axes, strip, at + 0.12) if strip.value is not None else _parts(axes, strip, at + 0.05)
+        _interval(axes, bar, at + 0.12) if bar.value is not None else _parts(axes, bar, at + 0.05)
     if chart.mark is not None:
         axes.axvline(chart.mark, color=_SOFT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.set_xlim(x.low, x.high)
-    axes.set_ylim(len(chart.strips) - 0.5, -0.7)
+    axes.set_ylim(len(chart.bars) - 0.5, -0.7)
     axes.set_xticks(x.ticks, [tick(at, chart.percent) for at in x.ticks])
     axes.set_yticks([])
     axes.set_xlabel(chart.x_label, color=_SOFT)
     axes.grid(axis="x", color=_RULE, linewidth=0.8)
     _frame(axes, chart)
-    for tone, name in chart.legend:
-        axes.barh([0], [0], color=_tone(tone), label=name)
+    for colour, name in chart.legend:
+        axes.barh([0], [0], color=_colour(colour), label=name)
     if chart.legend:
         axes.legend(loc="lower right", bbox_to_anchor=(1.02, 0.98), ncols=len(chart.legend), **_TIGHT, **_LEGEND)
 
 
-def _parts(axes: Axes, strip: Strip, at: float) -> None:
+def _parts(axes: Axes, bar: Bar, at: float) -> None:
     until = 0.0
-    for tone, size in strip.parts:
-        axes.barh([at], [size], left=until, height=0.4, color=_tone(tone))
+    for colour, size in bar.parts:
+        axes.barh([at], [size], left=until, height=0.4, color=_colour(colour))
         if size >= LABEL_THRESHOLD:
             axes.text(until + size / 2, at, share(size, 0), fontsize=8.5, color="white", ha="center", va="center")
         until += size
 
 
-def _interval(axes: Axes, strip: Strip, at: float) -> None:
-    assert strip.value is not None
-    colour, alpha = _tone(strip.tone), 0.5 if strip.faint else 1.0
-    axes.plot([strip.value], [at], color=colour, marker="o", markersize=7, alpha=alpha, zorder=3)
-    if strip.bounds:
-        axes.hlines(at, *strip.bounds, color=colour, linewidth=1.7, alpha=alpha)
-        axes.vlines(strip.bounds, at - 0.09, at + 0.09, color=colour, linewidth=1.7, alpha=alpha)
+def _interval(axes: Axes, bar: Bar, at: float) -> None:
+    assert bar.value is not None
+    colour, alpha = _colour(bar.colour), 0.5 if bar.muted else 1.0
+    axes.plot([bar.value], [at], color=colour, marker="o", markersize=7, alpha=alpha, zorder=3)
+    if bar.bounds:
+        axes.hlines(at, *bar.bounds, color=colour, linewidth=1.7, alpha=alpha)
+        axes.vlines(bar.bounds, at - 0.09, at + 0.09, color=colour, linewidth=1.7, alpha=alpha)
 
 
-def _tone(tone: int) -> str:
-    return _TONES[tone % len(_TONES)]
+def _colour(colour: int) -> str:
+    return _COLOURS[colour % len(_COLOURS)]
 
 
 def _curve(axes: Axes, curve: Curve) -> None:
-    colour, name = _tone(curve.tone), printable(curve.label, _MAX_NAME)
+    colour, name = _colour(curve.colour), printable(curve.label, _MAX_NAME)
     xs, ys = [x for x, _ in curve.points], [y for _, y in curve.points]
     if curve.kind == IDEAL:
         axes.plot(xs, ys, color=colour, linestyle=(0, (4, 3)), linewidth=1.1, alpha=0.7, label=name)
         return
     if curve.kind == TRACE:
-        dash = _DASHES[curve.tone % len(_DASHES)]
+        dash = _DASHES[curve.colour % len(_DASHES)]
         axes.plot(xs, ys, color=colour, linestyle=dash, linewidth=1.5, label=name)
         return
     assert curve.kind == MEASURED
-    mark = _MARKS[curve.tone % len(_MARKS)]
+    mark = _MARKS[curve.colour % len(_MARKS)]
     axes.plot(xs, ys, color=colour, marker=mark, markersize=6, linewidth=1.7, label=name, zorder=3)
-    if curve.bars:
-        low = [y - bar[1] for y, bar in zip(_values_at_bars(curve), curve.bars, strict=True)]
-        high = [bar[2] - y for y, bar in zip(_values_at_bars(curve), curve.bars, strict=True)]
+    if curve.error_bars:
+        low = [y - bar[1] for y, bar in zip(_bar_values(curve), curve.error_bars, strict=True)]
+        high = [bar[2] - y for y, bar in zip(_bar_values(curve), curve.error_bars, strict=True)]
         axes.errorbar(
-            [bar[0] for bar in curve.bars], _values_at_bars(curve), (low, high), fmt="none", ecolor=colour, capsize=3
+            [bar[0] for bar in curve.error_bars],
+            _bar_values(curve),
+            (low, high),
+            fmt="none",
+            ecolor=colour,
+            capsize=3,
         )
     axes.scatter([x for x, _ in curve.trials], [y for _, y in curve.trials], color=colour, s=9, alpha=0.5, zorder=2)
 
 
-def _values_at_bars(curve: Curve) -> list[float]:
-    """The value of the curve at each of its bars."""
+def _bar_values(curve: Curve) -> list[float]:
+    """The value of the curve at each of its error bars."""
     values = dict(curve.points)
-    return [values[x] for x, _, _ in curve.bars]
+    return [values[x] for x, _, _ in curve.error_bars]

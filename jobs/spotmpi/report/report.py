@@ -45,7 +45,7 @@ class Section:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         rows = [dict(zip(self.header, row, strict=True)) for row in self.cells]
-        return {"title": self.title, "said": self.text, "rows": rows, "listed": self.bullets}
+        return {"title": self.title, "text": self.text, "rows": rows, "items": self.bullets}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Report:
     ``conditions`` are facts (name, value) common to all runs, ``method`` describes the measurement, ``warnings`` are
     caveats, ``commands`` reproduce the measurement with the TOML in ``spec``. ``subfolder`` is the default folder of
     the files, below the runs folder. ``without_allreduce`` holds the runs that skipped the allreduce of gradients by
-    (variant, nodes), ``probes`` the micro-benchmarks; ``sections`` follow the main table. For a sweep ``prices`` has
+    (variant, nodes), ``micro_benchmarks`` their results; ``sections`` follow the main table. For a sweep ``prices`` has
     the highest price of a node of each variant, as far as known, and ``specs`` the spec of each.
     """
 
@@ -70,7 +70,7 @@ class Report:
     subfolder: str
     variants: list[tuple[str, str]] = field(default_factory=list)
     without_allreduce: Mapping[tuple[str, int], Sequence[TrialResult]] = field(default_factory=dict)
-    probes: Sequence[TrialResult] = ()
+    micro_benchmarks: Sequence[TrialResult] = ()
     sections: list[Section] = field(default_factory=list)
     prices: Mapping[str, Price] = field(default_factory=dict)
     specs: Mapping[str, JobSpec] = field(default_factory=dict)
@@ -242,10 +242,10 @@ def _run_json(run: TrialResult) -> dict[str, Any]:
             "iqr": rates.iqr,
             "iterations": rates.iterations,
             "seconds": rates.seconds,
-            "left_out": rates.left_out,
+            "excluded": rates.excluded,
         }
     if run.machines:
         measured["nodes"] = [
-            {"name": each.name, **asdict(each.placement), "told_by": each.source} for each in run.machines
+            {"name": each.name, **asdict(each.placement), "source": each.source} for each in run.machines
         ]
     return {"id": run.run, "state": run.state, "reported_iterations": run.training.reported, **measured}

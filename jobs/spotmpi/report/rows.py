@@ -1,4 +1,4 @@
-"""Rows of a report: the results of all trials of a combination. Pure."""
+"""Rows of a report: the results of all trials of a configuration. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Row:
-    """One combination; rates are medians over its ``runs``.
+    """One configuration; rates are medians over its ``runs``.
 
     ``low`` and ``high`` are the bounds of the rate, of the kind ``bounds``, and ``spread`` is their distance relative
     to the rate; a single trial has the spread of its iterations and no bounds. The bounds of the efficiency include
@@ -208,7 +208,7 @@ def _flags(runs: Sequence[TrialResult], spread: float | None, efficiency: float 
     result = []
     if any(run.oversubscribed for run in runs):
         result.append("oversubscribed")
-    if any(run.training.context.get("exchange") is False for run in runs):
+    if any(run.training.context.get("allreduce") is False for run in runs):
         result.append("without allreduce: this is no training")
     if any(run.synthetic for run in runs):
         result.append("synthetic data: only times are meaningful")
@@ -218,7 +218,7 @@ def _flags(runs: Sequence[TrialResult], spread: float | None, efficiency: float 
         result.append(f"spread above {share(SPREAD_LIMIT, 0)}")
     if efficiency is not None and efficiency > EFFICIENCY_LIMIT:
         result.append(f"efficiency above {share(EFFICIENCY_LIMIT, 0)}")
-    if _drifts(runs):
+    if _edges_differ(runs):
         result.append(f"first and last window differ by more than {share(EDGE_LIMIT, 0)}")
     for run in runs:
         if run.training.rates is None:
@@ -235,7 +235,7 @@ def _unmeasured(reported: int) -> str:
     return f"no iterations reported; {REMEDY}"
 
 
-def _drifts(runs: Sequence[TrialResult]) -> bool:
+def _edges_differ(runs: Sequence[TrialResult]) -> bool:
     """Whether iterations became faster or slower within runs, as when burst credits run out."""
     edges = [
         result

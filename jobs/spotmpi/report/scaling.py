@@ -94,11 +94,11 @@ def _model_cells(model: Model, nodes: int) -> tuple[str, ...]:
 
 def _model_chart(models: Sequence[Model]) -> Chart:
     curves, ticks = [], sorted({float(nodes) for model in models for nodes in model.series.nodes})
-    for tone, model in enumerate(models):
+    for colour, model in enumerate(models):
         series, last = model.series, model.series.nodes[-1] * _CURVE_RANGE
         line = tuple((float(nodes), model.predict(nodes).rate) for nodes in range(series.nodes[0], last + 1))
         points = tuple((float(nodes), series.rate(nodes)) for nodes in series.nodes)
-        curves += [Curve(f"{series.name}, model", TRACE, tone, line), Curve(series.name, MEASURED, tone, points)]
+        curves += [Curve(f"{series.name}, model", TRACE, colour, line), Curve(series.name, MEASURED, colour, points)]
     ticks.append(max(x for curve in curves for x, _ in curve.points))
     subtitle = "lines: model; marks: measured"
     return Chart("Scaling model", subtitle, "nodes", "iterations/s", tuple(curves), tuple(ticks))
@@ -146,12 +146,12 @@ def _our_setup(series: Sequence[Series], table: PublishedTable, conditions: Sequ
 
 def _published_chart(labelled: Sequence[tuple[str, Series]], efficiency: bool) -> Chart:
     curves, ticks = [], sorted({float(nodes) for _, each in labelled for nodes in each.nodes})
-    for tone, (name, each) in enumerate(labelled):
+    for colour, (name, each) in enumerate(labelled):
         points = tuple(
             (float(nodes), each.efficiency(nodes, each.rate(nodes)) if efficiency else each.rate(nodes))
             for nodes in each.nodes
         )
-        curves.append(Curve(name, MEASURED, tone, points))
+        curves.append(Curve(name, MEASURED, colour, points))
     if efficiency:
         subtitle = "relative to the smallest node count of each row"
         return Chart("Efficiency, ours and theirs", subtitle, "nodes", "efficiency", tuple(curves), tuple(ticks), True)

@@ -38,7 +38,7 @@ def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Sect
         comparison.effect_section(report.rows, study.variants),
         scaling.model_section(series),
         compared,
-        probe_section([*report.probes, *report.runs]),
+        micro_benchmark_section([*report.micro_benchmarks, *report.runs]),
         node_section(report.runs),
         timeline_section([each for trial, paths in runs for each in attempts_of(trial, paths)]),
     )
@@ -89,10 +89,10 @@ def _cost_charts(rows: Sequence[Row], names: Sequence[tuple[Line, str]], budget:
     if len(ticks) < 2:
         return ()
     curves = []
-    for tone, (line, name) in enumerate(names):
+    for colour, (line, name) in enumerate(names):
         own = sorted((row for row in rows if row.line == line), key=lambda row: row.nodes)
         points = tuple((float(row.nodes), _cost_per_thousand(row, budget) or 0.0) for row in own)
-        curves += [Curve(name, MEASURED, tone, points)] if points else []
+        curves += [Curve(name, MEASURED, colour, points)] if points else []
     return (Chart("Cost", "dollars per 1,000 iterations", "nodes", "$", tuple(curves), ticks),)
 
 
@@ -107,9 +107,11 @@ def node_section(runs: Sequence[TrialResult]) -> Section | None:
     for run in runs:
         for machine in run.machines:
             kinds.setdefault((machine.placement, machine.source), []).append((machine.name, run.variant))
-    if all(place == NodePlacement() for place, _ in kinds):
+    if all(placement == NodePlacement() for placement, _ in kinds):
         return None
-    cells = tuple(_node_cells(place, source, machines, variants_of_all) for (place, source), machines in kinds.items())
+    cells = tuple(
+        _node_cells(placement, source, machines, variants_of_all) for (placement, source), machines in kinds.items()
+    )
     failures = dict.fromkeys(machine.failure for run in runs for machine in run.machines if machine.failure)
     text = (
         "Distinct machines, including those that were reclaimed during a run.",
@@ -119,20 +121,20 @@ def node_section(runs: Sequence[TrialResult]) -> Section | None:
 
 
 def _node_cells(
-    place: NodePlacement, source: str, machines: Sequence[tuple[str, str]], variants_of_all: Sequence[str]
+    placement: NodePlacement, source: str, machines: Sequence[tuple[str, str]], variants_of_all: Sequence[str]
 ) -> tuple[str, ...]:
     variants = list(dict.fromkeys(variant for _, variant in machines))
     variant_names = _ALL_VARIANTS if len(variants) == len(variants_of_all) else "; ".join(variants)
     return (
         str(len({name for name, _ in machines})),
-        *(value or MISSING for value in astuple(place)),
+        *(value or MISSING for value in astuple(placement)),
         source,
         variant_names,
     )
 
 
-_PROBE_HEADER = ("Variant", "Nodes", "What", "Value", "Unit")
-_PROBE_VALUES = (
+_MICRO_BENCHMARK_HEADER = ("Variant", "Nodes", "What", "Value", "Unit")
+_MICRO_BENCHMARK_VALUES = (
     ("best_busbw", "allreduce, bus bandwidth", "GB/s"),
     ("cold_mb_per_second", "reading, cold", "MB/s"),
     ("cold_files_per_second", "reading, cold", "files/s"),
@@ -141,22 +143,22 @@ _PROBE_VALUES = (
 )
 
 
-def probe_section(runs: Sequence[TrialResult]) -> Section | None:
+def micro_benchmark_section(runs: Sequence[TrialResult]) -> Section | None:
     """Bandwidth of an allreduce and speed of reading the data, over all ranks; None without such runs."""
     cells = tuple(
         (run.variant, str(run.nodes), what, number(value), unit)
         for run in runs
-        for key, what, unit in _PROBE_VALUES
+        for key, what, unit in _MICRO_BENCHMARK_VALUES
         if isinstance(value := run.training.result.get(key), int | float)
     )
     text = (
         "Bus bandwidth as defined by nccl-tests, the best over message sizes.",
         "Reading is the sum over all ranks; cold as far as the system dropped its page cache.",
     )
-    return Section("Micro-benchmarks", text, _PROBE_HEADER, cells, 3) if cells else None
+    return Section("Micro-benchmarks", text, _MICRO_BENCHMARK_HEADER, cells, 3) if cells else None
 
 
-_OUTCOME_TONES = {"succeeded": 2, "interrupted": 1, "failed": 3, "stopped": 0}
+_OUTCOME_COLOURS = {"succeeded": 2, "interrupted": 1, "failed": 3, "stopped": 0}
 _UNITS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 
 
@@ -214,7 +216,7 @@ def _timeline_chart(attempts: Sequence[Attempt], origin: float) -> Chart:
         Curve(
             each.outcome,
             TRACE,
-            _OUTCOME_TONES[each.outcome],
+            _OUTCOME_COLOURS[each.outcome],
             (((each.start - origin) / size, float(each.trial)), ((each.end - origin) / size, float(each.trial))),
         )
         for each in attempts

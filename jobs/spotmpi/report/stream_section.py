@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from spotmpi.report.chart import Strip, Strips
+from spotmpi.report.chart import Bar, BarChart
 from spotmpi.report.figures import counted, number, share
 from spotmpi.report.report import Section
 from spotmpi.report.rows import Row
 from spotmpi.streams.figures import Figures, advice
 
-_TONES = {5: "works", 4: "waits"}
+_COLOURS = {5: "works", 4: "waits"}
 _HEADER = ("Variant", "Nodes", "Workers", "Batches/s", "MB/s of a rank", "Ranks wait", "Workers wait", "Skipped")
 _MEDIANS = ("batches_per_second", "mb_per_second", "ranks_wait", "workers_wait")
 
@@ -51,16 +51,16 @@ def _cells(row: Row, figures: Figures) -> tuple[str, ...]:
     return (row.line.variant, str(row.nodes), str(figures.workers), *rates, *shares, str(figures.skipped))
 
 
-def _chart(known: Sequence[tuple[Row, Figures]]) -> Strips:
-    strips = tuple(strip for row, figures in known for strip in _strips(_name(row, figures, known), figures))
-    return Strips("Streams", "who waits for whom", "share of time", strips, tuple(_TONES.items()), percent=True)
+def _chart(known: Sequence[tuple[Row, Figures]]) -> BarChart:
+    bars = tuple(bar for row, figures in known for bar in _bars(_name(row, figures, known), figures))
+    return BarChart("Streams", "who waits for whom", "share of time", bars, tuple(_COLOURS.items()), percent=True)
 
 
-def _strips(name: str, figures: Figures) -> Iterator[Strip]:
+def _bars(name: str, figures: Figures) -> Iterator[Bar]:
     sides = (("rank", figures.ranks, figures.ranks_wait), ("worker", figures.workers, figures.workers_wait))
     for what, count, waiting in sides:
-        shares = zip(_TONES, (1 - waiting, waiting), strict=True)
-        yield Strip(f"{name}: {counted('', count, what)}", tuple((tone, size) for tone, size in shares if size > 0))
+        shares = zip(_COLOURS, (1 - waiting, waiting), strict=True)
+        yield Bar(f"{name}: {counted('', count, what)}", tuple((colour, size) for colour, size in shares if size > 0))
 
 
 def _name(row: Row, figures: Figures, known: Sequence[tuple[Row, Figures]]) -> str:

@@ -12,17 +12,17 @@ from spotmpi.report.chart import (
     TRACE,
     XY,
     Axis,
+    Bar,
+    BarChart,
     Chart,
     Curve,
-    Strip,
-    Strips,
-    strips_axis,
+    bar_chart_axis,
     x_axis,
     y_axis,
 )
 from spotmpi.report.figures import number, share, tick
 
-TONES = 6  # colours in the style sheet
+COLOURS = 6  # colours in the style sheet
 
 _WIDTH, _HEIGHT = 400, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 22, 12, 44
@@ -49,7 +49,7 @@ def svg(chart: Chart) -> str:
 def swatch(curve: Curve) -> str:
     """A small picture of a curve for the legend."""
     line = f'<line x1="1" y1="7" x2="27" y2="7" class="line {_classes(curve)}"{_dash(curve)}/>'
-    mark = "" if curve.kind in (IDEAL, TRACE) else _mark(14, 7, curve.tone)
+    mark = "" if curve.kind in (IDEAL, TRACE) else _mark(14, 7, curve.colour)
     return f'<svg viewBox="0 0 28 14" class="swatch" aria-hidden="true">{line}{mark}</svg>'
 
 
@@ -81,40 +81,40 @@ def _curve(chart: Chart, title: Curve, x: Axis, y: Axis) -> str:
     curve = title.shifted
     points = [(_across(x, px), _down(y, py)) for px, py in curve.points]
     parts = [f'<polyline points="{_path(points)}" class="line {_classes(curve)}"{_dash(curve)}/>']
-    parts += [_bar(_across(x, at), _down(y, low), _down(y, high), curve) for at, low, high in curve.bars]
+    parts += [_error_bar(_across(x, at), _down(y, low), _down(y, high), curve) for at, low, high in curve.error_bars]
     parts += [
-        f'<circle cx="{_across(x, px):.1f}" cy="{_down(y, py):.1f}" r="2.2" class="trial t{curve.tone % TONES}"/>'
+        f'<circle cx="{_across(x, px):.1f}" cy="{_down(y, py):.1f}" r="2.2" class="trial t{curve.colour % COLOURS}"/>'
         for px, py in curve.trials
     ]
     if curve.kind not in (IDEAL, TRACE):
         for (px, py), (across, down) in zip(title.points, points, strict=True):
             words = f"{curve.label}, {tick(px)} {chart.x_label}: {share(py) if chart.percent else number(py)}"
-            parts.append(f"<g>{_mark(across, down, curve.tone)}<title>{escape(words)}</title></g>")
+            parts.append(f"<g>{_mark(across, down, curve.colour)}<title>{escape(words)}</title></g>")
     return f"<g data-curve={saxutils.quoteattr(printable(curve.label))}>{''.join(parts)}</g>"
 
 
-def _bar(x: float, low: float, high: float, curve: Curve) -> str:
+def _error_bar(x: float, low: float, high: float, curve: Curve) -> str:
     path = f"M{x - 4:.1f} {low:.1f}h8M{x - 4:.1f} {high:.1f}h8M{x:.1f} {low:.1f}V{high:.1f}"
-    return f'<path d="{path}" class="bar s{curve.tone % TONES}"/>'
+    return f'<path d="{path}" class="bar s{curve.colour % COLOURS}"/>'
 
 
-def _mark(x: float, y: float, tone: int) -> str:
-    """A marker whose shape depends on the tone too, for colour-blind readers and monochrome printers."""
+def _mark(x: float, y: float, colour: int) -> str:
+    """A marker whose shape depends on the colour too, for colour-blind readers and monochrome printers."""
     shapes = (
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5"',
         f'<rect x="{x - 4:.1f}" y="{y - 4:.1f}" width="8" height="8"',
         f'<path d="M{x:.1f} {y - 5.5:.1f}l5.5 5.5l-5.5 5.5l-5.5 -5.5z"',
         f'<path d="M{x:.1f} {y - 5:.1f}l5 9h-10z"',
     )
-    return f'{shapes[tone % len(shapes)]} class="mark t{tone % TONES}"/>'
+    return f'{shapes[colour % len(shapes)]} class="mark t{colour % COLOURS}"/>'
 
 
 def _classes(curve: Curve) -> str:
-    return f"s{curve.tone % TONES}" + (" ideal" if curve.kind == IDEAL else "")
+    return f"s{curve.colour % COLOURS}" + (" ideal" if curve.kind == IDEAL else "")
 
 
 def _dash(curve: Curve) -> str:
-    pattern = "4 4" if curve.kind == IDEAL else _DASHES[curve.tone % len(_DASHES)] if curve.kind == TRACE else ""
+    pattern = "4 4" if curve.kind == IDEAL else _DASHES[curve.colour % len(_DASHES)] if curve.kind == TRACE else ""
     return f' stroke-dasharray="{pattern}"' if pattern else ""
 
 
@@ -137,69 +137,69 @@ def legend(curves: Iterable[Curve]) -> list[tuple[str, str]]:
 
 
 def _last_if_ideal(pair: tuple[str, Curve]) -> tuple[bool, int]:
-    return pair[1].kind == IDEAL, pair[1].tone
+    return pair[1].kind == IDEAL, pair[1].colour
 
 
-_STRIPS_WIDTH, _STRIPS_LEFT, _STRIPS_RIGHT, _STRIPS_TOP, _STRIPS_BOTTOM = 400, 20, 28, 6, 44
+_BARS_WIDTH, _BARS_LEFT, _BARS_RIGHT, _BARS_TOP, _BARS_BOTTOM = 400, 20, 28, 6, 44
 _NAME_HEIGHT = 16  # of one line of a name
-_STRIP_HEIGHT = 30  # of the rest of a strip
+_ROW_HEIGHT = 30  # of a bar without its name
 _BAR_HEIGHT = 18
 
 
-def strips_svg(strips: Strips) -> str:
-    """The strips as one ``svg`` element, 400 units wide and as high as they need."""
-    axis = strips_axis(strips)
-    row = _STRIP_HEIGHT + _NAME_HEIGHT * strips.longest_name
-    height = _STRIPS_TOP + row * len(strips.strips) + _STRIPS_BOTTOM
-    parts = [_strips_grid(strips, axis, height)]
+def bar_chart_svg(chart: BarChart) -> str:
+    """The bars as one ``svg`` element, 400 units wide and as high as they need."""
+    axis = bar_chart_axis(chart)
+    row = _ROW_HEIGHT + _NAME_HEIGHT * chart.longest_name
+    height = _BARS_TOP + row * len(chart.bars) + _BARS_BOTTOM
+    parts = [_bar_chart_grid(chart, axis, height)]
     parts += [
-        _strip(strip, name, _STRIPS_TOP + row * at, axis)
-        for at, (strip, name) in enumerate(zip(strips.strips, strips.names, strict=True))
+        _bar(bar, name, _BARS_TOP + row * at, axis)
+        for at, (bar, name) in enumerate(zip(chart.bars, chart.names, strict=True))
     ]
-    title = f"<title>{escape(strips.title)}: {escape(strips.x_label)}</title>"
-    return f'<svg viewBox="0 0 {_STRIPS_WIDTH} {height}" role="img" class="chart">{title}{"".join(parts)}</svg>'
+    title = f"<title>{escape(chart.title)}: {escape(chart.x_label)}</title>"
+    return f'<svg viewBox="0 0 {_BARS_WIDTH} {height}" role="img" class="chart">{title}{"".join(parts)}</svg>'
 
 
-def strips_legend(strips: Strips) -> list[tuple[str, str]]:
-    """(swatch, label) of each tone."""
+def bar_chart_legend(chart: BarChart) -> list[tuple[str, str]]:
+    """(swatch, label) of each colour."""
     box = '<svg viewBox="0 0 28 14" class="swatch" aria-hidden="true"><rect x="7" y="0" width="14" height="14" rx="2" '
-    return [(f'{box}class="t{tone % TONES}"/></svg>', name) for tone, name in strips.legend]
+    return [(f'{box}class="t{colour % COLOURS}"/></svg>', name) for colour, name in chart.legend]
 
 
-def _strips_grid(strips: Strips, axis: Axis, height: int) -> str:
-    bottom = height - _STRIPS_BOTTOM
+def _bar_chart_grid(chart: BarChart, axis: Axis, height: int) -> str:
+    bottom = height - _BARS_BOTTOM
     parts = []
     for at in axis.ticks:
-        x = _strips_across(axis, at)
-        parts.append(f'<line x1="{x:.1f}" y1="{_STRIPS_TOP}" x2="{x:.1f}" y2="{bottom}" class="grid"/>')
-        label_text = tick(at, strips.percent)
+        x = _bar_chart_across(axis, at)
+        parts.append(f'<line x1="{x:.1f}" y1="{_BARS_TOP}" x2="{x:.1f}" y2="{bottom}" class="grid"/>')
+        label_text = tick(at, chart.percent)
         parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" class="tick" text-anchor="middle">{label_text}</text>')
-    if strips.mark is not None:
-        x = _strips_across(axis, strips.mark)
-        ends = f'x1="{x:.1f}" y1="{_STRIPS_TOP}" x2="{x:.1f}" y2="{bottom}"'
+    if chart.mark is not None:
+        x = _bar_chart_across(axis, chart.mark)
+        ends = f'x1="{x:.1f}" y1="{_BARS_TOP}" x2="{x:.1f}" y2="{bottom}"'
         parts.append(f'<line {ends} class="axis" stroke-dasharray="4 4"/>')
-    middle, label = _STRIPS_WIDTH / 2, escape(strips.x_label)
+    middle, label = _BARS_WIDTH / 2, escape(chart.x_label)
     parts.append(f'<text x="{middle}" y="{height - 8}" class="label" text-anchor="middle">{label}</text>')
     return "".join(parts)
 
 
-def _strip(strip: Strip, lines: list[str], top: int, axis: Axis) -> str:
+def _bar(bar: Bar, lines: list[str], top: int, axis: Axis) -> str:
     name = "".join(
-        f'<text x="{_STRIPS_LEFT}" y="{top + _NAME_HEIGHT * at}" class="name">{escape(line)}</text>'
+        f'<text x="{_BARS_LEFT}" y="{top + _NAME_HEIGHT * at}" class="name">{escape(line)}</text>'
         for at, line in enumerate(lines, 1)
     )
     top += _NAME_HEIGHT * len(lines) + 6
-    drawn = _parts(strip, top, axis) if strip.value is None else _interval(strip, top + _BAR_HEIGHT // 2, axis)
-    kind = ' class="faint"' if strip.faint else ""
+    drawn = _parts(bar, top, axis) if bar.value is None else _interval(bar, top + _BAR_HEIGHT // 2, axis)
+    kind = ' class="muted"' if bar.muted else ""
     return f"<g{kind}>{name}{drawn}</g>"
 
 
-def _parts(strip: Strip, top: int, axis: Axis) -> str:
+def _parts(bar: Bar, top: int, axis: Axis) -> str:
     parts, until = [], 0.0
-    for tone, size in strip.parts:
-        left, right = _strips_across(axis, until), _strips_across(axis, until + size)
+    for colour, size in bar.parts:
+        left, right = _bar_chart_across(axis, until), _bar_chart_across(axis, until + size)
         box = f'x="{left:.1f}" y="{top}" width="{max(right - left, 0):.1f}" height="{_BAR_HEIGHT}"'
-        parts.append(f'<g><rect {box} class="t{tone % TONES}"/><title>{share(size)}</title></g>')
+        parts.append(f'<g><rect {box} class="t{colour % COLOURS}"/><title>{share(size)}</title></g>')
         if size >= LABEL_THRESHOLD:
             middle = f'x="{(left + right) / 2:.1f}" y="{top + 13.5}"'
             parts.append(f'<text {middle} class="inside" text-anchor="middle">{share(size, 0)}</text>')
@@ -207,17 +207,17 @@ def _parts(strip: Strip, top: int, axis: Axis) -> str:
     return "".join(parts)
 
 
-def _interval(strip: Strip, middle: int, axis: Axis) -> str:
-    assert strip.value is not None
-    tone, at = strip.tone % TONES, _strips_across(axis, strip.value)
-    bar = ""
-    if strip.bounds:
-        low, high = (_strips_across(axis, end) for end in strip.bounds)
+def _interval(bar: Bar, middle: int, axis: Axis) -> str:
+    assert bar.value is not None
+    colour, at = bar.colour % COLOURS, _bar_chart_across(axis, bar.value)
+    error_bar = ""
+    if bar.bounds:
+        low, high = (_bar_chart_across(axis, end) for end in bar.bounds)
         path = f"M{low:.1f} {middle - 5}v10M{high:.1f} {middle - 5}v10M{low:.1f} {middle}H{high:.1f}"
-        bar = f'<path d="{path}" class="bar s{tone}"/>'
-    mark = f'<circle cx="{at:.1f}" cy="{middle}" r="5" class="mark t{tone}"/>'
-    return f"{bar}<g>{mark}<title>{number(strip.value)}</title></g>"
+        error_bar = f'<path d="{path}" class="bar s{colour}"/>'
+    mark = f'<circle cx="{at:.1f}" cy="{middle}" r="5" class="mark t{colour}"/>'
+    return f"{error_bar}<g>{mark}<title>{number(bar.value)}</title></g>"
 
 
-def _strips_across(axis: Axis, value: float) -> float:
-    return _STRIPS_LEFT + axis.at(value) * (_STRIPS_WIDTH - _STRIPS_LEFT - _STRIPS_RIGHT)
+def _bar_chart_across(axis: Axis, value: float) -> float:
+    return _BARS_LEFT + axis.at(value) * (_BARS_WIDTH - _BARS_LEFT - _BARS_RIGHT)

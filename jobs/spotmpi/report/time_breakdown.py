@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from spotmpi.metrics import intervals
 from spotmpi.metrics.intervals import Bounds
-from spotmpi.report.chart import Strip, Strips
+from spotmpi.report.chart import Bar, BarChart
 from spotmpi.report.figures import counted, interval, share
 from spotmpi.report.report import Section
 from spotmpi.report.rows import Row, iteration_seconds
@@ -16,7 +16,7 @@ from spotmpi.report.trial_results import TrialResult
 
 RunsWithoutAllreduce = Mapping[tuple[str, int], Sequence[TrialResult]]  # (variant, nodes) -> runs
 
-_TONES = {5: "compute", 3: "communication", 4: "input"}  # not the first ones, which stand for variants
+_COLOURS = {5: "compute", 3: "communication", 4: "input"}  # not the first ones, which stand for variants
 _HEADER = ("Variant", "Nodes", "Compute", "Communication", "Bounds", "Input", "Slowest rank")
 
 
@@ -40,7 +40,7 @@ class TimeBreakdown:
 
 
 def time_breakdown(row: Row, without_allreduce: Sequence[TrialResult]) -> TimeBreakdown:
-    """The time breakdown of *row*, with the trials of the same cell without allreduce."""
+    """The time breakdown of *row*, with the trials of the same configuration without allreduce."""
     trained, without = iteration_seconds(row.runs), iteration_seconds(without_allreduce)
     exposed, bounds = intervals.exposed(trained, without) if trained and without else (None, None)
     if row.ranks == 1:
@@ -96,19 +96,19 @@ def _cells(each: TimeBreakdown) -> tuple[str, ...]:
     return (each.row.line.variant, str(each.row.nodes), share(each.compute), exposed, bounds, input_wait, slow)
 
 
-def _chart(breakdowns: Sequence[TimeBreakdown]) -> Strips:
+def _chart(breakdowns: Sequence[TimeBreakdown]) -> BarChart:
     several = len({each.row.line for each in breakdowns}) > 1
-    strips = tuple(
-        Strip(counted(each.row.line.variant if several else "", each.row.nodes, "node"), _parts(each))
+    bars = tuple(
+        Bar(counted(each.row.line.variant if several else "", each.row.nodes, "node"), _parts(each))
         for each in breakdowns
         if each.exposed is not None
     )
-    legend = tuple(_TONES.items())
-    return Strips("Time breakdown", "shares of an iteration", "share", strips, legend, percent=True)
+    legend = tuple(_COLOURS.items())
+    return BarChart("Time breakdown", "shares of an iteration", "share", bars, legend, percent=True)
 
 
 def _parts(each: TimeBreakdown) -> tuple[tuple[int, float], ...]:
-    """Sizes that fill the strip; shares of communication that are negative due to noise count as 0."""
+    """Sizes that fill the bar; shares of communication that are negative due to noise count as 0."""
     communication, input_wait = max(each.exposed or 0.0, 0.0), max(each.input_wait or 0.0, 0.0)
     sizes = (max(1 - communication - input_wait, 0.0), communication, input_wait)
-    return tuple((tone, size / sum(sizes)) for (tone, _), size in zip(_TONES.items(), sizes, strict=True))
+    return tuple((colour, size / sum(sizes)) for (colour, _), size in zip(_COLOURS.items(), sizes, strict=True))

@@ -165,7 +165,7 @@ class TrialResult:
         return reported if isinstance(reported, str) and reported in (STRONG, WEAK) else None
 
     @property
-    def is_probe(self) -> bool:
+    def is_micro_benchmark(self) -> bool:
         """Whether it is a micro-benchmark, which trains nothing."""
         return self.spec["program"] in (ALLREDUCE, READ)
 

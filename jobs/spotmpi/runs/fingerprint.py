@@ -68,9 +68,9 @@ def _data_of(spec: JobSpec, local: bool) -> dict[str, Any] | None:
 
 
 def _stream(spec: JobSpec) -> dict[str, Any]:
-    """What determines the batches of a stream: not its workers, window and checks."""
+    """What determines the batches of a stream: not its workers, prefetching and checks."""
     assert spec.stream is not None
-    return spec.stream.model_dump(mode="json", exclude={"workers", "window", "debug"})
+    return spec.stream.model_dump(mode="json", exclude={"workers", "prefetch", "debug"})
 
 
 def seed_of(args: Sequence[str]) -> int | None:

@@ -47,7 +47,7 @@ def _plan(values: Any) -> RecordedPlan:
         context=_text(values.get("context")),
         namespace=_text(values.get("namespace")),
         stack=_text(values.get("environment")),
-        environment=values.get("there") or None,
+        environment=values.get("outputs") or None,
         objects=tuple(values.get("objects") or ()),
         work=values.get("work") or None,
         oversubscribed=bool(values.get("oversubscribed")),

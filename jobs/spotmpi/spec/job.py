@@ -16,7 +16,7 @@ from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec.cpus import Cpus
-from spotmpi.spec.kubernetes import FilePath, Kubernetes, Part
+from spotmpi.spec.kubernetes import FilePath, Kubernetes, SpecModel
 from spotmpi.spec.overrides import data_table, override, reference_moved
 from spotmpi.spec.paths import relative_paths, resolve_paths
 from spotmpi.spec.pool import Pool
@@ -88,7 +88,7 @@ Count = Annotated[int, Field(ge=1)]
 Money = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Data(Part):
+class Data(SpecModel):
     """The data set, and where ranks read it."""
 
     path: FilePath = Field(description="folder of the data set")
@@ -102,7 +102,7 @@ def _short_data(data: Data | None) -> object:
     return data.path if data and data.stage is None else data and data.model_dump()
 
 
-class Resources(Part):
+class Resources(SpecModel):
     """Resources of one slot."""
 
     cpu: Cpus = Field(1, description='CPUs per slot, such as 2, 0.5 or "500m"; it has as many threads, rounded up')
@@ -110,7 +110,7 @@ class Resources(Part):
     gpu: int = Field(0, ge=0, description="GPUs per slot")
 
 
-class Checkpoint(Part):
+class Checkpoint(SpecModel):
     """When and where programs with checkpoints write them."""
 
     every: Duration = Field(600.0, description="time between checkpoints")
@@ -119,7 +119,7 @@ class Checkpoint(Part):
     grace: Duration = Field(60.0, description="how long a stop waits for a complete checkpoint")
 
 
-class Limits(Part):
+class Limits(SpecModel):
     """When a run gives up."""
 
     start: Duration = Field(600.0, description="time from submission to the first output of the program")
@@ -139,7 +139,7 @@ class Limits(Part):
     )
 
 
-class Metrics(Part):
+class Metrics(SpecModel):
     """How iterations are read from the output of a program that does not report them itself."""
 
     pattern: str | None = Field(
@@ -150,13 +150,13 @@ class Metrics(Part):
     samples_per_iteration: Count | None = Field(None, description="global batch size of a program read by pattern")
 
 
-class Mpi(Part):
+class Mpi(SpecModel):
     """More arguments of mpirun; on a cluster only."""
 
     args: list[str] = Field([], description="arguments after the defaults, which they override")
 
 
-class JobSpec(Part):
+class JobSpec(SpecModel):
     """A job as its user describes it, frozen; `load` reads one from TOML."""
 
     name: str = Field("", description="display name (default: that of the program or command)")
@@ -277,7 +277,7 @@ class WrongKeys(InputError):
         self.rest, self.wrong = rest, wrong
 
 
-def problem(detail: dict[str, Any], model: type[Part]) -> Problem:
+def problem(detail: dict[str, Any], model: type[SpecModel]) -> Problem:
     """An error of pydantic for values of *model* as a Problem."""
     field = ".".join(str(part) for part in detail["loc"]) or "spec"
     if detail["type"] == "extra_forbidden":

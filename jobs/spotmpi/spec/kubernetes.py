@@ -10,7 +10,7 @@ CONFIG_MAP = "configmap:"  # prefix of a template that is not in a file
 _SIZE = r"^\d+(Mi|Gi)$"
 
 
-class Part(BaseModel):
+class SpecModel(BaseModel):
     """A table of a spec: frozen, strict about types, and without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -25,7 +25,7 @@ def _without_zero_byte(path: str) -> str:
 FilePath = Annotated[str, AfterValidator(_without_zero_byte)]
 
 
-class Toleration(Part):
+class Toleration(SpecModel):
     """A taint of nodes that the pods of a run tolerate."""
 
     key: str
@@ -33,7 +33,7 @@ class Toleration(Part):
     effect: str | None = None
 
 
-class Mount(Part):
+class Mount(SpecModel):
     """One more volume in every pod: exactly one of `claim`, `secret`, `config_map` and `empty` names it."""
 
     path: str
@@ -50,7 +50,7 @@ class Mount(Part):
         return self
 
 
-class Kubernetes(Part):
+class Kubernetes(SpecModel):
     """Where and how pods run; for the kubernetes backend only."""
 
     context: str | None = Field(None, description="context of the kubeconfig (default: its current one)")

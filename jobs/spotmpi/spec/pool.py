@@ -7,10 +7,10 @@ from typing import Annotated
 from pydantic import Field
 
 from spotmpi.spec.cpus import Cpus
-from spotmpi.spec.kubernetes import Part
+from spotmpi.spec.kubernetes import SpecModel
 
 
-class Pool(Part):
+class Pool(SpecModel):
     """Workers of a pool, each one process with resources of its own; calls are executed one at a time."""
 
     workers: Annotated[int, Field(ge=1)] = Field(description="number of workers")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from spotmpi.spec.kubernetes import Part
+from spotmpi.spec.kubernetes import SpecModel
 
 
-class Slurm(Part):
+class Slurm(SpecModel):
     """The job of a run on Slurm."""
 
     args: list[str] = Field([], description='more options of sbatch, such as ["--account=me", "--time=2:00:00"]')

@@ -9,15 +9,15 @@ from pydantic import Field
 
 from spotmpi.core.errors import Problem
 from spotmpi.spec.cpus import Cpus
-from spotmpi.spec.kubernetes import FilePath, Part
+from spotmpi.spec.kubernetes import FilePath, SpecModel
 from spotmpi.streams.kafka import is_topic
 from spotmpi.streams.order import FORMATS, FUNCTION, Settings
 
 Count = Annotated[int, Field(ge=1)]
-_KEYS_OF_PROGRAMS = ("window", "on_error", "debug", "workers")
+_KEYS_OF_PROGRAMS = ("prefetch", "on_error", "debug", "workers")
 
 
-class StreamWorkers(Part):
+class StreamWorkers(SpecModel):
     """The workers that prepare batches, each one process."""
 
     nodes: Count = Field(1, description="number of workers")
@@ -31,7 +31,7 @@ class StreamWorkers(Part):
     )
 
 
-class Stream(Part):
+class Stream(SpecModel):
     """Where batches come from, and how they are prepared; see docs/streams.md."""
 
     source: FilePath | None = Field(
@@ -46,15 +46,16 @@ class Stream(Part):
         None,
         description='how predictions are written: "parquet", "jsonl", "files", or module:function(results, number)',
     )
-    window: Count = Field(8, description="number of chunks of batches under way for each rank")
+    prefetch: Count = Field(8, description="number of chunks of batches under way for each rank")
     seed: int = Field(0, ge=0, description="determines the order of batches and the seed of each batch")
     shuffle: bool = Field(False, description="whether each epoch has its rows in another order, mixed within blocks")
     shuffle_block: Count = Field(16384, description="rows of a block of `shuffle`, which each worker keeps in memory")
     shuffle_batches: bool = Field(
         False, description="whether each epoch has its batches in another order; the rows of a batch stay together"
     )
-    remainder: Literal["drop", "pad", "keep"] = Field(
-        "drop", description="incomplete batches and rounds of ranks: drop, pad with the first rows and batches, or keep"
+    last_batch: Literal["drop", "pad", "keep"] = Field(
+        "drop",
+        description="an incomplete last batch and global step: drop, pad with the first rows and batches, or keep",
     )
     on_error: Literal["fail", "skip"] = Field(
         "fail", description="fail: a batch that cannot be prepared ends the run; skip: the next one replaces it"

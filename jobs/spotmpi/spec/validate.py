@@ -34,7 +34,7 @@ class TargetCapabilities:
     command_found: bool = True
     gpus: int = 0
     variables: frozenset[str] = frozenset()  # set in the terminal's environment
-    lasting: tuple[str, ...] | None = None  # folders that outlive the run's pods; None if all do
+    persistent: tuple[str, ...] | None = None  # folders that outlive the run's pods; None if all do
     system_supported: bool = True  # whether its operating system can run jobs
     rate: float | None = None  # US dollars per hour of all nodes, None if unknown
     groups: tuple[NodeGroup, ...] = ()  # of the environment
@@ -104,7 +104,7 @@ def _image(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
         yield Problem("image", spec.image, remedy)
     elif spec.image is not None and spec.image not in capabilities.programs:
         remedy = f"use one of: {', '.join(sorted(capabilities.programs))}"
-        if capabilities.lasting is not None:
+        if capabilities.persistent is not None:
             reference = f"REGISTRY/{spec.image}:TAG"
             remedy += f"; pods pull any other image by its reference, such as {hints.option('image', reference)}"
         yield Problem("image", spec.image, remedy)
@@ -186,8 +186,8 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
     workers = spec.stream.workers.nodes
     if spec.launcher == POOL:
         yield Problem("stream", None, "a pool has no ranks that could take batches: use another launcher")
-    elif capabilities.lasting is not None:
-        yield from validate_cluster.stream(spec, spec.stream, capabilities.lasting)
+    elif capabilities.persistent is not None:
+        yield from validate_cluster.stream(spec, spec.stream, capabilities.persistent)
     elif start_count(spec.launcher, spec.nodes, spec.where) > 1:
         remedy = "a stream on this machine needs one launcher process: use slots, or launcher mpirun"
         yield Problem("nodes", spec.nodes, remedy)
@@ -279,10 +279,10 @@ def _metrics(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Proble
 
 
 def _cluster(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
-    if capabilities.lasting is not None:
+    if capabilities.persistent is not None:
         yield from validate_cluster.nodes(spec, capabilities.groups)
         yield from validate_cluster.driver_python(spec, ".".join(map(str, sys.version_info[:2])))
-    yield from validate_cluster.problems(spec, capabilities.lasting)
+    yield from validate_cluster.problems(spec, capabilities.persistent)
 
 
 def _money(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:

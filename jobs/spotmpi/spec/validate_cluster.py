@@ -28,13 +28,13 @@ _WORLD = {"n": "nodes and slots", "np": "nodes and slots", "c": "nodes and slots
 _WORLD |= dict.fromkeys(("H", "host", "hostfile", "machinefile", "default-hostfile", "rankfile"), "nodes")
 
 
-def problems(spec: JobSpec, lasting: Sequence[str] | None) -> Iterable[Problem]:
-    """All problems; *lasting* are the folders on volumes that outlive a pod, None if all folders do."""
+def problems(spec: JobSpec, persistent: Sequence[str] | None) -> Iterable[Problem]:
+    """All problems; *persistent* are the folders on volumes that outlive a pod, None if all folders do."""
     yield from _labels(spec)
     yield from _mounts(spec)
     yield from _secret_variables(spec)
     yield from _mpi(spec)
-    yield from _checkpoint(spec, lasting)
+    yield from _checkpoint(spec, persistent)
 
 
 def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
@@ -72,19 +72,19 @@ def driver_python(spec: JobSpec, python: str) -> Iterable[Problem]:
         yield Problem("image", spec.image, f"{cause}: {remedy}")
 
 
-def stream(spec: JobSpec, stream: Stream, lasting: Sequence[str]) -> Iterable[Problem]:
+def stream(spec: JobSpec, stream: Stream, persistent: Sequence[str]) -> Iterable[Problem]:
     """Why pods cannot read the source of a stream, or why its results would be lost with them."""
     source, mounts = stream.source, [mount.path for mount in spec.kubernetes.mounts]
     path = source if source and is_path(source) else None
-    if path and path.startswith("/") and not within(path, [*lasting, *mounts]):
+    if path and path.startswith("/") and not within(path, [*persistent, *mounts]):
         remedy = (
             "pods do not have this path: use a URL, a mount (kubernetes.mounts), or a path relative to the run volume"
         )
         yield Problem("stream.source", source, remedy)
-    elif path and not path.startswith("/") and pod_context.VOLUME not in lasting:
+    elif path and not path.startswith("/") and pod_context.VOLUME not in persistent:
         remedy = "no such file on this machine, and no run volume: set kubernetes.volume to a claim, or use a URL"
         yield Problem("stream.source", source, remedy)
-    if pod_context.VOLUME not in lasting and predicts(spec) and stream.write in (None, *FORMATS):
+    if pod_context.VOLUME not in persistent and predicts(spec) and stream.write in (None, *FORMATS):
         remedy = (
             "results in the run folder are lost with the pods: set kubernetes.volume to a claim, or name a function"
         )
@@ -148,12 +148,14 @@ def _mpi(spec: JobSpec) -> Iterable[Problem]:
             yield Problem("mpi.args", argument, f"the spec determines number and place of ranks: use {instead}")
 
 
-def _checkpoint(spec: JobSpec, lasting: Sequence[str] | None) -> Iterable[Problem]:
+def _checkpoint(spec: JobSpec, persistent: Sequence[str] | None) -> Iterable[Problem]:
     path = spec.checkpoint.path
-    if path is None or lasting is None:
+    if path is None or persistent is None:
         return
-    if not within(names.checkpoints(f"{pod_context.RUNS}/run", path), lasting):
+    if not within(names.checkpoints(f"{pod_context.RUNS}/run", path), persistent):
         remedy = (
-            "use a relative path, or one in " + ", ".join(lasting) if lasting else "set kubernetes.volume to a claim"
+            "use a relative path, or one in " + ", ".join(persistent)
+            if persistent
+            else "set kubernetes.volume to a claim"
         )
         yield Problem("checkpoint.path", path, f"is on no volume that outlives the pods: {remedy}")

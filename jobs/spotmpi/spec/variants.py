@@ -23,13 +23,13 @@ _NOT_MEASURED = ("name", "limits")  # what may differ without changing what is m
 class Variant:
     """A spec under a name; ``settings`` are the overrides that make it from the base, ``keys`` what they change.
 
-    ``levels`` are the factors of a study that it combines, each with its level as text.
+    ``values`` are the parameters of a study that it combines, each with its value as text.
     """
 
     name: str
     settings: tuple[str, ...]
     spec: JobSpec
-    levels: tuple[tuple[str, str], ...] = ()
+    values: tuple[tuple[str, str], ...] = ()
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -105,11 +105,11 @@ def current() -> tuple[int, str, float] | None:
 def request(order: Order, number: int) -> Request:
     """The request for batch *number*.
 
-    A batch that is skipped is replaced by the next one, so that ranks stay in step; where incomplete rounds are allowed
-    it is left out.
+    A batch that is skipped is replaced by the next one, so that ranks stay in step; where an incomplete global step is
+    allowed it is left out.
     """
     settings = order.settings
-    replaced = settings.on_error == SKIP and settings.remainder != "keep"
+    replaced = settings.on_error == SKIP and settings.last_batch != "keep"
     numbers = range(number, number + 1 + (_SUBSTITUTES if replaced else 0))
     return Request(number, tuple((each, order.seed(each), tuple(order.slices(each))) for each in numbers))
 

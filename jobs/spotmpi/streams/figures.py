@@ -130,7 +130,7 @@ def advice(figures: Figures, price: float | None = None) -> str | None:
     if waiting > HIGH_SHARE:
         return (
             f"ranks wait {percent(waiting)} for batches and workers {percent(figures.workers_wait)} for ranks: "
-            "more nodes would not help; raise stream.window, or make batches smaller"
+            "more nodes would not help; raise stream.prefetch, or make batches smaller"
         )
     if needed < workers and busy < LOW_SHARE * workers:
         return f"workers wait {percent(figures.workers_wait)} for ranks: {_nodes(needed, workers, price)}"

@@ -93,7 +93,7 @@ def partitions(source: str, record: Sequence[Part] = ()) -> list[Part]:
     if not record:
         return [part_of(topic.name, number, begin, end) for number, (begin, end) in ranges.items()]
     for part in record:
-        check_kept(part, ranges)
+        check_retention(part, ranges)
     return list(record)
 
 
@@ -108,7 +108,7 @@ def offsets(part: Part) -> tuple[int, int]:
     return int(begin), int(end)
 
 
-def check_kept(part: Part, ranges: dict[int, tuple[int, int]]) -> None:
+def check_retention(part: Part, ranges: dict[int, tuple[int, int]]) -> None:
     """Raise StreamError unless the brokers still have all messages of a part."""
     begin, end = offsets(part)
     first, last = ranges.get(int(part.name.rpartition("/")[2]), (0, 0))

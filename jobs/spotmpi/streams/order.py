@@ -23,7 +23,7 @@ PARQUET, FILES = "parquet", "files"
 FORMATS = (PARQUET, "jsonl", FILES)  # how predictions are written
 TRAIN, PREDICT = "train", "predict"
 CONSUMER = ("-m", "spotmpi.streams.rank")  # what starts the function of a pipeline, after the interpreter
-KEEP, DROP, PAD = "keep", "drop", "pad"  # what happens to incomplete batches and rounds
+KEEP, DROP, PAD = "keep", "drop", "pad"  # what happens to the incomplete batch and global step at the end
 _MAX_DIFFERENCES = 5  # parts that a message names
 _MAX_SLICES = 3  # that a message names
 _UNIT = 64  # rows that stay in one block of a shuffle where each row is read by itself
@@ -63,12 +63,12 @@ class Settings:
     prepare: str | None = None
     write: str | None = None
     split: str | None = None  # of the files of a folder
-    window: int = 8
+    prefetch: int = 8
     seed: int = 0
     shuffle: bool = False  # the rows, within blocks
     shuffle_block: int = 16384  # rows
     shuffle_batches: bool = False
-    remainder: str = DROP
+    last_batch: str = DROP
     on_error: str = "fail"
     debug: float = 0.0  # share of batches that a second worker prepares too
     workers: int = 1
@@ -99,7 +99,7 @@ class FunctionSource:
         return [Part(name, samples, 0, fingerprint)]
 
     def order(self, settings: Settings) -> Order:
-        """The order of the batches, with what *settings* say of window and errors."""
+        """The order of the batches, with what *settings* say of prefetching and errors."""
         arguments = json.dumps(self.arguments)
         settings = replace(settings, source=self.function, arguments=arguments, length=self.length)
         return Order([Part(self.function, self.length, 0, "")], settings)
@@ -142,11 +142,11 @@ class Order:
         if not self.rows:
             raise StreamError(f"the source {settings.source} is empty: it has {len(parts)} parts and no row")
         whole, rest = divmod(self.rows, settings.batch)
-        self.epoch_batches = whole + (1 if rest and settings.remainder != DROP else 0)
+        self.epoch_batches = whole + (1 if rest and settings.last_batch != DROP else 0)
         if not self.epoch_batches:
             raise StreamError(
                 f"the source {settings.source} has {self.rows} rows and a batch {settings.batch}: "
-                'no batch is complete; use a smaller batch, or remainder = "pad" or "keep"'
+                'no batch is complete; use a smaller batch, or last_batch = "pad" or "keep"'
             )
         self.total = self.epoch_batches * settings.epochs
         self._starts: list[int] = []
@@ -160,7 +160,7 @@ class Order:
         """The rows of batch *number*; numbers beyond the last batch begin again with the first one."""
         batch, epoch = self.settings.batch, number % self.total // self.epoch_batches
         first = self._index(number) * batch
-        rows = batch if self.settings.remainder == PAD else min(batch, self.rows - first)
+        rows = batch if self.settings.last_batch == PAD else min(batch, self.rows - first)
         result: list[Slice] = []
         while rows:  # padding begins again with the first row
             begin = first % self.rows
@@ -180,20 +180,20 @@ class Order:
         """The batches from number *start* on that rank *rank* of *size* gets: every *size*-th one.
 
         Raises:
-            StreamError: *start* is negative, or incomplete rounds are dropped and none is complete.
+            StreamError: *start* is negative, or incomplete global steps are dropped and none is complete.
         """
         if start < 0:
             raise StreamError(f"start = {start}: the position of a stream is 0 or more")
         left = max(0, self.total - start)
-        if self.settings.remainder == KEEP:
+        if self.settings.last_batch == KEEP:
             return range(start + rank, max(start + rank, self.total), size)
-        rounds = left // size if self.settings.remainder == DROP else -(-left // size)
-        if start == 0 and not rounds:
+        steps = left // size if self.settings.last_batch == DROP else -(-left // size)
+        if start == 0 and not steps:
             raise StreamError(
                 f"the stream has {self.total} batches for {size} ranks: each rank needs one; "
-                'use fewer ranks, a smaller batch, more epochs, or remainder = "pad" or "keep"'
+                'use fewer ranks, a smaller batch, more epochs, or last_batch = "pad" or "keep"'
             )
-        return range(start + rank, start + rank + rounds * size, size)
+        return range(start + rank, start + rank + steps * size, size)
 
     def _index(self, number: int) -> int:
         """The place of batch *number* among the batches of an epoch in the order of the source."""

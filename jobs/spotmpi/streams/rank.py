@@ -59,7 +59,7 @@ def train(name: str, batches: Stream) -> None:
 def every_row(text: str) -> str:
     """The settings of a stream for a prediction, which has a result for each row: incomplete batches are kept."""
     settings = read_settings(text)
-    return replace(settings, remainder=KEEP if settings.remainder == DROP else settings.remainder).to_json()
+    return replace(settings, last_batch=KEEP if settings.last_batch == DROP else settings.last_batch).to_json()
 
 
 def main(arguments: list[str]) -> None:

@@ -15,7 +15,7 @@ from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Part, differences, digest
 
 
-class Exchange(Protocol):
+class Broadcast(Protocol):
     """How rank 0 gives a text to the other ranks."""
 
     def publish(self, name: str, text: str) -> None:
@@ -28,7 +28,7 @@ class Exchange(Protocol):
 
 
 def share_list(
-    path: Path, source: str, rank: int, exchange: Exchange, list_parts: Callable[[Sequence[Part]], list[Part]]
+    path: Path, source: str, rank: int, broadcast: Broadcast, list_parts: Callable[[Sequence[Part]], list[Part]]
 ) -> list[Part]:
     """The parts of a source: rank 0 lists them, once for all ranks, and records them in the file *path*.
 
@@ -38,7 +38,7 @@ def share_list(
         StreamError: the source is not what is recorded: batches would be a mixture.
     """
     if rank:
-        return _parts(exchange.receive(path.name))
+        return _parts(broadcast.receive(path.name))
     record = _read(path)
     parts = list_parts(record)
     text = json.dumps({"source": source, "digest": digest(parts), "parts": [list(part) for part in parts]})
@@ -50,17 +50,17 @@ def share_list(
             f"the source {source} is not what it was when the run began: {differences(record, parts)}; "
             "restore it, or start a new run"
         )
-    exchange.publish(path.name, text)
+    broadcast.publish(path.name, text)
     return parts
 
 
-def compare_lists(path: Path, source: str, rank: int, exchange: Exchange, parts: list[Part]) -> None:
+def compare_lists(path: Path, source: str, rank: int, broadcast: Broadcast, parts: list[Part]) -> None:
     """Record the *parts* that a program itself knows, and compare them with those of rank 0.
 
     Raises:
         StreamError: they differ from those of the run's record, or from those of rank 0.
     """
-    first = share_list(path, source, rank, exchange, lambda record: parts)
+    first = share_list(path, source, rank, broadcast, lambda record: parts)
     if digest(first) != digest(parts):
         raise StreamError(
             f"rank {rank} has other data than rank 0: {differences(first, parts)}; give all nodes the same data"

@@ -114,7 +114,7 @@ class Stream:
         under_way: deque[_Chunk] = deque()
         try:
             while True:
-                while len(under_way) < self.settings.window and (own := list(islice(numbers, length))):
+                while len(under_way) < self.settings.prefetch and (own := list(islice(numbers, length))):
                     under_way.append(self._request(own))
                 if not under_way:
                     self._finish()
@@ -209,7 +209,7 @@ def stream(
     """The stream of this process in a run with the table ``[stream]``, from batch number *start* on.
 
     Rank and number of ranks are those of the launcher, mpirun or torchrun, unless they are arguments. A program that
-    loads its own data passes it as *source*; of the table, only window, workers and errors then apply.
+    loads its own data passes it as *source*; of the table, only prefetch, workers and errors then apply.
 
     Raises:
         StreamError: the run has no stream, or its source is empty or has changed since the run began.

@@ -17,7 +17,7 @@ from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
 from spotmpi.study.study import Study
 from spotmpi.study.sweep import LOCAL, Sweep, load_sweep, sweep_folder, unfinished_sweep
-from spotmpi.study.trial import DRIFT, FAILED, MEASURED, PENDING, RUNNING, SUCCEEDED, Trial
+from spotmpi.study.trial import BASELINE, FAILED, MEASURED, PENDING, RUNNING, SUCCEEDED, Trial
 
 Say = Callable[[str], None]
 
@@ -51,7 +51,7 @@ class SweepStopped(SpotmpiError):
 def require_valid(study: Study, runner: TrialRunner, wrong: Iterable[str] = ()) -> None:
     """Raise InputError with every reason why a trial of *study* cannot run, whatever its *wrong* keys of the spec."""
     problems: dict[str, Problem] = {}
-    for name, nodes in study.cells:
+    for name, nodes in study.configurations:
         try:
             runner.require_valid(study.variant(name).spec.model_copy(update={"nodes": nodes}), wrong)
         except InputError as error:
@@ -165,8 +165,8 @@ def _with_outcome(sweep: Sweep, trial: Trial, state: RunState, say: Say) -> Tria
 
 def _require_reports(sweep: Sweep, trial: Trial, state: RunState) -> None:
     """End the sweep with *trial* where neither it nor an earlier training has reported an iteration or a batch."""
-    trained = any(each.state == SUCCEEDED and not each.is_probe for each in sweep.trials)
-    if trial.is_probe or trained or state.iteration is not None or state.stream is not None:
+    trained = any(each.state == SUCCEEDED and not each.is_micro_benchmark for each in sweep.trials)
+    if trial.is_micro_benchmark or trained or state.iteration is not None or state.stream is not None:
         return
     sweep.update(dataclasses.replace(trial, state=FAILED, reason="it reported no iteration"))
     raise SpotmpiError(
@@ -179,9 +179,9 @@ def describe(study: Study, trial: Trial) -> str:
     """A trial as text, such as "2 nodes, repeat 1 of 3"."""
     nodes = "1 node" if trial.nodes == 1 else f"{trial.nodes} nodes"
     variant = f"{trial.variant}, " if len(study.variants) > 1 else ""
-    if trial.role == DRIFT:
-        return f"{variant}{nodes}, drift check {'before' if trial.repeat == 0 else 'after'} all other trials"
-    if trial.is_probe:
+    if trial.role == BASELINE:
+        return f"{variant}{nodes}, baseline {'before' if trial.repeat == 0 else 'after'} all other trials"
+    if trial.is_micro_benchmark:
         return f"{variant}{nodes}, {trial.role} micro-benchmark"
     role = f", {trial.role}" if trial.role != MEASURED else ""
     return f"{variant}{nodes}{role}, repeat {trial.repeat} of {study.repeats}"

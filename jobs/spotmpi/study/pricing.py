@@ -19,40 +19,43 @@ from spotmpi.spec.node_groups import Choice, pods_per_node
 from spotmpi.spec.node_groups import choose as fitting
 from spotmpi.spec.shapes import worker_spec
 from spotmpi.study.study import Study
-from spotmpi.study.trial import Cell
+from spotmpi.study.trial import Configuration
 
 _SHARE = "; with a node's share of"
 
 
 def with_prices(study: Study, on: TargetLike, say: Say) -> Study:
-    """*study* with the price of a node in each cell: the study's own, that of its specs, or that of the node group now.
+    """*study* with the price of a node in each configuration.
 
-    Without a price costs are left out, and *say* receives the reason.
+    That is the study's own, that of its specs, or that of the node group now. Without a price costs are left
+    out, and *say* receives the reason.
 
     Raises:
-        InputError: limits.money is set, and a cell has no price.
+        InputError: limits.money is set, and a configuration has no price.
     """
     budget = study.budget
     if budget.price is None:
         budget = replace(budget, prices=_spec_prices(study) or _target_prices(study, on, say))
     if any(variant.spec.stream for variant in study.variants):
-        prices = {cell: budget.price_of(*cell) for cell in study.cells}
+        prices = {each: budget.price_of(*each) for each in study.configurations}
         budget = replace(budget, prices=_with_workers(study, prices, on))
-    if budget.money_limit is not None and any(budget.price_of(*cell) is None for cell in study.cells):
+    if budget.money_limit is not None and any(budget.price_of(*each) is None for each in study.configurations):
         place = hints.option("on", "STACK")
         remedy = f"needs [price] with node_hour and source, or an environment ({place}) with access to its AWS account"
         raise input_error("limits.money", budget.money_limit, remedy)
     return replace(study, budget=budget)
 
 
-def _with_workers(study: Study, prices: Mapping[Cell, Price | None], on: TargetLike) -> dict[Cell, Price]:
-    """*prices* of a node with its share of the workers of the cell's stream.
+def _with_workers(
+    study: Study, prices: Mapping[Configuration, Price | None], on: TargetLike
+) -> dict[Configuration, Price]:
+    """*prices* of a node with its share of the workers of the configuration's stream.
 
     Where nobody tells what a worker costs, it counts as a node.
     """
     environment = targets.environment_of(on)
     workers = {each.name: _worker_hour(each.spec, environment) for each in study.variants if each.spec.stream}
-    shared: dict[Cell, Price] = {}
+    shared: dict[Configuration, Price] = {}
     for (name, nodes), price in prices.items():
         stream = study.variant(name).spec.stream
         if price is not None and stream is not None:
@@ -65,7 +68,7 @@ def _with_workers(study: Study, prices: Mapping[Cell, Price | None], on: TargetL
 
 
 def without_workers(price: Price, spec: JobSpec, nodes: int) -> Price:
-    """The *price* in a cell of so many nodes without a node's share of the workers of the stream of *spec*."""
+    """The *price* in a configuration of so many nodes without a node's share of the workers of the stream of *spec*."""
     if spec.stream is None or price.worker_hour is None:
         return price
     share = price.worker_hour * spec.stream.workers.nodes / nodes
@@ -135,21 +138,23 @@ def _groups(environment: Environment, spec: JobSpec) -> tuple[NodeGroup, ...]:
     return choice.groups if isinstance(choice, Choice) else ()
 
 
-def _spec_prices(study: Study) -> dict[Cell, Price]:
+def _spec_prices(study: Study) -> dict[Configuration, Price]:
     """The prices in the specs of the variants."""
     prices = {variant.name: variant.spec.price for variant in study.variants}
-    return {cell: Price(price, "from the spec") for cell in study.cells if (price := prices[cell[0]]) is not None}
+    return {
+        each: Price(price, "from the spec") for each in study.configurations if (price := prices[each[0]]) is not None
+    }
 
 
-def _target_prices(study: Study, on: TargetLike, say: Say) -> dict[Cell, Price]:
-    """The price of a node now for each cell: that of the most expensive node group that the cell can use."""
+def _target_prices(study: Study, on: TargetLike, say: Say) -> dict[Configuration, Price]:
+    """The price of a node now for each configuration: that of the most expensive node group that it can use."""
     environment = targets.environment_of(on)
     if environment is None or not environment.node_groups:
         return {}
-    prices: dict[Cell, Price] = {}
+    prices: dict[Configuration, Price] = {}
     known: dict[tuple[str, ...], Price] = {}
     try:
-        for name, nodes in study.cells:
+        for name, nodes in study.configurations:
             spec = study.variant(name).spec.model_copy(update={"nodes": nodes})
             groups = tuple(group.name for group in _groups(environment, spec))
             known[groups] = known.get(groups) or environment_price(environment, [spec])

@@ -14,12 +14,14 @@ from spotmpi.core.errors import InputError, Problem
 from spotmpi.spec import variants
 from spotmpi.spec.job import JobSpec, WrongKeys
 from spotmpi.spec.variants import Variant
-from spotmpi.study.trial import ALLREDUCE, DRIFT, MEASURED, READ, WITHOUT_ALLREDUCE, Budget, Cell, Trial
+from spotmpi.study.trial import ALLREDUCE, BASELINE, MEASURED, READ, WITHOUT_ALLREDUCE, Budget, Configuration, Trial
 
 SEED = 1
 REPEATS = 3
 RETRIES = 2
-NO_EXCHANGE = "--no-exchange"
+NO_ALLREDUCE = "--no-allreduce"
+
+_Planned = tuple[Configuration, int, str]  # with repeat and role of the trial
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,8 @@ class StudyOptions:
 
     Without node counts, that of the spec is measured.
 
-    Each combination is measured *repeats* times in an order derived from *seed*, and a failed trial is retried at most
-    *retries* times; None stands for the study file's value or the default. *fresh* starts a new sweep instead of
+    Each configuration is measured *repeats* times in an order derived from *seed*, and a failed trial is retried at
+    most *retries* times; None stands for the study file's value or the default. *fresh* starts a new sweep instead of
     continuing an unfinished one of the same study.
     """
 
@@ -51,22 +53,22 @@ class StudyOptions:
 class Study:
     """What to measure and how often, from a study file or from a spec and `StudyOptions`.
 
-    ``cells`` are the combinations of variant and node count. ``without_allreduce`` pairs each trial of several ranks
-    with one that skips the allreduce of gradients; ``drift`` runs the smallest cell before and after all others, and
-    ``probe`` runs micro-benchmarks on each kind of node first. ``source`` holds the JSON values that the study was read
-    from; ``compare`` names a published table to compare the result with.
+    ``configurations`` are pairs of variant and node count. ``without_allreduce`` pairs each trial of several ranks with
+    one that skips the allreduce of gradients; ``baseline`` runs the smallest configuration before and after all others,
+    and ``micro_benchmarks`` runs those on each kind of node first. ``source`` holds the JSON values that the study was
+    read from; ``compare`` names a published table to compare the result with.
     """
 
     spec: JobSpec
     variants: tuple[Variant, ...]
-    cells: tuple[Cell, ...]
+    configurations: tuple[Configuration, ...]
     repeats: int
     seed: int
     retries: int
     source: dict[str, Any] = field(compare=False, repr=False)
     without_allreduce: bool = False
-    drift: bool = False
-    probe: bool = False
+    baseline: bool = False
+    micro_benchmarks: bool = False
     budget: Budget = field(default=Budget(), compare=False)
     compare: str | None = field(default=None, compare=False)
 
@@ -78,34 +80,34 @@ class Study:
     @property
     def nodes(self) -> tuple[int, ...]:
         """All node counts, in the order of the study."""
-        return tuple(dict.fromkeys(nodes for _, nodes in self.cells))
+        return tuple(dict.fromkeys(nodes for _, nodes in self.configurations))
 
     def trials(self) -> list[Trial]:
         """All trials in the order in which they run.
 
-        Each repeat runs all cells in its own random order, so that a slow hour affects every cell alike and an
-        interrupted sweep is complete up to its last full repeat. Within a repeat the cells of one kind of node stay
-        together, and the next repeat starts with the kind that is still up.
+        Each repeat runs all configurations in its own random order, so that a slow hour affects each of them alike and
+        an interrupted sweep is complete up to its last full repeat. Within a repeat the configurations of one kind of
+        node stay together, and the next repeat starts with the kind that is still up.
         """
         generator = random.Random(self.seed)
-        planned: list[tuple[Cell, int, str]] = self._probes() if self.probe else []
-        planned += [(self._smallest(), 0, DRIFT)] if self.drift else []
+        planned: list[_Planned] = self._micro_benchmarks() if self.micro_benchmarks else []
+        planned += [(self._smallest(), 0, BASELINE)] if self.baseline else []
         last = self._node_kind(planned[-1][0]) if planned else None
         for repeat in range(1, self.repeats + 1):
             for kind in self._node_kinds(generator, last):
                 last = kind
-                block = [cell for cell in self.cells if self._node_kind(cell) == kind]
+                block = [each for each in self.configurations if self._node_kind(each) == kind]
                 generator.shuffle(block)
-                planned += [each for cell in block for each in self._paired(cell, repeat, generator)]
-        planned += [(self._smallest(), self.repeats + 1, DRIFT)] if self.drift else []
-        return [Trial(at, *cell, repeat, role=role) for at, (cell, repeat, role) in enumerate(planned, 1)]
+                planned += [trial for each in block for trial in self._paired(each, repeat, generator)]
+        planned += [(self._smallest(), self.repeats + 1, BASELINE)] if self.baseline else []
+        return [Trial(at, *each, repeat, role=role) for at, (each, repeat, role) in enumerate(planned, 1)]
 
     def spec_of(self, trial: Trial) -> JobSpec:
         """The job spec of one trial."""
         spec = self.variant(trial.variant).spec.model_copy(update={"nodes": trial.nodes})
         if trial.role in (ALLREDUCE, READ):
             return spec.model_copy(update={"program": trial.role, "args": [], "stream": None})
-        return spec.model_copy(update={"args": [*spec.args, NO_EXCHANGE]}) if trial.role == WITHOUT_ALLREDUCE else spec
+        return spec.model_copy(update={"args": [*spec.args, NO_ALLREDUCE]}) if trial.role == WITHOUT_ALLREDUCE else spec
 
     def variant(self, name: str) -> Variant:
         """The variant of that name."""
@@ -119,36 +121,41 @@ class Study:
             options += ["--variant", variant.text]
         return options
 
-    def _smallest(self) -> Cell:
-        return min(self.cells, key=lambda cell: (cell[1], self.cells.index(cell)))
+    def _smallest(self) -> Configuration:
+        return min(self.configurations, key=lambda each: (each[1], self.configurations.index(each)))
 
-    def _probes(self) -> list[tuple[Cell, int, str]]:
-        """Micro-benchmarks on the largest cell of each kind of node, and for each location of the data."""
-        probes: dict[tuple[str, str, str], tuple[Cell, int, str]] = {}
-        for cell in sorted(self.cells, key=lambda cell: -cell[1]):
-            spec, kind = self.variant(cell[0]).spec, self._node_kind(cell)
-            if cell[1] * spec.slots > 1:
-                probes.setdefault((ALLREDUCE, kind, str(spec.image)), (cell, 0, ALLREDUCE))
+    def _micro_benchmarks(self) -> list[_Planned]:
+        """Micro-benchmarks on the largest configuration of each kind of node, and for each location of the data."""
+        micro_benchmarks: dict[tuple[str, str, str], _Planned] = {}
+        for configuration in sorted(self.configurations, key=lambda each: -each[1]):
+            spec, kind = self.variant(configuration[0]).spec, self._node_kind(configuration)
+            if configuration[1] * spec.slots > 1:
+                micro_benchmarks.setdefault((ALLREDUCE, kind, str(spec.image)), (configuration, 0, ALLREDUCE))
             if spec.data is not None:
-                probes.setdefault((READ, kind, str(spec.data)), (cell, 0, READ))
+                micro_benchmarks.setdefault((READ, kind, str(spec.data)), (configuration, 0, READ))
         # The kind that the first trials use comes last, so that its nodes stay up.
         first = self._node_kind(self._smallest())
-        kinds = sorted({kind: None for _, kind, _ in probes}, key=lambda kind: kind == first)
-        return [probe for each in kinds for (_, kind, _), probe in probes.items() if kind == each]
+        kinds = sorted({kind: None for _, kind, _ in micro_benchmarks}, key=lambda kind: kind == first)
+        return [
+            micro_benchmark
+            for each in kinds
+            for (_, kind, _), micro_benchmark in micro_benchmarks.items()
+            if kind == each
+        ]
 
-    def _paired(self, cell: Cell, repeat: int, generator: random.Random) -> list[tuple[Cell, int, str]]:
-        single_rank = cell[1] * self.variant(cell[0]).spec.slots == 1
+    def _paired(self, configuration: Configuration, repeat: int, generator: random.Random) -> list[_Planned]:
+        single_rank = configuration[1] * self.variant(configuration[0]).spec.slots == 1
         roles = [MEASURED, WITHOUT_ALLREDUCE] if self.without_allreduce and not single_rank else [MEASURED]
         generator.shuffle(roles)
-        return [(cell, repeat, role) for role in roles]
+        return [(configuration, repeat, role) for role in roles]
 
-    def _node_kind(self, cell: Cell) -> str:
-        """What a cell requests of its nodes, as a key."""
-        spec = self.variant(cell[0]).spec.kubernetes
+    def _node_kind(self, configuration: Configuration) -> str:
+        """What a configuration requests of its nodes, as a key."""
+        spec = self.variant(configuration[0]).spec.kubernetes
         return str((spec.node_groups, spec.instance_type, spec.placement_group, sorted(spec.node_selector.items())))
 
     def _node_kinds(self, generator: random.Random, last: str | None) -> list[str]:
-        kinds = list(dict.fromkeys(map(self._node_kind, self.cells)))
+        kinds = list(dict.fromkeys(map(self._node_kind, self.configurations)))
         generator.shuffle(kinds)
         return sorted(kinds, key=lambda kind: kind != last)
 
@@ -189,7 +196,7 @@ def read_base(read: Callable[[], JobSpec]) -> tuple[JobSpec, Faults]:
         return JobSpec(), Faults(error.problems, frozenset(JobSpec.model_fields))
 
 
-def full_factorial(spec: JobSpec, options: StudyOptions, faults: Faults = Faults()) -> Study:
+def grid_study(spec: JobSpec, options: StudyOptions, faults: Faults = Faults()) -> Study:
     """The study of all variants of *spec* on all node counts of *options*; WrongStudy lists its and other *faults*."""
     nodes, problems = _node_counts([spec.nodes] if options.nodes is None else options.nodes)
     counts = {"repeats": REPEATS, "seed": SEED, "retries": RETRIES, **options.overrides}
@@ -199,9 +206,9 @@ def full_factorial(spec: JobSpec, options: StudyOptions, faults: Faults = Faults
     base = spec.model_copy(update={"nodes": 1})
     named, wrong_variants = variants.read(options.variants, base, faults.wrong)
     values = {"nodes": list(nodes), "variants": [variant.text for variant in named[1:]], **counts}
-    cells = tuple(itertools.product((variant.name for variant in named), nodes))
+    configurations = tuple(itertools.product((variant.name for variant in named), nodes))
     source = {"spec": base.canonical(), **values}
-    study = Study(base, named, cells, counts["repeats"], counts["seed"], counts["retries"], source)
+    study = Study(base, named, configurations, counts["repeats"], counts["seed"], counts["retries"], source)
     faults.with_problems([*problems, *wrong_variants]).refuse(study)
     return study
 

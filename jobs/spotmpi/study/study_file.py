@@ -1,4 +1,4 @@
-"""Study files: TOML with a base spec and the factors to vary."""
+"""Study files: TOML with a base spec and the parameters to vary."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from spotmpi.core.price import Price
 from spotmpi.forecast.series import published_tables
 from spotmpi.spec import job
 from spotmpi.spec.job import Count, Duration, JobSpec
-from spotmpi.spec.kubernetes import Part
+from spotmpi.spec.kubernetes import SpecModel
 from spotmpi.spec.paths import resolve_paths
-from spotmpi.study import combinations
-from spotmpi.study.factors import NODES
+from spotmpi.study import configurations
+from spotmpi.study.parameters import NODES
 from spotmpi.study.study import REPEATS, RETRIES, SEED, Faults, Study, StudyOptions, read_base
 from spotmpi.study.trial import Budget
 
 _NO_OPTIONS = StudyOptions()
 
 
-class Limits(Part):
+class Limits(SpecModel):
     """When a study stops, and the expected time of a trial until one was measured."""
 
     time: Duration | None = None
@@ -33,25 +33,25 @@ class Limits(Part):
     trial: Duration | None = None
 
 
-class NodePrice(Part):
+class NodePrice(SpecModel):
     """Dollars per node and hour, and where and when that price was valid."""
 
     node_hour: float = Field(gt=0)
     source: str = Field(min_length=1)
 
 
-class StudyFile(Part):
-    """The contents of a study file; `spotmpi.study.combinations` reads ``factors`` and ``combinations``."""
+class StudyFile(SpecModel):
+    """The contents of a study file; `spotmpi.study.configurations` reads ``parameters`` and ``configurations``."""
 
     spec: dict[str, Any]
-    factors: dict[str, Any] = Field(min_length=1)
-    combinations: list[dict[str, Any]] = []
+    parameters: dict[str, Any] = Field(min_length=1)
+    configurations: list[dict[str, Any]] = []
     repeats: Count = REPEATS
     seed: int = SEED
     retries: int = Field(RETRIES, ge=0)
     without_allreduce: bool = False
-    drift: bool = False
-    probe: bool = False
+    baseline: bool = False
+    micro_benchmarks: bool = False
     compare: str | None = None
     limits: Limits = Limits()
     price: NodePrice | None = None
@@ -59,19 +59,19 @@ class StudyFile(Part):
 
 def is_study(values: Mapping[str, Any]) -> bool:
     """Whether the values of a TOML file are those of a study rather than of a job spec."""
-    return "factors" in values or "combinations" in values
+    return "parameters" in values or "configurations" in values
 
 
 def load(path: Path, overrides: Iterable[str] = (), options: StudyOptions = _NO_OPTIONS) -> Study:
     """The study in *path*; *overrides* change its base spec, *options* its repeats, seed and retries.
 
     Raises:
-        WrongStudy: with all problems of the file, its factors, the spec and the options.
+        WrongStudy: with all problems of the file, its parameters, the spec and the options.
         InputError: the file cannot be read.
     """
     values = {**job.read_toml(path), **options.overrides}
     base, faults = read_base(lambda: _base(values.get("spec"), path.parent, overrides))
-    remedy = f"not allowed with a study: {path.name} defines its own factors"
+    remedy = f"not allowed with a study: {path.name} defines its own parameters"
     unused = [
         Problem(hints.option(name), value, remedy)
         for name, value in (("nodes", options.nodes), ("variant", options.variants))
@@ -95,21 +95,21 @@ def _base(spec: object, folder: Path, overrides: Iterable[str] = ()) -> JobSpec:
 
 def _study(values: Mapping[str, Any], base: JobSpec, faults: Faults) -> Study:
     file, faults = _read_file({**values, "spec": base.canonical()}, faults)
-    file = file.model_copy(update={"factors": {NODES: [base.nodes], **file.factors}})
+    file = file.model_copy(update={"parameters": {NODES: [base.nodes], **file.parameters}})
     base = base.model_copy(update={"nodes": 1})
-    cells, faults = combinations.read(file.factors, file.combinations, base, faults)
+    measured, faults = configurations.read(file.parameters, file.configurations, base, faults)
     faults = faults.with_problems(_limit_problems(file, base, faults.wrong))
     study = Study(
         base,
-        tuple({variant.name: variant for variant, _ in cells}.values()),
-        tuple((variant.name, nodes) for variant, nodes in cells),
+        tuple({variant.name: variant for variant, _ in measured}.values()),
+        tuple((variant.name, nodes) for variant, nodes in measured),
         file.repeats,
         file.seed,
         file.retries,
         {"study": file.model_dump(mode="json", exclude_defaults=True)},
         file.without_allreduce,
-        file.drift,
-        file.probe,
+        file.baseline,
+        file.micro_benchmarks,
         _budget(file),
         file.compare,
     )
@@ -118,16 +118,16 @@ def _study(values: Mapping[str, Any], base: JobSpec, faults: Faults) -> Study:
 
 
 def _read_file(values: dict[str, Any], faults: Faults) -> tuple[StudyFile, Faults]:
-    """The file without its wrong top-level keys; without its factors, anything in the spec may be different."""
+    """The file without its wrong top-level keys; without its parameters, anything in the spec may be different."""
     try:
         return StudyFile.model_validate(values), faults
     except ValidationError as error:
         problems = [job.problem(dict(detail), StudyFile) for detail in error.errors()]
         wrong = {str(detail["loc"][0]) for detail in error.errors()}
     rest = {key: value for key, value in values.items() if key not in wrong}
-    if "factors" not in rest:
-        rest = {**rest, "factors": {NODES: [1]}, "combinations": []}
-    unknown = wrong.intersection(("factors", "combinations"))
+    if "parameters" not in rest:
+        rest = {**rest, "parameters": {NODES: [1]}, "configurations": []}
+    unknown = wrong.intersection(("parameters", "configurations"))
     return StudyFile.model_validate(rest), faults.with_problems(problems, JobSpec.model_fields if unknown else ())
 
 
@@ -148,8 +148,10 @@ def _limit_problems(file: StudyFile, base: JobSpec, wrong: frozenset[str]) -> li
         problems.append(Problem("limits.trial", None, 'limits need the expected time of a trial, such as "2m"'))
     if file.without_allreduce and base.program is None and "program" not in wrong:
         problems.append(Problem("without_allreduce", True, "only the built-in programs support it"))
-    if file.probe and base.image is None and "image" not in wrong:
-        problems.append(Problem("probe", True, "the micro-benchmarks need an image: set `image` in the spec"))
+    if file.micro_benchmarks and base.image is None and "image" not in wrong:
+        problems.append(
+            Problem("micro_benchmarks", True, "the micro-benchmarks need an image: set `image` in the spec")
+        )
     if file.compare is not None and file.compare not in published_tables():
         problems.append(Problem("compare", file.compare, f"published tables: {', '.join(published_tables())}"))
     return problems

@@ -19,7 +19,7 @@ from spotmpi.core.file_lock import lock_file
 from spotmpi.core.price import Price
 from spotmpi.spec import job
 from spotmpi.study import study_file
-from spotmpi.study.study import Study, StudyOptions, full_factorial
+from spotmpi.study.study import Study, StudyOptions, grid_study
 from spotmpi.study.trial import Trial
 
 LOCAL = names.LOCAL
@@ -33,7 +33,7 @@ def _study_from_json(values: dict[str, Any]) -> Study:
     if "study" in values:
         return study_file.from_values(values["study"])
     spec = job.from_values(values["spec"])
-    return full_factorial(spec, StudyOptions(**{key: value for key, value in values.items() if key != "spec"}))
+    return grid_study(spec, StudyOptions(**{key: value for key, value in values.items() if key != "spec"}))
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Sweep:
             "work": self.work,
             "place": self.target,
             "cut": self.limit_reached,
-            "prices": [[*cell, dataclasses.asdict(price)] for cell, price in self.study.budget.prices.items()],
+            "prices": [[*each, dataclasses.asdict(price)] for each, price in self.study.budget.prices.items()],
             "trials": trials,
         }
 

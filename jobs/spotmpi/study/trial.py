@@ -14,19 +14,19 @@ RUNNING = "running"
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 
-# Roles. WITHOUT_ALLREDUCE is a measurement and no training: ranks do not exchange gradients.
+# Roles. WITHOUT_ALLREDUCE is a measurement and no training: gradients are not synchronized.
 MEASURED = "measured"
 WITHOUT_ALLREDUCE = "without allreduce"
 ALLREDUCE = "allreduce"  # micro-benchmark of the network, before the measured trials
 READ = "read"  # micro-benchmark of reading the data, before the measured trials
-DRIFT = "drift"  # the smallest cell, before and after all other trials
+BASELINE = "baseline"  # the smallest configuration, before and after all other trials
 
 
 @dataclass(frozen=True)
 class Trial:
     """One trial; ``runs`` are the ids of all its tries, of which the last one counts, ``seconds`` their total time.
 
-    ``role`` is what it is for: measured, without allreduce, drift, allreduce or read.
+    ``role`` is what it is for: measured, without allreduce, baseline, allreduce or read.
     """
 
     number: int
@@ -46,12 +46,12 @@ class Trial:
         return self.state in (SUCCEEDED, FAILED)
 
     @property
-    def is_probe(self) -> bool:
+    def is_micro_benchmark(self) -> bool:
         """Whether it is a micro-benchmark."""
         return self.role in (ALLREDUCE, READ)
 
 
-Cell = tuple[str, int]  # the name of a variant, and nodes
+Configuration = tuple[str, int]  # the name of a variant, and nodes
 
 _HOUR = 3600.0
 
@@ -60,14 +60,14 @@ _HOUR = 3600.0
 class Budget:
     """Limits on the total seconds and dollars of trials; ``trial_seconds`` is the expected time of one.
 
-    ``prices`` holds node prices by cell; ``price`` applies to all other cells.
+    ``prices`` holds node prices by configuration; ``price`` applies to all other configurations.
     """
 
     time_limit: float | None = None
     money_limit: float | None = None
     trial_seconds: float | None = None
     price: Price | None = None
-    prices: Mapping[Cell, Price] = field(default_factory=dict)
+    prices: Mapping[Configuration, Price] = field(default_factory=dict)
 
     @property
     def all_prices(self) -> list[Price]:
@@ -76,7 +76,7 @@ class Budget:
         return sorted(known, key=lambda price: (-price.node_hour, price.source))
 
     def price_of(self, variant: str, nodes: int) -> Price | None:
-        """The price of a node in the trials of a cell, None where unknown."""
+        """The price of a node in the trials of a configuration, None where unknown."""
         return self.prices.get((variant, nodes), self.price)
 
     def cost(self, trial: Trial, seconds: float) -> float | None:
@@ -90,11 +90,16 @@ class Budget:
         return seconds, sum(self.cost(trial, trial.seconds) or 0.0 for trial in trials)
 
     def expected_seconds(self, trial: Trial, trials: Sequence[Trial]) -> float | None:
-        """Expected seconds of *trial*: the median of its cell, its node count or all trials; else ``trial_seconds``.
+        """Expected seconds of *trial*.
 
-        The time of a micro-benchmark says nothing about that of training.
+        That is the median of its configuration, its node count or all trials, else ``trial_seconds``. The time
+        of a micro-benchmark says nothing about that of training.
         """
-        finished = [each for each in trials if each.seconds and each.finished and each.is_probe == trial.is_probe]
+        finished = [
+            each
+            for each in trials
+            if each.seconds and each.finished and each.is_micro_benchmark == trial.is_micro_benchmark
+        ]
         same_nodes = [each for each in finished if each.nodes == trial.nodes]
         similar = [each for each in same_nodes if each.variant == trial.variant] or same_nodes or finished
         return statistics.median(each.seconds for each in similar) if similar else self.trial_seconds

@@ -11,7 +11,7 @@ import chainer
 import numpy as np
 
 from spotmpi.programs.chainermn import ssd
-from spotmpi.programs.chainermn.exchange import communicator, create_world
+from spotmpi.programs.chainermn.gradients import communicator, create_world
 from spotmpi.programs.chainermn.ssd_model import Ssd300, multibox_sums
 
 

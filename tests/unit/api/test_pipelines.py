@@ -45,17 +45,17 @@ def test_a_module_is_shipped_as_its_file(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_spec_has_resources_limits_and_image(tmp_path: Path) -> None:
     path = tmp_path / "train.toml"
-    path.write_text('image = "pytorch"\nslots = 2\n[stream]\nsource = "other"\nwindow = 3\nbatch = 1\n')
+    path.write_text('image = "pytorch"\nslots = 2\n[stream]\nsource = "other"\nprefetch = 3\nbatch = 1\n')
     spec = spotmpi.pipeline("/set", flow.double, train, batch=5).spec(path, ["slots=4"])
     assert (spec.image, spec.slots, spec.command and spec.command[0]) == ("pytorch", 4, "python")
     path.write_text('[kubernetes]\nimage = "registry/mine:1"\n')
     assert (spotmpi.pipeline("/set", flow.double, train, batch=5).spec(path).command or [])[0] == "python"
-    assert spec.stream and (spec.stream.source, spec.stream.window, spec.stream.batch) == ("/set", 3, 5)
+    assert spec.stream and (spec.stream.source, spec.stream.prefetch, spec.stream.batch) == ("/set", 3, 5)
 
 
 def test_a_prediction_keeps_every_row_once() -> None:
     spec = spotmpi.pipeline(flow.numbers, predict=flow.predict, write="jsonl", length=4).spec()
-    assert spec.stream and (spec.stream.remainder, spec.stream.write) == ("keep", "jsonl")
+    assert spec.stream and (spec.stream.last_batch, spec.stream.write) == ("keep", "jsonl")
     assert spec.command and spec.command[-2:] == ["predict", "tests.unit.streams.flow:predict"]
 
 

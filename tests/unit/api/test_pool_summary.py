@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     """The run folder of a pool in an environment."""
     paths = RunPaths(tmp_path)
     paths.events.write_text("".join(json.dumps(each) + "\n" for each in EVENTS))
-    paths.plan.write_text(json.dumps({"backend": "kubernetes", "there": {"zone": "zone-a"}}))
+    paths.plan.write_text(json.dumps({"backend": "kubernetes", "outputs": {"zone": "zone-a"}}))
     paths.spec.write_text('launcher = "pool"\nprice = 2.0\n[pool]\nworkers = 3\n')
     return tmp_path
 

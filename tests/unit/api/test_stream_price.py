@@ -34,7 +34,7 @@ def account(account: FakeAccount, monkeypatch: pytest.MonkeyPatch) -> FakeAccoun
 def advice(folder: Path, resources: str, figures: Figures = WAITING, **plan: Any) -> str | None:
     """The advice for a run of an environment whose workers have these *resources*."""
     paths = RunPaths(folder)
-    paths.plan.write_text(json.dumps({"backend": "kubernetes", "there": LAB, **plan}))
+    paths.plan.write_text(json.dumps({"backend": "kubernetes", "outputs": LAB, **plan}))
     paths.spec.write_text(f"{SPEC}{resources}\n")
     state = stream_price.with_price(RunState(folder.name, str(folder), "run", "running", stream=figures.to_json()))
     assert state.stream
@@ -58,7 +58,7 @@ def test_without_an_answer_of_aws_or_an_environment_the_advice_has_no_cost(
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
     for name, environment in (("refused", OUTPUTS), ("cluster", None)):
         (tmp_path / name).mkdir()
-        assert advice(tmp_path / name, "cpu = 1", there=environment) == ADVICE
+        assert advice(tmp_path / name, "cpu = 1", outputs=environment) == ADVICE
 
 
 def test_aws_is_asked_once_for_a_run_and_only_where_the_advice_has_a_cost(account: FakeAccount, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_an_unknown_image_of_a_pool_is_answered_with_an_argument(monkeypatch: py
     from spotmpi.spec.validate import TargetCapabilities, validate
 
     spec = spotmpi.read_spec({"launcher": "pool", "pool": {"workers": 1}}, ["image=nowhere"])
-    (problem,) = validate(spec, TargetCapabilities(programs={"pytorch": ()}, lasting=()))
+    (problem,) = validate(spec, TargetCapabilities(programs={"pytorch": ()}, persistent=()))
     expected = 'use one of: pytorch; pods pull any other image by its reference, such as image="REGISTRY/nowhere:TAG"'
     assert problem.remedy == expected
 

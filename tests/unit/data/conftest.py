@@ -36,13 +36,13 @@ class Volume:
 
     def fetch_weights(self, site: Site, sha256: str | None = None) -> tuple[int, dict[str, Any]]:
         """The same for the plain file of the site."""
-        return self.fetch([site.order("weights.npz", str(self.folder), sha256)])
+        return self.fetch([site.download("weights.npz", str(self.folder), sha256)])
 
     def write(self, *sources: list[dict[str, object]]) -> Path:
-        """The file of orders for these sources."""
-        orders = self.folder.parent / "orders.json.gz"
-        orders.write_bytes(gzip.compress(json.dumps(sources).encode()))
-        return orders
+        """The file of downloads for these sources."""
+        downloads = self.folder.parent / "downloads.json.gz"
+        downloads.write_bytes(gzip.compress(json.dumps(sources).encode()))
+        return downloads
 
     def tree(self) -> dict[str, bytes]:
         """The complete files on the volume."""

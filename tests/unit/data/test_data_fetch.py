@@ -26,7 +26,7 @@ from moto import mock_aws
 
 from spotmpi.agent import fetch, store, web_file
 from spotmpi.core.errors import InputError, SpotmpiError
-from spotmpi.data.remote_source import Order, authority_of, orders_of
+from spotmpi.data.remote_source import Download, authority_of, downloads_of
 from tests.cloud.account.answers import KEY_ID, SECRET, TOKEN, Refusal
 from tests.cloud.account.fake_account import FakeAccount
 from tests.testbed.certificates import Authority
@@ -39,9 +39,9 @@ def test_a_tar_comes_in_pieces_is_checked_and_unpacked(
     volume: Volume, site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     size = len(site.files["set.tar"])
-    order = site.order("set.tar", str(volume.folder), sha(site.files["set.tar"]))
+    download = site.download("set.tar", str(volume.folder), sha(site.files["set.tar"]))
 
-    assert volume.fetch([order]) == (0, {"done": [[1, 100_000, 1]]})
+    assert volume.fetch([download]) == (0, {"done": [[1, 100_000, 1]]})
     assert volume.tree() == {"VOCdevkit/big": bytes(100_000)}
     assert len(site.ranges) == 1 + -(-size // PIECE)
     message = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -54,15 +54,15 @@ def test_a_tar_comes_in_pieces_is_checked_and_unpacked(
 def test_several_sources_are_distinguished_and_a_second_fetch_downloads_nothing(volume: Volume, site: Site) -> None:
     folder = str(volume.folder)
     site.files |= {f"part-{number}": b"p" * number for number in range(6)}
-    parts = [site.order(f"part-{number}", folder) for number in range(6)]
+    parts = [site.download(f"part-{number}", folder) for number in range(6)]
 
-    code, result = volume.fetch([site.order("set.tar", folder)], parts)
+    code, result = volume.fetch([site.download("set.tar", folder)], parts)
     assert (code, result) == (0, {"done": [[1, 100_000, 1], [6, 15, 6]]})
     assert volume.tree() == {"VOCdevkit/big": bytes(100_000)} | {f"part-{n}": b"p" * n for n in range(6)}
 
     (volume.folder / "part-3").unlink()
     before = len(site.ranges)
-    code, result = volume.fetch([site.order("set.tar", folder)], parts)
+    code, result = volume.fetch([site.download("set.tar", folder)], parts)
     assert (code, result) == (0, {"done": [[1, 100_000, 0], [6, 15, 1]]})
     assert len(site.ranges) - before == 7 + 1  # each is looked at, one is read
 
@@ -80,12 +80,12 @@ def packed(files: dict[str, bytes]) -> bytes:
 def test_two_tars_share_a_file_of_equal_content_and_no_other(volume: Volume, site: Site) -> None:
     folder = str(volume.folder)
     site.files |= {f"{name}.tar": packed({"LICENSE": b"free", f"{name}.txt": b""}) for name in ("cats", "dogs")}
-    assert volume.fetch([site.order("cats.tar", folder)], [site.order("dogs.tar", folder)])[0] == 0
+    assert volume.fetch([site.download("cats.tar", folder)], [site.download("dogs.tar", folder)])[0] == 0
     assert sorted(volume.tree()) == ["LICENSE", "cats.txt", "dogs.txt"]
 
     site.files["dogs.tar"] = packed({"LICENSE": b"paid"})  # also where the other one was fetched before
     for content in (b"free", b"new"):
-        code, result = volume.fetch([site.order("cats.tar", folder)], [site.order("dogs.tar", folder)])
+        code, result = volume.fetch([site.download("cats.tar", folder)], [site.download("dogs.tar", folder)])
         assert code == fetch.NOT_RETRYABLE
         remedy = "'LICENSE' is in another of the sources too, with other content: push them to different folders"
         assert result["failed"].partition(": ")[2] == remedy
@@ -93,9 +93,9 @@ def test_two_tars_share_a_file_of_equal_content_and_no_other(volume: Volume, sit
     assert not list(volume.folder.rglob("LICENSE.*"))
     for name in ("cats", "dogs"):  # both change, to the same
         site.files[f"{name}.tar"] = packed({"LICENSE": b"of 2026", f"{name}.txt": b""})
-    assert volume.fetch([site.order("cats.tar", folder)], [site.order("dogs.tar", folder)])[0] == 0
+    assert volume.fetch([site.download("cats.tar", folder)], [site.download("dogs.tar", folder)])[0] == 0
     site.files["dogs.tar"] = packed({"LICENSE": b"paid"})
-    assert volume.fetch([site.order("dogs.tar", folder)])[0] == 0
+    assert volume.fetch([site.download("dogs.tar", folder)])[0] == 0
     assert volume.tree()["LICENSE"] == b"paid"  # alone it may replace what an earlier push brought
 
 
@@ -130,8 +130,8 @@ def test_an_evicted_pod_ends_at_once_and_the_next_continues(volume: Volume, site
     site.files = {name: name.encode() for name in names}
     site.free = 10  # each file takes two questions
     site.open.clear()
-    orders = volume.write([site.order(name, folder) for name in names])
-    pod = subprocess.Popen([sys.executable, "-m", "spotmpi.agent.fetch", str(orders), str(volume.authority)])
+    downloads = volume.write([site.download(name, folder) for name in names])
+    pod = subprocess.Popen([sys.executable, "-m", "spotmpi.agent.fetch", str(downloads), str(volume.authority)])
     while len(site.ranges) < site.free + fetch.FILES_AT_ONCE:
         assert pod.poll() is None
         time.sleep(0.01)
@@ -140,7 +140,7 @@ def test_an_evicted_pod_ends_at_once_and_the_next_continues(volume: Volume, site
 
     assert pod.wait(30) == fetch.INTERRUPTED  # though the site still holds its answers back
     site.open.set()
-    code, result = volume.fetch([site.order(name, folder) for name in names])
+    code, result = volume.fetch([site.download(name, folder) for name in names])
     assert (code, volume.tree()) == (0, site.files)
     assert result["done"][0][2] < len(names)
 
@@ -157,10 +157,10 @@ def test_a_file_that_has_changed_since_is_fetched_anew(volume: Volume, site: Sit
 def test_a_wrong_checksum_or_a_server_without_ranges_is_an_error_that_leaves_no_file(
     volume: Volume, site: Site
 ) -> None:
-    code, result = volume.fetch([site.order("set.tar", str(volume.folder), "0" * 64)])
+    code, result = volume.fetch([site.download("set.tar", str(volume.folder), "0" * 64)])
     assert code == 78 and "set.tar: the SHA-256 of the file is not the given one" in result["failed"]
     site.pieces = False
-    code, result = volume.fetch([site.order("set.tar", str(volume.folder))])
+    code, result = volume.fetch([site.download("set.tar", str(volume.folder))])
     assert code == 78 and "the server does not support range requests (status 200)" in result["failed"]
     assert volume.tree() == {} and [each.name for each in volume.folder.iterdir()] == []
 
@@ -173,13 +173,13 @@ def test_a_site_of_an_own_authority_is_trusted_only_where_that_is_named(
     authority = Authority(tmp_path / "keys")
     with serving(credential=authority.issue("site", hosts=["127.0.0.1"])) as site:
         site.files = {"weights.npz": WEIGHTS}
-        order = site.order("weights.npz", str(volume.folder), sha(WEIGHTS))
+        download = site.download("weights.npz", str(volume.folder), sha(WEIGHTS))
 
-        code, result = volume.fetch([order])
+        code, result = volume.fetch([download])
         assert (code, site.ranges) == (78, [])
         assert "certificate not trusted (unable to get local issuer certificate); use --ca FILE" in result["failed"]
         volume.authority.write_text(authority_of(authority.certificate))
-        assert volume.fetch([order]) == (0, {"done": [[1, 50_000, 1]]})
+        assert volume.fetch([download]) == (0, {"done": [[1, 50_000, 1]]})
     for text in ("", "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"):
         (tmp_path / "bad.pem").write_text(text)
         with pytest.raises(InputError, match=r"--ca = .*bad.pem.*not a file of PEM certificates"):
@@ -203,10 +203,10 @@ def test_notes_that_were_torn_cost_only_time(volume: Volume, site: Site) -> None
 
 def test_an_address_needs_https_and_a_checksum() -> None:
     good = "0" * 64
-    assert orders_of(f"https://x.org/a/set.tar.gz#sha256={good}") == [
-        Order("https://x.org/a/set.tar.gz", "set.tar.gz", good)
+    assert downloads_of(f"https://x.org/a/set.tar.gz#sha256={good}") == [
+        Download("https://x.org/a/set.tar.gz", "set.tar.gz", good)
     ]
-    assert orders_of(f"https://x.org/a.tgz#sha256={good}")[0].values("/v")["unpack"] is True
+    assert downloads_of(f"https://x.org/a.tgz#sha256={good}")[0].values("/v")["unpack"] is True
     for text, message in (
         ("https://x.org/a.tar", "needs its SHA-256"),
         ("https://x.org/a.tar#sha256=12", "has a malformed SHA-256"),
@@ -214,24 +214,24 @@ def test_an_address_needs_https_and_a_checksum() -> None:
         (f"https://x.org/#sha256={good}", "names no file"),
     ):
         with pytest.raises(InputError, match=message):
-            orders_of(text)
+            downloads_of(text)
 
 
 def test_objects_of_s3_are_fetched_by_signed_addresses_with_their_folders() -> None:
     with mock_aws():
         account, _ = s3_with(dict.fromkeys(("voc/2007.tar", "voc/more/2012.tar", "voc/", "vocal"), b"x"))
 
-        (one,) = orders_of("s3://sets/voc/2007.tar", account)
+        (one,) = downloads_of("s3://sets/voc/2007.tar", account)
         assert (one.name, one.sha256) == ("2007.tar", None) and "X-Amz-Signature" in one.url
-        assert [each.name for each in orders_of("s3://sets/voc/", account)] == ["2007.tar", "more/2012.tar"]
+        assert [each.name for each in downloads_of("s3://sets/voc/", account)] == ["2007.tar", "more/2012.tar"]
         for text, message in (
             ("s3://sets/vo", "no such object"),
             (f"s3://sets/voc/#sha256={'0' * 64}", "a SHA-256 is for one object"),
         ):
             with pytest.raises(InputError, match=message):
-                orders_of(text, account)
+                downloads_of(text, account)
         with pytest.raises(SpotmpiError, match="NoSuchBucket"):
-            orders_of("s3://nobodys/x", account)
+            downloads_of("s3://nobodys/x", account)
 
 
 @pytest.mark.parametrize("bucket_region", ["us-east-1", "eu-west-1", "eu-south-2"])
@@ -246,9 +246,9 @@ def test_a_signed_address_is_one_that_the_region_of_the_bucket_accepts(
     account.s3.folders_only = {bucket} if folders_only else set()
     account.s3.buckets[bucket] = {"region": bucket_region}
     account.s3.objects[bucket] = {"voc/ein Bild.tar": b"x"}
-    (order,) = orders_of(f"s3://{bucket}/voc/", account)
-    assert account.s3.fetch(order.url) == b"x"
-    assert order.name == "ein Bild.tar"
+    (download,) = downloads_of(f"s3://{bucket}/voc/", account)
+    assert account.s3.fetch(download.url) == b"x"
+    assert download.name == "ein Bild.tar"
 
 
 def test_s3_refuses_what_is_signed_for_another_region_by_version_2_or_by_another_key() -> None:
@@ -256,16 +256,16 @@ def test_s3_refuses_what_is_signed_for_another_region_by_version_2_or_by_another
     account = FakeAccount("us-east-1")
     account.s3.buckets["sets"] = {"region": "eu-west-1"}
     account.s3.objects["sets"] = {"a": b"x"}
-    (order,) = orders_of("s3://sets/a", account)
+    (download,) = downloads_of("s3://sets/a", account)
     elsewhere = account.client("s3", "us-east-1").generate_presigned_url("get_object", {"Bucket": "sets", "Key": "a"})
     session = boto3.Session(KEY_ID, SECRET, TOKEN, region_name="eu-west-1")
     by_default = session.client("s3").generate_presigned_url("get_object", {"Bucket": "sets", "Key": "a"})
     for url, code in (
         (elsewhere, "PermanentRedirect"),
         (by_default, "InvalidRequest"),
-        (order.url.replace("X-Amz-Signature=", "X-Amz-Signature=0"), "SignatureDoesNotMatch"),
-        (order.url.replace("eu-west-1%2Fs3", "us-east-1%2Fs3"), "AuthorizationQueryParametersError"),
-        (order.url.replace("/a?", "/b?"), "SignatureDoesNotMatch"),
+        (download.url.replace("X-Amz-Signature=", "X-Amz-Signature=0"), "SignatureDoesNotMatch"),
+        (download.url.replace("eu-west-1%2Fs3", "us-east-1%2Fs3"), "AuthorizationQueryParametersError"),
+        (download.url.replace("/a?", "/b?"), "SignatureDoesNotMatch"),
     ):
         with pytest.raises(Refusal, match=code):
             account.s3.fetch(url)

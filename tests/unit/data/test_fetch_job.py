@@ -21,15 +21,15 @@ from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.data import datasets as data
 from spotmpi.data import fetch, fetch_job
-from spotmpi.data.remote_source import Order
+from spotmpi.data.remote_source import Download
 from spotmpi.data.store import Transfer
 from spotmpi.plan.pods import CONTAINER
 from tests.unit.backends.kubernetes.watched_cluster import api_error
 
 Object = dict[str, Any]
 VOLUME = Volume("claim", "registry/image:1", ("key",))
-ORDER = Order("https://x.org/set.tar?X-Amz-Signature=s3cret", "set.tar", None)
-NAME = fetch_job.name_of([[ORDER]], "voc", "claim")
+DOWNLOAD = Download("https://x.org/set.tar?X-Amz-Signature=s3cret", "set.tar", None)
+NAME = fetch_job.name_of([[DOWNLOAD]], "voc", "claim")
 ALL_DONE: Object = {"done": [[3, 300, 2]]}
 PROGRESS = '{"name": "set.tar", "got": 16000000, "of": 100000000, "whole": 0, "all": 1}'
 
@@ -125,11 +125,11 @@ def short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_fetch(script: Script) -> tuple[list[Transfer], list[str]]:
     messages: list[str] = []
-    work = fetch.fetch(script, VOLUME, [[ORDER]], "voc", messages.append, "CERTIFICATE")  # type: ignore[arg-type]
+    work = fetch.fetch(script, VOLUME, [[DOWNLOAD]], "voc", messages.append, "CERTIFICATE")  # type: ignore[arg-type]
     return asyncio.run(asyncio.wait_for(work, 10)), messages
 
 
-def test_a_job_is_created_suspended_gets_its_orders_and_is_reported_until_it_ends() -> None:
+def test_a_job_is_created_suspended_gets_its_downloads_and_is_reported_until_it_ends() -> None:
     script = Script(
         shows(job()),
         shows(job(), pod("Pending")),
@@ -153,8 +153,8 @@ def test_a_job_is_created_suspended_gets_its_orders_and_is_reported_until_it_end
     for part in (policy, secret):
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": NAME, "uid": "7"}
         assert part["metadata"]["ownerReferences"] == [owner]
-    orders = json.loads(gzip.decompress(base64.b64decode(secret["data"]["orders.json.gz"])))
-    assert orders == [[ORDER.values("/spotmpi/volume/voc")]]
+    downloads = json.loads(gzip.decompress(base64.b64decode(secret["data"]["downloads.json.gz"])))
+    assert downloads == [[DOWNLOAD.values("/spotmpi/volume/voc")]]
     assert base64.b64decode(secret["data"]["authority.pem"]) == b"CERTIFICATE"
     assert "s3cret" not in json.dumps(manifest) + str(messages)
 
@@ -284,8 +284,8 @@ def test_a_taint_that_is_none_is_refused(taint: str) -> None:
 
 def test_the_code_that_the_secret_brings_starts_without_anything_else(tmp_path: Path) -> None:
     pod = fetch_job.fetch_job("one", "here", "claim", "image", ())["spec"]["template"]["spec"]
-    data = fetch_job.orders_secret(job(), [], "voc", "")["data"]
-    (items,) = (volume["secret"]["items"] for volume in pod["volumes"] if volume["name"] == "orders")
+    data = fetch_job.downloads_secret(job(), [], "voc", "")["data"]
+    (items,) = (volume["secret"]["items"] for volume in pod["volumes"] if volume["name"] == "downloads")
     for item in items:
         path = tmp_path / item["path"]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -293,7 +293,7 @@ def test_the_code_that_the_secret_brings_starts_without_anything_else(tmp_path: 
 
     # Neither this environment's packages nor its copy of our code: as in the pod, from the mounted folder alone.
     _, *words = pod["containers"][0]["command"]
-    assert words[:3] == ["-I", "-S", "-c"] and words[4] == "/spotmpi/orders"
+    assert words[:3] == ["-I", "-S", "-c"] and words[4] == "/spotmpi/downloads"
     load = (
         words[3].partition(", run_name")[0].replace("runpy.run_module", "print(__import__('importlib').import_module")
     )
@@ -303,16 +303,20 @@ def test_the_code_that_the_secret_brings_starts_without_anything_else(tmp_path: 
 
 
 def test_the_same_files_have_the_same_job_however_they_are_signed() -> None:
-    again = Order("https://x.org/set.tar?X-Amz-Signature=other", "set.tar", None)
+    again = Download("https://x.org/set.tar?X-Amz-Signature=other", "set.tar", None)
     assert fetch_job.name_of([[again]], "voc", "claim") == NAME
-    others = [([[ORDER]], "coco", "claim"), ([[ORDER]], "voc", "team"), ([[ORDER], [ORDER]], "voc", "claim")]
+    others = [
+        ([[DOWNLOAD]], "coco", "claim"),
+        ([[DOWNLOAD]], "voc", "team"),
+        ([[DOWNLOAD], [DOWNLOAD]], "voc", "claim"),
+    ]
     assert len({NAME, *(fetch_job.name_of(*each) for each in others)}) == 4
 
 
-def test_more_orders_than_fit_into_a_secret_are_refused() -> None:
-    many = [Order(f"https://x.org/{os.urandom(200).hex()}", "x", None) for _ in range(6000)]
+def test_more_downloads_than_fit_into_a_secret_are_refused() -> None:
+    many = [Download(f"https://x.org/{os.urandom(200).hex()}", "x", None) for _ in range(6000)]
     with pytest.raises(InputError, match=r"6000 files.*are too many for one Job"):
-        fetch_job.orders_secret(job(), [many], "voc", "")
+        fetch_job.downloads_secret(job(), [many], "voc", "")
 
 
 def test_a_source_that_is_named_twice_is_refused() -> None:
@@ -331,7 +335,7 @@ def test_a_source_that_is_named_twice_is_refused() -> None:
 def test_its_pods_resolve_names_and_reach_the_ports_of_their_sources_and_no_more(
     addresses: list[str], ports: list[int]
 ) -> None:
-    spec = fetch_job.network_policy(job(), [[Order(each, "a", None)] for each in addresses])["spec"]
+    spec = fetch_job.network_policy(job(), [[Download(each, "a", None)] for each in addresses])["spec"]
     assert spec["podSelector"] == {"matchLabels": {"batch.kubernetes.io/job-name": NAME}}
     assert spec["policyTypes"] == ["Ingress", "Egress"] and "ingress" not in spec
     names, sources = spec["egress"]

@@ -18,8 +18,8 @@ COMPUTE, VOLUME, LATENCY = 0.8, 0.1, 0.004  # seconds
 def truth(nodes: int, serial: float = 1.0, strong: bool = True) -> float:
     """Seconds of an iteration, written down anew from the definition."""
     compute = COMPUTE / nodes if strong else COMPUTE
-    exchange = 2 * (nodes - 1) / nodes * VOLUME + 2 * (nodes - 1) * LATENCY
-    return max(compute, serial * compute + exchange)
+    allreduce = 2 * (nodes - 1) / nodes * VOLUME + 2 * (nodes - 1) * LATENCY
+    return max(compute, serial * compute + allreduce)
 
 
 def generate_trials(
@@ -63,7 +63,7 @@ def test_the_parameters_are_those_that_generated_the_data(fitted_model: model.Mo
     assert fitted_model.parameters == pytest.approx(parameters, rel=1e-3)
 
 
-def test_trials_without_exchange_tell_a_fixed_part_of_the_computation_from_the_volume() -> None:
+def test_trials_without_allreduce_tell_a_fixed_part_of_the_computation_from_the_volume() -> None:
     rates = {nodes: [1 / (truth(nodes) + 0.05)] for nodes in (1, 2, 4)}
     without_allreduce = {nodes: [1 / (COMPUTE / nodes + 0.05)] for nodes in (1, 2, 4)}
     fitted_model = model.fit(Series("generated", rates, without_allreduce=without_allreduce), [1, 2, 4])

@@ -13,7 +13,7 @@ from spotmpi.study.trial import SUCCEEDED
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]
 
-# Ranks that exchange gradients by a real allreduce and report what computation that is divided by the ranks, and a ring
+# Ranks that average gradients by a real allreduce and report what computation that is divided by the ranks, and a ring
 # that sends and receives 2 (N - 1) / N of the bytes over a limited line, would take: a busy machine changes nothing.
 RANK = """
 import json, sys
@@ -31,8 +31,8 @@ say("context", world_size=ranks, samples_per_iteration=48, scaling="strong", tot
 for last in range(10, 61, 10):
     for _ in range(10):
         comm.Allreduce(MPI.IN_PLACE, gradients)
-    exchange = 2 * (ranks - 1) / ranks * gradients.nbytes / rate
-    seconds = [0.12 / ranks + exchange + 1e-5 * step for step in range(10)]
+    allreduce = 2 * (ranks - 1) / ranks * gradients.nbytes / rate
+    seconds = [0.12 / ranks + allreduce + 1e-5 * step for step in range(10)]
     say("metric", iteration=last, seconds=seconds, loss=1 / last)
 """
 
@@ -45,7 +45,7 @@ def test_three_and_four_ranks_are_predicted_from_one_and_two_at_either_bandwidth
     Path("rank.py").write_text(RANK)
     values = {
         "spec": {"image": "chainermn", "command": ["python", str(tmp_path / "rank.py")]},
-        "factors": {"nodes": [1, 2, 3, 4], "bandwidth": {"20 MB/s": ["args+=2e7"], "60 MB/s": ["args+=6e7"]}},
+        "parameters": {"nodes": [1, 2, 3, 4], "bandwidth": {"20 MB/s": ["args+=2e7"], "60 MB/s": ["args+=6e7"]}},
         "repeats": 2,
     }
     Path("study.toml").write_text(tomli_w.dumps(values))

@@ -12,8 +12,8 @@ from tests.unit.report.recorded_runs import SPEC, Recorded, record_sweep
 
 def sweep_of(runs: Path, *rates: float) -> None:
     recorded = {("base", 2**at): [Recorded(rate), Recorded(rate * 1.01)] for at, rate in enumerate(rates)}
-    factors = StudyOptions([2**at for at in range(len(rates))], repeats=2)
-    record_sweep(runs, SPEC, factors, recorded)
+    parameters = StudyOptions([2**at for at in range(len(rates))], repeats=2)
+    record_sweep(runs, SPEC, parameters, recorded)
 
 
 def test_a_sweep_is_predicted_with_error_time_and_money(runs: Path) -> None:

@@ -93,9 +93,9 @@ def test_each_reported_iteration_is_counted_or_left_out_for_one_reason_whatever_
 ) -> None:
     measured = metrics.read(lines)
     if (found := measured.rates) is not None:
-        left_out = sum(count for reason, count in found.left_out.items() if reason != INTERRUPTED)
+        excluded = sum(count for reason, count in found.excluded.items() if reason != INTERRUPTED)
         assert found.iterations == len(found.iteration_seconds)
-        assert found.iterations + left_out == measured.reported
+        assert found.iterations + excluded == measured.reported
         assert 0 < found.per_second < math.inf
 
 
@@ -140,7 +140,7 @@ def test_warm_up_is_ten_iterations_or_a_tenth_of_the_attempt(count: int, dropped
     measured = rates([window(at + 10, seconds[at : at + 10]) for at in range(0, count, 10) if at + 10 <= count])
     assert measured.median == 0.5
     whole = rates([window(count, seconds)])
-    assert whole.left_out["warm-up"] == dropped
+    assert whole.excluded["warm-up"] == dropped
     assert whole.seconds == pytest.approx(0.5 * (count - dropped))
 
 
@@ -177,12 +177,12 @@ TIMED: dict[str, tuple[Lines, dict[str, int], int, float]] = {
 }
 
 
-@pytest.mark.parametrize(("lines", "left_out", "iterations", "seconds"), TIMED.values(), ids=TIMED)
+@pytest.mark.parametrize(("lines", "excluded", "iterations", "seconds"), TIMED.values(), ids=TIMED)
 def test_each_iteration_counts_once_and_what_is_left_out_is_named(
-    lines: Lines, left_out: dict[str, int], iterations: int, seconds: float
+    lines: Lines, excluded: dict[str, int], iterations: int, seconds: float
 ) -> None:
     measured = rates(lines)
-    assert {reason: measured.left_out[reason] for reason in left_out} == left_out
+    assert {reason: measured.excluded[reason] for reason in excluded} == excluded
     assert measured.iterations == iterations
     assert measured.seconds == pytest.approx(seconds)
     assert "cut" not in metrics.read(lines).series
@@ -193,17 +193,17 @@ def test_iterations_on_both_sides_of_each_evaluation_or_checkpoint_are_left_out(
     seconds = [1.0] * 20
     seconds[14] = seconds[15] = 50.0
     measured = rates([window(15, seconds[:15]), messages(kind, 15), window(20, seconds[15:])])
-    assert measured.left_out[BESIDE] == 2
+    assert measured.excluded[BESIDE] == 2
     assert measured.seconds == pytest.approx(8.0)
     lines = [window(20, [1.0] * 20), messages(kind, 20), window(30, [1.0] * 10), messages(kind, 30)]
-    assert rates([*lines, window(40, [1.0] * 10)]).left_out[BESIDE] == 4
+    assert rates([*lines, window(40, [1.0] * 10)]).excluded[BESIDE] == 4
 
 
 def test_every_reported_iteration_counts_or_is_named_as_left_out() -> None:
     first = [FIRST, messages(protocol.CHECKPOINT, 20), messages(protocol.EVALUATION, 30)]
     training = metrics.read([*first, window(60, [1.0] * 40, attempt=2)])
     assert training.rates is not None
-    assert training.rates.iterations + sum(training.rates.left_out.values()) == training.reported == 70
+    assert training.rates.iterations + sum(training.rates.excluded.values()) == training.reported == 70
 
 
 TENS = arrivals({at: float(at) for at in (10, 20, 30, 40, 50, 60)})
@@ -225,13 +225,13 @@ ARRIVED: dict[str, tuple[Lines, dict[str, int], int, float]] = {
 }
 
 
-@pytest.mark.parametrize(("lines", "left_out", "iterations", "seconds"), ARRIVED.values(), ids=ARRIVED)
+@pytest.mark.parametrize(("lines", "excluded", "iterations", "seconds"), ARRIVED.values(), ids=ARRIVED)
 def test_a_program_that_does_not_time_its_iterations_is_read_by_the_arrival_of_its_lines(
-    lines: Lines, left_out: dict[str, int], iterations: int, seconds: float
+    lines: Lines, excluded: dict[str, int], iterations: int, seconds: float
 ) -> None:
     measured = rates(lines)
     assert measured.by_arrival
-    assert {reason: measured.left_out[reason] for reason in left_out} == left_out
+    assert {reason: measured.excluded[reason] for reason in excluded} == excluded
     assert measured.iterations == iterations
     assert measured.seconds == pytest.approx(seconds)
 

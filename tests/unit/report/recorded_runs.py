@@ -14,7 +14,7 @@ from spotmpi.report.report import Report
 from spotmpi.report.rows import Row
 from spotmpi.spec.job import JobSpec
 from spotmpi.study import study_file
-from spotmpi.study.study import Study, StudyOptions, full_factorial
+from spotmpi.study.study import Study, StudyOptions, grid_study
 from spotmpi.study.sweep import Sweep, sweep_folder
 from spotmpi.study.trial import SUCCEEDED, WITHOUT_ALLREDUCE, Trial
 
@@ -142,7 +142,7 @@ def record_trials(
 
 
 def record_sweep(
-    runs: Path, spec: JobSpec, factors: StudyOptions, recorded: dict[tuple[str, int], list[Recorded]]
+    runs: Path, spec: JobSpec, parameters: StudyOptions, recorded: dict[tuple[str, int], list[Recorded]]
 ) -> Sweep:
     """A sweep with the outcomes of the repeats for each variant and node count; fewer than requested are missing."""
 
@@ -150,13 +150,13 @@ def record_sweep(
         repeats = recorded[trial.variant, trial.nodes]
         return repeats[trial.repeat - 1] if trial.repeat <= len(repeats) else None
 
-    study = full_factorial(spec, factors)
+    study = grid_study(spec, parameters)
     return record_trials(sweep_folder("sweep-1", runs), study, outcome, "run-{variant}-{nodes}-{repeat}")
 
 
 def study_report(
     runs: Path,
-    factors: dict[str, Any],
+    parameters: dict[str, Any],
     rates: dict[tuple[str, int], float],
     changed: dict[tuple[str, int], Recorded] | None = None,
     **more: Any,
@@ -171,7 +171,7 @@ def study_report(
         recorded = (changed or {}).get((trial.role, trial.repeat), Recorded())
         return replace(recorded, rate=rate * (1.25 if trial.role == WITHOUT_ALLREDUCE else recorded.rate / 10.0))
 
-    study = study_file.from_values({"spec": SPEC.canonical(), "factors": factors, **more})
+    study = study_file.from_values({"spec": SPEC.canonical(), "parameters": parameters, **more})
     record_trials(sweep_folder("study-1", runs), study, outcome)
     return gather([], runs, NOW)
 
@@ -186,12 +186,12 @@ def over_nodes(runs: Path, *recorded: tuple[int, Recorded], force: bool = False,
 
 
 def sweep_report(runs: Path) -> Report:
-    factors = StudyOptions([1, 2, 4], ["double:args+=--double-buffering"], repeats=2)
+    parameters = StudyOptions([1, 2, 4], ["double:args+=--double-buffering"], repeats=2)
     rates = {("base", 1): 10.0, ("base", 2): 18.0, ("base", 4): 30.0}
     rates |= {("double", 1): 10.2, ("double", 2): 20.0, ("double", 4): 43.5}
     recorded = {key: [Recorded(rate), Recorded(rate * 1.03, accuracy=0.975)] for key, rate in rates.items()}
     recorded["base", 4][1] = replace(recorded["base", 4][1], interrupted_at=(30,), iterations=80)
-    record_sweep(runs, SPEC, factors, recorded)
+    record_sweep(runs, SPEC, parameters, recorded)
     return gather(["sweep-1"], runs, NOW)
 
 

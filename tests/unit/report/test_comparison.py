@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.study.study import StudyOptions, full_factorial
+from spotmpi.study.study import StudyOptions, grid_study
 from spotmpi.study.sweep import sweep_folder
 from spotmpi.study.trial import Trial
 from tests.command_line import invoke
@@ -15,7 +15,7 @@ NEW_CODE = {"code": {"files": {"programs": "e" * 64}, "commit": "f" * 40, "diff"
 
 def record_rates(runs: Path, name: str, rates: dict[int, list[float]], **values: Any) -> None:
     """A sweep whose trials at each node count have these rates."""
-    study = full_factorial(SPEC, StudyOptions(list(rates), repeats=len(next(iter(rates.values())))))
+    study = grid_study(SPEC, StudyOptions(list(rates), repeats=len(next(iter(rates.values())))))
 
     def outcome(trial: Trial) -> Recorded:
         return Recorded(rates[trial.nodes][trial.repeat - 1], **values)
@@ -68,7 +68,7 @@ def test_different_work_is_compared_only_by_force_and_marked(runs: Path) -> None
     assert code == 0 and out.startswith("warning: different work: args")
 
 
-def test_sweeps_without_a_common_cell_and_wrong_options_are_refused(runs: Path) -> None:
+def test_sweeps_without_a_common_configuration_and_wrong_options_are_refused(runs: Path) -> None:
     record_rates(runs, "old", {1: rates_near(10.0)})
     record_rates(runs, "new", {2: rates_near(10.0)})
     assert "no measured variant and node count in common" in invoke("report", "--compare", "old", "new")[2]

@@ -58,11 +58,11 @@ def test_strong_and_weak_scaling_never_share_a_line_a_colour_a_chart_or_an_ideal
     drawn = charts.charts(report)[:4]
     titles = [(chart.title, chart.subtitle.split(",")[0]) for chart in drawn]
     assert titles[::2] == [("Iterations per second", f"{kind} scaling") for kind in ("strong", "weak")]
-    tones: dict[str, set[int]] = {}
+    colours: dict[str, set[int]] = {}
     for chart in drawn:
         (measured,) = (curve for curve in chart.curves if curve.kind == chart_data.MEASURED)
-        tones.setdefault(measured.label, set()).add(measured.tone)
-    assert sorted(tones.values(), key=str) == [{0}, {1}]
+        colours.setdefault(measured.label, set()).add(measured.colour)
+    assert sorted(colours.values(), key=str) == [{0}, {1}]
     ideals = [curve.points for chart in drawn[::2] for curve in chart.curves if curve.kind == chart_data.IDEAL]
     assert [[round(y, 1) for _, y in points] for points in ideals] == [[10.0, 40.0], [10.0, 10.0]]
 
@@ -125,7 +125,7 @@ def test_a_single_trial_has_the_spread_of_its_iterations_and_no_bounds(runs: Pat
         ([(1, Recorded(oversubscribed=True))], "oversubscribed"),
         ([(1, Recorded(context={"data_fingerprint": "synthetic-0"}))], "synthetic data: only times are meaningful"),
         ([(1, Recorded(by_arrival=True))], "timed by arrival of lines"),
-        ([(2, Recorded(context={"exchange": False}))], "without allreduce: this is no training"),
+        ([(2, Recorded(context={"allreduce": False}))], "without allreduce: this is no training"),
         ([(1, Recorded(state="failed"))], "run-0: failed"),
         ([(1, Recorded(iterations=10))], "run-0: only 10 iterations reported, no rate after the warm-up"),
     ],
@@ -149,8 +149,8 @@ def test_interruptions_are_counted_and_their_iterations_only_once(runs: Path) ->
     rates = row.runs[0].training.rates
     assert row.interruptions == 2
     assert rates is not None
-    assert rates.left_out["repeated after a restart"] == 20
-    assert rates.iterations + rates.left_out["warm-up"] == 120
+    assert rates.excluded["repeated after a restart"] == 20
+    assert rates.iterations + rates.excluded["warm-up"] == 120
 
 
 OTHER_MACHINE = {"cpu": "Other CPU", "cores": 8, "memory_gib": 32, "gpus": [], "system": "Linux 6"}
@@ -184,10 +184,10 @@ def test_forced_runs_of_different_work_stand_in_lines_of_their_own_and_are_marke
 
 
 def test_variants_of_a_sweep_may_differ_in_what_they_declare_and_in_nothing_else(runs: Path) -> None:
-    factors = StudyOptions([1], ["fast:args+=--fast"], repeats=1)
+    parameters = StudyOptions([1], ["fast:args+=--fast"], repeats=1)
     unlike = Recorded(context={"data_fingerprint": "two"})
     base = Recorded(context={"data_fingerprint": "one"})
-    record_sweep(runs, SPEC, factors, {("base", 1): [base], ("fast", 1): [unlike]})
+    record_sweep(runs, SPEC, parameters, {("base", 1): [base], ("fast", 1): [unlike]})
     with pytest.raises(InputError, match="data_fingerprint"):
         gather(["sweep-1"], runs, NOW)
     assert len(gather(["sweep-1"], runs, NOW, force=True).rows) == 2

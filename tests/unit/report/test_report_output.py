@@ -13,7 +13,7 @@ from spotmpi.cli.report import print_report
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.report import chart as chart_data
 from spotmpi.report import charts, files, svg
-from spotmpi.report.chart import Strip, Strips
+from spotmpi.report.chart import Bar, BarChart
 from spotmpi.report.figures import number, share
 from spotmpi.report.files import markdown, page
 from spotmpi.report.table import table
@@ -78,37 +78,37 @@ def test_every_chart_is_well_formed_and_stays_inside_its_frame(runs: Path) -> No
                 assert 0 <= y <= height
 
 
-STRIPS = Strips(
+BARS = BarChart(
     "Split & more",
     "shares",
     "share",
-    (Strip("one zone, no group, fp16 allreduce, no double buffering, 2 nodes", ((5, 0.75), (3, 0.25))),),
+    (Bar("one zone, no group, fp16 allreduce, no double buffering, 2 nodes", ((5, 0.75), (3, 0.25))),),
     ((5, "compute"), (3, "communication")),
     percent=True,
 )
 
 
 def test_parts_of_a_strip_lie_end_to_end_under_a_name_that_is_folded() -> None:
-    root = ElementTree.fromstring(svg.strips_svg(STRIPS))
+    root = ElementTree.fromstring(svg.bar_chart_svg(BARS))
     _, _, width, height = (float(part) for part in root.attrib["viewBox"].split())
     first, second = (element.attrib for element in root.iter("rect"))
     assert float(first["x"]) + float(first["width"]) == pytest.approx(float(second["x"]), abs=0.2)
     assert float(first["width"]) == pytest.approx(3 * float(second["width"]), abs=0.5)
     named = [element for element in root.iter("text") if element.attrib["class"] == "name"]
-    assert [element.text for element in named] == STRIPS.names[0]
+    assert [element.text for element in named] == BARS.names[0]
     assert len(named) == 2
     assert all(float(element.attrib["y"]) < float(first["y"]) < height for element in named)
-    assert [name for _, name in svg.strips_legend(STRIPS)] == ["compute", "communication"]
+    assert [name for _, name in svg.bar_chart_legend(BARS)] == ["compute", "communication"]
     assert float(second["x"]) + float(second["width"]) < width
 
 
 def test_an_interval_lies_around_its_value_and_what_is_within_noise_is_faint() -> None:
-    sure, unsure = Strip("a", value=1.1, bounds=(1.05, 1.2)), Strip("b", value=0.9, bounds=(0.7, 1.3), faint=True)
-    root = ElementTree.fromstring(svg.strips_svg(Strips("Effects", "", "ratio", (sure, unsure), mark=1.0)))
+    sure, unsure = Bar("a", value=1.1, bounds=(1.05, 1.2)), Bar("b", value=0.9, bounds=(0.7, 1.3), muted=True)
+    root = ElementTree.fromstring(svg.bar_chart_svg(BarChart("Effects", "", "ratio", (sure, unsure), mark=1.0)))
     for path, mark in zip(root.iter("path"), root.iter("circle"), strict=True):
         low, high = re.findall(r"M([\d.]+) [\d.]+v10", path.attrib["d"])
         assert float(low) < float(mark.attrib["cx"]) < float(high)
-    assert len([1 for group in root.iter("g") if group.attrib.get("class") == "faint"]) == 1
+    assert len([1 for group in root.iter("g") if group.attrib.get("class") == "muted"]) == 1
     assert len([1 for line in root.iter("line") if "stroke-dasharray" in line.attrib]) == 1
 
 
@@ -184,8 +184,8 @@ def test_shares_are_written_with_their_sign() -> None:
 def test_all_files_are_written_and_the_picture_is_a_png(runs: Path, tmp_path: Path) -> None:
     names = [f"placement group, double buffering, allreduce in chunks of {size} MB \N{PARTY POPPER}" for size in (1, 4)]
     rates = {(name, nodes): 10.0 * nodes for name in names for nodes in (1, 2)}
-    factors = {"nodes": [1, 2], "chunk": {name: [f"env.CHUNK={at}"] for at, name in enumerate(names)}}
-    paths = files.write(study_report(runs, factors, rates), tmp_path / "out")
+    parameters = {"nodes": [1, 2], "chunk": {name: [f"env.CHUNK={at}"] for at, name in enumerate(names)}}
+    paths = files.write(study_report(runs, parameters, rates), tmp_path / "out")
     assert paths.picture is not None
     head = paths.picture.read_bytes()[:24]
     assert head[:8] == b"\x89PNG\r\n\x1a\n"
@@ -199,7 +199,7 @@ def test_all_files_are_written_and_the_picture_is_a_png(runs: Path, tmp_path: Pa
 def test_the_rate_of_the_most_samples_is_not_called_the_fastest_under_weak_scaling(runs: Path) -> None:
     weak = Recorded(scaling="weak")
     report = over_nodes(runs, (1, weak), (2, replace(weak, samples=128, rate=9.5)))
-    assert [tile.name for tile in files.tiles(report)[:2]] == ["At the highest throughput", "Throughput"]
+    assert [card.name for card in files.cards(report)[:2]] == ["At the highest throughput", "Throughput"]
 
 
 def test_a_run_without_anything_to_draw_has_no_picture_and_still_a_page(runs: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from spotmpi.cli.report import print_report
 from spotmpi.core.price import Price
 from spotmpi.report import files, trial_results
-from spotmpi.report.chart import Chart, Curve, Drawing, Strips
+from spotmpi.report.chart import BarChart, Chart, Curve, Drawing
 from spotmpi.report.files import markdown, page
 from spotmpi.report.gather import gather
 from spotmpi.report.picture import picture_charts
@@ -21,7 +21,7 @@ from spotmpi.report.report import Report, Section
 from spotmpi.study.study import StudyOptions
 from spotmpi.study.study_file import from_values
 from spotmpi.study.sweep import find_sweep
-from spotmpi.study.trial import DRIFT, PENDING
+from spotmpi.study.trial import BASELINE, PENDING
 from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, over_nodes, record, record_sweep, study_report
 
 PRICE = {"node_hour": 3.6, "source": "spot, 21 November 2026"}
@@ -47,16 +47,16 @@ def test_money_per_1000_iterations_is_nodes_times_price_over_rate(runs: Path) ->
 
 
 def test_the_time_breakdown_shows_what_the_allreduce_costs(runs: Path) -> None:
-    factors, rates = {"nodes": [2, 4]}, {("base", 2): 10.0, ("base", 4): 16.0}
-    report = study_report(runs, factors, rates, without_allreduce=True, repeats=5)
+    parameters, rates = {"nodes": [2, 4]}, {("base", 2): 10.0, ("base", 4): 16.0}
+    report = study_report(runs, parameters, rates, without_allreduce=True, repeats=5)
     split = section(report, "Time breakdown")
     assert [cells[1] for cells in split.cells] == ["2", "4"]
     assert {cells[3] for cells in split.cells} == {"20.0 %"}  # 1 - 1 / 1.25
     assert {cells[2] for cells in split.cells} == {"80.0 %"}
-    (strips,) = split.charts
-    assert isinstance(strips, Strips)
-    assert [name for _, name in strips.legend] == ["compute", "communication", "input"]
-    assert [[size for _, size in strip.parts] for strip in strips.strips] == [pytest.approx([0.8, 0.2, 0.0])] * 2
+    (chart,) = split.charts
+    assert isinstance(chart, BarChart)
+    assert [name for _, name in chart.legend] == ["compute", "communication", "input"]
+    assert [[size for _, size in bar.parts] for bar in chart.bars] == [pytest.approx([0.8, 0.2, 0.0])] * 2
     assert [len(row.runs) for row in report.rows] == [5, 5]  # trials without allreduce are in no rate
 
 
@@ -80,13 +80,13 @@ def test_a_stream_has_a_section_with_both_waits_and_advice(runs: Path) -> None:
     )
     assert streams.bullets[0] == "1 node: ranks wait 50 % for batches: 4 nodes would do, $7.20/h more"
     sweep = find_sweep("study-1", runs)
-    prices = {cell: Price(3.7, "with the share of two workers", 0.05) for cell in sweep.study.cells}
+    prices = {cell: Price(3.7, "with the share of two workers", 0.05) for cell in sweep.study.configurations}
     sweep.study = replace(sweep.study, budget=replace(sweep.study.budget, prices=prices))
     sweep.save()
     assert section(gather([], runs, NOW), "Streams").bullets[0].endswith("4 nodes would do, $0.10/h more")
-    (strips,) = streams.charts
-    assert isinstance(strips, Strips)
-    assert [(strip.name, strip.parts) for strip in strips.strips] == [
+    (chart,) = streams.charts
+    assert isinstance(chart, BarChart)
+    assert [(bar.name, bar.parts) for bar in chart.bars] == [
         ("1 node: 1 rank", ((5, 0.5), (4, 0.5))),
         ("1 node: 2 workers", ((5, 1.0),)),
         ("2 nodes: 1 rank", ((5, 0.5), (4, 0.5))),
@@ -102,15 +102,15 @@ def test_streams_of_different_sources_are_different_work(runs: Path) -> None:
 
 
 def test_a_significant_effect_is_distinguished_from_noise(runs: Path) -> None:
-    factors = {"nodes": [2], "double_buffering": [False, True], "loader_processes": [0, 2]}
+    parameters = {"nodes": [2], "double_buffering": [False, True], "loader_processes": [0, 2]}
     spec = SPEC.canonical() | {"resources": {"gpu": 1}}
-    study = from_values({"spec": spec, "factors": factors})
+    study = from_values({"spec": spec, "parameters": parameters})
     names = [variant.name for variant in study.variants]
     rates = {(name, 2): 10.0 if name.startswith("no double") else 14.0 for name in names}
-    report = study_report(runs, factors, rates, repeats=5, spec=spec)
-    effects = {cells[0]: (cells[4], cells[6], cells[7]) for cells in section(report, "Effect of each factor").cells}
+    report = study_report(runs, parameters, rates, repeats=5, spec=spec)
+    effects = {cells[0]: (cells[4], cells[6], cells[7]) for cells in section(report, "Effect of each parameter").cells}
     assert effects["double buffering"] == ("\N{MULTIPLICATION SIGN}1.400", "2", "faster")
-    assert [title for title, _ in _drawn(report)] == ["Effect of each factor", "Loss over time"]
+    assert [title for title, _ in _drawn(report)] == ["Effect of each parameter", "Loss over time"]
     assert effects["loader processes"] == ("\N{MULTIPLICATION SIGN}1.000", "2", "within noise")
 
 
@@ -125,26 +125,26 @@ def test_an_efficiency_has_the_bounds_of_the_ratio_that_it_is(runs: Path) -> Non
     assert row.efficiency_bounds.low == pytest.approx(0.8 * 0.99 / 1.01, rel=0.01)
     drawn = next(chart for title, chart in _drawn(report) if title == "Scaling efficiency")
     assert isinstance(drawn, Chart)
-    assert [bar[0] for bar in drawn.curves[1].bars] == [2.0]
+    assert [bar[0] for bar in drawn.curves[1].error_bars] == [2.0]
 
 
 def test_the_effect_of_another_global_batch_is_that_on_samples(runs: Path) -> None:
     recorded = {("base", 1): [Recorded(10.0)] * 2, ("wide", 1): [Recorded(6.0, samples=128)] * 2}
     record_sweep(runs, SPEC, StudyOptions([1], ["wide:args+=--global-batch 128"], repeats=2), recorded)
-    effects = section(gather([], runs, NOW), "Effect of each factor")
+    effects = section(gather([], runs, NOW), "Effect of each parameter")
     assert effects.text[0].startswith("Samples/s relative to")
     assert effects.cells[0][4] == "\N{MULTIPLICATION SIGN}1.200"
 
 
 def test_the_picture_of_a_study_shows_time_breakdown_and_effects_instead_of_the_loss(runs: Path) -> None:
-    factors = {"nodes": [1, 2], "loader_processes": [0, 2]}
+    parameters = {"nodes": [1, 2], "loader_processes": [0, 2]}
     cells = {(f"loader processes {level}", nodes): 10.0 * nodes for level in (0, 2) for nodes in (1, 2)}
-    report = study_report(runs, factors, cells, without_allreduce=True, repeats=5)
-    titles = ["Iterations per second", "Scaling efficiency", "Time breakdown", "Effect of each factor"]
+    report = study_report(runs, parameters, cells, without_allreduce=True, repeats=5)
+    titles = ["Iterations per second", "Scaling efficiency", "Time breakdown", "Effect of each parameter"]
     assert [title for title, _ in _drawn(report)] == titles
-    effects = section(report, "Effect of each factor").charts[0]
-    assert isinstance(effects, Strips)
-    tall = Section("Effects", (), charts=(replace(effects, strips=effects.strips * 31),), in_picture=True)
+    effects = section(report, "Effect of each parameter").charts[0]
+    assert isinstance(effects, BarChart)
+    tall = Section("Effects", (), charts=(replace(effects, bars=effects.bars * 31),), in_picture=True)
     assert [title for title, _ in _drawn(replace(report, sections=[tall]))] == [*titles[:2], "Loss over time"]
 
 
@@ -183,12 +183,12 @@ def test_the_timeline_has_every_attempt_and_the_reason_of_an_interruption(runs: 
     assert {curve.label for curve in curves(timeline)} == {"succeeded", "interrupted", "stopped"}
 
 
-def test_drift_between_start_and_end_is_a_caveat(runs: Path) -> None:
-    factors, rates = {"nodes": [1]}, {("base", 1): 10.0}
-    steady = study_report(runs / "a", factors, rates, drift=True)
+def test_a_baseline_that_changes_until_the_end_is_a_caveat(runs: Path) -> None:
+    parameters, rates = {"nodes": [1]}, {("base", 1): 10.0}
+    steady = study_report(runs / "a", parameters, rates, baseline=True)
     assert not any("Drift" in warning for warning in steady.warnings)
-    slower = {(DRIFT, 4): Recorded(rate=9.0)}
-    drifted = study_report(runs / "b", factors, rates, slower, drift=True)
+    slower = {(BASELINE, 4): Recorded(rate=9.0)}
+    drifted = study_report(runs / "b", parameters, rates, slower, baseline=True)
     assert any("after all other trials than before them" in warning for warning in drifted.warnings)
     assert [len(row.runs) for row in drifted.rows] == [3]
 
@@ -249,7 +249,7 @@ def test_sections_are_in_every_form_and_the_rows_in_csv(runs: Path, tmp_path: Pa
 
 def test_micro_benchmarks_have_a_section(runs: Path) -> None:
     busy = {("allreduce", 0): Recorded(result={"best_busbw": 1.25})}
-    report = study_report(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, busy, probe=True)
+    report = study_report(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, busy, micro_benchmarks=True)
     beforehand = section(report, "Micro-benchmarks")
     assert beforehand.cells == (("base", "2", "allreduce, bus bandwidth", "1.250", "GB/s"),)
     assert [len(row.runs) for row in report.rows] == [3, 3]  # the benchmark is in no rate

@@ -77,7 +77,7 @@ LINES: dict[str, bytes] = {
     "a total that is never reached": report_line("context", total_iterations=10**18),
     "a total of 10**400": report_line("context", total_iterations=10**400),
     "a context of other types": report_line(
-        "context", data_fingerprint=5, seed=["x"], samples={"a": 1}, scaling=["strong"], exchange="no", hosts=None
+        "context", data_fingerprint=5, seed=["x"], samples={"a": 1}, scaling=["strong"], allreduce="no", hosts=None
     ),
     "a version that is an object": report_line("context", versions={"mpi": {"a": ["b"]}, "b": None}),
     "a checkpoint for an object": report_line("checkpoint", iteration=70, reason={"a": 1}, seconds=1.0),

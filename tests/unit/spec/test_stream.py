@@ -31,7 +31,7 @@ def problems(spec: JobSpec, **values: Any) -> dict[str, str]:
     "stream",
     [
         FILES,
-        {**FILES, "remainder": "keep", "workers": {"nodes": 8}},
+        {**FILES, "last_batch": "keep", "workers": {"nodes": 8}},
         {**FILES, "debug": 0.01, "workers": {"nodes": 2}},
         {**FILES, "source": "hf://datasets/ann/set", "split": "train"},
         {"source": "flow:rows", "length": 5},
@@ -92,7 +92,7 @@ MOUNT = {"mounts": [{"path": "/sets", "claim": "sets", "read_only": True}]}
 
 
 @pytest.mark.parametrize(
-    ("lasting", "source", "values"),
+    ("persistent", "source", "values"),
     [
         ((), "s3://set/*.parquet", {"nodes": 4, "launcher": "torchrun"}),
         (VOLUME, "sets/movielens/*.parquet", {}),
@@ -101,27 +101,27 @@ MOUNT = {"mounts": [{"path": "/sets", "claim": "sets", "read_only": True}]}
     ],
 )
 def test_a_stream_on_a_cluster_reads_what_its_pods_can_reach(
-    lasting: tuple[str, ...], source: str, values: dict[str, Any]
+    persistent: tuple[str, ...], source: str, values: dict[str, Any]
 ) -> None:
-    assert problems(spec({**FILES, "source": source}, **values), lasting=lasting) == {}
+    assert problems(spec({**FILES, "source": source}, **values), persistent=persistent) == {}
 
 
 @pytest.mark.parametrize(
-    ("lasting", "source", "remedy"),
+    ("persistent", "source", "remedy"),
     [
         (VOLUME, "/home/ann/set.csv", "pods do not have this path: use a URL, a mount"),
         ((), "set.csv", "no such file on this machine, and no run volume: set kubernetes.volume"),
     ],
 )
-def test_a_source_that_pods_do_not_have_is_refused(lasting: tuple[str, ...], source: str, remedy: str) -> None:
-    assert remedy in problems(spec({**FILES, "source": source}), lasting=lasting)["stream.source"]
+def test_a_source_that_pods_do_not_have_is_refused(persistent: tuple[str, ...], source: str, remedy: str) -> None:
+    assert remedy in problems(spec({**FILES, "source": source}), persistent=persistent)["stream.source"]
 
 
 @pytest.mark.parametrize("write", ["parquet", "jsonl", "files", None])
 def test_results_that_would_be_lost_with_the_pods_are_refused(write: str | None) -> None:
     stream = FILES | ({"write": write} if write else {})
-    assert "are lost with the pods" in problems(spec(stream, command=PREDICT), lasting=())["stream.write"]
-    assert problems(spec({**FILES, "write": "flow:write"}, command=PREDICT), lasting=()) == {}
+    assert "are lost with the pods" in problems(spec(stream, command=PREDICT), persistent=())["stream.write"]
+    assert problems(spec({**FILES, "write": "flow:write"}, command=PREDICT), persistent=()) == {}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_keys_of_a_shuffle_belong_together(stream: dict[str, Any], remedies: dic
 def test_a_program_streams_its_own_data(args: list[str]) -> None:
     program = {"program": "digits", "image": "pytorch", "command": None, "args": args}
     known = {"programs": {"pytorch": ("digits",)}}
-    assert problems(spec({"window": 3, "on_error": "skip", "workers": {"nodes": 2}}, **program), **known) == {}
+    assert problems(spec({"prefetch": 3, "on_error": "skip", "workers": {"nodes": 2}}, **program), **known) == {}
     assert problems(spec({"source": "s3://set", "batch": 5, "shuffle": True}, **program), **known) == dict.fromkeys(
         ["stream.source", "stream.batch", "stream.shuffle"],
         "a program streams its own data in its own order; remove it",

@@ -139,7 +139,7 @@ def test_a_target_may_be_used_up_to_its_processes_and_gpus() -> None:
 def test_a_cluster_without_node_groups_has_none_to_choose_from() -> None:
     requested = {"node_groups": ["g5"], "placement_group": False}
     remedy = 'needs an environment with node groups: use on="STACK", or node_selector'
-    assert problems({**GOOD, "kubernetes": requested}, replace(TARGET, lasting=RUN_VOLUME)) == [
+    assert problems({**GOOD, "kubernetes": requested}, replace(TARGET, persistent=RUN_VOLUME)) == [
         f"kubernetes.node_groups = ['g5']: {remedy}",
         f"kubernetes.placement_group = False: {remedy}",
     ]
@@ -150,7 +150,7 @@ def test_an_image_that_pods_could_pull_is_given_by_its_reference() -> None:
     expected = "image = 'caffe': use one of: chainermn, pytorch"
     values = {"image": "caffe", "command": ["x"]}
     assert problems(values) == [expected]
-    assert problems(values, replace(TARGET, lasting=RUN_VOLUME)) == [
+    assert problems(values, replace(TARGET, persistent=RUN_VOLUME)) == [
         f'{expected}; pods pull any other image by its reference, such as image="REGISTRY/caffe:TAG"'
     ]
 
@@ -289,7 +289,7 @@ def test_all_problems_are_raised_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "lasting", "remedy"),
+    ("path", "persistent", "remedy"),
     [
         ("kept", RUN_VOLUME, None),
         ("/spotmpi/volume/kept", RUN_VOLUME, None),
@@ -303,9 +303,9 @@ def test_all_problems_are_raised_at_once() -> None:
     ],
 )
 def test_checkpoints_are_kept_where_they_outlive_a_pod_or_the_spec_is_refused(
-    path: str, lasting: tuple[str, ...] | None, remedy: str | None
+    path: str, persistent: tuple[str, ...] | None, remedy: str | None
 ) -> None:
-    messages = problems({**GOOD, "checkpoint": {"path": path}}, replace(TARGET, lasting=lasting))
+    messages = problems({**GOOD, "checkpoint": {"path": path}}, replace(TARGET, persistent=persistent))
 
     words = f"checkpoint.path = {path!r}: is on no volume that outlives the pods: {remedy}"
     assert messages == ([] if remedy is None else [words])
@@ -326,7 +326,7 @@ def test_a_check_reads_no_key_of_a_spec_except_those_listed_for_it(check: Check)
             return getattr(self._spec, name)
 
     for values in (GOOD, COMMAND, {**GOOD, "limits": {"cost": 1.0}, "metrics": {"pattern": "x"}}):
-        list(check(cast(JobSpec, Reads(from_values(values))), replace(TARGET, rate=1.0, lasting=())))
+        list(check(cast(JobSpec, Reads(from_values(values))), replace(TARGET, rate=1.0, persistent=())))
 
     assert read <= set(dict(CHECKS)[check].split())
 

@@ -38,7 +38,7 @@ def write(folder: Path, rows: list[dict[str, Any]], kind: str, name: str = "a") 
 
 def columns_of(folder: Path, batch: int = 2) -> dict[str, list[Any]]:
     """All arrays of each column, by batch."""
-    batches = read_all(order_of(folder, batch, remainder="keep"))
+    batches = read_all(order_of(folder, batch, last_batch="keep"))
     assert len({tuple(sorted(each)) for each in batches}) == 1
     return {name: [each[name] for each in batches] for name in batches[0]}
 

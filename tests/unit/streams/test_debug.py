@@ -86,7 +86,7 @@ def test_another_worker_prepares_the_sample(make_stream: Any, workers: InProcess
 
 def test_a_prepare_with_state_ends_the_run_with_batch_rows_and_values(make_stream: Any) -> None:
     with pytest.raises(StreamError) as error:
-        list(make_stream(prepare=PREFIX + "count_calls", debug=1e-9, workers=2, window=1))
+        list(make_stream(prepare=PREFIX + "count_calls", debug=1e-9, workers=2, prefetch=1))
     first, second = (int(word.strip("],;")) for word in str(error.value).split("values: [0] is ")[1].split()[0:3:2])
     assert first < second
     assert str(error.value) == (

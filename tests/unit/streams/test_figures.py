@@ -112,7 +112,7 @@ def test_a_new_attempt_and_a_new_iteration_count_from_zero() -> None:
         (
             {"ranks_wait": 0.4, "workers_wait": 0.6},
             None,
-            "ranks wait 40 % for batches and workers 60 % for ranks: more nodes would not help; raise stream.window, "
+            "ranks wait 40 % for batches and workers 60 % for ranks: more nodes would not help; raise stream.prefetch, "
             "or make batches smaller",
         ),
         (

@@ -37,14 +37,14 @@ def test_a_part_records_its_offsets() -> None:
 
 @pytest.mark.parametrize("kept", [(17, 40), (0, 40), (17, 99)])
 def test_a_resume_reads_the_offsets_of_the_record_though_the_topic_grew(kept: tuple[int, int]) -> None:
-    kafka.check_kept(kafka.part_of("t", 3, 17, 40), {3: kept})
+    kafka.check_retention(kafka.part_of("t", 3, 17, 40), {3: kept})
 
 
 @pytest.mark.parametrize("ranges", [{3: (18, 40)}, {3: (17, 39)}, {2: (17, 40)}])
 def test_messages_that_are_no_longer_kept_are_an_error(ranges: dict[int, tuple[int, int]]) -> None:
     with pytest.raises(StreamError, match="t/3 no longer has the offsets 17 to 40 with which the run began"):
-        kafka.check_kept(kafka.part_of("t", 3, 17, 40), ranges)
-    kafka.check_kept(kafka.part_of("t", 3, 5, 5), ranges)  # it had none
+        kafka.check_retention(kafka.part_of("t", 3, 17, 40), ranges)
+    kafka.check_retention(kafka.part_of("t", 3, 5, 5), ranges)  # it had none
 
 
 def test_without_the_client_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,8 @@ def rows(order: Order, number: int) -> list[int]:
 def orders(draw: st.DrawFn) -> Order:
     """Any order of any source with a batch."""
     lengths = draw(st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(any))
-    remainder = draw(st.sampled_from(["keep", "drop", "pad"]))
-    batch = draw(st.integers(1, sum(lengths) if remainder == "drop" else 40))
+    last_batch = draw(st.sampled_from(["keep", "drop", "pad"]))
+    batch = draw(st.integers(1, sum(lengths) if last_batch == "drop" else 40))
     how = draw(st.sampled_from(["", "shuffle", "shuffle_batches"]))
     table = Settings(
         "set",
@@ -38,7 +38,7 @@ def orders(draw: st.DrawFn) -> Order:
         shuffle=how == "shuffle",
         shuffle_block=draw(st.integers(1, 50)),
         shuffle_batches=how == "shuffle_batches",
-        remainder=remainder,
+        last_batch=last_batch,
     )
     return Order(parts_of(lengths, draw(st.integers(0, 12))), table)
 
@@ -46,17 +46,19 @@ def orders(draw: st.DrawFn) -> Order:
 @settings(max_examples=60)
 @given(orders())
 def test_an_epoch_has_each_row_once_without_an_incomplete_batch_and_with_a_padded_one(order: Order) -> None:
-    remainder, batch = order.settings.remainder, order.settings.batch
+    last_batch, batch = order.settings.last_batch, order.settings.batch
     for epoch in range(order.settings.epochs):
         numbers = range(epoch * order.epoch_batches, (epoch + 1) * order.epoch_batches)
         drawn = [numbered_rows(order, number) for number in numbers]
         found = [row for batch in drawn for row in batch]
         assert set(found) <= set(range(order.rows))
-        assert remainder == "keep" or {len(rows) for rows in drawn} == {batch}
-        if remainder == "pad":
+        assert last_batch == "keep" or {len(rows) for rows in drawn} == {batch}
+        if last_batch == "pad":
             assert set(found) == set(range(order.rows)) and len(found) - order.rows < batch
         else:
-            assert len(found) == len(set(found)) == (order.rows if remainder == "keep" else order.rows // batch * batch)
+            assert (
+                len(found) == len(set(found)) == (order.rows if last_batch == "keep" else order.rows // batch * batch)
+            )
 
 
 @settings(max_examples=60)
@@ -66,17 +68,17 @@ def test_each_batch_is_taken_once_with_whatever_ranks_the_run_continues_from_whe
 ) -> None:
     taken: list[int] = []
     for ranks, rounds in [*attempts, (last, order.total)]:
-        if order.settings.remainder == "drop" and order.total < ranks and not taken:
+        if order.settings.last_batch == "drop" and order.total < ranks and not taken:
             return  # refused, as another test says
         shares = [list(order.numbers(len(taken), rank, ranks))[:rounds] for rank in range(ranks)]
-        assert order.settings.remainder == "keep" or len({len(share) for share in shares}) == 1
+        assert order.settings.last_batch == "keep" or len({len(share) for share in shares}) == 1
         taken += sorted(number for share in shares for number in share)
     assert taken == list(range(len(taken)))
     over = len(taken) - order.total
-    if order.settings.remainder == "pad":
+    if order.settings.last_batch == "pad":
         assert 0 <= over < max(last, *(ranks for ranks, _ in attempts), 1)
     else:
-        assert 0 >= over >= {"keep": 0, "drop": 1 - last}[order.settings.remainder]
+        assert 0 >= over >= {"keep": 0, "drop": 1 - last}[order.settings.last_batch]
 
 
 def test_batches_span_parts_and_leave_out_empty_ones() -> None:
@@ -84,13 +86,13 @@ def test_batches_span_parts_and_leave_out_empty_ones() -> None:
 
 
 def test_an_incomplete_batch_is_dropped_kept_or_padded_with_the_first_rows() -> None:
-    assert order(remainder="drop").epoch_batches == 2
-    assert rows(order(remainder="keep"), 2) == [10, 11]
-    assert rows(order(remainder="pad"), 2) == [10, 11, 0, 1, 2]
+    assert order(last_batch="drop").epoch_batches == 2
+    assert rows(order(last_batch="keep"), 2) == [10, 11]
+    assert rows(order(last_batch="pad"), 2) == [10, 11, 0, 1, 2]
 
 
 def test_padding_repeats_a_source_that_is_smaller_than_a_batch() -> None:
-    assert rows(order(batch=25, remainder="pad"), 0) == [*range(12), *range(12), 0]
+    assert rows(order(batch=25, last_batch="pad"), 0) == [*range(12), *range(12), 0]
 
 
 def test_the_next_epoch_begins_with_the_first_row_again() -> None:
@@ -111,13 +113,13 @@ def test_the_order_of_a_seed_never_changes() -> None:
 
 
 @pytest.mark.parametrize("start", [24, 25, 1000])
-@pytest.mark.parametrize("remainder", ["drop", "pad", "keep"])
-def test_a_stream_at_its_end_gives_nothing(start: int, remainder: str) -> None:
-    assert len(order(batch=1, epochs=2, remainder=remainder).numbers(start, 1, 2)) == 0
+@pytest.mark.parametrize("last_batch", ["drop", "pad", "keep"])
+def test_a_stream_at_its_end_gives_nothing(start: int, last_batch: str) -> None:
+    assert len(order(batch=1, epochs=2, last_batch=last_batch).numbers(start, 1, 2)) == 0
 
 
 def test_padded_rounds_begin_with_the_first_batch_again() -> None:
-    padded = order(batch=4, remainder="pad")  # 3 batches
+    padded = order(batch=4, last_batch="pad")  # 3 batches
     assert [padded.numbers(0, rank, 2)[-1] for rank in range(2)] == [2, 3]
     assert (padded.slices(3), padded.seed(3)) == (padded.slices(0), padded.seed(0))
 
@@ -125,8 +127,8 @@ def test_padded_rounds_begin_with_the_first_batch_again() -> None:
 def test_more_ranks_than_batches_are_refused_or_padded() -> None:
     with pytest.raises(StreamError, match="2 batches for 3 ranks: each rank needs one; use fewer ranks"):
         order().numbers(0, 0, 3)
-    assert [list(order(remainder="pad").numbers(0, rank, 4)) for rank in range(4)] == [[0], [1], [2], [3]]
-    assert [list(order(remainder="keep").numbers(0, rank, 4)) for rank in range(4)] == [[0], [1], [2], []]
+    assert [list(order(last_batch="pad").numbers(0, rank, 4)) for rank in range(4)] == [[0], [1], [2], [3]]
+    assert [list(order(last_batch="keep").numbers(0, rank, 4)) for rank in range(4)] == [[0], [1], [2], []]
 
 
 def test_a_negative_position_is_refused() -> None:

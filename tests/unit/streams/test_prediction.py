@@ -24,26 +24,28 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_each_batch_has_its_results_in_a_file(make_stream: Any, tmp_path: Path) -> None:
     for rank in range(2):
-        predict(PREFIX + "predict", make_stream(rank=rank, size=2, remainder="keep", length=5, write="jsonl"), tmp_path)
+        predict(
+            PREFIX + "predict", make_stream(rank=rank, size=2, last_batch="keep", length=5, write="jsonl"), tmp_path
+        )
     assert [json.loads(content) for content in contents(tmp_path).values()] == [
         {"number": number, "half": number / 2} for number in range(5)
     ]
 
 
 def test_parquet_is_the_default(make_stream: Any, tmp_path: Path) -> None:
-    predict(PREFIX + "predict", make_stream(remainder="keep", length=3), tmp_path)
+    predict(PREFIX + "predict", make_stream(last_batch="keep", length=3), tmp_path)
     table = pyarrow.parquet.read_table(tmp_path)
     assert table.to_pydict() == {"number": [0, 1, 2], "half": [0.0, 0.5, 1.0]}
 
 
-@pytest.mark.parametrize(("remainder", "used"), [("drop", "keep"), ("keep", "keep"), ("pad", "pad")])
-def test_a_prediction_that_a_spec_starts_has_every_row_too(remainder: str, used: str) -> None:
-    assert read_settings(every_row(Settings("set", 7, remainder=remainder).to_json())).remainder == used
+@pytest.mark.parametrize(("last_batch", "used"), [("drop", "keep"), ("keep", "keep"), ("pad", "pad")])
+def test_a_prediction_that_a_spec_starts_has_every_row_too(last_batch: str, used: str) -> None:
+    assert read_settings(every_row(Settings("set", 7, last_batch=last_batch).to_json())).last_batch == used
 
 
 def test_results_that_exist_are_not_computed_again(make_stream: Any, tmp_path: Path) -> None:
     def stream() -> Any:
-        return make_stream(remainder="keep", length=9, write="jsonl")
+        return make_stream(last_batch="keep", length=9, write="jsonl")
 
     predict(PREFIX + "predict", stream(), tmp_path)
     complete = contents(tmp_path)
@@ -63,7 +65,7 @@ def test_a_prediction_yields_one_result_for_each_batch(
     make_stream: Any, tmp_path: Path, name: str, message: str
 ) -> None:
     with pytest.raises(StreamError, match=message):
-        predict(PREFIX + name, make_stream(remainder="keep", write="jsonl"), tmp_path)
+        predict(PREFIX + name, make_stream(last_batch="keep", write="jsonl"), tmp_path)
 
 
 def test_columns_of_arrays_are_written_as_rows(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def values(rows: list[dict[str, Any]]) -> list[int]:
 def test_partitions_are_read_by_offset_in_any_order_and_again(broker: str) -> None:
     create(broker, "numbers")
     produce(broker, "numbers", range(100))
-    order = order_of(f"kafka://{broker}/numbers", 10, shuffle_batches=True, remainder="keep")
+    order = order_of(f"kafka://{broker}/numbers", 10, shuffle_batches=True, last_batch="keep")
     parts = sources.parts_of(order.settings)
     assert [(part.name, part.rows) for part in parts] == [("numbers/0", 34), ("numbers/1", 33), ("numbers/2", 33)]
     batches = read_all(order)
@@ -141,7 +141,7 @@ def test_offsets_of_transactions_have_no_message(broker: str) -> None:
     create(broker, "paid")
     for start in (0, 9):
         produce(broker, "paid", range(start, start + 9), transaction="payments")
-    order = order_of(f"kafka://{broker}/paid", 8, remainder="keep")
+    order = order_of(f"kafka://{broker}/paid", 8, last_batch="keep")
     parts = sources.parts_of(order.settings)
     assert [part.rows for part in parts] == [8, 8, 8]  # 3 messages and the end of a transaction, twice
     assert [values(rows) for rows in read_all(order)] == [

@@ -49,7 +49,7 @@ def test_epochs_and_seeds_differ() -> None:
 
 
 def test_padding_repeats_the_first_rows_of_the_shuffled_epoch() -> None:
-    order = shuffled(parts_of([10], 3), 8, remainder="pad")
+    order = shuffled(parts_of([10], 3), 8, last_batch="pad")
     assert numbered_rows(order, 1)[2:] == numbered_rows(order, 0)[:6]
 
 
@@ -103,7 +103,7 @@ def _numbers(kind: str, batch: Any) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl", "tar", "files"])
 def test_a_batch_has_its_rows_in_the_shuffled_order_in_each_format(kind: str, tmp_path: Path) -> None:
-    order = order_of(_write_rows(tmp_path, kind, 60), 7, shuffle=True, shuffle_block=30, remainder="pad")
+    order = order_of(_write_rows(tmp_path, kind, 60), 7, shuffle=True, shuffle_block=30, last_batch="pad")
     first = {part.name: sum(each.rows for each in order._parts[:at]) for at, part in enumerate(order._parts)}
     for number in range(order.epoch_batches):
         expected = [
@@ -117,7 +117,7 @@ def test_a_batch_has_its_rows_in_the_shuffled_order_in_each_format(kind: str, tm
 
 
 def test_a_batch_may_be_larger_than_the_source(tmp_path: Path) -> None:
-    order = order_of(_write_rows(tmp_path, "parquet", 10), 25, shuffle=True, remainder="pad")
+    order = order_of(_write_rows(tmp_path, "parquet", 10), 25, shuffle=True, last_batch="pad")
     drawn = list(read(order, 0)["x"])
     assert drawn[:10] == drawn[10:20]
     assert sorted(drawn[:10]) == list(range(10))

@@ -17,7 +17,7 @@ PARTS = [Part("a", 1, 2, "3"), Part("b", 1, 2, "3")]
 
 
 class Texts(dict[str, str]):
-    """What ranks exchange, as by a Variable of Dask: it stays until the scheduler ends, and the last one counts."""
+    """A broadcast among ranks, as by a Variable of Dask: it stays until the scheduler ends, and the last one counts."""
 
     def publish(self, name: str, text: str) -> None:
         self[name] = text
@@ -68,8 +68,8 @@ def test_ranks_with_other_data_than_rank_0_are_named(tmp_path: Path) -> None:
 
 def test_a_program_that_knows_its_data_gives_function_arguments_and_identity() -> None:
     source = FunctionSource("flow:rows", {"seed": 3}, 10, ("digits", 1438, "2f37"))
-    order = source.order(Settings("", window=3, on_error="skip"))
+    order = source.order(Settings("", prefetch=3, on_error="skip"))
     assert source.parts == [Part("digits", 1438, 0, "2f37")]
-    assert (order.total, order.settings.window, order.settings.on_error) == (10, 3, "skip")
+    assert (order.total, order.settings.prefetch, order.settings.on_error) == (10, 3, "skip")
     assert (order.settings.source, json.loads(order.settings.arguments)) == ("flow:rows", {"seed": 3})
     assert [re.sub(" rows", "", str(each)) for each in order.slices(7)] == ["flow:rows 7 to 7"]

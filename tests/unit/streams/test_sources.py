@@ -30,7 +30,7 @@ def parquet(tmp_path: Path) -> Path:
 
 def test_parquet_files_give_arrays_by_column_across_row_groups_and_files(parquet: Path) -> None:
     (parquet / "_SUCCESS").touch()
-    batches = read_all(order_of(parquet, 7, remainder="keep"))
+    batches = read_all(order_of(parquet, 7, last_batch="keep"))
     assert [batch["x"].tolist() for batch in batches] == [[*range(n, min(25, n + 7))] for n in (0, 7, 14, 21)]
     assert list(batches[1]["name"]) == ["7", "8", "9", "10", "11", "12", "13"]
 
@@ -231,7 +231,7 @@ def test_storage_that_does_not_answer_is_no_fault_of_the_source(parquet: Path, m
 def test_a_sample_has_the_bytes_of_its_members_by_extension(tmp_path: Path, kind: int) -> None:
     write_tar(tmp_path / "set-0.tar", samples("a", range(5)), kind)
     write_tar(tmp_path / "set-1.tar", samples("b", range(5, 7)), kind)
-    batches = read_all(order_of(tmp_path / "*.tar", 3, remainder="keep"))
+    batches = read_all(order_of(tmp_path / "*.tar", 3, last_batch="keep"))
     assert [[row["__key__"] for row in batch] for batch in batches] == [
         ["a/0000", "a/0001", "a/0002"],
         ["a/0003", "a/0004", "b/0005"],

@@ -1,4 +1,4 @@
-"""The stream of a rank: order, window, chunks, position and failures."""
+"""The stream of a rank: order, prefetching, chunks, position and failures."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from tests.unit.streams.conftest import InProcess
 from tests.unit.streams.flow import PREFIX
 
 
-@pytest.mark.parametrize("window", [1, 2, 8])
-def test_a_rank_gets_its_batches_in_order_whatever_the_window(make_stream: Any, window: int) -> None:
-    stream = make_stream(rank=1, size=3, window=window, prepare=PREFIX + "double")
+@pytest.mark.parametrize("prefetch", [1, 2, 8])
+def test_a_rank_gets_its_batches_in_order_whatever_its_prefetch(make_stream: Any, prefetch: int) -> None:
+    stream = make_stream(rank=1, size=3, prefetch=prefetch, prepare=PREFIX + "double")
     assert list(stream) == [[2 * number] for number in range(1, 39, 3)]
     assert (len(stream), stream.count, stream.finished) == (13, 13, True)
 
 
-@pytest.mark.parametrize("window", [1, 3, 8])
-def test_at_most_the_window_is_under_way(make_stream: Any, workers: InProcess, window: int) -> None:
-    list(make_stream(window=window, epochs=50))
-    assert workers.most == window
+@pytest.mark.parametrize("prefetch", [1, 3, 8])
+def test_at_most_prefetch_chunks_are_under_way(make_stream: Any, workers: InProcess, prefetch: int) -> None:
+    list(make_stream(prefetch=prefetch, epochs=50))
+    assert workers.most == prefetch
     assert sum(workers.sizes) == 2000
 
 
 def test_the_next_chunk_is_fetched_while_the_rank_works_and_no_other(make_stream: Any, workers: InProcess) -> None:
-    batches = iter(make_stream(window=4, prepare=PREFIX + "slow"))
+    batches = iter(make_stream(prefetch=4, prepare=PREFIX + "slow"))
     next(batches)
     assert (workers.fetched, workers.under_way) == (1, 3)
     assert len(list(batches)) == 39
@@ -69,10 +69,10 @@ def test_leaving_the_loop_cancels_what_is_under_way(make_stream: Any, workers: I
 
 
 def test_small_batches_travel_together_and_slow_ones_alone(make_stream: Any, workers: InProcess) -> None:
-    list(make_stream(epochs=50, window=1))
+    list(make_stream(epochs=50, prefetch=1))
     assert max(workers.sizes) == MAX_CHUNK
     workers.sizes.clear()
-    list(make_stream(prepare=PREFIX + "slow", window=1))
+    list(make_stream(prepare=PREFIX + "slow", prefetch=1))
     assert max(workers.sizes) <= 8  # of 30 ms
 
 
@@ -128,7 +128,7 @@ def test_a_skipped_batch_is_replaced_by_the_next_one(make_stream: Any, capsys: p
 
 
 def test_a_skipped_batch_is_left_out_where_rounds_may_be_incomplete(make_stream: Any) -> None:
-    stream = make_stream(prepare=PREFIX + "fail_at_7", on_error="skip", remainder="keep")
+    stream = make_stream(prepare=PREFIX + "fail_at_7", on_error="skip", last_batch="keep")
     assert list(stream)[6:9] == [[6], [8], [9]]
 
 
@@ -136,7 +136,7 @@ def test_batches_that_all_fail_end_the_run(make_stream: Any) -> None:
     with pytest.raises(StreamError, match="batch 0 and the 16 after it cannot be prepared: ValueError: no number"):
         list(make_stream(prepare=PREFIX + "fail", on_error="skip"))
     with pytest.raises(StreamError, match="rank 0 skipped more than 100 batches"):
-        list(make_stream(prepare=PREFIX + "fail", on_error="skip", remainder="keep", epochs=10))
+        list(make_stream(prepare=PREFIX + "fail", on_error="skip", last_batch="keep", epochs=10))
 
 
 def test_a_process_outside_of_a_run_has_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Studies of given factors, the problems of those that are refused, and a runner that runs nothing."""
+"""Studies of given parameters, the problems of those that are refused, and a runner that runs nothing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from spotmpi.study.sweep import Sweep, load_sweep
 GPU = {"image": "chainermn", "program": "digits", "args": ["--global-batch", "64"], "resources": {"gpu": 1}}
 
 
-def study_of(factors: dict[str, Any], spec: dict[str, Any] = GPU, **more: Any) -> Study:
-    return study_file.from_values({"spec": spec, "factors": factors, **more})
+def study_of(parameters: dict[str, Any], spec: dict[str, Any] = GPU, **more: Any) -> Study:
+    return study_file.from_values({"spec": spec, "parameters": parameters, **more})
 
 
-def problems_of(factors: dict[str, Any], spec: dict[str, Any] = GPU, **more: Any) -> list[str]:
+def problems_of(parameters: dict[str, Any], spec: dict[str, Any] = GPU, **more: Any) -> list[str]:
     with pytest.raises(InputError) as refused:
-        study_of(factors, spec, **more)
+        study_of(parameters, spec, **more)
     return [str(problem) for problem in refused.value.problems]
 
 

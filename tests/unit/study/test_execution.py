@@ -33,8 +33,10 @@ def test_the_estimate_names_unknown_durations_and_exceeded_limits() -> None:
     assert Budget(trial_seconds=30, price=price).estimate(trials) == "10 trials, about 5 min and $0.60"
     tight = Budget(120, 0.1, 30, price).estimate(trials)
     assert tight.endswith("; exceeds limits.time = '2m' and limits.money = 0.1, where it will stop")
-    probe = Trial(11, "base", 2, 0, "succeeded", role="allreduce", seconds=2.0)
-    assert "about 5 min" in Budget(trial_seconds=30).estimate([*trials, probe]), "a micro-benchmark is no training"
+    micro_benchmark = Trial(11, "base", 2, 0, "succeeded", role="allreduce", seconds=2.0)
+    assert "about 5 min" in Budget(trial_seconds=30).estimate([*trials, micro_benchmark]), (
+        "a micro-benchmark is no training"
+    )
 
 
 def test_a_study_stops_at_its_money_limit_and_continues_with_a_higher_one(tmp_path: Path) -> None:
@@ -97,12 +99,12 @@ def test_a_training_that_reports_nothing_ends_a_study_only_where_none_has_report
 
 
 def test_a_study_reads_back_from_its_record_and_from_its_study_file(tmp_path: Path) -> None:
-    factors = {"nodes": [1, 2], "mine": {"a": ["env.X=1"], "b": ["slots=2"]}}
+    parameters = {"nodes": [1, 2], "mine": {"a": ["env.X=1"], "b": ["slots=2"]}}
     budget: dict[str, Any] = {
         "limits": {"time": "1h", "trial": "1m"},
         "price": {"node_hour": 0.5, "source": "list price"},
     }
-    study = study_of(factors, repeats=2, drift=True, **budget)
+    study = study_of(parameters, repeats=2, baseline=True, **budget)
     sweep = open_study(tmp_path, study)
     assert load_sweep(sweep.folder) == sweep
     again = study_file.load(sweep.folder / "study.toml")
@@ -126,14 +128,14 @@ def test_a_study_of_a_plain_command_runs_here_and_ends_in_a_report(runs: Path) -
     command = [sys.executable, "-c", TRAIN]
     values = {
         "spec": {"name": "tiny", "command": command, "launcher": "none", "where": "first", "limits": {"failures": 0}},
-        "factors": {"speed": {"slow": ["args+=0.02"], "fast": ["args+=0.01"], "bad": ["args+=0.01 --fail"]}},
+        "parameters": {"speed": {"slow": ["args+=0.02"], "fast": ["args+=0.01"], "bad": ["args+=0.01 --fail"]}},
         "repeats": 2,
-        "drift": True,
+        "baseline": True,
         "limits": {"time": "10m", "trial": "2s"},
     }
     Path("study.toml").write_text(tomli_w.dumps(values))
     code, out, messages = invoke("bench", "study.toml", "--json")
-    assert code == 1  # the bad level is missing, and the study went on without it
+    assert code == 1  # the bad value is missing, and the study went on without it
     assert "estimate: 8 trials, about 16 s" in messages
     assert all(text in messages for text in ("failed (try 3 of 3)", "failed 3 times (", "a bad batch"))
     rates = {row["variant"]: row["iterations_per_second"] for row in json.loads(out)["rows"]}

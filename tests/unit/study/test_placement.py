@@ -41,7 +41,7 @@ def instance(name: str) -> str:
 def ran_on(paths: RunPaths, *nodes: str, claim: Mapping[str, str] = CLAIM, with_instances: bool = True) -> None:
     """A run in an environment whose pods were on *nodes*; *with_instances* they know their EC2 instance."""
     plan = json.loads(paths.plan.read_text())
-    paths.plan.write_text(json.dumps({**plan, "there": OUTPUTS}))
+    paths.plan.write_text(json.dumps({**plan, "outputs": OUTPUTS}))
     paths.summary.write_text(json.dumps({"hardware": [{**claim, "nodes": list(range(len(nodes)))}]}))
     machines = [
         {"node": at, "since": START, "name": name, "instance": instance(name) if with_instances else None}
@@ -116,7 +116,7 @@ def test_a_node_that_aws_confirms_has_no_caveat(machines: Machines) -> None:
         "market": "spot",
         "zone": "us-east-1a",
         "placement_group": "spotmpi-lab-g5",
-        "told_by": "AWS",
+        "source": "AWS",
     }
 
 
@@ -175,7 +175,7 @@ def test_without_permission_the_placement_is_marked_as_the_environments_claim(ma
 def test_without_an_environment_the_pods_facts_are_reported(machines: Machines) -> None:
     ran_on(machines.paths, "a", claim={"zone": "zone-a"})
     plan = json.loads(machines.paths.plan.read_text())
-    machines.paths.plan.write_text(json.dumps({**plan, "there": None}))
+    machines.paths.plan.write_text(json.dumps({**plan, "outputs": None}))
     machines.record_placement()
     assert not machines.paths.nodes.exists() and machines.account.requests_of("DescribeInstances") == []
     (row,) = node_rows(machines.report())
@@ -200,7 +200,7 @@ def test_a_study_reports_the_nodes_of_all_variants_and_those_of_micro_benchmarks
     machines = Machines(account, RunPaths(runs / "none"))
     rates = {(name, 2): 10.0 for name in ("fp32 allreduce", "fp16 allreduce")}
     spec = SPEC.model_copy(update={"resources": SPEC.resources.model_copy(update={"gpu": 1})})
-    more: dict[str, Any] = {"spec": spec.canonical(), "repeats": 1, "probe": True}
+    more: dict[str, Any] = {"spec": spec.canonical(), "repeats": 1, "micro_benchmarks": True}
     study_report(runs, {"nodes": [2], "allreduce": ["fp32", "fp16"]}, rates, **more)
     for number, nodes in enumerate((("x", "b"), ("a", "b"), ("a", "c")), 1):  # the first is the allreduce benchmark
         paths = RunPaths(runs / f"run-{number}")

@@ -70,7 +70,7 @@ def test_a_node_costs_its_share_of_a_streams_workers_too(tmp_path: Path) -> None
     spec = {"command": ["train"], "price": 1.5, "stream": stream}
     varied = study_of({"nodes": [1, 2], "stream.workers.nodes": [6, 3]}, spec)
     budget = pricing.with_prices(varied, Target("local", tmp_path), quiet).budget
-    costs = {cell: price.node_hour * cell[1] for cell, price in budget.prices.items()}
+    costs = {each: price.node_hour * each[1] for each, price in budget.prices.items()}
     assert sorted(costs.values()) == pytest.approx([1.5 + 0.3, 1.5 + 0.6, 2 * 1.5 + 0.3, 2 * 1.5 + 0.6])
     assert all("share of" in price.source and price.worker_hour == 0.1 for price in budget.prices.values())
 

@@ -10,7 +10,7 @@ import tomli_w
 
 import spotmpi
 from spotmpi.spec.job import JobSpec
-from spotmpi.study.factors import KNOWN
+from spotmpi.study.parameters import KNOWN
 from spotmpi.study.study import StudyOptions
 from tests.command_line import invoke
 
@@ -31,10 +31,10 @@ def fields(*arguments: Any, **options: Any) -> list[str]:
     return [problem.partition(":")[0] for problem in problems(*arguments, **options)]
 
 
-def test_a_study_with_mistakes_in_file_spec_factors_and_for_its_target() -> None:
+def test_a_study_with_mistakes_in_file_spec_parameters_and_for_its_target() -> None:
     Path("study.toml").write_text(
         'repeat = 3\nretries = "many"\n[limits]\nmoney = -1\n'
-        '[factors]\nnodes = [0, 1000000]\nframework = ["pytorch"]\nbuket_mb = [10]\ndouble_buffering = [true]\n'
+        '[parameters]\nnodes = [0, 1000000]\nframework = ["pytorch"]\nbuket_mb = [10]\ndouble_buffering = [true]\n'
         '[spec]\nprogram = "digits"\ncolour = "red"\ndata = "nowhere"\nmpi = 3\n'
     )
 
@@ -42,17 +42,17 @@ def test_a_study_with_mistakes_in_file_spec_factors_and_for_its_target() -> None
 
     assert (code, output) == (2, "")
     assert sorted(line.partition(": ")[2] for line in errors.splitlines()) == [
-        "--nodes = '1,2': not allowed with a study: study.toml defines its own factors",
+        "--nodes = '1,2': not allowed with a study: study.toml defines its own parameters",
         "colour = 'red': unknown key; known keys: " + ", ".join(JobSpec.model_fields),
         "data = 'nowhere': not a readable folder; check the path",
-        "factors.buket_mb = [10]: unknown factor; known: "
-        + ", ".join(("nodes", *KNOWN))
-        + "; for another one give a table of levels with settings",
-        "factors.double_buffering = True: supported only by ChainerMN",
-        "factors.nodes = 0: must be an integer of at least 1",
         "limits.money = -1: input should be greater than 0",
         "mpi = 3: input should be a table",
         "nodes = 1000000: 1000000 nodes x 1 slots exceed the 1024 processes possible here",
+        "parameters.buket_mb = [10]: unknown parameter; known: "
+        + ", ".join(("nodes", *KNOWN))
+        + "; for another one give a table of values with settings",
+        "parameters.double_buffering = True: supported only by ChainerMN",
+        "parameters.nodes = 0: must be an integer of at least 1",
         "repeat = 3: unknown key; did you mean repeats?",
         "repeats = 0: input should be greater than or equal to 1",
         "retries = 'many': input should be a valid integer",
@@ -80,8 +80,8 @@ def test_a_spec_with_mistakes_in_its_keys_options_and_variants() -> None:
 
 def test_what_may_follow_from_a_wrong_key_of_the_spec_is_not_reported() -> None:
     wrong = {"progam": "digits", "image": 3, "slots": 0}
-    factors = {"global_batch": [7], "double_buffering": [True], "nodes": [2]}
-    study = {"spec": wrong, "factors": factors, "without_allreduce": True, "probe": True}
+    parameters = {"global_batch": [7], "double_buffering": [True], "nodes": [2]}
+    study = {"spec": wrong, "parameters": parameters, "without_allreduce": True, "micro_benchmarks": True}
 
     assert fields(study) == ["image = 3", "slots = 0", "progam = 'digits'"]
     assert fields({**COMMAND, "slots": "two"}, variants=["one:slots=1", "bad:slot=1"]) == [
@@ -91,56 +91,58 @@ def test_what_may_follow_from_a_wrong_key_of_the_spec_is_not_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factors", "expected"),
+    ("parameters", "expected"),
     [
-        ({"framwork": ["chainermn"]}, ["factors.framwork = ['chainermn']"]),  # the spec has no image without it
-        ({"framework": [3], "double_buffering": [True]}, ["factors.framework = 3"]),
-        ({"framework": 3}, ["factors.framework = 3"]),
-        ({"own": {"a": "image='chainermn'"}}, ["factors.own = {'a'"]),
-        ({"framework": {"a": ["slots=1"]}}, ["factors.framework = 'framework'"]),
+        ({"framwork": ["chainermn"]}, ["parameters.framwork = ['chainermn']"]),  # the spec has no image without it
+        ({"framework": [3], "double_buffering": [True]}, ["parameters.framework = 3"]),
+        ({"framework": 3}, ["parameters.framework = 3"]),
+        ({"own": {"a": "image='chainermn'"}}, ["parameters.own = {'a'"]),
+        ({"framework": {"a": ["slots=1"]}}, ["parameters.framework = 'framework'"]),
     ],
 )
-def test_what_may_follow_from_a_wrong_factor_is_not_reported(factors: dict[str, Any], expected: list[str]) -> None:
-    assert fields({"spec": {"program": "digits"}, "factors": factors}) == expected
+def test_what_may_follow_from_a_wrong_parameter_is_not_reported(
+    parameters: dict[str, Any], expected: list[str]
+) -> None:
+    assert fields({"spec": {"program": "digits"}, "parameters": parameters}) == expected
 
 
-def test_a_factor_of_a_wrong_type_is_one_problem_with_the_two_forms_of_a_factor() -> None:
-    remedy = 'give a list of levels, or a table of levels with settings, such as { wide = ["slots=2"] }'
-    for levels in ("x", 3, [[1]], {"a": "slots=1"}, {"a": [1]}):
-        assert problems({"spec": COMMAND, "factors": {"own": levels}}) == [f"factors.own = {levels!r}: {remedy}"]
-    combinations = [{"slots": {"a": 1}}, {"slots": 0}, {"slots": 1}]
-    assert problems({"spec": COMMAND, "factors": {"nodes": [1]}, "combinations": combinations}) == [
-        "combinations.0.slots = {'a': 1}: give a level, or a list of levels",
-        "combinations.1.slots = 0: must be above 0",
+def test_a_parameter_of_a_wrong_type_is_one_problem_with_the_two_forms_of_a_parameter() -> None:
+    remedy = 'give a list of values, or a table of values with settings, such as { wide = ["slots=2"] }'
+    for values in ("x", 3, [[1]], {"a": "slots=1"}, {"a": [1]}):
+        assert problems({"spec": COMMAND, "parameters": {"own": values}}) == [f"parameters.own = {values!r}: {remedy}"]
+    configurations = [{"slots": {"a": 1}}, {"slots": 0}, {"slots": 1}]
+    assert problems({"spec": COMMAND, "parameters": {"nodes": [1]}, "configurations": configurations}) == [
+        "configurations.0.slots = {'a': 1}: give a value, or a list of values",
+        "configurations.1.slots = 0: must be above 0",
     ]
 
 
-def test_valid_levels_and_combinations_are_checked_beside_wrong_ones() -> None:
+def test_valid_values_and_configurations_are_checked_beside_wrong_ones() -> None:
     listed = [{"slots": [0, 2]}, {"own": "b"}, {"own": "a", "nodes": 10**6}]
-    study = {"spec": COMMAND, "factors": {"own": {"a": ["env.A=1"]}, "nodes": [1]}, "combinations": listed}
-    assert fields(study) == ["combinations.0.slots = 0", "combinations.1.own = 'b'", "slots = 2", "nodes = 1000000"]
+    study = {"spec": COMMAND, "parameters": {"own": {"a": ["env.A=1"]}, "nodes": [1]}, "configurations": listed}
+    assert fields(study) == ["configurations.0.slots = 0", "configurations.1.own = 'b'", "slots = 2", "nodes = 1000000"]
 
 
-def test_levels_that_are_repeated_are_checked_as_well() -> None:
-    assert fields({"spec": COMMAND, "factors": {"nodes": ["x", "x"], "slots": [2, 2]}}) == [
-        "factors.nodes = ['x', 'x']",
-        "factors.nodes = 'x'",
-        "factors.slots = [2, 2]",
+def test_values_that_are_repeated_are_checked_as_well() -> None:
+    assert fields({"spec": COMMAND, "parameters": {"nodes": ["x", "x"], "slots": [2, 2]}}) == [
+        "parameters.nodes = ['x', 'x']",
+        "parameters.nodes = 'x'",
+        "parameters.slots = [2, 2]",
         "slots = 2",
     ]
 
 
 def test_a_spec_that_cannot_be_read_does_not_hide_the_mistakes_of_its_study() -> None:
-    study = {"spec": "missing.toml", "factors": {"slots": [0], "double_buffering": [True]}, "repeat": 1}
+    study = {"spec": "missing.toml", "parameters": {"slots": [0], "double_buffering": [True]}, "repeat": 1}
 
-    assert fields(study) == ["spec = 'missing.toml'", "repeat = 1", "factors.slots = 0"]
+    assert fields(study) == ["spec = 'missing.toml'", "repeat = 1", "parameters.slots = 0"]
     assert fields({**COMMAND}, "slots", repeats=0) == ["overrides = 'slots'", "repeats = 0"]
-    assert fields({"factors": "nodes", "spec": {**COMMAND, "slots": 0}}) == ["slots = 0", "factors = 'nodes'"]
-    problems_of_form = ["spec", "combinations = 'all'", "factors.nodes = 0"]
-    assert fields({"combinations": "all", "factors": {"nodes": [0]}}) == problems_of_form
+    assert fields({"parameters": "nodes", "spec": {**COMMAND, "slots": 0}}) == ["slots = 0", "parameters = 'nodes'"]
+    problems_of_form = ["spec", "configurations = 'all'", "parameters.nodes = 0"]
+    assert fields({"configurations": "all", "parameters": {"nodes": [0]}}) == problems_of_form
 
 
 def test_a_target_that_cannot_be_inspected_does_not_hide_the_mistakes() -> None:
-    assert "factors.slots = 0: must be above 0" in problems(
-        {"spec": COMMAND, "factors": {"slots": [0]}}, on="no-such-file.json"
+    assert "parameters.slots = 0: must be above 0" in problems(
+        {"spec": COMMAND, "parameters": {"slots": [0]}}, on="no-such-file.json"
     )

@@ -16,15 +16,15 @@ from spotmpi.core.errors import InputError
 from spotmpi.spec.job import JobSpec, from_values
 from spotmpi.spec.node_groups import Choice, choose
 from spotmpi.study import study_file
-from spotmpi.study.study import StudyOptions, full_factorial
-from spotmpi.study.trial import DRIFT, MEASURED, WITHOUT_ALLREDUCE
+from spotmpi.study.study import StudyOptions, grid_study
+from spotmpi.study.trial import BASELINE, MEASURED, WITHOUT_ALLREDUCE
 from tests.unit.spec.test_node_groups import group
 from tests.unit.study.studies import GPU, problems_of, study_of
 
 FOREIGN = {"command": ["train"], "launcher": "none"}
 
 
-def test_the_full_combination_of_factors_is_measured_each_repeat_in_an_order_of_its_own() -> None:
+def test_the_full_grid_of_parameters_is_measured_each_repeat_in_an_order_of_its_own() -> None:
     study = study_of({"nodes": [1, 2], "slots": [1, 2], "double_buffering": [False, True]}, repeats=2)
     assert [variant.name for variant in study.variants] == [
         "slots 1, no double buffering",
@@ -43,20 +43,20 @@ def test_the_nodes_of_the_spec_are_measured_where_nothing_else_names_any() -> No
     spec = {**GPU, "nodes": 2}
     study = study_of({"loader_processes": [0, 1]}, spec)
     assert (study.nodes, study_file.from_values(study.source["study"])) == ((2,), study)
-    assert full_factorial(from_values(spec), StudyOptions()).nodes == (2,)
+    assert grid_study(from_values(spec), StudyOptions()).nodes == (2,)
 
 
-def test_listed_combinations_may_name_different_factors_and_take_the_others_from_the_factors() -> None:
+def test_listed_configurations_may_name_different_parameters_and_take_the_others_from_the_parameters() -> None:
     listed = [{"double_buffering": False}, {"nodes": [2, 4], "double_buffering": True, "allreduce": "fp16"}]
-    study = study_of({"nodes": [1, 2], "allreduce": ["fp32"]}, combinations=listed)
-    assert study.cells == (
+    study = study_of({"nodes": [1, 2], "allreduce": ["fp32"]}, configurations=listed)
+    assert study.configurations == (
         ("fp32 allreduce, no double buffering", 1),
         ("fp32 allreduce, no double buffering", 2),
         ("fp16 allreduce, double buffering", 2),
         ("fp16 allreduce, double buffering", 4),
     )
-    unlike = study_of({"nodes": [1]}, FOREIGN, combinations=[{"slots": 1}, {"launcher": "none", "nodes": 2}])
-    assert unlike.cells == (("slots 1", 1), ("none", 2))
+    unlike = study_of({"nodes": [1]}, FOREIGN, configurations=[{"slots": 1}, {"launcher": "none", "nodes": 2}])
+    assert unlike.configurations == (("slots 1", 1), ("none", 2))
 
 
 def test_trials_on_one_kind_of_node_stay_together() -> None:
@@ -64,14 +64,16 @@ def test_trials_on_one_kind_of_node_stay_together() -> None:
     order = [trial.variant for trial in study_of({"kind": kinds, "nodes": [1, 2]}, repeats=4).trials()]
     changes = sum(one != other for one, other in itertools.pairwise(order))
     assert changes == 4 * 2  # two within each repeat, and none from one repeat to the next
-    with_checks = study_of({"kind": kinds, "nodes": [1, 2]}, repeats=4, probe=True, drift=True).trials()[:-1]
+    with_checks = study_of({"kind": kinds, "nodes": [1, 2]}, repeats=4, micro_benchmarks=True, baseline=True).trials()[
+        :-1
+    ]
     changes = sum(one.variant != other.variant for one, other in itertools.pairwise(with_checks))
-    assert changes == 2 + 4 * 2  # two among the micro-benchmarks, and none from there to the drift and the repeats
+    assert changes == 2 + 4 * 2  # two among the micro-benchmarks, and none from there to the baseline and the repeats
 
 
-def test_trials_without_allreduce_are_paired_with_measured_ones_and_drift_runs_before_and_after_all() -> None:
-    trials = study_of({"nodes": [4, 2]}, repeats=2, without_allreduce=True, drift=True).trials()
-    assert [(trial.role, trial.nodes) for trial in (trials[0], trials[-1])] == [(DRIFT, 2)] * 2
+def test_trials_without_allreduce_are_paired_with_measured_ones_and_the_baseline_runs_before_and_after_all() -> None:
+    trials = study_of({"nodes": [4, 2]}, repeats=2, without_allreduce=True, baseline=True).trials()
+    assert [(trial.role, trial.nodes) for trial in (trials[0], trials[-1])] == [(BASELINE, 2)] * 2
     inner = trials[1:-1]
     for one, other in zip(inner[::2], inner[1::2], strict=True):
         assert {one.role, other.role} == {MEASURED, WITHOUT_ALLREDUCE}
@@ -86,25 +88,25 @@ def test_trials_without_allreduce_have_the_programs_option_and_several_ranks() -
     assert args == {
         ("slots 1", MEASURED): measured,
         ("slots 2", MEASURED): measured,
-        ("slots 2", WITHOUT_ALLREDUCE): [*measured, "--no-exchange"],
+        ("slots 2", WITHOUT_ALLREDUCE): [*measured, "--no-allreduce"],
     }
 
 
 def test_micro_benchmarks_run_first_on_each_kind_of_node_with_the_data_of_the_study() -> None:
     spec = {**GPU, "data": "voc"}
     kinds = {"a": ["kubernetes.node_selector={k='a'}"], "b": ["kubernetes.node_selector={k='b'}"]}
-    study = study_of({"nodes": [1, 2, 4], "kind": kinds}, spec, repeats=1, probe=True, drift=True)
+    study = study_of({"nodes": [1, 2, 4], "kind": kinds}, spec, repeats=1, micro_benchmarks=True, baseline=True)
     first = study.trials()[:5]
     assert sorted((trial.role, trial.variant, trial.nodes) for trial in first[:4]) == [
         (role, kind, 4) for role in ("allreduce", "read") for kind in ("a", "b")
     ]
-    assert first[4].role == DRIFT
-    probe = study.spec_of(first[0])
-    assert (probe.program, probe.args, probe.image) == (first[0].role, [], "chainermn")
-    assert probe.data == study.spec.data
-    alone = study_of({"nodes": [1]}, repeats=1, probe=True).trials()
-    assert [trial.role for trial in alone] == [MEASURED]  # one rank, no data: there is nothing to probe
-    assert "need an image" in problems_of({"nodes": [1]}, FOREIGN, probe=True)[0]
+    assert first[4].role == BASELINE
+    micro_benchmark = study.spec_of(first[0])
+    assert (micro_benchmark.program, micro_benchmark.args, micro_benchmark.image) == (first[0].role, [], "chainermn")
+    assert micro_benchmark.data == study.spec.data
+    alone = study_of({"nodes": [1]}, repeats=1, micro_benchmarks=True).trials()
+    assert [trial.role for trial in alone] == [MEASURED]  # one rank, no data: there is nothing to micro_benchmark
+    assert "need an image" in problems_of({"nodes": [1]}, FOREIGN, micro_benchmarks=True)[0]
 
 
 def test_all_problems_come_at_once_and_each_only_once() -> None:
@@ -116,21 +118,21 @@ def test_all_problems_come_at_once_and_each_only_once() -> None:
     ("more", "message"),
     [
         ({"repeat": 3}, "repeat = 3: unknown key; did you mean repeats?"),
-        ({"silent": True}, "silent = True: unknown key; known keys: spec, factors, combinations, repeats, seed, "),
+        ({"silent": True}, "silent = True: unknown key; known keys: spec, parameters, configurations, repeats, seed, "),
         ({"silent": True}, "without_allreduce"),
         ({"limits": {"time": "1h"}}, "limits.trial"),
         ({"price": {"node_hour": 0.5}}, "price.source"),
         ({"compare": "nope"}, "published tables: chainercv-ssd300-p2"),
-        ({"combinations": [{"colour": "red"}]}, "combinations.0.colour"),
+        ({"configurations": [{"colour": "red"}]}, "configurations.0.colour"),
     ],
 )
-def test_a_problem_outside_the_factors_names_its_key(more: dict[str, Any], message: str) -> None:
+def test_a_problem_outside_the_parameters_names_its_key(more: dict[str, Any], message: str) -> None:
     assert any(message in problem for problem in problems_of({"nodes": [1]}, **more))
 
 
-def test_combinations_of_one_name_are_refused_since_only_one_of_them_would_run() -> None:
+def test_configurations_of_one_name_are_refused_since_only_one_of_them_would_run() -> None:
     own = {"a": {"x, y": ["env.A=1"], "x": ["env.A=2"]}, "b": {"z": ["env.B=1"], "y, z": ["env.B=2"]}}
-    assert problems_of(own) == ["factors = 'x, y, z': two combinations of levels have this name: rename a level"]
+    assert problems_of(own) == ["parameters = 'x, y, z': two configurations have this name: rename a value"]
 
 
 def test_a_users_own_program_has_neither_built_in_options_nor_trials_without_allreduce() -> None:
@@ -139,15 +141,15 @@ def test_a_users_own_program_has_neither_built_in_options_nor_trials_without_all
 
 
 def test_options_that_a_study_decides_itself_are_refused_and_the_others_win(tmp_path: Path) -> None:
-    (tmp_path / "study.toml").write_text(tomli_w.dumps({"spec": GPU, "factors": {"nodes": [1, 2]}, "repeats": 2}))
-    with pytest.raises(InputError, match="defines its own factors"):
+    (tmp_path / "study.toml").write_text(tomli_w.dumps({"spec": GPU, "parameters": {"nodes": [1, 2]}, "repeats": 2}))
+    with pytest.raises(InputError, match="defines its own parameters"):
         study_file.load(tmp_path / "study.toml", options=StudyOptions(nodes=[1]))
     study = study_file.load(tmp_path / "study.toml", ["env.A=1"], StudyOptions(repeats=7, seed=3))
     assert (study.repeats, study.seed, study.spec.env) == (7, 3, {"A": "1"})
 
 
 def test_a_spec_is_no_study_and_a_study_needs_a_spec(tmp_path: Path) -> None:
-    (tmp_path / "study.toml").write_text("[factors]\nnodes = [1]\n")
+    (tmp_path / "study.toml").write_text("[parameters]\nnodes = [1]\n")
     with pytest.raises(InputError, match="give the path of the job spec to vary"):
         studies.study_of(tmp_path / "study.toml", StudyOptions())
     assert not studies.study_of(JobSpec(command=["x"], launcher="none"), StudyOptions()).from_file
@@ -159,7 +161,7 @@ def test_every_ready_study_is_a_valid_one_that_can_have_intervals(path: Path) ->
     assert study.from_file and study.repeats >= 5
     assert "unknown" not in study.budget.estimate(study.trials())
     if path.stem.startswith("ssd300"):
-        assert {nodes for _, nodes in study.cells} == {2, 4, 8}
+        assert {nodes for _, nodes in study.configurations} == {2, 4, 8}
         assert len(study.variants) == 3  # base, placement group, and that with fp16
         kind = path.stem.split("-")[-1]
         stack = yaml.safe_load((names.PROJECT / "stacks" / f"Pulumi.{kind}.yaml").read_text())["config"]

@@ -9,7 +9,7 @@ import pytest
 from spotmpi.core import names
 from spotmpi.runs import reader
 from spotmpi.study.sweep import load_sweep, sweep_folders
-from spotmpi.study.trial import DRIFT, MEASURED, SUCCEEDED, WITHOUT_ALLREDUCE
+from spotmpi.study.trial import BASELINE, MEASURED, SUCCEEDED, WITHOUT_ALLREDUCE
 from tests.command_line import SPOTMPI
 
 pytestmark = [
@@ -32,16 +32,20 @@ def test_the_cpu_study_ends_in_a_report_of_all_its_parts(tmp_path: Path) -> None
     (folder,) = sweep_folders(tmp_path / "runs")
     trials = load_sweep(folder).trials
     assert [trial.state for trial in trials] == [SUCCEEDED] * 8
-    assert [sum(trial.role == role for trial in trials) for role in (MEASURED, WITHOUT_ALLREDUCE, DRIFT)] == [4, 2, 2]
+    assert [sum(trial.role == role for trial in trials) for role in (MEASURED, WITHOUT_ALLREDUCE, BASELINE)] == [
+        4,
+        2,
+        2,
+    ]
     report = json.loads(result.stdout)
     assert {(row["nodes"], row["trials"]) for row in report["rows"]} == {(1, 1), (2, 1)}
     titles = [section["title"] for section in report["sections"]]
-    assert titles == ["Time breakdown", "Effect of each factor", "Attempts and interruptions"]
+    assert titles == ["Time breakdown", "Effect of each parameter", "Attempts and interruptions"]
     shares = report["sections"][0]["rows"]
     assert all(row["Input"].endswith("%") and row["Communication"].endswith("%") for row in shares)
     assert [row["Slowest rank"] == "-" for row in shares] == [row["Nodes"] == "1" for row in shares]
 
     without_allreduce = next(trial for trial in trials if trial.role == WITHOUT_ALLREDUCE and trial.nodes == 2)
     lines = list(reader.lines(tmp_path / "runs" / without_allreduce.runs[-1] / "metrics.jsonl"))
-    assert lines[0]["exchange"] is False
+    assert lines[0]["allreduce"] is False
     assert not [line for line in lines if line["kind"] == "checkpoint"]

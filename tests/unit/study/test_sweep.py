@@ -11,7 +11,7 @@ from spotmpi.runs import fingerprint
 from spotmpi.spec import variants
 from spotmpi.spec.job import JobSpec
 from spotmpi.study import execution
-from spotmpi.study.study import StudyOptions, full_factorial
+from spotmpi.study.study import StudyOptions, grid_study
 from spotmpi.study.sweep import LOCAL, Sweep, find_sweep, load_sweep, unfinished_sweep
 from spotmpi.study.trial import Trial
 from tests.unit.study.studies import FakeRunner, quiet, states
@@ -20,20 +20,20 @@ SPEC = JobSpec(name="it's a test", command=["train"], launcher="none", args=["--
 
 
 def open_sweep(
-    runs: Path, factors: StudyOptions, name: str = "sweep-1", spec: JobSpec = SPEC, messages: list[str] | None = None
+    runs: Path, parameters: StudyOptions, name: str = "sweep-1", spec: JobSpec = SPEC, messages: list[str] | None = None
 ) -> Sweep:
     say = quiet if messages is None else messages.append
-    return execution.open_sweep(full_factorial(spec, factors), execution.Recording(runs, name), factors.fresh, say)
+    return execution.open_sweep(grid_study(spec, parameters), execution.Recording(runs, name), parameters.fresh, say)
 
 
 def test_the_order_is_the_seeds_and_nothing_elses() -> None:
-    one, same, other = (full_factorial(SPEC, StudyOptions(range(1, 9), seed=seed)).trials() for seed in (1, 1, 2))
+    one, same, other = (grid_study(SPEC, StudyOptions(range(1, 9), seed=seed)).trials() for seed in (1, 1, 2))
     assert one == same
     assert [t.nodes for t in one] != [t.nodes for t in other]
 
 
 def test_a_trial_runs_its_variants_spec_on_its_nodes() -> None:
-    study = full_factorial(SPEC, StudyOptions([3], ["b:args+=--x 'y z',slots=2"]))
+    study = grid_study(SPEC, StudyOptions([3], ["b:args+=--x 'y z',slots=2"]))
     spec = study.spec_of(next(trial for trial in study.trials() if trial.variant == "b"))
     assert (spec.nodes, spec.slots, spec.args) == (3, 2, ["--a", "1", "--x", "y z"])
     assert study.variant("b").keys == ("args", "slots")
@@ -81,40 +81,40 @@ def test_two_variants_of_one_name_or_of_one_meaning_are_refused_at_once() -> Non
 
 
 @pytest.mark.parametrize("nodes", [[1, 1], [0]])
-def test_all_problems_of_the_factors_come_at_once(nodes: list[int]) -> None:
+def test_all_problems_of_the_parameters_come_at_once(nodes: list[int]) -> None:
     with pytest.raises(InputError) as refused:
-        full_factorial(SPEC, StudyOptions(nodes, ["x:slots=1"], repeats=0, retries=-1))
+        grid_study(SPEC, StudyOptions(nodes, ["x:slots=1"], repeats=0, retries=-1))
     assert [problem.field for problem in refused.value.problems] == ["nodes", "repeats", "retries", "variants"]
 
 
 def test_problems_of_any_trial_are_reported_before_the_first_one_starts() -> None:
     runner = FakeRunner()
     runner.invalid = lambda spec: spec.nodes * spec.slots > 4
-    study = full_factorial(SPEC, StudyOptions([1, 2, 4], ["b:slots=2"]))
+    study = grid_study(SPEC, StudyOptions([1, 2, 4], ["b:slots=2"]))
     with pytest.raises(InputError, match="slots = 2"):
         execution.require_valid(study, runner)
-    execution.require_valid(full_factorial(SPEC, StudyOptions([1, 2, 4])), runner)
+    execution.require_valid(grid_study(SPEC, StudyOptions([1, 2, 4])), runner)
 
 
 def test_a_sweep_runs_every_trial_once_notes_its_run_and_is_not_continued_once_finished(tmp_path: Path) -> None:
-    factors = StudyOptions([1, 2], repeats=2)
-    sweep, runner = open_sweep(tmp_path, factors), FakeRunner()
+    parameters = StudyOptions([1, 2], repeats=2)
+    sweep, runner = open_sweep(tmp_path, parameters), FakeRunner()
     execution.run_sweep(sweep, runner, quiet)
     recorded = load_sweep(sweep.folder)
     assert [(t.runs[0], t.nodes) for t in recorded.trials] == runner.started
     assert states(sweep) == ["succeeded"] * 4
     assert recorded.finished
-    assert open_sweep(tmp_path, factors, "sweep-2").id == "sweep-2"
+    assert open_sweep(tmp_path, parameters, "sweep-2").id == "sweep-2"
 
 
 def test_an_interrupted_sweep_continues(tmp_path: Path) -> None:
-    factors = StudyOptions([1, 2], repeats=2)
-    sweep, runner = open_sweep(tmp_path, factors), FakeRunner({3: "power cut"})
+    parameters = StudyOptions([1, 2], repeats=2)
+    sweep, runner = open_sweep(tmp_path, parameters), FakeRunner({3: "power cut"})
     with pytest.raises(KeyboardInterrupt):
         execution.run_sweep(sweep, runner, quiet)
     assert states(sweep) == ["succeeded", "succeeded", "running", "pending"]
     messages: list[str] = []
-    again = open_sweep(tmp_path, factors, "sweep-2", messages=messages)
+    again = open_sweep(tmp_path, parameters, "sweep-2", messages=messages)
     assert again.id == sweep.id
     assert messages == ["continuing sweep sweep-1: 2 of 4 trials done (StudyOptions(fresh=True) starts over)"]
     runner.states["run-3"] = "succeeded"  # its agent outlived our terminal
@@ -124,13 +124,13 @@ def test_an_interrupted_sweep_continues(tmp_path: Path) -> None:
 
 
 def test_a_stopped_trial_stops_the_sweep_which_continues_later(tmp_path: Path) -> None:
-    factors = StudyOptions([1, 2], repeats=1)
-    sweep, runner = open_sweep(tmp_path, factors), FakeRunner({1: "stopped"})
+    parameters = StudyOptions([1, 2], repeats=1)
+    sweep, runner = open_sweep(tmp_path, parameters), FakeRunner({1: "stopped"})
     with pytest.raises(execution.SweepStopped, match="run-1 was stopped") as stopped:
         execution.run_sweep(sweep, runner, quiet)
     assert stopped.value.exit_code == 130
     assert states(sweep) == ["pending", "pending"]
-    execution.run_sweep(open_sweep(tmp_path, factors), runner, quiet)
+    execution.run_sweep(open_sweep(tmp_path, parameters), runner, quiet)
     assert states(sweep) == ["succeeded", "succeeded"]
 
 
@@ -171,9 +171,9 @@ def test_a_failed_trial_is_retried_and_one_that_was_lost_unobserved_or_never_sta
 
 @pytest.mark.parametrize("change", [{"seed": 2}, {"repeats": 3}, {"nodes": [1, 2, 4]}, {"fresh": True}])
 def test_another_design_is_another_sweep(tmp_path: Path, change: dict[str, Any]) -> None:
-    factors = StudyOptions([1, 2], repeats=2)
-    open_sweep(tmp_path, factors)
-    assert open_sweep(tmp_path, dataclasses.replace(factors, **change), "sweep-2").id == "sweep-2"
+    parameters = StudyOptions([1, 2], repeats=2)
+    open_sweep(tmp_path, parameters)
+    assert open_sweep(tmp_path, dataclasses.replace(parameters, **change), "sweep-2").id == "sweep-2"
 
 
 def test_a_sweep_is_not_continued_with_other_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_a_sweep_is_not_continued_with_other_work(tmp_path: Path, monkeypatch: p
 
 
 def test_a_sweep_at_another_place_is_another_sweep_and_its_command_names_the_place(tmp_path: Path) -> None:
-    study = full_factorial(SPEC, StudyOptions([1]))
+    study = grid_study(SPEC, StudyOptions([1]))
     local = execution.open_sweep(study, execution.Recording(tmp_path, "here"), False, quiet)
     remote = execution.open_sweep(study, execution.Recording(tmp_path, "there", "kubernetes/team"), False, quiet)
     assert (local.id, remote.id) == ("here", "there")
@@ -204,8 +204,8 @@ def test_two_processes_never_carry_out_one_sweep(tmp_path: Path) -> None:
 
 
 def test_a_record_reads_back_as_it_was_and_names_the_command_that_repeats_it(tmp_path: Path) -> None:
-    factors = StudyOptions([2, 1], ["b:args+=--x 'y z',slots=2"], repeats=2, seed=7, retries=5)
-    sweep = open_sweep(tmp_path / "a b", factors)
+    parameters = StudyOptions([2, 1], ["b:args+=--x 'y z',slots=2"], repeats=2, seed=7, retries=5)
+    sweep = open_sweep(tmp_path / "a b", parameters)
     again = find_sweep("sweep", tmp_path / "a b")
     assert again == sweep
     assert again.work == json.loads(json.dumps(fingerprint.identify(SPEC)))
@@ -222,7 +222,7 @@ def test_a_damaged_record_is_reported_with_its_folder_and_hides_no_other(tmp_pat
     with pytest.raises(InputError, match=r"cannot read its sweep\.json"):
         find_sweep("sweep-1", tmp_path)
     open_sweep(tmp_path, StudyOptions([1, 2]), "other")
-    assert unfinished_sweep(tmp_path, full_factorial(SPEC, StudyOptions([1, 2])), LOCAL) is not None
+    assert unfinished_sweep(tmp_path, grid_study(SPEC, StudyOptions([1, 2])), LOCAL) is not None
 
 
 def test_a_folder_that_cannot_be_written_is_reported_with_the_remedy(tmp_path: Path) -> None:

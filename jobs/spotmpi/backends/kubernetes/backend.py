@@ -72,7 +72,7 @@ class KubernetesBackend:
             machine.inspect_client(spec),
             tools=frozenset(launchers_of(spec.image or "")),
             gpus=sum(shape.resources.gpu * shape.world_size for shape in shapes.shapes(spec)),
-            lasting=target.persistent_folders(spec, self._environment),
+            persistent=target.persistent_folders(spec, self._environment),
             groups=self._environment.node_groups if self._environment else (),
             rate=target.hourly_rate(spec, self._environment),
         )
@@ -123,12 +123,12 @@ class KubernetesBackend:
             "context": self._api().context,
             "namespace": resolved.target.namespace,
             "notes": [*resolved.notes, *([shipment.note] if shipment else [])],
-            "code": {"digest": shipment.packed.digest, "by_volume": shipment.by_volume} if shipment else None,
+            "code": {"digest": shipment.packed.digest, "from_volume": shipment.by_volume} if shipment else None,
             "owner": submission.owner,
             "ssh_secret": spec.kubernetes.ssh_secret or (self._environment.ssh_secret if self._environment else None),
             "unchecked": None,
             "environment": self._environment.name if self._environment else None,
-            "there": self._environment.model_dump(mode="json") if self._environment else None,
+            "outputs": self._environment.model_dump(mode="json") if self._environment else None,
             "objects": objects,
         }
 

@@ -28,14 +28,14 @@ MAX_NODES = 5000
 class ZoneComparison:
     """Types and zones, best first, with pending quota increases.
 
-    `unknown` says which AWS calls failed and why, `asked` is when AWS was queried.
+    `unknown` says which AWS calls failed and why, `queried_at` is when AWS was queried.
     """
 
     nodes: int
     rows: tuple[Row, ...]
     increases: tuple[Increase, ...]
     unknown: tuple[str, ...]
-    asked: datetime
+    queried_at: datetime
 
 
 def compare_zones(

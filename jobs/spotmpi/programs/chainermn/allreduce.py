@@ -7,7 +7,7 @@ import chainer
 import numpy as np
 
 from spotmpi.programs.bandwidth import Buffer, bandwidth_parser, measure, sizes
-from spotmpi.programs.chainermn.exchange import PURE_NCCL, communicator, create_world, exchange_options, versions
+from spotmpi.programs.chainermn.gradients import PURE_NCCL, communicator, create_world, gradient_options, versions
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.options import describe_options
 from spotmpi.programs.reporting import Reporter
@@ -79,7 +79,7 @@ def main() -> None:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of *arguments*, by default the command line's."""
     parser = bandwidth_parser(__doc__)
-    exchange_options(parser)
+    gradient_options(parser)
     return parser.parse_args(arguments)
 
 

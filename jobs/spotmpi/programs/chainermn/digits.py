@@ -8,11 +8,11 @@ import chainer.functions as F
 import chainer.links as L
 
 from spotmpi.programs.batches import DataSource
-from spotmpi.programs.chainermn.exchange import (
+from spotmpi.programs.chainermn.gradients import (
     communicator,
     create_optimizer,
     create_world,
-    exchange_options,
+    gradient_options,
     uses_gpu,
     versions,
 )
@@ -77,7 +77,7 @@ def main() -> None:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of *arguments*, by default the command line's."""
     parser = training_parser(__doc__)
-    exchange_options(parser)
+    gradient_options(parser)
     learning_rate_option(parser, 0.05)
     parser.add_argument("--dropout", type=share, default=0.0, help="share of hidden values that is dropped")
     return parser.parse_args(arguments)

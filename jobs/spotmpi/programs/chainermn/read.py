@@ -2,7 +2,7 @@
 
 import argparse
 
-from spotmpi.programs.chainermn.exchange import communicator, create_world, exchange_options, versions
+from spotmpi.programs.chainermn.gradients import communicator, create_world, gradient_options, versions
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.options import describe_options
 from spotmpi.programs.reading import choose_files, measure, reading_parser
@@ -20,7 +20,7 @@ def main() -> None:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of *arguments*, by default the command line's."""
     parser = reading_parser(__doc__)
-    exchange_options(parser)
+    gradient_options(parser)
     return parser.parse_args(arguments)
 
 

@@ -8,11 +8,11 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 
-from spotmpi.programs.chainermn.exchange import (
+from spotmpi.programs.chainermn.gradients import (
     communicator,
     create_optimizer,
     create_world,
-    exchange_options,
+    gradient_options,
     uses_gpu,
     versions,
 )
@@ -59,7 +59,7 @@ def main() -> None:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of *arguments*, by default the command line's."""
     parser = training_parser(__doc__)
-    exchange_options(parser)
+    gradient_options(parser)
     learning_rate_option(parser, 0.01)
     image_options(parser)
     return parser.parse_args(arguments)

@@ -8,11 +8,11 @@ import chainer
 import numpy as np
 from chainer.optimizer_hooks import WeightDecay
 
-from spotmpi.programs.chainermn.exchange import (
+from spotmpi.programs.chainermn.gradients import (
     communicator,
     create_optimizer,
     create_world,
-    exchange_options,
+    gradient_options,
     uses_gpu,
     versions,
 )
@@ -53,7 +53,7 @@ def main() -> None:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of *arguments*, by default the command line's."""
     parser = training_parser(__doc__ or "")
-    exchange_options(parser)
+    gradient_options(parser)
     ssd_options(parser)
     return parser.parse_args(arguments)
 

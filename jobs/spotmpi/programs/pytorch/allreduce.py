@@ -9,7 +9,7 @@ import torch.distributed as dist
 from spotmpi.programs.bandwidth import Buffer, bandwidth_parser, measure, sizes
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.options import describe_options
-from spotmpi.programs.pytorch.exchange import versions
+from spotmpi.programs.pytorch.gradients import versions
 from spotmpi.programs.pytorch.processes import device, finish, join, process_options
 from spotmpi.programs.reporting import Reporter
 

@@ -12,7 +12,7 @@ from spotmpi.programs.digits import TRAINING, Digits, Layers, initial_layers, lo
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, describe_options, learning_rate_option, share, training_parser
-from spotmpi.programs.pytorch.exchange import distribute, exchange_options, versions
+from spotmpi.programs.pytorch.gradients import distribute, gradient_options, versions
 from spotmpi.programs.pytorch.processes import device, finish, join, process_options
 from spotmpi.programs.pytorch.trainee import TorchTrainee, precision_option
 from spotmpi.programs.world import World
@@ -73,7 +73,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of *arguments*, by default the command line's."""
     parser = training_parser(__doc__)
     process_options(parser)
-    exchange_options(parser)
+    gradient_options(parser)
     precision_option(parser)
     learning_rate_option(parser, 0.05)
     parser.add_argument("--dropout", type=share, default=0.0, help="share of hidden values that is dropped")

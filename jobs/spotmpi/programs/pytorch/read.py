@@ -4,7 +4,7 @@ import argparse
 
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.options import describe_options
-from spotmpi.programs.pytorch.exchange import versions
+from spotmpi.programs.pytorch.gradients import versions
 from spotmpi.programs.pytorch.processes import finish, join, process_options
 from spotmpi.programs.reading import choose_files, measure, reading_parser
 from spotmpi.programs.reporting import Reporter

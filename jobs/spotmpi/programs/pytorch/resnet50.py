@@ -17,7 +17,7 @@ from spotmpi.programs.options import (
     learning_rate_option,
     training_parser,
 )
-from spotmpi.programs.pytorch.exchange import distribute, exchange_options, versions
+from spotmpi.programs.pytorch.gradients import distribute, gradient_options, versions
 from spotmpi.programs.pytorch.processes import device, finish, join, process_options
 from spotmpi.programs.pytorch.trainee import TorchTrainee, precision_option
 from spotmpi.programs.synthetic_images import SyntheticImages
@@ -44,7 +44,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of *arguments*, by default the command line's."""
     parser = training_parser(__doc__)
     process_options(parser)
-    exchange_options(parser)
+    gradient_options(parser)
     precision_option(parser)
     learning_rate_option(parser, 0.01)
     image_options(parser)

@@ -13,7 +13,7 @@ from spotmpi.programs.detection_data import DetectionData
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, describe_options, training_parser
-from spotmpi.programs.pytorch.exchange import distribute, exchange_options, versions
+from spotmpi.programs.pytorch.gradients import distribute, gradient_options, versions
 from spotmpi.programs.pytorch.processes import device, finish, join, process_options
 from spotmpi.programs.pytorch.ssd_model import Ssd300, multibox_sums, read_state, trunk_names
 from spotmpi.programs.pytorch.trainee import TorchTrainee, precision_option
@@ -45,7 +45,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of *arguments*, by default the command line's."""
     parser = training_parser(__doc__ or "")
     process_options(parser)
-    exchange_options(parser)
+    gradient_options(parser)
     precision_option(parser)
     ssd_options(parser)
     return parser.parse_args(arguments)

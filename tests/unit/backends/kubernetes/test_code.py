@@ -217,7 +217,7 @@ def test_large_code_goes_through_the_run_volume_or_not_at_all(code: Path, monkey
 
 
 def upload(cluster: VolumeCluster, code: Path, digest: str | None = None) -> None:
-    plan = {"code": {"digest": digest or code_folder.pack(code).digest, "by_volume": True}}
+    plan = {"code": {"digest": digest or code_folder.pack(code).digest, "from_volume": True}}
     asyncio.run(code_shipping.upload(cluster, plan, spec(code), VOLUME, lambda text: None))  # type: ignore[arg-type]
 
 

@@ -92,8 +92,8 @@ def test_a_run_is_looked_up_in_its_recorded_namespace_unless_one_is_named(
     on: str | None, namespace: str, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A later `status ID --on kubernetes` looks in this namespace, not in that of a context."""
-    copy(runs, context="there", namespace="team")
-    configs = [write_kubeconfig(runs.parent / name, "http://127.0.0.1:1", name) for name in ("current", "there")]
+    copy(runs, context="outputs", namespace="team")
+    configs = [write_kubeconfig(runs.parent / name, "http://127.0.0.1:1", name) for name in ("current", "outputs")]
     monkeypatch.setenv("KUBECONFIG", ":".join(map(str, configs)))
     backend: Any = targets.backend_of(RUN, targets.Target(on, runs))
     assert backend._api().namespace == namespace
@@ -159,7 +159,7 @@ def test_a_record_is_not_deleted_while_its_run_is_being_continued(
         "owner": "ann",
         "ssh_secret": None,
         "environment": None,
-        "there": None,
+        "outputs": None,
         "objects": [{"kind": "JobSet", **jobset()}],
         "unchecked": None,
     }

@@ -160,11 +160,11 @@ def test_a_killed_worker_and_a_killed_rank_change_nothing(local: BackendHarness,
 
 @pytest.mark.nightly("each is a run of several seconds")
 @pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("window", [1, 3, 16])
+@pytest.mark.parametrize("prefetch", [1, 3, 16])
 def test_workers_and_window_change_nothing(
-    local: BackendHarness, checksum: str, tmp_path: Path, workers: int, window: int
+    local: BackendHarness, checksum: str, tmp_path: Path, workers: int, prefetch: int
 ) -> None:
-    stream = {**STREAM, "window": window, "workers": {"nodes": workers}}
+    stream = {**STREAM, "prefetch": prefetch, "workers": {"nodes": workers}}
     assert f"checksum {checksum}" in finished(local, tmp_path, EXAMPLE.read_text(), stream=stream)[1]
 
 
@@ -182,7 +182,7 @@ def test_workers_and_window_change_nothing(
         ),
         pytest.param(
             "import os\n\ndef rows(n):\n    os._exit(1)\n",
-            {"prepare": None, "window": 1},
+            {"prepare": None, "prefetch": 1},
             "not retryable",
             "batch 0 repeatedly ended the process of its worker",
             "",
@@ -258,7 +258,7 @@ def test_a_frozen_worker_changes_nothing(local: BackendHarness, checksum: str, t
 @pytest.mark.nightly("a run of 15 s")
 def test_the_memory_of_workers_stays_flat_beside_a_slow_rank(local: BackendHarness, tmp_path: Path) -> None:
     flow = "import numpy\n\ndef rows(number):\n    return numpy.full(5_000, float(number))\n"  # 40 kB
-    stream = {"source": "flow:rows", "length": 10_000, "window": 4, "workers": {"nodes": 2}}
+    stream = {"source": "flow:rows", "length": 10_000, "prefetch": 4, "workers": {"nodes": 2}}
 
     output = finished(local, tmp_path, SLOW, flow, stream=stream)[1]
 
@@ -275,7 +275,7 @@ def test_a_prediction_that_is_continued_has_every_row_once(local: BackendHarness
         "command": [sys.executable, "-m", "spotmpi.streams.rank", "predict", "flow:predict"],
         "launcher": "none",
         "files": [str(tmp_path / "flow.py")],
-        "stream": {"source": str(tmp_path / "data.csv"), "batch": 7, "remainder": "keep", "write": "jsonl"},
+        "stream": {"source": str(tmp_path / "data.csv"), "batch": 7, "last_batch": "keep", "write": "jsonl"},
         "limits": {"failures": 0},
     }
 

@@ -50,7 +50,7 @@ def test_a_machine_that_ec2_took_back_in_its_first_hour_costs_a_run_nothing(
 ) -> None:
     """Amazon EC2 User Guide, Billing for interrupted Spot Instances; the history of the node groups tells which."""
     early = T0 + 0.9 * HOUR
-    record_run(tmp_path, [replace(use, ended=early) for use in BIG[:2]], there=LAB.model_dump(mode="json"))
+    record_run(tmp_path, [replace(use, ended=early) for use in BIG[:2]], outputs=LAB.model_dump(mode="json"))
     account.autoscaling.activities["eks-gpus"][:2] = [activity("Terminating", TWO, 0.8, INTERRUPTION)]
 
     def cost() -> Cost:
@@ -66,7 +66,7 @@ def test_a_machine_that_ec2_took_back_in_its_first_hour_costs_a_run_nothing(
 def test_a_finished_runs_cost_is_saved_and_outlives_its_environment(
     account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record_run(tmp_path, BIG, environment="spotmpi-lab", there=LAB.model_dump(mode="json"))
+    record_run(tmp_path, BIG, environment="spotmpi-lab", outputs=LAB.model_dump(mode="json"))
     record_run(tmp_path, SMALL)
     monkeypatch.setattr(environment, "of_stack", lambda stack: pytest.fail("the stack is gone"))
 
@@ -138,7 +138,7 @@ def test_the_command_prints_a_runs_cost_with_a_given_price(tmp_path: Path) -> No
 def test_a_runs_cost_is_printed_and_saved_when_its_follower_sees_it_end(
     account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record_run(tmp_path, BIG, there=LAB.model_dump(mode="json"))
+    record_run(tmp_path, BIG, outputs=LAB.model_dump(mode="json"))
     record_run(tmp_path, SMALL)
     monkeypatch.setattr("spotmpi.environments.cost.open_account", lambda region: account)
     follow = ("logs", "-f", "big", "--runs", str(tmp_path))

@@ -70,7 +70,7 @@ async def upload(api: ClusterApi, plan: ClusterPlan, spec: JobSpec, volume: Volu
     Raises:
         SpotmpiError: no pod can reach the volume, or the code has changed since it was planned.
     """
-    if plan["code"] is None or not plan["code"]["by_volume"]:
+    if plan["code"] is None or not plan["code"]["from_volume"]:
         return
     packed = code_folder.pack(*spec.code_paths)
     if packed.digest != plan["code"]["digest"]:

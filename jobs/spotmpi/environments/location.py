@@ -1,4 +1,4 @@
-"""Where a stack is built: account and region, which must be those of the credentials and of its file.
+"""The account and region of a stack, which must be those of the credentials and of its file.
 
 Pulumi does not compare them: with the credentials of another account it would find nothing, and forget what bills.
 """
@@ -18,7 +18,7 @@ from spotmpi.core.errors import SpotmpiError
 _ACCOUNT = re.compile(r"arn:[\w-]+:[\w-]+:[\w-]*:(\d{12}):")
 
 
-def require_place(aws: Aws, region: str, environment: Environment) -> None:
+def require_location(aws: Aws, region: str, environment: Environment) -> None:
     """SpotmpiError where an environment is built in another region, CloudError for credentials of another account."""
     if environment.region != region:
         remedy = "set aws:region back, or select the backend that has this stack's state"

@@ -1,4 +1,4 @@
-"""The options of gradient exchange arrive where they work, and what they promise can be measured."""
+"""The options of gradient synchronization arrive where they work, and what they promise can be measured."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class DoubleBuffering(optimizers._MultiNodeOptimizer):
 pure_nccl_communicator.PureNcclCommunicator = Recording
 optimizers._DoubleBufferingOptimizer = DoubleBuffering
 
-from spotmpi.programs.chainermn import digits, exchange
+from spotmpi.programs.chainermn import digits, gradients
 options = digits.parse(["--global-batch", "8", "--iterations", "1", "--communicator", "pure_nccl", *sys.argv[1:]])
-exchange.uses_gpu = lambda options: False
-comm = exchange.communicator(options)
-optimizer = exchange.create_optimizer(chainer.optimizers.SGD(), chainer.links.Linear(2, 2), comm, options)
+gradients.uses_gpu = lambda options: False
+comm = gradients.communicator(options)
+optimizer = gradients.create_optimizer(chainer.optimizers.SGD(), chainer.links.Linear(2, 2), comm, options)
 print(json.dumps({**recorded, "communicator": type(comm).__name__, "optimizer": type(optimizer).__name__}))
 """
 
@@ -95,7 +95,7 @@ import json, os, socket, struct, time
 import torch, torch.distributed as dist
 from spotmpi.programs.digits import initial_layers
 from spotmpi.programs.pytorch import digits
-from spotmpi.programs.pytorch.exchange import distribute
+from spotmpi.programs.pytorch.gradients import distribute
 from spotmpi.programs.pytorch.processes import join
 
 def sent():
@@ -209,11 +209,11 @@ def test_resnet50_trains_on_synthetic_images_in_weak_scaling(image: Image) -> No
 
 
 @in_chainermn("PyTorch's start costs seconds; what is tested is code of both")
-def test_without_exchange_ranks_train_apart(image: Image) -> None:
+def test_without_allreduce_ranks_train_apart(image: Image) -> None:
     """On the same start, gradients that are kept to oneself lead elsewhere than those that are shared."""
     options = ["--global-batch", "8", "--iterations", "30", "--report-every", "30"]
-    runs = [image.mpirun(2, *image.program("digits"), *options, *more) for more in ([], ["--no-exchange"])]
+    runs = [image.mpirun(2, *image.program("digits"), *options, *more) for more in ([], ["--no-allreduce"])]
     together, apart = (run.succeed() for run in runs)
-    assert together.one("context")["exchange"] and not apart.one("context")["exchange"]
+    assert together.one("context")["allreduce"] and not apart.one("context")["allreduce"]
     assert together.one("result")["parameters"] != apart.one("result")["parameters"]
     assert not apart.all("checkpoint")

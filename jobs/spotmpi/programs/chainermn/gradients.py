@@ -1,4 +1,4 @@
-"""How ChainerMN's ranks exchange gradients: communicator, allreduce type and double buffering, by options."""
+"""How ChainerMN averages gradients over ranks: communicator, allreduce type and double buffering, by options."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _COMMUNICATORS = (PURE_NCCL, "flat", "non_cuda_aware", _ON_CPU)
 _ALLREDUCE_TYPES = {"fp16": np.float16, "fp32": np.float32}
 
 
-def exchange_options(parser: Parser) -> None:
+def gradient_options(parser: Parser) -> None:
     """Add --communicator, --allreduce-dtype and --double-buffering."""
     default = PURE_NCCL if gpus() else _ON_CPU
     parser.add_argument("--communicator", choices=_COMMUNICATORS, default=default, help="ChainerMN communicator")
@@ -81,22 +81,22 @@ def create_world(comm: Any) -> World:
 def create_optimizer(optimizer: Any, model: Any, comm: Any, options: Any) -> Any:
     """*optimizer*, set up for *model*, such that each update uses the mean of all ranks' gradients.
 
-    Rank 0's parameters are broadcast here. Every parameter must have its shape by now. With --no-exchange each rank
+    Rank 0's parameters are broadcast here. Every parameter must have its shape by now. With --no-allreduce each rank
     updates with its own gradients.
     """
-    overlapped = options.double_buffering and not options.no_exchange
+    overlapped = options.double_buffering and not options.no_allreduce
     shared = chainermn.create_multi_node_optimizer(optimizer, comm, double_buffering=overlapped)
     shared.setup(model)
     # ChainerMN's first update only broadcasts parameters, and would ignore the first batch after each restart.
     model.cleargrads()
     shared.update()
-    if options.no_exchange:
-        comm.multi_node_mean_grad = _skip_exchange
+    if options.no_allreduce:
+        comm.multi_node_mean_grad = _skip_allreduce
     return shared
 
 
-def _skip_exchange(*ignored: Any, **more: Any) -> None:
-    """Replaces the exchange: every rank keeps its own gradients."""
+def _skip_allreduce(*ignored: Any, **more: Any) -> None:
+    """Replaces the allreduce: every rank keeps its own gradients."""
 
 
 def versions() -> dict[str, str]:

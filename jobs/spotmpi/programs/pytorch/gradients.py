@@ -1,4 +1,4 @@
-"""How DDP exchanges gradients: bucket size and compression, by options."""
+"""How DDP averages gradients over ranks: bucket size and compression, by options."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from spotmpi.programs.world import World
 _HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
 
-def exchange_options(parser: Parser) -> None:
+def gradient_options(parser: Parser) -> None:
     """Add --ddp-hook and --bucket-mb."""
     parser.add_argument(
         "--ddp-hook", choices=sorted(_HOOKS), help="type in which DDP sends gradients; by default their own"
@@ -24,9 +24,9 @@ def exchange_options(parser: Parser) -> None:
 def distribute(model: nn.Module, world: World, options: Any) -> nn.Module:
     """*model*, wrapped such that backward leaves the mean of all ranks' gradients; a single rank needs no wrapper.
 
-    Rank 0's parameters are broadcast here. With --no-exchange each rank keeps its own gradients.
+    Rank 0's parameters are broadcast here. With --no-allreduce each rank keeps its own gradients.
     """
-    if world.size == 1 or options.no_exchange:
+    if world.size == 1 or options.no_allreduce:
         return model
     device = next(model.parameters()).device
     devices = [device.index] if device.type == "cuda" else None

@@ -1,4 +1,4 @@
-"""The factors of a study: what their levels make of the spec, and which contradict each other."""
+"""The parameters of a study: what their values make of the spec, and which contradict each other."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from spotmpi.spec.job import Data
 from tests.unit.study.studies import GPU, problems_of, study_of
 
 
-def test_levels_change_the_spec_as_the_programs_take_them() -> None:
-    factors = {"framework": ["pytorch"], "global_batch": [128], "allreduce": ["fp16"], "loader_processes": [2]}
-    (variant,) = study_of({**factors, "bucket_mb": [10]}, {**GPU, "args": ["--batch-per-worker=8"]}).variants
+def test_values_change_the_spec_as_the_programs_take_them() -> None:
+    parameters = {"framework": ["pytorch"], "global_batch": [128], "allreduce": ["fp16"], "loader_processes": [2]}
+    (variant,) = study_of({**parameters, "bucket_mb": [10]}, {**GPU, "args": ["--batch-per-worker=8"]}).variants
     assert variant.spec.image == "pytorch"
     args = " ".join(variant.spec.args)
     assert args == "--global-batch 128 --loader-processes 2 --ddp-hook fp16 --bucket-mb 10"
@@ -21,7 +21,7 @@ def test_levels_change_the_spec_as_the_programs_take_them() -> None:
     assert (fp32, fp16) == (["--double-buffering"], ["--allreduce-dtype", "fp16", "--double-buffering"])
 
 
-def test_the_type_that_a_model_computes_in_is_a_factor_and_fp32_needs_no_option() -> None:
+def test_the_type_that_a_model_computes_in_is_a_parameter_and_fp32_needs_no_option() -> None:
     pytorch = {**GPU, "image": "pytorch"}
     full, half = study_of({"precision": ["fp32", "bf16"], "batch_per_worker": [16]}, pytorch).variants
     assert (full.name, half.name) == ("fp32 precision", "bf16 precision")
@@ -32,7 +32,7 @@ def test_the_type_that_a_model_computes_in_is_a_factor_and_fp32_needs_no_option(
 
 
 @pytest.mark.parametrize(
-    ("program", "factor", "programs"),
+    ("program", "parameter", "programs"),
     [
         ("allreduce", {"batch_per_worker": [8]}, "digits, ssd, resnet50"),
         ("allreduce", {"allreduce": ["fp16"]}, "digits"),
@@ -40,42 +40,48 @@ def test_the_type_that_a_model_computes_in_is_a_factor_and_fp32_needs_no_option(
         ("resnet50", {"data_cache": ["cold"]}, "ssd"),
     ],
 )
-def test_a_program_that_lacks_an_option_refuses_its_factor_and_names_those_that_have_it(
-    program: str, factor: dict[str, Any], programs: str
+def test_a_program_that_lacks_an_option_refuses_its_parameter_and_names_those_that_have_it(
+    program: str, parameter: dict[str, Any], programs: str
 ) -> None:
     spec = {**GPU, "program": program, "args": [], "data": "voc"}
     message = f"not supported by program {program}; supported by {programs}"
-    assert any(message in problem for problem in problems_of(factor, spec))
+    assert any(message in problem for problem in problems_of(parameter, spec))
 
 
-def test_a_users_own_factor_is_a_table_of_levels_with_settings() -> None:
+def test_a_users_own_parameter_is_a_table_of_values_with_settings() -> None:
     places = {"one zone": ["kubernetes.node_selector={a='1'}"], "placement group": ["env.X=1", "args+=--seed 3"]}
     one, two = study_of({"placement": places}).variants
     assert (one.name, two.name) == ("one zone", "placement group")
     assert one.spec.kubernetes.node_selector == {"a": "1"}
     assert (two.spec.env, two.spec.args[-2:]) == ({"X": "1"}, ["--seed", "3"])
-    assert two.levels == (("placement", "placement group"),)
+    assert two.values == (("placement", "placement group"),)
     assert one.keys == ("kubernetes", "machine")  # other nodes may be other machines, and that is no different work
 
 
-def test_workers_and_window_of_a_stream_are_factors() -> None:
+def test_workers_and_prefetch_of_a_stream_are_parameters() -> None:
     own = {"command": ["train"], "program": None, "image": None, "args": []}
     spec = {**GPU, **own, "stream": {"source": "s3://set", "batch": 8, "workers": {"cpu": 2}}}
-    factors = {"stream": {"workers": {"nodes": [2, 4]}, "window": [8, 16]}}  # as TOML reads stream.window = [8, 16]
-    variants = study_of(factors, spec).variants
+    parameters = {
+        "stream": {"workers": {"nodes": [2, 4]}, "prefetch": [8, 16]}
+    }  # as TOML reads stream.prefetch = [8, 16]
+    variants = study_of(parameters, spec).variants
     assert [variant.name for variant in variants] == [
-        f"window {window}, stream workers {workers}" for window in (8, 16) for workers in (2, 4)
+        f"prefetch {prefetch}, stream workers {workers}" for prefetch in (8, 16) for workers in (2, 4)
     ]
     streams = [variant.spec.stream for variant in variants if variant.spec.stream]
-    assert [(stream.workers.nodes, stream.window) for stream in streams] == [(2, 8), (4, 8), (2, 16), (4, 16)]
+    assert [(stream.workers.nodes, stream.prefetch) for stream in streams] == [(2, 8), (4, 8), (2, 16), (4, 16)]
     assert {stream.workers.cpu for stream in streams} == {2}
-    assert variants[3].settings == ("stream.workers.nodes=4", "stream.window=16")
-    assert any("the spec has no table [stream]" in each for each in problems_of({"stream.window": [4]}, GPU))
+    assert variants[3].settings == ("stream.workers.nodes=4", "stream.prefetch=16")
+    assert any("the spec has no table [stream]" in each for each in problems_of({"stream.prefetch": [4]}, GPU))
 
 
-def test_machines_and_places_of_data_are_factors_by_name() -> None:
-    factors = {"placement_group": [False, True], "instance_type": ["g5.xlarge"], "data_location": ["shared", "memory"]}
-    variants = study_of(factors, {**GPU, "data": "voc"}).variants
+def test_machines_and_places_of_data_are_parameters_by_name() -> None:
+    parameters = {
+        "placement_group": [False, True],
+        "instance_type": ["g5.xlarge"],
+        "data_location": ["shared", "memory"],
+    }
+    variants = study_of(parameters, {**GPU, "data": "voc"}).variants
     assert [variant.name for variant in variants] == [
         "one zone, no group, data on shared storage",
         "one zone, no group, data in memory",
@@ -104,18 +110,18 @@ def test_data_may_be_synthetic_cold_or_warm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factors", "message"),
+    ("parameters", "message"),
     [
         ({"data": ["synthetic"], "data_location": ["node"]}, "conflicts with data = 'synthetic': synthetic images"),
         ({"data_cache": ["cold"], "data_location": ["memory"]}, "data in memory is never cold"),
-        ({"data": ["drawn"]}, "factors.data = 'drawn': known levels: real, synthetic"),
+        ({"data": ["drawn"]}, "parameters.data = 'drawn': known values: real, synthetic"),
     ],
 )
-def test_impossible_data_is_refused(factors: dict[str, Any], message: str) -> None:
-    assert any(message in problem for problem in problems_of(factors, SSD))
+def test_impossible_data_is_refused(parameters: dict[str, Any], message: str) -> None:
+    assert any(message in problem for problem in problems_of(parameters, SSD))
 
 
-def test_programs_without_such_data_refuse_its_factors() -> None:
+def test_programs_without_such_data_refuse_its_parameters() -> None:
     digits = {**SSD, "program": "digits"}
     assert any(
         "not supported by program digits; supported by ssd" in problem
@@ -124,44 +130,49 @@ def test_programs_without_such_data_refuse_its_factors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factors", "message"),
+    ("parameters", "message"),
     [
         (
             {"global_batch": [64], "batch_per_worker": [8]},
-            "factors.global_batch = 64: conflicts with batch_per_worker = 8",
+            "parameters.global_batch = 64: conflicts with batch_per_worker = 8",
         ),
         (
             {"framework": ["pytorch"], "double_buffering": [True]},
-            "factors.double_buffering = True: supported only by ChainerMN",
+            "parameters.double_buffering = True: supported only by ChainerMN",
         ),
-        ({"bucket_mb": [10]}, "factors.bucket_mb = 10: supported only by PyTorch"),
-        ({"precision": ["bf16"]}, "factors.precision = 'bf16': not supported by ChainerMN; known levels: fp32"),
-        ({"allreduce": ["bf16"]}, "factors.allreduce = 'bf16': not supported by ChainerMN; known levels: fp32, fp16"),
+        ({"bucket_mb": [10]}, "parameters.bucket_mb = 10: supported only by PyTorch"),
+        ({"precision": ["bf16"]}, "parameters.precision = 'bf16': not supported by ChainerMN; known values: fp32"),
+        (
+            {"allreduce": ["bf16"]},
+            "parameters.allreduce = 'bf16': not supported by ChainerMN; known values: fp32, fp16",
+        ),
         (
             {"framework": ["pytorch"], "precision": ["fp16"]},
-            "factors.precision = 'fp16': not supported by PyTorch; known levels: fp32, bf16",
+            "parameters.precision = 'fp16': not supported by PyTorch; known values: fp32, bf16",
         ),
-        ({"communicator": ["mpi"]}, "not supported by ChainerMN; known levels: pure_nccl, flat, non_cuda_aware, naive"),
-        ({"global_batch": [0]}, "factors.global_batch = 0: must be above 0"),
-        ({"loader_processes": [-1]}, "factors.loader_processes = -1: must be above -1"),
+        ({"communicator": ["mpi"]}, "not supported by ChainerMN; known values: pure_nccl, flat, non_cuda_aware, naive"),
+        ({"global_batch": [0]}, "parameters.global_batch = 0: must be above 0"),
+        ({"loader_processes": [-1]}, "parameters.loader_processes = -1: must be above -1"),
         ({"communicator": ["naive"], "allreduce": ["fp16"]}, "not supported by communicator naive"),
-        ({"nodes": [1, 3]}, "factors.nodes = 3: global batch 64 is not divisible by 3 ranks"),
-        ({"nodes": [0]}, "factors.nodes = 0: must be an integer of at least 1"),
-        ({"slots": [True]}, "factors.slots = True: must be int"),
-        ({"slots": []}, "needs at least one level, each only once"),
-        ({"slots": [1, 1]}, "needs at least one level, each only once"),
-        ({"colour": ["red"]}, "unknown factor; known: nodes, framework, slots"),
-        ({"slots": {"a": ["slots=1"]}}, "built-in factor: give a list of levels"),
-        ({"mine": {"a": ["slot=2"]}}, "factors.mine.a = 'slot=2'"),
+        ({"nodes": [1, 3]}, "parameters.nodes = 3: global batch 64 is not divisible by 3 ranks"),
+        ({"nodes": [0]}, "parameters.nodes = 0: must be an integer of at least 1"),
+        ({"slots": [True]}, "parameters.slots = True: must be int"),
+        ({"slots": []}, "needs at least one value, each only once"),
+        ({"slots": [1, 1]}, "needs at least one value, each only once"),
+        ({"colour": ["red"]}, "unknown parameter; known: nodes, framework, slots"),
+        ({"slots": {"a": ["slots=1"]}}, "built-in parameter: give a list of values"),
+        ({"mine": {"a": ["slot=2"]}}, "parameters.mine.a = 'slot=2'"),
         (
             {"node_group": ["g5"], "placement_group": [True]},
-            "factors.placement_group = True: conflicts with node_group = 'g5': the node group determines it",
+            "parameters.placement_group = True: conflicts with node_group = 'g5': the node group determines it",
         ),
         ({"instance_type": ["t3.large"], "placement_group": [True]}, "T instances do not support placement groups"),
-        ({"placement_group": ["on"]}, "factors.placement_group = 'on': must be bool"),
-        ({"data_location": ["attic"]}, "factors.data_location = 'attic': known levels: shared, node, memory"),
-        ({"data_location": ["memory"]}, "factors.data_location = 'memory': the spec has no data"),
+        ({"placement_group": ["on"]}, "parameters.placement_group = 'on': must be bool"),
+        ({"data_location": ["attic"]}, "parameters.data_location = 'attic': known values: shared, node, memory"),
+        ({"data_location": ["memory"]}, "parameters.data_location = 'memory': the spec has no data"),
     ],
 )
-def test_conflicting_or_meaningless_factors_are_refused_with_the_reason(factors: dict[str, Any], message: str) -> None:
-    assert any(message in problem for problem in problems_of(factors))
+def test_conflicting_or_meaningless_parameters_are_refused_with_the_reason(
+    parameters: dict[str, Any], message: str
+) -> None:
+    assert any(message in problem for problem in problems_of(parameters))

@@ -1,6 +1,6 @@
 """What studies believe of the real programs is so: who has which option, and what it does.
 
-Right: each program takes the option of a factor exactly where a study allows the factor, with exactly its levels.
+Right: each program takes the option of a parameter exactly where a study allows the parameter, with exactly its values.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from spotmpi.study.factors import FACTOR_PROGRAMS, FRAMEWORK_FACTORS, FRAMEWORK_LEVELS, KNOWN
+from spotmpi.study.parameters import FRAMEWORK_PARAMETERS, FRAMEWORK_VALUES, KNOWN, PARAMETER_PROGRAMS
 from tests.programs.conftest import Image
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(300)]
@@ -26,26 +26,26 @@ for name in sys.argv[2:]:
     told[name] = shown.getvalue()
 print(json.dumps(told))
 """
-OPTIONS = {("allreduce", "pytorch"): "--ddp-hook"}  # where a factor's option is not the same in both
+OPTIONS = {("allreduce", "pytorch"): "--ddp-hook"}  # where a parameter's option is not the same in both
 
 
-def test_programs_have_the_options_and_levels_that_studies_allow(image: Image) -> None:
+def test_programs_have_the_options_and_values_that_studies_allow(image: Image) -> None:
     run = image.alone("-c", HELP, image.name, *PROGRAMS).succeed()
     helps: dict[str, str] = json.loads(run.plain[-1])
-    for factor, programs in FACTOR_PROGRAMS.items():
-        option = OPTIONS.get((factor, image.name)) or str(KNOWN[factor].option)
+    for parameter, programs in PARAMETER_PROGRAMS.items():
+        option = OPTIONS.get((parameter, image.name)) or str(KNOWN[parameter].option)
         having_option = {name for name, text in helps.items() if re.search(rf"{option}\b", text)}
-        allowed = set(programs) if FRAMEWORK_FACTORS.get(factor, image.name) == image.name else set()
-        levels = FRAMEWORK_LEVELS.get(factor, {}).get(image.name, ())
-        if levels == ("fp32",):  # what is done without an option
+        allowed = set(programs) if FRAMEWORK_PARAMETERS.get(parameter, image.name) == image.name else set()
+        values = FRAMEWORK_VALUES.get(parameter, {}).get(image.name, ())
+        if values == ("fp32",):  # what is done without an option
             allowed = set()
-        # ChainerMN's micro-benchmarks take the options of the exchange as a whole, and mean only the communicator.
-        assert allowed <= having_option <= allowed | {"allreduce", "read"}, (factor, allowed, having_option)
+        # ChainerMN's micro-benchmarks take all options of gradient synchronization, and mean only the communicator.
+        assert allowed <= having_option <= allowed | {"allreduce", "read"}, (parameter, allowed, having_option)
         choices_of = {name: re.search(rf"{option} {{(.*?)}}", helps[name]) for name in allowed}
         for name, choices in choices_of.items():
-            if levels:
+            if values:
                 assert choices, f"{name} does not list what {option} can be"
-                assert {*choices[1].split(","), "fp32"} == {*levels, "fp32"}, (name, choices[1], levels)
+                assert {*choices[1].split(","), "fp32"} == {*values, "fp32"}, (name, choices[1], values)
 
 
 @pytest.mark.nightly("two trainings in PyTorch, 11 s")

@@ -1,0 +1,317 @@
+"""The built-in parameters of a study, how their values change a spec, and which values conflict. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spotmpi.core.errors import Problem
+from spotmpi.spec.job import JobSpec
+
+Value = bool | int | float | str
+Values = Mapping[str, Value]
+
+NODES = "nodes"
+PYTORCH = "pytorch"
+DEFAULT_TYPE = "fp32"  # of computation and communication
+_SHARED = "shared"
+_PLACEMENT: Mapping[Value, str] = {True: "placement group", False: "one zone, no group"}
+_SYNTHETIC = "--synthetic"
+_SOURCES: Mapping[Value, str] = {"real": "real data", "synthetic": "synthetic data"}
+_CACHES: Mapping[Value, str] = {"cold": "cold data", "warm": "warm data"}
+_LOCATIONS: Mapping[Value, str] = {
+    _SHARED: "data on shared storage",
+    "node": "data on node disk",
+    "memory": "data in memory",
+}
+_BATCHES = ("--global-batch", "--batch-per-worker")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of the built-in programs or of the spec: the types of its values, and how to apply one to a spec.
+
+    ``option`` is that of the programs, None for a key of the spec. ``value_names`` lists all possible values if there
+    is a fixed set of them; numeric values must be above ``lower_bound``. ``label`` is the format of a value's name.
+    ``changes`` are the top-level keys of the spec that a value changes.
+    """
+
+    types: tuple[type, ...]
+    apply: Callable[[JobSpec, Value], JobSpec]
+    option: str | None = None
+    label: str = "{name} {value}"
+    value_names: Mapping[Value, str] = field(default_factory=dict)
+    lower_bound: int = 0
+    changes: str = "args"
+
+
+def _spec_key(name: str) -> Callable[[JobSpec, Value], JobSpec]:
+    return lambda spec, value: spec.model_copy(update={name: value})
+
+
+def _kubernetes_key(name: str) -> Callable[[JobSpec, Value], JobSpec]:
+    def change(spec: JobSpec, value: Value) -> JobSpec:
+        setting = [value] if name == "node_groups" else value
+        return spec.model_copy(update={"kubernetes": spec.kubernetes.model_copy(update={name: setting})})
+
+    return change
+
+
+def _stream_workers(spec: JobSpec, value: Value) -> JobSpec:
+    """The number of a stream's workers; no effect on a spec without a stream."""
+    workers = spec.stream and spec.stream.workers.model_copy(update={"nodes": value})
+    return spec.model_copy(update={"stream": spec.stream and spec.stream.model_copy(update={"workers": workers})})
+
+
+def _stream_prefetch(spec: JobSpec, value: Value) -> JobSpec:
+    return spec.model_copy(update={"stream": spec.stream and spec.stream.model_copy(update={"prefetch": value})})
+
+
+def _data_location(spec: JobSpec, value: Value) -> JobSpec:
+    """Data on shared storage, or copied to each node's disk or memory; no effect on a spec without data."""
+    stage = None if value == _SHARED else value
+    return spec.model_copy(update={"data": spec.data and spec.data.model_copy(update={"stage": stage})})
+
+
+def _data_source(spec: JobSpec, value: Value) -> JobSpec:
+    """Real data, or synthetic images; a spec with those needs no data set."""
+    others = [argument for argument in spec.args if argument != _SYNTHETIC]
+    return spec if value == "real" else spec.model_copy(update={"args": [*others, _SYNTHETIC], "data": None})
+
+
+def _option(name: str, replaces: Sequence[str] = ()) -> Callable[[JobSpec, Value], JobSpec]:
+    def change(spec: JobSpec, value: Value) -> JobSpec:
+        return spec.model_copy(update={"args": [*without_options(spec.args, (name, *replaces)), name, f"{value}"]})
+
+    return change
+
+
+def _flag(name: str) -> Callable[[JobSpec, Value], JobSpec]:
+    def change(spec: JobSpec, value: Value) -> JobSpec:
+        others = [argument for argument in spec.args if argument != name]
+        return spec.model_copy(update={"args": [*others, name] if value else others})
+
+    return change
+
+
+def _allreduce(spec: JobSpec, value: Value) -> JobSpec:
+    """The number type of the gradient allreduce; each framework has its own option, without which it is fp32."""
+    option = "--ddp-hook" if spec.image == PYTORCH else "--allreduce-dtype"
+    return _number_type(spec, value, option, ("--ddp-hook", "--allreduce-dtype"))
+
+
+def _precision(spec: JobSpec, value: Value) -> JobSpec:
+    """The number type of the computation; fp32 without the option."""
+    return _number_type(spec, value, "--precision", ("--precision",))
+
+
+def _number_type(spec: JobSpec, value: Value, option: str, replaces: Sequence[str]) -> JobSpec:
+    others = without_options(spec.args, replaces)
+    return spec.model_copy(update={"args": others if value == DEFAULT_TYPE else [*others, option, str(value)]})
+
+
+# In the order in which they are applied: options depend on the framework.
+KNOWN: dict[str, Parameter] = {
+    "framework": Parameter((str,), _spec_key("image"), label="{value}", changes="image"),
+    "slots": Parameter((int,), _spec_key("slots"), changes="slots"),
+    "node_group": Parameter((str,), _kubernetes_key("node_groups"), label="group {value}", changes="kubernetes"),
+    "instance_type": Parameter((str,), _kubernetes_key("instance_type"), label="{value}", changes="kubernetes"),
+    "placement_group": Parameter(
+        (bool,), _kubernetes_key("placement_group"), value_names=_PLACEMENT, changes="kubernetes"
+    ),
+    "data": Parameter((str,), _data_source, _SYNTHETIC, value_names=_SOURCES, changes="args data"),
+    "data_cache": Parameter((str,), _option("--data-cache"), "--data-cache", value_names=_CACHES),
+    "data_location": Parameter((str,), _data_location, value_names=_LOCATIONS, changes="data"),
+    "stream.workers.nodes": Parameter((int,), _stream_workers, label="stream workers {value}", changes="stream"),
+    "stream.prefetch": Parameter((int,), _stream_prefetch, label="prefetch {value}", changes="stream"),
+    "launcher": Parameter((str,), _spec_key("launcher"), label="{value}", changes="launcher"),
+    "global_batch": Parameter((int,), _option("--global-batch", _BATCHES), "--global-batch"),
+    "batch_per_worker": Parameter((int,), _option("--batch-per-worker", _BATCHES), "--batch-per-worker"),
+    "loader_processes": Parameter((int,), _option("--loader-processes"), "--loader-processes", lower_bound=-1),
+    "precision": Parameter((str,), _precision, "--precision", "{value} precision"),
+    "communicator": Parameter((str,), _option("--communicator"), "--communicator", "{value}"),
+    "allreduce": Parameter((str,), _allreduce, "--allreduce-dtype", "{value} allreduce"),
+    "double_buffering": Parameter((bool,), _flag("--double-buffering"), "--double-buffering"),
+    "bucket_mb": Parameter((int, float), _option("--bucket-mb"), "--bucket-mb", "buckets of {value} MB"),
+}
+
+
+def changed_keys(name: str) -> Iterable[str]:
+    """The top-level keys of a spec that the built-in parameter *name* changes; the closest if it is misspelt."""
+    if name == NODES:
+        return [NODES]
+    close = difflib.get_close_matches(name, KNOWN, n=1)
+    return KNOWN[close[0]].changes.split() if close else []
+
+
+def value_remedy(name: str, value: Value) -> str | None:
+    """What to do about a value that is impossible for any program, or None."""
+    if name == NODES:
+        return None if type(value) is int and value >= 1 else "must be an integer of at least 1"
+    parameter = KNOWN[name]
+    if type(value) not in parameter.types:
+        return f"must be {' or '.join(kind.__name__ for kind in parameter.types)}"
+    if isinstance(value, int | float) and not isinstance(value, bool) and value <= parameter.lower_bound:
+        return f"must be above {parameter.lower_bound}"
+    if parameter.value_names and value not in parameter.value_names:
+        return f"known values: {', '.join(map(str, parameter.value_names))}"
+    return None
+
+
+def value_name(name: str, value: Value) -> str:
+    """A value as text, short enough for a legend."""
+    words = name.replace("_", " ")
+    if name in KNOWN and value in KNOWN[name].value_names:
+        return KNOWN[name].value_names[value]
+    if isinstance(value, bool):
+        return words if value else f"no {words}"
+    label = KNOWN[name].label if name in KNOWN else "{value}"
+    return label.format(name=words, value=value)
+
+
+def without_options(args: Sequence[str], options: Iterable[str]) -> list[str]:
+    """*args* without these options and their values."""
+    options, remaining, skip = tuple(options), [], False
+    for argument in args:
+        if skip:
+            skip = False
+        elif argument in options:
+            skip = True
+        elif not any(argument.startswith(f"{option}=") for option in options):
+            remaining.append(argument)
+    return remaining
+
+
+def option_value(args: Sequence[str], option: str) -> str | None:
+    """The value of *option* in *args*, or None."""
+    for at, argument in enumerate(args):
+        name, equals, rest = argument.partition("=")
+        if name == option:
+            return rest if equals else next(iter(args[at + 1 : at + 2]), None)
+    return None
+
+
+_CHAINERMN = "chainermn"
+_TITLES = {_CHAINERMN: "ChainerMN", PYTORCH: "PyTorch"}
+_NCCL = "pure_nccl"
+_BURSTABLE = re.compile(r"t\d")  # and not trn1
+_TRAIN = ("digits", "ssd", "resnet50")
+
+# The built-in programs that have the option of a parameter; other parameters are keys of the spec and fit any program.
+PARAMETER_PROGRAMS: Mapping[str, Sequence[str]] = {
+    "global_batch": _TRAIN,
+    "batch_per_worker": _TRAIN,
+    "loader_processes": _TRAIN,
+    "precision": _TRAIN,
+    "allreduce": _TRAIN,
+    "bucket_mb": _TRAIN,
+    "double_buffering": _TRAIN,
+    "communicator": (*_TRAIN, "allreduce", "read"),
+    "data": ("ssd",),
+    "data_cache": ("ssd",),
+}
+# Parameters of one framework only, by image.
+FRAMEWORK_PARAMETERS: Mapping[str, str] = {
+    "communicator": _CHAINERMN,
+    "double_buffering": _CHAINERMN,
+    "bucket_mb": PYTORCH,
+}
+# The values that each framework supports, by image.
+FRAMEWORK_VALUES: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "precision": {_CHAINERMN: (DEFAULT_TYPE,), PYTORCH: (DEFAULT_TYPE, "bf16")},
+    "allreduce": {_CHAINERMN: (DEFAULT_TYPE, "fp16"), PYTORCH: (DEFAULT_TYPE, "fp16", "bf16")},
+    "communicator": {_CHAINERMN: (_NCCL, "flat", "non_cuda_aware", "naive")},
+}
+
+
+def value_problems(
+    values: Values, base: JobSpec, spec: JobSpec, nodes: int, wrong: Collection[str] = ()
+) -> list[Problem]:
+    """Values that conflict or do not apply; *spec* is *base* with *values* applied.
+
+    Checks that depend on one of the *wrong* top-level keys of the spec are left out.
+    """
+    problems = _conflicts(values)
+    if "data" not in wrong:
+        problems += _data_conflicts(values, base)
+    if base.stream is None and "stream" not in wrong:
+        streams = [name for name in values if name in KNOWN and KNOWN[name].changes == "stream"]
+        problems += [Problem(f"parameters.{name}", values[name], "the spec has no table [stream]") for name in streams]
+    if not {"program", "command", "image"}.isdisjoint(wrong):
+        return problems
+    options = [name for name in values if name in KNOWN and KNOWN[name].option]
+    if spec.program is None and options:
+        remedy = "only the built-in programs have this option; give a table of values with settings, such as args+=..."
+        problems += [Problem(f"parameters.{name}", values[name], remedy) for name in options]
+    elif spec.program is not None:
+        problems += _program_problems(values, spec)
+        problems += [] if {"args", "resources"} & set(wrong) else _communicator_problems(values, spec)
+        problems += [] if {"args", "slots", NODES} & set(wrong) else _batch_problems(spec, nodes)
+    return problems
+
+
+def _program_problems(values: Values, spec: JobSpec) -> list[Problem]:
+    """Parameters that the program has no option for, and values that its framework does not support."""
+    problems, image = [], str(spec.image)
+    for name, value in values.items():
+        field, known = f"parameters.{name}", FRAMEWORK_VALUES.get(name, {}).get(image)
+        if name in PARAMETER_PROGRAMS and spec.program not in PARAMETER_PROGRAMS[name]:
+            programs = ", ".join(PARAMETER_PROGRAMS[name])
+            problems.append(Problem(field, value, f"not supported by program {spec.program}; supported by {programs}"))
+        elif name in FRAMEWORK_PARAMETERS and FRAMEWORK_PARAMETERS[name] != image and value:
+            problems.append(Problem(field, value, f"supported only by {_TITLES[FRAMEWORK_PARAMETERS[name]]}"))
+        elif known and value not in known:
+            problems.append(
+                Problem(field, value, f"not supported by {_TITLES[image]}; known values: {', '.join(known)}")
+            )
+    return problems
+
+
+def _conflicts(values: Values) -> list[Problem]:
+    problems = []
+    if "global_batch" in values and "batch_per_worker" in values:
+        problems.append(_conflict(values, "global_batch", "batch_per_worker", "set only one of them"))
+    for name in ("instance_type", "placement_group"):
+        if "node_group" in values and name in values:
+            problems.append(_conflict(values, name, "node_group", "the node group determines it"))
+    if values.get("placement_group") is True and _BURSTABLE.match(str(values.get("instance_type", ""))):
+        problems.append(
+            _conflict(values, "placement_group", "instance_type", "T instances do not support placement groups")
+        )
+    return problems
+
+
+def _data_conflicts(values: Values, base: JobSpec) -> list[Problem]:
+    named = [name for name in ("data", "data_cache", "data_location") if name in values]
+    if base.data is None:
+        return [Problem(f"parameters.{name}", values[name], "the spec has no data") for name in named]
+    problems = []
+    for name in named:
+        if name != "data" and values.get("data") == "synthetic":
+            problems.append(_conflict(values, name, "data", "synthetic images have no storage; use [[configurations]]"))
+    if (values.get("data_cache"), values.get("data_location")) == ("cold", "memory"):
+        problems.append(_conflict(values, "data_cache", "data_location", "data in memory is never cold"))
+    return problems
+
+
+def _communicator_problems(values: Values, spec: JobSpec) -> list[Problem]:
+    problems = []
+    communicator = option_value(spec.args, "--communicator") or (_NCCL if spec.resources.gpu else "naive")
+    for name in ("allreduce", "double_buffering"):
+        if spec.image == _CHAINERMN and values.get(name) not in (None, False, DEFAULT_TYPE) and communicator != _NCCL:
+            remedy = f"not supported by communicator {communicator}; ChainerMN supports it only with {_NCCL}, on GPUs"
+            problems.append(Problem(f"parameters.{name}", values[name], remedy))
+    return problems
+
+
+def _batch_problems(spec: JobSpec, nodes: int) -> list[Problem]:
+    batch, ranks = option_value(spec.args, "--global-batch"), nodes * spec.slots
+    if batch is None or not batch.isdigit() or int(batch) % ranks == 0:
+        return []
+    return [Problem("parameters.nodes", nodes, f"global batch {batch} is not divisible by {ranks} ranks")]
+
+
+def _conflict(values: Values, one: str, other: str, remedy: str) -> Problem:
+    return Problem(f"parameters.{one}", values[one], f"conflicts with {other} = {values[other]!r}: {remedy}")

@@ -65,7 +65,9 @@ class LocalBackend:
             machine = replace(machine, folder=str(paths.code))
         elif file_status.is_file(paths.plan) and spec.code is None:  # a resumed run starts in its first folder
             machine = replace(machine, folder=recorded_plan.read(paths).folder or machine.folder)
-        return local_plan(spec, paths, machine, fingerprint.identify(spec))
+        plan = local_plan(spec, paths, machine, fingerprint.identify(spec))
+        needs_dask = (spec.pool is not None or spec.stream is not None) and spec.image is None
+        return _with_dask(plan, spec, say) if needs_dask else plan
 
     def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
         """Create the run folder, or reuse an old one, and start the run's agent."""
@@ -77,8 +79,6 @@ class LocalBackend:
         if spec.image is not None:
             image_environment.prepare(spec.image, say)
         pooled = spec.pool is not None or spec.stream is not None
-        if pooled and spec.image is None:
-            plan = _with_dask(plan, spec, say)
         packed = code_folder.pack(*spec.code_paths) if spec.files or (pooled and spec.code) else None
         paths = self._paths(plan["run"])
         is_new = not file_status.exists(paths.folder)

@@ -158,3 +158,13 @@ def test_commands_without_such_an_interpreter_are_left_as_they_are(interpreter: 
     assert python_path([sys.executable, "drive.py"], "/usr/bin") == "/code:/source"
     assert python_path(["/no/python3", "drive.py"], str(interpreter.parent)) == "/code:/source"
     assert python_path([], str(interpreter.parent)) == "/code:/source", "there is no command"
+
+
+@pytest.mark.parametrize("values", [shell("true"), {**shell("true"), "launcher": "pool", "pool": {"workers": 1}}])
+def test_the_plan_that_is_carried_out_is_the_printed_one(local: BackendHarness, values: dict[str, Any]) -> None:
+    spec = local.spec(values)
+    planned = local.backend.plan(spec, "same-1", print)
+    local.backend.submit(spec, planned, print)
+    local.wait_for_state("same-1", "succeeded")
+    folder = local.backend.pull("same-1", print)
+    assert json.loads((folder / "plan.yaml").read_text()) == json.loads(json.dumps(planned))

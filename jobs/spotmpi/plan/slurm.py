@@ -51,6 +51,7 @@ class SlurmPlan(TypedDict):
     folder: str  # the run folder, as the nodes see it
     owner: str
     notes: list[str]  # for people
+    queue_limit: float | None  # seconds that the job may wait in the queue, where the spec sets limits.start
     script: str
     agents: RunPlan
 
@@ -66,6 +67,7 @@ def slurm_plan(spec: JobSpec, run: str, target: SlurmTarget, inputs: AgentInputs
         "folder": target.folder,
         "owner": owner,
         "notes": _notes(spec),
+        "queue_limit": spec.limits.start if "start" in spec.limits.model_fields_set else None,
         "script": script(spec, run, target),
         "agents": agent_plan(spec, run, inputs, _layout(spec, run, target)),
     }

@@ -219,13 +219,16 @@ class SlurmBackend:
         return queue.find(self._login, [run]).get(run)
 
     def note_waiting(self, paths: RunPaths, job: Job) -> None:
-        """Record why the run waits, once for each reason, and end it after ``limits.start``."""
+        """Record why the run waits, once for each reason, and end it after ``limits.start`` where its spec has that.
+
+        Queues are hours long at many sites, so the default of that limit counts only from the start of the job.
+        """
         _, files = self._find(paths.id)
         state = reader.state(paths, writer_alive=True)
         if state.state in record.TERMINAL:
             return
-        limit = float(_recorded(paths)["agents"]["limits"]["start"])
-        if time.time() > _waits_since(paths) + limit:
+        limit = _recorded(paths)["queue_limit"]
+        if limit is not None and time.time() > _waits_since(paths) + limit:
             self._cancel(job)
             self._end(paths, record.FAILED, f"limits.start ({limit:g}s) is over: {job.why()}")
         elif (state.state, state.reason) != (record.WAITING, job.why()):

@@ -99,6 +99,16 @@ def test_a_follower_records_each_reason_once(backend: SlurmBackend, slurm: Scrip
     assert [event.kind for event in backend.events(RUN, False)] == ["submitted", "waiting", "waiting"]
 
 
+def test_a_run_waits_for_ever_in_the_queue_unless_its_spec_sets_limits_start(
+    backend: SlurmBackend, slurm: ScriptedSlurm
+) -> None:
+    submit(backend)
+    agents_record(backend, {"event": record.RESTARTED})  # long ago
+    slurm.show(RUN, "PENDING", "Priority")
+    assert last_event(backend)[0] == "waiting"
+    assert "scancel 7" not in slurm.calls
+
+
 def test_limits_start_ends_a_run_that_waits(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:
     submit(backend, limits={"start": "10s"})
     agents_record(backend, {"event": record.RESTARTED})  # long ago

@@ -149,7 +149,8 @@ def check_run_limit(run: Run) -> None:
         return
     held = 0.0
     for number in run.numbers:
-        held += run.over(number) - run.begun(number)
+        if run.records[number]:  # how long another one lasted, only Unix time tells
+            held += run.over(number) - run.begun(number)
         end = max((fact.at for fact in run.of(number, "launcher ended")), default=0.0)
         waited = held if run.happened("clock", before=run.begun(number)) else end
         frozen = run.happened("frozen", "replaced")

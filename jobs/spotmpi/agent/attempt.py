@@ -128,7 +128,7 @@ class Attempt:
         return {protocol.ENV_ATTEMPT: str(self.number), protocol.ENV_PID_FILE: self.pid_file}
 
     def _read_output(self, timeout: float) -> None:
-        for key, _ in self._selector.select(timeout):
+        for key, _ in self.clock.select(self._selector, timeout):
             self._read_pipe(key)
 
     def _read_pipe(self, key: selectors.SelectorKey) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from . import hardware, limits, protocol, record
 from .clock import CLOCK, Clock
-from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, Outcome
+from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome
 from .plan import RunPlan
 from .progress import Progress
 from .run_outcome import run_outcome
@@ -25,6 +25,7 @@ from .schema import (
 from .world import World, world_of
 
 _WORLD = "world.json"  # in the folder of an attempt
+_CAUSES = {record.SUCCEEDED: SUCCEEDED, record.STOPPED: STOPPED, record.FAILED: NOT_RETRYABLE}  # of a run's end
 
 
 class AttemptHistory:
@@ -85,6 +86,11 @@ class AttemptHistory:
             record.STARTED, attempt=number, **self._counts(), machines=list(machines) or None, container=container
         )
 
+    @property
+    def held(self) -> float:
+        """Seconds for which attempts since the submission held their nodes, as far as agents recorded that."""
+        return sum(attempt.get("held", 0.0) for attempt in self._counted())
+
     def cost_deadline(self) -> float | None:
         """When the current attempt has to start to end so that ``limits.cost`` holds, by `Clock.elapsed`; or None."""
         return self._cost_deadline(self.held_since, self._held_from)
@@ -133,6 +139,18 @@ class AttemptHistory:
         if not last or "ended" in last[0]:
             return None
         return self.final_outcome(Outcome(last[0]["cause"], last[0].get("reason"), protocol.INTERRUPTED))
+
+    def recorded_end(self) -> str | None:
+        """The cause with which this submission has ended, where an earlier agent recorded that; otherwise None.
+
+        JobSet starts all agents anew for a pod that was disrupted, also where node 0 has just recorded the end.
+        """
+        summary = _read_summary(self.record.folder)
+        if summary.get("started") != self.since or summary.get("state") not in _CAUSES:
+            return None
+        if _last_event(self.record.folder) not in record.TERMINAL:  # its agent was cut off in between
+            self.record.event(summary["state"], reason=summary.get("reason"), **self._counts())
+        return _CAUSES[summary["state"]]
 
     def record_restart(self, outcome: Outcome) -> None:
         """Record that another attempt follows."""
@@ -273,4 +291,22 @@ def _last_iteration(folder: str, number: int) -> int | None:
             values = read_object(line)
             if values.get("attempt") == number and values.get("kind") == protocol.METRIC:
                 last = values.get("iteration", last)
+    return last
+
+
+def _read_summary(folder: str) -> dict[str, Any]:
+    """How a submission ended; empty where none has."""
+    try:
+        with open(os.path.join(folder, record.SUMMARY), errors="replace") as file:
+            values = protocol.read_json(file.read())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _last_event(folder: str) -> str | None:
+    last = None
+    with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, record.EVENTS), errors="replace") as lines:
+        for line in lines:
+            last = read_object(line).get("event", last)
     return last

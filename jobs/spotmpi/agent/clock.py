@@ -6,6 +6,10 @@ Agents get their clock as an argument; only this file asks the machine for a tim
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import selectors
 
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -41,6 +45,10 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         """Wait for so many seconds."""
         time.sleep(seconds)
+
+    def select(self, selector: selectors.BaseSelector, timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
+        """What is ready in *selector*, waiting at most *timeout* seconds for it."""
+        return selector.select(timeout)
 
 
 CLOCK = Clock()

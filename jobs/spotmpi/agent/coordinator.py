@@ -39,7 +39,9 @@ if TYPE_CHECKING:  # interfaces: to make them delays a start
     from .transport import Members, Transport
 
 POLL_INTERVAL = 0.05  # seconds
-LIVENESS_TIMEOUT = 5.0  # seconds in which every agent has to send a heartbeat after a launcher failed
+# Seconds in which every agent has to send a heartbeat after a launcher failed: a second more than those after which a
+# silent one counts as lost (`connection.HEARTBEAT_TIMEOUT`), so that either is known of each.
+LIVENESS_TIMEOUT = 8.0
 _EXIT = {SUCCEEDED: 0, STOPPED: 0, FAILURE: 1, INTERRUPTION: 75, NOT_RETRYABLE: 78}
 _CAUSES = {protocol.NOT_RETRYABLE: NOT_RETRYABLE, protocol.INTERRUPTED: INTERRUPTION}  # by exit code; others: FAILURE
 T = TypeVar("T")
@@ -153,7 +155,8 @@ class AttemptLoop:
         self._transport = transport
         self._notice = notice
         self._errors = 0  # of this machine, which ended the last attempts
-        self._run_deadline = self._deadline_of_run()
+        self._started = context.clock.awake()
+        self._run_deadline: float | None = None  # as `Clock.awake` counts
 
     def run(self) -> int:
         """Run attempts until the end; the exit code."""
@@ -179,11 +182,21 @@ class AttemptLoop:
             run_record.close()
 
     def _run_attempts(self, history: AttemptHistory) -> int:
+        end = None if self._transport.restarts else history.recorded_end()
+        if end is not None:
+            return self._exit_code_of_ended_run(end)
+        self._run_deadline = self._deadline_of_run(history)
         final = history.settle_lost_attempt() or self._restart_limit()
         while True:
             outcome = self._run_attempt(history, final)
             if outcome.cause not in (FAILURE, INTERRUPTION) or not self._transport.restarts:
                 return _EXIT[outcome.cause]
+
+    def _exit_code_of_ended_run(self, cause: str) -> int:
+        """The exit code that lets JobSet end as the run did, whose other agents find no node 0 to join any more."""
+        plan = self._context.plan
+        waits_for_all = plan["launcher"] == "none" and plan["where"] == "every"
+        return _EXIT[NOT_RETRYABLE] if waits_for_all else _EXIT[cause]
 
     def _run_attempt(self, history: AttemptHistory, final: Outcome | None) -> Outcome:
         """One attempt with its members, and what its end means for the run; *final* if it has ended already."""
@@ -316,16 +329,19 @@ class AttemptLoop:
         since = context.clock() if submitted is None else submitted
         return AttemptHistory(run_record, context.plan, since, context.clock, first, context.mounts.image_record)
 
-    def _deadline_of_run(self) -> float | None:
+    def _deadline_of_run(self, history: AttemptHistory) -> float | None:
         """When ``limits.run`` is over, as `Clock.awake` counts.
 
-        In pods only the API server's clock, against this node's, tells how much of a run is over.
+        In pods only the API server's clock, against this node's, tells how much of a run is over; if this one is late,
+        at least the time for which its attempts ran is.
         """
         clock, limit = self._context.clock, self._context.plan["limits"]["run"]
         if limit is None:
             return None
         submitted = self._context.plan.get("submitted")
-        return clock.awake() + limit - (0.0 if submitted is None else clock() - submitted)
+        if submitted is None:
+            return self._started + limit
+        return clock.awake() + limit - max(clock() - submitted, history.held)
 
     def _deadlines(self, history: AttemptHistory) -> dict[str, float | None]:
         """As `Attempt` takes them; ``limits.start`` counts from this attempt."""

@@ -24,10 +24,7 @@ class Fenced(Exception):
 
 
 class Fence:
-    """Watches for an attempt of the run in *folder* that is newer than *number*.
-
-    A thread of its own watches, since a file system that hangs must not keep the agent from receiving messages.
-    """
+    """Knows whether an attempt of the run in *folder* is newer than *number*."""
 
     def __init__(self, folder: str, number: int, clock: Clock = CLOCK) -> None:
         self._folder = folder
@@ -35,6 +32,12 @@ class Fence:
         self._number = self._newest = number
         self._refreshed = self._clock.awake()
         self._stopped = threading.Event()
+
+    def watch(self) -> None:
+        """Watch from now on.
+
+        A thread of its own does, since a file system that hangs must not keep the agent from receiving messages.
+        """
         threading.Thread(target=self._watch, name="fence", daemon=True).start()
 
     def check(self) -> None:

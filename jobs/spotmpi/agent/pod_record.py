@@ -42,6 +42,7 @@ class PodRecord(record.Record):
         number = super().take_attempt()
         fencing.announce(self.folder, number)
         self._fence = fencing.Fence(self.folder, number, self._steady)
+        self._fence.watch()
         return number
 
     def check_fence(self) -> None:

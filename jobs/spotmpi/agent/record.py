@@ -52,6 +52,7 @@ _STALE = (errno.ESTALE, errno.EIO)  # of a network file system, for a moment
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 EVENTS = "events.jsonl"
+SUMMARY = "summary.json"
 LOCK = ".lock"  # of the run folder; whoever writes the record holds it
 
 _SUBMISSIONS = ".submissions"  # the number of the first attempt of each
@@ -137,7 +138,7 @@ class Record:
 
     def summary(self, values: Summary) -> None:
         """Write how the run ended."""
-        self.write_json("summary.json", values)
+        self.write_json(SUMMARY, values)
 
     def write_json(self, name: str, values: Mapping[str, Any]) -> None:
         """Write the JSON file *name*, whole or not at all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -171,6 +172,7 @@ def test_a_run_without_records_ends_when_it_was_restarted_too_often(gang: Callab
     assert [event.attempt for event in run.events(0, generation=3) if event.kind == "started"] == [4]
     run.agents[1].wait(LIMIT)
 
+    shutil.rmtree(run.paths.folder)  # an emptyDir of each pod
     leader = run.start(0, generation=4)
 
     assert leader.wait(LIMIT) == protocol.NOT_RETRYABLE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,6 +69,7 @@ def test_an_unreadable_number_fences_no_agent(tmp_path: Path, damage: Callable[[
 def test_a_newer_attempt_is_seen_while_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fencing, "INTERVAL", 0.01)
     fence = fencing.Fence(str(tmp_path), 1)
+    fence.watch()
     fence.check()
     fencing.announce(str(tmp_path), 2)
 
@@ -86,6 +87,7 @@ def test_a_newer_attempt_is_seen_while_nothing_is_written(tmp_path: Path, monkey
 def test_the_thread_of_a_fence_ends_with_it_and_keeps_no_process_alive(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     fence = fencing.Fence(str(tmp_path), 1)
+    fence.watch()
     (thread,) = set(threading.enumerate()) - before
     assert thread.daemon and thread.name == "fence"
     fence.stop()
@@ -99,12 +101,9 @@ def clock() -> SetClock:
 
 
 @pytest.fixture
-def fence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: SetClock) -> Iterator[fencing.Fence]:
-    """The fence of attempt 1, whose own checks are as good as never, at second 100."""
-    monkeypatch.setattr(fencing, "INTERVAL", 3600.0)
-    fence = fencing.Fence(str(tmp_path), 1, clock)
-    yield fence
-    fence.stop()
+def fence(tmp_path: Path, clock: SetClock) -> fencing.Fence:
+    """The fence of attempt 1, which does not watch, at second 100."""
+    return fencing.Fence(str(tmp_path), 1, clock)
 
 
 def test_before_a_write_the_folder_is_read_again_once_the_last_check_is_too_old(

@@ -186,6 +186,23 @@ def test_an_agent_that_is_started_anew_exits_after_one_attempt_with_the_code_of_
     assert (run.attempts, run.kinds(), run.clock.pauses) == (1, kinds, [])
 
 
+def test_an_agent_that_is_started_anew_after_the_end_of_its_run_begins_no_attempt(run: LocalRun) -> None:
+    run.plan["submitted"], ended = run.clock(), ["started", "succeeded"]
+    assert run.run(transport=Exiting("python3")) == 0
+    assert run.run(transport=Exiting("python3")) == 78, "agents of other nodes have nobody to join"
+    run.plan["where"] = "first"
+    assert run.run(transport=Exiting("python3")) == 0
+    assert (run.attempts, run.kinds()) == (1, ended)
+
+    events = run.folder / "events.jsonl"
+    events.write_text(events.read_text().splitlines(keepends=True)[0])  # cut off after the summary
+    assert run.run(transport=Exiting("python3")) == 0
+    assert (run.attempts, run.kinds()) == (1, ended)
+
+    run.plan["submitted"] += 60.0
+    assert run.run(transport=Exiting("python3")) == 0 and run.attempts == 2, "it was resumed"
+
+
 def test_a_user_who_stops_a_run_while_an_attempt_fails_gets_no_other_attempt(run: LocalRun) -> None:
     run.ends = [FAILED]
     run.after = lambda: stop_requests.submit(str(run.folder), stop_requests.STOP, "enough")

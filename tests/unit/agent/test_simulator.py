@@ -1,0 +1,390 @@
+"""What holds for every run in pods, whatever happens to its machines, its volume and its clocks, in whichever order."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import Phase, example, given, settings
+from hypothesis import strategies as st
+
+from spotmpi.agent import fencing
+from spotmpi.agent.attempt import TERM_GRACE, Attempt
+from spotmpi.agent.attempt_history import AttemptHistory
+from spotmpi.agent.coordinator import CoordinatorStopSource
+from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, Outcome
+from spotmpi.agent.record import TERMINAL
+from tests.unit.agent.simulator import EPOCH, HORIZON, TICK, Event, Fact, Schedule, Volume, World, simulated
+
+EXAMPLES = 300
+BY_ITSELF = ("program ended", "program hangs")
+OF_THE_MACHINE = ("notice", "lost", "disk error", "agent killed", "replaced")
+EVENTS = {
+    "kill": st.integers(0, 9),
+    "crash": st.just(0),
+    "reclaim": st.integers(0, 2),
+    "partition": st.integers(0, 2),
+    "replace": st.integers(0, 60),
+    "freeze": st.integers(1, 40),
+    "fill": st.integers(1, 60),
+    "stumble": st.integers(0, 11),
+    "clock": st.sampled_from((-600, -60, -1, 1, 60, 600)),
+    "stop": st.just(0),
+    "price": st.integers(0, 2),
+}
+
+
+def schedules_of(
+    *kinds: str, until: int, run: tuple[float | None, ...], cost: tuple[float | None, ...]
+) -> st.SearchStrategy[Schedule]:
+    """Runs to which events of these kinds happen, with one of those limits each."""
+    events = st.one_of(*(st.builds(Event, st.integers(0, until), st.just(kind), EVENTS[kind]) for kind in kinds))
+    ends = st.sampled_from(("1@2", "1@5", "137@4", "75@3", "78@4", "hang@2", "0@10"))
+    return st.builds(
+        Schedule,
+        events=st.lists(events, max_size=7).map(tuple),
+        nodes=st.integers(1, 3),
+        ends=st.lists(ends, max_size=4).map(tuple),
+        checkpoint=st.sampled_from((0.5, 1.0, 3.0, 9.0)),
+        grace=st.sampled_from((6.0, 12.0)),
+        failures=st.integers(0, 2),
+        interruptions=st.integers(0, 4),
+        run=st.sampled_from(run),
+        cost=st.sampled_from(cost),
+    )
+
+
+anything = schedules_of(*EVENTS, until=90, run=(None, None, 40.0, 90.0), cost=(None, None, 30.0, 80.0))
+set_clocks = schedules_of("clock", "reclaim", "price", until=30, run=(None, 30.0, 40.0), cost=(None, 30.0, 40.0))
+schedules = st.one_of(anything, anything, set_clocks)
+
+
+class Run:
+    """What a simulated run has left behind, and what really happened."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.schedule, self.facts = world, world.schedule, world.facts
+        folder = world.run_folder
+        events = folder / "events.jsonl"
+        self.events = [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
+        taken = sorted(int(path.name) for path in (folder / "attempts").glob("*"))
+        records = {number: self._read(f"attempts/{number}/node-0.json") for number in taken}
+        # An agent that finds the run at a limit takes a number and begins nothing.
+        exits = {fact.attempt: fact.value for fact in self.facts if fact.kind == "exit"}
+        self.numbers = [number for number in taken if records[number] or exits.get(number) != 78]
+        self.records = {number: records[number] for number in self.numbers}
+        self.causes = [(self.records[number] or {"cause": INTERRUPTION})["cause"] for number in self.numbers]
+        self.summary = self._read("summary.json")
+        self.ends = [event for event in self.events if event["event"] in TERMINAL]
+
+    def _read(self, name: str) -> Any:
+        path = self.world.run_folder / name
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def of(self, number: int, *kinds: str) -> list[Fact]:
+        """What happened to an attempt, or to its agent before it took one."""
+        return [fact for fact in self.facts if fact.kind in kinds and fact.attempt in (0, number)]
+
+    def happened(self, *kinds: str, before: float = HORIZON) -> bool:
+        """Whether anything of these kinds did."""
+        return any(fact.kind in kinds and fact.at <= before for fact in self.facts)
+
+    def begun(self, number: int) -> float:
+        """When an attempt was taken."""
+        return next(fact.at for fact in self.facts if fact.kind == "attempt" and fact.attempt == number)
+
+    def over(self, number: int) -> float:
+        """When its agent has exited or was killed."""
+        return next((fact.at for fact in self.of(number, "exit", "agent killed") if fact.attempt), self.world.now)
+
+
+def check_numbers(run: Run) -> None:
+    taken = [fact.attempt for fact in run.facts if fact.kind == "attempt"]
+    assert taken == sorted(set(taken)) and set(run.numbers) <= set(taken), "attempt numbers grow"
+
+
+def check_writers(run: Run) -> None:
+    """Lines of output are the exception: a fence that was checked a moment ago lets them pass."""
+    newest, since = 0, 0.0
+    for fact in run.facts:
+        if fact.kind == "attempt":
+            newest, since = fact.attempt, fact.at
+        elif fact.kind == "write" and 0 < fact.attempt < newest:
+            is_output = fact.value.startswith(("logs/", "metrics"))
+            assert is_output and fact.at <= since + fencing.MAX_AGE, (
+                f"attempt {fact.attempt} wrote {fact.value} after attempt {newest} had begun"
+            )
+
+
+def check_causes(run: Run) -> None:
+    for number, cause in zip(run.numbers, run.causes, strict=True):
+        by_itself = [fact for fact in run.of(number, *BY_ITSELF) if fact.value not in (0, 75)]
+        by_machine = run.of(number, *OF_THE_MACHINE)
+        if cause == FAILURE:
+            assert by_itself, f"attempt {number}: an interruption counts as a failure"
+        if cause == INTERRUPTION:
+            asked = [fact for fact in run.of(number, "program ended") if fact.value == 75]
+            assert by_machine or asked, f"attempt {number}: a failure counts as an interruption"
+        if run.records[number] is None:
+            kinds = {fact.kind for fact in by_machine}
+            assert kinds & {"agent killed", "replaced", "disk error"}, f"attempt {number} has no record"
+
+
+def check_counts(run: Run) -> None:
+    for cause, allowed in ((FAILURE, run.schedule.failures), (INTERRUPTION, run.schedule.interruptions)):
+        count = run.causes.count(cause)
+        assert count <= allowed + 1, f"{count} times {cause}, of which {allowed} are allowed"
+        if count > allowed:
+            assert run.causes[-1] == cause, "the one too many is the last"
+
+
+def check_run_limit(run: Run) -> None:
+    limit, slack = run.schedule.run, run.schedule.grace + TERM_GRACE + 4 * TICK
+    if limit is None:
+        return
+    held = 0.0
+    for number in run.numbers:
+        if run.records[number]:  # how long another one lasted, only Unix time tells
+            held += run.over(number) - run.begun(number)
+        end = max((fact.at for fact in run.of(number, "launcher ended")), default=0.0)
+        waited = held if run.happened("clock", before=run.begun(number)) else end
+        frozen = run.happened("frozen", "replaced")
+        assert frozen or not run.records[number] or waited <= limit + slack, "limits.run does not hold"
+        reason = (run.records[number] or {}).get("reason") or ""
+        if "limits.run" in reason and not run.happened("clock", before=run.begun(number)):
+            assert run.over(number) >= limit, "limits.run ended the run early"
+
+
+def check_cost_limit(run: Run) -> None:
+    """Of an attempt that was lost, and of the pauses, only Unix times tell how long they were."""
+    limit, spent = run.schedule.cost, 0.0
+    if limit is None:
+        return
+    for number in run.numbers:
+        values = run.records[number]
+        if values is None:
+            continue
+        rate = values["world"]["rate"] / 3600.0
+        spent += rate * (run.over(number) - run.begun(number))
+        slack = rate * (run.schedule.grace + TERM_GRACE + 4 * TICK + 3.0)
+        if not run.happened("frozen", "replaced"):
+            assert spent <= limit + slack, "limits.cost does not hold"
+        sets = [fact.at for fact in run.facts if fact.kind == "clock" and fact.at <= run.over(number)]
+        in_attempts = [any(run.begun(each) < at < run.over(each) for each in run.numbers) for at in sets]
+        is_known = None not in run.records.values() and all(in_attempts)
+        if "limits.cost" in (values["reason"] or "") and is_known:
+            assert spent >= limit - slack - 10.0 * (number - 1), "limits.cost ended the run early"
+
+
+def check_checkpoints(run: Run) -> None:
+    """Rank 0 is asked for a checkpoint as soon as there is notice, and has the time for it that there is."""
+    for number in run.numbers:
+        ready = [fact.at for fact in run.of(number, "can take SIGUSR1")]
+        wishes = [fact for fact in run.of(number, "notice", "stop") if fact.attempt]
+        if not ready or not wishes or wishes[0].at < ready[0] or run.happened("frozen"):
+            continue
+        wish = wishes[0].at
+        ends = run.of(number, "program ended", "program hangs", "lost", "disk error", "agent killed", "replaced")
+        if any(fact.at <= wish + 3 * TICK for fact in ends if fact.attempt):
+            continue
+        if any(fact.at < wish for fact in run.of(number, "launcher ended", "signal")):
+            continue
+        signals = [fact for fact in run.of(number, "signal") if fact.at >= wish]
+        names = [fact.value for fact in signals]
+        assert names[:1] == ["SIGUSR1"], f"attempt {number}: no checkpoint was asked for before {names}"
+        assert signals[0].at <= wish + 3 * TICK, "the checkpoint was asked for late"
+        stored = [fact.at for fact in run.of(number, "checkpoint") if fact.value == "notice"]
+        terms = [fact.at for fact in signals if fact.value == "SIGTERM"]
+        if terms:
+            grace = run.schedule.grace - 2.0
+            assert (stored and stored[0] <= terms[0]) or terms[0] >= signals[0].at + grace, "no time for it"
+            assert terms[0] <= wish + run.schedule.grace, "programs end too late"
+
+
+def check_record(run: Run) -> None:
+    """The history, the events and the summary tell the same."""
+    started = [event["attempt"] for event in run.events if event["event"] == "started"]
+    assert started == sorted(set(started)) and set(started) <= set(run.numbers), "each attempt starts once"
+    counts = {"failures": run.causes.count(FAILURE), "interruptions": run.causes.count(INTERRUPTION)}
+    if run.happened("disk error"):
+        # An agent that cannot even open the record has no number by which its successor could fence it off.
+        assert len([end for end in run.ends if "failures" in end]) <= 1, "a run ends once"
+    elif run.world.jobset.end != "ReachedMaxRestarts":
+        assert len(run.ends) == 1 and run.events[-1] == run.ends[0], "a run ends once"
+    if not run.ends:
+        return
+    end = run.ends[-1]
+    if "failures" in end:
+        assert {key: end[key] for key in counts} == counts, "events count what records do"
+        assert run.summary["state"] == end["event"] and run.summary.get("reason") == end.get("reason")
+        assert {key: run.summary[key] for key in counts} == counts, "the summary counts what records do"
+        told = {each["attempt"]: each for each in run.summary["attempts"]}
+        assert {number: told[number] for number, each in run.records.items() if each} == {
+            number: each for number, each in run.records.items() if each
+        }
+    if not run.happened("disk error"):
+        interrupted = [event["interruptions"] for event in run.events if event["event"] == "interrupted"]
+        assert interrupted == list(range(1, counts["interruptions"] + 1))
+        expected = "failed" if end["event"] == "failed" else "completed"
+        assert run.world.jobset.end == expected, "JobSet ends as the run does"
+
+
+CHECKS: tuple[Callable[[Run], None], ...] = (
+    check_numbers,
+    check_writers,
+    check_causes,
+    check_counts,
+    check_run_limit,
+    check_cost_limit,
+    check_checkpoints,
+    check_record,
+)
+
+
+def simulate(volume: Volume, schedule: Schedule, folder: Path) -> None:
+    """Run a schedule, and check everything that has to hold."""
+    world = World(schedule, folder, volume).run()
+    assert not world.crashes, world.crashes[0]
+    assert world.jobset.end is not None, "a run that does not end"
+    run = Run(world)
+    for check in CHECKS:
+        check(run)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Schedule], None]]:
+    """Simulates schedules, each in a folder of its own."""
+    folder = tmp_path_factory.mktemp("simulator") / "machine"
+    with simulated() as volume:
+
+        def run(schedule: Schedule) -> None:
+            folder.mkdir()
+            try:
+                simulate(volume, schedule, folder)
+            finally:
+                volume.world = None
+                shutil.rmtree(folder)
+
+        yield run
+
+
+DISRUPTED_AT_ITS_END = Schedule(events=(Event(0, "kill", 4),), nodes=3, interruptions=0)
+LATE_CLOCK = Schedule(events=(Event(11, "clock", -600),), nodes=3, ends=("hang@2",), run=40.0)
+SILENT_NODE = Schedule(events=(Event(7, "partition", 1),), nodes=2)
+
+
+@example(DISRUPTED_AT_ITS_END)
+@example(LATE_CLOCK)
+@example(SILENT_NODE)
+@given(schedules)
+@settings(max_examples=EXAMPLES)
+def test_whatever_happens_to_a_run_it_ends_once_and_its_record_is_true(
+    machine: Callable[[Schedule], None], schedule: Schedule
+) -> None:
+    machine(schedule)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.nightly("10,000 schedules; by day the first 300 of them")
+@given(schedules)
+@settings(max_examples=10_000)
+def test_whatever_happens_to_a_run_in_many_more_ways(machine: Callable[[Schedule], None], schedule: Schedule) -> None:
+    machine(schedule)
+
+
+def without_fencing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fencing.Fence, "check", lambda fence: None)
+
+
+def blind_to_lost_nodes(patch: pytest.MonkeyPatch) -> None:
+    interruption = CoordinatorStopSource.interruption
+    patch.setattr(CoordinatorStopSource, "interruption", lambda source: interruption(source) and None)
+
+
+def without_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    def begin_stop(attempt: Any, stop_request: Any) -> None:
+        attempt._stop_request = stop_request
+        attempt._terminate()
+
+    patch.setattr(Attempt, "_begin_stop", begin_stop)
+
+
+def without_grace(patch: pytest.MonkeyPatch) -> None:
+    begin_stop = Attempt._begin_stop
+
+    def begin_stop_at_once(attempt: Any, stop_request: Any) -> None:
+        begin_stop(attempt, stop_request)
+        attempt._terminate()
+
+    patch.setattr(Attempt, "_begin_stop", begin_stop_at_once)
+
+
+def by_unix_time(patch: pytest.MonkeyPatch) -> None:
+    exceeded = Attempt._exceeded_limit
+
+    def exceeded_limit(attempt: Any, now: float) -> Any:
+        return exceeded(attempt, now + attempt.clock() - EPOCH - attempt.clock._agent.world.now)
+
+    patch.setattr(Attempt, "_exceeded_limit", exceeded_limit)
+
+
+def unaware_of_its_cost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AttemptHistory, "cost_deadline", lambda history: None)
+
+
+def forgetful_of_its_end(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AttemptHistory, "recorded_end", lambda history: None)
+
+
+def forgiving(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AttemptHistory, "_count_limit", lambda history, limit, reason: None)
+
+
+def silent_about_interruptions(patch: pytest.MonkeyPatch) -> None:
+    def final_outcome(history: Any, outcome: Outcome) -> Outcome | None:
+        limit: Any = "failures" if outcome.cause == FAILURE else "interruptions"
+        return history._count_limit(limit, outcome.reason)  # type: ignore[no-any-return]
+
+    patch.setattr(AttemptHistory, "final_outcome", final_outcome)
+
+
+@pytest.mark.parametrize(
+    ("defect", "message"),
+    [
+        (without_fencing, r"attempt \d+ wrote .* after attempt \d+ had begun"),
+        (blind_to_lost_nodes, "an interruption counts as a failure"),
+        (without_checkpoint, "no checkpoint was asked for"),
+        (without_grace, "no time for it"),
+        (by_unix_time, "limits.run (does not hold|ended the run early)"),
+        (unaware_of_its_cost, "limits.cost does not hold"),
+        (forgetful_of_its_end, "a run ends once"),
+        (forgiving, "of which . are allowed"),
+        (silent_about_interruptions, r"\[1"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_schedules_of_a_day_find_an_agent_that_is(
+    machine: Callable[[Schedule], None],
+    monkeypatch: pytest.MonkeyPatch,
+    defect: Callable[[pytest.MonkeyPatch], None],
+    message: str,
+) -> None:
+    """Which shows that each check can fail, and that the schedules are of the kind that makes it."""
+    defect(monkeypatch)
+
+    @given(schedules)
+    @settings(max_examples=EXAMPLES, phases=[Phase.generate])
+    def find(schedule: Schedule) -> None:
+        try:
+            machine(schedule)
+        except AssertionError as error:
+            if re.search(message, str(error)):
+                raise
+
+    with pytest.raises(AssertionError, match=message):
+        find()

@@ -79,7 +79,7 @@ COMPARISONS = {
     "infra/ci/commands.py": (1, "a lock that is hours old, by the clocks of two machines with NTP"),
     "jobs/spotmpi/agent/attempt.py": (1, SHOWN),
     "jobs/spotmpi/agent/coordinator.py": (
-        3,
+        4,
         f"{NO_TIME}; limits.run counts from the submission",
     ),
     "jobs/spotmpi/agent/fetch.py": (1, NO_TIME),

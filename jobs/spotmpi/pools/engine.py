@@ -41,7 +41,7 @@ _JOIN_TIMEOUT = (
     30.0  # seconds for which a scheduler that does not answer at first is asked again, while its run goes on
 )
 _CLOSE_TIMEOUT = 5.0  # seconds for the end of a connection
-_REJOIN_TIMEOUT = 3.0  # seconds for a connection that a driver makes to close a pool
+_REJOIN_TIMEOUT = 10.0  # seconds for a connection that a driver makes to close a pool; slow machines took over 3
 _CHECK = 1.0  # seconds between checks of the connection
 CLOSED = "the pool is closed: spotmpi.pool(...) opens another"
 FORKED = "a forked process cannot use its parent's pool: join it there with spotmpi.pool('ID')"
@@ -194,7 +194,7 @@ class Engine:
             self._start_task(self._shut_down())
         else:
             with contextlib.suppress(Exception):
-                self._wait(self._shut_down(), timeout=_CLOSE_TIMEOUT)
+                self._wait(self._shut_down(), timeout=_REJOIN_TIMEOUT + _CLOSE_TIMEOUT)
         self._end_all()  # what came meanwhile, or all of them where the thread is busy
         # Timeouts of Dask's last messages may pass before it has read them: asyncio would print each on stderr.
         self._loop.set_exception_handler(lambda loop, context: None)

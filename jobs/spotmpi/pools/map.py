@@ -64,7 +64,8 @@ class MapCalls:
         if len(self._under_way) > self._refill:
             return
         batch: list[Call] = []
-        failed: list[Call] = []  # the last one, without this frame in its error's traceback, which would keep the batch
+        failed: list[Call] = []  # the last one, without this frame in its error's traceback
+        call = None
         memory = sum(self._size(call) for call in self._under_way)
         try:
             while self._may_send(len(self._under_way) + len(batch), memory) and (call := next(self._calls, None)):
@@ -86,6 +87,8 @@ class MapCalls:
                 call.settle(error=error)
         if self._expected is not None:
             self._refill = len(self._under_way) // 2
+        # On Python 3.13 the frame of an iterable that raised leads back to this one (f_back), which would keep them.
+        batch, failed, call = [], [], None
 
     def _may_send(self, count: int, memory: float) -> bool:
         if self._is_fixed or count < self._least:

@@ -321,6 +321,26 @@ def test_an_iterable_that_raises_loses_no_result(pool: Pool, count: int, window:
     assert results == list(range(count))
 
 
+def test_a_map_that_failed_keeps_no_call(pool: Pool) -> None:
+    """A call that is kept keeps its result in the pool, from where other drivers collect it once this one has left."""
+
+    def fail() -> None:
+        with pytest.raises(OSError, match="the list of items ended early"):
+            list(pool.map(abs, numbers_and_an_error(20)))
+
+    def all_calls() -> set[Call]:
+        return {each for each in gc.get_objects() if isinstance(each, Call)}
+
+    gc.collect()
+    before = all_calls()  # of other tests
+    gc.disable()
+    try:
+        fail()
+        wait_until(lambda: all_calls() <= before, SOON)
+    finally:
+        gc.enable()
+
+
 def test_an_item_that_cannot_be_pickled_is_an_error_in_its_place(pool: Pool) -> None:
     results = pool.map(abs, [-1, -2, threading.Lock(), -4])
     assert [next(results), next(results)] == [1, 2]

@@ -29,6 +29,9 @@ TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 PIPE_GRACE = 1.0  # seconds that output may still arrive after the last launcher ended
 REPLICA_GRACE = 3.0  # seconds in which workers end after the launchers
 _WORKER = "worker %d"
+_UNUSED_STREAM = (
+    "the program took no batch of its stream: iterate in it over spotmpi.stream(), or remove the table [stream]"
+)
 _MAX_READS = 100  # of a pipe whose process has ended: others may go on to write to it
 Source = Union[int, str]  # of output: the node of a launcher, or a worker
 
@@ -353,7 +356,16 @@ class Attempt:
         failed = [node for node in self._exit_codes if self._effective_exit_code(node)]
         if self._stop_request and (self._term_sent or failed):
             return self._stop_request.outcome
-        return self._launcher_outcome(failed[0]) if failed else Outcome(SUCCEEDED, None, 0)
+        if failed:
+            return self._launcher_outcome(failed[0])
+        return self._unused_stream() or Outcome(SUCCEEDED, None, 0)
+
+    def _unused_stream(self) -> Outcome | None:
+        """The failure of a program that took no batch of its stream. A later attempt may have none left to take."""
+        has_stream = protocol.ENV_STREAM in self.plan["environment"]
+        if not has_stream or self.number > 1 or self.progress.resumed is not None or self.progress.stream_used:
+            return None
+        return Outcome(NOT_RETRYABLE, _UNUSED_STREAM, protocol.NOT_RETRYABLE)
 
 
 def _limit_request(limit: str, reason: str) -> StopRequest:

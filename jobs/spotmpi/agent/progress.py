@@ -37,6 +37,7 @@ class Progress:
         self.context: Values = {}
         self.result: Values = {}
         self.fatal: str | None = None
+        self.stream_used = False  # a rank has taken a batch, or there was none to take
         self.pending: dict[int, tuple[float, Values]] = {}  # of ranks that wait for a batch: since when, and for which
         self._before_output = now  # last_progress before the output that is being read
         self.earlier: list[Metric] = []  # those that the last report came with: when they arrived, and their values
@@ -145,6 +146,7 @@ class Progress:
         self.last_progress = now
 
     def _stream(self, values: Values, now: float) -> None:
+        self.stream_used = True
         rank, pending = int(values["rank"]), values.get("pending")
         if not isinstance(pending, dict):
             self.pending.pop(rank, None)

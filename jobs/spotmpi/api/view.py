@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from spotmpi.agent import protocol, record
 from spotmpi.core.events import Event
-from spotmpi.core.names import RunPaths
 from spotmpi.core.printable import printable, printable_lines, printable_output
 from spotmpi.metrics.rates import seconds_between
-from spotmpi.runs import recorded_plan
 from spotmpi.runs.reader import RunState
 from spotmpi.streams.figures import Figures, Reports
 from spotmpi.streams.figures import text as stream_text
@@ -24,7 +21,6 @@ _SCALARS = 20  # shown of one event
 _NAME = 60  # characters of a scalar's name
 _LINE = 120  # characters of an example of output
 _STREAM_EVERY = 30.0  # seconds between lines with the figures of a stream
-_NO_BATCH = "no batch was taken: iterate in the program over spotmpi.stream(), or remove the table [stream]"
 _YEAR = 365 * 86400.0  # seconds
 _NOT_SCALARS = frozenset({"iteration", "time", "epoch", "seconds", "waited", "ranks", "kind", "samples", "awake"})
 
@@ -244,13 +240,9 @@ def result_text(state: RunState) -> str:
 def stream_texts(state: RunState) -> list[str]:
     """The figures of a run's stream in a line, and what would help in another; empty without a stream."""
     if state.stream is None:
-        return [_NO_BATCH] if state.state == record.SUCCEEDED and recorded_plan.has_stream(_paths(state)) else []
+        return []
     advice = state.stream["advice"]
     return [stream_text(Figures.from_json(state.stream)), *([advice] if advice else [])]
-
-
-def _paths(state: RunState) -> RunPaths:
-    return RunPaths(Path(state.folder))
 
 
 def event_text(event: Event, pace: Pace) -> str:

@@ -70,14 +70,6 @@ def worker_price(paths: RunPaths) -> float | None:
     return float(price) if isinstance(price, int | float) else None
 
 
-def has_stream(paths: RunPaths) -> bool:
-    """Whether the spec of the run has a stream; False where it cannot be read."""
-    try:
-        return "stream" in tomllib.loads(paths.spec.read_text())
-    except (OSError, ValueError):
-        return False
-
-
 class ClusterNamespace(NamedTuple):
     """The cluster and namespace of a run; a *context* of None is the cluster of the pod that this is."""
 

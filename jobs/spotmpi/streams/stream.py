@@ -96,6 +96,11 @@ class Stream:
         """Whether its batches, or those from a later position on, have been iterated over, or there are none."""
         return self._begun or not len(self) or any(each.used for each in self._later)
 
+    def report_empty(self) -> None:
+        """Report it if there is no batch to take, as where a checkpoint of the end is resumed."""
+        if not len(self):
+            self._meter.report(0, 0, 0, force=True)
+
     def __len__(self) -> int:
         """The number of batches of this rank, those that are skipped included."""
         return len(self.numbers)
@@ -167,7 +172,8 @@ class Stream:
             raise StreamError(
                 f"rank {self.rank} skipped more than {MAX_SKIPS} batches; the last error: {self.skips[-1].error}"
             )
-        self._meter.report(self.count, len(under_way), len(self.skips))
+        # The first report tells the agent that the stream is used.
+        self._meter.report(self.count, len(under_way), len(self.skips), force=self.count == 0)
         return result
 
     def _finish(self) -> None:
@@ -235,14 +241,10 @@ def stream(
 
         parts = share_list(path, settings.source, rank, engine, list_parts)
         order = Order(parts, settings)
-    return Stream(
-        order,
-        engine.submit,
-        start,
-        rank,
-        own_size if size is None else size,
-        functools.partial(_print, os.getpid(), engine if rank == 0 else None, digest(parts)[:DIGEST]),
-    )
+    report = functools.partial(_print, os.getpid(), engine if rank == 0 else None, digest(parts)[:DIGEST])
+    result = Stream(order, engine.submit, start, rank, own_size if size is None else size, report)
+    result.report_empty()
+    return result
 
 
 def _print(process: int, engine: Engine | None, source: str, report: dict[str, Any]) -> None:

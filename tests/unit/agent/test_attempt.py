@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import spotmpi
+from spotmpi.agent import protocol
 from spotmpi.agent.attempt import Attempt, Launch
-from spotmpi.agent.clock import Clock
+from spotmpi.agent.clock import CLOCK, Clock
 from spotmpi.agent.outcomes import FAILURE, NOT_RETRYABLE, SUCCEEDED, StopRequest
 from spotmpi.agent.plan import Command
 from spotmpi.agent.record import Record
@@ -105,6 +106,7 @@ def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the
         "metrics_pattern": None,
         "limits": {**LIMITS, **limits},
         "grace": 1.0,
+        "environment": {},
     }
     source = SuspendingSource(tmp_path, clock, slept, worked)
     counts = {"run": clock.awake(), "cost": clock.elapsed()}
@@ -118,3 +120,53 @@ def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the
 
     record.close()
     assert outcome.cause == cause and str(outcome.reason).startswith(reason)
+
+
+USED = protocol.encode(
+    protocol.STREAM,
+    source="x",
+    rank=0,
+    ranks=1,
+    workers=1,
+    batches=0,
+    bytes=0,
+    seconds=0,
+    waited=0,
+    preparing=0,
+    under_way=0,
+    skipped=0,
+)
+UNUSED = "the program took no batch of its stream: iterate in it over spotmpi.stream(), or remove the table [stream]"
+
+
+@pytest.mark.parametrize(
+    ("number", "output", "reason"),
+    [
+        (1, "done", UNUSED),
+        (1, USED, None),
+        (2, "done", None),
+        (1, protocol.encode(protocol.RESUMED, iteration=3), None),
+    ],
+    ids=["no batch", "a batch", "a later attempt", "resumed at the end"],
+)
+def test_a_program_that_takes_no_batch_of_its_stream_fails(
+    tmp_path: Path, number: int, output: str, reason: str | None
+) -> None:
+    """Where an attempt resumes, there may be no batch left."""
+    plan: Any = {
+        "folder": str(tmp_path),
+        "launcher": "none",
+        "metrics_pattern": None,
+        "limits": LIMITS,
+        "grace": 1.0,
+        "environment": {protocol.ENV_STREAM: "{}"},
+    }
+    command: Command = {"node": 0, "name": "launcher", "arguments": ["echo", output], "environment": {}}
+    source = SuspendingSource(tmp_path, JumpingClock(), 0.0, 0.0)
+    record = Record(str(tmp_path), CLOCK)
+    launch = Launch([command], {}, str(tmp_path / "rank-0.pid"))
+
+    outcome = Attempt(number, plan, launch, record, source, {"start": None, "run": None}).run()
+
+    record.close()
+    assert (outcome.cause, outcome.reason) == ((NOT_RETRYABLE, reason) if reason else (SUCCEEDED, None))

@@ -199,11 +199,14 @@ def test_a_frozen_agent_of_node_0_ends_the_processes_of_workers_which_join_it_ag
     assert up.left() == ["node 0 lost the connection to it"]
 
 
-# Prints its number, and ends once the test lets it.
+# Prints its number, reports as one that takes a batch does, and ends once the test lets it.
 RANK = """
 import os, sys, time
 name = "rank-" + os.environ["RANK"]
 print(name, os.getpid(), flush=True)
+counts = ("ranks", "workers", "batches", "bytes", "seconds", "waited", "preparing", "under_way", "skipped")
+report = ",".join(f'"{count}":0' for count in counts)
+print('{"spotmpi":"stream","rank":' + os.environ["RANK"] + "," + report + "}", flush=True)
 while not os.path.exists(os.path.join(os.environ["FOLDER"], name)):
     time.sleep(0.02)
 """

@@ -87,19 +87,6 @@ def test_the_end_of_a_run_has_the_figures_and_the_advice(
     assert "batches/s" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("spec", ["[stream]\nsource = 'a'\n", "stream = {source = 'a'}\n"])
-def test_a_run_that_took_no_batch_of_its_stream_says_so_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spec: str
-) -> None:
-    paths = run_with_stream(tmp_path)
-    paths.metrics.write_text("")
-    paths.spec.write_text(spec)
-    line = "no batch was taken: iterate in the program over spotmpi.stream(), or remove the table [stream]"
-    assert view.stream_texts(reader.state(paths)) == [line]
-    tables.show_status(reader.state(paths), as_json=False)
-    assert f"stream     {line}" in capsys.readouterr().out
-
-
 def stream_event(seconds: float) -> Event:
     return Event(1e9 + seconds, record.METRIC, 1, values={"kind": protocol.STREAM, **report(0, seconds)})
 

@@ -50,8 +50,9 @@ def test_a_rank_reports_what_it_has_counted(make_stream: Any) -> None:
     assert all(protocol.valid(protocol.STREAM, each) for each in reports)
     assert all(each["seconds"] >= each["waited"] >= each["preparing"] >= 0 for each in reports)
     expected = {"rank": 1, "ranks": 2, "workers": 3, "batches": 20, "under_way": 0}
-    assert [{key: each[key] for key in expected} for each in reports] == [expected, expected]
-    assert [each["skipped"] for each in reports] == [1, 2]
+    assert [{key: each[key] for key in expected} for each in reports if not each["under_way"]] == [expected, expected]
+    assert [each["batches"] for each in reports] == [0, 20, 0, 20]
+    assert [each["skipped"] for each in reports if each["batches"]] == [1, 2]
 
 
 def test_a_rank_reports_the_wait_that_has_not_ended(make_stream: Any, workers: Any) -> None:
@@ -67,7 +68,20 @@ def test_a_rank_that_leaves_its_loop_early_reports_what_it_has_taken(make_stream
     reports: list[dict[str, Any]] = []
     for _ in make_stream(reports=reports):
         break
-    assert [each["batches"] for each in reports] == [1]
+    assert [each["batches"] for each in reports] == [0, 1]
+
+
+def test_a_rank_reports_that_it_uses_the_stream_with_the_first_batch_or_where_none_is_left(make_stream: Any) -> None:
+    """By that the agent knows a program that took no batch, also where its loop never ends."""
+    reports: list[dict[str, Any]] = []
+    stream = make_stream(reports=reports)
+    stream.report_empty()
+    assert not reports
+    next(iter(stream))
+    assert [each["batches"] for each in reports[:1]] == [0]
+    reports.clear()
+    stream.resume(10_000).report_empty()
+    assert [each["batches"] for each in reports] == [0]
 
 
 def test_the_figures_are_sums_over_ranks_since_the_first_report_or_the_begin() -> None:

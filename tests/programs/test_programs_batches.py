@@ -5,10 +5,12 @@ No process outlives its rank.
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -116,7 +118,8 @@ def test_a_killed_loader_process_is_named() -> None:
             list(islice(prepared, 50))
 
 
-def test_closing_ends_every_process() -> None:
+def test_closing_ends_every_process_and_its_thread() -> None:
+    threads = threading.active_count()
     own = loader(processes=2)
     next(own.batches(0))
     processes = [each._process for each in own._processes]
@@ -124,6 +127,21 @@ def test_closing_ends_every_process() -> None:
     own.close()
 
     assert all(process.returncode is not None for process in processes)
+    wait_until(lambda: threading.active_count() == threads, 10)
+
+
+def test_loader_processes_import_from_where_their_rank_does_whatever_the_folder_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data: v2"
+    folder.mkdir()
+    text = "from spotmpi.programs.synthetic_images import SyntheticImages\n\nclass Images(SyntheticImages): pass\n"
+    (folder / "images_of_a_user.py").write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+    data = importlib.import_module("images_of_a_user").Images(16, 4, 100, 0)
+    with Loader(data, Order(SEED, 100), divide(8, None, 1), 0, processes=1) as own:
+        images, _ = next(own.batches(0))
+    assert len(images) == 8
 
 
 PARENT = """

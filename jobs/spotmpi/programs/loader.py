@@ -1,7 +1,6 @@
 """Batches for one rank, in order, prepared by as many loader processes as requested.
 
-A loader process (``python -m spotmpi.programs.loader``) answers requests on stdin by batches on stdout, as pickles,
-until stdin ends with its rank.
+A loader process answers requests on stdin by batches on stdout, as pickles, until stdin ends with its rank.
 """
 
 import contextlib
@@ -22,6 +21,13 @@ from spotmpi.programs.exits import Failed
 from spotmpi.programs.sampling import Batching, Dataset, Order, sample_generator
 
 _PREFETCH = 2  # batches that each process prepares in advance
+# It imports from where its rank does: PYTHONPATH can't have folders with a colon in their name.
+_MAIN = """
+import pickle, sys
+sys.path[:] = pickle.load(sys.stdin.buffer)
+from spotmpi.programs.loader import main
+main()
+"""
 
 
 class Loader:
@@ -82,14 +88,15 @@ class _LoaderProcess:
 
     def __init__(self, dataset: Dataset, seed: int, number: int) -> None:
         self._number = number
-        self._answers: queue.Queue[tuple[str, Any]] = queue.Queue(maxsize=_PREFETCH)
+        self._answers: queue.Queue[tuple[str, Any]] = queue.Queue()  # of as many as are requested
         with _signals_blocked():
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "spotmpi.programs.loader"],
+                [sys.executable, "-c", _MAIN],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=_environment(),
             )
+        self.request([path or str(Path.cwd()) for path in sys.path])
         self.request((dataset, seed))
         threading.Thread(target=self._receive, daemon=True).start()
 
@@ -143,8 +150,7 @@ def _signals_blocked() -> Iterator[None]:
 def _environment() -> dict[str, str]:
     # A loader process is not a rank: with the launcher's variables, libraries would take it for one.
     launcher = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
-    others = {name: value for name, value in os.environ.items() if not name.startswith(launcher)}
-    return {**others, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+    return {name: value for name, value in os.environ.items() if not name.startswith(launcher)}
 
 
 def main() -> None:
@@ -167,7 +173,3 @@ def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
             answer = ("error", problem)
         pickle.dump(answer, answers, pickle.HIGHEST_PROTOCOL)
         answers.flush()
-
-
-if __name__ == "__main__":
-    main()

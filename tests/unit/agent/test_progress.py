@@ -42,6 +42,7 @@ def test_a_program_that_printed_nothing_has_reported_nothing() -> None:
         "context": {},
         "result": {},
         "fatal": None,
+        "stream_used": False,
         "pending": {},
         "earlier": [],
     }

@@ -87,9 +87,13 @@ def test_progress_in_a_well_known_form_needs_no_pattern(local: BackendHarness, f
     (recognized,) = [event for event in events if event.kind == record.RECOGNIZED]
     assert "loss" in recognized.values["line"]
     metrics = [event for event in events if event.kind == record.METRIC]
-    assert [metric.values["iteration"] for metric in metrics] == [1, 2, 3, 4, 5]
+    iterations = [metric.values["iteration"] for metric in metrics]
+    if form == "a bar":  # of what is read at once, the last state counts
+        assert iterations == sorted(set(iterations)) and iterations[-1] == 5
+    else:
+        assert iterations == [1, 2, 3, 4, 5]
     times = [metric.time for metric in metrics]
-    assert times == sorted(times) and times[2] - times[0] > 0.03, "each has the time of its own line"
+    assert times == sorted(times) and times[-1] - times[0] > 0.03, "each has the time of its own line"
     assert texts(events)[-1].endswith(("loss 0.20", "loss=0.20]")), "output stays output"
     (state,) = local.backend.list()
     assert (state.state, state.iteration) == ("succeeded", 5)

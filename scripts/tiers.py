@@ -201,15 +201,16 @@ def all_but(files: Sequence[str]) -> list[str]:
     return ["tests", *(f"--ignore={file}" for file in files)]
 
 
-def on_debian(suite: str, python: str) -> Tier:
-    """What the README tells a newcomer to run, on another release of Debian."""
+def fresh_machine(suite: str, python: str) -> Tier:
+    """What the README tells a newcomer to run, on another release of Debian or Ubuntu."""
     run = [str(PROJECT / "scripts" / "fresh-machine"), "--suite", suite, "./scripts/demo && ./scripts/test"]
     return Tier(suite, f"both commands of the README with Python {python}", [run], root, minutes=8)
 
 
 NIGHTLY = [
-    on_debian("trixie", "3.13"),
-    on_debian("forky", "3.14"),
+    fresh_machine("noble", "3.12"),
+    fresh_machine("trixie", "3.13"),
+    fresh_machine("forky", "3.14"),
     at_night("unit", "long statistics, examples of worker pools, and their drivers under stress", 11, PLAIN),
     at_night("programs", "training programs under real mpirun", 10, "images", ["tests/programs"]),
     at_night("launchers", "every launcher and fault on this machine", 10, "images", all_but(["tests/programs"])),

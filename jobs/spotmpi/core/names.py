@@ -55,6 +55,11 @@ def default_runs_folder() -> Path:
     return Path(os.environ.get("SPOTMPI_RUNS") or "runs").absolute()
 
 
+def default_store() -> str:
+    """The folder or URL of data sets and models: ``SPOTMPI_STORE``, else ``store`` beside the folder of runs."""
+    return os.environ.get("SPOTMPI_STORE") or str(default_runs_folder().with_name("store"))
+
+
 def cache_folder() -> Path:
     """The user's cache folder for files that can be created again: ``SPOTMPI_CACHE``, else the XDG one."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -1,0 +1,193 @@
+"""The manifest of an entry, which is a data set, a model or a prediction: its files, and what they were made from.
+
+An entry is a folder with ``files`` and a ``manifest.json`` that is written last: without one there is no entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from spotmpi.core.errors import SpotmpiError, input_error
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+FILES = "files"  # the folder of an entry's files, beside its manifest
+DATASET, MODEL, PREDICTION = "datasets", "models", "predictions"  # kinds of entries
+KINDS = (DATASET, MODEL, PREDICTION)
+SHORT = 12  # digits of a key that people see
+_BLOCK = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+class File(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One file of an entry: its *path* below ``files``, and of which *part* it is, by that part's key."""
+
+    path: str
+    bytes: int
+    sha256: str
+    rows: int | None = None
+    part: str | None = None
+
+
+class Reference(msgspec.Struct, frozen=True, order=True):
+    """An entry by its kind, name and key."""
+
+    kind: str
+    name: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}@{self.key[:SHORT]}"
+
+
+class RawFile(msgspec.Struct, frozen=True):
+    """A file that is no entry's, as an input: *digest* is over name and content, or over the version of a storage."""
+
+    name: str  # below the folder that all files of its source have in common
+    bytes: int
+    digest: str
+
+
+class Input(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one argument of a function stands for: the raw files of a *source*, or the entry that *parent* names."""
+
+    argument: str
+    source: str
+    digest: str
+    files: tuple[RawFile, ...] = ()
+    parent: Reference | None = None
+
+
+class Code(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The code that takes part: normalized *sources* and *values* by name, *packages* by version, and its *digest*."""
+
+    digest: str
+    sources: dict[str, str] = {}
+    values: dict[str, str] = {}  # of globals that it reads: their digests
+    packages: dict[str, str] = {}
+    commit: str | None = None  # of git
+    diff: str | None = None  # a digest of the changes to that commit
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an entry is made of and from; *details* are those of its kind, such as metrics of a model."""
+
+    kind: str
+    name: str
+    key: str
+    created: float  # Unix seconds
+    files: tuple[File, ...]
+    parents: tuple[Reference, ...] = ()
+    inputs: tuple[Input, ...] = ()
+    code: Code | None = None
+    arguments: dict[str, Any] = {}
+    image: dict[str, str] | None = None  # its name, lock and digest, as far as there are any
+    run: str | None = None  # the id of the run that made it
+    cost: float | None = None  # US dollars
+    details: dict[str, Any] = {}
+    spotmpi: str = ""  # the version that made it
+    format: int = FORMAT
+
+    @property
+    def reference(self) -> Reference:
+        """Kind, name and key."""
+        return Reference(self.kind, self.name, self.key)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of all files; None where they are not counted."""
+        counts = [file.rows for file in self.files if file.rows is not None]
+        return sum(counts) if counts or not self.files else None
+
+    def __str__(self) -> str:
+        return str(self.reference)
+
+
+def write(manifest: Manifest) -> str:
+    """The text of a manifest, with a digest of itself as its last member.
+
+    Raises:
+        InputError: a name, key or path that cannot be one.
+    """
+    _check(manifest)
+    values = msgspec.to_builtins(manifest)
+    return json.dumps({**values, "digest": _digest(values)}, indent=1) + "\n"
+
+
+def read(text: str, place: str) -> Manifest:
+    """The manifest in *text*, which was read from *place*.
+
+    Raises:
+        SpotmpiError: it was edited or damaged, or a later version wrote it.
+    """
+    try:
+        values = json.loads(text)
+        digest = values.pop("digest")
+        if values.get("format", FORMAT) != FORMAT:
+            remedy = f"update spotmpi, which reads format {FORMAT}"
+            raise SpotmpiError(f"the manifest {place} has the format {values['format']}: {remedy}")
+        if digest == _digest(values):
+            return msgspec.convert(values, Manifest)
+    except (ValueError, KeyError, AttributeError, TypeError):  # msgspec.ValidationError is a ValueError
+        pass
+    remedy = "restore it from a copy, or remove its folder and make the entry again"
+    raise SpotmpiError(f"the manifest {place} was edited or damaged, its digest is not that of its content: {remedy}")
+
+
+def describe(path: Path, name: str, rows: int | None = None) -> File:
+    """The file at *path* as a file of an entry with the path *name* there."""
+    whole, size = hashlib.sha256(), 0
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            whole.update(block)
+            size += len(block)
+    return File(name, size, whole.hexdigest(), rows)
+
+
+def digest_of(value: object) -> str:
+    """The SHA-256 of a value of JSON; the order of keys does not matter."""
+    return _digest(msgspec.to_builtins(value))
+
+
+def check_name(name: str) -> str:
+    """*name* where an entry can have it; else InputError."""
+    if not _NAME.fullmatch(name) or name.endswith("."):
+        raise input_error("name", name, "use up to 100 letters, digits, '.', '_' and '-'; a letter or digit is first")
+    return name
+
+
+def _check(manifest: Manifest) -> None:
+    check_name(manifest.name)
+    if manifest.kind not in KINDS:
+        raise input_error("kind", manifest.kind, f"use one of: {', '.join(KINDS)}")
+    if not _KEY.fullmatch(manifest.key):
+        raise input_error("key", manifest.key, "is a SHA-256 in 64 hex digits")
+    paths = [file.path for file in manifest.files]
+    twice = next((path for path in paths if paths.count(path) > 1), None) if len({*paths}) < len(paths) else None
+    if twice is not None:
+        raise input_error("files", twice, "is the name of two files: give each its own")
+    wrong = next((path for path in paths if not _is_inside(path)), None)
+    if wrong is not None:
+        raise input_error("files", wrong, "is no relative path of an entry: use names below its folder")
+
+
+def _is_inside(path: str) -> bool:
+    return bool(path) and path.isprintable() and not {"", ".", ".."}.intersection(path.split("/"))
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

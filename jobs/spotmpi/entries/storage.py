@@ -1,0 +1,212 @@
+"""Where entries lie: a folder of this machine, or a URL that fsspec knows, by the few operations that a store needs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from spotmpi.core.errors import SpotmpiError
+
+_BLOCK = 1 << 20
+_READ_ONLY = 0o444
+LAST = "manifest.json"  # the file that is written last
+
+
+@contextlib.contextmanager
+def errors(what: str) -> Iterator[None]:
+    """Failures of a storage as a SpotmpiError that says *what* could not be done."""
+    try:
+        yield
+    except SpotmpiError:
+        raise
+    except Exception as error:  # libraries of storages raise errors of their own
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise SpotmpiError(f"{what}: {reason}; free space or check the storage, then try again") from error
+
+
+class Storage:
+    """The files below *url*; names are relative to it, with slashes."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/") if "://" in url else str(Path(url).expanduser().absolute())
+        self.folder = None if "://" in self.url else Path(self.url)
+        self._opened: tuple[Any, str] | None = None
+
+    @property
+    def _remote(self) -> tuple[Any, str]:
+        """The file system of fsspec, and the path in it."""
+        if self._opened is None:
+            import fsspec.core
+
+            try:
+                system, path = fsspec.core.url_to_fs(self.url)
+            except (ImportError, ValueError) as error:
+                raise SpotmpiError(f"the store {self.url} cannot be opened: {error}") from error
+            self._opened = system, path.rstrip("/")
+        self._opened[0].invalidate_cache()
+        return self._opened
+
+    def place(self, name: str) -> str:
+        """A name as a path of this machine, or as a URL."""
+        return f"{self.url}/{name}"
+
+    def _path(self, name: str) -> str:
+        return f"{self._remote[1]}/{name}"
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file; None where there is none."""
+        with errors(f"{self.place(name)} cannot be read"):
+            try:
+                if self.folder:
+                    return (self.folder / name).read_bytes()
+                return bytes(self._remote[0].cat_file(self._path(name)))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def names(self, name: str = "") -> list[str]:
+        """The names of what is in a folder, sorted, without hidden ones; empty where there is no such folder."""
+        with errors(f"{self.place(name)} cannot be listed"):
+            try:
+                if self.folder:
+                    found = [path.name for path in (self.folder / name).iterdir()]
+                else:
+                    entries = self._remote[0].ls(self._path(name).rstrip("/"), detail=False)
+                    found = [entry.rstrip("/").rpartition("/")[2] for entry in entries]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        return sorted(each for each in found if not each.startswith("."))
+
+    def files(self, name: str) -> list[str]:
+        """The paths of all files below a folder, relative to it, sorted."""
+        with errors(f"{self.place(name)} cannot be listed"):
+            if self.folder:
+                top = self.folder / name
+                walk = ((Path(place), files) for place, _, files in os.walk(top))
+                return sorted((place / file).relative_to(top).as_posix() for place, files in walk for file in files)
+            prefix = self._path(name)
+            return sorted(path.removeprefix(prefix).lstrip("/") for path in self._remote[0].find(prefix))
+
+    def digest(self, name: str) -> tuple[int, str] | None:
+        """Bytes and SHA-256 of a file; None where there is none."""
+        whole, size = hashlib.sha256(), 0
+        with errors(f"{self.place(name)} cannot be read"):
+            try:
+                with (self.folder / name).open("rb") if self.folder else self._remote[0].open(self._path(name)) as file:
+                    while block := file.read(_BLOCK):
+                        whole.update(block)
+                        size += len(block)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return size, whole.hexdigest()
+
+    def write(self, name: str, content: bytes, exclusive: bool = False) -> bool:
+        """Write a whole file; with *exclusive* False where there is one already, which stays as it is."""
+        with errors(f"{self.place(name)} cannot be written"):
+            if self.folder:
+                return _write_local(self.folder / name, content, exclusive)
+            try:
+                self._remote[0].pipe_file(self._path(name), content, mode="create" if exclusive else "overwrite")
+            except FileExistsError:
+                return False
+            except Exception as error:
+                # Amazon S3 answers a PUT with If-None-Match by 412, or 409 where another one is under way.
+                if exclusive and any(code in str(error) for code in ("PreconditionFailed", "ConditionalRequest")):
+                    return False
+                raise
+            return True
+
+    def create(self, name: str, files: Mapping[str, str], last: bytes) -> bool:
+        """Create the folder *name* with the file `LAST` and with *files*, complete or not at all.
+
+        *files* has for each path in the folder where its content is: a name in this storage, or a path of this machine.
+        False where there is one already, which stays as it is.
+        """
+        with errors(f"{self.place(name)} cannot be written"):
+            if self.folder:
+                return self._create_local(self.folder / name, files, last)
+            system, _ = self._remote
+            for path, source in files.items():
+                target = self._path(f"{name}/{path}")
+                if Path(source).is_absolute():
+                    system.put_file(source, target)
+                else:
+                    system.cp_file(self._path(source), target)
+        return self.write(f"{name}/{LAST}", last, exclusive=True)
+
+    def _create_local(self, final: Path, files: Mapping[str, str], last: bytes) -> bool:
+        assert self.folder
+        temporary = final.with_name(f".writing-{uuid.uuid4().hex}")
+        try:
+            for path, source in files.items():
+                target = temporary / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _put(self.folder / source, target, copy=Path(source).is_absolute())
+            temporary.mkdir(parents=True, exist_ok=True)
+            _synced(temporary / LAST, last)
+            (temporary / LAST).chmod(_READ_ONLY)
+            try:
+                temporary.rename(final)
+            except OSError:
+                if final.is_dir():
+                    return False
+                raise
+            return True
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def remove(self, name: str) -> None:
+        """Remove a folder or a file; `LAST` first, so that a folder is never found without its files."""
+        with errors(f"{self.place(name)} cannot be removed"), contextlib.suppress(FileNotFoundError):
+            if self.folder:
+                path = self.folder / name
+                if not path.is_dir():
+                    path.unlink(missing_ok=True)
+                    return
+                (path / LAST).unlink(missing_ok=True)
+                shutil.rmtree(path)
+                return
+            system, _ = self._remote
+            if system.exists(self._path(f"{name}/{LAST}")):
+                system.rm_file(self._path(f"{name}/{LAST}"))
+            system.rm(self._path(name), recursive=True)
+
+
+def _put(source: Path, target: Path, copy: bool) -> None:
+    """A file of the store is linked, since it never changes; any other one is copied."""
+    if not copy:
+        with contextlib.suppress(OSError):  # a file system without hard links
+            os.link(source, target)
+            return
+    shutil.copyfile(source, target)
+    with target.open("rb") as file:
+        os.fsync(file.fileno())
+    target.chmod(_READ_ONLY)
+
+
+def _write_local(path: Path, content: bytes, exclusive: bool) -> bool:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        _synced(temporary, content)
+        if exclusive:
+            os.link(temporary, path)
+        else:
+            temporary.replace(path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def _synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,258 @@
+"""Entries are found complete or not at all, in a folder and in a storage of fsspec."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.core import code_folder
+from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.entries import manifest as form
+from spotmpi.entries import storage as storage_module
+from spotmpi.entries.manifest import DATASET, MODEL, File, Manifest, Reference
+from spotmpi.entries.store import Store, UnknownEntry, folder, is_reference
+
+KEYS = [f"{digit}" * 64 for digit in "abc"]
+
+
+@pytest.fixture(params=["folder", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A store in a folder, and one in fsspec's storage in memory, which has the interface of one on a network."""
+    yield Store(str(tmp_path / "st ore") if request.param == "folder" else f"memory://{uuid.uuid4().hex}")
+
+
+def entry(
+    tmp_path: Path, key: str = KEYS[0], created: float = 1.0, name: str = "ratings", **values: Any
+) -> tuple[Manifest, dict[str, str]]:
+    """The manifest of an entry of two files, and where their content is."""
+    files, sources = [], {}
+    for path, content in (("a.txt", b"first"), ("more/b.txt", b"")):
+        source = tmp_path / path.replace("/", "-")
+        source.write_bytes(content)
+        files.append(form.describe(source, path, rows=len(content)))
+        sources[path] = str(source)
+    made = Manifest(**{"kind": DATASET, "name": name, "key": key, "created": created, "files": tuple(files), **values})
+    return made, sources
+
+
+def test_an_entry_is_read_as_it_was_written(store: Store, tmp_path: Path) -> None:
+    parent = Reference(DATASET, "raw", KEYS[2])
+    made, sources = entry(tmp_path, parents=(parent,), arguments={"cut": 0.5}, cost=0.25)
+    assert store.get(made.reference) is None
+    assert store.add(made, sources) == made == store.get(made.reference) == store.find("ratings")
+    assert (made.rows, made.bytes) == (5, 5)
+    assert store.storage.read(f"{folder(made.reference)}/files/more/b.txt") == b""
+    assert store.storage.read(f"{folder(made.reference)}/files/a.txt") == b"first"
+
+
+def test_the_first_of_two_entries_of_one_key_stays(store: Store, tmp_path: Path) -> None:
+    first, sources = entry(tmp_path, created=1.0)
+    second, _ = entry(tmp_path, created=2.0)
+    store.add(first, sources)
+    assert store.add(second, sources) == first == store.find("ratings")
+
+
+def test_an_entry_is_found_by_name_and_by_shortened_keys_and_the_newest_of_a_name(store: Store, tmp_path: Path) -> None:
+    for number, (key, name) in enumerate(zip(KEYS, ("ratings", "ratings", "users"), strict=True)):
+        store.add(*entry(tmp_path, key, created=10.0 - number, name=name))
+    assert store.find("ratings").key == KEYS[0]
+    assert store.find("datasets:ratings").key == KEYS[0]
+    assert store.find("ratings@bbb", DATASET).key == KEYS[1]
+    assert store.find("cccccc").key == KEYS[2]
+    assert [each.key for each in store.list(DATASET)] == KEYS[::-1]
+    for text in ("nobody", "ratings@ccc", "dddddd"):
+        with pytest.raises(UnknownEntry, match=r"is not in the store .*; it has: ratings, users"):
+            store.find(text)
+    with pytest.raises(InputError, match="name one as NAME, NAME@KEY or KEY of models"):
+        store.find("datasets:ratings", MODEL)
+
+
+def test_a_key_that_begins_like_another_is_refused(store: Store, tmp_path: Path) -> None:
+    store.add(*entry(tmp_path, KEYS[0]))
+    store.add(*entry(tmp_path, KEYS[0][:-1] + "b"))
+    with pytest.raises(InputError, match="is the beginning of several keys: datasets:ratings@aaaaaaaaaaaa, datasets"):
+        store.find("aaaaaaaa")
+
+
+def test_references_are_told_from_paths_and_functions() -> None:
+    assert is_reference("datasets:ratings") and is_reference("models:digits@aaa")
+    assert not is_reference("ratings") and not is_reference("sets:ratings") and not is_reference("s3://set")
+
+
+def test_an_edited_manifest_is_an_error_and_the_others_are_still_listed(store: Store, tmp_path: Path) -> None:
+    whole, damaged = entry(tmp_path, KEYS[0]), entry(tmp_path, KEYS[1])
+    for made, sources in (whole, damaged):
+        store.add(made, sources)
+    name = f"{folder(damaged[0].reference)}/manifest.json"
+    values = json.loads(store.storage.read(name) or b"")
+    if store.storage.folder:
+        (store.storage.folder / name).chmod(0o644)
+    store.storage.write(name, json.dumps({**values, "created": 5.0}).encode())
+    with pytest.raises(SpotmpiError, match="was edited or damaged, its digest is not that of its content"):
+        store.list()
+    lines: list[str] = []
+    assert store.list(on_damage=lines.append) == [whole[0]]
+    assert len(lines) == 1 and "restore it from a copy" in lines[0]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"digest": 1}', '{"format": 1, "digest": ""}', "\0", "{" * 10_000])
+def test_what_is_no_manifest_is_an_error_of_one_line(text: str) -> None:
+    with pytest.raises(SpotmpiError, match="the manifest there was edited or damaged"):
+        form.read(text, "there")
+
+
+def test_a_manifest_of_a_later_format_names_the_remedy(tmp_path: Path) -> None:
+    text = form.write(entry(tmp_path)[0])
+    with pytest.raises(SpotmpiError, match="has the format 2: update spotmpi, which reads format 1"):
+        form.read(json.dumps({**json.loads(text), "format": 2}), "there")
+
+
+def test_a_moved_manifest_is_an_error(store: Store, tmp_path: Path) -> None:
+    made, sources = entry(tmp_path)
+    store.add(made, sources)
+    content = store.storage.read(f"{folder(made.reference)}/manifest.json") or b""
+    store.storage.write(f"datasets/other/{KEYS[1]}/manifest.json", content)
+    with pytest.raises(SpotmpiError, match="is of datasets:ratings@aaaaaaaaaaaa: it was moved"):
+        store.find("other")
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "../up", "a/b", "ä", "x" * 101, "trailing."])
+def test_names_that_are_no_folder_names_are_refused(store: Store, tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="use up to 100 letters"):
+        store.add(*entry(tmp_path, name=name))
+    assert store.list() == []
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "../up", "a//b", "a/./b", "line\nbreak"])
+def test_files_outside_of_an_entry_are_refused(store: Store, tmp_path: Path, path: str) -> None:
+    made, sources = entry(tmp_path, files=(File(path, 0, "0" * 64),))
+    with pytest.raises(InputError, match="is no relative path of an entry"):
+        store.add(made, {path: sources["a.txt"]})
+
+
+def test_two_files_of_one_path_are_refused(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is the name of two files"):
+        store.add(*entry(tmp_path, files=(File("a.txt", 0, "0" * 64), File("a.txt", 1, "1" * 64))))
+
+
+def test_rot_is_found_in_files_and_parents(store: Store, tmp_path: Path) -> None:
+    parent = Reference(DATASET, "raw", KEYS[2])
+    made, sources = entry(tmp_path, parents=(parent,))
+    store.add(made, sources)
+    assert store.problems(made) == ["datasets:ratings@aaaaaaaaaaaa: its parent datasets:raw@cccccccccccc is missing"]
+    files = f"{folder(made.reference)}/files"
+    if store.storage.folder:
+        (store.storage.folder / files / "a.txt").chmod(0o644)
+    store.storage.write(f"{files}/a.txt", b"fIrst")
+    store.storage.write(f"{files}/stray", b"")
+    store.storage.remove(f"{files}/more/b.txt")
+    lines = store.problems(made)
+    assert [line.partition(": ")[2].partition(":")[0] for line in lines[:3]] == [
+        "a.txt is damaged",
+        "more/b.txt is missing",
+        "stray is no file of it",
+    ]
+    assert len(lines) == 4
+
+
+def test_an_entry_is_removed_unless_another_one_was_made_from_it(store: Store, tmp_path: Path) -> None:
+    made, sources = entry(tmp_path)
+    child, _ = entry(tmp_path, KEYS[1], name="train", parents=(made.reference,))
+    store.add(made, sources)
+    store.add(child, sources)
+    with pytest.raises(SpotmpiError, match="is a parent of datasets:train@bbbbbbbbbbbb: remove what was made from it"):
+        store.remove(made)
+    store.remove(child)
+    store.remove(made)
+    assert store.list() == [] == store.storage.files("datasets")
+
+
+def test_files_of_the_store_are_linked_and_cannot_be_written_by_mistake(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    made, sources = entry(tmp_path)
+    store.add(made, sources)
+    old = f"{folder(made.reference)}/files"
+    again, _ = entry(tmp_path, KEYS[1])
+    store.add(again, {path: f"{old}/{path}" for path in sources})
+    first, second = (Path(store.place(each.reference), "a.txt") for each in (made, again))
+    assert first.samefile(second) and not first.samefile(sources["a.txt"])
+    assert first.stat().st_mode & 0o222 == 0 and os.access(sources["a.txt"], os.W_OK)
+
+
+def test_a_full_disk_leaves_no_entry_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = Store(str(tmp_path / "store"))
+    made, sources = entry(tmp_path)
+    store.add(*entry(tmp_path, KEYS[1]))
+    monkeypatch.setattr(storage_module, "_synced", full)
+    with pytest.raises(SpotmpiError, match="cannot be written: No space left on device; free space"):
+        store.add(made, sources)
+    assert [each.key for each in store.list()] == [KEYS[1]]
+    assert [path.name for path in (tmp_path / "store/datasets/ratings").iterdir()] == [KEYS[1]]
+
+
+def test_an_upload_that_broke_off_is_no_entry_and_the_next_one_completes_it(store: Store, tmp_path: Path) -> None:
+    made, sources = entry(tmp_path)
+    with pytest.raises(SpotmpiError, match="cannot be written"):
+        store.add(made, {**sources, "more/b.txt": str(tmp_path / "absent")})
+    assert store.list() == [] and store.get(made.reference) is None
+    assert store.add(made, sources) == store.find("ratings")
+    assert store.problems(made) == []
+
+
+def test_one_of_many_creators_at_once_wins_and_all_get_its_entry(store: Store, tmp_path: Path) -> None:
+    barrier, winners = threading.Barrier(8), list[float]()
+
+    def add(number: int) -> None:
+        made, sources = entry_of[number]
+        barrier.wait(30)
+        winners.append(store.add(made, sources).created)
+
+    entry_of = [entry(tmp_path, created=float(number)) for number in range(8)]
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(winners) == 8 and len(set(winners)) == 1
+    assert store.problems(store.find("ratings")) == []
+
+
+def test_a_store_in_the_folder_of_the_code_is_not_shipped_with_it(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/train.py").write_text("")
+    Store(str(tmp_path / "code/store")).add(*entry(tmp_path))
+    assert code_folder.names(tmp_path / "code") == ["train.py"]
+
+
+def test_the_default_store_is_beside_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPOTMPI_RUNS", str(tmp_path / "runs"))
+    assert Store().storage.url == str(tmp_path / "store")
+    monkeypatch.setenv("SPOTMPI_STORE", "memory://sets/")
+    assert Store().storage.url == "memory://sets"
+
+
+def test_an_unknown_protocol_and_an_unreadable_store_are_errors_of_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SpotmpiError, match="the store nothing://here cannot be opened: Protocol not known"):
+        Store("nothing://here").list()
+    (tmp_path / "store").write_text("a file")
+    assert Store(str(tmp_path / "store")).list() == []
+    with pytest.raises(SpotmpiError, match="cannot be written"):
+        Store(str(tmp_path / "store")).add(*entry(tmp_path))
+
+
+def test_a_store_in_a_folder_needs_no_fsspec() -> None:
+    code = "import sys; from spotmpi.entries.store import Store; Store('x').list(); assert 'fsspec' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     # The public names, and the only list of them: `_modules` reads it. `as` tells type checkers that a name is public.
+    from spotmpi.api.datasets import DataSet as DataSet
+    from spotmpi.api.datasets import build_dataset as build_dataset
     from spotmpi.api.images import build_image as build_image
     from spotmpi.api.images import push_image as push_image
     from spotmpi.api.pipelines import Pipeline as Pipeline
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from spotmpi.runs.reader import RunState as RunState
     from spotmpi.spec.job import JobSpec as JobSpec
     from spotmpi.spec.source import read_spec as read_spec
+    from spotmpi.streams.dataset import Source as Source
+    from spotmpi.streams.dataset import dataset as dataset
     from spotmpi.streams.errors import SourceError as SourceError
     from spotmpi.streams.errors import StreamError as StreamError
     from spotmpi.streams.errors import StreamLost as StreamLost

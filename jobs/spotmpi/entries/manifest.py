@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from spotmpi.agent.store import size_and_digest
 from spotmpi.core.errors import SpotmpiError, input_error
 
 FORMAT = 1
@@ -22,7 +23,6 @@ FILES = "files"  # the folder of an entry's files, beside its manifest
 DATASET, MODEL, PREDICTION = "datasets", "models", "predictions"  # kinds of entries
 KINDS = (DATASET, MODEL, PREDICTION)
 SHORT = 12  # digits of a key that people see
-_BLOCK = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 _KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -149,12 +149,8 @@ def read(text: str, place: str) -> Manifest:
 
 def describe(path: Path, name: str, rows: int | None = None) -> File:
     """The file at *path* as a file of an entry with the path *name* there."""
-    whole, size = hashlib.sha256(), 0
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            whole.update(block)
-            size += len(block)
-    return File(name, size, whole.hexdigest(), rows)
+    size, digest = size_and_digest(str(path))
+    return File(name, size, digest, rows)
 
 
 def digest_of(value: object) -> str:

@@ -226,6 +226,11 @@ class Pool:
             results.setdefault(call.name, []).append(call.result() if error is None else error)
         return results if name is None else results.get(name, [])
 
+    def summary(self) -> PoolSummary:
+        """Where the pool runs and what it has cost so far, as far as that is known."""
+        summary = _within(_PATIENCE, self._connection.summary)
+        return summary if isinstance(summary, PoolSummary) else PoolSummary()
+
     def close(self) -> None:
         """End the connection, and the run if this driver started it; a forked process leaves both to its parent."""
         self._closed = True
@@ -287,9 +292,7 @@ class Pool:
         workers = _within(_PATIENCE, self._engine.workers)
         if isinstance(workers, Exception):
             return [("state", str(workers))]
-        summary = _within(_PATIENCE, self._connection.summary)
-        if not isinstance(summary, PoolSummary):
-            summary = PoolSummary()
+        summary = self.summary()
         hosts = sorted({worker["host"] for worker in workers["workers"].values()})
         nodes = ", ".join(summary.nodes or hosts) or "no node"
         facts = [("workers", f"{len(workers['workers'])} of {workers['size']} workers connected on {nodes}")]

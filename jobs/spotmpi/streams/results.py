@@ -64,18 +64,24 @@ def _write_files(folder: Path, contents: Any) -> None:
 
 
 def _write_parquet(path: Path, results: Any) -> None:
+    table = table_of(results)
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(table, path)
+
+
+def table_of(results: Any) -> Any:
+    """A table of pyarrow: of columns by name, of rows as dictionaries, or of a table of any library."""
     try:
         import pyarrow
-        import pyarrow.parquet
     except ModuleNotFoundError:
         remedy = 'install spotmpi[streams], add pyarrow to the image, or use write = "jsonl"'
         raise StreamError(f"results cannot be written as Parquet without pyarrow: {remedy}") from None
-    columns = results
-    if not isinstance(results, dict):
-        rows = list(results)
-        names = dict.fromkeys(name for row in rows for name in row)  # `Table.from_pylist` has those of the first row
-        columns = {name: [row.get(name) for row in rows] for name in names}
-    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    if isinstance(results, (dict, pyarrow.RecordBatch)) or hasattr(results, "__arrow_c_stream__"):
+        return pyarrow.table(results)
+    rows = list(results)
+    names = dict.fromkeys(name for row in rows for name in row)  # `Table.from_pylist` has those of the first row
+    return pyarrow.table({name: [row.get(name) for row in rows] for name in names})
 
 
 def _rows(results: Any) -> list[Any]:

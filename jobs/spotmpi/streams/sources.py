@@ -58,8 +58,31 @@ def parts_of(settings: Settings, record: Sequence[Part] = ()) -> list[Part]:
         return [Part(source, settings.length, 0, "")]
     if kafka.is_topic(source):
         return kafka.partitions(source, record)
-    names = with_retries(lambda: _names(source, settings.split), f"the source {source}")
-    listed = _for_each(names, lambda name: with_retries(lambda: _part(settings, name), name))
+    return with_rows(settings, files_of(source, settings.split))
+
+
+def files_of(source: str, split: str | None = None) -> list[Part]:
+    """The files of a source, or of its *split*, in the order of their names; their rows are not counted yet.
+
+    Raises:
+        StreamError: it does not exist, or it mixes formats.
+        SourceError: the storage does not answer.
+    """
+    return files_named(source, with_retries(lambda: _names(source, split), f"the source {source}"))
+
+
+def files_named(source: str, names: Sequence[str]) -> list[Part]:
+    """Files with their sizes and versions, by their *names* in the storage of a source."""
+
+    def describe(name: str) -> Part:
+        return Part(name, 0, *with_retries(lambda: version(file_system(source)[0], name), name))
+
+    return _for_each(names, describe)
+
+
+def with_rows(settings: Settings, files: Sequence[Part]) -> list[Part]:
+    """Files with the numbers of their rows, and with columns of the same types."""
+    listed = _for_each(files, lambda part: with_retries(lambda: _counted(settings, part), part.name))
     form = columns.unify({part.name: schema for part, schema in listed if schema is not None and part.rows})
     return [part._replace(columns=form) for part, _ in listed]
 
@@ -155,6 +178,17 @@ def _read_files(settings: Settings, slices: Sequence[Slice]) -> Any:
         _for_each({each.part for each in slices}, lambda part: check_unchanged(system, part))
 
 
+def read_table(settings: Settings, parts: Sequence[Part]) -> Any:
+    """All rows of *parts* as a table of pyarrow; StreamError for files that are no tables."""
+    kind = _format(parts[0].name)
+    if kind in (_TAR, _BYTES):
+        raise StreamError(f"{parts[0].name} is no table: use Parquet, CSV or JSON Lines, or read its content")
+    slices = [Slice(part, 0, part.rows) for part in parts if part.rows]
+    if not slices:
+        return tables.describe(settings, parts[0], kind)[1].empty_table()
+    return with_retries(lambda: tables.read_table(settings, slices, kind), describe(slices))
+
+
 def _rows(settings: Settings, system: Any, slices: Sequence[Slice]) -> Any:
     kind = _format(slices[0].part.name)
     if kind == _BYTES:
@@ -178,14 +212,13 @@ def function(name: str) -> Callable[..., Any]:
     return result
 
 
-def _part(settings: Settings, name: str) -> tuple[Part, Any]:
-    """A file, and the schema of its columns if it has some."""
-    size, current = version(file_system(settings.source)[0], name)
-    part, kind = Part(name, 1, size, current), _format(name)
+def _counted(settings: Settings, part: Part) -> tuple[Part, Any]:
+    """A file with the number of its rows, and the schema of its columns if it has some."""
+    kind = _format(part.name)
     if kind == _BYTES:
-        return part, None
+        return part._replace(rows=1), None
     if kind == _TAR:
-        return part._replace(rows=tar.count_samples(settings.source, name, current)), None
+        return part._replace(rows=tar.count_samples(settings.source, part.name, part.version)), None
     groups, schema = tables.describe(settings, part, kind)
     return part._replace(rows=sum(groups), unit=max(groups, default=0)), schema
 
@@ -206,6 +239,13 @@ def _is_compressed(name: str) -> bool:
     """Whether a file is compressed whose rows have places that would be sought."""
     compressed = _uncompressed(name) != name and _format(name) in (_TAR, PARQUET)
     return compressed or name.lower().endswith(".tgz")
+
+
+def stem(name: str) -> str:
+    """The name of a file without the suffixes of its format and its compression."""
+    plain = _uncompressed(name)
+    suffix = next((each for each, _ in _SUFFIXES if plain.lower().endswith(each)), "")
+    return plain[: len(plain) - len(suffix)]
 
 
 def _hidden(name: str, folder: str) -> bool:

@@ -60,18 +60,18 @@ def version(system: Any, name: str) -> tuple[int, str]:
     return int(info["size"] or 0), checksum or str(next((info[key] for key in _TIMES if info.get(key)), None))
 
 
-def check_unchanged(system: Any, part: Part) -> None:
-    """Raise StreamError unless the file of a part is what it was when the source was listed."""
+def check_unchanged(system: Any, part: Part, reader: str = "the stream", remedy: str = "start a new run") -> None:
+    """Raise StreamError unless the file of a part is what it was when the source was listed for *reader*."""
     try:
         size, current = version(system, part.name)
     except FileNotFoundError as error:
         if not _is_missing(error):
             raise
-        raise StreamError(f"{part.name} was removed while the stream reads it: start a new run") from None
+        raise StreamError(f"{part.name} was removed while {reader} reads it: {remedy}") from None
     if (size, current) != (part.size, part.version):
         raise StreamError(
-            f"{part.name} was changed while the stream reads it: {part.size} bytes of {part.version}, "
-            f"now {size} bytes of {current}; start a new run"
+            f"{part.name} was changed while {reader} reads it: {part.size} bytes of {part.version}, "
+            f"now {size} bytes of {current}; {remedy}"
         )
 
 

@@ -42,6 +42,11 @@ def describe(settings: Settings, part: Part, kind: str) -> tuple[tuple[int, ...]
 
 def read_columns(settings: Settings, slices: Sequence[Slice], kind: str) -> dict[str, Any]:
     """The rows of *slices* as arrays by column."""
+    return columns.arrays(read_table(settings, slices, kind), slices[0].part.columns)
+
+
+def read_table(settings: Settings, slices: Sequence[Slice], kind: str) -> Any:
+    """The rows of *slices* as a table of pyarrow."""
     import pyarrow
 
     form = slices[0].part.columns
@@ -52,7 +57,7 @@ def read_columns(settings: Settings, slices: Sequence[Slice], kind: str) -> dict
         for table in _tables(settings, part, rows, kind)
     ]
     table = pyarrow.concat_tables(tables, promote_options="permissive")
-    return columns.arrays(table if places is None else table.take(places), form)
+    return table if places is None else table.take(places)
 
 
 def _numbers(slices: Sequence[Slice]) -> Any:

@@ -1,0 +1,291 @@
+"""Data sets: built by a function from parts of sources, once for the same code, arguments and inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spotmpi import __version__
+from spotmpi.api import pools
+from spotmpi.backends import targets
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.entries import code as code_identity
+from spotmpi.entries import inputs
+from spotmpi.entries.build_lock import only_builder
+from spotmpi.entries.inputs import Resolved
+from spotmpi.entries.manifest import DATASET, FORMAT, Code, File, Manifest, Reference, check_name, digest_of
+from spotmpi.entries.store import Store, folder
+from spotmpi.images.environment import known_images, lock_hash
+from spotmpi.pools.progress import print_message
+from spotmpi.runs import fingerprint
+from spotmpi.streams import part_files, sources
+from spotmpi.streams.dataset import Dataset
+from spotmpi.streams.part_files import Task
+
+PARTS = ".parts"  # the folder of parts that are being built, below that of their data set's name
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set in a store: files that never change, and the manifest that says what they were made from."""
+
+    manifest: Manifest
+    store: Store = field(compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Its name, which its other versions share."""
+        return self.manifest.name
+
+    @property
+    def key(self) -> str:
+        """The SHA-256 over its code, arguments and inputs."""
+        return self.manifest.key
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of all files; None for files that are no tables."""
+        return self.manifest.rows
+
+    @property
+    def path(self) -> str:
+        """The folder of its files, as a path of this machine or as a URL."""
+        return self.store.place(self.manifest.reference)
+
+    @property
+    def table(self) -> Any:
+        """All rows as a table of pyarrow."""
+        return sources_of(self).table
+
+    def __str__(self) -> str:
+        return str(self.manifest)
+
+
+def sources_of(found: DataSet) -> Any:
+    """The files of a data set as one source, as functions of other data sets get it."""
+    from spotmpi.streams.dataset import Source
+
+    return Source(*inputs.resolve("data set", found, found.store).files)
+
+
+class _Request(NamedTuple):
+    """What a call of a function of a data set asks for."""
+
+    dataset: Dataset
+    reference: Reference
+    code: Code
+    image: dict[str, str] | None
+    arguments: dict[str, Any]
+    inputs: dict[str, Resolved]
+    tasks: list[Task]
+
+
+def build_dataset(dataset: Dataset, /, *args: Any, **kwargs: Any) -> DataSet:
+    """The data set that *dataset* makes of these arguments; it is built on a pool unless the store has it.
+
+    Raises:
+        InputError: an argument cannot be hashed, or is no source.
+        SpotmpiError: the function fails, or gives other files for the same input, or a file was changed meanwhile.
+    """
+    store, say = Store(dataset.settings.store), print_message
+    request = _request(dataset, store, args, kwargs)
+    found = store.get(request.reference)
+    if found is None:
+        with only_builder(store.storage, folder(request.reference), say):
+            found = store.get(request.reference) or _build(request, store)
+    return DataSet(found, store)
+
+
+def _request(dataset: Dataset, store: Store, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Request:
+    try:
+        bound = inspect.signature(dataset.function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise input_error(dataset.name, None, f"{error}; give the arguments of the function") from error
+    bound.apply_defaults()
+    values = dict(bound.arguments)
+    marked = [name for name in dataset.source_arguments() if name in values]
+    marked += [name for name, value in values.items() if isinstance(value, DataSet) and name not in marked]
+    if not marked:
+        raise input_error(dataset.name, None, "has no source: give the function an argument with the files to read")
+    code = code_identity.identify(dataset.function, _image(dataset) is None, dataset.imported)
+    resolved = {name: inputs.resolve(name, values.pop(name), store) for name in marked}
+    tokens = {name: code_identity.token(value, name) for name, value in values.items()}
+    image, group = _image(dataset), dataset.settings.row_group
+    work = [FORMAT, code.digest, image, group, tokens]
+    key = digest_of([*work, {name: each.input.digest for name, each in resolved.items()}])
+    reference = Reference(DATASET, check_name(dataset.name), key)
+    place = store.storage.place(f"{DATASET}/{dataset.name}/{PARTS}/{key}")
+    tasks = _tasks(dataset, resolved, values, work, place)
+    return _Request(dataset, reference, code, image, values, resolved, tasks)
+
+
+def _tasks(
+    dataset: Dataset, resolved: dict[str, Resolved], arguments: dict[str, Any], work: list[Any], place: str
+) -> list[Task]:
+    """A task for each file of the first input; its key is over that file and the other inputs as a whole."""
+    (first, divided), *others = resolved.items()
+    whole = {name: each.files for name, each in others}
+    rest = [[name, each.input.digest] for name, each in others]
+    tasks, stems = [], set()
+    for part, name, digest in zip(divided.files.parts, divided.files.names, divided.digests, strict=True):
+        stem = "/".join(each.lstrip("._") or "part" for each in sources.stem(name).split("/"))
+        stem = stem if stem not in stems else name
+        stems.add(stem)
+        files = {first: part_files.Files(divided.files.source, (part,), (name,)), **whole}
+        tasks.append(Task(digest_of([*work, digest, rest]), dataset, files, arguments, place, stem))
+    return tasks
+
+
+def _image(dataset: Dataset) -> dict[str, str] | None:
+    """What identifies the packages of workers: the lock of an image, or a reference; None for this interpreter."""
+    image = dataset.settings.image
+    if image is None:
+        return None
+    return {"name": image, "lock": lock_hash(image)} if image in known_images() else {"reference": image}
+
+
+def _build(request: _Request, store: Store) -> Manifest:
+    """Build the parts that the store does not have, and create the entry."""
+    kept = _kept_parts(request, store)
+    missing = [task for task in request.tasks if task.key not in kept]
+    say, run, cost = print_message, None, None
+    parts = f"{len(missing)} of {len(request.tasks)} parts"
+    say(f"building {request.reference}: {parts}")
+    if missing:
+        with _pool(request, store, len(missing)) as pool:
+            built = _map(pool, part_files.build, missing)
+            _require_same(request, store, built, pool)
+            run, cost = pool.id or None, pool.summary().cost
+        for task in missing:
+            kept[task.key] = [
+                (_file(record, task.key), f"{_own(store, task)}/{record[0]}") for record in built[task.key]
+            ]
+    code_identity.identify(request.dataset.function, imported=request.dataset.imported)  # it was not changed meanwhile
+    files = sorted((each for task in request.tasks for each in kept[task.key]), key=lambda each: each[0].path)
+    manifest = _manifest(request, tuple(file for file, _ in files), run, cost)
+    found = store.add(manifest, {file.path: place for file, place in files})
+    store.storage.remove(f"{DATASET}/{request.reference.name}/{PARTS}/{request.reference.key}")
+    return found
+
+
+def _own(store: Store, task: Task) -> str:
+    return f"{task.folder.removeprefix(store.storage.url).lstrip('/')}/{task.key}"
+
+
+def _file(record: Sequence[Any], part: str) -> File:
+    path, size, sha256, rows = record
+    return File(path, size, sha256, rows, part)
+
+
+_Kept = dict[str, list[tuple[File, str]]]  # the files of parts by their keys, with their names in the storage
+
+
+def _kept_parts(request: _Request, store: Store) -> _Kept:
+    """The parts that an earlier version has, and those that an interrupted build of this one has left."""
+    wanted = {task.key: task for task in request.tasks}
+    kept: _Kept = {}
+    for manifest in store.list(DATASET, request.reference.name, on_damage=print_message):
+        for part in wanted.keys() & manifest.details.get("parts", {}).keys():
+            files = [file for file in manifest.files if file.part == part]
+            kept[part] = [(file, f"{folder(manifest.reference)}/files/{file.path}") for file in files]
+    for part, task in wanted.items():
+        text = store.storage.read(f"{_own(store, task)}.json") if part not in kept else None
+        if text is not None:
+            kept[part] = [(_file(each, part), f"{_own(store, task)}/{each[0]}") for each in json.loads(text)]
+    return kept
+
+
+@contextlib.contextmanager
+def _pool(request: _Request, store: Store, count: int) -> Iterator[Any]:
+    settings = request.dataset.settings
+    if settings.pool is not None:
+        yield settings.pool
+        return
+    target = targets.target_of(settings.on)
+    if not target.is_local and not target.is_slurm and store.storage.folder:
+        remedy = "is a folder of this machine, and pods cannot write to it: set SPOTMPI_STORE to a URL such as s3://"
+        raise input_error("store", store.storage.url, remedy)
+    overrides = [f"pool.cpu={json.dumps(settings.cpu)}"] if settings.cpu is not None else []
+    overrides += [f'pool.memory="{settings.memory}"'] if settings.memory is not None else []
+    with pools.pool(
+        workers=min(settings.workers, count),
+        image=settings.image,
+        on=settings.on,
+        files=code_identity.files_of(request.dataset.function),
+        overrides=overrides,
+    ) as pool:
+        yield pool
+
+
+def _map(pool: Any, function: Any, tasks: Sequence[Task]) -> dict[str, list[part_files.Record]]:
+    """The files of each part by its key; SpotmpiError that names the part whose call failed."""
+    results: dict[str, list[part_files.Record]] = {}
+    try:
+        for task, records in zip(tasks, pool.map(function, tasks), strict=True):
+            results[task.key] = [tuple(record) for record in records]
+    except SpotmpiError:
+        raise
+    except Exception as error:
+        failed = tasks[min(len(results), len(tasks) - 1)]
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        kind = "" if type(error).__module__.startswith("spotmpi.") else f"{type(error).__name__}: "
+        complete = f"{len(results)} of {len(tasks)} parts are kept"
+        raise SpotmpiError(f"{failed.dataset.name} failed for {failed.stem}: {kind}{reason} ({complete})") from error
+    return results
+
+
+def _require_same(request: _Request, store: Store, built: dict[str, list[part_files.Record]], pool: Any) -> None:
+    """Build a few parts again: those of a function without hidden state are the same."""
+    share = request.dataset.settings.check
+    tasks = sorted((task for task in request.tasks if task.key in built), key=lambda task: task.key)
+    chosen = tasks[: -int(-share * len(tasks) // 1)] if share > 0 else []
+    again = _map(pool, part_files.rebuild, chosen)
+    for task in chosen:
+        if again[task.key] != built[task.key]:
+            store.storage.remove(f"{DATASET}/{request.reference.name}/{PARTS}/{request.reference.key}")
+            remedy = "seed random numbers by `raw.name`, sort sets, and give clock and network as arguments or sources"
+            raise SpotmpiError(
+                f"{request.dataset.name} gives other files when it builds {task.stem} again, so it has hidden state, "
+                f"such as the clock, the network or an unseeded random number: {remedy}"
+            )
+
+
+def _manifest(request: _Request, files: tuple[File, ...], run: str | None, cost: float | None) -> Manifest:
+    function, code = request.dataset.function, request.code
+    file = inspect.getsourcefile(function)
+    state = fingerprint.checkout(Path(file).parent) if file and Path(file).is_file() else {}
+    tokens = {name: code_identity.token(value, name) for name, value in request.arguments.items() if not _plain(value)}
+    parents = sorted({each.input.parent for each in request.inputs.values() if each.input.parent})
+    first = next(iter(request.inputs.values()))
+    names = dict(zip((task.key for task in request.tasks), first.files.names, strict=True))
+    details = {"function": f"{function.__module__}:{function.__qualname__}", "parts": names, "tokens": tokens}
+    return Manifest(
+        kind=DATASET,
+        name=request.reference.name,
+        key=request.reference.key,
+        created=time.time(),
+        files=files,
+        parents=tuple(parents),
+        inputs=tuple(each.input for each in request.inputs.values()),
+        code=Code(code.digest, code.sources, code.values, code.packages, state.get("commit"), state.get("diff")),
+        arguments={name: value if _plain(value) else repr(value)[:200] for name, value in request.arguments.items()},
+        image=request.image,
+        run=run,
+        cost=cost,
+        details={**details, "row_group": request.dataset.settings.row_group},
+        spotmpi=__version__,
+    )
+
+
+def _plain(value: Any) -> bool:
+    """Whether JSON gives a value back as it is."""
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,101 @@
+"""One builder of an entry at a time: the others wait, and find what it has built.
+
+In a folder it is a lock of a file, which ends with its process. A storage behind a URL has none: there it is a claim
+that its owner renews, and that others take over once it was not renewed for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.file_lock import lock_file
+from spotmpi.core.progress import Say
+from spotmpi.entries.storage import Storage
+
+RENEWAL, EXPIRY = 10.0, 60.0  # seconds
+_PAUSE = 1.0
+
+
+@contextlib.contextmanager
+def only_builder(
+    storage: Storage,
+    name: str,
+    say: Say,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[None]:
+    """Wait until no other process builds the folder *name* in *storage*; others wait while in the context."""
+    parent, _, entry = name.rpartition("/")
+    if storage.folder:
+        with _file_lock(storage.folder / parent / f".lock-{entry}", say, name):
+            yield
+        return
+    claim = f"{parent}/.claim-{entry}.json"
+    owner = f"{socket.gethostname()} {os.getpid()} {uuid.uuid4().hex}"
+    _take(storage, claim, owner, say, sleep, clock)
+    ended = threading.Event()
+    renewer = threading.Thread(target=_renew, args=(storage, claim, owner, ended), daemon=True)
+    renewer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        renewer.join()
+        with contextlib.suppress(SpotmpiError):
+            storage.remove(claim)
+
+
+@contextlib.contextmanager
+def _file_lock(path: Path, say: Say, name: str) -> Iterator[None]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    except OSError as error:
+        raise SpotmpiError(f"{path} cannot be written: {error.strerror}; check the store's folder") from error
+    with file:
+        try:
+            lock_file(file)
+        except BlockingIOError:
+            say(f"waiting for another process that builds {name}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+        path.unlink(missing_ok=True)  # whoever waits for this file finds the entry
+
+
+def _take(
+    storage: Storage, claim: str, owner: str, say: Say, sleep: Callable[[float], None], clock: Callable[[], float]
+) -> None:
+    seen, since, told = b"", clock(), False
+    while not storage.write(claim, _text(owner, 0), exclusive=True):
+        current = storage.read(claim) or b""
+        if current != seen:
+            seen, since = current, clock()
+        elif current and clock() - since > EXPIRY:
+            storage.remove(claim)  # its owner was lost
+            continue
+        if not told:
+            told = True
+            say(f"waiting for another process that builds it: {claim}")
+        sleep(_PAUSE)
+
+
+def _renew(storage: Storage, claim: str, owner: str, ended: threading.Event) -> None:
+    number = 0
+    while not ended.wait(RENEWAL):
+        number += 1
+        with contextlib.suppress(SpotmpiError):  # the next renewal may succeed
+            storage.write(claim, _text(owner, number))
+
+
+def _text(owner: str, number: int) -> bytes:
+    return json.dumps({"owner": owner, "renewal": number}).encode()

@@ -1,0 +1,170 @@
+"""Functions whose results are data sets, and the parts of sources that they get."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, overload
+
+from spotmpi.streams import columns, sources
+from spotmpi.streams.errors import StreamError
+from spotmpi.streams.order import Part, Settings, Slice
+from spotmpi.streams.storage import file_system
+
+ROW_GROUP = 1 << 16  # rows
+
+
+class Source(Mapping[str, Any]):
+    """One file of an input, or all of them: a mapping of columns as arrays, in the form that docs/streams.md has.
+
+    A function of a data set is called once for each file of its first source, and gets the others whole.
+    """
+
+    def __init__(self, source: str, files: Sequence[Part], names: Sequence[str]) -> None:
+        self._source, self._files, self._names = source, files, names
+
+    @property
+    def name(self) -> str:
+        """The path of the file below the folder of its source, with slashes.
+
+        Raises:
+            StreamError: there are several files.
+        """
+        return self._names[self._files.index(self._only())]
+
+    @functools.cached_property
+    def table(self) -> Any:
+        """All rows as a table of pyarrow, with the types that the files have."""
+        return sources.read_table(Settings(self._source), self._parts)
+
+    def read(self) -> Any:
+        """All rows, in the form that docs/streams.md has for the format: columns, samples, or names and contents."""
+        return sources.read(Settings(self._source), [Slice(part, 0, part.rows) for part in self._parts if part.rows])
+
+    def open(self) -> Any:
+        """The file, open for reading its bytes."""
+        return file_system(self._source)[0].open(self._only().name, "rb")
+
+    @functools.cached_property
+    def _parts(self) -> list[Part]:
+        return sources.with_rows(Settings(self._source), self._files)
+
+    @functools.cached_property
+    def _columns(self) -> dict[str, Any]:
+        return columns.arrays(self.table, self._parts[0].columns)
+
+    def _only(self) -> Part:
+        if len(self._files) != 1:
+            raise StreamError(f"the source {self._source} has {len(self._files)} files here: read its rows instead")
+        return self._files[0]
+
+    def __getitem__(self, column: str) -> Any:
+        return self._columns[column]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __repr__(self) -> str:
+        return f"<{len(self._files)} files of the source {self._source}>"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a data set is built, and what it is called; only *row_group* makes a difference to its files."""
+
+    name: str | None = None
+    workers: int = 1
+    cpu: float | str | None = None
+    memory: str | None = None
+    image: str | None = None
+    on: Any = None
+    pool: Any = None  # an open pool, in place of one of its own
+    store: str | None = None
+    check: float = 0.01  # the share of parts that are built twice, to find hidden state
+    row_group: int = ROW_GROUP
+
+
+class Dataset:
+    """A function whose call builds a data set, or finds the one that was built from the same code and inputs."""
+
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+        functools.update_wrapper(self, function)
+        self.function, self.settings = function, options
+        self.imported = dict(_imported(function))
+
+    @property
+    def name(self) -> str:
+        """The name of its data sets: by default that of the function."""
+        return self.settings.name or self.function.__name__
+
+    def options(self, **changes: Any) -> Dataset:
+        """The same function with other options, such as ``workers=8, on="lab"``, or an open ``pool``."""
+        return Dataset(self.function, replace(self.settings, **changes))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The data set; it is built unless the store has it."""
+        import spotmpi  # the package's own names: this module is part of what workers get, and that one is not
+
+        return spotmpi.build_dataset(self, *args, **kwargs)
+
+    def source_arguments(self) -> list[str]:
+        """The names of the arguments that are sources: those with the annotation `Source`, else the first one."""
+        parameters = inspect.signature(self.function).parameters
+        marked = [name for name, each in parameters.items() if _is_source(each.annotation)]
+        return marked or list(parameters)[:1]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.__module__ == "__main__":
+            return Dataset, (self.function, replace(self.settings, pool=None))
+        return lookup, (self.__module__, self.function.__qualname__)
+
+
+def lookup(module: str, name: str) -> Dataset:
+    """The data set *name* of a module; StreamError where it has none."""
+    found = getattr(importlib.import_module(module), name, None)
+    if not isinstance(found, Dataset):
+        raise StreamError(f"{module}:{name} is no data set: mark the function with @spotmpi.dataset")
+    return found
+
+
+@overload
+def dataset(function: Callable[..., Any], /) -> Dataset: ...
+@overload
+def dataset(**options: Any) -> Callable[[Callable[..., Any]], Dataset]: ...
+def dataset(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a function one that builds a data set: parts in, parts out. ``@spotmpi.dataset(workers=4)``; see `Options`.
+
+    It is called for each file of a source, on the workers of a pool, and returns or yields columns by name, rows as
+    dictionaries, tables, or contents of files by name.
+    """
+    unknown = sorted(set(options) - set(Options.__dataclass_fields__))
+    if unknown:
+        raise TypeError(f"unknown options of a data set: {', '.join(unknown)}")
+    if function is None:
+        return lambda function: Dataset(function, Options(**options))
+    return Dataset(function, Options(**options))
+
+
+def _is_source(annotation: Any) -> bool:
+    return annotation is Source or (isinstance(annotation, str) and annotation.rpartition(".")[2] == "Source")
+
+
+def _imported(function: Callable[..., Any]) -> Iterator[tuple[str, tuple[Any, int, int]]]:
+    """The spec, and size and time of the file, of a function's module and of those that it has imported, as of now."""
+    scope = getattr(function, "__globals__", {})
+    names = {function.__module__, *(getattr(value, "__module__", None) for value in scope.values())}
+    names |= {getattr(value, "__name__", None) for value in scope.values() if inspect.ismodule(value)}
+    for name in names:
+        module = sys.modules.get(name) if isinstance(name, str) else None
+        file = getattr(module, "__file__", None)
+        if isinstance(name, str) and file and "site-packages" not in file and Path(file).is_file():
+            status = Path(file).stat()
+            yield name, (getattr(module, "__spec__", None), status.st_size, status.st_mtime_ns)

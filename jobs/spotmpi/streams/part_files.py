@@ -1,0 +1,190 @@
+"""One part of a data set, as a worker builds it: the same bytes on every worker, complete or absent."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spotmpi.agent.files import write_atomically
+from spotmpi.agent.store import safe_path, size_and_digest
+from spotmpi.streams.dataset import Dataset, Source
+from spotmpi.streams.errors import StreamError
+from spotmpi.streams.order import Part
+from spotmpi.streams.results import table_of
+from spotmpi.streams.storage import check_unchanged, file_system, with_retries
+
+_REMEDY = "call it again once the source does not change any more"
+Record = tuple[str, int, str, "int | None"]  # the path of a file in the data set, its bytes, SHA-256 and rows
+
+
+class Files(NamedTuple):
+    """The files of an input, with their names below the folder of its source."""
+
+    source: str
+    parts: tuple[Part, ...]
+    names: tuple[str, ...]
+
+
+class Task(NamedTuple):
+    """What a worker needs for one part, whose files go below *folder*, a path or a URL; *stem* is their name."""
+
+    key: str
+    dataset: Dataset
+    inputs: dict[str, Files]
+    arguments: dict[str, Any]
+    folder: str
+    stem: str
+
+
+def build(task: Task) -> list[Record]:
+    """The files of a part, which are written below its folder, with a list of them last.
+
+    Raises:
+        StreamError: an input was changed meanwhile, or what the function gives cannot be written.
+    """
+    return _build(task, keep=True)
+
+
+def rebuild(task: Task) -> list[Record]:
+    """What `build` would write now, without writing it."""
+    return _build(task, keep=False)
+
+
+def _build(task: Task, keep: bool) -> list[Record]:
+    local = None if "://" in task.folder else task.folder
+    inputs = {name: Source(*files) for name, files in task.inputs.items()}
+    try:
+        if local:
+            Path(local).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=local) as temporary:
+            result = task.dataset.function(**inputs, **task.arguments)
+            written = _write(result, temporary, task.stem, task.dataset.settings.row_group)
+            _require_unchanged(task)
+            records = [_record(temporary, path, rows) for path, rows in sorted(written.items())]
+            if keep:
+                _publish(task, temporary, records)
+            return records
+    except OSError as error:
+        if error.filename is None or str(error.filename).startswith(task.folder):
+            remedy = "free space there, then call it again: complete parts are kept"
+            raise StreamError(f"{task.stem} cannot be written to {task.folder}: {error.strerror}; {remedy}") from error
+        raise
+
+
+def _require_unchanged(task: Task) -> None:
+    for files in task.inputs.values():
+        system, _ = file_system(files.source)
+        for part in files.parts:
+            check = functools.partial(check_unchanged, system, part, "the data set", _REMEDY)
+            with_retries(check, part.name)
+
+
+def _write(result: Any, folder: str, stem: str, row_group: int) -> dict[str, int | None]:
+    """Write what the function of a data set gives; the files with their numbers of rows."""
+    written: dict[str, int | None] = {}
+    table = _Table(Path(folder, f"{stem}.parquet"), row_group)
+    for chunk in _chunks(result):
+        if isinstance(chunk, Mapping) and chunk and all(isinstance(each, (bytes, str)) for each in chunk.values()):
+            for name, content in chunk.items():
+                path = Path(_inside(folder, name))
+                if path.exists():
+                    raise StreamError(f"a data set has two files named {name}: give each its own name")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content.encode() if isinstance(content, str) else content)
+                written[name] = None
+        else:
+            table.add(table_of(dict(chunk) if isinstance(chunk, Mapping) else chunk))
+    if table.close():
+        written[f"{stem}.parquet"] = table.rows
+    return written
+
+
+def _inside(folder: str, name: str) -> str:
+    try:
+        if any(part.startswith((".", "_")) for part in name.split("/")):
+            raise ValueError("names that begin with . or _ are those of hidden files")
+        return safe_path(folder, name)
+    except ValueError as error:
+        raise StreamError(f"a data set has no place for a file named {name!r}: {error}") from error
+
+
+def _chunks(result: Any) -> Iterator[Any]:
+    if isinstance(result, Iterator):
+        for each in result:
+            yield from _chunks(each)
+    elif result is not None and not (isinstance(result, list) and not result):
+        yield result
+
+
+class _Table:
+    """A Parquet file with row groups of *group* rows, however the rows arrive."""
+
+    def __init__(self, path: Path, group: int) -> None:
+        self._path, self._group = path, group
+        self._writer: Any = None
+        self._pending: list[Any] = []
+        self.rows = 0
+
+    def add(self, table: Any) -> None:
+        """Add the rows of a table; its columns have to be those of the first one."""
+        import pyarrow
+        import pyarrow.parquet
+
+        if self._writer is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pyarrow.parquet.ParquetWriter(self._path, table.schema, compression="zstd")
+        try:
+            self._pending.append(table.select(self._writer.schema.names).cast(self._writer.schema))
+        except (KeyError, ValueError) as error:  # pyarrow's errors of values are the latter
+            remedy = "yield tables with the same columns"
+            raise StreamError(f"the tables of {self._path.stem} do not fit together: {error}; {remedy}") from error
+        self.rows += len(table)
+        if sum(map(len, self._pending)) >= self._group:
+            self._flush(whole=True)
+
+    def close(self) -> bool:
+        """Complete the file; False where there is none."""
+        if self._writer is None:
+            return False
+        self._flush(whole=False)
+        self._writer.close()
+        return True
+
+    def _flush(self, whole: bool) -> None:
+        import pyarrow
+
+        table = pyarrow.concat_tables(self._pending).combine_chunks() if self._pending else None
+        if table is None:
+            return
+        count = len(table) - len(table) % self._group if whole else len(table)
+        if count:
+            self._writer.write_table(table.slice(0, count), row_group_size=self._group)
+        self._pending = [table.slice(count)] if count < len(table) else []
+
+
+def _record(folder: str, path: str, rows: int | None) -> Record:
+    size, digest = size_and_digest(str(Path(folder, path)))
+    return path, size, digest, rows
+
+
+def _publish(task: Task, temporary: str, records: list[Record]) -> None:
+    """Move the files of a part to its folder, then write a list of them; another worker may do so at the same time."""
+    text = json.dumps(records)
+    if "://" not in task.folder:
+        for path, *_ in records:
+            source, target = Path(temporary, path), Path(task.folder, task.key, path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source.chmod(0o444)
+            source.replace(target)
+        write_atomically(Path(task.folder, f"{task.key}.json"), text)
+        return
+    system, folder = file_system(task.folder)
+    for path, *_ in records:
+        name = f"{folder}/{task.key}/{path}"
+        with_retries(functools.partial(system.put_file, str(Path(temporary, path)), name), name)
+    name = f"{folder}/{task.key}.json"
+    with_retries(lambda: system.pipe_file(name, text.encode()), name)

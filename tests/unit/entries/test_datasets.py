@@ -1,0 +1,425 @@
+"""Data sets are built once from code, arguments and inputs, part by part, and nothing half-built is ever found."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from spotmpi.api.datasets import DataSet
+from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.entries import build_lock
+from spotmpi.entries.storage import Storage
+from spotmpi.entries.store import Store
+from spotmpi.streams import part_files
+from spotmpi.streams.dataset import Dataset
+from tests.unit.entries.conftest import InProcess, Modules
+
+SETS = '''
+import time, random, os, uuid
+import numpy as np
+import pyarrow as pa
+import spotmpi
+import helpers
+
+@spotmpi.dataset
+def ratings(raw: spotmpi.Source, cut: float = 0.5):
+    """Those above a cut."""
+    kept = raw["stars"] > cut
+    return {"user": helpers.clean(raw["user"][kept]), "stars": raw["stars"][kept]}
+
+@spotmpi.dataset
+def joined(raw: spotmpi.Source, names: "spotmpi.Source"):
+    known = dict(zip(names["user"], names["name"]))
+    return [{"name": known.get(user), "file": raw.name} for user in raw["user"]]
+
+@spotmpi.dataset
+def copies(raw):
+    with raw.open() as file:
+        return {f"copy/{raw.name}": file.read(), f"{raw.name}.txt": "text"}
+
+@spotmpi.dataset(row_group=1000)
+def long(raw):
+    for start in range(0, 2500, 700):
+        yield pa.table({"x": np.arange(start, min(start + 700, 2500))})
+
+@spotmpi.dataset
+def failing(raw: spotmpi.Source):
+    if raw.name == "b.csv":
+        raise KeyError("no b")
+    return raw
+
+@spotmpi.dataset
+def unordered(raw, values):
+    return {"x": [1]}
+'''
+HELPERS = "def clean(users):\n    return users + 100\n\ndef unused(users):\n    return users\n"
+HIDDEN = {
+    "clock": "time.time_ns()",
+    "random": "random.random()",
+    "numpy": "np.random.random()",
+    "entropy": "uuid.uuid4().hex",
+    "process state": "helpers.__dict__.setdefault('seen', []).append(1) or len(helpers.seen)",
+}
+
+
+@pytest.fixture
+def raw(tmp_path: Path, modules: Modules) -> Path:
+    """Three files, and the modules of the data sets."""
+    modules.write(sets=SETS, helpers=HELPERS)
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    for number, name in enumerate("abc"):
+        write(folder / f"{name}.csv", number)
+    return folder
+
+
+def write(path: Path, number: int) -> None:
+    path.write_text(f"user,stars\n{number},0.25\n{number + 1},0.75\n")
+
+
+def files(found: DataSet) -> dict[str, str]:
+    return {file.path: file.sha256 for file in found.manifest.files}
+
+
+def refuse(*arguments: object) -> None:
+    raise AssertionError("nothing was to be built")
+
+
+def test_a_data_set_is_built_once_and_found_again_without_a_pool(raw: Path, modules: Modules, pool: InProcess) -> None:
+    found = modules.load().ratings.options(pool=pool)(raw, cut=0.5)
+    assert found.table.to_pydict() == {"user": [101, 102, 103], "stars": [0.75] * 3}
+    assert (found.rows, pool.built) == (3, ["a", "b", "c"])
+    pool.map = refuse  # type: ignore[assignment, method-assign]
+    assert modules.load().ratings.options(pool=pool)(raw / "*.csv", 0.5) == found
+    assert Store().problems(found.manifest) == []
+
+
+def test_the_manifest_says_what_it_was_made_from(raw: Path, modules: Modules, pool: InProcess) -> None:
+    manifest = modules.load().ratings.options(pool=pool)(raw).manifest
+    assert manifest.code is not None
+    assert set(manifest.code.sources) == {"sets.ratings", "helpers.clean"}
+    assert (manifest.arguments, manifest.run, manifest.cost) == ({"cut": 0.5}, "pool-1", 0.25)
+    assert [(file.name, file.bytes) for file in manifest.inputs[0].files] == [(f"{name}.csv", 25) for name in "abc"]
+    assert manifest.details["function"] == "sets:ratings"
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("sets", '"""Those above a cut."""', '"""Others."""  # a comment'),
+        ("helpers", "return users\n", "return -users\n"),
+        ("sets", "@spotmpi.dataset\ndef ratings", "@spotmpi.dataset(workers=7, check=0)\ndef ratings"),
+    ],
+)
+def test_a_change_of_code_that_does_not_take_part_builds_nothing(
+    raw: Path, modules: Modules, pool: InProcess, module: str, old: str, new: str
+) -> None:
+    modules.load().ratings.options(pool=pool)(raw)
+    modules.replace(module, old, new)
+    pool.map = refuse  # type: ignore[assignment, method-assign]
+    modules.load().ratings.options(pool=pool)(raw)
+
+
+def test_a_change_of_a_called_function_or_an_argument_builds_all(raw: Path, modules: Modules, pool: InProcess) -> None:
+    first = modules.load().ratings.options(pool=pool)(raw)
+    modules.replace("helpers", "users + 100", "users + 200")
+    second = modules.load().ratings.options(pool=pool)(raw)
+    third = modules.load().ratings.options(pool=pool)(raw, cut=0.1)
+    assert len({first.key, second.key, third.key}) == 3 and len(pool.built) == 9
+    assert second.table.column("user").to_pylist() == [201, 202, 203]
+    assert [each.key for each in Store().list()] == [first.key, second.key, third.key]
+
+
+def test_a_changed_input_builds_its_parts_and_no_others(raw: Path, modules: Modules, pool: InProcess) -> None:
+    ratings = modules.load().ratings.options(pool=pool)
+    first = ratings(raw)
+    write(raw / "b.csv", 50)
+    write(raw / "aa.csv", 60)
+    (raw / "c.csv").unlink()
+    pool.calls.clear()
+    second = ratings(raw)
+    assert pool.built == ["aa", "b"]
+    assert files(second)["a.parquet"] == files(first)["a.parquet"]
+    assert second.table.column("user").to_pylist() == [101, 161, 151]
+    assert Path(first.path, "a.parquet").samefile(Path(second.path, "a.parquet"))
+
+
+def test_a_touched_file_is_the_same_input(raw: Path, modules: Modules, pool: InProcess) -> None:
+    ratings = modules.load().ratings.options(pool=pool)
+    found = ratings(raw)
+    os.utime(raw / "a.csv", (1, 1))
+    assert ratings(raw) == found and len(pool.built) == 3
+
+
+def test_a_data_set_of_data_sets_has_them_as_parents_and_builds_only_what_changed(
+    raw: Path, tmp_path: Path, modules: Modules, pool: InProcess
+) -> None:
+    (tmp_path / "names.csv").write_text("user,name\n101,Ada\n103,Bob\n")
+    sets = modules.load()
+    ratings, joined = (each.options(pool=pool) for each in (sets.ratings, sets.joined))
+    parent = ratings(raw)
+    child = joined(parent, names=tmp_path / "names.csv")
+    assert child.manifest.parents == (parent.manifest.reference,)
+    assert child.table.column("name").to_pylist() == ["Ada", None, "Bob"]
+    assert joined("datasets:ratings", tmp_path / "names.csv") == child
+    write(raw / "c.csv", 0)
+    pool.calls.clear()
+    assert joined(ratings(raw), tmp_path / "names.csv").key != child.key
+    assert pool.built == ["c", "c"]
+    (tmp_path / "names.csv").write_text("user,name\n101,Eve\n")  # the second source counts as a whole
+    pool.calls.clear()
+    joined("datasets:ratings", tmp_path / "names.csv")
+    assert pool.built == ["a", "b", "c"]
+
+
+def test_any_files_can_be_a_data_set(raw: Path, modules: Modules, pool: InProcess) -> None:
+    found = modules.load().copies.options(pool=pool)(raw)
+    assert list(files(found)) == sorted([*(f"{x}.csv.txt" for x in "abc"), *(f"copy/{x}.csv" for x in "abc")])
+    assert found.rows is None
+    assert Path(found.path, "copy/b.csv").read_bytes() == (raw / "b.csv").read_bytes()
+
+
+def test_row_groups_have_the_same_sizes_however_rows_arrive(raw: Path, modules: Modules, pool: InProcess) -> None:
+    found = modules.load().long.options(pool=pool)(raw / "a.csv")
+    metadata = pyarrow.parquet.read_metadata(Path(found.path, "a.parquet"))
+    assert [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)] == [1000, 1000, 500]
+
+
+@pytest.mark.parametrize("value", HIDDEN.values(), ids=HIDDEN.keys())
+def test_hidden_state_is_found_and_leaves_nothing(raw: Path, modules: Modules, pool: InProcess, value: str) -> None:
+    modules.write(sets=SETS + f"\n@spotmpi.dataset\ndef hidden(raw):\n    return {{'x': [{value}]}}\n")
+    hidden = modules.load().hidden.options(pool=pool)
+    with pytest.raises(SpotmpiError, match=r"hidden gives other files when it builds . again, so it has hidden state"):
+        hidden(raw)
+    assert Store().list() == []
+    assert list(Path(Store().storage.url, "datasets/hidden").rglob("*.parquet")) == []
+    assert len(hidden.options(check=0)(raw).manifest.files) == 3
+
+
+def test_one_percent_of_the_parts_is_built_twice_and_at_least_one(raw: Path, modules: Modules, pool: InProcess) -> None:
+    for number in range(247):
+        write(raw / f"more-{number}.csv", number)
+    modules.load().ratings.options(pool=pool)(raw)
+    assert len(pool.built) == 250 and len(pool.calls) == 253
+
+
+def test_a_source_that_changes_meanwhile_is_an_error_and_leaves_no_entry(
+    raw: Path, modules: Modules, pool: InProcess
+) -> None:
+    change = f"open({str(raw / 'b.csv')!r}, 'a').write('9,0.9\\n')"
+    modules.write(sets=SETS + f"\n@spotmpi.dataset\ndef changing(raw):\n    {change}\n    return raw\n")
+    with pytest.raises(SpotmpiError, match=r"b\.csv was changed while the data set reads it: 25 bytes of .*; call it"):
+        modules.load().changing.options(pool=pool)(raw / "b.csv")
+    assert Store().list() == []
+
+
+def test_code_that_is_changed_while_parts_are_built_is_an_error(raw: Path, modules: Modules, pool: InProcess) -> None:
+    whole = pool.map
+
+    def changing(function: Callable[..., Any], tasks: Any) -> Any:
+        yield from whole(function, tasks)
+        modules.replace("helpers", "users ", "users  ")
+
+    pool.map = changing  # type: ignore[method-assign]
+    with pytest.raises(SpotmpiError, match=r"helpers\.py was changed after it was imported: start Python again"):
+        modules.load().ratings.options(pool=pool)(raw)
+    assert Store().list() == []
+
+
+def test_a_function_that_fails_names_its_part_and_the_next_call_builds_only_the_rest(
+    raw: Path, modules: Modules, pool: InProcess
+) -> None:
+    failing = modules.load().failing.options(pool=pool)
+    for built in (["a", "b"], ["b"]):
+        pool.calls.clear()
+        with pytest.raises(
+            SpotmpiError, match=r"failing failed for b: KeyError: 'no b' \([01] of [23] parts "
+        ) as caught:
+            failing(raw)
+        assert isinstance(caught.value.__cause__, KeyError)
+        assert Store().list() == [] and pool.built == built
+
+
+def test_parts_of_a_build_that_broke_off_are_kept(
+    raw: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ratings = modules.load().ratings.options(pool=pool)
+    whole = pool.map
+
+    def broken(function: Callable[..., Any], tasks: list[Any]) -> Any:
+        yield from whole(function, tasks[:2])
+        raise ConnectionError("the driver lost its pool")
+
+    pool.map = broken  # type: ignore[assignment, method-assign]
+    with pytest.raises(SpotmpiError, match="ratings failed for c: ConnectionError: the driver lost its pool"):
+        ratings(raw)
+    assert Store().list() == []
+    pool.map = whole  # type: ignore[method-assign]
+    pool.calls.clear()
+    found = ratings(raw)
+    assert pool.built == ["c"] and found.rows == 3
+    assert Store().problems(found.manifest) == []
+    assert not Path(Store().storage.url, "datasets/ratings/.parts", found.key).exists()
+
+
+def test_builders_at_the_same_time_do_the_work_once(raw: Path, modules: Modules, pool: InProcess) -> None:
+    ratings, found = modules.load().ratings.options(pool=pool), list[DataSet]()
+    threads = [threading.Thread(target=lambda: found.append(ratings(raw))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 4 and len({each.key for each in found}) == 1
+    assert sorted(pool.built) == ["a", "b", "c"]
+
+
+def test_a_full_disk_is_one_line_and_the_next_call_continues(
+    raw: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = part_files._publish
+
+    def full(task: Any, *arguments: Any) -> None:
+        if task.stem == "c":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        publish(task, *arguments)
+
+    ratings = modules.load().ratings.options(pool=pool)
+    monkeypatch.setattr(part_files, "_publish", full)
+    with pytest.raises(SpotmpiError, match=r"c cannot be written to .*: No space left on device; free space there"):
+        ratings(raw)
+    assert Store().list() == []
+    monkeypatch.undo()
+    monkeypatch.setenv("SPOTMPI_RUNS", str(raw.parent / "runs"))
+    pool.calls.clear()
+    assert ratings(raw).rows == 3 and pool.built == ["c"]
+
+
+def test_a_store_behind_a_url_has_the_same_files(raw: Path, modules: Modules, pool: InProcess) -> None:
+    url = f"memory://{uuid.uuid4().hex}"
+    ratings = modules.load().ratings.options(pool=pool)
+    local = ratings(raw)
+    found = ratings.options(store=url)(raw)
+    assert found.key == local.key and files(found) == files(local)
+    assert found.table.equals(local.table)
+    write(raw / "b.csv", 9)
+    pool.calls.clear()
+    again = ratings.options(store=url)(raw)
+    assert pool.built == ["b"] and Store(url).problems(again.manifest) == []
+    left = {path.split("/")[0] for path in Store(url).storage.files("datasets/ratings")}
+    assert left == {found.key, again.key}
+
+
+def test_an_entry_with_a_missing_file_is_no_source(raw: Path, modules: Modules, pool: InProcess) -> None:
+    sets = modules.load()
+    found = sets.ratings.options(pool=pool)(raw)
+    Path(found.path, "b.parquet").unlink()
+    with pytest.raises(SpotmpiError, match=r"datasets:ratings@\w+ is damaged: .*b\.parquet"):
+        sets.long.options(pool=pool)(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "missing a required argument: 'raw'"),
+        (("absent.csv",), "is empty: no file has this name or pattern"),
+        ((7,), "raw = 7: name a file, a folder, a pattern, a URL or a data set"),
+        (("datasets:absent",), "is not in the store"),
+        (("nothing://x",), "cannot be opened"),
+    ],
+)
+def test_what_is_no_source_is_one_line_with_a_remedy(
+    raw: Path, modules: Modules, arguments: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(SpotmpiError, match=message) as caught:
+        modules.load().ratings(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_argument_that_cannot_be_hashed_is_an_error_that_names_it(raw: Path, modules: Modules) -> None:
+    with pytest.raises(InputError, match=r"values = <object.*cannot be hashed"):
+        modules.load().unordered(raw, values=object())
+
+
+def test_equal_arguments_have_one_key_whatever_their_order(raw: Path, modules: Modules, pool: InProcess) -> None:
+    unordered = modules.load().unordered.options(pool=pool)
+    keys = {unordered(raw, value).key for value in ({"b", "a", "c"}, {"c", "b", "a"})}
+    assert len(keys) == 1
+    assert unordered(raw, {"a", "b"}).key not in keys
+
+
+def test_unknown_options_are_an_error(modules: Modules) -> None:
+    modules.write(sets="import spotmpi\n@spotmpi.dataset(wrokers=2)\ndef f(raw):\n    return raw\n")
+    with pytest.raises(TypeError, match="unknown options of a data set: wrokers"):
+        modules.load()
+
+
+@pytest.mark.parametrize("name", ["../up", "/etc/passwd", ".hidden", "_hidden"])
+def test_names_of_files_outside_of_the_data_set_are_refused(
+    raw: Path, modules: Modules, pool: InProcess, name: str
+) -> None:
+    modules.write(sets=f"import spotmpi\n@spotmpi.dataset\ndef f(raw):\n    return {{{name!r}: b'x'}}\n")
+    with pytest.raises(SpotmpiError, match="a data set has no place for a file named"):
+        modules.load().f.options(pool=pool)(raw)
+    assert Store().list() == []
+
+
+def test_tables_that_do_not_fit_together_are_an_error(raw: Path, modules: Modules, pool: InProcess) -> None:
+    modules.write(sets="import spotmpi\n@spotmpi.dataset\ndef f(raw):\n    yield {'x': [1]}\n    yield {'y': [1]}\n")
+    with pytest.raises(
+        SpotmpiError, match=r"the tables of a do not fit together: .*; yield tables with the same columns"
+    ):
+        modules.load().f.options(pool=pool)(raw)
+
+
+def test_a_part_may_be_empty(raw: Path, modules: Modules, pool: InProcess) -> None:
+    modules.write(
+        sets="import spotmpi\n@spotmpi.dataset\ndef f(raw):\n    return raw if raw.name == 'b.csv' else None\n"
+    )
+    f = modules.load().f.options(pool=pool)
+    assert [*files(f(raw))] == ["b.parquet"]
+    write(raw / "d.csv", 1)
+    pool.calls.clear()
+    f(raw)
+    assert pool.built == ["d"]
+
+
+def test_a_claim_behind_a_url_is_waited_for_and_taken_over_once_it_is_not_renewed() -> None:
+    storage, now, said = Storage(f"memory://{uuid.uuid4().hex}"), [0.0], list[str]()
+    storage.write("sets/.claim-a.json", b"of a lost process")
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] == 30:
+            storage.write("sets/.claim-a.json", b"renewed once")
+
+    with build_lock.only_builder(storage, "sets/a", said.append, sleep, lambda: now[0]):
+        assert 30 + build_lock.EXPIRY <= now[0] < 35 + build_lock.EXPIRY
+        assert b"owner" in (storage.read("sets/.claim-a.json") or b"")
+    assert storage.read("sets/.claim-a.json") is None
+    assert said == ["waiting for another process that builds it: sets/.claim-a.json"]
+
+
+def test_the_second_call_takes_less_than_a_second(raw: Path, modules: Modules, pool: InProcess) -> None:
+    ratings = modules.load().ratings.options(pool=pool)
+    ratings(raw)
+    begin = time.process_time()
+    ratings(raw)
+    assert time.process_time() - begin < 1
+
+
+def test_a_data_set_is_a_function_with_its_name_and_documentation(raw: Path, modules: Modules) -> None:
+    ratings = modules.load().ratings
+    assert isinstance(ratings, Dataset)
+    assert (ratings.name, ratings.__doc__) == ("ratings", "Those above a cut.")
+    assert ratings.source_arguments() == ["raw"]
+    assert modules.load().joined.source_arguments() == ["raw", "names"]

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from spotmpi import __version__
 from spotmpi.api import pools
 from spotmpi.backends import targets
+from spotmpi.core import file_status, names
 from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.names import RunPaths
 from spotmpi.entries import code as code_identity
 from spotmpi.entries import inputs
 from spotmpi.entries.build_lock import only_builder
@@ -100,6 +102,33 @@ def build_dataset(dataset: Dataset, /, *args: Any, **kwargs: Any) -> DataSet:
         with only_builder(store.storage, folder(request.reference), say):
             found = store.get(request.reference) or _build(request, store)
     return DataSet(found, store)
+
+
+def remove_dataset(name: str, store: str | None = None) -> Manifest:
+    """Remove a data set from the store; what was removed.
+
+    Raises:
+        SpotmpiError: an entry was made from it, or the record of a run names it.
+    """
+    opened = Store(store)
+    manifest = opened.find(name, DATASET)
+    runs = [paths.parent.name for paths in _records() if manifest.key in paths.read_text(errors="replace")]
+    if runs:
+        more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
+        raise SpotmpiError(
+            f"{manifest} is the data of run {', '.join(sorted(runs)[:3])}{more}: remove its record first "
+            "(`spotmpi clean`), or keep the data set"
+        )
+    opened.remove(manifest)
+    return manifest
+
+
+def _records() -> Iterator[Path]:
+    """The specs of all runs that are recorded on this machine."""
+    folder = names.default_runs_folder()
+    if file_status.is_folder(folder):
+        specs = (RunPaths(each).spec for each in folder.iterdir())
+        yield from (path for path in specs if file_status.is_file(path))
 
 
 def _request(dataset: Dataset, store: Store, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Request:
@@ -263,8 +292,8 @@ def _manifest(request: _Request, files: tuple[File, ...], run: str | None, cost:
     tokens = {name: code_identity.token(value, name) for name, value in request.arguments.items() if not _plain(value)}
     parents = sorted({each.input.parent for each in request.inputs.values() if each.input.parent})
     first = next(iter(request.inputs.values()))
-    names = dict(zip((task.key for task in request.tasks), first.files.names, strict=True))
-    details = {"function": f"{function.__module__}:{function.__qualname__}", "parts": names, "tokens": tokens}
+    parts = dict(zip((task.key for task in request.tasks), first.files.names, strict=True))
+    details = {"function": f"{function.__module__}:{function.__qualname__}", "parts": parts, "tokens": tokens}
     return Manifest(
         kind=DATASET,
         name=request.reference.name,

@@ -78,7 +78,10 @@ COMMANDS = {
     ),
     "clean": Entry("clean", "List runs that ended long ago, and delete their records."),
     "image": Entry("image", "Build and push images."),
-    "data": Entry("data", "Push, list and pull data sets on the shared storage."),
+    "data": Entry(
+        "data",
+        "Push, list and pull data sets on the shared storage; list, show, compare and verify those in the store.",
+    ),
 }
 
 

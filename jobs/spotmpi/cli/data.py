@@ -1,4 +1,4 @@
-"""`spotmpi data`: data sets on the shared storage."""
+"""`spotmpi data`: data sets on the shared storage, and those in the store."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotmpi.cli.entries import StoreOption
 from spotmpi.cli.options import Json, On
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from spotmpi.data.store import Transfer
 
 app = typer.Typer(
-    help="Push, list and pull data sets on the shared storage.",
+    help="Push, list and pull data sets on the shared storage; list, show, compare and verify those in the store.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
@@ -41,6 +42,9 @@ Tolerations = Annotated[
         help="A taint of nodes that the pod tolerates, as kubectl writes it. Repeatable.",
         metavar="KEY[=VALUE][:EFFECT]",
     ),
+]
+DataSetName = Annotated[
+    str, typer.Argument(help="A data set of the store: NAME (its newest), NAME@KEY or KEY.", metavar="NAME")
 ]
 VOC = "voc"  # the data set of that name; a folder of this machine is ./voc
 
@@ -142,6 +146,95 @@ def pull(
     print(
         json.dumps(asdict(transfer)) if as_json else f"{folder} -> {names.shown(path.absolute())}: {_counts(transfer)}"
     )
+
+
+@app.command("list")
+def list_sets(
+    name: Annotated[str | None, typer.Argument(help="Only those of this name.", metavar="NAME")] = None,
+    store: StoreOption = None,
+    as_json: Json = False,
+) -> None:
+    """List the data sets of the store, oldest first."""
+    from spotmpi.api.view import say
+    from spotmpi.cli.entries import show_list
+    from spotmpi.entries.manifest import DATASET
+    from spotmpi.entries.store import Store
+
+    show_list(Store(store).list(DATASET, name, on_damage=say), as_json)
+
+
+@app.command("show")
+def show(name: DataSetName, store: StoreOption = None, as_json: Json = False) -> None:
+    """Show what a data set was made from, and its files."""
+    from spotmpi.cli.entries import show_manifest
+    from spotmpi.entries.manifest import DATASET
+    from spotmpi.entries.store import Store
+
+    found = Store(store)
+    manifest = found.find(name, DATASET)
+    show_manifest(manifest, found.place(manifest.reference), as_json)
+
+
+@app.command("why")
+def why(
+    one: Annotated[str, typer.Argument(help="A data set: NAME, NAME@KEY or KEY.", metavar="A")],
+    other: Annotated[str, typer.Argument(help="Another version.", metavar="B")],
+    store: StoreOption = None,
+    as_json: Json = False,
+) -> None:
+    """Print what differs between two versions."""
+    from spotmpi.core.printable import printable
+    from spotmpi.entries.differences import differences
+    from spotmpi.entries.manifest import DATASET
+    from spotmpi.entries.store import Store
+
+    found = Store(store)
+    lines = differences(found.find(one, DATASET), found.find(other, DATASET))
+    if as_json:
+        print(json.dumps(lines))
+        return
+    for line in lines or ["nothing that counts differs"]:
+        print(printable(line))
+
+
+@app.command("verify")
+def verify(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Data sets (default: all of the store).", metavar="NAME...")
+    ] = None,
+    store: StoreOption = None,
+    as_json: Json = False,
+) -> None:
+    """Compare every file with its SHA-256; exit 1 if one is wrong."""
+    from spotmpi.entries.manifest import DATASET
+    from spotmpi.entries.store import Store
+
+    found = Store(store)
+    problems: list[str] = []
+    chosen = [found.find(name, DATASET) for name in names] if names else found.list(DATASET, on_damage=problems.append)
+    for manifest in chosen:
+        problems += found.problems(manifest)
+    if as_json:
+        print(json.dumps({"verified": len(chosen), "problems": problems}))
+    else:
+        print("\n".join([*problems, f"{len(chosen)} data sets read, {len(problems)} problems"]))
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command("rm")
+def remove(
+    names: Annotated[list[str], typer.Argument(help="Data sets: NAME@KEY or KEY, or NAME.", metavar="NAME...")],
+    store: StoreOption = None,
+) -> None:
+    """Remove data sets from the store.
+
+    Refused for what another entry or the record of a run names.
+    """
+    from spotmpi.api.datasets import remove_dataset
+
+    for name in names:
+        print(f"removed {remove_dataset(name, store)}")
 
 
 def _storage(

@@ -45,6 +45,7 @@ def identify(
         _noted.setdefault(module, state)
     reader = _Reader(packages)
     reader.use(function, function_name(function))
+    reader.use_package("pyarrow")  # which reads and writes the files of parts
     python = {"python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
     found = {**python, **dict(sorted(reader.packages.items()))}
     sources, values = dict(sorted(reader.sources.items())), dict(sorted(reader.values.items()))
@@ -125,14 +126,14 @@ class _Reader:
         elif isinstance(value, type | types.FunctionType):
             self._use_definition(value, name)
         elif callable(value) and not _is_shipped(_module_of(value)):
-            self._use_package(_module_of(value))
+            self.use_package(_module_of(value))
         else:
             self._use_value(value, name)
 
     def _use_module(self, module: types.ModuleType) -> None:
         name = module.__name__
         if not _is_shipped(name):
-            self._use_package(name)
+            self.use_package(name)
         elif name not in self.sources:  # used as a value: any of its functions may be called
             _require_unchanged(name)
             self._take(name, name, ast.parse(inspect.getsource(module)), vars(module))
@@ -140,7 +141,7 @@ class _Reader:
     def _use_definition(self, value: Any, called: str) -> None:
         module = value.__module__
         if not _is_shipped(module):
-            self._use_package(module)
+            self.use_package(module)
             return
         if id(value) in self._seen:
             return
@@ -196,15 +197,12 @@ class _Reader:
             self._use_definition(kind, name)
         self.values[name] = token(value, name)
 
-    def _use_package(self, module: str) -> None:
+    def use_package(self, module: str) -> None:
+        """Take in the version of what is installed."""
         top = module.partition(".")[0]
         if not self._counts_packages or top in sys.stdlib_module_names or top in ("", "spotmpi", *self.packages):
             return
-        version = getattr(sys.modules.get(top), "__version__", None)
-        try:
-            self.packages[top] = str(version or importlib.metadata.version(top))
-        except importlib.metadata.PackageNotFoundError:
-            self.packages[top] = "unknown"
+        self.packages[top] = _version(top)
 
 
 def _require_unchanged(module: str) -> None:
@@ -241,6 +239,16 @@ def _has_code(value: Any) -> bool:
     """Whether a value is a collection with functions, classes or modules in it."""
     is_collection = isinstance(value, dict | list | tuple | set | frozenset)
     return is_collection and any(callable(each) or isinstance(each, types.ModuleType) for each in _members(value))
+
+
+@functools.cache
+def _version(package: str) -> str:
+    """The version of an installed package, by the name that it is imported by."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        found = importlib.metadata.packages_distributions().get(package, [])
+        return ", ".join(importlib.metadata.version(each) for each in sorted({*found})) or "unknown"
 
 
 def _is_shipped(module: str) -> bool:

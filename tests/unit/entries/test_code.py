@@ -247,10 +247,15 @@ def test_the_digest_is_the_same_in_another_process_with_another_hash_seed(folder
 
 def test_sources_are_kept_for_people_and_packages_by_version(folder: Path) -> None:
     import numpy as np
+    import pyarrow as pa
 
     found = identify()
     assert found.sources["helpers.deeper"] == "def deeper(x):\n    return x * SECRET"
-    assert found.packages == {"python": f"{sys.version_info[0]}.{sys.version_info[1]}", "numpy": np.__version__}
+    assert found.packages == {
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+        "numpy": np.__version__,
+        "pyarrow": pa.__version__,
+    }
     assert "Rate" not in found.sources["sets.ratings"]
     assert not any("unused" in text or "unrelated" in text for text in found.sources.values())
 

@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from spotmpi.streams.errors import StreamError as StreamError
     from spotmpi.streams.errors import StreamLost as StreamLost
     from spotmpi.streams.order import FunctionSource as FunctionSource
+    from spotmpi.streams.splits import sample as sample
+    from spotmpi.streams.splits import split as split
     from spotmpi.streams.stream import Stream as Stream
     from spotmpi.streams.stream import stream as stream
     from spotmpi.study.study import StudyOptions as StudyOptions

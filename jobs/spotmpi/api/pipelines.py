@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.api import runs
+from spotmpi.api.datasets import DataSet
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Say
+from spotmpi.entries.code import shipped_file
 from spotmpi.runs.reader import RunState
 from spotmpi.spec import job
 from spotmpi.spec.job import JobSpec
@@ -67,7 +69,7 @@ class Pipeline:
 
 
 def pipeline(
-    source: str | Path | Function,
+    source: str | Path | DataSet | Function,
     prepare: Function | None = None,
     train: Function | None = None,
     *,
@@ -108,10 +110,12 @@ def pipeline(
     return Pipeline({**values, **options}, mode, name, tuple(dict.fromkeys(filter(None, files))))
 
 
-def _name(field: str, value: str | Path | Function) -> str:
+def _name(field: str, value: str | Path | DataSet | Function) -> str:
     """A function as ``module:function``, which workers can import; texts and paths as they are."""
     if isinstance(value, (str, Path)):
         return str(value)
+    if isinstance(value, DataSet):
+        return value.path
     name = getattr(value, "__qualname__", "")
     module = getattr(value, "__module__", "")
     if not name.isidentifier() or module == "__main__" or not module:
@@ -122,10 +126,5 @@ def _name(field: str, value: str | Path | Function) -> str:
 
 def _file(function: Function) -> str | None:
     """The file or package of a function's module, to ship; None where it is installed, as are those of an image."""
-    top = function.__module__.partition(".")[0]
-    module = sys.modules[top]
-    folders = list(getattr(module, "__path__", ()))
-    path = folders[0] if folders else getattr(module, "__file__", None)
-    if path is None or top == "spotmpi" or top in sys.stdlib_module_names or "site-packages" in path:
-        return None
-    return str(Path(path).absolute())
+    path = shipped_file(function.__module__)
+    return str(path) if path else None

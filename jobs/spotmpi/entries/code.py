@@ -43,7 +43,7 @@ def identify(
     """
     for module, state in (imported or {}).items():
         _noted.setdefault(module, state)
-    reader = _Reader(packages)
+    reader = _Reader(packages, function.__module__)
     reader.use(function, function_name(function))
     reader.use_package("pyarrow")  # which reads and writes the files of parts
     python = {"python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
@@ -54,7 +54,7 @@ def identify(
 
 def files_of(function: Callable[..., Any]) -> list[Path]:
     """The files and packages that workers need for *function*: what it uses of modules that are not installed."""
-    reader = _Reader(packages=False)
+    reader = _Reader(packages=False, own=function.__module__)
     reader.use(function, function_name(function))
     found = (shipped_file(module) for module in sorted(reader.modules))
     return list(dict.fromkeys(path for path in found if path))
@@ -99,8 +99,8 @@ def token(value: object, name: str) -> str:
 class _Reader:
     """Collects the code that a function uses, beginning with `use`."""
 
-    def __init__(self, packages: bool) -> None:
-        self._counts_packages = packages
+    def __init__(self, packages: bool, own: str) -> None:
+        self._counts_packages, self._own = packages, own
         self.sources: dict[str, str] = {}
         self.values: dict[str, str] = {}
         self.packages: dict[str, str] = {}
@@ -109,7 +109,7 @@ class _Reader:
 
     def use(self, value: Any, name: str, chain: tuple[str, ...] = ()) -> None:
         """Take in *value*, which the code calls *name*, or what the attributes *chain* lead to from there."""
-        while isinstance(value, types.ModuleType) and chain and _is_shipped(value.__name__):
+        while isinstance(value, types.ModuleType) and chain and self._takes(value.__name__):
             name, attribute, chain = f"{value.__name__}.{chain[0]}", chain[0], chain[1:]
             value = _attribute(value, attribute)
             if value is _MISSING:
@@ -125,14 +125,14 @@ class _Reader:
             self.use(value.__self__, name)
         elif isinstance(value, type | types.FunctionType):
             self._use_definition(value, name)
-        elif callable(value) and not _is_shipped(_module_of(value)):
+        elif callable(value) and not self._takes(_module_of(value)):
             self.use_package(_module_of(value))
         else:
             self._use_value(value, name)
 
     def _use_module(self, module: types.ModuleType) -> None:
         name = module.__name__
-        if not _is_shipped(name):
+        if not self._takes(name):
             self.use_package(name)
         elif name not in self.sources:  # used as a value: any of its functions may be called
             _require_unchanged(name)
@@ -140,7 +140,7 @@ class _Reader:
 
     def _use_definition(self, value: Any, called: str) -> None:
         module = value.__module__
-        if not _is_shipped(module):
+        if not self._takes(module):
             self.use_package(module)
             return
         if id(value) in self._seen:
@@ -193,7 +193,7 @@ class _Reader:
             for number, each in enumerate(_members(value)):
                 self.use(each, f"{name}[{number}]")
             return
-        if _is_shipped(kind.__module__):
+        if self._takes(kind.__module__):
             self._use_definition(kind, name)
         self.values[name] = token(value, name)
 
@@ -203,6 +203,10 @@ class _Reader:
         if not self._counts_packages or top in sys.stdlib_module_names or top in ("", "spotmpi", *self.packages):
             return
         self.packages[top] = _version(top)
+
+    def _takes(self, module: str) -> bool:
+        """Whether the code of a module counts: it is shipped, or it is that of the function itself."""
+        return module == self._own or _is_shipped(module)
 
 
 def _require_unchanged(module: str) -> None:

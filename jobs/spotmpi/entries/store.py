@@ -14,6 +14,7 @@ from spotmpi.entries.storage import Storage
 
 _THREADS = 16
 _HEX = re.compile(r"[0-9a-f]{6,64}")
+_PLACE = re.compile(rf"/({'|'.join(KINDS)})/([^/]+)/([0-9a-f]{{64}})/{FILES}(?:/|$)")
 _REFERENCE = re.compile(rf"(?:(?P<kind>{'|'.join(KINDS)}):)?(?P<name>[^@]+)(?:@(?P<key>[0-9a-f]+))?")
 
 
@@ -153,6 +154,12 @@ class Store:
             named = ", ".join(map(str, children[:3]))
             raise SpotmpiError(f"{manifest} is a parent of {named}: remove what was made from it first")
         self.storage.remove(folder(manifest.reference))
+
+
+def reference_in(place: str) -> Reference | None:
+    """The entry whose files a path or URL leads to; None for a place that is none of a store."""
+    match = _PLACE.search(place.rstrip("/"))
+    return Reference(*match.groups()) if match else None
 
 
 def folder(reference: Reference) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # Compared key by key; nodes and slots are left out, since comparisons vary them.
 _COMPARED = ("program", "args", "env", "launcher", "stream", "resources", "image", "container", "machine", "versions")
+_FILES = "files"  # the folder of an entry that has its files
 _NOT_COMPARED = ("system",)  # a newer kernel alone does not make runs incomparable
 _NO_CHECKOUT: dict[str, str | None] = {"commit": None, "diff": None}
 _NAMED_FILE_LIMIT = 32 << 20  # bytes: what is bigger on a command line is data, not code
@@ -38,7 +39,7 @@ def identify(spec: JobSpec, local: bool = True) -> dict[str, Any]:
     ``program``, ``args``, ``seed``, ``env``, ``launcher``, ``resources``, ``image``, ``container`` (what pods pull),
     ``code``, ``data``, ``machine``, ``versions``, ``spotmpi`` (its version), and ``stream`` where there is one. Large
     data is identified by its listing, so that a start never waits for it to be read. For a run that is not *local*, the
-    data is known by its path only, and the machine not.
+    data is known by its path only, and the machine not. ``entries`` has the data sets of a store that the run reads.
 
     Raises:
         InputError: the data folder cannot be read.
@@ -58,6 +59,7 @@ def identify(spec: JobSpec, local: bool = True) -> dict[str, Any]:
         "versions": _versions(spec, local),
         "spotmpi": __version__,
         **({"stream": _stream(spec)} if spec.stream else {}),
+        **({"entries": entries} if (entries := _entries(spec)) else {}),
     }
 
 
@@ -65,6 +67,17 @@ def _data_of(spec: JobSpec, local: bool) -> dict[str, Any] | None:
     if spec.data is None:
         return None
     return data_fingerprint.identify(Path(spec.data.path)) if local else data_fingerprint.unread(spec.data.path)
+
+
+def _entries(spec: JobSpec) -> list[str]:
+    """The data sets of a store that are its data and the source of its stream, by kind, name and key."""
+    places = [spec.data.path if spec.data else None, spec.stream.source if spec.stream else None]
+    if not any(place and f"/{_FILES}" in place for place in places):
+        return []
+    from spotmpi.entries.store import reference_in  # few runs have any
+
+    found = (reference_in(place) for place in places if place)
+    return [f"{each.kind}:{each.name}@{each.key}" for each in found if each]
 
 
 def _stream(spec: JobSpec) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.spec import job
 from spotmpi.spec.job import JobSpec
 
+_REFERENCE = "datasets:"  # before the name or key of a data set of the store
 Source = JobSpec | Path | str | dict[str, Any] | list[str]  # a str is a path, a list is a command
 
 
@@ -23,8 +24,33 @@ def read_spec(source: Source, overrides: Iterable[str] = ()) -> JobSpec:
     if isinstance(source, list):
         source = {"command": source, "launcher": "none", "limits": {"failures": 0}}
     if isinstance(source, dict):
-        return job.from_values(source, overrides)
-    return job.load(Path(source), overrides)
+        return with_entries(job.from_values(source, overrides))
+    return with_entries(job.load(Path(source), overrides))
+
+
+def with_entries(spec: JobSpec) -> JobSpec:
+    """*spec* with the folders of the data sets that `data` and `stream.source` name; these have their keys.
+
+    Raises:
+        InputError: there is no such data set, or ranks cannot read it as a folder.
+    """
+    changes: dict[str, Any] = {}
+    if spec.data and spec.data.path.startswith(_REFERENCE):
+        place = _place(spec.data.path)
+        if "://" in place:
+            remedy = "is behind a URL, which ranks cannot read as a folder: use it as stream.source"
+            raise input_error("data", spec.data.path, remedy)
+        changes["data"] = spec.data.model_copy(update={"path": place})
+    if spec.stream and spec.stream.source and spec.stream.source.startswith(_REFERENCE):
+        changes["stream"] = spec.stream.model_copy(update={"source": _place(spec.stream.source)})
+    return spec.model_copy(update=changes) if changes else spec
+
+
+def _place(text: str) -> str:
+    from spotmpi.entries.store import Store  # few specs name an entry
+
+    store = Store()
+    return store.place(store.find(text).reference)
 
 
 def write_spec(spec: JobSpec, path: Path) -> None:

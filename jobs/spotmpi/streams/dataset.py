@@ -122,9 +122,10 @@ class Dataset:
         return marked or list(parameters)[:1]
 
     def __reduce__(self) -> tuple[Any, ...]:
+        settings = replace(self.settings, pool=None, on=None)  # workers build parts alone
         if self.__module__ == "__main__":
-            return Dataset, (self.function, replace(self.settings, pool=None))
-        return lookup, (self.__module__, self.function.__qualname__)
+            return Dataset, (self.function, settings)
+        return _restore, (self.__module__, self.function.__qualname__, settings)
 
 
 def lookup(module: str, name: str) -> Dataset:
@@ -133,6 +134,10 @@ def lookup(module: str, name: str) -> Dataset:
     if not isinstance(found, Dataset):
         raise StreamError(f"{module}:{name} is no data set: mark the function with @spotmpi.dataset")
     return found
+
+
+def _restore(module: str, name: str, settings: Options) -> Dataset:
+    return Dataset(lookup(module, name).function, settings)
 
 
 @overload

@@ -1,0 +1,71 @@
+"""Splits and samples of the rows of a source, as data sets: by a column, or at random by a seed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from spotmpi.streams.dataset import Source, dataset
+from spotmpi.streams.errors import StreamError
+
+_DIGITS = 13  # hex digits of a hash, which a float has exactly
+
+
+def split(
+    source: Any, shares: Mapping[str, float], by: str | None = None, seed: int = 0, name: str = "", **options: Any
+) -> dict[str, Any]:
+    """The data sets ``NAME-train`` and so on of the *shares* of the rows of a source, such as ``{"train": 0.8}``.
+
+    With the column *by* all rows of one value are in the same set, whichever file they are in; else rows are drawn by
+    *seed*. *name* is by default that of the data set that is split; *options* are those of `spotmpi.dataset`.
+
+    Raises:
+        ValueError: shares that are not between 0 and 1, or more than 1 together.
+    """
+    if not shares or min(shares.values()) <= 0 or sum(shares.values()) > 1 + 1e-9:
+        raise ValueError(f"shares = {dict(shares)}: give each more than 0, and all together at most 1")
+    base = name or _name(source)
+    found, low = {}, 0.0
+    for key, share in shares.items():
+        high = low + share
+        chosen = rows_between.options(**{"name": f"{base}-{key}", **options})
+        found[key] = chosen(source, low, high if high < 1 - 1e-9 else 1.0, by, seed)
+        low = high
+    return found
+
+
+def sample(source: Any, share: float, seed: int = 0, name: str = "", **options: Any) -> Any:
+    """The data set ``NAME-sample`` of a random *share* of the rows of a source."""
+    return split(source, {"sample": share}, None, seed, name, **options)["sample"]
+
+
+@dataset
+def rows_between(raw: Source, low: float, high: float, by: str | None, seed: int) -> Any:
+    """The rows whose place between 0 and 1, by a column or at random, is from *low* on and below *high*."""
+    import numpy
+    import pyarrow
+
+    table = raw.table
+    if by is None:
+        digest = hashlib.sha256(f"{seed} {raw.name}".encode()).digest()
+        places = numpy.random.default_rng(int.from_bytes(digest, "big")).random(len(table))
+    else:
+        if by not in table.column_names:
+            raise StreamError(f"{raw.name} has no column {by!r}: it has {', '.join(table.column_names)}")
+        encoded = table.column(by).combine_chunks().dictionary_encode(null_encoding="encode")
+        known = [_place(value, seed) for value in encoded.dictionary.to_pylist()]
+        places = numpy.array([*known, 0.0])[encoded.indices.to_numpy(zero_copy_only=False)]
+    return table.filter(pyarrow.array((low <= places) & (places < high)))
+
+
+def _place(value: object, seed: int) -> float:
+    text = hashlib.sha256(f"{seed} {value}".encode("utf-8", "surrogateescape")).hexdigest()
+    return float(int(text[:_DIGITS], 16)) / 16.0**_DIGITS
+
+
+def _name(source: Any) -> str:
+    known = getattr(source, "name", None) or str(source).removeprefix("datasets:").partition("@")[0]
+    if not isinstance(known, str) or "/" in known or "*" in known:
+        raise ValueError(f"source = {source}: give the data sets a name, name=...")
+    return known

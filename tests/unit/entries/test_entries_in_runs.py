@@ -1,0 +1,102 @@
+"""Runs and streams take data sets by name or key, and their records pin the key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import spotmpi
+from spotmpi.api.datasets import DataSet
+from spotmpi.core.errors import InputError
+from spotmpi.entries.store import reference_in
+from spotmpi.runs import fingerprint
+from spotmpi.spec.source import read_spec
+from spotmpi.streams.order import Settings
+from spotmpi.streams.sources import parts_of
+from tests.unit.entries.conftest import InProcess, Modules
+
+SETS = """
+import spotmpi
+
+@spotmpi.dataset
+def numbers(raw: spotmpi.Source, add: int = 0):
+    return {"x": raw["x"] + add}
+"""
+STREAM = {"batch": 2, "prepare": "flow:prepare", "workers": {"nodes": 1}}
+
+
+@pytest.fixture
+def versions(tmp_path: Path, modules: Modules, pool: InProcess) -> list[DataSet]:
+    modules.write(sets=SETS)
+    (tmp_path / "raw.csv").write_text("x\n1\n2\n3\n")
+    numbers = modules.load().numbers.options(pool=pool)
+    return [numbers(tmp_path / "raw.csv"), numbers(tmp_path / "raw.csv", add=1)]
+
+
+def test_data_and_the_source_of_a_stream_name_the_newest_version_or_a_certain_one(versions: list[DataSet]) -> None:
+    old, new = versions
+    for text, found in (
+        ("datasets:numbers", new),
+        (f"datasets:numbers@{old.key[:9]}", old),
+        (f"datasets:{old.key}", old),
+    ):
+        spec = read_spec({"command": ["true"], "data": text, "stream": {"source": text, **STREAM}})
+        assert spec.data and spec.stream
+        assert spec.data.path == spec.stream.source == found.path
+        assert [part.rows for part in parts_of(Settings(found.path))] == [3]
+
+
+def test_a_spec_file_and_an_override_may_name_one(versions: list[DataSet], tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('command = ["true"]\nlauncher = "none"\n')
+    spec = read_spec(tmp_path / "job.toml", ['data="datasets:numbers"'])
+    assert spec.data and spec.data.path == versions[1].path
+    assert read_spec(spec) == spec
+
+
+def test_the_record_of_a_run_pins_the_key(versions: list[DataSet], tmp_path: Path) -> None:
+    old, new = versions
+    plan = spotmpi.plan_run({"command": ["true"], "launcher": "none", "data": "datasets:numbers"})
+    assert f"datasets:numbers@{new.key}" in json.dumps(plan)
+    stream = {"source": f"datasets:{old.key}", **STREAM}
+    work = fingerprint.identify(read_spec({"command": ["true"], "data": new.path, "stream": stream}))
+    assert work["entries"] == [f"datasets:numbers@{each.key}" for each in (new, old)]
+    assert "entries" not in fingerprint.identify(read_spec({"command": ["true"], "data": str(tmp_path)}))
+
+
+def test_a_pipeline_takes_a_data_set_as_its_source(versions: list[DataSet], modules: Modules) -> None:
+    modules.write(flow="def prepare(rows, seed):\n    return rows\n\ndef train(batches):\n    list(batches)\n")
+    flow = modules.load("flow")
+    spec = spotmpi.pipeline(versions[0], flow.prepare, flow.train, batch=2).spec()
+    assert spec.stream and spec.stream.source == versions[0].path
+    spec = spotmpi.pipeline("datasets:numbers", flow.prepare, flow.train, batch=2).spec()
+    assert read_spec(spec).stream == spec.stream.model_copy(update={"source": versions[1].path})  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("key", ["data", "stream"])
+def test_an_unknown_data_set_is_an_error_of_one_line(versions: list[DataSet], key: str) -> None:
+    text = "datasets:absent"
+    with pytest.raises(InputError, match=r"datasets:absent.: is not in the store .*; it has: numbers"):
+        read_spec({"command": ["true"], key: text if key == "data" else {"source": text, **STREAM}})
+
+
+def test_data_behind_a_url_is_no_folder(
+    tmp_path: Path, versions: list[DataSet], pool: InProcess, monkeypatch: pytest.MonkeyPatch, modules: Modules
+) -> None:
+    monkeypatch.setenv("SPOTMPI_STORE", "memory://sets-of-runs")
+    found = modules.load().numbers.options(pool=pool)(tmp_path / "raw.csv")
+    with pytest.raises(
+        InputError, match=r"is behind a URL, which ranks cannot read as a folder: use it as stream\.source"
+    ):
+        read_spec({"command": ["true"], "data": "datasets:numbers"})
+    spec = read_spec({"command": ["true"], "stream": {"source": "datasets:numbers", **STREAM}})
+    assert spec.stream and spec.stream.source == found.path
+
+
+def test_a_place_is_an_entry_only_where_its_key_is_whole() -> None:
+    key = "ab" * 32
+    assert str(reference_in(f"/x/datasets/a-b/{key}/files/part/1.parquet")) == f"datasets:a-b@{key[:12]}"
+    assert str(reference_in(f"s3://x/models/m/{key}/files")) == f"models:m@{key[:12]}"
+    for place in (f"/x/datasets/{key}/files", f"/x/other/a/{key}/files", f"/x/datasets/a/{key}", "/x"):
+        assert reference_in(place) is None

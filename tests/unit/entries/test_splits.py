@@ -1,0 +1,82 @@
+"""Splits and samples are data sets: complete, disjoint, and the same whenever they are made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+import spotmpi
+from spotmpi.core.errors import SpotmpiError
+from tests.unit.entries.conftest import InProcess, Modules
+
+SHARES = {"train": 0.7, "test": 0.2}
+
+
+@pytest.fixture
+def ratings(tmp_path: Path, modules: Modules) -> Path:
+    """Two files with 1000 rows of 100 users each, one of them without a name."""
+    (tmp_path / "raw").mkdir()
+    for number in range(2):
+        users = [None if row % 100 == 7 else f"user {row % 100}" for row in range(1000)]
+        rows = list(range(1000 * number, 1000 * (number + 1)))
+        pyarrow.parquet.write_table(pyarrow.table({"user": users, "row": rows}), tmp_path / f"raw/{number}.parquet")
+    return tmp_path / "raw"
+
+
+def test_a_split_by_a_column_keeps_the_rows_of_a_value_together(ratings: Path, pool: InProcess) -> None:
+    found = spotmpi.split(ratings, SHARES, by="user", name="ratings", pool=pool)
+    users = {key: {*each.table.column("user").to_pylist()} for key, each in found.items()}
+    assert [each.name for each in found.values()] == ["ratings-train", "ratings-test"]
+    assert not users["train"] & users["test"]
+    assert 55 < len(users["train"]) < 85 and 8 < len(users["test"]) < 35
+    assert {each.rows for each in found.values()} == {20 * len(each) for each in users.values()}
+
+
+def test_a_split_by_seed_has_its_shares_and_each_row_once(ratings: Path, pool: InProcess) -> None:
+    found = spotmpi.split(ratings, {"train": 0.7, "valid": 0.1, "test": 0.2}, name="ratings", pool=pool)
+    rows = [row for each in found.values() for row in each.table.column("row").to_pylist()]
+    assert sorted(rows) == list(range(2000))
+    assert 1300 < found["train"].rows < 1500
+    other = spotmpi.split(ratings, {"train": 0.7}, seed=1, name="ratings", pool=pool)["train"]
+    assert other.key != found["train"].key
+    assert other.table.column("row") != found["train"].table.column("row")
+
+
+def test_a_split_is_found_again_and_depends_on_its_source(ratings: Path, pool: InProcess) -> None:
+    first = spotmpi.split(ratings, SHARES, by="user", name="ratings", pool=pool)
+    pool.calls.clear()
+    assert spotmpi.split(ratings, SHARES, by="user", name="ratings", pool=pool) == first and pool.calls == []
+    (ratings / "0.parquet").rename(ratings / "2.parquet")
+    assert spotmpi.split(ratings, SHARES, by="user", name="ratings", pool=pool)["train"].key != first["train"].key
+
+
+def test_a_sample_of_a_data_set_has_its_name_and_parent(ratings: Path, modules: Modules, pool: InProcess) -> None:
+    modules.write(sets="import spotmpi\n\n@spotmpi.dataset\ndef all_rows(raw):\n    return raw\n")
+    whole = modules.load().all_rows.options(pool=pool)(ratings)
+    sample = spotmpi.sample(whole, 0.1, pool=pool)
+    assert (sample.name, sample.manifest.parents) == ("all_rows-sample", (whole.manifest.reference,))
+    assert 130 < sample.rows < 270
+    assert spotmpi.sample("datasets:all_rows", 0.1, pool=pool) == sample
+    assert "rows_between" in " ".join(sample.manifest.code.sources)
+
+
+@pytest.mark.parametrize("shares", [{}, {"train": 0.0}, {"train": 0.9, "test": 0.2}])
+def test_shares_that_do_not_fit_are_refused(shares: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="give each more than 0, and all together at most 1"):
+        spotmpi.split("raw.csv", shares, name="x")
+
+
+def test_an_unknown_column_and_a_source_without_a_name_are_one_line(ratings: Path, pool: InProcess) -> None:
+    with pytest.raises(SpotmpiError, match=r"0\.parquet has no column 'usr': it has user, row"):
+        spotmpi.split(ratings, SHARES, by="usr", name="ratings", pool=pool)
+    with pytest.raises(ValueError, match="give the data sets a name"):
+        spotmpi.split("s3://x/*.parquet", SHARES)
+
+
+def test_options_reach_the_workers(ratings: Path, pool: InProcess) -> None:
+    found = spotmpi.sample(ratings, 1.0, name="all", row_group=300, pool=pool)
+    metadata = pyarrow.parquet.read_metadata(Path(found.path, "0.parquet"))
+    assert metadata.row_group(0).num_rows == 300

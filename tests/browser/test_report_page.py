@@ -37,7 +37,7 @@ COLOURS = """(() => {
     }
   };
   const own = element => [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
-  const shown = element => element.getClientRects().length && !element.classList.contains("inside");
+  const shown = element => element.getClientRects().length && !element.closest(".inside_marks");
   return [...document.body.querySelectorAll("*")].filter(element => own(element) && shown(element)).map(element => {
     const style = getComputedStyle(element);
     const front = element.closest("svg") ? style.fill : style.color;

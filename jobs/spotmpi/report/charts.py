@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from spotmpi.metrics.rates import Point
-from spotmpi.report.chart import IDEAL, MEASURED, TRACE, XY, Chart, Curve
+from spotmpi.report.chart import IDEAL, MEASURED, TRACE, XY, BarChart, Chart, Curve, Drawing
 from spotmpi.report.figures import counted
 from spotmpi.report.report import Report, batch, label
 from spotmpi.report.rows import Line, Row
@@ -16,6 +16,8 @@ _POINTS = 160  # of a trace; each is the mean of several reports
 _TRACES = 4  # rows up to which each has a trace
 _LINES = 6  # lines up to which each has a trace
 _OFFSET = 0.022  # of the width, between the intervals of two lines
+_MAX_WITHOUT_LOSS = 3  # charts of a picture; with more, only the page has the loss
+_MAX_BARS = 60  # of a chart; with more, only the page has it
 _LOG_FROM = 20  # ratio of highest to lowest value from which the axis is logarithmic
 
 
@@ -30,6 +32,21 @@ def charts(report: Report) -> list[Chart]:
                 all_charts.append(_efficiencies(report, rows))
     loss = _losses(report)
     return [*all_charts, loss] if loss else all_charts
+
+
+def picture_charts(report: Report) -> list[Drawing]:
+    """The charts of the picture: rates, efficiencies, those of sections and, if there is space, the loss."""
+    main = charts(report)
+    of_sections: list[Drawing] = [
+        chart
+        for section in report.sections
+        if section.in_picture
+        for chart in section.charts
+        if not isinstance(chart, BarChart) or len(chart.bars) <= _MAX_BARS
+    ]
+    traces = [chart for chart in main if chart.is_trace]
+    rates: list[Drawing] = [chart for chart in main if not chart.is_trace]
+    return [*rates, *of_sections, *(traces if len(rates) + len(of_sections) < _MAX_WITHOUT_LOSS else [])]
 
 
 def _by_nodes(rows: Sequence[Row]) -> bool:

@@ -17,11 +17,10 @@ from spotmpi.agent.files import write_atomically
 from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.printable import WHOLE, printable, printable_lines
-from spotmpi.report import svg
-from spotmpi.report.chart import BarChart, Drawing
-from spotmpi.report.charts import charts
+from spotmpi.report import drawing
+from spotmpi.report.chart import Drawing
+from spotmpi.report.charts import charts, picture_charts
 from spotmpi.report.figures import number, share
-from spotmpi.report.picture import draw, picture_charts
 from spotmpi.report.report import Report, label
 from spotmpi.report.rows import Row, layout
 from spotmpi.report.table import quality_name, table
@@ -50,10 +49,11 @@ def write(report: Report, folder: Path) -> ReportFiles:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        picture = folder / "report.png" if picture_charts(report) else None
-        if picture:
+        picture = None
+        if drawn := picture_charts(report):
+            picture = folder / "report.png"
             aside = folder / ".report.png.part"
-            draw(report, aside)
+            aside.write_bytes(drawing.picture(drawn))
             aside.replace(picture)
         return ReportFiles(
             page=_write_text(folder / "report.html", page(report)),
@@ -164,7 +164,6 @@ def page(report: Report) -> str:
             for each in report.sections
         ],
         runs=[_run_values(run) for run in report.runs],
-        colours=svg.COLOURS,
     )
 
 
@@ -193,17 +192,8 @@ def _printable_value(value: object) -> object:
 def _render_chart(chart: Drawing) -> dict[str, object]:
     from markupsafe import Markup
 
-    if isinstance(chart, BarChart):
-        drawn, legend = svg.bar_chart_svg(chart), svg.bar_chart_legend(chart)
-    else:
-        drawn, legend = svg.svg(chart), svg.legend(chart.curves)
-    return {
-        "title": chart.title,
-        "subtitle": chart.subtitle,
-        # Our own markup, with escaped labels.
-        "svg": Markup(drawn),
-        "legend": [(Markup(swatch), name) for swatch, name in legend],
-    }
+    # Our own markup, with escaped labels.
+    return {"title": chart.title, "subtitle": chart.subtitle, "svg": Markup(drawing.svg(chart))}
 
 
 def cards(report: Report) -> list[Card]:

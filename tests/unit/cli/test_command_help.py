@@ -39,7 +39,7 @@ def fresh_interpreter(*arguments: str) -> tuple[str, set[str]]:
 def test_help_in_a_fresh_interpreter_imports_nothing_heavy() -> None:
     output, modules = fresh_interpreter("--help")
 
-    heavy = {"pulumi", "boto3", "pydantic", "lightkube", "httpx", "rich", "torch", "chainer", "matplotlib", "numpy"}
+    heavy = {"pulumi", "boto3", "pydantic", "lightkube", "httpx", "rich", "torch", "chainer", "vl_convert", "numpy"}
     assert not (heavy | {"scipy", "jinja2", "asyncio", "tomlkit"}) & {name.partition(".")[0] for name in modules}
     assert "Usage" in output
 

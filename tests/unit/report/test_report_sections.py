@@ -14,9 +14,9 @@ from spotmpi.cli.report import print_report
 from spotmpi.core.price import Price
 from spotmpi.report import files, trial_results
 from spotmpi.report.chart import BarChart, Chart, Curve, Drawing
+from spotmpi.report.charts import picture_charts
 from spotmpi.report.files import markdown, page
 from spotmpi.report.gather import gather
-from spotmpi.report.picture import picture_charts
 from spotmpi.report.report import Report, Section
 from spotmpi.study.study import StudyOptions
 from spotmpi.study.study_file import from_values

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import Env, Json, On, RunsFolder, Set, Slots, overrides, target
+from spotmpi.cli.options import Env, Json, Set, Slots, TargetOptions, grouped, overrides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,17 +17,19 @@ if TYPE_CHECKING:
     from spotmpi.study.study import StudyOptions
 
 
-def command(
-    spec: Annotated[Path, typer.Argument(help="A job spec or a study, a TOML file.")],
+@dataclass(frozen=True)
+class MeasurementOptions:
+    """Options that say what is measured, and how often."""
+
     nodes: Annotated[
         str | None,
         typer.Option(
             "--nodes", "-n", help="Node counts of a job spec, such as 1,2,4 (default: the spec's).", metavar="N,N,..."
         ),
-    ] = None,
+    ] = None
     repeats: Annotated[
         int | None, typer.Option("--repeats", help="Trials per configuration (default: the study's, else 3).")
-    ] = None,
+    ] = None
     variant: Annotated[
         list[str] | None,
         typer.Option(
@@ -34,29 +37,50 @@ def command(
             help="A variant of the spec to measure too; args+=TEXT adds arguments. Repeatable.",
             metavar="NAME:KEY=VALUE,...",
         ),
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the order of trials (default 1).")] = None,
-    retries: Annotated[int | None, typer.Option("--retries", help="Retries of a failed trial (default 2).")] = None,
-    new: Annotated[
-        bool, typer.Option("--new", help="Start a new sweep instead of continuing an unfinished one.")
-    ] = False,
-    slots: Slots = None,
-    assignments: Set = None,
-    env: Env = None,
+    ] = None
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the order of trials (default 1).")] = None
+    retries: Annotated[int | None, typer.Option("--retries", help="Retries of a failed trial (default 2).")] = None
+    new: Annotated[bool, typer.Option("--new", help="Start a new sweep instead of continuing an unfinished one.")] = (
+        False
+    )
+
+    @property
+    def study(self) -> StudyOptions:
+        """As those of a study."""
+        from spotmpi.study.study import StudyOptions
+
+        return StudyOptions(self.nodes, self.variant or (), self.repeats, self.seed, self.retries, self.new)
+
+
+@dataclass(frozen=True)
+class SpecOptions:
+    """Options that override keys of the spec."""
+
+    slots: Slots = None
+    assignments: Set = None
+    env: Env = None
+
+    @property
+    def overrides(self) -> list[str]:
+        """Those that are given, as overrides."""
+        return overrides({"slots": self.slots}, self.assignments, self.env)
+
+
+@grouped
+def command(
+    spec: Annotated[Path, typer.Argument(help="A job spec or a study, a TOML file.")],
+    options: MeasurementOptions = MeasurementOptions(),
+    changes: SpecOptions = SpecOptions(),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the trials in order and start nothing.")] = False,
-    on: On = None,
-    runs: RunsFolder = None,
+    where: TargetOptions = TargetOptions(),
     json: Json = False,
 ) -> None:
     """Measure a job over node counts and variants, or a study, and report it; exit 1 if a trial is missing.
 
     The same command continues a sweep that was interrupted or reached a limit.
     """
-    from spotmpi.study.study import StudyOptions
-
-    options = StudyOptions(nodes, variant or (), repeats, seed, retries, new)
     show = _show_trials if dry_run else _measure
-    show(spec, options, overrides({"slots": slots}, assignments, env), target(on, runs), json)
+    show(spec, options.study, changes.overrides, where.target, json)
 
 
 def _show_trials(spec: Path, options: StudyOptions, overrides: Sequence[str], on: Target, as_json: bool) -> None:

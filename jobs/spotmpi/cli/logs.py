@@ -12,23 +12,45 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
+from spotmpi.cli.options import Json, RunId, TargetOptions, grouped
 
 if TYPE_CHECKING:
     from spotmpi.api.view import Pace
     from spotmpi.core.events import Event, Lines
 
 
+@dataclass(frozen=True)
+class FilterOptions:
+    """Options that choose which events are printed."""
+
+    node: Annotated[int | None, typer.Option("--node", help="Only lines of this node.")] = None
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only what is newer than this, such as 10m or 2h.", metavar="AGE")
+    ] = None
+    grep: Annotated[str | None, typer.Option("--grep", help="Only lines that match this regular expression.")] = None
+
+    @property
+    def filter(self) -> Filter:
+        """The filter that they describe; InputError for a wrong pattern or duration."""
+        from spotmpi.core.errors import input_error
+
+        try:
+            pattern = re.compile(self.grep or "")
+        except re.error as error:
+            raise input_error("--grep", self.grep, f"is not a regular expression: {error}") from None
+        if not self.since:
+            return Filter(self.node, pattern, 0.0)
+        from spotmpi.spec.job import read_duration
+
+        return Filter(self.node, pattern, time.time() - read_duration("--since", self.since))
+
+
+@grouped
 def command(
     run: RunId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the run ends.")] = False,
-    node: Annotated[int | None, typer.Option("--node", help="Only lines of this node.")] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", help="Only what is newer than this, such as 10m or 2h.", metavar="AGE")
-    ] = None,
-    grep: Annotated[str | None, typer.Option("--grep", help="Only lines that match this regular expression.")] = None,
-    on: On = None,
-    runs: RunsFolder = None,
+    options: FilterOptions = FilterOptions(),
+    where: TargetOptions = TargetOptions(),
     as_json: Json = False,
 ) -> None:
     """Print a run's output from its first line on.
@@ -38,8 +60,8 @@ def command(
     from spotmpi.api import runs as api
     from spotmpi.cli import final_cost
 
-    chosen, place = Filter.from_options(node, grep, since), target(on, runs)
-    print_events(api.logs(run, follow, place), chosen, as_json, live=follow)
+    place = where.target
+    print_events(api.logs(run, follow, place), options.filter, as_json, live=follow)
     if follow:
         final_cost.report(run, place)
 
@@ -51,22 +73,6 @@ class Filter:
     node: int | None
     pattern: re.Pattern[str]
     since: float
-
-    @classmethod
-    def from_options(cls, node: int | None, grep: str | None, age: str | None) -> Filter:
-        """The filter that the command's options describe; InputError for a wrong pattern or duration."""
-        from spotmpi.core.errors import input_error
-
-        try:
-            pattern = re.compile(grep or "")
-        except re.error as error:
-            raise input_error("--grep", grep, f"is not a regular expression: {error}") from None
-        since = 0.0
-        if age:
-            from spotmpi.spec.job import read_duration
-
-            since = time.time() - read_duration("--since", age)
-        return cls(node, pattern, since)
 
     def matches(self, event: Event) -> bool:
         """Whether *event* is printed."""

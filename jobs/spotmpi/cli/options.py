@@ -85,6 +85,19 @@ def _fields(group: Any) -> list[inspect.Parameter]:
     ]
 
 
+@dataclasses.dataclass(frozen=True)
+class TargetOptions:
+    """Options that name where a run executes and is recorded."""
+
+    on: On = None
+    runs: RunsFolder = None
+
+    @property
+    def target(self) -> Target:
+        """The target that they name."""
+        return target(self.on, self.runs)
+
+
 def target(on: str | None, runs: Path | None) -> Target:
     """The target that --on and --runs name."""
     from spotmpi.backends.targets import Target

@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, On, RunsFolder, target
+from spotmpi.cli.options import Json, TargetOptions, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spotmpi.forecast.forecast import Forecast, NodeForecast
+    from spotmpi.forecast.forecast import Forecast, Goal, NodeForecast
 
 _HEADER = ("NODES", "IT/S", "95 %", "EFF.", "MEASURED", "ERROR", "$/1000 IT", "HOURS", "$", "MODEL")
 
 
+@dataclass(frozen=True)
+class GoalOptions:
+    """Options that say how much is to be trained, and what a node costs and has to add."""
+
+    iterations: Annotated[int | None, typer.Option("--iterations", help="Iterations to train.")] = None
+    epochs: Annotated[float | None, typer.Option("--epochs", help="Epochs to train, instead of iterations.")] = None
+    deadline: Annotated[
+        str | None,
+        typer.Option("--deadline", help="Find the cheapest count that finishes within, say, 8h.", metavar="TIME"),
+    ] = None
+    price: Annotated[
+        float | None,
+        typer.Option("--price", help="Dollars per node and hour (default: --on's price now, else the sweep's)."),
+    ] = None
+    min_efficiency: Annotated[
+        float,
+        typer.Option("--min-efficiency", help="A node pays if it adds at least this share of the base rate per node."),
+    ] = 0.5
+
+    @property
+    def goal(self) -> Goal:
+        """What they ask for; InputError for a wrong duration."""
+        from spotmpi.forecast.forecast import Goal
+        from spotmpi.spec.job import read_duration
+
+        seconds = None if self.deadline is None else read_duration("--deadline", self.deadline)
+        return Goal(self.iterations, self.epochs, seconds, self.price, self.min_efficiency)
+
+
+@grouped
 def command(
     measured: Annotated[
         str | None,
@@ -28,35 +59,19 @@ def command(
         str | None,
         typer.Option("--fit", help="Counts to fit to (default: the smaller half of those measured).", metavar="N,N"),
     ] = None,
-    iterations: Annotated[int | None, typer.Option("--iterations", help="Iterations to train.")] = None,
-    epochs: Annotated[float | None, typer.Option("--epochs", help="Epochs to train, instead of iterations.")] = None,
-    deadline: Annotated[
-        str | None,
-        typer.Option("--deadline", help="Find the cheapest count that finishes within, say, 8h.", metavar="TIME"),
-    ] = None,
-    price: Annotated[
-        float | None,
-        typer.Option("--price", help="Dollars per node and hour (default: --on's price now, else the sweep's)."),
-    ] = None,
-    min_efficiency: Annotated[
-        float,
-        typer.Option("--min-efficiency", help="A node pays if it adds at least this share of the base rate per node."),
-    ] = 0.5,
-    on: On = None,
-    runs: RunsFolder = None,
+    options: GoalOptions = GoalOptions(),
+    where: TargetOptions = TargetOptions(),
     json: Json = False,
 ) -> None:
     """Predict iterations/s, time and money on other node counts from a sweep, with the error of the model."""
     import json as json_module
 
     from spotmpi.api import studies
-    from spotmpi.forecast.forecast import Goal, node_counts
-    from spotmpi.spec.job import read_duration
+    from spotmpi.forecast.forecast import node_counts
 
-    seconds = None if deadline is None else read_duration("--deadline", deadline)
-    goal = Goal(iterations, epochs, seconds, price, min_efficiency)
+    goal = options.goal
     counts = node_counts(fit, "--fit") if fit else None
-    forecasts = studies.predict(measured, node_counts(nodes), counts, goal, target(on, runs))
+    forecasts = studies.predict(measured, node_counts(nodes), counts, goal, where.target)
     if json:
         print(json_module.dumps([_json(forecast) for forecast in forecasts]))
     else:

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from spotmpi.agent.launchers import LAUNCHERS
-from spotmpi.cli.options import Env, Json, Nodes, On, RunsFolder, Set, Slots, grouped, overrides, target
+from spotmpi.cli.options import Env, Json, Nodes, Set, Slots, TargetOptions, grouped, overrides
 
 if TYPE_CHECKING:
     from spotmpi.backends.targets import Target
@@ -130,14 +130,6 @@ class SpecOptions:
         return overrides({key: getattr(self, name) for name, key in keys.items()}, self.assignments, self.env)
 
 
-@dataclass(frozen=True)
-class TargetOptions:
-    """Options that name where a run executes and is recorded."""
-
-    on: On = None
-    runs: RunsFolder = None
-
-
 @grouped
 def command(
     context: typer.Context,
@@ -171,7 +163,7 @@ def command(
     from spotmpi.api.view import make_view, say
     from spotmpi.cli import final_cost
 
-    place, changes = target(where.on, where.runs), options.overrides()
+    place, changes = where.target, options.overrides()
     work = _Work(spec, context.meta.get(_COMMAND), context.args, resume, save)
     source = _checked_source(work, options.image, changes, place)
     if save is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, Stack, Yes
+from spotmpi.cli.options import Json, Stack, Yes, grouped
 
 if TYPE_CHECKING:
     from spotmpi.environments.dependencies import Confirm
@@ -17,22 +18,23 @@ if TYPE_CHECKING:
 _MIN_EXPIRATION = 300.0  # seconds; less is a mistake
 
 
-def command(
-    stack: Stack,
-    yes: Yes = False,
-    no_images: Annotated[bool, typer.Option("--no-images", help="Push no images, and skip the smoke run.")] = False,
-    no_smoke: Annotated[bool, typer.Option("--no-smoke", help="Skip the smoke run.")] = False,
+@dataclass(frozen=True)
+class StepOptions:
+    """Options that say which steps are carried out, and what an update may end."""
+
+    no_images: Annotated[bool, typer.Option("--no-images", help="Push no images, and skip the smoke run.")] = False
+    no_smoke: Annotated[bool, typer.Option("--no-smoke", help="Skip the smoke run.")] = False
     data: Annotated[
         list[str] | None,
         typer.Option("--data", help="Push this to a folder of the storage; repeatable.", metavar="SRC=FOLDER"),
-    ] = None,
+    ] = None
     expires: Annotated[
         str | None,
         typer.Option("--expires", help="AWS scales the node groups to 0 after this time, such as 8h."),
-    ] = None,
+    ] = None
     replace_nodes: Annotated[
         bool, typer.Option("--replace-nodes", help="Interrupt live runs if the update replaces or ends their nodes.")
-    ] = False,
+    ] = False
     delete_data: Annotated[
         str | None,
         typer.Option(
@@ -40,19 +42,43 @@ def command(
             help="Delete data if the update replaces its storage; write the environment's name.",
             metavar="NAME",
         ),
-    ] = None,
+    ] = None
+
+    @property
+    def up(self) -> UpOptions:
+        """As those of `up`; InputError for an invalid duration, and for data without a folder."""
+        from datetime import timedelta
+
+        from spotmpi.core.errors import input_error
+        from spotmpi.environments.up import UpOptions
+        from spotmpi.spec.job import read_duration
+
+        seconds = None if self.expires is None else read_duration("--expires", self.expires)
+        if seconds is not None and seconds < _MIN_EXPIRATION:
+            raise input_error("--expires", self.expires, "must be at least 5m")
+        return UpOptions(
+            images=not self.no_images,
+            smoke_run=not self.no_smoke,
+            expires=None if seconds is None else timedelta(seconds=seconds),
+            data=_pushes(self.data or []),
+            delete_data=self.delete_data,
+            replace_nodes=self.replace_nodes,
+        )
+
+
+@grouped
+def command(
+    stack: Stack,
+    yes: Yes = False,
+    steps: StepOptions = StepOptions(),
     json: Json = False,
 ) -> None:
     """Build an environment, push images and execute a small run; if interrupted, the same command continues."""
-    from dataclasses import replace
-
     from spotmpi.cli.environment_commands import open_dependencies
     from spotmpi.environments.stack_file import read_stack
     from spotmpi.environments.up import up
 
-    options = replace(
-        _options(not no_images, not no_smoke, expires, data or []), replace_nodes=replace_nodes, delete_data=delete_data
-    )
+    options = steps.up
     dependencies = open_dependencies(stack, yes)
     if read_stack(stack).zone is None:
         _choose_zone(read_stack(stack), dependencies.confirm)
@@ -67,27 +93,18 @@ def command(
     print(f"It is billed until you destroy it: spotmpi down {stack}")
 
 
-def _options(images: bool, smoke_run: bool, expires: str | None, data: Sequence[str]) -> UpOptions:
-    """The options of `up`; InputError for an invalid duration, and for data without a folder."""
-    from datetime import timedelta
-
+def _pushes(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """(source, folder of the storage) of each; InputError where one has no folder."""
     from spotmpi.core.errors import input_error
     from spotmpi.data.datasets import folder_name
-    from spotmpi.environments.up import UpOptions
-    from spotmpi.spec.job import read_duration
 
     pushes = []
-    for text in data:
+    for text in texts:
         source, equals, folder = text.rpartition("=")
         if not (source and equals):
             raise input_error("--data", text, "write it as SRC=FOLDER, such as my-set=voc")
         pushes.append((source, folder_name(folder)))
-    if expires is None:
-        return UpOptions(images, smoke_run, None, tuple(pushes))
-    seconds = read_duration("--expires", expires)
-    if seconds < _MIN_EXPIRATION:
-        raise input_error("--expires", expires, "must be at least 5m")
-    return UpOptions(images, smoke_run, timedelta(seconds=seconds), tuple(pushes))
+    return tuple(pushes)
 
 
 def _choose_zone(stack: StackFile, confirm: Confirm) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spotmpi.cli.options import Json
+from spotmpi.cli.options import Json, grouped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,36 +23,42 @@ if TYPE_CHECKING:
 _WIDTH = 170  # columns of a file or a pipe, so that no line is wrapped
 
 
+@dataclass(frozen=True)
+class RowOptions:
+    """Options that choose a row of the comparison, and say what is done with it."""
+
+    row: Annotated[int, typer.Option("--row", help="The row that --write and --request-quota use.")] = 1
+    write: Annotated[
+        str | None,
+        typer.Option("--write", help="Write region, zone and type of the row to a stack's file.", metavar="STACK"),
+    ] = None
+    group: Annotated[str | None, typer.Option("--group", help="The node group of the stack that gets the type.")] = None
+    request: Annotated[bool, typer.Option("--request-quota", help="Request the quota that the row lacks from AWS.")] = (
+        False
+    )
+    yes: Annotated[bool, typer.Option("--yes", help="Request the quota without confirmation.")] = False
+
+
+@grouped
 def command(
     types: Annotated[str, typer.Option("--types", help="EC2 instance types to compare, with commas.", metavar="A,B")],
     nodes: Annotated[int, typer.Option("--nodes", "-n", help="How many nodes are needed.")],
     region: Annotated[
         str, typer.Option("--region", help="AWS regions, with commas (default: the one of your AWS login).")
     ] = "",
-    row: Annotated[int, typer.Option("--row", help="The row that --write and --request-quota use.")] = 1,
-    write: Annotated[
-        str | None,
-        typer.Option("--write", help="Write region, zone and type of the row to a stack's file.", metavar="STACK"),
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option("--group", help="The node group of the stack that gets the type.")
-    ] = None,
-    request: Annotated[
-        bool, typer.Option("--request-quota", help="Request the quota that the row lacks from AWS.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Request the quota without confirmation.")] = False,
+    options: RowOptions = RowOptions(),
     json: Json = False,
 ) -> None:
     """Compare zones and types for spot nodes: price, placement score, quota, and why each ranks below the first."""
     from spotmpi.environments.stack_file import read_stack
     from spotmpi.environments.zones.comparison import compare_zones
 
-    design = read_stack(write).design if write else None
+    design = read_stack(options.write).design if options.write else None
     comparison = compare_zones(_listed(types), nodes, _listed(region), design=design)
     if not json:
         show(comparison)
-    increase = request_increase(comparison, row, yes) if request else None
-    path = write_row(comparison, row, write, group) if write else None
+    increase = request_increase(comparison, options.row, options.yes) if options.request else None
+    path = write_row(comparison, options.row, options.write, options.group) if options.write else None
     if json:
         _show_json(comparison, increase, path)
 

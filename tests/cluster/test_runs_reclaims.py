@@ -40,12 +40,12 @@ class Fault(NamedTuple):
 
 
 TRAINING = [
-    *(Fault(how, node) for node in (0, 1) for how in ("evict", "delete", "sshd", "agent")),
+    *(Fault(how, node) for node in (0, 1) for how in ("evict", "delete", "agent")),
     Fault("rank", 0, "failure"),
-    Fault("rank", 1, "failure"),
+    Fault("kill", 1, "failure"),
     Fault("launcher", 0, "failure"),
 ]
-EVERY_DAY = {Fault("evict", 0), Fault("evict", 1)}
+EVERY_DAY = {Fault("evict", 0), Fault("evict", 1), Fault("kill", 1, "failure")}
 START = [Fault("evict", 1), Fault("agent", 0), Fault("launcher", 0, "failure")]
 WRITE = [Fault("rank", 0, "failure"), Fault("agent", 0), Fault("delete", 1)]
 
@@ -82,6 +82,8 @@ def inject_fault(run: FollowedRun, fault: Fault) -> None:
     pod = run.pod(fault.node)["metadata"]["name"]
     if fault.how == "evict":
         run.runs.testbed.evict(pod, run.runs.namespace)
+    elif fault.how == "kill":
+        run.runs.backend.inject_fault(run.id, fault.node, "kill")
     elif fault.how == "delete":
         run.runs.testbed.kubectl("delete", "pod", pod, "-n", run.runs.namespace, "--wait=false")
     else:
@@ -134,9 +136,12 @@ def test_a_fault_during_training_does_not_change_the_final_parameters(
 ) -> None:
     run = training(runs)
     observed = wait_for_checkpoint(run)
+    pods = [run.pod(node)["metadata"]["uid"] for node in (0, 1)]
     inject_fault(run, fault)
 
     run.until_attempt(2, observed)
+    is_same = [run.pod(node)["metadata"]["uid"] for node in (0, 1)] == pods
+    assert is_same is (fault.counts == "failure"), "only a lost node costs pods"
     first = attempts(run)[0]
     if fault != Fault("agent", 0):  # no agent is left to write that record
         assert first["first_iteration"] == 1 and STRUCK_AT <= first["last_iteration"] < EPOCHS * 22, first
@@ -218,6 +223,19 @@ def test_an_incomplete_checkpoint_is_not_used(runs: Runs, undisturbed: str, faul
     else:
         assert second["resumed_iteration"] < path
         assert any(f"incomplete checkpoint .writing-{path:09d}" in line for line in run.lines())
+
+
+@pytest.mark.nightly("half a minute; by day a double of sshd is killed")
+def test_an_sshd_that_is_killed_costs_nothing_and_is_there_for_the_next_attempt(runs: Runs, undisturbed: str) -> None:
+    run = training(runs)
+    observed = wait_for_checkpoint(run)
+    for node in (0, 1):
+        inject_fault(run, Fault("sshd", node))
+    time.sleep(3)
+    assert record.RESTARTED not in run.kinds()
+    inject_fault(run, Fault("kill", 1))
+    run.until_attempt(2, observed)
+    judge(run, undisturbed, Fault("kill", 1, "failure"), 1)
 
 
 @pytest.mark.nightly("half a minute; nothing happens to a run while a kubelet is away")

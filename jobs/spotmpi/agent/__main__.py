@@ -1,6 +1,6 @@
 """An agent of a run: the first process of each pod, or the one that runs all of a run on this machine.
 
-    python -m spotmpi.agent               in a pod: one attempt, reported by the exit code
+    python -m spotmpi.agent               in a pod: its part of a run, reported by the exit code
     python -m spotmpi.agent RUN_FOLDER    on this machine: the run in that folder, to its end
 
 Node 0 coordinates: it waits for the others, starts the launcher, records the run and decides how each attempt ended.
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run_pod() -> int:
-    """Run this pod's part of one attempt; the exit code is for the pod failure policy."""
+    """Run this pod's part of a run; the exit code is for the pod failure policy."""
     from .context import read_pod_context
     from .tcp import Tcp
 
@@ -38,17 +38,21 @@ def run_pod() -> int:
 
 
 def run_member(context: AgentContext, transport: Tcp, notice: Notice) -> int:
-    """Run *context*'s part of one attempt of agents on machines of their own, which *notice* may end; the exit code."""
+    """Run *context*'s part of a run of agents on machines of their own, which *notice* may end; the exit code."""
     from . import pool_worker, worker
 
     processes.adopt_orphans()
     processes.protect_output()
     os.makedirs(context.mounts.work, exist_ok=True)
     started = context.clock()
-    if context.is_coordinator:
-        return coordinator.run(context, transport, notice)
-    run_worker = worker.run if context.worker is None else pool_worker.run
-    return run_worker(context, transport, notice, started)
+    try:
+        if context.is_coordinator:
+            return coordinator.run(context, transport, notice)
+        run_worker = worker.run if context.worker is None else pool_worker.run
+        return run_worker(context, transport, notice, started)
+    finally:
+        processes.kept.clear()
+        processes.kill_descendants()
 
 
 def run_folder(folder: str, clock: Clock) -> int:

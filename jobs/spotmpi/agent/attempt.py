@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Union
 
 from . import launchers, limits, processes, protocol
 from .clock import CLOCK, Clock
+from .files import is_locked
 from .launch import SCHEDULER
 from .lines import Line, LineSplitter, PieceSplitter
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest, StopSource
@@ -87,6 +88,7 @@ class Attempt:
         self._awaiting_checkpoint: tuple[int, float] | None = None  # (count before, deadline)
         self._term_sent: float | None = None
         self._failed_node: int | None = None
+        self._abort_by: float | None = None  # when processes are killed, also those that write a checkpoint
         self._last_exit = 0.0
         self._recognized = False  # and recorded
 
@@ -178,7 +180,7 @@ class Attempt:
                 self._last_exit = self.clock.awake()
                 if process.returncode and not self._stop_request and self._failed_node is None:
                     self._failed_node = node
-                    self._terminate()
+                    self._abort()
 
     def _tend_replicas(self) -> None:
         """Restart workers while the launchers run, and end them once those have ended."""
@@ -246,7 +248,8 @@ class Attempt:
             if self.progress.notice_checkpoints > before or now > deadline:
                 self._awaiting_checkpoint = None
                 self._terminate()
-        late = self._term_sent is not None and now > self._term_sent + TERM_GRACE
+        self._kill_unless_writing()
+        late = self._abort_by is None and self._term_sent is not None and now > self._term_sent + TERM_GRACE
         if self._replicas_end is not None and now > self._replicas_end:
             late = True
         if self.stop_source.kill_requested() or late:
@@ -276,8 +279,22 @@ class Attempt:
         pid = self._rank_0_pid() if stop_request.checkpoint_first else None
         if pid and processes.signal_process(pid, signal.SIGUSR1):
             self._awaiting_checkpoint = (self.progress.notice_checkpoints, self.clock.awake() + self.plan["grace"])
+        elif stop_request.outcome.cause in (FAILURE, INTERRUPTION):
+            self._abort()
         else:
             self._terminate()
+
+    def _abort(self) -> None:
+        """Kill all processes once rank 0 writes no checkpoint: asked to end, they may wait for a rank that is lost."""
+        self._term_sent = self.clock.awake()
+        self._abort_by = self._term_sent + self.plan["grace"]
+        self._kill_unless_writing()
+
+    def _kill_unless_writing(self) -> None:
+        if self._abort_by is not None and (self.clock.awake() > self._abort_by or not is_locked(self.pid_file)):
+            self._signal_all(signal.SIGKILL)
+            if not self._alive():
+                processes.kill_descendants()  # which may hold the pipes open
 
     def _rank_0_pid(self) -> int | None:
         for _ in range(2):  # a handle that is stale is not so after another open

@@ -37,9 +37,15 @@ class NoMembers:
         self.notices: Dict[int, str] = {}
         self.ended: Dict[int, Tuple[int, str]] = {}
 
+        self.idle: Set[int] = set()
+
     def of_gang(self, values: Mapping[int, T]) -> Dict[int, T]:
         """All of *values*."""
         return dict(values)
+
+    def is_whole(self) -> bool:
+        """Yes."""
+        return True
 
     def lost(self) -> list[int]:
         """No node."""
@@ -65,7 +71,7 @@ class NoMembers:
 class Children:
     """The transport of a run on one machine; the agent of node 0 starts its attempts one after the other."""
 
-    restarts = True
+    supervised = False
 
     def __init__(self, python: str) -> None:
         self._python = python
@@ -100,9 +106,8 @@ class Children:
         environment = {**self._session(context, number), **plan["environment"]}
         return Launch(commands, environment, os.path.join(context.folder, PID_FILE), replicas)
 
-    def node_error(self) -> str | None:
-        """None: a machine on which no process can be started has an error of its own."""
-        return None
+    def tend(self) -> None:
+        """Nothing runs besides the launchers and workers of an attempt."""
 
     def oom_nodes(self, context: AgentContext) -> list[int]:
         """None: what this machine lacks others may have used."""

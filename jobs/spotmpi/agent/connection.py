@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import selectors
 import socket
 import ssl
 import threading
@@ -66,6 +67,18 @@ class Connection:
     def has_unsent(self) -> bool:
         """Whether bytes wait until the other end takes them, which the next `send` or `receive` tries again."""
         return bool(self._unsent)
+
+    @property
+    def events(self) -> int:
+        """What to wait for before this connection can go on, as selectors have it."""
+        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self.has_unsent else 0)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until something has arrived, or for so many seconds."""
+        if not self.closed:
+            with selectors.PollSelector() as selector:
+                selector.register(self.socket, self.events)
+                self._clock.select(selector, seconds)
 
     def send(self, **message: Any) -> None:
         """Send one message to an authenticated end; a connection that has not taken the earlier ones is closed."""

@@ -1,4 +1,4 @@
-"""Node 0's agent, in pods and on a laptop: attempt after attempt, until the run ends or something else starts it anew.
+"""Node 0's agent, in pods and on a laptop: attempt after attempt, until the run ends or one of its nodes is lost.
 
 Each attempt is prepared, launched and recorded, and what its end means for the run follows from the history of all.
 """
@@ -39,8 +39,8 @@ if TYPE_CHECKING:  # interfaces: to make them delays a start
     from .transport import Members, Transport
 
 POLL_INTERVAL = 0.05  # seconds
-# Seconds in which every agent has to send a heartbeat after a launcher failed: a second more than those after which a
-# silent one counts as lost (`connection.HEARTBEAT_TIMEOUT`), so that either is known of each.
+# Seconds in which every agent has to answer or send a heartbeat after a launcher failed: a second more than those after
+# which a silent one counts as lost (`connection.HEARTBEAT_TIMEOUT`), so that either is known of each.
 LIVENESS_TIMEOUT = 8.0
 _EXIT = {SUCCEEDED: 0, STOPPED: 0, FAILURE: 1, INTERRUPTION: 75, NOT_RETRYABLE: 78}
 _CAUSES = {protocol.NOT_RETRYABLE: NOT_RETRYABLE, protocol.INTERRUPTED: INTERRUPTION}  # by exit code; others: FAILURE
@@ -79,6 +79,7 @@ class CoordinatorStopSource:
     def pending(self) -> StopRequest | None:
         """The `StopRequest` that is pending, or None."""
         self._check_fence()
+        self._transport.tend()
         self._members.serve(0)
         self._note_launchers_end()
         requested = stop_requests.pending(self._context.mounts)
@@ -87,7 +88,7 @@ class CoordinatorStopSource:
         notice = self._notice_reason()
         if notice:
             return StopRequest(Outcome(INTERRUPTION, notice, protocol.INTERRUPTED), True)
-        failure = self._deletion() or self._own_failure() or self._lost_hosts() or self.launcher_failure()
+        failure = self._deletion() or self._lost_hosts() or self.launcher_failure()
         return StopRequest(failure, False) if failure else None
 
     def _deletion(self) -> Outcome | None:
@@ -118,10 +119,7 @@ class CoordinatorStopSource:
         return None
 
     def interruption(self) -> Outcome | None:
-        """How an attempt that has ended counts as interrupted, as far as is known now, or None.
-
-        Its end took all processes of node 0 along, sshd too, whose state therefore means nothing any more.
-        """
+        """How an attempt that has ended counts as interrupted, as far as is known now, or None."""
         self._members.serve(0.05)
         notice = self._notice_reason()
         return Outcome(INTERRUPTION, notice, protocol.INTERRUPTED) if notice else self._lost_hosts()
@@ -134,10 +132,6 @@ class CoordinatorStopSource:
         if self._notice.reason:
             return "node 0: %s" % self._notice.reason
         return next(("node %d: %s" % item for item in self._members.notices.items()), None)
-
-    def _own_failure(self) -> Outcome | None:
-        error = self._transport.node_error()
-        return Outcome(INTERRUPTION, "node 0: %s" % error, protocol.INTERRUPTED) if error else None
 
     def _lost_hosts(self) -> Outcome | None:
         lost = self._members.lost()
@@ -155,6 +149,7 @@ class AttemptLoop:
         self._transport = transport
         self._notice = notice
         self._errors = 0  # of this machine, which ended the last attempts
+        self._futile = 0  # the last attempts, as many as came to no iteration
         self._started = context.clock.awake()
         self._run_deadline: float | None = None  # as `Clock.awake` counts
 
@@ -172,7 +167,7 @@ class AttemptLoop:
             run_record.release_reserve()
             return self._end_without_record(error, run_record)
         except Exception as error:
-            if not self._transport.restarts or isinstance(error, Fenced):
+            if self._transport.supervised or isinstance(error, Fenced):
                 raise
             import traceback  # delays no start
 
@@ -182,14 +177,14 @@ class AttemptLoop:
             run_record.close()
 
     def _run_attempts(self, history: AttemptHistory) -> int:
-        end = None if self._transport.restarts else history.recorded_end()
+        end = history.recorded_end() if self._transport.supervised else None
         if end is not None:
             return self._exit_code_of_ended_run(end)
         self._run_deadline = self._deadline_of_run(history)
         final = history.settle_lost_attempt() or self._restart_limit()
         while True:
-            outcome = self._run_attempt(history, final)
-            if outcome.cause not in (FAILURE, INTERRUPTION) or not self._transport.restarts:
+            outcome, goes_on = self._run_attempt(history, final)
+            if not goes_on:
                 return _EXIT[outcome.cause]
 
     def _exit_code_of_ended_run(self, cause: str) -> int:
@@ -198,33 +193,38 @@ class AttemptLoop:
         waits_for_all = plan["launcher"] == "none" and plan["where"] == "every"
         return _EXIT[NOT_RETRYABLE] if waits_for_all else _EXIT[cause]
 
-    def _run_attempt(self, history: AttemptHistory, final: Outcome | None) -> Outcome:
-        """One attempt with its members, and what its end means for the run; *final* if it has ended already."""
+    def _run_attempt(self, history: AttemptHistory, final: Outcome | None) -> tuple[Outcome, bool]:
+        """One attempt, *final* if it has ended already: what its end means for the run, and whether the next follows.
+
+        It follows here where all members stay; else whatever supervises this agent starts all of them anew.
+        """
         number = self._repeat(history.begin)
         members = self._transport.open_members(self._context, number, history.record)
         if isinstance(members, Outcome):
-            return self._record_outcome(history, members)
-        is_over = False
+            return self._record_outcome(history, members), False
+        is_over = goes_on = False
         try:
             outcome = final or self._attempt(history, members, number)
             outcome = self._record_outcome(history, outcome)
             is_over = outcome.cause not in (FAILURE, INTERRUPTION)
             if not is_over:
                 self._pause(lambda: members.serve(0))
+                goes_on = members.is_whole() and self._notice.reason is None
         finally:
             if is_over:
                 members.broadcast(over=1)
-            else:  # the workers of a pool or stream stay for the next attempt
+            elif not goes_on:  # the workers of a pool or stream stay for the next attempt
                 members.broadcast_to_gang(over=1)
-            members.close()
-        return outcome
+            if not goes_on:
+                members.close()
+        return outcome, goes_on
 
     def _attempt(self, history: AttemptHistory, members: Members, number: int) -> Outcome:
         """How the attempt ended, which is recorded also where nothing was launched."""
         stop_source = CoordinatorStopSource(
             self._context, members, self._notice, self._transport, history.record.check_fence
         )
-        progress, started, has_started = Progress(history.held_since), history.held_since, False
+        progress, started = Progress(history.held_since), history.held_since
         errors, self._errors = self._errors, 0
         try:
             launch = self._transport.prepare(self._context, number, stop_source, history.record, history.held_since)
@@ -232,13 +232,13 @@ class AttemptLoop:
                 outcome = launch
             else:
                 attempt = self._start(history, members, number, launch, stop_source)
-                progress, started, has_started = attempt.progress, self._context.clock(), True
+                progress, started = attempt.progress, self._context.clock()
                 outcome = self._run_launchers(attempt, members, stop_source)
         except OSError as error:
             outcome = self._outcome_of_error(error, history.record)
-            # An error while programs run is rare enough for JobSet, which counts restarts.
-            if outcome.cause == INTERRUPTION and (self._transport.restarts or not has_started):
+            if outcome.cause == INTERRUPTION:
                 self._errors = errors + 1
+        self._futile = self._futile + 1 if progress.first_iteration is None else 0
         try:
             self._record_end(history, members, number, progress, outcome, started)
         except OSError as error:
@@ -280,7 +280,7 @@ class AttemptLoop:
         if outcome.cause == SUCCEEDED:
             outcome = self._wait_for_launchers(members, stop_source)
         if outcome.cause == FAILURE:
-            outcome = self._find_interruption(members, stop_source) or self._add_oom_nodes(outcome)
+            outcome = self._find_interruption(attempt.number, members, stop_source) or self._add_oom_nodes(outcome)
             outcome = self._add_missing_workers(members, outcome)
         # mpirun may have noticed first that a host is gone, and it names no node.
         if outcome.cause == INTERRUPTION and not outcome.lost_nodes:
@@ -305,18 +305,17 @@ class AttemptLoop:
     def _is_to_end(self) -> bool:
         """Whether no other attempt is wanted: by a user, or by notice where nothing starts this agent again."""
         requested = stop_requests.pending(self._context.mounts) is not None
-        return requested or (self._transport.restarts and self._notice.reason is not None)
+        return requested or (not self._transport.supervised and self._notice.reason is not None)
 
     def _pause(self, serve: Callable[[], None]) -> None:
         """Wait before another attempt if errors of this machine ended the last ones, unless the run is to end.
 
+        On a cluster also where several came to no iteration, for what they lack, such as shared storage, may come back.
         JobSet restarts a run at once, however often. *serve* is called meanwhile, again and again.
         """
-        if not self._errors:
-            return
-        count = self._errors if self._transport.restarts else self._context.generation
+        futile = 2 * (self._futile - 1) if self._transport.supervised else 0
         clock = self._context.clock
-        deadline = clock.awake() + restart_pause(count)
+        deadline = clock.awake() + restart_pause(max(self._errors, futile))
         while (left := deadline - clock.awake()) > 0 and not self._notice.reason and not self._is_to_end():
             serve()
             clock.sleep(min(left, POLL_INTERVAL))
@@ -372,15 +371,20 @@ class AttemptLoop:
             members.serve(0.1)
         return stop_source.launcher_failure() or Outcome(SUCCEEDED, None, 0)
 
-    def _find_interruption(self, members: Members, stop_source: CoordinatorStopSource) -> Outcome | None:
-        """An interruption, where the launcher failed because a host went: waits until every agent sent a message."""
+    def _find_interruption(self, number: int, members: Members, stop_source: CoordinatorStopSource) -> Outcome | None:
+        """An interruption, where the launcher failed because a host went.
+
+        Every agent ends what is left of the attempt and answers; one that is busy may send a heartbeat before.
+        """
         clock = self._context.clock
         failed = clock.awake()
+        members.broadcast_to_gang(end=number)
         while clock.awake() < failed + LIVENESS_TIMEOUT:
             interruption = stop_source.interruption()
             if interruption:
                 return interruption
-            if all(worker.last_received > failed + 0.5 for worker in members.of_gang(members.workers).values()):
+            gang = members.of_gang(members.workers)
+            if all(node in members.idle or worker.last_received > failed + 0.5 for node, worker in gang.items()):
                 return None
         return None
 
@@ -394,7 +398,7 @@ class AttemptLoop:
 
     def _add_missing_workers(self, members: Members, outcome: Outcome) -> Outcome:
         """*outcome*, with a stream's lack of workers where nothing went on: they may lack nodes, or a queue's quota."""
-        remote = workers(self._context.plan) is not None and not self._transport.restarts
+        remote = workers(self._context.plan) is not None and self._transport.supervised
         has_workers = len(members.workers) > len(members.of_gang(members.workers))
         if not remote or has_workers or outcome.limit != "no_progress":
             return outcome
@@ -409,7 +413,7 @@ class AttemptLoop:
     def _end_without_record(self, error: OSError, run_record: record.Record | None = None) -> int:
         """The exit code of an agent that cannot record the run; only JobSet's restarts count its attempts then."""
         outcome = outcome_of_error(error, self._context.folder)
-        if self._transport.restarts:
+        if not self._transport.supervised:
             outcome = Outcome(NOT_RETRYABLE, outcome.reason, protocol.NOT_RETRYABLE)  # it has been tried for minutes
         elif outcome.cause != NOT_RETRYABLE:
             outcome = self._restart_limit() or outcome
@@ -417,7 +421,7 @@ class AttemptLoop:
         sys.stderr.write("the run cannot be recorded: %s%s\n" % (error, remedy))
         if outcome.cause == NOT_RETRYABLE:
             return self._end(str(outcome.reason), run_record)
-        self._errors = 1
+        self._errors = self._context.generation
         self._pause(lambda: None)
         return outcome.exit_code
 
@@ -435,4 +439,4 @@ class AttemptLoop:
 
     def _repeat(self, step: Callable[[], T]) -> T:
         """What *step* gives; JobSet repeats what fails in a pod, by another one."""
-        return repeat(step, self._context.clock, PAUSES if self._transport.restarts else ())
+        return repeat(step, self._context.clock, () if self._transport.supervised else PAUSES)

@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all, and whether one exists, where "no" must not mean "could not be read".
+"""Writing a file whole or not at all, locks, and whether a file exists, where "no" must not mean "could not be read".
 
 Everything in this package that replaces a text file uses the first. `os.path.exists` and its kin answer False as well
 where a handle is stale or a disk fails: a run whose folder cannot be read is not a run that was deleted.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from typing import Optional, Union
 
 Path = Union[str, "os.PathLike[str]"]
@@ -38,3 +39,40 @@ def write_atomically(path: Path, text: str, errors: str = "strict", keep_mode: b
         with contextlib.suppress(OSError):
             os.remove(temporary)
         raise
+
+
+@contextlib.contextmanager
+def locked(path: Optional[Path]) -> Iterator[None]:
+    """Hold a lock on the file *path*, which ends with this process; without the file, or the right to it, none."""
+    import fcntl  # delays no start
+
+    descriptor = None
+    with contextlib.suppress(OSError):
+        descriptor = None if path is None else os.open(path, os.O_RDONLY)
+    try:
+        if descriptor is not None:
+            with contextlib.suppress(OSError):  # of a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of `locked` on the file *path*."""
+    import fcntl  # delays no start
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False

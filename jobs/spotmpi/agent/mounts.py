@@ -22,6 +22,7 @@ class Mounts(NamedTuple):
     secret: Optional[str] = None  # folder of the run's keys
     requests: Optional[str] = None  # folder of users' requests to end the run
     pod_info: Optional[str] = None  # folder with the annotations and labels of a pod
+    shared_memory: Optional[str] = None  # folder of shared memory that nothing but the run uses
 
 
 def in_pod() -> Mounts:
@@ -35,6 +36,7 @@ def in_pod() -> Mounts:
         image_record=hardware.IMAGE_RECORD,
         secret=pod_context.SECRET,
         pod_info=pod_context.POD_INFO,
+        shared_memory=pod_context.SHARED_MEMORY,
         cgroup=hardware.CGROUP,
     )
 

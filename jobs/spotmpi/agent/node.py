@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import shutil
@@ -10,38 +12,59 @@ import sys
 import tarfile
 from collections.abc import Mapping
 
-from . import boot, hardware, launchers, network, pool_wheels, protocol, ssh, store, unpack
+from . import boot, hardware, launchers, network, pool_wheels, processes, protocol, ssh, store, unpack
 from .context import AgentContext
 from .launch import Place
 
 POLL_INTERVAL = 0.05  # seconds
+_RESTART_INTERVAL = 1.0  # seconds from one start of sshd to the next
 
 
 class Daemon:
-    """This pod's sshd, where the launcher needs one."""
+    """This pod's sshd, where the launcher needs one; it outlives attempts."""
 
     def __init__(self, context: AgentContext) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder = context.ssh_folder
+        self._folder, self._clock = context.ssh_folder, context.clock
+        self._started = 0.0  # as `Clock.awake` counts
         if launchers.is_mpi(context.plan["launcher"]) and not context.slurm:
             assert context.mounts.secret is not None, "agents on machines of their own have keys"
             ssh.install_keys(context.mounts.secret, context.ssh_folder)
-            self._process = ssh.start_daemon(context.ssh_folder)
-            if not ssh.wait_until_open(clock=context.clock):
-                raise ssh.InvalidKeys(
-                    "sshd failed to start: %s" % _last_line(os.path.join(context.ssh_folder, "sshd.log"))
-                )
+            self._start()
 
     def pin(self, addresses: Mapping[str, str]) -> None:
         """Connect to other pods at these *addresses* from now on, if this pod runs sshd at all."""
         if self._process is not None:
             ssh.pin(self._folder, addresses)
 
-    def error(self) -> str | None:
-        """Why no more ranks can be started on this node, or None."""
+    def tend(self) -> None:
+        """Start it again if it has ended, as often as once a second: ranks that run do not need it."""
         if self._process is not None and self._process.poll() is not None:
-            return "its sshd ended"
-        return None
+            if self._clock.awake() > self._started + _RESTART_INTERVAL:
+                processes.kept.discard(self._process.pid)
+                with contextlib.suppress(OSError):  # it is tried again
+                    self._start()
+
+    def require(self) -> None:
+        """Wait until it accepts connections; `InvalidKeys` where it does not start."""
+        if self._process is not None:
+            self.tend()
+            if not ssh.wait_until_open(clock=self._clock):
+                raise ssh.InvalidKeys("sshd failed to start: %s" % _last_line(os.path.join(self._folder, "sshd.log")))
+
+    def _start(self) -> None:
+        self._started = self._clock.awake()
+        self._process = ssh.start_daemon(self._folder)
+        processes.kept.add(self._process.pid)
+
+
+def clear_shared_memory(folder: str | None) -> None:
+    """Remove the files in *folder* that killed ranks have left, which take memory; not those of spotmpi."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder) if folder is not None else ():
+            if not entry.name.startswith("spotmpi"):
+                with contextlib.suppress(OSError):  # of a folder, or of another user
+                    os.unlink(entry.path)
 
 
 def unpack_code(context: AgentContext) -> None:
@@ -121,11 +144,16 @@ def _open_mpi(context: AgentContext, environment: dict[str, str]) -> launchers.O
     hostfile = os.path.join(context.mounts.work, "hosts")
     with open(hostfile, "w") as file:
         file.write(launchers.hostfile(context.hosts, context.plan["slots"]))
-    version = subprocess.run([mpirun, "--version"], stdout=subprocess.PIPE).stdout.decode("utf-8", "replace")
+    version = _version(mpirun)
     reach = launchers.by_slurm(context.hosts) if context.slurm else launchers.by_ssh(ssh.client(context.ssh_folder))
     remote = launchers.Remote(hostfile, reach, _interface(context), launchers.uses_fabric(environment))
     extra, root = context.plan["mpi"]["args"], context.slurm and os.geteuid() == 0
     return launchers.OpenMpi(mpirun, launchers.family(version), root, remote=remote, extra=extra)
+
+
+@functools.lru_cache(maxsize=None)
+def _version(mpirun: str) -> str:
+    return subprocess.run([mpirun, "--version"], stdout=subprocess.PIPE).stdout.decode("utf-8", "replace")
 
 
 def _interface(context: AgentContext) -> str:

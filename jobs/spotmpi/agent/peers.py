@@ -7,13 +7,16 @@ that closes, or is silent for too long, is a lost host. The types of messages ar
     node 0 -> worker   {"version": 1, "welcome": attempt} or {"refused": reason}
 
     worker -> node 0   {"beat": 1}                        at once after the welcome, then as heartbeat
-                       {"ready": 1, "hardware": {...}}    its sshd answers and its data is staged; its hardware
-                       {"notice": reason}                 its machine is about to go away, or its sshd ended
+                       {"notice": reason}                 its machine is about to go away
+    with "attempt":    {"ready": 1, "hardware": {...}}    its sshd answers and its data is staged; its hardware
                        {"oom_killed": 1}                  the kernel killed a process of its pod for lack of memory
                        {"ended": code, "reason": ...}     its launcher has ended, or could not be started
+                       {"idle": 1}                        no process of the attempt is left on its node
     node 0 -> worker   {"beat": 1}                        heartbeat
                        {"go": 1}                          start your launcher, if you have one
-                       {"over": 1}                        exit: the attempt is over
+                       {"end": attempt}                   kill what is left of this attempt
+                       {"welcome": attempt}               get ready for this one, once nothing is left of the last
+                       {"over": 1}                        exit
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ T = TypeVar("T")
 
 
 class Coordinator:
-    """Node 0's end: the connections to all workers of this attempt, and what they reported.
+    """Node 0's end: the connections to all workers, and what they reported in this attempt.
 
     Workers of another run or another generation (pods from before the restart) are refused. A client that proves
     nothing costs one of a limited number of descriptors, and loses it to later ones, first to those of its own address,
@@ -65,12 +68,14 @@ class Coordinator:
         self, identity: Identity, nodes: int, generation: int, attempt: int, port: int = PORT, clock: Clock = CLOCK
     ) -> None:
         self._clock = clock
+        self.closed = False
         self.workers: dict[int, Connection] = {}
         self.machines: dict[int, dict[str, Any]] = {}
         self.ready: set[int] = set()
         self.notices: dict[int, str] = {}
         self.oom_killed: set[int] = set()
         self.ended: dict[int, tuple[int, str]] = {}
+        self.idle: set[int] = set()
         self.hardware: dict[int, dict[str, Any]] = {}
         self._identity = identity
         self._context = identity.accepting
@@ -86,6 +91,17 @@ class Coordinator:
         self._listener.setblocking(False)
         self._last_polled = self._clock.awake()
         self._heartbeat = Heartbeat(lambda: list(self.workers.values()), lambda: self._last_polled, clock)
+
+    def begin(self, attempt: int) -> None:
+        """Begin the next attempt with the same workers, each of which gets ready for it anew."""
+        self._attempt = attempt
+        for reported in (self.ready, self.oom_killed, self.ended, self.idle):
+            reported.clear()
+        self.broadcast(welcome=attempt)
+
+    def is_whole(self) -> bool:
+        """Whether no node of the gang is lost, or about to go away."""
+        return not self.notices and not any(worker.lost for worker in self.of_gang(self.workers).values())
 
     def of_gang(self, values: Mapping[int, T]) -> dict[int, T]:
         """Those of *values*, which are by node, that belong to nodes of the gang: all that are no workers of a pool."""
@@ -107,7 +123,7 @@ class Coordinator:
                 selector.register(self._listener, selectors.EVENT_READ, None)
             for connection in [*self._unauthenticated, *self.workers.values()]:
                 if not connection.closed:
-                    selector.register(connection.socket, _events(connection), connection)
+                    selector.register(connection.socket, connection.events, connection)
             until: float | None = None
             for key, _ in selector.select(timeout):
                 if key.data is None:
@@ -146,6 +162,7 @@ class Coordinator:
 
     def close(self) -> None:
         """Close all connections."""
+        self.closed = True
         self._heartbeat.stop()
         for connection in [*self._unauthenticated, *self.workers.values()]:
             connection.close()
@@ -197,11 +214,15 @@ class Coordinator:
     def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
         node = next(node for node, worker in self.workers.items() if worker is connection)
         self._unconfirmed.discard(node)
-        if "ready" in message:
+        if "notice" in message:
+            self.notices[node] = str(message["notice"])
+        elif message.get("attempt") != self._attempt:
+            return  # of one before
+        elif "ready" in message:
             self.ready.add(node)
             self.hardware[node] = message.get("hardware") or {}
-        elif "notice" in message:
-            self.notices[node] = str(message["notice"])
+        elif "idle" in message:
+            self.idle.add(node)
         elif "oom_killed" in message:
             self.oom_killed.add(node)
         elif "ended" in message:
@@ -288,13 +309,5 @@ def _greet(connection: Connection, greeting: Greeting, clock: Clock) -> dict[str
         if connection.authenticated and not greeted:
             greeted = True
             connection.send(**greeting)
-        if not connection.closed:
-            with selectors.PollSelector() as selector:
-                selector.register(connection.socket, _events(connection))
-                selector.select(0.2)
+        connection.wait(0.2)
     return None
-
-
-def _events(connection: Connection) -> int:
-    """What to wait for before this connection can go on."""
-    return selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.has_unsent else 0)

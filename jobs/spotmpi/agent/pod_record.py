@@ -23,7 +23,7 @@ class PodRecord(record.Record):
     The object has the number and ``e``: an event; ``m``: a metric; ``a``: [attempt, node, record]; ``s``: the summary;
     or ``l``: [attempt, node, number, time, rank, stream, text].
 
-    *before* is a number below those of its attempts: without a run volume the folder is empty in each pod. Once it has
+    *before* is a number below those of its attempts: without a run volume the folder is empty in a new pod. Once it has
     taken an attempt it writes nothing after a newer one has begun: methods raise `fencing.Fenced`.
     """
 
@@ -41,6 +41,8 @@ class PodRecord(record.Record):
         """The number of a new attempt; earlier agents of the run are fenced off from now on."""
         number = super().take_attempt()
         fencing.announce(self.folder, number)
+        if self._fence:
+            self._fence.stop()
         self._fence = fencing.Fence(self.folder, number, self._steady)
         self._fence.watch()
         return number

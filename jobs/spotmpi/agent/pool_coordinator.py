@@ -80,6 +80,8 @@ class PoolCoordinator(Coordinator):
             super()._handle(connection, message)
         elif "notice" in message:
             self._leave_reasons[node] = str(message["notice"])
+        elif "attempt" in message and message["attempt"] != self._attempt:
+            return  # of one before
         elif "oom_killed" in message:
             self._print(
                 "%s: the kernel killed a process for lack of memory: raise %s.memory"

@@ -16,7 +16,7 @@ from .context import AgentContext
 from .files import mode
 from .launch import worker_command
 from .lines import Line
-from .node import POLL_INTERVAL, check_hardware, place, unpack_code, write_environment
+from .node import check_hardware, place, unpack_code, write_environment
 from .notice import Notice
 from .outcomes import NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error
 from .plan import Command
@@ -38,8 +38,8 @@ class PoolLink(CoordinatorLink):
         return super().pending() or (_LEAVE if self.notice.reason else None)
 
     @property
-    def is_alive(self) -> bool:
-        """Whether node 0 answers and this worker has work to do."""
+    def is_connected(self) -> bool:
+        """Whether node 0 answers and this worker stays."""
         return not (self.over or self.connection.lost or self.notice.reason)
 
 
@@ -97,11 +97,11 @@ class PoolWorker:
             joined = join_coordinator(self._context, self._transport, self._notice, since, limit)
             if joined is None:
                 break
-            link = PoolLink(joined[0], self._notice, lambda: None, self._context.mounts.cgroup)
-            failure = self._work(link)
-            if failure:
-                link.report_end(failure.exit_code, failure.reason)
-                self._wait(link, float("inf") if failure.cause == NOT_RETRYABLE else RETRY_PAUSE)
+            link = PoolLink(*joined, self._notice, self._context.mounts.cgroup)
+            self._take_part(link)
+            while link.is_connected and link.newest > link.attempt:
+                link.begin()
+                self._take_part(link)
             link.connection.close()
             if link.over:
                 return 0
@@ -114,6 +114,13 @@ class PoolWorker:
         self._print("no connection to node 0 within %s: this worker ends" % (name % limit))
         return 0
 
+    def _take_part(self, link: PoolLink) -> None:
+        """`_work` in the attempt of *link*, with its failure reported."""
+        failure = self._work(link)
+        if failure:
+            link.report_end(failure.exit_code, failure.reason)
+            self._wait(link, float("inf") if failure.cause == NOT_RETRYABLE else RETRY_PAUSE)
+
     def _work(self, link: PoolLink) -> Outcome | None:
         """Keep a worker process running while *link* is alive; the outcome where no other attempt can help."""
         try:
@@ -124,7 +131,7 @@ class PoolWorker:
                     self._wait(link, RETRY_PAUSE)
                     return None
                 self._hardware = facts
-            link.connection.send(ready=1, hardware=self._hardware)
+            link.report(ready=1, hardware=self._hardware)
             return self._keep_running(link, write_environment(self._context, self._number))
         except hardware.Incompatible as error:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
@@ -142,12 +149,11 @@ class PoolWorker:
         self._record.line(self._number, self._context.node, Line(None, "e", text))
 
     def _wait(self, link: PoolLink, seconds: float) -> None:
-        """Serve *link* for so long, or until it is over."""
+        """Serve *link* for so long, or until its attempt is over."""
         clock = self._context.clock
         deadline = clock.awake() + seconds
-        while link.is_alive and clock.awake() < deadline:
-            link.poll()
-            clock.sleep(POLL_INTERVAL)
+        while not (link.ends or self._notice.reason) and clock.awake() < deadline:
+            link.wait()
 
 
 class PodWorker:

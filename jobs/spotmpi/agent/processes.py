@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Set
 
 from . import starter
 from .clock import CLOCK, Clock
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
+kept: Set[int] = set()  # ids of processes, without their descendants, that `kill_descendants` leaves
 
 
 def adopt_orphans() -> None:
@@ -102,10 +104,10 @@ def signal_process(pid: int, number: int) -> bool:
 
 
 def kill_descendants(limit: float = 5.0, clock: Clock = CLOCK) -> list[int]:
-    """Kill and reap all descendants, for at most *limit* seconds; the ids of those that are left."""
+    """Kill and reap all descendants but those `kept`, for at most *limit* seconds; the ids of those that are left."""
     deadline = clock.awake() + limit
     while True:
-        left = descendants()
+        left = [pid for pid in descendants() if pid not in kept]
         for pid in left:
             signal_process(pid, signal.SIGKILL)
         _reap()

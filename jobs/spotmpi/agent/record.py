@@ -63,8 +63,8 @@ _RESERVE_BYTES = 256 * 1024
 class Record:
     """Writes a run folder; opened once per agent.
 
-    *before* is a number below those of its attempts. It creates a small reserve file first, and removes it when the
-    disk is full, so that the end of the run can still be written.
+    *before* is a number below those of its attempts, for a folder that knows of none. It creates a small reserve file
+    first, and removes it when the disk is full, so that the end of the run can still be written.
     """
 
     def __init__(self, folder: str, clock: Callable[[], float] = CLOCK, before: int = 0) -> None:
@@ -130,7 +130,7 @@ class Record:
 
     def next_attempt(self) -> int:
         """The number that the next attempt would take."""
-        return 1 + max([self.before, *numbers(os.path.join(self.folder, "attempts"))])
+        return 1 + max(numbers(os.path.join(self.folder, "attempts")), default=self.before)
 
     def attempt(self, number: int, node: int, values: AttemptRecord) -> None:
         """Write how attempt *number* ended on *node*."""

@@ -91,9 +91,10 @@ class CoordinatorMessage(TypedDict, total=False):
     """What node 0 sends to a worker: one of these keys, ``version`` beside ``welcome``."""
 
     version: int
-    welcome: int  # the attempt
+    welcome: int  # an attempt that begins
     refused: str
     go: int
+    end: int  # an attempt that has ended
     over: int
     beat: int
 
@@ -101,12 +102,14 @@ class CoordinatorMessage(TypedDict, total=False):
 class WorkerMessage(TypedDict, total=False):
     """What a worker sends to node 0 after its `Greeting`: one message per line of the protocol in `peers`."""
 
+    attempt: int  # to which the message belongs, if it does not belong to the run
     ready: int
     hardware: Dict[str, Any]
     notice: str
     oom_killed: int
     ended: int
     reason: Optional[str]
+    idle: int
     beat: int
 
 

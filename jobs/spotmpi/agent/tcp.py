@@ -1,7 +1,8 @@
-"""Agents on machines of their own: each keeps a connection to node 0, and exits when the attempt is over."""
+"""Agents on machines of their own: each keeps a connection to node 0, from one attempt to the next."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from . import hardware, peers, protocol, ssh
@@ -9,7 +10,7 @@ from .attempt import Launch
 from .connection import Connection
 from .context import AgentContext
 from .launch import gang_commands
-from .node import Daemon, check_hardware, place, unpack_code, write_environment
+from .node import Daemon, check_hardware, clear_shared_memory, place, unpack_code, write_environment
 from .outcomes import NOT_RETRYABLE, Outcome, StopSource
 from .plan import workers
 from .pod_record import PodRecord
@@ -22,23 +23,32 @@ from .tls import Identity
 
 
 class Tcp:
-    """The transport of such agents, on *port* of node 0; JobSet starts all of them anew by their exit codes."""
+    """The transport of such agents, on *port* of node 0; JobSet or Slurm start all anew where a node is lost."""
 
-    restarts = False
+    supervised = True
 
     def __init__(self, port: int = peers.PORT) -> None:
         self._port = port
         self._daemon: Daemon | None = None
         self._members: peers.Coordinator | None = None
+        self._facts: hardware.Facts | None = None  # once node 0 is prepared
+        self._readiness: Readiness | None = None
+        self._oom_kills = 0  # on node 0 before this attempt
 
     def open_record(self, context: AgentContext) -> PodRecord:
         """The record in the run folder and on stdout."""
         os.makedirs(context.folder, exist_ok=True)
-        before = context.plan.get("attempts_before", 0) + context.generation
+        limits = context.plan["limits"]
+        # Without a run volume, no agent knows how many of the attempts that are allowed there were in earlier pods.
+        most = 1 + limits["failures"] + limits["interruptions"]
+        before = context.plan.get("attempts_before", 0) + context.generation * most
         return PodRecord(context.folder, context.clock, before)
 
     def open_members(self, context: AgentContext, number: int, record: Record) -> peers.Coordinator | Outcome:
         """Node 0's end of the connections to the other nodes, or the end of a run whose keys are of no use."""
+        if self._members is not None and not self._members.closed:
+            self._members.begin(number)
+            return self._members
         count, role, identity = len(context.hosts), workers(context.plan), _identity(context)
         try:
             if role is None:
@@ -68,16 +78,17 @@ class Tcp:
         """Node 0's launcher, once every host is ready and its data staged."""
         members = self._members
         assert members is not None, "they are opened first"
+        for machine in members.of_gang(members.machines).values():
+            if self._facts is not None:  # it is paid for since the attempt before has ended
+                machine["since"] = since
         try:
             members.machines[0] = hardware.identify(0, since)
-            members.hardware[0] = check_hardware(context)
-            unpack_code(context)
-            self._daemon = Daemon(context)
-            staging = Staging(context.plan.get("staging"), context.mounts.cgroup)
-            readiness = Readiness(context.hosts, members, staging, context.clock, fixed_names=context.slurm)
+            members.hardware[0] = self._prepare_node(context)
+            readiness = self._expect(context, members)
             failure = readiness.wait(context.plan["limits"]["start"], record, stop_source)
             if failure is not None:
                 return failure
+            assert self._daemon is not None, "it has been prepared"
             self._daemon.pin(readiness.addresses)
         except (ssh.InvalidKeys, hardware.Incompatible) as error:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
@@ -85,14 +96,37 @@ class Tcp:
         commands = gang_commands(context.plan, [0], place(context, environment))
         return Launch(commands, environment, context.pid_file)
 
-    def node_error(self) -> str | None:
-        """That sshd has ended on node 0."""
-        return self._daemon.error() if self._daemon else None
+    def _prepare_node(self, context: AgentContext) -> hardware.Facts:
+        """The hardware of node 0, on which an attempt can be started now."""
+        facts = self._facts
+        if facts is None:
+            facts = check_hardware(context)
+            unpack_code(context)
+        self._daemon = self._daemon or Daemon(context)
+        self._daemon.require()
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(context.launchers_ended_file)
+        clear_shared_memory(context.mounts.shared_memory)
+        self._oom_kills = hardware.oom_kills(context.mounts.cgroup)
+        self._facts = facts
+        return facts
+
+    def _expect(self, context: AgentContext, members: peers.Coordinator) -> Readiness:
+        """What this attempt has to wait for; data is staged once, and again where that has failed."""
+        if self._readiness is None or self._readiness.failure:
+            staging = Staging(context.plan.get("staging"), context.mounts.cgroup)
+            self._readiness = Readiness(context.hosts, members, staging, context.clock, fixed_names=context.slurm)
+        return self._readiness
+
+    def tend(self) -> None:
+        """Start sshd again on node 0, if it has ended."""
+        if self._daemon is not None:
+            self._daemon.tend()
 
     def oom_nodes(self, context: AgentContext) -> list[int]:
         """Those by the control group of this pod, and those that have said so."""
         return [
-            *([0] if hardware.oom_kills(context.mounts.cgroup) else []),
+            *([0] if hardware.oom_kills(context.mounts.cgroup) > self._oom_kills else []),
             *sorted(self._members.oom_killed if self._members else ()),
         ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Dict, Protocol, Tuple, TypeVar, Union
+from typing import Any, Dict, Protocol, Set, Tuple, TypeVar, Union
 
 from .attempt import Launch
 from .context import AgentContext
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Members(Protocol):
-    """The other nodes of one attempt, as node 0 knows them; the dictionaries are by node."""
+    """The other nodes of a run in its current attempt, as node 0 knows them; the dictionaries are by node."""
 
     @property
     def workers(self) -> Mapping[int, Any]:
@@ -40,6 +40,15 @@ class Members(Protocol):
     @property
     def ended(self) -> Mapping[int, Tuple[int, str]]:
         """Exit code and reason of the launchers that other agents started."""
+        ...
+
+    @property
+    def idle(self) -> Set[int]:
+        """The nodes on which no process of the attempt is left."""
+        ...
+
+    def is_whole(self) -> bool:
+        """Whether the next attempt can run on the same nodes: none is lost, or about to go away."""
         ...
 
     def of_gang(self, values: Mapping[int, T]) -> Dict[int, T]:
@@ -72,16 +81,19 @@ class Members(Protocol):
 
 
 class Transport(Protocol):
-    """How the members of a run are reached, and whether node 0's agent starts its next attempt itself."""
+    """How the members of a run are reached, and whether something starts node 0's agent again."""
 
-    restarts: bool  # else it exits with a code by which something else starts the agents anew
+    supervised: bool  # by the exit code of node 0's agent, something decides whether to start all agents anew
 
     def open_record(self, context: AgentContext) -> Record:
         """The record of the run."""
         ...
 
     def open_members(self, context: AgentContext, number: int, record: Record) -> Union[Members, Outcome]:
-        """The other nodes of attempt *number*, to which other methods refer from now on, or why it cannot begin."""
+        """The other nodes of attempt *number*, to which other methods refer from now on, or why it cannot begin.
+
+        Those of the attempt before stay, unless it was closed: each ends what is left of that one.
+        """
         ...
 
     def prepare(
@@ -93,8 +105,8 @@ class Transport(Protocol):
         """
         ...
 
-    def node_error(self) -> str | None:
-        """Why no more ranks can be started on node 0, or None."""
+    def tend(self) -> None:
+        """Start again what is to run on node 0 besides launchers; called often."""
         ...
 
     def oom_nodes(self, context: AgentContext) -> list[int]:

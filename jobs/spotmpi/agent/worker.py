@@ -1,4 +1,7 @@
-"""The part of every node but 0: be reachable, run what this node has to run, and exit when node 0 says so."""
+"""The part of every node but 0: be reachable, run what this node has to run, and exit when node 0 says so.
+
+The agent stays from one attempt to the next, with its connection to node 0, and ends what is left of the last one.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,22 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 from . import hardware, processes, protocol, ssh
 from .attempt import Attempt, Launch
 from .connection import Connection
 from .context import AgentContext
 from .launch import gang_commands
-from .node import POLL_INTERVAL, Daemon, check_hardware, place, unpack_code, write_environment
+from .node import (
+    POLL_INTERVAL,
+    Daemon,
+    check_hardware,
+    clear_shared_memory,
+    place,
+    unpack_code,
+    write_environment,
+)
 from .notice import Notice
 from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error, restart_pause
 from .plan import RunPlan
@@ -25,75 +37,179 @@ _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
 
 
 class CoordinatorLink:
-    """The connection to node 0, and what it requested; a `StopSource`."""
+    """The connection to node 0 and what it requested, from *attempt* on; a `StopSource`. *tend* is called often."""
 
     def __init__(
-        self, connection: Connection, notice: Notice, daemon_error: Callable[[], str | None], cgroup: str
+        self, connection: Connection, attempt: int, notice: Notice, cgroup: str, tend: Callable[[], None] = lambda: None
     ) -> None:
         self.connection = connection
+        self.attempt = attempt  # the one that this node works for
+        self.newest = attempt  # the newest one that has begun
         self.go = False
         self.over = False
         self.notice = notice
-        self._daemon_error = daemon_error
+        self.tend = tend
         self._cgroup = cgroup
+        self._ended = 0  # the newest attempt that has ended
+        self._oom_kills = hardware.oom_kills(cgroup)  # before this attempt
         self._notice_sent = self._oom_sent = False
+
+    @property
+    def ends(self) -> bool:
+        """Whether what is left of this attempt is to be killed."""
+        return self.over or self.connection.lost or self._ended >= self.attempt or self.newest > self.attempt
+
+    def begin(self) -> None:
+        """Work for the newest attempt from now on."""
+        self.attempt, self.go, self._oom_sent = self.newest, False, False
+        self._oom_kills = hardware.oom_kills(self._cgroup)
 
     def poll(self) -> None:
         """Receive messages, and tell node 0 when this node is about to go or lacked memory."""
+        self.tend()
         for message in self.connection.receive():
+            self.newest = int(message.get("welcome", self.newest))
+            self._ended = int(message.get("end", self._ended))
             self.go = self.go or "go" in message
             self.over = self.over or "over" in message
-        reason = self.notice.reason or self._daemon_error()
-        if reason and not self._notice_sent:
+        if self.notice.reason and not self._notice_sent:
             self._notice_sent = True
-            self.connection.send(notice=reason)
-        if not self._oom_sent and hardware.oom_kills(self._cgroup):
+            self.connection.send(notice=self.notice.reason)
+        if not self._oom_sent and hardware.oom_kills(self._cgroup) > self._oom_kills:
             self._oom_sent = True
-            self.connection.send(oom_killed=1)
+            self.report(oom_killed=1)
+
+    def wait(self) -> None:
+        """`poll` once something has arrived, or after `POLL_INTERVAL`."""
+        self.connection.wait(POLL_INTERVAL)
+        self.poll()
+
+    def report(self, **message: Any) -> None:
+        """Tell node 0 something of this attempt."""
+        self.connection.send(attempt=self.attempt, **message)
 
     def report_end(self, code: int, reason: str | None) -> None:
-        """Tell node 0 that this node's part has ended with *code*, and why."""
-        self.connection.send(ended=code, reason=reason and protocol.truncate(reason))
+        """Tell node 0 that this node's part of the attempt has ended with *code*, and why."""
+        self.report(ended=code, reason=reason and protocol.truncate(reason))
 
     def pending(self) -> StopRequest | None:
         """The `StopRequest` for this node's own launcher, or None."""
         self.poll()
-        return _OVER if self.over or self.connection.lost else None
+        return _OVER if self.ends else None
 
     def kill_requested(self) -> bool:
-        """Never: node 0 decides. It is served while the attempt ends, too."""
+        """Whether node 0 has ended the attempt and goes on with another. It is served while the attempt ends, too."""
         self.poll()
-        return False
+        return self.ends and not self.over
 
 
 def run(context: AgentContext, transport: Tcp, notice: Notice, started: float) -> int:
-    """This node's part of one attempt; the pod's exit code."""
+    """This node's part of the run, attempt after attempt; the pod's exit code."""
     joined = join_coordinator(context, transport, notice, started)
     if joined is None:
         return protocol.INTERRUPTED
-    connection, attempt = joined
-    try:
-        facts = check_hardware(context)
-        unpack_code(context)
-        daemon = Daemon(context)
-        environment = write_environment(context, attempt)
-    except (ssh.InvalidKeys, hardware.Incompatible, OSError) as error:
-        code = outcome_of_error(error).exit_code if isinstance(error, OSError) else protocol.NOT_RETRYABLE
-        link = CoordinatorLink(connection, notice, lambda: None, context.mounts.cgroup)
-        if code == protocol.INTERRUPTED:
-            wait_for_restart(context, notice, link.poll)
-        link.report_end(code, str(error))
-    else:
-        link = CoordinatorLink(connection, notice, daemon.error, context.mounts.cgroup)
-        if stage_data(context, link):
-            connection.send(ready=1, hardware=facts)
-            if context.has_launcher:
-                _launch_and_report(context, link, environment, attempt)
-    while not (link.over or connection.lost):
-        link.poll()
-        context.clock.sleep(POLL_INTERVAL)
-    processes.kill_descendants()
+    link = CoordinatorLink(*joined, notice, context.mounts.cgroup)
+    Worker(context, link).run()
     return 0 if link.over and not notice.reason else protocol.INTERRUPTED
+
+
+class Worker:
+    """What the agent of a node of the gang does, apart from node 0's."""
+
+    def __init__(self, context: AgentContext, link: CoordinatorLink) -> None:
+        self._context = context
+        self._link = link
+        self._facts: hardware.Facts | None = None  # once this node is prepared
+        self._daemon: Daemon | None = None
+        self._is_staged = False
+        self._record: PodRecord | None = None  # of this node's own launchers
+        self._errors = 0  # of this machine, which ended the last attempts
+
+    def run(self) -> None:
+        """Take part in attempts until node 0 ends the last one, or is lost; then none of their processes is left."""
+        link = self._link
+        while True:
+            link.begin()
+            self._take_part()
+            while not link.ends:
+                link.wait()
+            processes.kill_descendants()
+            if link.over or link.connection.lost:
+                break
+            clear_shared_memory(self._context.mounts.shared_memory)
+            link.report(idle=1)
+            while link.newest == link.attempt and not (link.over or link.connection.lost):
+                link.wait()
+        if self._record is not None:
+            self._record.close()
+
+    def _take_part(self) -> None:
+        context, link = self._context, self._link
+        try:
+            facts = self._prepare()
+            environment = write_environment(context, link.attempt)
+        except (ssh.InvalidKeys, hardware.Incompatible, OSError) as error:
+            code = outcome_of_error(error).exit_code if isinstance(error, OSError) else protocol.NOT_RETRYABLE
+            if code == protocol.INTERRUPTED:
+                self._wait_after_error()
+            link.report_end(code, str(error))
+            return
+        self._errors = 0
+        self._is_staged = self._is_staged or stage_data(context, link)
+        if self._is_staged and not link.ends:
+            link.report(ready=1, hardware=facts)
+            if context.has_launcher:
+                self._launch_and_report(environment)
+
+    def _wait_after_error(self) -> None:
+        """Wait before an error of this machine leads to the next attempt, if it ended the last one as well."""
+        link, clock = self._link, self._context.clock
+        deadline = clock.awake() + restart_pause(self._errors)
+        self._errors += 1
+        while not (link.notice.reason or link.ends) and clock.awake() < deadline:
+            link.wait()
+
+    def _prepare(self) -> hardware.Facts:
+        """The hardware of this node, on which ranks can be started now."""
+        facts = self._facts
+        if facts is None:
+            facts = check_hardware(self._context)
+            unpack_code(self._context)
+        if self._daemon is None:
+            self._daemon = Daemon(self._context)
+            self._link.tend = self._daemon.tend
+        self._daemon.require()
+        self._facts = facts
+        return facts
+
+    def _launch_and_report(self, environment: dict[str, str]) -> None:
+        """`_launch`, with every error reported to node 0, which would otherwise count a lost host."""
+        link = self._link
+        try:
+            self._launch(environment)
+        except OSError as error:
+            outcome = outcome_of_error(error, self._context.folder)
+            link.report_end(outcome.exit_code, outcome.reason)
+        except Exception as error:
+            traceback.print_exc()
+            link.report_end(protocol.FAILED, "internal error of spotmpi: %r" % error)
+
+    def _launch(self, environment: dict[str, str]) -> None:
+        """Run this node's own launcher once node 0 says so, and report how it ended."""
+        context, link = self._context, self._link
+        while not (link.go or link.ends):
+            link.wait()
+        if link.ends:
+            return
+        if self._record is None:
+            os.makedirs(context.folder, exist_ok=True)
+            self._record = PodRecord(context.folder, context.clock)
+        commands = gang_commands(context.plan, [context.node], place(context, environment))
+        plan, launch = without_progress(context.plan), Launch(commands, environment, context.pid_file)
+        limits: dict[str, float | None] = {"start": None, "run": None}
+        outcome = Attempt(link.attempt, plan, launch, self._record, link, limits, context.clock).run()
+        code = 0 if outcome.cause == SUCCEEDED else outcome.exit_code or protocol.FAILED
+        link.report_end(code, outcome.reason)
 
 
 def join_coordinator(
@@ -123,18 +239,6 @@ def join_coordinator(
     return None
 
 
-def wait_for_restart(context: AgentContext, notice: Notice, serve: Callable[[], object]) -> None:
-    """Wait before an error of this machine restarts the run once more, which JobSet does at once, however often.
-
-    *serve* is called meanwhile, again and again. A signal to end ends it.
-    """
-    clock = context.clock
-    deadline = clock.awake() + restart_pause(context.generation)
-    while not notice.reason and clock.awake() < deadline:
-        serve()
-        clock.sleep(POLL_INTERVAL)
-
-
 def without_progress(plan: RunPlan) -> RunPlan:
     """The plan of a node that reports no iterations, as only rank 0 does: that it prints none means nothing."""
     return {**plan, "limits": {**plan["limits"], "no_progress": None}}
@@ -143,40 +247,8 @@ def without_progress(plan: RunPlan) -> RunPlan:
 def stage_data(context: AgentContext, link: CoordinatorLink) -> bool:
     """Whether the data is on this node; a failure is reported to node 0."""
     staging = Staging(context.plan.get("staging"), context.mounts.cgroup)
-    while staging.busy and not (link.over or link.connection.lost):
-        link.poll()
-        context.clock.sleep(POLL_INTERVAL)
+    while staging.busy and not link.ends:
+        link.wait()
     if staging.failure:
         link.report_end(staging.failure.exit_code, staging.failure.reason)
     return not staging.busy and not staging.failure
-
-
-def _launch_and_report(context: AgentContext, link: CoordinatorLink, environment: dict[str, str], attempt: int) -> None:
-    """`_launch`, with every error reported to node 0, which would otherwise count a lost host."""
-    try:
-        _launch(context, link, environment, attempt)
-    except OSError as error:
-        outcome = outcome_of_error(error, context.folder)
-        link.report_end(outcome.exit_code, outcome.reason)
-    except Exception as error:
-        traceback.print_exc()
-        link.report_end(protocol.FAILED, "internal error of spotmpi: %r" % error)
-
-
-def _launch(context: AgentContext, link: CoordinatorLink, environment: dict[str, str], attempt: int) -> None:
-    """Run this node's own launcher once node 0 says so, and report how it ended."""
-    while not (link.go or link.over or link.connection.lost):
-        link.poll()
-        context.clock.sleep(POLL_INTERVAL)
-    if not link.go:
-        return
-    os.makedirs(context.folder, exist_ok=True)
-    pod_record = PodRecord(context.folder, context.clock)
-    commands = gang_commands(context.plan, [context.node], place(context, environment))
-    launch = Launch(commands, environment, context.pid_file)
-    outcome = Attempt(
-        attempt, without_progress(context.plan), launch, pod_record, link, {"start": None, "run": None}, context.clock
-    ).run()
-    pod_record.close()
-    code = 0 if outcome.cause == SUCCEEDED else outcome.exit_code or protocol.FAILED
-    link.report_end(code, outcome.reason)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from spotmpi.agent import protocol
+from spotmpi.agent.files import locked
 from spotmpi.agent.outcomes import is_permanent
 from spotmpi.programs.exits import Failed, Fatal
 
@@ -130,10 +131,11 @@ class Checkpoints:
             return final
         temporary = self._unfinished(f"{progress.iteration:09d}")
         try:
-            self._write_files(temporary, progress, state, reason)
-            if final.exists():
-                shutil.rmtree(final)
-            temporary.rename(final)
+            with locked(os.environ.get(protocol.ENV_PID_FILE)):  # the agent waits for it before it kills this rank
+                self._write_files(temporary, progress, state, reason)
+                if final.exists():
+                    shutil.rmtree(final)
+                temporary.rename(final)
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
             raise

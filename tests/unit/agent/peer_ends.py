@@ -19,6 +19,7 @@ from spotmpi.agent.tls import Identity
 from spotmpi.core.certificates import run_certificates, write_certificates
 
 RUN = "plain-1"
+ATTEMPT = 7
 
 
 @functools.cache
@@ -85,7 +86,7 @@ class ServedCoordinator:
     """A coordinator for three nodes that is served while a thread runs the other end."""
 
     def __init__(self) -> None:
-        self.coordinator = Coordinator(identity(), 3, 4, 7, port=0)
+        self.coordinator = Coordinator(identity(), 3, 4, ATTEMPT, port=0)
         self.port = int(self.coordinator._listener.getsockname()[1])
 
     def serve_during(self, act: Callable[[], Any]) -> Any:
@@ -104,7 +105,7 @@ class ServedCoordinator:
 
     def serve_until_ready(self, node: int, connection: Connection) -> bool:
         """Whether the coordinator takes the connection of a worker that says so for ready."""
-        connection.send(ready=1)
+        connection.send(ready=1, attempt=ATTEMPT)
         deadline = time.monotonic() + 5
         while node not in self.coordinator.ready and time.monotonic() < deadline:
             self.coordinator.serve(0.5)

@@ -4,6 +4,8 @@ Real are the agent's loop, attempts, history, record, fence, readiness, and what
 thread, of which one at a time runs until it waits: a schedule of events always gives the same run. What is simulated
 behaves as the originals do:
 
+- Where all pods live, the same agents begin the next attempt: each member kills what is left of the last one, answers
+  that, and gets ready again. One that is out of reach answers nothing.
 - JobSet (its failure policy is in `plan.manifests`) starts all pods anew when one fails: exit code 75 or a disruption
   counts towards nothing, any other code but 78 towards ``maxRestarts``, and 78 ends it. A pod that is deleted gets
   SIGTERM, and SIGKILL after ``terminationGracePeriodSeconds``, which is `checkpoint.grace`; its successor starts once
@@ -276,9 +278,9 @@ class Program:
 
 
 class SimulatedMembers:
-    """The other nodes of an attempt, each ready a while after it was started."""
+    """The other nodes of a run, each ready a while after it was started, and sooner for another attempt."""
 
-    def __init__(self, agent: Agent, number: int) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._world, self._agent = agent.world, agent
         nodes = range(1, agent.world.schedule.nodes)
         address = "10.0.%d.%d"
@@ -289,16 +291,29 @@ class SimulatedMembers:
             for node in nodes
         }
         self._ready = {node: self._world.now + 1.0 + node for node in nodes}
+        self._idle: dict[int, float] = {}  # when nodes have ended what was left of the attempt
         self.machines: dict[int, dict[str, Any]] = {0: {"node": 0}, **{node: {"node": node} for node in nodes}}
         self.hardware: dict[int, dict[str, Any]] = {}
         self.notices: dict[int, str] = {}
         self.ended: dict[int, tuple[int, str]] = {}
 
+    def begin(self) -> None:
+        """Begin another attempt."""
+        self._ready = {node: max(at, self._world.now + 0.1 * node) for node, at in self._ready.items()}
+        self._idle.clear()
+
+    @property
+    def idle(self) -> set[int]:
+        return {node for node, at in self._idle.items() if at <= self._world.now and not self.workers[node].silent}
+
+    def is_whole(self) -> bool:
+        return not self.notices and not any(worker.lost for worker in self.workers.values())
+
     def of_gang(self, values: Mapping[int, Any]) -> dict[int, Any]:
         return dict(values)
 
     def missing(self) -> list[int]:
-        return [node for node, at in self._ready.items() if self._world.now < at or self.workers[node].lost]
+        return [node for node, at in self._ready.items() if self._world.now < at or self.workers[node].silent]
 
     def lost(self) -> list[int]:
         return [node for node, worker in self.workers.items() if worker.lost and node not in self.ended]
@@ -314,7 +329,8 @@ class SimulatedMembers:
         return f"node {node}"
 
     def broadcast(self, **message: Any) -> None:
-        pass
+        if "end" in message:
+            self._idle = {node: self._world.now + 0.1 * node for node in self.workers}
 
     broadcast_to_gang = broadcast
 
@@ -327,9 +343,9 @@ class SimulatedMembers:
 
 
 class SimulatedTransport:
-    """The transport of one agent; JobSet starts agents anew."""
+    """The transport of one agent; JobSet starts all of them anew where a node is lost."""
 
-    restarts = False
+    supervised = True
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -339,7 +355,10 @@ class SimulatedTransport:
         return WatchedRecord(self._agent, context)
 
     def open_members(self, context: AgentContext, number: int, run_record: Record) -> SimulatedMembers:
-        self._agent.members = SimulatedMembers(self._agent, number)
+        if self._agent.members is None:
+            self._agent.members = SimulatedMembers(self._agent)
+        else:
+            self._agent.members.begin()
         return self._agent.members
 
     def prepare(
@@ -355,8 +374,8 @@ class SimulatedTransport:
         command: Any = {"node": 0, "name": "launcher", "arguments": ["mpirun"], "environment": {}}
         return Launch([command], {}, context.pid_file)
 
-    def node_error(self) -> str | None:
-        return None
+    def tend(self) -> None:
+        pass
 
     def oom_nodes(self, context: AgentContext) -> list[int]:
         return []

@@ -59,26 +59,70 @@ def out_of_memory(counts: str) -> str:
 OUT_OF_MEMORY = "was killed by SIGKILL; out of memory on node {node}: raise resources.memory"
 
 
+SECOND_ENDS_WELL = "test $SPOTMPI_ATTEMPT = 1 || exit 0"
+
+
 @pytest.mark.parametrize("node", [0, 1])
 @pytest.mark.parametrize(
-    ("ends", "code", "end", "cause", "reason"),
+    ("ends", "codes", "end", "cause", "reason"),
     [
-        ("echo no weights >&2; exit 3", protocol.FAILED, ["restarted"], "failure", "exit code 3: no weights"),
-        ("exit 75", protocol.INTERRUPTED, ["interrupted", "restarted"], "interruption", "exit code 75"),
-        ("exit 78", protocol.NOT_RETRYABLE, ["failed"], "not retryable", "exit code 78"),
-        (out_of_memory("memory.events"), protocol.FAILED, ["restarted"], "failure", OUT_OF_MEMORY),
-        (out_of_memory("memory/memory.oom_control"), protocol.FAILED, ["restarted"], "failure", OUT_OF_MEMORY),
+        ("echo no weights >&2; exit 3", [0, 0], ["restarted"], "failure", "exit code 3: no weights"),
+        ("exit 75", [0, 0], ["interrupted", "restarted"], "interruption", "exit code 75"),
+        ("exit 78", [protocol.NOT_RETRYABLE, 0], ["failed"], "not retryable", "exit code 78"),
+        (out_of_memory("memory.events"), [0, 0], ["restarted"], "failure", OUT_OF_MEMORY),
+        (out_of_memory("memory/memory.oom_control"), [0, 0], ["restarted"], "failure", OUT_OF_MEMORY),
     ],
     ids=["a failure", "an interruption", "a permanent error", "out of memory", "out of memory by cgroup version 1"],
 )
-def test_the_end_of_a_program_on_any_node_ends_the_attempt_with_its_cause_and_reason(
-    gang: Callable[..., Gang], node: int, ends: str, code: int, end: list[str], cause: str, reason: str
+def test_the_end_of_a_program_on_any_node_ends_the_attempt_with_its_cause_and_reason_and_the_same_agents_start_the_next(
+    gang: Callable[..., Gang], node: int, ends: str, codes: list[int], end: list[str], cause: str, reason: str
 ) -> None:
-    run = gang("sh", "-c", f"test $RANK != {node} || {{ {ends}; }}; sleep 60")
-    assert run.codes() == [code, 0]
-    assert kinds(run.events()) == ["started", *end]
+    run = gang("sh", "-c", f"{SECOND_ENDS_WELL}; test $RANK != {node} || {{ {ends}; }}; sleep 60")
+    assert run.codes() == codes
+    assert kinds(run.events()) == ["started", *end, *(["started", "succeeded"] if codes == [0, 0] else [])]
     assert run.attempt()["cause"] == cause
     assert f"node {node}" in run.attempt()["reason"] and run.attempt()["reason"].endswith(reason.format(node=node))
+
+
+LEAVES_A_PROCESS = """
+echo attempt $SPOTMPI_ATTEMPT
+if [ $SPOTMPI_ATTEMPT = 2 ]; then kill -0 $(cat left-$RANK) 2> /dev/null && echo left; exit 0; fi
+trap '' TERM
+setsid sh -c "trap '' TERM; echo \\$\\$ > left-$RANK; while :; do sleep 1; done" &
+while [ ! -e left-0 ] || [ ! -e left-1 ]; do sleep 0.01; done
+[ $RANK = 0 ] && kill -9 $$
+while :; do sleep 1; done
+"""
+
+
+def test_no_process_of_an_attempt_is_left_on_any_node_when_the_same_agents_start_the_next(
+    gang: Callable[..., Gang],
+) -> None:
+    run = gang("sh", "-c", LEAVES_A_PROCESS, limits={"failures": 1})
+    assert run.codes() == [0, 0]
+    assert [run.texts(node) for node in (0, 1)] == [["attempt 1", "attempt 2"]] * 2
+    assert run.attempt()["reason"].endswith("was killed by SIGKILL")
+    numbers = [(event.attempt, event.number) for event in run.events(1) if event.kind == "line"]
+    assert numbers == [(1, 1), (2, 1)], "one record of all attempts"
+    summary = json.loads(run.paths.summary.read_text())
+    assert (summary["failures"], summary["interruptions"]) == (1, 0)
+
+
+def test_what_an_earlier_attempt_lacked_in_memory_is_no_reason_of_the_next(gang: Callable[..., Gang]) -> None:
+    killed = out_of_memory("memory.events")
+    run = gang("sh", "-c", f"test $SPOTMPI_ATTEMPT = 1 || exit 3; test $RANK = 0 || sleep 60; {killed}", nodes=2)
+    run.codes()
+    reasons = [attempt["reason"] for attempt in json.loads(run.paths.summary.read_text())["attempts"]]
+    assert "out of memory" in reasons[0] and all("out of memory" not in reason for reason in reasons[1:])
+
+
+def test_machines_are_paid_for_once_where_the_same_agents_start_another_attempt(gang: Callable[..., Gang]) -> None:
+    run = gang("sh", "-c", f"{SECOND_ENDS_WELL}; exit 3")
+    run.codes()
+    first, second = [event for event in run.events() if event.kind == "started"]
+    ended = run.attempt()["ended"]
+    assert all(machine["since"] < first.time for machine in first.values["machines"])
+    assert all(ended <= machine["since"] <= second.time for machine in second.values["machines"])
 
 
 REPORTS = "print(json.dumps({'spotmpi': 'fatal', 'reason': 'b' * 300_000 + 'z'})); sys.exit(78)"
@@ -87,21 +131,21 @@ EXCEPTION = "launcher on node {node} ended with exit code 1: ValueError: "
 
 @pytest.mark.parametrize("node", [0, 1])
 @pytest.mark.parametrize(
-    ("ends", "code", "cause", "reason"),
+    ("ends", "cause", "reason"),
     [
-        ("raise ValueError('a' * 300_000 + 'z')", protocol.FAILED, "failure", EXCEPTION),
-        ("raise ValueError('\\U0001f600' * 30_000 + 'z')", protocol.FAILED, "failure", EXCEPTION),
-        (REPORTS, protocol.NOT_RETRYABLE, "not retryable", "bbb"),
+        ("raise ValueError('a' * 300_000 + 'z')", "failure", EXCEPTION),
+        ("raise ValueError('\\U0001f600' * 30_000 + 'z')", "failure", EXCEPTION),
+        (REPORTS, "not retryable", "bbb"),
     ],
     ids=["an exception", "an exception that is long once encoded", "a report"],
 )
 def test_a_reason_of_any_length_is_cut_and_makes_no_host_lost(
-    gang: Callable[..., Gang], node: int, ends: str, code: int, cause: str, reason: str
+    gang: Callable[..., Gang], node: int, ends: str, cause: str, reason: str
 ) -> None:
     program = f"import json, os, sys, time; os.environ['RANK'] == '{node}' or time.sleep(60); {ends}"
-    run = gang(sys.executable, "-X", "utf8", "-c", program)
+    run = gang(sys.executable, "-X", "utf8", "-c", program, limits={"failures": 0})
 
-    assert run.codes() == [code, 0]
+    assert run.codes() == [protocol.NOT_RETRYABLE, 0]
     attempt = run.attempt()
     assert attempt["cause"] == cause
     assert reason.format(node=node) in attempt["reason"] and attempt["reason"].endswith("z")
@@ -169,7 +213,8 @@ def test_a_run_without_records_ends_when_it_was_restarted_too_often(gang: Callab
     leader = run.start(0, generation=3)
     run.start(1, generation=3)
     assert leader.wait(LIMIT) == 0, "one failure and two interruptions are allowed"
-    assert [event.attempt for event in run.events(0, generation=3) if event.kind == "started"] == [4]
+    # As many as three sets of pods may have begun, each of which knew of its own attempts alone.
+    assert [event.attempt for event in run.events(0, generation=3) if event.kind == "started"] == [13]
     run.agents[1].wait(LIMIT)
 
     shutil.rmtree(run.paths.folder)  # an emptyDir of each pod

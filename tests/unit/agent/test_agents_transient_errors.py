@@ -45,17 +45,11 @@ def test_an_error_that_passes_interrupts_the_attempt_before_its_launch(
     for each in (0, 1):
         run.start(each, errors=[error] if each == at else [])
 
-    assert run.agents[0].wait(LIMIT) == protocol.INTERRUPTED
-    run.agents[1].kill()  # as JobSet does, for node 0 may have ended before this one came
-    assert kinds(run.events()) == ["interrupted", "restarted"]
+    assert run.codes() == [0, 0]
+    assert kinds(run.events()) == ["interrupted", "restarted", "started", "succeeded"], "it is counted once"
     first = run.attempt()
     assert first["cause"] == "interruption" and first["first_iteration"] is None
     assert first["reason"].startswith("node 1: ") or at == 0
-
-    for each in (0, 1):
-        run.start(each, generation=1)
-    assert run.codes() == [0, 0]
-    assert kinds(run.events(0, 1)) == ["started", "succeeded"], "the interruption is counted once"
     summary = json.loads(run.paths.summary.read_text())
     assert [each["cause"] for each in summary["attempts"]] == ["interruption", "succeeded"]
 
@@ -65,8 +59,9 @@ def test_an_error_that_passes_interrupts_the_attempt_before_its_launch(
     [
         *[
             (file, STALE, [protocol.INTERRUPTED, 0], "Stale file handle")
-            for file in ("*/.reserve", "*/.spec.toml.*.part", "*/events.jsonl")
+            for file in ("*/.reserve", "*/.spec.toml.*.part")
         ],
+        ("*/events.jsonl", STALE, [0], "Stale file handle"),
         ("*/.reserve", errno.ENOSPC, [protocol.NOT_RETRYABLE], "No space left on device"),
     ],
 )
@@ -88,11 +83,11 @@ def test_a_record_that_cannot_be_opened_at_all_ends_the_run_by_the_count_of_rest
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_record_that_cannot_be_written_during_the_attempt_interrupts_it(gang: Callable[..., Gang], at: int) -> None:
-    run = gang("sh", "-c", "echo $RANK; sleep 1", started=0, limits={"failures": 0})
+    run = gang("sh", "-c", "echo $RANK; [ $SPOTMPI_ATTEMPT = 2 ] || sleep 1", started=0, limits={"failures": 0})
     for each in (0, 1):
         run.start(each, errors=[["write", f"*/logs/1/node-{at}.log", STALE]] if each == at else [])
-    assert run.codes()[0] == protocol.INTERRUPTED
-    assert kinds(run.events()) == ["started", "interrupted", "restarted"]
+    assert run.codes() == [0, 0]
+    assert kinds(run.events()) == ["started", "interrupted", "restarted", "started", "succeeded"]
     assert "Stale file handle" in run.attempt()["reason"]
 
 

@@ -1,7 +1,8 @@
-"""One attempt: a program that closes its output, and a laptop that sleeps longer than a run's limits."""
+"""One attempt: a program that closes its output, a lost node, and a laptop that sleeps longer than a run's limits."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import spotmpi
 from spotmpi.agent import protocol
 from spotmpi.agent.attempt import Attempt, Launch
 from spotmpi.agent.clock import CLOCK, Clock
-from spotmpi.agent.outcomes import FAILURE, NOT_RETRYABLE, SUCCEEDED, StopRequest
+from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest
 from spotmpi.agent.plan import Command
 from spotmpi.agent.record import Record
 from spotmpi.backends.targets import Target
+from spotmpi.core.names import SOURCE
 from spotmpi.spec.job import JobSpec, Limits
 
 
@@ -170,3 +172,60 @@ def test_a_program_that_takes_no_batch_of_its_stream_fails(
 
     record.close()
     assert (outcome.cause, outcome.reason) == ((NOT_RETRYABLE, reason) if reason else (SUCCEEDED, None))
+
+
+# Notes that it writes a checkpoint until the test lets it end, and takes no request to end.
+WRITER = """
+import os, signal, sys, time
+from spotmpi.agent.files import locked
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open(sys.argv[1], "w").close()
+with locked(sys.argv[1]) if sys.argv[2] == "writes" else open(os.devnull):
+    print("up", flush=True)
+    while not os.path.exists("go"):
+        time.sleep(0.005)
+    open("whole", "w").close()
+time.sleep(60)
+"""
+
+
+class LosingSource:
+    """A stop source that loses a node once the program has printed a line; the program may then end its write."""
+
+    def __init__(self, folder: Path) -> None:
+        self.attempt: Attempt | None = None
+        self._folder = folder
+        self._polls = 0
+
+    def pending(self) -> StopRequest | None:
+        if self.attempt and self.attempt.progress.alive:
+            return StopRequest(Outcome(INTERRUPTION, "lost run-1", 75), False)
+        return None
+
+    def kill_requested(self) -> bool:
+        assert self.attempt
+        if self.attempt._term_sent is not None:
+            self._polls += 1
+            if self._polls == 2:
+                (self._folder / "go").touch()
+        return False
+
+
+@pytest.mark.parametrize("does", ["writes", "trains"])
+def test_what_is_left_when_a_node_is_lost_is_killed_at_once_but_for_a_checkpoint_that_is_being_written(
+    tmp_path: Path, does: str
+) -> None:
+    pid_file = str(tmp_path / "rank-0.pid")
+    arguments = [sys.executable, "-c", WRITER, pid_file, does]
+    environment = {"PYTHONPATH": str(SOURCE)}
+    command: Command = {"node": 0, "name": "launcher", "arguments": arguments, "environment": environment}
+    plan: Any = {"folder": str(tmp_path), "launcher": "none", "metrics_pattern": None, "limits": LIMITS, "grace": 60.0}
+    record, source = Record(str(tmp_path)), LosingSource(tmp_path)
+    deadlines: dict[str, float | None] = {"start": None, "run": None}
+    source.attempt = Attempt(1, plan, Launch([command], {}, pid_file), record, source, deadlines)
+
+    outcome = source.attempt.run()
+
+    record.close()
+    assert outcome.reason == "lost run-1"
+    assert (tmp_path / "whole").exists() is (does == "writes")

@@ -171,10 +171,9 @@ def stop_source(
     ended: dict[int, tuple[int, str]] | None = None,
     lost: list[int] | None = None,
     reason: str | None = None,
-    sshd: str | None = None,
     folder: Path | None = None,
 ) -> CoordinatorStopSource:
-    """The stop source of three nodes: what coordinator, notice (*reason*) and daemon (*sshd*) of node 0 report."""
+    """The stop source of three nodes: what coordinator and notice (*reason*) of node 0 report."""
     context: Any = SimpleNamespace(
         hosts=["a", "b", "c"], plan={}, folder="/", mounts=mounts_below(str(folder or "/nowhere"))
     )
@@ -187,7 +186,7 @@ def stop_source(
         of_gang=lambda values: values,
     )
     notice: Any = SimpleNamespace(reason=reason)
-    transport: Any = SimpleNamespace(node_error=lambda: sshd, remote_launchers=lambda context: 0)
+    transport: Any = SimpleNamespace(tend=lambda: None, remote_launchers=lambda context: 0)
     return CoordinatorStopSource(context, coordinator, notice, transport)
 
 
@@ -200,8 +199,7 @@ def values_of(request: StopRequest | None) -> tuple[str, str | None, bool] | Non
     [
         ({"ended": {1: (0, "None")}}, None),
         ({"reason": "the pod got SIGTERM"}, (INTERRUPTION, "node 0: the pod got SIGTERM", True)),
-        ({"notices": {2: "its sshd ended"}}, (INTERRUPTION, "node 2: its sshd ended", True)),
-        ({"sshd": "its sshd ended"}, (INTERRUPTION, "node 0: its sshd ended", False)),
+        ({"notices": {2: "its pod got SIGTERM"}}, (INTERRUPTION, "node 2: its pod got SIGTERM", True)),
         ({"lost": [1, 2]}, (INTERRUPTION, "lost b, c", False)),
         ({"ended": {1: (3, "exit code 3")}}, (FAILURE, "node 1: exit code 3", False)),
         ({"ended": {1: (78, "wrong key")}}, (NOT_RETRYABLE, "node 1: wrong key", False)),
@@ -227,10 +225,10 @@ def test_a_stop_by_a_user_comes_first(tmp_path: Path) -> None:
         ({"lost": [1], "notices": {2: "the pod got SIGTERM"}}, ("node 2: the pod got SIGTERM", ())),
     ],
 )
-def test_an_sshd_that_was_ended_with_the_attempt_makes_no_failure_an_interruption(
+def test_a_failed_attempt_counts_as_interrupted_where_a_node_is_lost_or_about_to_go(
     state: dict[str, Any], expected: tuple[str, tuple[int, ...]] | None
 ) -> None:
-    interruption = stop_source(**state, sshd="its sshd ended").interruption()
+    interruption = stop_source(**state).interruption()
     assert (interruption and (interruption.reason, interruption.lost_nodes)) == expected
 
 

@@ -66,7 +66,7 @@ class LocalRun:
     def _attempt(self, number: int, plan: Any, launch: Launch, *others: Any) -> Any:
         self.launches.append(launch)
         self.deadlines.append(others[2])
-        return SimpleNamespace(progress=Progress(0.0), run=self._run)
+        return SimpleNamespace(number=number, progress=Progress(0.0), run=self._run)
 
     def _run(self) -> Outcome:
         self.attempts += 1
@@ -161,10 +161,19 @@ def test_a_signal_ends_a_run_that_nothing_starts_again_and_names_its_reason(run:
     assert (run.summary()["state"], run.summary()["interruptions"]) == ("stopped", 1)
 
 
-class Exiting(Children):
-    """A transport whose agents something else starts anew, by their exit codes, as JobSet does in pods."""
+class Supervised(Children):
+    """A transport whose agents something else starts anew by their exit codes, as JobSet does; a node may be lost."""
 
-    restarts = False
+    supervised = True
+
+    def __init__(self, is_whole: bool = False) -> None:
+        super().__init__("python3")
+        self._is_whole = is_whole
+
+    def open_members(self, context: AgentContext, number: int, record: Record) -> NoMembers:
+        members = super().open_members(context, number, record)
+        members.is_whole = lambda: self._is_whole  # type: ignore[method-assign]
+        return members
 
 
 @pytest.mark.parametrize(
@@ -178,39 +187,46 @@ class Exiting(Children):
     ],
     ids=["success", "failure", "interruption", "error of the machine", "permanent error"],
 )
-def test_an_agent_that_is_started_anew_exits_after_one_attempt_with_the_code_of_its_end(
+def test_an_agent_that_has_lost_a_node_exits_after_the_attempt_with_the_code_of_its_end(
     run: LocalRun, end: Outcome | OSError, code: int, kinds: list[str]
 ) -> None:
     run.ends = [end]
-    assert run.run(transport=Exiting("python3")) == code
-    assert (run.attempts, run.kinds(), run.clock.pauses) == (1, kinds, [])
+    assert run.run(transport=Supervised()) == code
+    assert (run.attempts, run.kinds()) == (1, kinds)
+
+
+def test_attempts_on_a_cluster_that_come_to_nothing_follow_each_other_ever_more_slowly(run: LocalRun) -> None:
+    """JobSet's restart of all pods gave shared storage the seconds to come back that attempts in the same pods lack."""
+    run.plan["limits"]["failures"], run.ends = 4, [FAILED]
+    assert run.run(transport=Supervised(is_whole=True)) == 78
+    assert run.attempts == 5 and sum(run.clock.pauses) == pytest.approx(0 + 2 + 8 + 32, abs=0.2)
 
 
 def test_an_agent_that_is_started_anew_after_the_end_of_its_run_begins_no_attempt(run: LocalRun) -> None:
     run.plan["submitted"], ended = run.clock(), ["started", "succeeded"]
-    assert run.run(transport=Exiting("python3")) == 0
-    assert run.run(transport=Exiting("python3")) == 78, "agents of other nodes have nobody to join"
+    assert run.run(transport=Supervised()) == 0
+    assert run.run(transport=Supervised()) == 78, "agents of other nodes have nobody to join"
     run.plan["where"] = "first"
-    assert run.run(transport=Exiting("python3")) == 0
+    assert run.run(transport=Supervised()) == 0
     assert (run.attempts, run.kinds()) == (1, ended)
 
     events = run.folder / "events.jsonl"
     events.write_text(events.read_text().splitlines(keepends=True)[0])  # cut off after the summary
-    assert run.run(transport=Exiting("python3")) == 0
+    assert run.run(transport=Supervised()) == 0
     assert (run.attempts, run.kinds()) == (1, ended)
 
     run.plan["submitted"] += 60.0
-    assert run.run(transport=Exiting("python3")) == 0 and run.attempts == 2, "it was resumed"
+    assert run.run(transport=Supervised()) == 0 and run.attempts == 2, "it was resumed"
 
 
 def test_a_user_who_stops_a_run_while_an_attempt_fails_gets_no_other_attempt(run: LocalRun) -> None:
     run.ends = [FAILED]
     run.after = lambda: stop_requests.submit(str(run.folder), stop_requests.STOP, "enough")
-    assert run.run(transport=Exiting("python3")) == 0
+    assert run.run(transport=Supervised()) == 0
     assert run.kinds() == ["started", "stopped"]
     stop_requests.clear(str(run.folder))
     run.after = lambda: None
-    assert run.run("the pod received SIGTERM", Exiting("python3")) == 75, "it counts as interrupted, and starts anew"
+    assert run.run("the pod received SIGTERM", Supervised()) == 75, "it counts as interrupted, and starts anew"
 
 
 @pytest.mark.parametrize("own", ["PRTE_MCA_prte_local_tmpdir_base", "OMPI_MCA_orte_tmpdir_base"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Callable
@@ -12,9 +14,14 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import network, ssh
+from spotmpi.agent import network, processes, ssh
 from spotmpi.agent.connection import Connection
+from spotmpi.agent.context import AgentContext
+from spotmpi.agent.node import Daemon
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
+from tests.clocks import SetClock
+from tests.contract.processes import wait_until
+from tests.unit.agent.agent_process import mounts_below
 from tests.unit.agent.peer_ends import identity
 
 
@@ -172,6 +179,34 @@ def test_strangers_who_stay_silent_have_few_places_for_a_short_time(
     assert 260 < start < full, "silent clients of an older sshd"
     assert ("PerSourceMaxStartups" in words) is not old
     assert old or 2 * int(words["PerSourceMaxStartups"]) < start, "one stranger takes few of the places"
+
+
+def test_an_sshd_that_ends_is_started_again_once_a_second_and_outlives_what_an_attempt_leaves(
+    secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f'#!/bin/sh\n[ "$1" = -D ] || exit 0\necho $$ >> {tmp_path}/started\nexec sleep 60\n'
+    (tmp_path / "sshd").write_text(script)
+    (tmp_path / "sshd").chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda name, path: str(tmp_path / "sshd"))
+    plan: Any = {"launcher": "mpirun"}
+    clock, mounts = SetClock(), mounts_below(str(tmp_path))._replace(secret=secret, work=str(tmp_path))
+    daemon = Daemon(AgentContext(plan, 1, 0, None, mounts, clock))
+
+    def started() -> list[int]:
+        return [int(line) for line in (tmp_path / "started").read_text().split()]
+
+    wait_until(lambda: (tmp_path / "started").exists() and started())
+    (first,) = started()
+    assert processes.kept == {first}
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: daemon._process and daemon._process.poll() is not None)
+    daemon.tend()
+    assert processes.kept == {first}, "not within a second of its start"
+    clock.seconds += 2.0
+    daemon.tend()
+    wait_until(lambda: len(started()) == 2)
+    processes.kept.clear()
+    os.kill(started()[1], signal.SIGKILL)
 
 
 REFUSED = "the SSH Secret's id is not a usable private key: Load key"

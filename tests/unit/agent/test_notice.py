@@ -1,16 +1,17 @@
-"""How long an agent waits before an error of its machine restarts the run once more."""
+"""How long an agent waits before an error of its machine leads to another attempt."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.notice import Notice
-from spotmpi.agent.worker import wait_for_restart
+from spotmpi.agent.worker import Worker
 from tests.clocks import SetClock
 from tests.unit.agent.agent_process import mounts_below
 
@@ -28,22 +29,32 @@ def notice(clock: SetClock) -> Iterator[Notice]:
         signal.signal(number, handler)
 
 
-def context_of(restarts: int, clock: SetClock) -> AgentContext:
+def wait_after(errors: int, notice: Notice, clock: SetClock, served: Callable[[], object] = lambda: None) -> None:
+    """Wait as a worker does that met an error in so many attempts before."""
     plan: Any = {}
-    return AgentContext(plan, 1, restarts, None, mounts_below(""), clock)
+    context = AgentContext(plan, 1, 0, None, mounts_below(""), clock)
+
+    def wait() -> None:
+        clock.sleep(0.05)
+        served()
+
+    link: Any = SimpleNamespace(notice=notice, ends=False, wait=wait)
+    worker = Worker(context, link)
+    worker._errors = errors
+    worker._wait_after_error()
 
 
-@pytest.mark.parametrize(("restarts", "seconds"), [(0, 0), (1, 1), (2, 2), (5, 16), (7, 60), (100_000, 60)])
-def test_each_restart_by_an_error_comes_after_a_longer_pause_up_to_a_minute(
-    notice: Notice, clock: SetClock, restarts: int, seconds: float
+@pytest.mark.parametrize(("errors", "seconds"), [(0, 0), (1, 1), (2, 2), (5, 16), (7, 60), (100_000, 60)])
+def test_each_attempt_after_an_error_comes_after_a_longer_pause_up_to_a_minute(
+    notice: Notice, clock: SetClock, errors: int, seconds: float
 ) -> None:
-    """JobSet restarts a gang at once, however often: an error that stays would take all restarts within minutes."""
+    """Attempts follow each other at once: an error that stays would take all that are allowed within seconds."""
     served = []
-    wait_for_restart(context_of(restarts, clock), notice, lambda: served.append(clock.seconds))
+    wait_after(errors, notice, clock, lambda: served.append(clock.seconds))
     assert clock.seconds == pytest.approx(seconds, abs=0.06) and bool(served) == bool(seconds)
 
 
 def test_a_pod_that_is_to_end_does_not_wait(notice: Notice, clock: SetClock) -> None:
-    wait_for_restart(context_of(9, clock), notice, lambda: notice._handle_signal(signal.SIGTERM, None))
+    wait_after(9, notice, clock, lambda: notice._handle_signal(signal.SIGTERM, None))
     assert notice.reason == "the pod of this node received SIGTERM"
     assert clock.seconds < 1

@@ -20,7 +20,7 @@ from spotmpi.agent import connection, peers
 from spotmpi.agent.connection import Connection
 from spotmpi.agent.peers import join
 from spotmpi.agent.schema import Greeting
-from tests.unit.agent.peer_ends import ServedCoordinator, identity, new_identity, wait_for_message
+from tests.unit.agent.peer_ends import ATTEMPT, ServedCoordinator, identity, new_identity, wait_for_message
 
 GREETING: Greeting = {"node": 1, "generation": 4, "machine": {"type": "g5.xlarge"}}
 WELCOME = b'{"welcome": 1}\n'
@@ -259,7 +259,7 @@ def test_strangers_take_a_limited_number_of_descriptors_and_keep_no_worker_out(
 
     second, _ = served.join(2)
     for worker in (first, second):
-        worker.send(ready=1)
+        worker.send(ready=1, attempt=ATTEMPT)
     served.coordinator.serve(0.5)
     served.coordinator.serve(0.1)
     assert served.coordinator.missing() == [] and served.coordinator.lost() == []
@@ -374,7 +374,7 @@ def test_a_node_0_without_a_free_descriptor_accepts_workers_once_it_has_one(
     with no_free_descriptor():
         for _ in range(3):
             served.coordinator.serve(0.01)
-        first.send(ready=1)
+        first.send(ready=1, attempt=ATTEMPT)
         served.coordinator.serve(0.5)
     assert served.coordinator.ready == {1} and served.coordinator.lost() == []
     waiting.close()

@@ -13,7 +13,7 @@ import pytest
 from spotmpi.agent import connection, peers
 from spotmpi.agent.peers import join
 from spotmpi.agent.schema import Greeting
-from tests.unit.agent.peer_ends import ServedCoordinator, free_port, identity, wait_for_message
+from tests.unit.agent.peer_ends import ATTEMPT, ServedCoordinator, free_port, identity, wait_for_message
 
 ALERT = 21  # the type of a record of TLS (RFC 8446, 5.1)
 GREETING: Greeting = {"node": 1, "generation": 4}
@@ -21,7 +21,7 @@ GREETING: Greeting = {"node": 1, "generation": 4}
 
 def test_a_worker_is_welcomed_with_the_attempt_and_missing_until_it_is_ready(served: ServedCoordinator) -> None:
     connection, attempt = served.join(1)
-    assert attempt == 7
+    assert attempt == ATTEMPT
     assert served.coordinator.missing() == [1, 2]
     assert served.serve_until_ready(1, connection)
     assert served.coordinator.missing() == [2]
@@ -96,7 +96,7 @@ def test_a_client_with_the_key_and_without_a_greeting_is_not_welcome(
 def test_a_closed_connection_is_a_lost_node_unless_it_had_ended(served: ServedCoordinator) -> None:
     first, _ = served.join(1)
     second, _ = served.join(2)
-    second.send(ended=3, reason="exit code 3")
+    second.send(ended=3, reason="exit code 3", attempt=ATTEMPT)
     served.coordinator.serve(0.5)
     first.close()
     second.close()
@@ -114,7 +114,7 @@ def test_a_worker_that_connects_while_node_0_is_busy_connects_again_and_is_not_l
 
     monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 10.0)
     connection, _ = next(joined for joined in (served.join(1) for _ in range(100)) if not isinstance(joined, str))
-    connection.send(ready=1)
+    connection.send(ready=1, attempt=ATTEMPT)
     served.coordinator.serve(5)
 
     coordinator = served.coordinator
@@ -154,6 +154,44 @@ def test_an_agent_that_stalls_is_lost_to_the_other_side(
         polling.receive()
         time.sleep(0.02)
     assert polling.lost
+
+
+def test_workers_stay_for_the_next_attempt_in_which_nothing_of_the_last_one_counts(served: ServedCoordinator) -> None:
+    coordinator, (worker, attempt) = served.coordinator, served.join(1)
+    worker.send(ready=1, attempt=attempt)
+    worker.send(ended=0, reason=None, attempt=attempt)
+    coordinator.serve(0.5)
+    coordinator.broadcast_to_gang(end=attempt)
+    assert wait_for_message(worker) == [{"end": attempt}]
+    worker.send(idle=1, attempt=attempt)
+    coordinator.serve(0.5)
+    assert (coordinator.ready, set(coordinator.ended), coordinator.idle) == ({1}, {1}, {1})
+
+    coordinator.begin(attempt + 1)
+
+    assert wait_for_message(worker) == [{"welcome": attempt + 1}]
+    worker.send(ended=9, reason="late", attempt=attempt)
+    worker.send(ready=1, attempt=attempt)
+    coordinator.serve(0.5)
+    coordinator.serve(0.0)
+    assert (coordinator.ready, coordinator.ended, coordinator.idle) == (set(), {}, set())
+    worker.send(ready=1, attempt=attempt + 1)
+    coordinator.serve(0.5)
+    assert coordinator.missing() == [2] and coordinator.is_whole()
+    assert served.join(2)[1] == attempt + 1, "who joins now begins with this attempt"
+
+
+@pytest.mark.parametrize("how", ["a notice", "a lost connection"])
+def test_a_gang_is_not_whole_with(served: ServedCoordinator, how: str) -> None:
+    worker, attempt = served.join(1)
+    worker.send(ended=0, reason=None, attempt=attempt)
+    if how == "a notice":
+        worker.send(notice="its pod received SIGTERM")
+    else:
+        worker.close()
+    served.coordinator.serve(0.5)
+    served.coordinator.serve(0.0)
+    assert not served.coordinator.is_whole()
 
 
 def test_a_broadcast_of_node_0_reaches_every_worker(served: ServedCoordinator) -> None:

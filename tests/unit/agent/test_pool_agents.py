@@ -128,11 +128,24 @@ def test_a_worker_that_leaves_ends_nothing_and_the_pod_after_it_has_lines_of_its
     assert kinds(up.events()) == ["started", "joined", "joined", "left", "joined", "stopped"]
 
 
-def test_workers_survive_the_loss_of_node_0_and_join_the_next_one(pool: Callable[..., Pool]) -> None:
+def test_a_scheduler_that_ends_is_started_again_by_the_same_agent(pool: Callable[..., Pool]) -> None:
     up = pool(0, 1)
     up.until_started(0, 1)
     up.end("scheduler-0", 1)
-    assert up.agents[0].wait(LIMIT) == 1, "JobSet counts a failure, and restarts node 0"
+    up.until_started(0, 1, count=2)
+
+    assert {event.attempt for event in up.events(1) if event.kind == "line"} == {1}, "the pod is the same"
+    up.stop()
+    assert up.codes() == [0, 0]
+    first, second = kinds(up.events())[:3], kinds(up.events())[3:]
+    assert (sorted(first), sorted(second)) == (["joined", "restarted", "started"], ["joined", "started", "stopped"])
+
+
+def test_workers_survive_the_loss_of_node_0_and_join_the_next_one(pool: Callable[..., Pool]) -> None:
+    up = pool(0, 1)
+    up.until_started(0, 1)
+    up.agents[0].kill()
+    up.agents[0].wait(LIMIT)
     up.start(0, generation=1)
     up.until_started(0, generation=1)
     up.until_started(1, count=2)
@@ -141,7 +154,7 @@ def test_workers_survive_the_loss_of_node_0_and_join_the_next_one(pool: Callable
     assert numbers == [*range(1, len(numbers) + 1)], "the lines of a pod are numbered on"
     up.stop()
     assert up.codes() == [0, 0]
-    assert kinds(up.events(generation=1)) == ["started", "joined", "stopped"]
+    assert kinds(up.events(generation=1)) == ["interrupted", "started", "joined", "stopped"]
 
 
 def test_workers_are_not_paid_for_where_node_0_does_not_come(pool: Callable[..., Pool]) -> None:

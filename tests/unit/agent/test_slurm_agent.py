@@ -137,10 +137,11 @@ def test_a_run_that_failed_for_good_fails_its_job(tmp_path: Path) -> None:
     assert (node.own / slurm.EXIT_CODE).read_text() == "1\n"
 
 
-def test_an_attempt_that_failed_is_left_to_the_batch_script(tmp_path: Path) -> None:
-    node = Node(tmp_path, command=["false"])
-    assert node.run(103) == 1
-    assert not (node.own / slurm.EXIT_CODE).exists() and not node.requeued
+def test_the_same_agents_start_another_attempt_after_one_that_failed(tmp_path: Path) -> None:
+    node = Node(tmp_path, command=["false"], limits={"failures": 1})
+    assert node.run(103) == 78
+    assert (node.own / slurm.EXIT_CODE).read_text() == "1\n" and not node.requeued
+    assert sorted(path.name for path in (node.folder / "attempts").iterdir()) == ["1", "2"]
 
 
 def test_a_job_that_is_about_to_end_is_requeued(tmp_path: Path) -> None:

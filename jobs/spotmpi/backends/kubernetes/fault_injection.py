@@ -10,13 +10,19 @@ from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.plan import manifests, pods
 
+_KILLED = "killed"
+# The agent's environment cannot be read (see `agent.processes.protect_output`), and it is no rank.
 _KILL_RANKS = """
 import os, signal
 for name in os.listdir("/proc"):
     if name.isdigit() and int(name) != os.getpid():
-        with open("/proc/%s/environ" % name, "rb") as file:
-            if b"SPOTMPI_ATTEMPT=" in file.read():
-                os.kill(int(name), signal.SIGKILL)
+        try:
+            with open("/proc/%s/environ" % name, "rb") as file:
+                if b"SPOTMPI_ATTEMPT=" in file.read():
+                    os.kill(int(name), signal.SIGKILL)
+                    print("killed")
+        except OSError:
+            continue
 """
 
 
@@ -48,4 +54,6 @@ async def inject_fault(api: ClusterApi, run: str, node: int, how: str) -> None:
         elif how == "delete":
             await api.delete(cluster_api.POD, pod)
         else:
-            await api.execute(pod, pods.python(_KILL_RANKS))
+            printed = await api.execute(pod, pods.python(_KILL_RANKS))
+            if _KILLED not in printed.split():
+                raise NotRunning(f"node {node} of run {run} has no running ranks; see `spotmpi logs {run}`")

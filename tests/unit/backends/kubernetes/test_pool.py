@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -228,6 +228,22 @@ def test_a_drill_counts_workers_after_the_nodes_of_the_gang(of: Object, pods: li
         assert cluster.deleted == [f"{RUN}-{name}-abcde"]
     with pytest.raises(SpotmpiError, match=f"node {len(meets)} of run digits-1 has no running pod"):
         do(fault_injection.pod_of(FakeCluster(pods, [of]), RUN, len(meets)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("printed", ["killed\nkilled\n", ""], ids=["two ranks", "none"])
+def test_a_drill_that_finds_no_rank_to_kill_says_so(printed: str) -> None:
+    """As an exec it succeeds, whatever its command did."""
+    cluster: Any = FakeCluster([NODE_0, NODE_1], [stream_jobset()])
+
+    async def execute(pod: str, command: Sequence[str]) -> str:
+        return printed
+
+    cluster.execute = execute
+    if printed:
+        do(fault_injection.inject_fault(cluster, RUN, 1, "kill"))
+    else:
+        with pytest.raises(SpotmpiError, match="node 1 of run digits-1 has no running ranks"):
+            do(fault_injection.inject_fault(cluster, RUN, 1, "kill"))
 
 
 def test_a_stop_asks_node_0_alone() -> None:

@@ -2,6 +2,7 @@
 
     python -m spotmpi.agent               in a pod: its part of a run, reported by the exit code
     python -m spotmpi.agent RUN_FOLDER    on this machine: the run in that folder, to its end
+    python -m spotmpi.agent --wait        the same, for the folder that comes over stdin
 
 Node 0 coordinates: it waits for the others, starts the launcher, records the run and decides how each attempt ended.
 """
@@ -23,10 +24,23 @@ if TYPE_CHECKING:  # each place needs its own transport alone
     from .children import Children
     from .tcp import Tcp
 
+WAIT = "--wait"
+
 
 def main(arguments: list[str]) -> int:
     """Run the agent of this pod, or that of a run folder; the exit code."""
+    if arguments == [WAIT]:
+        return wait_for_folder()
     return run_folder(arguments[0], CLOCK) if arguments else run_pod()
+
+
+def wait_for_folder() -> int:
+    """Run the run that is handed over, if there is one; the exit code."""
+    from . import children, handover, hardware  # all that a run imports at its start
+
+    assert children and hardware
+    folder = handover.receive()
+    return 0 if folder is None else run_folder(folder, CLOCK)
 
 
 def run_pod() -> int:

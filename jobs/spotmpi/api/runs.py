@@ -88,12 +88,14 @@ def run(
         InputError: all problems of the spec.
         SpotmpiError: it could not be started.
     """
-    backend, spec = _validate(source, overrides, on)
+    local = targets.local_backend(on)
+    with local.agent_ahead() if local else contextlib.nullcontext():
+        backend, spec = _validate(source, overrides, on, local)
 
-    def start(watch: Callable[[Event], None], say: Say) -> RunState:
-        return _submit(*_plan_new(backend, spec, say, detach), detach, watch, say)
+        def start(watch: Callable[[Event], None], say: Say) -> RunState:
+            return _submit(*_plan_new(backend, spec, say, detach), detach, watch, say)
 
-    return _show(start, detach, watch, say)
+        return _show(start, detach, watch, say)
 
 
 def resume(
@@ -267,8 +269,10 @@ def _plan_new(backend: Backend, spec: JobSpec, say: Say, detach: bool = False) -
     return backend, spec, backend.plan(spec, run, say)
 
 
-def _validate(source: Source, overrides: Iterable[str], on: TargetLike) -> tuple[Backend, JobSpec]:
-    """The backend and the valid spec of a new run; InputError with all problems at once."""
+def _validate(
+    source: Source, overrides: Iterable[str], on: TargetLike, backend: Backend | None = None
+) -> tuple[Backend, JobSpec]:
+    """The backend, where *on* alone does not give it, and the valid spec of a new run; InputError with all problems."""
     from spotmpi.spec.job import WrongKeys
     from spotmpi.spec.source import read_spec
     from spotmpi.spec.validate import require_valid
@@ -277,7 +281,7 @@ def _validate(source: Source, overrides: Iterable[str], on: TargetLike) -> tuple
         spec = read_spec(source, overrides)
     except WrongKeys as error:
         raise InputError([*error.problems, *_further_problems(error, on)]) from None
-    backend = _backend_for(spec, on)
+    backend = backend or _backend_for(spec, on)
     require_valid(spec, backend.inspect(spec))
     return backend, spec
 

@@ -13,6 +13,7 @@ from spotmpi.core.errors import UnknownRun
 from spotmpi.runs import reader, recorded_plan
 
 if TYPE_CHECKING:
+    from spotmpi.backends.local.backend import LocalBackend
     from spotmpi.core.environment import Environment
 
 LOCAL = names.LOCAL
@@ -68,10 +69,8 @@ def backend(on: TargetLike, context: str | None = None, namespace: str | None = 
         InputError: no such target.
     """
     target = target_of(on)
-    if target.is_local:
-        from spotmpi.backends.local.backend import LocalBackend
-
-        return LocalBackend(target.folder)
+    if local := local_backend(target):
+        return local
     if target.is_slurm:
         from spotmpi.backends.slurm.backend import SlurmBackend
 
@@ -86,6 +85,16 @@ def backend(on: TargetLike, context: str | None = None, namespace: str | None = 
     environment = environment_of(target)
     assert environment is not None
     return KubernetesBackend(target.folder, context or environment.context, namespace, environment)
+
+
+def local_backend(on: TargetLike) -> LocalBackend | None:
+    """The backend of this machine, if *on* is it, which is known without a spec."""
+    target = target_of(on)
+    if not target.is_local:
+        return None
+    from spotmpi.backends.local.backend import LocalBackend
+
+    return LocalBackend(target.folder)
 
 
 def backend_of(run: str, on: TargetLike) -> Backend:

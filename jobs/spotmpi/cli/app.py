@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import typer
@@ -144,9 +145,12 @@ def _process_value(parameter: Any, process: Any, ctx: Any, value: Any) -> Any:
     if value is None and not parameter.required:
         missing = () if parameter.multiple or parameter.nargs == -1 else None
         return missing if parameter.callback is None else parameter.callback(ctx, parameter, missing)
-    annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
-    if annotation is str and isinstance(value, str) and parameter.callback is None and not parameter.multiple:
-        return value
+    if parameter.callback is None:
+        annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+        if parameter.multiple and annotation == list[str] and value:
+            return list(value)
+        if annotation in (str, Path) and isinstance(value, str):
+            return annotation(value)
     return process(ctx, value)
 
 

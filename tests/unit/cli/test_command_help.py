@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from spotmpi.cli.app import COMMANDS, app
+from spotmpi.cli.app import COMMANDS, _process_value, app
 from spotmpi.core import names
 from tests.command_line import SPOTMPI, invoke, spotmpi_process
 from tests.unit.cli.terminal import job
@@ -70,7 +70,25 @@ def test_a_dry_run_imports_nothing_that_it_does_not_need() -> None:
 
     assert json.loads(output)["backend"] == "local"
     unneeded = {"rich", "lightkube", "tarfile", "importlib.metadata", "spotmpi.core.environment", "spotmpi.cli.bench"}
-    assert not unneeded & modules
+    assert not (unneeded | {"typer._adapters", "spotmpi.backends.local.agent_process"}) & modules
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_values_that_skip_typers_coercion_are_those_that_it_gives(name: str) -> None:
+    """Typer imports pydantic to coerce any value, even one that stays as it is."""
+    command = GROUP.get_command(None, name)
+    compared = 0
+    for each in (command, *getattr(command, "commands", {}).values()):
+        context = typer.Context(each)
+        for parameter in each.params:
+            kind = parameter.type_descriptor.annotation
+            if kind in (str, Path, list[str]) and parameter.callback is None:
+                value = ("b", "a") if parameter.multiple or parameter.nargs == -1 else "./some//value"
+                own = _process_value(parameter, None, context, value) if parameter.nargs == 1 else None
+                theirs = type(parameter).process_value(parameter, context, value)
+                assert own is None or (own, type(own)) == (theirs, type(theirs))
+                compared += own is not None
+    assert compared
 
 
 def test_help_lists_every_command_with_the_first_sentence_of_its_own_help() -> None:

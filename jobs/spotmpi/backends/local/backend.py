@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,20 +23,13 @@ from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.file_lock import lock_file
 from spotmpi.core.progress import Say
-from spotmpi.core.rank_source import rank_source
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.folder import folder_events
 
 if TYPE_CHECKING:
+    from spotmpi.backends.local import agent_process
     from spotmpi.spec.job import JobSpec
     from spotmpi.spec.validate import TargetCapabilities
-
-# Variables that a launcher sets for its ranks: where spotmpi is itself a rank, its own launchers must not see them.
-_RANK_VARIABLES = re.compile(
-    r"(OMPI_COMM_WORLD|OMPI_UNIVERSE|PMIX|PRTE|TORCHELASTIC)_.*"
-    r"|OMPI_MCA_(ess(_base_.*)?|pmix|initial_wdir|orte_(app_num|ess_.*|hnp_uri|launch|local_daemon_uri|.*_session_dir))"
-    r"|RANK|LOCAL_RANK|GROUP_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
-)
 
 
 class LocalBackend:
@@ -46,6 +37,16 @@ class LocalBackend:
 
     def __init__(self, runs_folder: Path) -> None:
         self.runs_folder = runs_folder
+        self._waiting: agent_process.WaitingAgent | None = None
+
+    @contextmanager
+    def agent_ahead(self) -> Iterator[None]:
+        """Let the agent of a run that is submitted in this context start at once, while its spec is still read."""
+        from spotmpi.backends.local import agent_process
+
+        with agent_process.WaitingAgent() as self._waiting:
+            yield
+        self._waiting = None
 
     def inspect(self, spec: JobSpec) -> TargetCapabilities:
         """The capabilities of this machine."""
@@ -97,7 +98,7 @@ class LocalBackend:
             if pooled:
                 prepare_pool(paths)
             _write_plan(paths, spec, plan)
-            _start_agent(paths, lock)
+            self._start_agent(paths, lock)
         except BaseException as error:
             if is_new:  # nothing runs, and what is left would be listed as a lost run
                 shutil.rmtree(paths.folder, ignore_errors=True)
@@ -182,6 +183,14 @@ class LocalBackend:
         folder = reader.find(run, self.runs_folder).folder
         return ["/bin/sh", "-c", 'cd "$0" && exec "$1"', str(folder), os.environ.get("SHELL", "/bin/sh")]
 
+    def _start_agent(self, paths: names.RunPaths, lock: int) -> None:
+        """Start the agent of node 0; it gets the lock, so that the run is locked throughout."""
+        from spotmpi.backends.local import agent_process
+
+        with paths.agent_log.open("a") as log:
+            if self._waiting is None or not self._waiting.hand_over(paths, lock, log):
+                agent_process.start(paths, lock, log)
+
     def _own(self, run: str) -> names.RunPaths:
         """The paths of a run of this machine; InputError for the copy of a run that has not ended on its cluster."""
         paths = reader.find(run, self.runs_folder)
@@ -217,23 +226,6 @@ def _write_plan(paths: names.RunPaths, spec: JobSpec, plan: RunPlan) -> None:
         submitted = {"t": time.time(), "event": record.SUBMITTED, "name": plan["name"], "continued": continued}
         submitted["owner"] = names.user()
         file.write(json.dumps(submitted) + "\n")
-
-
-def _start_agent(paths: names.RunPaths, lock: int) -> None:
-    """Start the agent of node 0 in its own session; it inherits the lock, so that the run is locked throughout."""
-    environment = {key: value for key, value in os.environ.items() if not _RANK_VARIABLES.fullmatch(key)}
-    with paths.agent_log.open("a") as log:
-        subprocess.Popen(
-            # Importable from its working directory: PYTHONPATH stays as the user set it for the program.
-            [sys.executable, "-S", "-E", "-m", "spotmpi.agent", str(paths.folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd=rank_source(),
-            env=environment,
-            pass_fds=[lock],
-            start_new_session=True,
-        )
 
 
 def _with_dask(plan: RunPlan, spec: JobSpec, say: Say) -> RunPlan:

@@ -86,12 +86,13 @@ def describe(spec: JobSpec) -> Machine:
     """The facts that the plan depends on."""
     image_bin = None if spec.image is None else environment.location(spec.image) / "bin"
     mpirun = str(image_bin / "mpirun") if image_bin else shutil.which("mpirun")
+    asks = mpirun and not image_bin and launchers.is_mpi(spec.launcher)  # it takes 15 ms
     return Machine(
         folder=spec.code or str(Path.cwd()),
         path=os.environ.get("PATH", os.defpath),
         source=str(rank_source()),
         mpirun=mpirun,
-        mpirun_family=launchers.family(fingerprint.mpirun_version(mpirun)) if mpirun and not image_bin else 5,
+        mpirun_family=launchers.family(fingerprint.mpirun_version(mpirun)) if mpirun and asks else 5,
         image_bin=str(image_bin) if image_bin else None,
         cores=hardware.usable_cores(),
         python_path=os.environ.get("PYTHONPATH", ""),

@@ -1,0 +1,141 @@
+"""The agent that starts ahead of its run, while the spec is still read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spotmpi
+from spotmpi.agent import record
+from spotmpi.backends.local import agent_process, machine
+from spotmpi.backends.local.agent_process import WaitingAgent
+from spotmpi.core import names
+from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.core.file_lock import lock_file
+from spotmpi.runs import fingerprint, reader
+from spotmpi.spec.job import JobSpec
+from tests.contract.processes import wait_until
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> names.RunPaths:
+    paths = names.RunPaths(tmp_path / "one")
+    paths.folder.mkdir()
+    return paths
+
+
+def ended(agent: WaitingAgent) -> int:
+    assert agent._process is not None
+    return agent._process.wait(20)
+
+
+def test_a_run_gets_the_agent_that_was_started_before_its_spec_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_other(*ignored: Any) -> None:
+        raise AssertionError("a second agent")
+
+    monkeypatch.setattr(agent_process, "start", no_other)
+
+    state = spotmpi.run(["sh", "-c", "echo $PPID"], on=spotmpi.Target("local", tmp_path / "runs"))
+
+    assert state.state == "succeeded"
+    assert (Path(state.folder) / "agent.log").read_text() == ""
+
+
+def test_an_agent_without_a_run_ends_with_its_starter(capfd: pytest.CaptureFixture[str]) -> None:
+    with WaitingAgent() as agent:
+        pass
+
+    assert ended(agent) == 0 and capfd.readouterr() == ("", "")
+
+
+def test_a_spec_with_a_problem_leaves_no_agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    agents: list[WaitingAgent] = []
+    enter = WaitingAgent.__enter__
+
+    def enter_and_note(agent: WaitingAgent) -> WaitingAgent:
+        agents.append(agent)
+        return enter(agent)
+
+    monkeypatch.setattr(WaitingAgent, "__enter__", enter_and_note)
+
+    with pytest.raises(InputError, match="no-such-command"):
+        spotmpi.run(["no-such-command"], on=spotmpi.Target("local", tmp_path / "runs"))
+
+    (agent,) = agents
+    assert ended(agent) == 0 and not (tmp_path / "runs").exists()
+
+
+def test_the_agent_holds_the_lock_and_writes_its_errors_into_the_log(paths: names.RunPaths) -> None:
+    os.mkfifo(paths.plan)  # the agent waits in its first step
+    lock = os.open(paths.folder / record.LOCK, os.O_RDWR | os.O_CREAT)
+    assert lock_file(lock)
+    with WaitingAgent() as agent, paths.agent_log.open("a") as log:
+        assert agent.hand_over(paths, lock, log)
+        os.close(lock)
+
+        with paths.plan.open("w") as plan:
+            assert reader.alive(paths)
+            plan.write("no plan")
+
+        assert ended(agent) == 1
+    assert "JSONDecodeError" in paths.agent_log.read_text() and not reader.alive(paths)
+
+
+@pytest.mark.parametrize("python", ["/nowhere/python", "false"])
+def test_where_no_agent_can_wait_another_one_is_started_at_the_submission(
+    python: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    start, started = agent_process.start, []
+
+    def start_with_our_python(*arguments: Any) -> None:
+        started.append(arguments)
+        monkeypatch.setattr(sys, "executable", own)
+        start(*arguments)
+
+    own = sys.executable
+    monkeypatch.setattr(agent_process, "start", start_with_our_python)
+    monkeypatch.setattr(sys, "executable", python)
+
+    state = spotmpi.run(["true"], on=spotmpi.Target("local", tmp_path / "runs"))
+
+    assert state.state == "succeeded" and len(started) == 1
+
+
+def test_no_agent_waits_for_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WaitingAgent, "__enter__", lambda self: pytest.fail("an agent was started"))
+    with pytest.raises(SpotmpiError, match="no-such-stack"):
+        spotmpi.run(["true"], on="no-such-stack.json")
+
+
+def test_the_waiting_agent_has_no_variable_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("KEPT", "1")
+    with WaitingAgent() as agent:
+        assert agent._process is not None
+        environment = Path(f"/proc/{agent._process.pid}/environ")
+        variables = wait_until(lambda: environment.read_bytes()).split(b"\0")
+        assert b"KEPT=1" in variables and not any(each.startswith(b"OMPI_COMM") for each in variables)
+
+
+@pytest.mark.parametrize(("launcher", "asked"), [("none", 0), ("mpirun", 1)])
+def test_only_a_run_under_mpirun_asks_mpirun_for_its_version(
+    launcher: str, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions: list[str] = []
+
+    def version(path: str) -> str:
+        questions.append(path)
+        return "mpirun (Open MPI) 4.1.4"
+
+    monkeypatch.setattr(fingerprint, "mpirun_version", version)
+    monkeypatch.setattr("shutil.which", lambda name, **more: f"/bin/{name}")
+
+    facts = machine.describe(JobSpec(command=["true"], launcher=launcher))
+
+    assert len(questions) == asked and facts.mpirun_family == (4 if asked else 5)

@@ -1,6 +1,6 @@
 """The namespace of the runs: its pod security, its users and its network policies."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pulumi
@@ -76,6 +76,7 @@ class Access(KubernetesComponent):
         self._policy("allow-dns", ["Egress"], [self._dns()])
         if args.https_out:
             self._policy("allow-https", ["Egress"], [self._https()])
+        self._placement()
         self._users(args)
         self.register_outputs({"namespace": self.namespace})
 
@@ -83,13 +84,19 @@ class Access(KubernetesComponent):
         return meta.v1.ObjectMetaArgs(name=name, namespace=self.namespace)
 
     def _policy(
-        self, name: str, types: Sequence[str], egress: Sequence[networking.v1.NetworkPolicyEgressRuleArgs]
+        self,
+        name: str,
+        types: Sequence[str],
+        egress: Sequence[networking.v1.NetworkPolicyEgressRuleArgs],
+        pods: Mapping[str, str] | None = None,
     ) -> None:
         networking.v1.NetworkPolicy(
             f"{self._name}-{name}",
             metadata=self._meta(name),
             spec=networking.v1.NetworkPolicySpecArgs(
-                pod_selector=meta.v1.LabelSelectorArgs(), policy_types=list(types), egress=list(egress) or None
+                pod_selector=meta.v1.LabelSelectorArgs(match_labels=pods),
+                policy_types=list(types),
+                egress=list(egress) or None,
             ),
             opts=self.child(),
         )
@@ -111,6 +118,32 @@ class Access(KubernetesComponent):
             to=[networking.v1.NetworkPolicyPeerArgs(ip_block=outside)],
             ports=[networking.v1.NetworkPolicyPortArgs(protocol="TCP", port=443)],
         )
+
+    def _placement(self) -> None:
+        """The account of the controllers that move a run to another node group, and their way to the API server.
+
+        They read and change JobSets and list pods, which every user of the namespace may do too. An address of the API
+        server is known to no policy.
+        """
+        account = names.PLACEMENT_ACCOUNT
+        rules = [
+            rbac.v1.PolicyRuleArgs(api_groups=["jobset.x-k8s.io"], resources=["jobsets"], verbs=["get", "patch"]),
+            rbac.v1.PolicyRuleArgs(api_groups=[""], resources=["pods"], verbs=["list"]),
+        ]
+        owner = core.v1.ServiceAccount(f"{self._name}-placement", metadata=self._meta(account), opts=self.child())
+        role = rbac.v1.Role(f"{self._name}-placement", metadata=self._meta(account), rules=rules, opts=self.child())
+        subject = rbac.v1.SubjectArgs(kind="ServiceAccount", name=account, namespace=self.namespace)
+        rbac.v1.RoleBinding(
+            f"{self._name}-placement",
+            metadata=self._meta(account),
+            role_ref=_role_ref("Role", account),
+            subjects=[subject],
+            opts=self.child(owner, role),
+        )
+        server = networking.v1.NetworkPolicyEgressRuleArgs(
+            ports=[networking.v1.NetworkPolicyPortArgs(protocol="TCP", port=443)]
+        )
+        self._policy("allow-api-server", ["Egress"], [server], {names.LABEL_PURPOSE: names.PLACEMENT})
 
     def _users(self, args: AccessArgs) -> None:
         """Rights in the namespace, and to read why a run waits: nodes, their events, the autoscaler's status."""

@@ -34,6 +34,7 @@ def environment(
         "service_account": names.SERVICE_ACCOUNT,
         "volume_claim": names.VOLUME_CLAIM,
         "ssh_secret": names.SSH_SECRET,
+        "placement_account": names.PLACEMENT_ACCOUNT,
         "uid": names.UID,
         "gid": names.GID,
         "repositories": dict(repositories),

@@ -14,6 +14,8 @@ from infra.autoscaling import priorities
 from infra.quotas import quotas
 from infra.settings import Group, Team
 from infra.sources import CHARTS, Sources
+from spotmpi.plan.placement import PURPOSE
+from spotmpi.plan.volume_pod import LABEL_PURPOSE
 from tests.engine.providers.tls import private_key, self_signed
 from tests.infra.mock_engine import Recording, run
 from tests.unit.agent.peer_ends import Pair, identity, new_identity
@@ -163,14 +165,32 @@ def test_the_namespace_is_restricted_in_every_mode() -> None:
 
 def test_all_traffic_is_denied_but_dns_and_https_if_set() -> None:
     policies = network_policies(run("lab"))
-    assert set(policies) == {"deny-all", "allow-dns", "allow-https"}
+    assert set(policies) == {"deny-all", "allow-dns", "allow-https", "allow-api-server"}
     assert policies["deny-all"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     (dns,) = policies["allow-dns"]["egress"]
     assert dns["ports"] == [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
     assert dns["to"][0]["podSelector"]["matchLabels"] == {"k8s-app": "kube-dns"}
     internet = {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}}
     assert policies["allow-https"]["egress"] == [{"to": [internet], "ports": [{"protocol": "TCP", "port": 443}]}]
-    assert set(network_policies(run("lab", network={"https_out": False}))) == {"deny-all", "allow-dns"}
+    closed = network_policies(run("lab", network={"https_out": False}))
+    assert set(closed) == {"deny-all", "allow-dns", "allow-api-server"}
+
+
+def test_what_moves_runs_reaches_the_api_server_alone_with_rights_that_each_user_has() -> None:
+    recording = run("lab")
+    policy = network_policies(recording)["allow-api-server"]
+    assert policy["podSelector"] == {"matchLabels": {LABEL_PURPOSE: PURPOSE}}
+    assert policy["egress"] == [{"ports": [{"protocol": "TCP", "port": 443}]}]
+    role, users = (recording.one("Role", f"spotmpi-lab-{name}").inputs["rules"] for name in ("placement", "users"))
+    assert rights(role) == {("jobsets", "get"), ("jobsets", "patch"), ("pods", "list")} < rights(users)
+    binding = recording.one("RoleBinding", "spotmpi-lab-placement").inputs
+    account = recording.one("ServiceAccount", "spotmpi-lab-placement").inputs["metadata"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", **account}]
+    assert recording.exports["placement_account"] == account["name"]
+
+
+def rights(rules: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    return {(kind, verb) for rule in rules for kind in rule["resources"] for verb in rule["verbs"]}
 
 
 def test_users_may_run_jobs_in_the_namespace_and_only_read_nodes() -> None:
@@ -197,13 +217,13 @@ def test_users_may_only_list_events_in_the_namespace_of_node_events() -> None:
 def test_nobody_gets_a_wildcard() -> None:
     recording = run("lab", queueing=QUEUES)
     roles = [*recording.of(f"{RBAC}:Role"), *recording.of(f"{RBAC}:ClusterRole")]
-    assert len(roles) == 4
+    assert len(roles) == 5
     for rule in (rule for role in roles for rule in role.inputs["rules"]):
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
 
 
 def test_runs_get_no_token_for_the_api() -> None:
-    assert run("lab").one("ServiceAccount").inputs["automountServiceAccountToken"] is False
+    assert run("lab").one("ServiceAccount", "spotmpi-lab").inputs["automountServiceAccountToken"] is False
 
 
 def test_the_shared_secret_holds_keys_for_ssh_and_tls_and_is_encrypted_and_never_exported() -> None:

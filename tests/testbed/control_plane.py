@@ -15,6 +15,7 @@ from tests.testbed.programs import program
 from tests.testbed.web import free_ports, http_health
 
 ADMIN_GROUP = "system:masters"
+SERVICE = "10.96.0.1"  # the API server's service: the first address of the range below
 _START_LIMIT = 60.0
 # By default 20 and 50 requests a second, for which a Job of a thousand pods would wait.
 _PACE = ("--kube-api-qps=200", "--kube-api-burst=400")
@@ -109,7 +110,7 @@ class ControlPlane:
         ]
 
     def _api_server_flags(self) -> list[str]:
-        serving = self.authority.issue("kube-apiserver", hosts=["127.0.0.1", "localhost"])
+        serving = self.authority.issue("kube-apiserver", hosts=["127.0.0.1", "localhost", SERVICE])
         to_kubelet = self.authority.issue("kube-apiserver-kubelet-client", [ADMIN_GROUP])
         accounts = self.authority.issue("service-accounts").key
         return [

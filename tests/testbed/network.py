@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from tests.testbed.control_plane import SERVICE, ControlPlane
 from tests.testbed.errors import TestbedError, run_command
+from tests.testbed.proxies import running_proxies
 from tests.testbed.slot import Slot
 
 
@@ -20,6 +25,21 @@ def create_bridge(slot: Slot, nodes: int) -> None:
     for address in (slot.gateway, *(slot.node_address(node) for node in range(nodes))):
         _ip("address", "add", f"{address}/24", "dev", slot.bridge)
     _ip("link", "set", slot.bridge, "up")
+
+
+@contextlib.contextmanager
+def api_service(slot: Slot, plane: ControlPlane) -> Iterator[None]:
+    """Inside the block pods reach the API server at the address of its service, to which nothing else leads here.
+
+    On port 443 alone, as on EKS. One cluster at a time can have it.
+    """
+    api_server = urlsplit(plane.server)
+    _ip("address", "add", f"{SERVICE}/32", "dev", slot.bridge)
+    try:
+        with running_proxies([(str(api_server.hostname), int(api_server.port or 0))], host=SERVICE, port=443):
+            yield
+    finally:
+        _ip("address", "del", f"{SERVICE}/32", "dev", slot.bridge)
 
 
 def write_cni_configuration(slot: Slot, node: int, folder: Path) -> None:

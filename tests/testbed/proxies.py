@@ -21,9 +21,9 @@ class Proxy:
         self.address = ""
         self.accepted = 0  # connections so far
 
-    async def listen(self, host: str) -> None:
+    async def listen(self, host: str, port: int = 0) -> None:
         """Accept connections from now on."""
-        listener = await asyncio.start_server(self._connect, host, 0)
+        listener = await asyncio.start_server(self._connect, host, port)
         self.address = f"{host}:{listener.sockets[0].getsockname()[1]}"
 
     def cut(self) -> int:
@@ -67,15 +67,17 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dela
 
 
 @contextlib.contextmanager
-def running_proxies(servers: Sequence[Server], delay: float = 0.0, host: str = "127.0.0.1") -> Iterator[list[Proxy]]:
-    """A proxy to each server, at a free port of *host*."""
+def running_proxies(
+    servers: Sequence[Server], delay: float = 0.0, host: str = "127.0.0.1", port: int = 0
+) -> Iterator[list[Proxy]]:
+    """A proxy to each server, at a free port of *host*, or at *port*."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     proxies = [Proxy(server, delay, loop) for server in servers]
     try:
         for proxy in proxies:
-            asyncio.run_coroutine_threadsafe(proxy.listen(host), loop).result(10)
+            asyncio.run_coroutine_threadsafe(proxy.listen(host, port), loop).result(10)
         yield proxies
     finally:
         loop.call_soon_threadsafe(loop.stop)

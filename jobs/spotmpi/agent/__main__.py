@@ -45,6 +45,12 @@ def wait_for_folder() -> int:
 
 def run_pod() -> int:
     """Run this pod's part of a run; the exit code is for the pod failure policy."""
+    from . import pod_context
+
+    if pod_context.is_controller():
+        from . import placement_controller
+
+        return placement_controller.run()
     from .context import read_pod_context
     from .tcp import Tcp
 

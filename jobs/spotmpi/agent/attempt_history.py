@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 from . import hardware, limits, protocol, record
@@ -82,9 +82,24 @@ class AttemptHistory:
         # A digest names one image only; what a tag stood for when pods pulled it, no agent can see.
         image = self.plan["work"].get("container") or ""
         container = image if "@" in image else None
+        market = self.plan.get("machine", {}).get("market")
+        if market:
+            machines = [{**each, "market": market} for each in machines]
         self.record.event(
             record.STARTED, attempt=number, **self._counts(), machines=list(machines) or None, container=container
         )
+
+    def record_decisions(self, decisions: Sequence[Mapping[str, Any]]) -> None:
+        """Record where the gang was placed, as far as no earlier agent has: decisions are made while none may run."""
+        if not decisions:
+            return
+        from . import placement  # delays no start of a local run
+
+        recorded = {each.get("t") for each in _events(self.record.folder) if each.get("event") == record.PLACED}
+        for decision in decisions:
+            values = placement.event_values(decision, self.since)
+            if values["t"] not in recorded:
+                self.record.event(record.PLACED, **values)
 
     @property
     def held(self) -> float:
@@ -305,8 +320,11 @@ def _read_summary(folder: str) -> dict[str, Any]:
 
 
 def _last_event(folder: str) -> str | None:
-    last = None
+    return next((each["event"] for each in reversed(_events(folder)) if "event" in each), None)
+
+
+def _events(folder: str) -> list[dict[str, Any]]:
+    """The events recorded so far."""
     with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, record.EVENTS), errors="replace") as lines:
-        for line in lines:
-            last = read_object(line).get("event", last)
-    return last
+        return [read_object(line) for line in lines]
+    return []

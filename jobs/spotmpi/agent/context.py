@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional, Tuple
 
 from .clock import Clock
 from .launch import launcher_count
@@ -11,6 +11,7 @@ from .mounts import Mounts
 from .plan import Role, RunPlan, gang, read_plan, workers
 
 if TYPE_CHECKING:
+    from .placement import Decision
     from .tls import Identity
 
 
@@ -25,6 +26,7 @@ class AgentContext(NamedTuple):
     clock: Clock
     rendezvous: int = 23456  # the port of the ranks at node 0; torch's users know it
     slurm: bool = False  # in a job of Slurm's: nodes keep their names, and mpirun reaches them by srun, not ssh
+    decisions: Tuple[Decision, ...] = ()  # on where the gang is placed
 
     @property
     def folder(self) -> str:
@@ -96,4 +98,16 @@ def read_pod_context(mounts: Mounts, clock: Clock) -> AgentContext:
     if pod_context.is_worker():
         node += len(plan["hosts"])
         generation = pod_context.failure_count(mounts.pod_info)
-    return AgentContext(plan, node, generation, Identity(plan["run"], mounts.secret), mounts, clock)
+    context = AgentContext(plan, node, generation, Identity(plan["run"], mounts.secret), mounts, clock)
+    text = pod_context.placement(mounts.pod_info)
+    return context if text is None else _placed(context, text)
+
+
+def _placed(context: AgentContext, text: str) -> AgentContext:
+    """*context* on the node group that the annotation with this *text* names."""
+    from . import placement
+
+    state = placement.parse(text)
+    if state is None:
+        return context
+    return context._replace(plan=placement.placed(context.plan, state), decisions=tuple(state["decisions"]))

@@ -199,6 +199,7 @@ class AttemptLoop:
         It follows here where all members stay; else whatever supervises this agent starts all of them anew.
         """
         number = self._repeat(history.begin)
+        self._repeat(lambda: history.record_decisions(self._context.decisions))
         members = self._transport.open_members(self._context, number, history.record)
         if isinstance(members, Outcome):
             return self._record_outcome(history, members), False

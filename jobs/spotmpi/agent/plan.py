@@ -59,6 +59,24 @@ class Wheels(TypedDict):
     sha256: str
 
 
+class Placement(TypedDict):
+    """One node group that the gang of a run in an environment may be placed on, and what its pods need there."""
+
+    name: str
+    node_selector: Dict[str, str]
+    tolerations: List[Dict[str, Any]]
+    machine: Dict[str, str]  # what is known of its nodes before they start
+    rate: Optional[float]  # US dollars per hour of all nodes of the run, where known
+
+
+class PlacedCapacity(TypedDict):
+    """The node groups of a run in their order, and when the next one is tried."""
+
+    patience: float  # seconds for which pods wait for nodes
+    pods: str  # selector of the gang's
+    placements: List[Placement]
+
+
 class Mpi(TypedDict):
     """The mpirun of a run; without a path, agents look for the one of their image."""
 
@@ -99,6 +117,7 @@ class RunPlan(_RunPlan, total=False):
     machine: Dict[str, str]  # what is known of the nodes before they start
     versions: Optional[Dict[str, str]]  # of Python and packages of a driver outside of the pods; None where any fit
     wheels: Wheels  # filled in at submission
+    capacity: PlacedCapacity  # where the gang may be placed on several node groups
     submitted: float  # Unix seconds by the API server's clock, filled in at submission
     attempts_before: int  # of earlier submissions, as far as the terminal knows that resumed the run
     # On this machine.

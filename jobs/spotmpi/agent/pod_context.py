@@ -22,9 +22,11 @@ CODE_STORE = VOLUME + "/code"  # larger archives, by digest, on the run volume
 ENV_NODE = "JOB_COMPLETION_INDEX"
 ENV_GENERATION = "SPOTMPI_GENERATION"  # how often JobSet has restarted the gang
 ENV_ROLE = "SPOTMPI_ROLE"
-WORKER = "worker"  # the role of the workers of a pool or stream; other pods have none
+WORKER = "worker"  # the role of the workers of a pool or stream; the nodes of a gang have none
+CONTROLLER = "placement"  # the role of the pod that moves a gang to another node group
 FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")
 STOP_ANNOTATION = "spotmpi.dev/stop"
+PLACEMENT_ANNOTATION = "spotmpi.dev/placement"  # see `placement.State`
 
 
 def index_and_restarts() -> tuple[int, int]:
@@ -35,6 +37,16 @@ def index_and_restarts() -> tuple[int, int]:
 def is_worker() -> bool:
     """Whether this pod is a worker of a pool or stream."""
     return os.environ.get(ENV_ROLE) == WORKER
+
+
+def is_controller() -> bool:
+    """Whether this pod is no node of the run, but decides where its gang is placed."""
+    return os.environ.get(ENV_ROLE) == CONTROLLER
+
+
+def placement(pod_info: str) -> str | None:
+    """Where the gang of this pod is placed, as text; None where it has one place only."""
+    return _annotation(pod_info, PLACEMENT_ANNOTATION)
 
 
 def failure_count(pod_info: str) -> int:

@@ -40,6 +40,7 @@ STOPPED = "stopped"
 RECOGNIZED = "recognized"  # the form in which the program prints its progress, with a line
 JOINED = "joined"  # a pool's worker, with its machine
 LEFT = "left"  # and that it has gone
+PLACED = "placed"  # the node group on which the nodes of the gang are asked for
 GAP = "gap"  # only in followers: how many lines they missed, in ``size``
 MISSING = "m"  # in place of a stream: the text is a number of lines, see `logs`
 TERMINAL = (SUCCEEDED, FAILED, STOPPED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -259,11 +260,20 @@ def event_text(event: Event, pace: Pace) -> str:
     if event.kind == record.RECOGNIZED:
         form, line = (printable(event.values.get(key, ""), _LINE) for key in ("form", "line"))
         return f"iterations are read from {form}: {line} (metrics.pattern in the spec reads other lines)"
+    if event.kind == record.PLACED:
+        return printable(f"capacity: {placement_text(event.values)}: {event.reason}")
     if event.kind in (record.JOINED, record.LEFT):
         return f"worker {event.values.get('worker')} {event.kind}{because}"
     if event.kind in (record.WAITING, record.INTERRUPTED, record.GAP):
         return event.kind + because
     return ""
+
+
+def placement_text(values: Mapping[str, Any]) -> str:
+    """The node group on which a run's nodes are asked for, and what all of them cost an hour."""
+    rate = values.get("rate")
+    price = f"${rate:.4g} an hour" if isinstance(rate, int | float) else "price unknown"
+    return f"{values.get('group')} ({values.get('type')}, {values.get('market')}, {price})"
 
 
 def _metric_text(values: dict[str, Any], pace: Pace) -> str:

@@ -57,6 +57,8 @@ def show_status(state: RunState, as_json: bool) -> None:
     if as_json:
         print(json.dumps(vars(state)))
         return
+    from spotmpi.api.view import placement_text
+
     facts = {
         "run": state.id,
         "state": state.state + (f": {state.reason}" if state.reason else ""),
@@ -65,6 +67,7 @@ def show_status(state: RunState, as_json: bool) -> None:
         "attempts": f"{state.attempt} (failures: {state.failures}, interruptions: {state.interruptions})",
         "iteration": _iterations(state),
         "loss": state.scalars.get("loss"),
+        "capacity": placement_text(state.placement) if state.placement else None,
         **_stream(state),
         "container": state.container,
         "folder": state.folder,

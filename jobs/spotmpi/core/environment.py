@@ -67,6 +67,7 @@ class Environment(_Part):
     service_account: str
     volume_claim: str
     ssh_secret: str
+    placement_account: str | None = None  # by which runs are moved to another node group; older programs have none
     uid: int = Field(ge=1)
     gid: int = Field(ge=1)
     repositories: dict[str, str]

@@ -124,6 +124,11 @@ def parts_name(run: str) -> str:
     return f"{run}-parts"
 
 
+def controller_name(run: str) -> str:
+    """The name of the Job of the controller that moves a run's gang to another node group."""
+    return f"{run}-placement"
+
+
 def workers_name(run: str) -> str:
     """The name of the Job of a run's workers."""
     return f"{run}-workers"

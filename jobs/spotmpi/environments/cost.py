@@ -216,8 +216,10 @@ def _environment(target: Target, paths: RunPaths) -> Environment:
 def _kind(machine: str, paths: RunPaths, environment: Environment | None) -> Kind:
     if environment is None:
         return _NODE
-    recorded = node_usage.machine_types(paths).get(machine)
+    recorded, market = node_usage.machine_kinds(paths).get(machine, (None, None))
     groups = [group for group in environment.node_groups if recorded in (None, group.type)]
+    # A run whose nodes may be of several groups records both of their markets.
+    groups = [group for group in groups if market in (None, group.market)] or groups
     if len({(group.type, group.market) for group in groups}) != 1:
         has = ", ".join(group.type for group in environment.node_groups)
         raise input_error(

@@ -32,6 +32,8 @@ class ClusterTarget:
     efa: int = 0  # Elastic Fabric Adapters of a node, where a pod is to fill its node
     egress_denied: bool = False  # pods reach only what a NetworkPolicy allows, even their peers
     machine: tuple[tuple[str, str], ...] = ()  # what is known of the nodes before they start, for the record
+    order: tuple[ClusterTarget, ...] = ()  # where a gang may be placed on several node groups: the target on each
+    placement_account: str = ""  # the service account that moves it
 
 
 def on_groups(target: ClusterTarget, groups: Sequence[NodeGroup], zone: str) -> ClusterTarget:
@@ -57,6 +59,15 @@ def on_groups(target: ClusterTarget, groups: Sequence[NodeGroup], zone: str) -> 
         efa=min(group.efa_interfaces for group in groups) if target.spread == "node" else 0,
         machine=tuple(known.items()),
     )
+
+
+def in_order(target: ClusterTarget, groups: Sequence[NodeGroup], zone: str) -> ClusterTarget:
+    """*target* on the first of *groups*, from where a gang can be moved to the others: its pods request the same."""
+    together = on_groups(target, groups, zone)
+    order = tuple(
+        replace(on_groups(target, [group], zone), node_cpus=together.node_cpus, efa=together.efa) for group in groups
+    )
+    return replace(order[0], order=order)
 
 
 def _distinct(values: Iterable[str]) -> str:

@@ -157,6 +157,8 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
         notes.append("pool.memory is not enforced on this machine")
     if spec.stream and spec.stream.workers.memory:
         notes.append("stream.workers.memory is not enforced on this machine")
+    if spec.capacity.order:
+        notes.append("capacity.order has no effect on this machine, which has all nodes")
     if spec.resources.memory is not None:
         notes.append("resources.memory is not enforced on this machine")
     return notes

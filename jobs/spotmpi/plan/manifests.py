@@ -7,17 +7,19 @@ import copy
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from spotmpi.agent import protocol, ssh
+from spotmpi.agent.placement import initial, to_text
 from spotmpi.agent.plan import RunPlan, UserCode
+from spotmpi.agent.pod_context import PLACEMENT_ANNOTATION
 from spotmpi.core import names
 from spotmpi.core.archives import digest
 from spotmpi.core.errors import UnreadableRun
-from spotmpi.plan import pods, pool
+from spotmpi.plan import placement, pods, pool
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.plan.cluster import ClusterTarget, cached_plan
 from spotmpi.spec.job import JobSpec
@@ -49,6 +51,7 @@ class Submission:
     work: dict[str, Any]
     user_code: UserCode | None = None
     rate: float | None = None  # US dollars per hour of all nodes, where known
+    rates: Mapping[str, float] = field(default_factory=dict)  # and by node group, where the gang may be on several
     versions: dict[str, str] | None = None  # of Python and packages where the run is submitted
 
 
@@ -62,12 +65,22 @@ def kubernetes_plan(
     work = {**submission.work, "container": pods.image(job["spec"]["template"])}
     inputs = AgentInputs(work, files, submission.user_code, submission.rate, dict(target.machine), submission.versions)
     agents = agent_plan(spec, submission.run, inputs)
+    state = None
+    if target.order:
+        agents["capacity"] = placement.capacity(spec, target, submission.run, submission.rates)
+        state = to_text(initial(agents["capacity"]["placements"]))
+        job["spec"]["template"]["metadata"]["annotations"][PLACEMENT_ANNOTATION] = state
     parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission, target.egress_denied)]
     if workers_of(spec) is not None:
         parts.append(_workers(spec, worker_target or target, submission))
+    if state is not None:
+        parts.append(_controller(spec, target, submission))
     for part in parts:
         part["metadata"]["namespace"] = target.namespace
-    return [_jobset(spec, target, submission, job, digest(json.dumps(agents, sort_keys=True).encode())), *parts]
+    jobset = _jobset(spec, target, submission, job, digest(json.dumps(agents, sort_keys=True).encode()))
+    if state is not None:
+        jobset["metadata"]["annotations"][PLACEMENT_ANNOTATION] = state
+    return [jobset, *parts]
 
 
 def spec_of(jobset: Mapping[str, Any]) -> JobSpec:
@@ -98,8 +111,8 @@ def gang_size(jobset: Mapping[str, Any]) -> int:
 
 def workers_template(objects: Sequence[Object]) -> Object | None:
     """The pod template of a run's workers within the objects of its plan; None where it has none."""
-    jobs = (part for part in objects if part["kind"] == "Job")
-    return next((job["spec"]["template"] for job in jobs), None)
+    name = names.workers_name(objects[0]["metadata"]["name"])
+    return next((part["spec"]["template"] for part in objects if part["metadata"]["name"] == name), None)
 
 
 def pod_template(jobset: Mapping[str, Any]) -> Object:
@@ -227,6 +240,8 @@ def _job(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Object
     if spec.limits.run is not None:
         # It starts anew with each attempt: a backstop of the deadline that the agents enforce.
         job["activeDeadlineSeconds"] = math.ceil(spec.limits.run + spec.limits.start)
+        if target.order:
+            job["activeDeadlineSeconds"] += math.ceil(spec.capacity.patience)
     if not (spec.launcher == "none" and spec.where == "every"):
         job["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
     return {"metadata": {"labels": spec.kubernetes.labels | names.run_labels(submission.run)}, "spec": job}
@@ -253,6 +268,12 @@ def _workers(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Ob
         "labels": _queued_labels(spec, submission.run),
     }
     return {**part, "metadata": metadata, "spec": pool.workers_job(spec, target, submission.run)}
+
+
+def _controller(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Object:
+    part = _part("Job", "batch/v1", submission)
+    metadata = {**part["metadata"], "name": names.controller_name(submission.run)}
+    return {**part, "metadata": metadata, "spec": placement.controller_job(spec, target, submission.run)}
 
 
 def _config_map(submission: Submission, agents: RunPlan) -> Object:

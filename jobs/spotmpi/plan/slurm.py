@@ -166,6 +166,8 @@ def _layout(spec: JobSpec, run: str, target: SlurmTarget) -> Layout:
 
 def _notes(spec: JobSpec) -> list[str]:
     notes = []
+    if spec.capacity.order:
+        notes.append("capacity.order has no effect on Slurm, where the partition has the nodes")
     if spec.limits.run is not None and not _sets(spec.slurm.args, "--time", "-t"):
         notes.append("limits.run is the time limit of the Slurm job as well")
     return notes

@@ -54,6 +54,7 @@ class RunState:
     scalars: dict[str, Any] = field(default_factory=dict)
     owner: str | None = None
     container: str | None = None  # the image that pods run, by digest: from the plan, or as observed when pulled
+    placement: dict[str, Any] | None = None  # the node group of its gang, where capacity has an order, and its price
     stream: dict[str, Any] | None = None  # the figures of its stream, with the digest of the source and advice
 
     @property
@@ -260,12 +261,15 @@ def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
             reason=None,
             failures=0,
             interruptions=0,
+            placement=None,
         )
         values["state"] = "submitted"
     elif kind == record.STARTED:
         attempt = max(_count(event.get("attempt")), values.get("attempt", 0))
         values.update(**counts, state=RUNNING, attempt=attempt, reason=None)
         values["container"] = _text(event.get("container")) or values.get("container")
+    elif kind == record.PLACED:
+        values["placement"] = {key: event.get(key) for key in ("group", "type", "market", "rate")}
     elif kind == record.WAITING:
         values.update(state=record.WAITING, reason=reason)
     elif kind in (record.INTERRUPTED, record.RESTARTED):

@@ -139,6 +139,16 @@ class Limits(SpecModel):
     )
 
 
+class Capacity(SpecModel):
+    """Where the nodes come from, in an environment; without an order, from the first node group that the run fits."""
+
+    order: list[str] = Field(
+        [],
+        description='node groups or markets ("spot", "on-demand"): all nodes from the first, else all from the next',
+    )
+    patience: Duration = Field(600.0, description="how long the run waits for all its nodes before it tries the next")
+
+
 class Metrics(SpecModel):
     """How iterations are read from the output of a program that does not report them itself."""
 
@@ -189,6 +199,7 @@ class JobSpec(SpecModel):
     resources: Resources = Resources()
     checkpoint: Checkpoint = Checkpoint()
     limits: Limits = Limits()
+    capacity: Capacity = Capacity()
     metrics: Metrics = Metrics()
     mpi: Mpi = Mpi()
     pool: Pool | None = Field(None, description='with launcher "pool": the workers')

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spotmpi.core import names
@@ -19,6 +19,9 @@ _ACCELERATOR = "k8s.amazonaws.com/accelerator"  # the autoscaler's own label; it
 _CAPABILITIES = {"k80": "3.7", "p100": "6.0", "v100": "7.0", "t4": "7.5", "a100": "8.0", "a10g": "8.6", "l4": "8.9"}
 _CAPABILITIES |= {"l40s": "8.9", "h100": "9.0", "h200": "9.0", "b200": "10.0", "b300": "10.3", "t4g": "7.5"}
 _CAPABILITIES |= {"rtx-pro-server-6000": "12.0"}
+MARKETS = ("spot", "on-demand")
+_ORDER = "capacity.order"
+_ADD_GROUP = "add one to its stack (spotmpi:groups with `market`)"
 _MIB = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024}
 
 
@@ -29,11 +32,17 @@ class Choice:
     groups: tuple[NodeGroup, ...]
     spec: JobSpec
     others: tuple[str, ...]  # further groups that fit
+    fallbacks: tuple[NodeGroup, ...] = ()  # where a gang goes, one after the other, whose nodes do not come
+
+    @property
+    def every_group(self) -> tuple[NodeGroup, ...]:
+        """The groups and their fallbacks."""
+        return self.groups + self.fallbacks
 
     @property
     def capability(self) -> str | None:
         """The compute capability of the groups' GPUs if all have the same known one."""
-        capabilities = {capability(group) for group in self.groups}
+        capabilities = {capability(group) for group in self.every_group}
         return capabilities.pop() if len(capabilities) == 1 else None
 
 
@@ -55,17 +64,26 @@ def pods_per_node(spec: JobSpec, group: NodeGroup) -> int:
     return max(1, min(counts))
 
 
-def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]:
+def choose(spec: JobSpec, groups: Sequence[NodeGroup], gang: bool = True) -> Choice | list[Problem]:
     """The groups that the spec names, or else the first that it fits; the problems if there is none.
 
     A spec without GPUs takes groups without GPUs first; if pods fill nodes with GPUs, each slot gets its share.
+    Only nodes that are no *gang* may be of several groups.
     """
+    if spec.capacity.order:
+        return _choose_in_order(spec, groups)
     named = spec.kubernetes.node_groups
     unknown = [name for name in named if name not in {group.name for group in groups}]
     if unknown:
         known = ", ".join(group.name for group in groups)
         return [Problem("kubernetes.node_groups", name, f"the environment has: {known}") for name in unknown]
     candidates = [group for group in groups if not named or group.name in named]
+    if len(named) > 1 and spec.nodes > 1 and gang:
+        remedy = (
+            "each node would be of any of them, and the gang in several placement groups: name one, or name them in "
+            "capacity.order, one after the other"
+        )
+        return [Problem("kubernetes.node_groups", named, remedy)]
     together = sum(group.max for group in candidates)
     misfits = {
         group.name: why for group in candidates if (why := _misfit(spec, group, together if named else group.max))
@@ -82,6 +100,64 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]
             Problem("kubernetes.node_groups", named, "have different numbers of GPUs: name groups with the same number")
         ]
     return Choice(chosen, _shared(spec, chosen[0]), others)
+
+
+def _choose_in_order(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]:
+    """The groups of ``capacity.order``, the first one and its fallbacks; all problems of it."""
+    problems = list(_conflicts(spec))
+    order: dict[str, NodeGroup] = {}
+    named = spec.capacity.order
+    for name in dict.fromkeys(named):
+        candidates = _entry(name, named, groups)
+        misfits = {each.name: why for each in candidates if (why := _misfit(spec, each, each.max))}
+        if named.count(name) > 1:
+            problems.append(Problem(_ORDER, name, "is named twice: remove one of the two"))
+        if not candidates:
+            problems.append(Problem(_ORDER, name, _without_groups(name, groups)))
+        elif len(misfits) == len(candidates):
+            problems.append(replace(_refusal(spec, candidates, misfits), field=_ORDER, value=name))
+        order |= {each.name: each for each in candidates if each.name not in misfits}
+    chosen = tuple(order.values())
+    problems += _differences(chosen)
+    return problems or Choice(chosen[:1], _shared(spec, chosen[0]), (), chosen[1:])
+
+
+def _entry(name: str, named: Sequence[str], groups: Sequence[NodeGroup]) -> list[NodeGroup]:
+    """The groups of one entry: the one of that name, or those of a market that no entry names."""
+    return [each for each in groups if name == each.name or (name == each.market and each.name not in named)]
+
+
+def _without_groups(name: str, groups: Sequence[NodeGroup]) -> str:
+    """Why an entry stands for no group, with the remedy."""
+    if any(group.market == name for group in groups):
+        return f"all {name} groups of the environment are named already: remove it"
+    if name in MARKETS:
+        return f"the environment has no {name} group: {_ADD_GROUP}, or remove it"
+    return f"the environment has the groups {', '.join(group.name for group in groups)}; markets are spot and on-demand"
+
+
+def _conflicts(spec: JobSpec) -> Iterable[Problem]:
+    """What does not go together with ``capacity.order``."""
+    if spec.pool is not None:
+        remedy = "workers of a pool are no gang: name their groups in pool.node_groups"
+        yield Problem(_ORDER, spec.capacity.order, remedy)
+    if spec.kubernetes.node_groups:
+        remedy = "capacity.order names the groups already: remove one of the two"
+        yield Problem("kubernetes.node_groups", spec.kubernetes.node_groups, remedy)
+    if spec.kubernetes.queue:
+        remedy = "Kueue would decide where the nodes come from as well: remove it, or capacity.order"
+        yield Problem("kubernetes.queue", spec.kubernetes.queue, remedy)
+
+
+def _differences(groups: Sequence[NodeGroup]) -> Iterable[Problem]:
+    """What groups of one order may not differ in: the requests of a run's pods are the same in each."""
+    for what, values in (
+        ("GPUs per node", {group.name: group.gpus for group in groups}),
+        ("EFA interfaces", {group.name: group.efa_interfaces for group in groups}),
+    ):
+        if len(set(values.values())) > 1:
+            each = ", ".join(f"{name}: {count}" for name, count in values.items())
+            yield Problem(_ORDER, [*values], f"{what} differ ({each}): name groups with the same number")
 
 
 def _shared(spec: JobSpec, group: NodeGroup) -> JobSpec:

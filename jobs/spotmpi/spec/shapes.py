@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spotmpi.core.errors import Problem
 from spotmpi.spec import node_groups
-from spotmpi.spec.job import JobSpec, Resources
+from spotmpi.spec.job import Capacity, JobSpec, Resources
 from spotmpi.spec.node_groups import Choice
 
 if TYPE_CHECKING:  # a local run starts faster without it
@@ -75,7 +75,7 @@ def gang_spec(spec: JobSpec) -> JobSpec:
 def worker_spec(spec: JobSpec) -> JobSpec:
     """A spec as that of the run's workers: one node for each, with their resources and node groups.
 
-    Instance type and placement group of a stream's run are those of its gang.
+    Instance type, placement group and order of capacity of a run are those of its gang.
     """
     workers = workers_of(spec)
     assert workers is not None
@@ -85,6 +85,7 @@ def worker_spec(spec: JobSpec) -> JobSpec:
     else:
         placement |= {"instance_type": None, "placement_group": None}
     changes: dict[str, Any] = {"nodes": workers.count, "slots": 1, "resources": workers.resources}
+    changes["capacity"] = Capacity()
     if spec.stream is not None and spec.stream.workers.price is not None:
         changes["price"] = spec.stream.workers.price
     return spec.model_copy(update={**changes, "kubernetes": spec.kubernetes.model_copy(update=placement)})
@@ -95,7 +96,7 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> ShapeChoice | tuple[Ch
     gang = _choose_gang(spec, groups)
     if (own := workers_of(spec)) is None:
         return gang if isinstance(gang, list) else (gang,)
-    workers = node_groups.choose(worker_spec(spec), groups)
+    workers = node_groups.choose(worker_spec(spec), groups, gang=False)
     if isinstance(workers, list):
         fields = {"kubernetes.node_groups": f"{own.table}.node_groups", "nodes": own.count_field}
         workers = [replace(problem, field=fields.get(problem.field, problem.field)) for problem in workers]

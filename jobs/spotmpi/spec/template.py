@@ -61,6 +61,7 @@ _SAMPLE_VALUES: dict[str, Any] = {
     "ssh_secret": "mpi-ssh",
     "queue": "gpus",
     "node_groups": ["g5"],
+    "order": ["g5", "g6", "on-demand"],
     "length": 256,
     "split": "train",
     "write": "parquet",

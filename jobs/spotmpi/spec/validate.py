@@ -311,6 +311,6 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_data, "data"),
     (_resources, "nodes slots resources"),
     (_metrics, "metrics program"),
-    (_money, "limits checkpoint price kubernetes nodes pool stream"),
-    (_cluster, "kubernetes nodes slots resources image env mpi checkpoint pool stream"),
+    (_money, "limits checkpoint price capacity kubernetes nodes pool stream"),
+    (_cluster, "capacity kubernetes nodes slots resources image env mpi checkpoint pool stream"),
 )

@@ -12,7 +12,7 @@ from spotmpi.core import hints, names
 from spotmpi.core.errors import Problem
 from spotmpi.spec import shapes
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.node_groups import Choice
+from spotmpi.spec.node_groups import Choice, capability
 from spotmpi.spec.paths import is_path
 from spotmpi.spec.stream import Stream
 from spotmpi.streams.order import CONSUMER, FORMATS, PREDICT
@@ -40,12 +40,13 @@ def problems(spec: JobSpec, persistent: Sequence[str] | None) -> Iterable[Proble
 def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
     """Why the run fits no node group of its environment."""
     if not groups:
-        if spec.kubernetes.node_groups:
-            remedy = f"needs an environment with node groups: use {hints.option('on', 'STACK')}, or node_selector"
-            yield Problem("kubernetes.node_groups", spec.kubernetes.node_groups, remedy)
-        if spec.kubernetes.placement_group is not None:
-            remedy = f"needs an environment with node groups: use {hints.option('on', 'STACK')}, or node_selector"
-            yield Problem("kubernetes.placement_group", spec.kubernetes.placement_group, remedy)
+        requested = {
+            "capacity.order": spec.capacity.order or None,
+            "kubernetes.node_groups": spec.kubernetes.node_groups or None,
+            "kubernetes.placement_group": spec.kubernetes.placement_group,
+        }
+        remedy = f"needs an environment with node groups: use {hints.option('on', 'STACK')}, or node_selector"
+        yield from (Problem(field, value, remedy) for field, value in requested.items() if value is not None)
         return
     choices = shapes.choose(spec, groups)
     if isinstance(choices, list):
@@ -100,10 +101,16 @@ def predicts(spec: JobSpec) -> bool:
 def _kernels(image: str, choice: Choice) -> Iterable[Problem]:
     from spotmpi.images import build
 
-    if choice.capability and build.build_with_kernels(image, choice.capability) is None:
-        group, kind = choice.groups[0], "sm_" + choice.capability.replace(".", "")
-        remedy = f"no build has kernels for the GPUs of {group.name} ({group.type}, {kind}): "
-        yield Problem("image", image, remedy + "choose another node group, or an image by kubernetes.image")
+    builds = [build.build_with_kernels(image, capability(group)) for group in choice.every_group]
+    for group, own in zip(choice.every_group, builds, strict=True):
+        if own is None:
+            kind = "sm_" + str(capability(group)).replace(".", "")
+            remedy = f"no build has kernels for the GPUs of {group.name} ({group.type}, {kind}): "
+            yield Problem("image", image, remedy + "choose another node group, or an image by kubernetes.image")
+    if None not in builds and len(set(builds)) > 1:
+        groups = ", ".join(group.name for group in choice.every_group)
+        remedy = f"the GPUs of {groups} need different builds of it: name groups that share one"
+        yield Problem("image", image, f"{remedy}, or an image by kubernetes.image")
 
 
 def within(path: str, folders: Iterable[str]) -> bool:

@@ -128,14 +128,14 @@ def worker_price(environment: Environment, spec: JobSpec) -> float | None:
     from spotmpi.aws.prices import group_prices
 
     workers = worker_spec(spec)
-    groups = _groups(environment, workers)
+    groups = _groups(environment, workers, gang=False)
     prices = group_prices(environment, groups) if groups else {}
     return max((prices[group.name] / pods_per_node(workers, group) for group in groups), default=None)
 
 
-def _groups(environment: Environment, spec: JobSpec) -> tuple[NodeGroup, ...]:
-    choice = fitting(spec, environment.node_groups)
-    return choice.groups if isinstance(choice, Choice) else ()
+def _groups(environment: Environment, spec: JobSpec, gang: bool = True) -> tuple[NodeGroup, ...]:
+    choice = fitting(spec, environment.node_groups, gang)
+    return choice.every_group if isinstance(choice, Choice) else ()
 
 
 def _spec_prices(study: Study) -> dict[Configuration, Price]:

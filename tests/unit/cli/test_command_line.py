@@ -152,6 +152,22 @@ def test_iterations_that_are_recognized_in_lines_are_not_repeated_but_those_of_a
     assert "iteration 5" in invoke("run", job(bar)).stderr
 
 
+def test_the_status_of_a_run_with_an_order_of_capacity_says_where_it_is_and_what_that_costs(tmp_path: Path) -> None:
+    placed = {"event": "placed", "group": "g5", "type": "g5.xlarge", "market": "spot", "rate": 4.0, "reason": "first"}
+    moved = {**placed, "group": "g6", "type": "g6.xlarge", "rate": None, "reason": "g5 gave 3 of 4 nodes within 600s"}
+    events = [{"event": "submitted", "name": "x"}, placed, moved, {"event": "succeeded"}]
+    (tmp_path / "x-1").mkdir()
+    lines = [json.dumps({"t": 1_795_000_000.0 + number, **event}) for number, event in enumerate(events)]
+    (tmp_path / "x-1" / "events.jsonl").write_text("\n".join(lines) + "\n")
+
+    shown = invoke("status", "x-1", "--runs", str(tmp_path))
+    assert "capacity   g6 (g6.xlarge, spot, price unknown)" in shown.stdout.splitlines()
+    assert json.loads(invoke("status", "x-1", "--runs", str(tmp_path), "--json").stdout)["placement"]["group"] == "g6"
+    logged = invoke("logs", "x-1", "--runs", str(tmp_path)).stderr
+    assert "capacity: g5 (g5.xlarge, spot, $4 an hour): first" in logged
+    assert "capacity: g6 (g6.xlarge, spot, price unknown): g5 gave 3 of 4 nodes within 600s" in logged
+
+
 def test_columns_align_with_wide_and_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     show_table(("A", "NUMBER", "B"), [("日本", "1", "b"), ("x\x1b", "22", "")], right=[1])
     assert capsys.readouterr().out.splitlines() == ["A      NUMBER  B", "日本        1  b", "x\\x1b      22"]

@@ -22,6 +22,7 @@ OUTPUTS: dict[str, Any] = {
     "service_account": "runs",
     "volume_claim": "runs",
     "ssh_secret": "mpi-ssh",
+    "placement_account": "spotmpi-placement",
     "uid": 1000,
     "gid": 1000,
     "repositories": {"chainermn": "1.dkr.ecr.us-east-1.amazonaws.com/spotmpi-lab/chainermn"},

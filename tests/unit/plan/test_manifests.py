@@ -16,7 +16,7 @@ from spotmpi.core import archives, names
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import UnreadableRun
 from spotmpi.plan import manifests, pods
-from spotmpi.plan.cluster import ClusterTarget, on_groups
+from spotmpi.plan.cluster import ClusterTarget, in_order, on_groups
 from spotmpi.plan.manifests import Submission, kubernetes_plan, spec_of
 from spotmpi.plan.templates import Template
 from spotmpi.spec.job import from_values
@@ -97,14 +97,15 @@ Target = ClusterTarget | list[NodeGroup]
 
 def submission(run: str = "digits-1", forward: Sequence[str] = ()) -> Submission:
     keys = {"id": "<id>", "host_key": "<key>", **{pods.forwarded_key(name): "<value>" for name in forward}}
-    return Submission(run, "ann", keys, {"pod.tar.gz": b"code"}, {"program": "digits"})
+    return Submission(run, "ann", keys, {"pod.tar.gz": b"code"}, {"program": "digits"}, rates={"g5": 4.1})
 
 
 def plan(values: dict[str, Any], target: Target = TARGET, run: str = "digits-1") -> list[dict[str, Any]]:
     """A plan on a target, or on whole nodes of groups."""
     spec = from_values(values)
     if isinstance(target, list):
-        target = on_groups(replace(TARGET, spread="node", egress_denied=True), target, "us-east-1a")
+        base = replace(TARGET, spread="node", egress_denied=True, placement_account="mover")
+        target = (in_order if spec.capacity.order else on_groups)(base, target, "us-east-1a")
     workers = on_groups(replace(TARGET, egress_denied=True), [CPUS], "us-east-1a") if spec.stream else None
     return kubernetes_plan(spec, target, submission(run, spec.forward), workers)
 
@@ -163,7 +164,8 @@ CASES: dict[str, tuple[dict[str, Any], Target]] = {
     "full": (FULL, NODES),
     "one-group": (ON_GROUPS, [GROUP]),
     "efa": (ON_GROUPS, [WITH_EFA]),
-    "two-groups": (ON_GROUPS, [GROUP, LIKE]),
+    "two-groups": ({**ON_GROUPS, "nodes": 1}, [GROUP, LIKE]),
+    "in-order": ({**ON_GROUPS, "capacity": {"order": ["g5", "g6"], "patience": "5m"}}, [GROUP, LIKE]),
 }
 every_plan = pytest.mark.parametrize(("values", "target"), CASES.values(), ids=CASES)
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from spotmpi.core.names import RunPaths
-from spotmpi.runs.node_usage import machine_types, machine_uses
+from spotmpi.runs.node_usage import machine_kinds, machine_uses
 
 
 def pool(folder: Path, *events: dict[str, object]) -> RunPaths:
@@ -40,7 +40,7 @@ def test_each_worker_is_counted_from_its_pods_start_until_it_left_or_the_pool_en
         ("c", 55.0, 60.0, 100.0),
         ("small", 10.0, 20.0, 100.0),
     ]
-    assert machine_types(paths) == {"a": "g5.xlarge", "b": "g5.xlarge", "c": "g5.xlarge"}
+    assert machine_kinds(paths) == {"small": (None, None), **dict.fromkeys("abc", ("g5.xlarge", None))}
 
 
 def test_a_worker_that_joins_the_next_node_0_is_counted_once(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import spotmpi
 from spotmpi.backends.targets import Target
 from spotmpi.core.environment import NodeGroup
-from spotmpi.core.errors import InputError
+from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.images import build as images
 from spotmpi.images.registry import Pinned
 from spotmpi.spec.job import JobSpec, from_values
@@ -64,7 +64,7 @@ def test_pods_share_a_node_by_parts_of_cpus(cpu: object, count: int) -> None:
         ([FOUR], {"slots": 4, "resources": {"cpu": 12, "memory": "46Gi"}}, ["g5"], 1),
         ([FOUR], {"kubernetes": {"spread": "any"}, "resources": {"gpu": 2}, "nodes": 16}, ["g5"], 2),
         ([T4, L4], {"kubernetes": {"node_groups": ["g6"]}}, ["g6"], 1),
-        ([T4, L4], {"kubernetes": {"node_groups": ["g6", "g4dn"]}, "nodes": 16}, ["g4dn", "g6"], 1),
+        ([T4, L4], {"kubernetes": {"node_groups": ["g6", "g4dn"]}, "nodes": 1}, ["g4dn", "g6"], 1),
     ],
 )
 def test_the_first_group_that_fits_is_chosen_and_filled(
@@ -100,7 +100,7 @@ def requests(draw: st.DrawFn) -> JobSpec:
 def test_the_chosen_groups_have_what_the_run_asks_for_and_a_refusal_means_that_none_has(
     spec: JobSpec, groups: list[NodeGroup]
 ) -> None:
-    choice, named = choose(spec, groups), spec.kubernetes.node_groups
+    choice, named = choose(spec, groups, gang=False), spec.kubernetes.node_groups
     if isinstance(choice, list):
         assert choice and all(problem.field in ("nodes", "kubernetes.node_groups") for problem in choice)
         assert named or not any(isinstance(choose(spec, [each]), Choice) for each in groups)
@@ -114,7 +114,7 @@ def test_the_chosen_groups_have_what_the_run_asks_for_and_a_refusal_means_that_n
         assert used == each.gpus if fills else used <= each.gpus
     if not named and not spec.resources.gpu and choice.groups[0].gpus:
         assert all(group.gpus for group in groups if isinstance(choose(spec, [group]), Choice))
-    again = choose(spec, choice.groups)
+    again = choose(spec, choice.groups, gang=False)
     assert isinstance(again, Choice) and (again.groups, again.spec) == (choice.groups, choice.spec)
 
 
@@ -190,6 +190,72 @@ def test_the_plan_notes_further_groups_that_fit() -> None:
 )
 def test_a_run_that_fits_no_group_is_refused_with_a_reason_for_each(values: Object, message: str) -> None:
     assert message in refusal_of([T4, FOUR], **values)
+
+
+def test_a_gang_is_never_of_two_groups_though_workers_may_be() -> None:
+    named = {"kubernetes": {"node_groups": ["g4dn", "g6"]}, "nodes": 2}
+    assert refusal_of([T4, L4], **named) == (
+        "kubernetes.node_groups = ['g4dn', 'g6']: each node would be of any of them, and the gang in several placement "
+        "groups: name one, or name them in capacity.order, one after the other"
+    )
+    assert isinstance(choose(from_values(named), [T4, L4], gang=False), Choice)
+
+
+STABLE, DENSE = group("g6-stable", model="l4", market="on-demand"), group("p3", model="v100")
+
+
+@pytest.mark.parametrize(
+    ("order", "names"),
+    [
+        (["g6", "g4dn"], ["g6", "g4dn"]),
+        (["g6", "spot"], ["g6", "g4dn", "p3"]),
+        (["spot", "g6"], ["g4dn", "p3", "g6"]),
+        (["g4dn", "on-demand"], ["g4dn", "g6-stable"]),
+        (["on-demand"], ["g6-stable"]),
+    ],
+)
+def test_an_order_is_of_groups_and_of_markets_each_with_its_groups_that_no_entry_names_and_the_run_fits(
+    order: list[str], names: list[str]
+) -> None:
+    choice = choice_of([T4, L4, FOUR, STABLE, DENSE], capacity={"order": order}, resources={"gpu": 1})
+    assert [each.name for each in choice.every_group] == names
+    assert (len(choice.groups), choice.spec.resources.gpu) == (1, 1)
+
+
+def test_all_problems_of_an_order_come_at_once_each_with_its_remedy() -> None:
+    order = ["g6", "p9", "g6", "g5", "c6i", "on-demand", "spot"]
+    kubernetes = {"node_groups": ["g6"], "queue": "gpus"}
+    small = group("g6", model="l4", max=1)
+    assert refusal_of([small, FOUR, CPUS], capacity={"order": order}, kubernetes=kubernetes, nodes=2, slots=4).split(
+        "; capacity."
+    ) == [
+        "kubernetes.node_groups = ['g6']: capacity.order names the groups already: remove one of the two; "
+        "kubernetes.queue = 'gpus': Kueue would decide where the nodes come from as well: remove it, or capacity.order",
+        "order = 'g6': is named twice: remove one of the two",
+        "order = 'g6': 2 nodes x 4 slots fit no node group; g6 (g6.xlarge): there are at most 1 nodes",
+        "order = 'p9': the environment has the groups g6, g5, c6i; markets are spot and on-demand",
+        "order = 'on-demand': the environment has no on-demand group: add one to its stack (spotmpi:groups with "
+        "`market`), or remove it",
+        "order = 'spot': all spot groups of the environment are named already: remove it",
+        "order = ['g5', 'c6i']: GPUs per node differ (g5: 4, c6i: 0): name groups with the same number",
+    ]
+
+
+def test_groups_of_an_order_have_as_many_efa_interfaces_and_a_pool_has_no_gang_to_place() -> None:
+    fabric = group("p4d", efa_interfaces=4)
+    assert refusal_of([T4, fabric], capacity={"order": ["g4dn", "p4d"]}) == (
+        "capacity.order = ['g4dn', 'p4d']: EFA interfaces differ (g4dn: 0, p4d: 4): name groups with the same number"
+    )
+    pool = {"launcher": "pool", "pool": {"workers": 2}, "program": None}
+    assert refusal_of([T4], **pool, capacity={"order": ["g4dn"]}) == (
+        "capacity.order = ['g4dn']: workers of a pool are no gang: name their groups in pool.node_groups"
+    )
+
+
+def test_a_cluster_without_node_groups_has_none_to_put_in_order(lab_file: Path) -> None:
+    spec = {"command": ["true"], "capacity": {"order": ["g4dn"]}, "kubernetes": {"image": "mine:1"}}
+    with pytest.raises(InputError, match=r"capacity.order = \['g4dn'\]: needs an environment with node groups"):
+        spotmpi.plan_run({**spec, "launcher": "none"}, (), Target("kubernetes"))
 
 
 @pytest.mark.parametrize(
@@ -298,6 +364,47 @@ def test_node_groups_without_an_environment_are_refused(lab_file: Path) -> None:
     with pytest.raises(InputError, match=r"kubernetes.node_groups = \['g4dn'\]: needs an environment with node groups"):
         spotmpi.plan_run(spec, (), Target("kubernetes"))
     assert spotmpi.plan_run(spec)["backend"] == "local"
+
+
+ORDER = ("kubernetes.image=mine", 'capacity.order=["g4dn", "p3"]', "capacity.patience=5m")
+
+
+def test_a_plan_says_in_which_order_groups_are_tried_and_what_the_run_costs_on_each(
+    lab_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prices(environment: Any, groups: Any) -> dict[str, float]:
+        return {"g4dn": 0.2, "p3": 1.05}
+
+    monkeypatch.setattr("spotmpi.aws.prices.group_prices", prices)
+    plan = plan_of(lab_file, *ORDER)
+    assert plan["notes"][0] == (
+        "capacity: all 2 nodes from g4dn (g4dn.xlarge, spot, $0.4 an hour), else from p3 (p3.xlarge, spot, $2.1 an "
+        "hour); patience: 5m, GPUs per slot: 1"
+    )
+    assert [each["rate"] for each in agents_plan_of(plan)["capacity"]["placements"]] == [0.4, 2.1]
+
+    monkeypatch.setattr("spotmpi.aws.prices.group_prices", raise_no_rights)
+    assert "g4dn (g4dn.xlarge, spot, price unknown)" in plan_of(lab_file, *ORDER)["notes"][0]
+    assert "p3 (p3.xlarge, spot, $3 an hour)" in plan_of(lab_file, *ORDER, "price=1.5")["notes"][0]
+
+
+def raise_no_rights(environment: Any, groups: Any) -> Any:
+    raise SpotmpiError("not permitted")
+
+
+def test_an_order_needs_gpus_that_one_build_of_the_image_fits_and_an_environment_that_can_move_runs(
+    lab_file: Path,
+) -> None:
+    with pytest.raises(InputError, match=r"the GPUs of g4dn, p3 need different builds of it"):
+        plan_of(lab_file, *ORDER[1:])
+    lab_file.write_text(json.dumps({**json.loads(lab_file.read_text()), "placement_account": None}))
+    with pytest.raises(InputError, match=r"has no service account that moves runs; `spotmpi up` adds it"):
+        plan_of(lab_file, *ORDER)
+
+
+def test_elsewhere_an_order_has_no_effect_and_the_plan_says_so() -> None:
+    plan = spotmpi.plan_run({"command": ["true"], "launcher": "none", "capacity": {"order": ["spot"]}})
+    assert "capacity.order has no effect on this machine, which has all nodes" in plan["notes"]
 
 
 def test_a_limit_of_cost_goes_by_the_price_of_the_groups_that_the_run_may_use(

@@ -100,6 +100,7 @@ class KubernetesBackend:
         resolved = target.resolve(spec, self._environment, self._api())
         shipment = code.pack(resolved.spec, resolved.target)
         keys = [*submitting.generate_keys(), *protocol.TLS_FILES, *map(pods.forwarded_key, spec.forward)]
+        rates = target.placement_rates(resolved.spec, self._environment)
         submission = manifests.Submission(
             run=run,
             owner=names.user(),
@@ -108,6 +109,7 @@ class KubernetesBackend:
             user_code=shipment.agent_plan if shipment else None,
             work=fingerprint.identify(resolved.spec, local=False),
             rate=target.hourly_rate(resolved.spec, self._environment),
+            rates=rates,
             versions=versions() if spec.pool else None,
         )
         objects = manifests.kubernetes_plan(resolved.spec, resolved.target, submission, resolved.worker_target)
@@ -122,7 +124,11 @@ class KubernetesBackend:
             "backend": BACKEND,
             "context": self._api().context,
             "namespace": resolved.target.namespace,
-            "notes": [*resolved.notes, *([shipment.note] if shipment else [])],
+            "notes": [
+                *target.capacity_note(resolved.spec, resolved.target, rates),
+                *resolved.notes,
+                *([shipment.note] if shipment else []),
+            ],
             "code": {"digest": shipment.packed.digest, "from_volume": shipment.by_volume} if shipment else None,
             "owner": submission.owner,
             "ssh_secret": spec.kubernetes.ssh_secret or (self._environment.ssh_secret if self._environment else None),

@@ -6,12 +6,14 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
 from lightkube import ApiError
 
-from spotmpi.agent import pod_record, record
+from spotmpi.agent import placement, pod_context, pod_record, record
+from spotmpi.api.view import Pace, event_text
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests
@@ -98,6 +100,42 @@ def test_a_run_that_has_not_waited_too_long_for_its_first_node_is_left_alone(pod
     cluster = FakeCluster(pods)
     assert not any(event.terminal for event in look(cluster, jobset(age=700, **of)))
     assert not cluster.deleted
+
+
+def placed_jobset(*decisions: placement.Decision, tried: list[str], **more: Any) -> Object:
+    at = decisions[-1]["group"]
+    state = placement.State(order=["g5", "g6"], at=at, tried=tried, moving=False, decisions=[*decisions])
+    return jobset(annotations={pod_context.PLACEMENT_ANNOTATION: placement.to_text(state)}, **more)
+
+
+def decided(group: str, moment: float | None) -> placement.Decision:
+    return {"t": moment, "group": group, "type": "x", "market": "spot", "rate": 2.0, "reason": "why"}
+
+
+def test_each_placement_is_reported_once_with_its_price_and_the_first_at_the_submission() -> None:
+    cluster = FakeCluster([unscheduled_pod(0, "no GPU")])
+    before = placed_jobset(decided("g5", None), tried=[])
+    after = placed_jobset(decided("g5", None), decided("g6", 7.0), tried=["g5"])
+    for change in (before, after, after):
+        cluster.put(api.JOBSET, "MODIFIED", change)
+
+    def script(events: list[Event]) -> None:
+        if len([event for event in events if event.kind == record.PLACED]) == 2:
+            cluster.put(api.JOBSET, "DELETED", after)
+
+    placed = [event for event in follow(cluster, before, script) if event.kind == record.PLACED]
+    submitted = datetime.fromisoformat(before["metadata"]["creationTimestamp"]).timestamp()
+    assert [(event.time, event.values["group"]) for event in placed] == [(submitted, "g5"), (7.0, "g6")]
+    assert event_text(placed[1], Pace()) == "capacity: g6 (x, spot, $2 an hour): why"
+    assert [event.kind for event in look(cluster, after)].count(record.PLACED) == 2
+
+
+@pytest.mark.parametrize(("tried", "ends"), [(["g5"], True), ([], False)])
+def test_the_start_limit_allows_for_the_patience_while_another_group_is_left(tried: list[str], ends: bool) -> None:
+    """Patience is 10 minutes, as the start limit; this gang has waited for 15."""
+    cluster = FakeCluster([unscheduled_pod(0, "no GPU", 900)])
+    events = look(cluster, placed_jobset(decided("g6", None), tried=tried, age=900))
+    assert any(event.terminal for event in events) == ends
 
 
 def test_the_end_comes_last_also_where_a_nodes_clock_is_ahead() -> None:

@@ -88,6 +88,22 @@ def test_a_finished_runs_cost_is_saved_and_outlives_its_environment(
     assert cost_at(9).dollars == pytest.approx(1.50 + 0.60)
 
 
+def test_a_machine_is_paid_at_the_market_that_its_agents_recorded(account: FakeAccount, tmp_path: Path) -> None:
+    like = LAB.node_groups[0].model_dump(mode="json")
+    groups = [{**like, "market": market} for market in ("spot", "on-demand")]
+    record_run(tmp_path, BIG, outputs={**LAB.model_dump(mode="json"), "node_groups": groups})
+    events = tmp_path / "big" / "events.jsonl"
+    unknown = events.read_text()
+    with pytest.raises(InputError, match=r"is of type g5\.xlarge, spotmpi-lab has g5\.xlarge, g5\.xlarge: give price"):
+        run_cost("big", Target(runs_folder=tmp_path), None, account, NOW)
+
+    lines = [json.loads(line) for line in unknown.splitlines()]
+    for machine in (machine for line in lines for machine in line.get("machines", [])):
+        machine["market"] = "spot"
+    events.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run_cost("big", Target(runs_folder=tmp_path), None, account, NOW).dollars == pytest.approx(1.50 + 0.20)
+
+
 def test_a_given_price_needs_no_aws(tmp_path: Path) -> None:
     record_run(tmp_path, BIG)
     cost = run_cost("big", Target(runs_folder=tmp_path), price=1.0, now=NOW)

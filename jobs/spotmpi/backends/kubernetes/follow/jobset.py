@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from spotmpi.agent import pod_context
+from spotmpi.agent import placement, pod_context, record
 from spotmpi.agent.launchers import start_count
 from spotmpi.core import names
+from spotmpi.core.events import Event
 from spotmpi.plan import manifests, pool
 from spotmpi.plan.pods import CONTAINER
 from spotmpi.runs.reader import RunState
@@ -31,6 +32,7 @@ class RunInfo:
     submitted: float  # Unix seconds
     start_limit: float  # seconds
     max_failures: int  # that another attempt may follow
+    patience: float = 0.0  # seconds by which the start is later allowed while the gang may be placed elsewhere
 
     @property
     def nodes(self) -> int:
@@ -51,7 +53,21 @@ def run_info(jobset: Object) -> RunInfo:
         submission_time(jobset),
         spec.limits.start,
         spec.limits.failures,
+        spec.capacity.patience,
     )
+
+
+def placement_state(jobset: Object) -> placement.State | None:
+    """Where the gang of a run is placed; None where it has one place only."""
+    text = manifests.annotations_of(jobset).get(pod_context.PLACEMENT_ANNOTATION)
+    return None if text is None else placement.parse(text)
+
+
+def placement_events(jobset: Object) -> list[Event]:
+    """The decisions on where the gang is placed, as node 0's agent records them at its next attempt."""
+    state = placement_state(jobset)
+    values = [placement.event_values(each, submission_time(jobset)) for each in (state["decisions"] if state else ())]
+    return [Event(each.pop("t"), record.PLACED, values=each) for each in values]
 
 
 def submission_time(jobset: Object) -> float:

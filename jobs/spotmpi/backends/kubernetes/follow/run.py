@@ -13,6 +13,7 @@ import httpx2
 from lightkube import ApiError
 
 from spotmpi.agent import record
+from spotmpi.agent.placement import untried
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
@@ -23,6 +24,8 @@ from spotmpi.backends.kubernetes.follow.jobset import (
     image_reference,
     is_worker,
     node_index,
+    placement_events,
+    placement_state,
     pod_name,
     pod_phase,
     run_info,
@@ -74,6 +77,7 @@ class ClusterFollower:
         self._log_slots = asyncio.Semaphore(MAX_STREAMS)
         self._first_look = client.now()
         self._last_reason: frozenset[str] = frozenset()
+        self._placements: set[float] = set()  # times of those that were reported
         self._nodes_read: set[int] = set()  # nodes that had a pod to read
         self._folder = RunFolder(client, jobset, self._report_waiting)
         self._folder_lock = asyncio.Lock()
@@ -114,6 +118,7 @@ class ClusterFollower:
 
     async def _snapshot(self) -> AsyncIterator[list[Entry]]:
         self._update_jobset(self._jobset)
+        yield [Entry(0, event=event) for event in placement_events(self._jobset)]
         pods = await self._client.list(api.POD, {names.LABEL_RUN: self._run.run})
         pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         self._seen.pods = {pod_name(pod): pod for pod in pods}
@@ -207,8 +212,16 @@ class ClusterFollower:
             if change == api.RESYNC:
                 change, jobset = ("MODIFIED", jobset["items"][0]) if jobset["items"] else ("DELETED", self._jobset)
             self._update_jobset(jobset, is_gone=change == "DELETED")
+            await self._report_placement()
             if self._jobset_end:
                 self._ended.set()
+
+    async def _report_placement(self) -> None:
+        """Report where the gang is placed, whenever that changes."""
+        new = [event for event in placement_events(self._jobset) if event.time not in self._placements]
+        self._placements.update(event.time for event in new)
+        if new:
+            await self._queue.put([Entry(0, event=event) for event in new])
 
     def _update_jobset(self, jobset: Object, is_gone: bool = False) -> None:
         self._jobset = jobset
@@ -279,11 +292,11 @@ class ClusterFollower:
         if is_up and self._run.workers:
             reason = workers_waiting_reason(self._seen, self._run.run, self._run.workers)
         if reason and wait and not is_up:
-            left = wait.since + self._run.start_limit - self._client.now()
+            left = wait.since + self._start_limit - self._client.now()
             if left > 0:
                 reason = with_countdown(reason, left)
             elif not wait.agent_runs:
-                reason = f"limits.start ({self._run.start_limit:g}s) is over: {reason}"
+                reason = f"limits.start ({self._start_limit:g}s) is over: {reason}"
                 if await self._give_up(reason):
                     return [self._event(record.FAILED, reason)]
         before, self._last_reason = self._last_reason, reason_key(reason or "")
@@ -291,6 +304,12 @@ class ClusterFollower:
             return []
         event = self._event(record.WAITING, reason)
         return [replace(event, values={**event.values, RUNNING: True}) if is_up else event]
+
+    @property
+    def _start_limit(self) -> float:
+        """Seconds for which the run may wait where its gang is placed now."""
+        state = placement_state(self._jobset)
+        return self._run.start_limit + (self._run.patience if state and untried(state) else 0.0)
 
     async def _give_up(self, reason: str) -> bool:
         """Delete a run whose first node never came, which would wait for ever; False where that is not possible."""

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.submit import pod_templates
 from spotmpi.core import hints
 from spotmpi.core.environment import Environment
-from spotmpi.core.errors import InputError, input_error
+from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.images import build as images
 from spotmpi.images import registry
 from spotmpi.images.build import Build
 from spotmpi.images.registry import Pinned
 from spotmpi.plan.agent_plan import VOLUME
-from spotmpi.plan.cluster import ClusterTarget, on_groups
+from spotmpi.plan.cluster import ClusterTarget, in_order, on_groups
 from spotmpi.spec import shapes
-from spotmpi.spec.job import JobSpec
+from spotmpi.spec.job import JobSpec, duration
 from spotmpi.spec.node_groups import Choice
 from spotmpi.spec.shapes import ShapeChoice
 
@@ -55,8 +55,33 @@ def hourly_rate(spec: JobSpec, environment: Environment | None) -> float | None:
     # A spec that fits no group is refused later; until then assume the most expensive of all groups.
     unknown = [environment.node_groups] * len(all_shapes)
     choices = shapes.choose(spec, environment.node_groups)
-    groups = unknown if isinstance(choices, list) else [choice.groups for choice in choices]
+    groups = unknown if isinstance(choices, list) else [choice.every_group for choice in choices]
     return sum(node_price(environment, each) * shape.nodes for each, shape in zip(groups, all_shapes, strict=True))
+
+
+def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str, float]:
+    """US dollars per hour of all nodes of a run by the node group of its gang, where that may be one of several.
+
+    Empty where AWS does not tell the prices.
+    """
+    choices = shapes.choose(spec, environment.node_groups) if environment else []
+    if environment is None or isinstance(choices, list) or not choices[0].fallbacks:
+        return {}
+    (gang, *workers), all_shapes = choices, shapes.shapes(spec)
+    if spec.price is not None:
+        total = sum((shape.price or spec.price) * shape.nodes for shape in all_shapes)
+        return {group.name: total for group in gang.every_group}
+    from spotmpi.aws.prices import group_prices, highest_node_price
+
+    try:
+        prices = group_prices(environment, gang.every_group)
+        rest = sum(
+            highest_node_price(environment, choice.groups).node_hour * shape.nodes
+            for choice, shape in zip(workers, all_shapes[1:], strict=True)
+        )
+    except SpotmpiError:
+        return {}
+    return {name: price * spec.nodes + rest for name, price in prices.items()}
 
 
 def group_names(spec: JobSpec, environment: Environment) -> list[str]:
@@ -64,7 +89,7 @@ def group_names(spec: JobSpec, environment: Environment) -> list[str]:
     choices = shapes.choose(spec, environment.node_groups)
     if isinstance(choices, list):
         return []
-    return list(dict.fromkeys(group.name for choice in choices for group in choice.groups))
+    return list(dict.fromkeys(group.name for choice in choices for group in choice.every_group))
 
 
 def resolve(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> ResolvedTarget:
@@ -111,7 +136,15 @@ def _on_nodes(target: ClusterTarget, choice: Choice, environment: Environment | 
     """*target* for pods of one shape, on the nodes that were chosen for them."""
     spread = choice.spec.kubernetes.spread or ("node" if choice.groups else "any")
     target = replace(target, spread=spread)
-    return on_groups(target, choice.groups, environment.zone) if environment and choice.groups else target
+    if environment is None or not choice.groups:
+        return target
+    if not choice.fallbacks:
+        return on_groups(target, choice.groups, environment.zone)
+    if environment.placement_account is None:
+        remedy = f"environment {environment.name} has no service account that moves runs; `spotmpi up` adds it"
+        raise input_error("capacity.order", choice.spec.capacity.order, remedy)
+    target = replace(target, placement_account=environment.placement_account)
+    return in_order(target, choice.every_group, environment.zone)
 
 
 def _choices(spec: JobSpec, environment: Environment | None) -> Sequence[Choice]:
@@ -153,7 +186,23 @@ def _notes_on_nodes(choice: Choice, target: ClusterTarget) -> list[str]:
         f"each node requests EFA x {target.efa}: NCCL uses it where the image has libfabric and aws-ofi-nccl, else TCP "
         "(spotmpi's own images have neither)"
     )
-    return [note, fabric] if target.efa else [note]
+    notes = [] if choice.fallbacks else [note]  # `capacity_note` names the groups of an order
+    return [*notes, fabric] if target.efa else notes
+
+
+def capacity_note(spec: JobSpec, target: ClusterTarget, rates: Mapping[str, float]) -> list[str]:
+    """The node groups of ``capacity.order`` with what all nodes of the run cost on each; empty for a run on one."""
+    groups = []
+    for each in target.order:
+        machine = dict(each.machine)
+        rate = rates.get(machine["node_group"])
+        price = "price unknown" if rate is None else f"${rate:.4g} an hour"
+        groups.append(f"{machine['node_group']} ({machine['type']}, {machine['market']}, {price})")
+    if not groups:
+        return []
+    what = "the node" if spec.nodes == 1 else f"all {spec.nodes} nodes"
+    patience, gpus = duration(spec.capacity.patience), spec.resources.gpu
+    return [f"capacity: {what} from {', else from '.join(groups)}; patience: {patience}, GPUs per slot: {gpus}"]
 
 
 def _notes_on_image(build: Build | None, environment: Environment | None, pinned: Pinned) -> list[str]:

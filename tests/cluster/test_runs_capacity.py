@@ -1,0 +1,140 @@
+"""A run whose order of capacity names two node groups, on a cluster of these groups, with GPUs that come and go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import record
+from spotmpi.backends.kubernetes.backend import KubernetesBackend
+from spotmpi.core import names
+from spotmpi.core.environment import Environment
+from spotmpi.plan.placement import PURPOSE
+from spotmpi.plan.volume_pod import LABEL_PURPOSE
+from tests.cluster.runs import FollowedRun, Runs, plain
+from tests.testbed.cluster import Cluster
+from tests.testbed.network import api_service
+from tests.testbed.waiting import wait_for
+from tests.unit.core.test_environment import OUTPUTS
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+LIMIT = 120.0
+PATIENCE = 8.0
+GROUP = "spotmpi.dev/group"
+# Two nodes on one machine: each waits for a file of the run volume, which the test writes.
+WAIT = ["sh", "-c", "while [ ! -e /spotmpi/volume/done ]; do sleep 0.2; done; echo over"]
+
+
+def environment(runs: Runs) -> Environment:
+    """An environment with the groups `near` and `far`, each of like GPU nodes."""
+    like = {**OUTPUTS["node_groups"][0], "vcpus": 8, "gpus": 2}
+    groups = [{**like, "name": name, "labels": {GROUP: name}} for name in ("near", "far")]
+    groups[1]["market"] = "on-demand"
+    values = {**OUTPUTS, "namespace": runs.namespace, "node_groups": groups}
+    return Environment.model_validate(values)
+
+
+@pytest.fixture
+def placed(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
+    """Runs in an environment whose two groups have one node each."""
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    runs.backend = KubernetesBackend(tmp_path / "copies", None, runs.namespace, environment(runs))
+    testbed = runs.testbed
+    for node, group in zip(testbed.nodes, ("near", "far"), strict=True):
+        testbed.kubectl("label", "node", node.name, f"{GROUP}={group}")
+    try:
+        with api_service(testbed.slot, testbed.plane):
+            yield runs
+    finally:
+        for node in testbed.nodes:
+            testbed.kubectl("label", "node", node.name, f"{GROUP}-")
+            node.set_gpus(0)
+
+
+def spec(**more: Any) -> dict[str, Any]:
+    kubernetes = {"spread": "any"}
+    capacity = {"order": ["near", "on-demand"], "patience": f"{PATIENCE:g}s"}
+    resources = {"gpu": 1, "cpu": "100m"}
+    return plain(*WAIT, nodes=2, resources=resources, capacity=capacity, price=1.5, kubernetes=kubernetes, **more)
+
+
+def places(runs: Runs, run: str) -> list[str | None]:
+    """The node of each pod of a run, by index."""
+    listed = runs.testbed.get("pods", "-n", runs.namespace, "-l", f"{names.LABEL_RUN}={run}")["items"]
+    return [each["spec"].get("nodeName") for each in listed if not each["metadata"].get("deletionTimestamp")]
+
+
+def kill_controller(testbed: Cluster, runs: Runs) -> None:
+    selector = f"{LABEL_PURPOSE}={PURPOSE}"
+    testbed.kubectl("delete", "pods", "-n", runs.namespace, "-l", selector, "--grace-period=0", "--force")
+
+
+def wait_until_all_on(runs: Runs, run: str, node: str) -> None:
+    wait_for(f"both pods on {node}", lambda: places(runs, run) == [node, node], LIMIT)
+
+
+@pytest.mark.pod_images("base")
+def test_a_gang_moves_as_a_whole_while_no_terminal_follows_it_and_goes_back_only_when_it_lost_a_node(
+    placed: Runs, tmp_path: Path
+) -> None:
+    testbed = placed.testbed
+    near, far = testbed.nodes
+    near.set_gpus(1)
+    far.set_gpus(2)
+    run = placed.submit(spec(), image="base")
+    wait_for("half of the gang", lambda: near.name in places(placed, run), LIMIT)
+    assert far.name not in places(placed, run)
+    kill_controller(testbed, placed)
+    wait_until_all_on(placed, run, far.name)
+
+    near.set_gpus(2)
+    time.sleep(PATIENCE)  # capacity comes back, and nobody moves a run that has all its nodes
+    assert places(placed, run) == [far.name, far.name]
+    far.set_gpus(0)
+    testbed.evict(placed.pod(run, 1)["metadata"]["name"], placed.namespace)
+    wait_until_all_on(placed, run, near.name)
+
+    followed = FollowedRun(placed, run)
+    followed.until_kind(record.STARTED)
+    assert placed.volume is not None
+    (placed.volume / "done").touch()
+    assert followed.end().kind == "succeeded", followed.recent_events()
+    placements = [event.values for event in followed.events if event.kind == record.PLACED]
+    assert [(each["group"], each["market"], each["rate"]) for each in placements] == [
+        ("near", "spot", 3.0),
+        ("far", "on-demand", 3.0),
+        ("near", "spot", 3.0),
+    ], followed.recent_events()
+    assert [each["reason"] for each in placements[:2]] == [
+        "the first in capacity.order",
+        f"near gave 1 of 2 nodes within {PATIENCE:g}s",
+    ]
+    recorded = [line for line in (followed.folder / record.EVENTS).read_text().splitlines() if '"placed"' in line]
+    assert len(recorded) == 3, recorded
+    summary = followed.summary()
+    assert summary["attempts"][-1]["world"]["rate"] == 3.0 and summary["hardware"][0]["node_group"] == "near"
+
+
+@pytest.mark.pod_images("base")
+def test_a_run_whose_controller_is_dead_goes_on_where_it_is(placed: Runs) -> None:
+    testbed = placed.testbed
+    near, far = testbed.nodes
+    near.set_gpus(1)
+    far.set_gpus(2)
+    run = placed.start(spec(), image="base")
+    testbed.kubectl("delete", "job", names.controller_name(run.id), "-n", placed.namespace, "--wait=false")
+    run.until_kind(record.WAITING)
+    time.sleep(PATIENCE + 6)
+    assert near.name in places(placed, run.id) and far.name not in places(placed, run.id)
+    near.set_gpus(2)
+    run.until_kind(record.STARTED)
+    assert placed.volume is not None
+    (placed.volume / "done").touch()
+    assert run.end().kind == "succeeded", run.recent_events()
+    state = placed.backend.state(run.id)
+    assert state.placement == {"group": "near", "type": "g4dn.xlarge", "market": "spot", "rate": 3.0}

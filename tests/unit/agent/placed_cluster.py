@@ -1,0 +1,138 @@
+"""A cluster that runs the gang of one JobSet on node groups whose free nodes a test sets, as a controller sees it.
+
+It knows from where it has its rules:
+
+- The pod template of a JobSet may change only while the JobSet is suspended or by the patch that suspends it, and only
+  in labels, annotations, node selector, tolerations and scheduling gates (kubernetes-sigs/jobset,
+  pkg/webhooks/jobset_webhook.go, ValidateUpdate). The rest of the template is immutable.
+- Suspending deletes the pods, and then the JobSet gets the condition Suspended; resuming merges the selector into that
+  of the Job, whose keys stay (pkg/controllers/jobset_controller.go, suspendJobs and resumeJob).
+- A JSON patch applies in whole or, where a test operation does not hold, not at all (RFC 6902, section 5).
+- Times are whole seconds by the API server's clock.
+"""
+
+from __future__ import annotations
+
+import copy
+from datetime import UTC, datetime
+from typing import Any
+
+from spotmpi.agent.placement_controller import RequestFailed
+
+Object = dict[str, Any]
+START = 1_795_000_000
+MUTABLE = ("nodeSelector", "tolerations")
+
+
+class PlacedCluster:
+    """The `ClusterApi` of a controller; `pass_time` lets the scheduler and the JobSet controller do their work."""
+
+    def __init__(self, jobset: Object, size: int, free: dict[str, int]) -> None:
+        self.now = float(START)
+        self.free = free  # nodes by group
+        self.size = size
+        self._jobset = {**copy.deepcopy(jobset), "status": {}}
+        self._jobset["metadata"]["resourceVersion"] = "1"
+        self._jobset["spec"]["suspend"] = False
+        self._selector: Object = dict(self._template["spec"]["nodeSelector"])  # of the Job
+        self._pods: list[Object] = []
+        self.gone = False
+        self.meddle = False  # somebody else changes the JobSet between a look and a patch, once
+        self.patches: list[Object] = []  # the JobSet after each
+        self._create_pods()
+
+    @property
+    def _template(self) -> Object:
+        template: Object = self._jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+        return template
+
+    @property
+    def suspended(self) -> bool:
+        return bool(self._jobset["spec"]["suspend"])
+
+    def jobset(self, run: str) -> Object | None:
+        return None if self.gone else copy.deepcopy(self._jobset)
+
+    def pods(self, selector: str) -> list[Object]:
+        return copy.deepcopy(self._pods)
+
+    def patch(self, run: str, patch: list[Object]) -> None:
+        if self.meddle:
+            self.meddle = False
+            self._count_change()
+        changed = copy.deepcopy(self._jobset)
+        for operation in patch:
+            self._apply(changed, operation)
+        self._check(changed)
+        self._jobset = changed
+        self._count_change()
+        self.patches.append(copy.deepcopy(changed))
+
+    def end(self) -> None:
+        """Let the run succeed."""
+        self._jobset["status"] = {"conditions": [{"type": "Completed", "status": "True"}]}
+
+    def lose_a_node(self) -> None:
+        """JobSet restarts the gang of a run that lost a node: all pods anew."""
+        self._create_pods()
+
+    def pass_time(self, seconds: float = 5.0) -> None:
+        """What happens in some seconds."""
+        self.now += seconds
+        if self.suspended:
+            if self._pods:
+                self._pods = []
+            else:
+                self._jobset["status"] = {"conditions": [{"type": "Suspended", "status": "True"}]}
+            return
+        if not self._pods:
+            self._jobset["status"] = {"conditions": [{"type": "Suspended", "status": "False"}]}
+            self._selector = {**self._selector, **self._template["spec"]["nodeSelector"]}
+            self._create_pods()
+        self._schedule()
+
+    def places(self) -> list[str | None]:
+        """The group of each pod."""
+        return [each["spec"].get("nodeName") for each in self._pods]
+
+    def _create_pods(self) -> None:
+        stamp = datetime.fromtimestamp(int(self.now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        status = {"phase": "Pending"}
+        self._pods = [
+            {"metadata": {"name": str(number), "creationTimestamp": stamp}, "spec": {}, "status": dict(status)}
+            for number in range(self.size)
+        ]
+
+    def _schedule(self) -> None:
+        group = self._selector["group"]
+        for pod in self._pods:
+            if "nodeName" not in pod["spec"] and self.places().count(group) < self.free.get(group, 0):
+                pod["spec"]["nodeName"] = group
+                pod["status"]["phase"] = "Running"
+
+    def _count_change(self) -> None:
+        metadata = self._jobset["metadata"]
+        metadata["resourceVersion"] = str(int(metadata["resourceVersion"]) + 1)
+
+    def _apply(self, values: Any, operation: Object) -> None:
+        *path, last = [part.replace("~1", "/") for part in operation["path"].split("/")[1:]]
+        for part in path:
+            values = values[int(part)] if isinstance(values, list) else values[part]
+        if operation["op"] == "test":
+            if values[last] != operation["value"]:
+                raise RequestFailed("422 the server rejected our request due to an error in our request")
+        else:
+            assert operation["op"] == "add"
+            values[last] = copy.deepcopy(operation["value"])
+
+    def _check(self, changed: Object) -> None:
+        """As JobSet's webhook checks an update."""
+        before, after = copy.deepcopy(self._jobset), copy.deepcopy(changed)
+        for jobset in (before, after):
+            template = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+            if before["spec"]["suspend"] or changed["spec"]["suspend"]:
+                template["metadata"]["annotations"] = {}
+                for field in MUTABLE:
+                    template["spec"].pop(field, None)
+        if before["spec"]["replicatedJobs"] != after["spec"]["replicatedJobs"]:
+            raise RequestFailed("422 spec.replicatedJobs: field is immutable")

@@ -1,0 +1,217 @@
+"""Moving the gang of a run to the next node group of its order, on a cluster that a test scripts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spotmpi.agent import context, placement, pod_context, record
+from spotmpi.agent.attempt_history import AttemptHistory
+from spotmpi.agent.mounts import in_run_folder
+from spotmpi.agent.placement_controller import Controller
+from spotmpi.agent.record import Record
+from spotmpi.plan.cluster import ClusterTarget
+from spotmpi.plan.manifests import Submission, kubernetes_plan
+from spotmpi.spec.job import from_values
+from tests.clocks import SetClock
+from tests.unit.agent.placed_cluster import START, PlacedCluster
+
+SIZE = 4
+PATIENCE = 60.0
+ORDER = ("g5", "g6", "stable")
+RATES = {"g5": 1.0, "g6": 2.0, "stable": 9.0}
+
+
+def target(group: str) -> ClusterTarget:
+    machine = {"node_group": group, "type": f"{group}.xlarge", "market": "spot"}
+    tolerations = ({"key": group, "operator": "Exists"},)
+    return ClusterTarget("here", "any:1", None, {"group": group}, tolerations, "any", machine=tuple(machine.items()))
+
+
+def planned() -> tuple[Any, Any]:
+    """The JobSet of a run on the groups of `ORDER`, and the plan of its agents."""
+    spec = from_values(
+        {"command": ["x"], "nodes": SIZE, "capacity": {"order": list(ORDER), "patience": f"{PATIENCE:g}s"}}
+    )
+    order = tuple(map(target, ORDER))
+    objects = kubernetes_plan(spec, replace(order[0], order=order), Submission("x-1", "ann", {}, {}, {}, rates=RATES))
+    return objects[0], {**json.loads(objects[1]["data"]["plan.json"]), "submitted": float(START)}
+
+
+JOBSET, PLAN = planned()
+
+
+def cluster_with(**free: int) -> PlacedCluster:
+    return PlacedCluster(JOBSET, SIZE, free)
+
+
+def look(cluster: PlacedCluster) -> bool:
+    """One look of a controller that was started a moment ago: what it knew before is lost."""
+    api: Any = cluster
+    return Controller(api, PLAN, PLAN["capacity"]).look()
+
+
+def run_for(cluster: PlacedCluster, seconds: float) -> None:
+    until = cluster.now + seconds
+    while cluster.now < until:
+        cluster.pass_time()
+        look(cluster)
+
+
+def state_of(cluster: PlacedCluster) -> placement.State:
+    jobset = cluster.jobset("x-1")
+    assert jobset is not None
+    state = placement.parse(jobset["metadata"]["annotations"][pod_context.PLACEMENT_ANNOTATION])
+    assert state is not None
+    return state
+
+
+def groups_of(state: placement.State) -> list[str]:
+    return [each["group"] for each in state["decisions"]]
+
+
+def test_a_gang_that_has_all_its_nodes_stays_where_it_is() -> None:
+    cluster = cluster_with(g5=SIZE, g6=SIZE)
+    run_for(cluster, 10 * PATIENCE)
+    assert cluster.places() == ["g5"] * SIZE and not cluster.patches
+
+
+def test_a_gang_of_which_only_a_part_came_moves_as_a_whole_once_its_patience_is_over() -> None:
+    cluster = cluster_with(g5=SIZE - 1, g6=SIZE)
+    run_for(cluster, PATIENCE - 5)
+    assert cluster.places().count("g5") == SIZE - 1 and not cluster.patches
+    run_for(cluster, 30)
+    assert cluster.places() == ["g6"] * SIZE
+    decisions = state_of(cluster)["decisions"]
+    assert decisions[1] == {
+        "t": START + PATIENCE,
+        "group": "g6",
+        "type": "g6.xlarge",
+        "market": "spot",
+        "rate": 2.0,
+        "reason": "g5 gave 3 of 4 nodes within 60s",
+    }
+
+
+def test_the_last_group_of_the_order_is_waited_for() -> None:
+    cluster = cluster_with()
+    run_for(cluster, 20 * PATIENCE)
+    state = state_of(cluster)
+    assert groups_of(state) == list(ORDER) and state["at"] == "stable" and not cluster.suspended
+    assert placement.untried(state) is None
+
+
+def test_after_a_reclaim_the_present_group_comes_first_and_then_those_before_it() -> None:
+    cluster = cluster_with(g6=SIZE)
+    run_for(cluster, 2 * PATIENCE)
+    assert cluster.places() == ["g6"] * SIZE
+    cluster.free |= {"g5": SIZE}
+    run_for(cluster, 3 * PATIENCE)
+    assert cluster.places() == ["g6"] * SIZE  # nobody moves a run that has its nodes
+
+    cluster.free |= {"g6": 1}
+    cluster.lose_a_node()
+    run_for(cluster, PATIENCE - 5)
+    assert groups_of(state_of(cluster)) == ["g5", "g6"]
+    run_for(cluster, 30)
+    assert cluster.places() == ["g5"] * SIZE and groups_of(state_of(cluster)) == ["g5", "g6", "g5"]
+
+
+def test_a_change_by_somebody_else_meanwhile_is_respected_and_the_move_made_at_the_next_look() -> None:
+    cluster = cluster_with(g6=SIZE)
+    run_for(cluster, PATIENCE - 5)
+    cluster.meddle = True
+    cluster.pass_time()
+    with pytest.raises(Exception, match="422"):
+        look(cluster)
+    assert not cluster.patches
+    run_for(cluster, 30)
+    assert cluster.places() == ["g6"] * SIZE
+
+
+def test_a_run_that_is_still_being_submitted_or_was_suspended_by_somebody_else_is_not_resumed() -> None:
+    cluster = cluster_with(g5=SIZE)
+    cluster._jobset["spec"]["suspend"] = True
+    run_for(cluster, 2 * PATIENCE)
+    assert cluster.suspended and not cluster.patches
+
+
+def test_the_controller_ends_with_its_run() -> None:
+    ended, gone = cluster_with(), cluster_with()
+    ended.end()
+    gone.gone = True
+    assert look(ended) and look(gone)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_whatever_comes_and_goes_no_gang_is_of_two_groups_and_none_stays_suspended(data: st.DataObject) -> None:
+    cluster = cluster_with()
+    for _ in range(data.draw(st.integers(1, 12))):
+        cluster.free = {name: data.draw(st.sampled_from([0, 1, SIZE])) for name in ORDER}
+        if data.draw(st.booleans()):
+            cluster.lose_a_node()
+        for _ in range(data.draw(st.integers(1, 30))):
+            cluster.pass_time()
+            assert len(set(filter(None, cluster.places()))) <= 1
+            if data.draw(st.integers(0, 3)):  # else the controller is away
+                look(cluster)
+    cluster.free = {"stable": SIZE, "g5": SIZE, "g6": SIZE}
+    run_for(cluster, 20)
+    run_for(cluster, 20)
+    assert not cluster.suspended and None not in cluster.places()
+    for patched in cluster.patches:
+        state = placement.parse(patched["metadata"]["annotations"][pod_context.PLACEMENT_ANNOTATION])
+        assert state is not None and state["at"] not in state["tried"]
+
+
+def moved_state() -> placement.State:
+    cluster = cluster_with(g6=SIZE)
+    run_for(cluster, 2 * PATIENCE)
+    return state_of(cluster)
+
+
+def test_agents_count_the_price_of_the_group_that_they_are_on_and_wait_longer_while_another_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_file = tmp_path / "plan.json"
+    plan_file.write_text(json.dumps(PLAN))
+    mounts = in_run_folder(str(tmp_path), str(tmp_path), "")._replace(
+        plan=str(plan_file), secret=str(tmp_path), pod_info=str(tmp_path)
+    )
+    monkeypatch.setenv(pod_context.ENV_NODE, "0")
+    first, moved = json.loads(JOBSET["metadata"]["annotations"][pod_context.PLACEMENT_ANNOTATION]), moved_state()
+
+    def plan_in(state: Any) -> Any:
+        (tmp_path / "annotations").write_text(
+            f"{pod_context.PLACEMENT_ANNOTATION}={json.dumps(placement.to_text(state))}\n"
+        )
+        return context.read_pod_context(mounts, SetClock()).plan
+
+    limit = PLAN["limits"]["start"]
+    for state, values in (
+        (first, (1.0, "g5", limit + PATIENCE)),
+        (moved, (2.0, "g6", limit + PATIENCE)),
+        ({**moved, "at": "stable", "tried": ["g5", "g6"]}, (9.0, "stable", limit)),
+    ):
+        plan = plan_in(state)
+        assert (plan["rate"], plan["machine"]["node_group"], plan["limits"]["start"]) == values
+
+
+def test_each_decision_is_recorded_once_with_its_own_time_by_whichever_agent_comes_next(tmp_path: Path) -> None:
+    state = moved_state()
+    for decisions in (state["decisions"][:1], state["decisions"], state["decisions"]):
+        run_record = Record(str(tmp_path), SetClock())
+        AttemptHistory(run_record, PLAN, PLAN["submitted"], SetClock()).record_decisions(decisions)
+        run_record.close()
+    events = [json.loads(line) for line in (tmp_path / record.EVENTS).read_text().splitlines()]
+    assert [(each["event"], each["t"], each["group"], each["rate"]) for each in events] == [
+        ("placed", START, "g5", 1.0),
+        ("placed", START + PATIENCE, "g6", 2.0),
+    ]

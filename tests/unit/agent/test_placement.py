@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotmpi.agent import context, placement, pod_context, record
+from spotmpi.agent import context, placement, placement_controller, pod_context, record
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.mounts import in_run_folder
-from spotmpi.agent.placement_controller import Controller
+from spotmpi.agent.placement_controller import Controller, RequestFailed
 from spotmpi.agent.record import Record
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.manifests import Submission, kubernetes_plan
@@ -128,7 +128,7 @@ def test_a_change_by_somebody_else_meanwhile_is_respected_and_the_move_made_at_t
     run_for(cluster, PATIENCE - 5)
     cluster.meddle = True
     cluster.pass_time()
-    with pytest.raises(Exception, match="422"):
+    with pytest.raises(RequestFailed, match="422"):
         look(cluster)
     assert not cluster.patches
     run_for(cluster, 30)
@@ -147,6 +147,29 @@ def test_the_controller_ends_with_its_run() -> None:
     ended.end()
     gone.gone = True
     assert look(ended) and look(gone)
+
+
+def test_the_controller_goes_on_after_answers_that_are_none_and_says_each_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(PLAN))
+    mounts = in_run_folder(str(tmp_path), "", "")._replace(plan=str(tmp_path / "plan.json"))
+    cluster, clock = cluster_with(), SetClock()
+    answers: list[Exception | None] = [ConnectionRefusedError("refused"), ConnectionRefusedError("refused")]
+    answers += [RequestFailed("GET x: 500 no"), None]
+
+    def jobset(run: str) -> Any:
+        answer = answers.pop(0)
+        if answer:
+            raise answer
+        return None
+
+    monkeypatch.setattr(cluster, "jobset", jobset)
+    monkeypatch.setattr(placement_controller, "ClusterApi", lambda: cluster)
+    monkeypatch.setattr("spotmpi.agent.mounts.in_pod", lambda: mounts)
+    assert placement_controller.run(clock) == 0
+    assert capsys.readouterr().err.splitlines() == ["refused; trying again", "GET x: 500 no; trying again"]
+    assert clock.pauses == [placement_controller.INTERVAL] * 3
 
 
 @settings(max_examples=60, deadline=None)

@@ -59,6 +59,16 @@ def test_the_autoscalers_and_the_clouds_reasons_follow_the_schedulers() -> None:
     assert waiting_reason(observations, "run-1", 2) == reason
 
 
+def test_a_controller_that_has_no_pod_is_part_of_the_reason_and_its_pod_is_never_that_of_the_run() -> None:
+    refused = event("run-1-placement", "FailedCreate", 'serviceaccount "spotmpi-placement" not found')
+    assert reason_of(unscheduled_pod("a", "no GPU"), events=(refused,)) == (
+        "1/4 nodes: no GPU; no fallback to other node groups: FailedCreate: "
+        'serviceaccount "spotmpi-placement" not found'
+    )
+    assert reason_of(pod("a", "Running"), events=(refused,)) is None
+    assert reason_of(events=(event("run-1-placement-abcde", "Pulling", "Pulling image x"),)) == "no pods yet"
+
+
 def on_node(name: str, node: str, ready: str, phase: str = "Running") -> dict[str, Any]:
     return {**pod(name, phase, conditions=[{"type": "Ready", "status": ready}]), "spec": {"nodeName": node}}
 

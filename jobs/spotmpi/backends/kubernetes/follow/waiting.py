@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from spotmpi.backends.kubernetes.follow.jobset import is_worker, node_index, pod_name, unix_time
-from spotmpi.core.names import job_name, workers_name
+from spotmpi.core.names import controller_name, job_name, workers_name
 from spotmpi.plan.manifests import LABEL_QUEUE
 
 Object = Mapping[str, Any]
@@ -102,10 +102,18 @@ def waiting_reason(seen: Observations, run: str, nodes: int, workers: int = 0) -
     gang = {name: pod for name, pod in seen.pods.items() if not is_worker(pod)}
     if not gang:
         # Not of workers, which a queue admits on their own, nor of pods, which are those of an earlier attempt.
-        others, earlier = workers_name(run), f"{job_name(run)}-"
-        about_gang = ((name, text) for name, text in seen.messages.items() if run in name and others not in name)
+        others, earlier = (workers_name(run), controller_name(run)), f"{job_name(run)}-"
+        messages = ((name, text) for name, text in seen.messages.items() if run in name)
+        about_gang = ((name, text) for name, text in messages if not any(other in name for other in others))
         about_run = next((text for name, text in about_gang if not name.startswith(earlier)), None)
         return about_run or f"no pods yet{_permission_note(seen)}"
+    reason = _gang_reason(gang, seen, run, nodes, workers)
+    # Where the controller has no pod, as without its service account, the run waits in one node group.
+    failure = seen.messages.get(controller_name(run))
+    return f"{reason}; no fallback to other node groups: {_shorten(failure)}" if reason and failure else reason
+
+
+def _gang_reason(gang: Mapping[str, Object], seen: Observations, run: str, nodes: int, workers: int) -> str | None:
     reason = _most_frequent_reason(gang.values(), seen, "node 0" if workers and nodes == 1 else f"{nodes} nodes")
     reason = reason or _missing_pods_reason(seen, job_name(run), nodes - len(gang), f"{nodes} nodes")
     return reason or _unreachable_nodes(gang, seen, nodes)

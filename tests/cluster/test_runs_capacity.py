@@ -120,6 +120,7 @@ def test_a_gang_moves_as_a_whole_while_no_terminal_follows_it_and_goes_back_only
     assert summary["attempts"][-1]["world"]["rate"] == 3.0 and summary["hardware"][0]["node_group"] == "near"
 
 
+@pytest.mark.nightly("half a minute of waiting, in which nothing moves")
 @pytest.mark.pod_images("base")
 def test_a_run_whose_controller_is_dead_goes_on_where_it_is(placed: Runs) -> None:
     testbed = placed.testbed

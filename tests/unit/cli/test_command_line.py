@@ -155,7 +155,7 @@ def test_iterations_that_are_recognized_in_lines_are_not_repeated_but_those_of_a
 def test_the_status_of_a_run_with_an_order_of_capacity_says_where_it_is_and_what_that_costs(tmp_path: Path) -> None:
     placed = {"event": "placed", "group": "g5", "type": "g5.xlarge", "market": "spot", "rate": 4.0, "reason": "first"}
     moved = {**placed, "group": "g6", "type": "g6.xlarge", "rate": None, "reason": "g5 gave 3 of 4 nodes within 600s"}
-    events = [{"event": "submitted", "name": "x"}, placed, moved, {"event": "succeeded"}]
+    events: list[dict[str, object]] = [{"event": "submitted", "name": "x"}, placed, moved, {"event": "succeeded"}]
     (tmp_path / "x-1").mkdir()
     lines = [json.dumps({"t": 1_795_000_000.0 + number, **event}) for number, event in enumerate(events)]
     (tmp_path / "x-1" / "events.jsonl").write_text("\n".join(lines) + "\n")

@@ -104,6 +104,13 @@ def build_dataset(dataset: Dataset, /, *args: Any, **kwargs: Any) -> DataSet:
     return DataSet(found, store)
 
 
+def find_dataset(dataset: Dataset, /, *args: Any, **kwargs: Any) -> DataSet | None:
+    """The data set that `build_dataset` would give, if the store has it."""
+    store = Store(dataset.settings.store)
+    found = store.get(_request(dataset, store, args, kwargs).reference)
+    return DataSet(found, store) if found else None
+
+
 def remove_dataset(name: str, store: str | None = None) -> Manifest:
     """Remove a data set from the store; what was removed.
 

@@ -95,7 +95,9 @@ def run(
         def start(watch: Callable[[Event], None], say: Say) -> RunState:
             return _submit(*_plan_new(backend, spec, say, detach), detach, watch, say)
 
-        return _show(start, detach, watch, say)
+        if spec.dataset is None:
+            return _show(start, detach, watch, say)
+    return run(_supplied(spec, on, build=True), (), on, detach, watch, say)  # which may take long: without an agent
 
 
 def resume(
@@ -253,7 +255,8 @@ def _backend_for(spec: JobSpec, on: TargetLike) -> Backend:
 
 def prepare(source: Source, overrides: Iterable[str], on: TargetLike, say: Say) -> tuple[Backend, JobSpec, Plan]:
     """The backend, the valid spec and the plan of a new run; InputError with all problems at once."""
-    return _plan_new(*_validate(source, overrides, on), say)
+    backend, spec = _validate(source, overrides, on)
+    return _plan_new(backend, _supplied(spec, on, build=False), say)
 
 
 def _plan_new(backend: Backend, spec: JobSpec, say: Say, detach: bool = False) -> tuple[Backend, JobSpec, Plan]:
@@ -282,8 +285,22 @@ def _validate(
     except WrongKeys as error:
         raise InputError([*error.problems, *_further_problems(error, on)]) from None
     backend = backend or _backend_for(spec, on)
-    require_valid(spec, backend.inspect(spec))
+    checked = spec
+    if spec.dataset:
+        from spotmpi.api.dataset_specs import to_check
+
+        checked = to_check(spec)
+    require_valid(checked, backend.inspect(checked))
     return backend, spec
+
+
+def _supplied(spec: JobSpec, on: TargetLike, build: bool) -> JobSpec:
+    """*spec* with the place of its data set, which is built first with *build*."""
+    if spec.dataset is None:
+        return spec
+    from spotmpi.api.dataset_specs import supplied
+
+    return supplied(spec, on, build)
 
 
 def _continued_spec(backend: Backend, paths: names.RunPaths, overrides: Iterable[str]) -> JobSpec:

@@ -79,6 +79,9 @@ def study_of(source: Source, options: StudyOptions, overrides: Iterable[str] = (
     if isinstance(source, str | Path) and study_file.is_study(specs.read_toml(Path(source))):
         return study_file.load(Path(source), overrides, options)
     spec, faults = read_base(lambda: read_spec(source, overrides))
+    if spec.dataset is not None:
+        remedy = "a study measures runs alone: build it with `spotmpi data build`, and name it as `data`"
+        raise input_error("dataset", spec.dataset.build, remedy)
     return grid_study(spec, options, faults)
 
 

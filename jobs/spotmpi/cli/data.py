@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotmpi.cli.entries import StoreOption
-from spotmpi.cli.options import Json, On
+from spotmpi.cli.options import Json, On, Set
 
 if TYPE_CHECKING:
     from spotmpi.data.datasets import Storage
@@ -146,6 +146,21 @@ def pull(
     print(
         json.dumps(asdict(transfer)) if as_json else f"{folder} -> {names.shown(path.absolute())}: {_counts(transfer)}"
     )
+
+
+@app.command("build")
+def build(
+    spec: Annotated[Path, typer.Argument(help="A spec with the table [dataset].", metavar="SPEC")],
+    settings: Set = None,
+    on: On = None,
+    as_json: Json = False,
+) -> None:
+    """Build the data set of a spec, unless the store has it."""
+    from spotmpi.api.dataset_specs import build
+    from spotmpi.cli.entries import summary
+
+    found = build(spec, settings or (), on)
+    print(json.dumps({**summary(found.manifest), "place": found.path}) if as_json else f"{found}: {found.path}")
 
 
 @app.command("list")

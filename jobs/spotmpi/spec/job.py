@@ -16,6 +16,7 @@ from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec.cpus import Cpus
+from spotmpi.spec.dataset import DatasetBuild
 from spotmpi.spec.kubernetes import FilePath, Kubernetes, SpecModel
 from spotmpi.spec.overrides import data_table, override, reference_moved
 from spotmpi.spec.paths import relative_paths, resolve_paths
@@ -203,6 +204,7 @@ class JobSpec(SpecModel):
     metrics: Metrics = Metrics()
     mpi: Mpi = Mpi()
     pool: Pool | None = Field(None, description='with launcher "pool": the workers')
+    dataset: DatasetBuild | None = Field(None, description="a data set that is built before the run, which reads it")
     stream: Stream | None = Field(None, description="batches that CPU workers prepare for the ranks")
     nccl: dict[str, str] = Field({}, description="NCCL variables without their prefix, such as DEBUG")
     kubernetes: Kubernetes = Kubernetes()

@@ -83,7 +83,7 @@ def relative_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
 
 
 def _convert(values: dict[str, Any], resolve: Convert, absolute: Convert, source: Convert) -> dict[str, Any]:
-    """*values* with `code` and templates converted by *resolve*, `files` by *absolute*, a stream's by *source*."""
+    """*values* with `code` and templates converted by *resolve*, `files` by *absolute*, sources by *source*."""
     if isinstance(values.get("code"), str):
         values = {**values, "code": resolve(values["code"])}
     if isinstance(values.get("files"), list):
@@ -91,6 +91,13 @@ def _convert(values: dict[str, Any], resolve: Convert, absolute: Convert, source
     stream = values.get("stream")
     if isinstance(stream, dict) and isinstance(stream.get("source"), str) and is_path(stream["source"]):
         values = {**values, "stream": {**stream, "source": source(stream["source"])}}
+    dataset = values.get("dataset")
+    if isinstance(dataset, dict) and isinstance(dataset.get("arguments"), dict):
+        arguments = {
+            name: source(value) if isinstance(value, str) and is_path(value) else value
+            for name, value in dataset["arguments"].items()
+        }
+        values = {**values, "dataset": {**dataset, "arguments": arguments}}
     kubernetes = values.get("kubernetes")
     if isinstance(kubernetes, dict) and isinstance(kubernetes.get("templates"), list):
         templates = [resolve(name) if _is_file(name) else name for name in kubernetes["templates"]]

@@ -14,6 +14,7 @@ from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.core import hints, names
 from spotmpi.core.errors import input_error
 from spotmpi.images.environment import launchers_of
+from spotmpi.spec.dataset import DatasetBuild
 from spotmpi.spec.job import JobSpec, Metrics, read_toml
 from spotmpi.spec.pool import Pool
 from spotmpi.spec.script_output import pattern_of
@@ -101,6 +102,10 @@ def template(script: str | None = None) -> str:
         kind = info.annotation
         if name == "pool":
             parts.append(_table(name, Pool, Pool(workers=4).model_dump(mode="json")))
+        elif name == "dataset":
+            raw = {"raw": "s3://set/*.csv", "cut": 0.5}
+            call = DatasetBuild(build="sets:ratings", arguments=raw, workers=4, cpu=2, memory="4Gi")
+            parts.append(_table(name, DatasetBuild, call.model_dump(mode="json")))
         elif name == "stream":
             workers = StreamWorkers(nodes=4, cpu=2, memory="4Gi", node_groups=["cpu"], price=0.1)
             example = Stream(source="s3://set/*.parquet", batch=4096, prepare="flow:prepare", workers=workers)

@@ -241,6 +241,11 @@ def _code(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
         seen.add(name)
 
 
+def _dataset(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    if spec.dataset is not None:
+        yield from spec.dataset.problems()
+
+
 def _data(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     if spec.data is not None and not capabilities.data_is_folder:
         yield Problem("data", spec.data.path, "not a readable folder; check the path")
@@ -309,6 +314,7 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_launcher, "launcher slots where image"),
     (_environment, "env forward kubernetes"),
     (_data, "data"),
+    (_dataset, "dataset"),
     (_resources, "nodes slots resources"),
     (_metrics, "metrics program"),
     (_money, "limits checkpoint price capacity kubernetes nodes pool stream"),

@@ -190,7 +190,10 @@ def test_a_full_disk_below_stderr_leaves_the_documented_exit_code(debug: tuple[s
 def test_the_page_of_commands_is_their_help(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "110")
     parts = ["# Commands\n\nWritten by `pytest tests/unit/cli/test_command_help.py --update-golden` from `--help`.\n"]
-    groups = {"image": ("build", "push"), "data": ("push", "ls", "pull", "list", "show", "why", "verify", "rm")}
+    groups = {
+        "image": ("build", "push"),
+        "data": ("push", "ls", "pull", "build", "list", "show", "why", "verify", "rm"),
+    }
     for words in ("", *(f"{name} {each}" for name in COMMANDS for each in ("", *groups.get(name, ())))):
         output = invoke(*words.split(), "--help")[1]
         parts.append(f"\n## {f'spotmpi {words}'.strip()}\n\n```\n{output.strip()}\n```\n")

@@ -17,7 +17,7 @@ from spotmpi.core import names
 from spotmpi.spec.job import JobSpec
 
 PAGE = names.PROJECT / "docs" / "reference.md"
-TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+TYPES = {Any: "value", str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def _type(annotation: Any, text: str) -> str:

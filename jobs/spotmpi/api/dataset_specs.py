@@ -1,0 +1,94 @@
+"""The table ``[dataset]`` of a job spec: the data set is built, and the run reads it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from spotmpi.api.datasets import DataSet, build_dataset, find_dataset
+from spotmpi.backends.targets import TargetLike
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.spec.dataset import DatasetBuild
+from spotmpi.spec.job import Data, JobSpec
+from spotmpi.spec.source import Source, read_spec
+from spotmpi.streams.dataset import Dataset, lookup
+from spotmpi.streams.errors import StreamError
+
+_PLACE = "datasets"  # stands for the place of a data set that is not built yet
+
+
+def build(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> DataSet:
+    """The data set of a spec, which is built unless the store has it.
+
+    Raises:
+        InputError: the spec has none, or it cannot be imported.
+    """
+    spec = read_spec(source, overrides)
+    if spec.dataset is None:
+        raise input_error("dataset", None, 'name the function that builds it: [dataset] build = "sets:ratings"')
+    return build_dataset(_dataset(spec, spec.dataset, on), **spec.dataset.arguments)
+
+
+def to_check(spec: JobSpec) -> JobSpec:
+    """*spec* as validation shall see it: as if it had the data set already.
+
+    Raises:
+        InputError: nothing is left that would read it.
+    """
+    if spec.dataset and _for_stream(spec):
+        return _with_source(spec, _PLACE)
+    if spec.dataset and spec.data:
+        raise input_error("dataset", spec.dataset.build, "would be the run's data, which is set: remove one of both")
+    return spec
+
+
+def supplied(spec: JobSpec, on: TargetLike, build: bool = True) -> JobSpec:
+    """*spec* whose run reads its data set: as the source of its stream where that has none, else as its data.
+
+    Raises:
+        SpotmpiError: it is not built yet, and *build* is false.
+    """
+    if spec.dataset is None:
+        return spec
+    dataset = _dataset(spec, spec.dataset, on)
+    found = (
+        build_dataset(dataset, **spec.dataset.arguments) if build else find_dataset(dataset, **spec.dataset.arguments)
+    )
+    if found is None:
+        remedy = "`spotmpi data build` and `spotmpi run` build it"
+        raise SpotmpiError(f"the data set of {spec.dataset.build} is not built yet, which the plan needs: {remedy}")
+    if _for_stream(spec):
+        return _with_source(spec, found.path).model_copy(update={"dataset": None})
+    if "://" in found.path:
+        remedy = "is behind a URL, which ranks cannot read as a folder: use a stream without a source"
+        raise input_error("dataset", found.path, remedy)
+    return spec.model_copy(update={"data": Data(path=found.path), "dataset": None})
+
+
+def _for_stream(spec: JobSpec) -> bool:
+    return spec.stream is not None and spec.stream.source is None and spec.program is None
+
+
+def _with_source(spec: JobSpec, source: str) -> JobSpec:
+    assert spec.stream is not None
+    return spec.model_copy(update={"stream": spec.stream.model_copy(update={"source": source})})
+
+
+def _dataset(spec: JobSpec, table: DatasetBuild, on: TargetLike) -> Dataset:
+    """The function of a spec, with the pool that the spec describes."""
+    folders = [spec.code] if spec.code else [str(Path(path).parent) for path in spec.files]
+    sys.path[:0] = [folder for folder in folders or [str(Path.cwd())] if folder not in sys.path]
+    module, _, name = table.build.partition(":")
+    importlib.invalidate_caches()
+    try:
+        found = lookup(module, name)
+    except StreamError as error:
+        raise input_error("dataset.build", table.build, str(error)) from error
+    except ImportError as error:
+        remedy = "add its folder as `code` or its file to `files`, and install here what it imports"
+        raise input_error("dataset.build", table.build, f"cannot be imported: {error}; {remedy}") from error
+    values: dict[str, Any] = {"workers": table.workers, "cpu": table.cpu, "memory": table.memory, "image": spec.image}
+    return found.options(**{key: value for key, value in values.items() if value is not None}, on=on)

@@ -1,0 +1,32 @@
+"""The data set of a job spec that is built before the run, which then reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from spotmpi.core.errors import Problem
+from spotmpi.spec.cpus import Cpus
+from spotmpi.spec.kubernetes import SpecModel
+from spotmpi.streams.order import FUNCTION
+
+
+class DatasetBuild(SpecModel):
+    """A call of a function with `@spotmpi.dataset`; see docs/datasets.md."""
+
+    build: str = Field(description="module:function with @spotmpi.dataset, of `code` or `files`")
+    arguments: dict[str, Any] = Field({}, description="its arguments by name; paths are relative to the spec")
+    workers: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="number of workers (default: that of the function)"
+    )
+    cpu: Cpus | None = Field(None, description='CPUs of each worker, such as 2, 0.5 or "500m"')
+    memory: str | None = Field(
+        None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory of each worker, such as "4Gi"'
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with it."""
+        if not FUNCTION.fullmatch(self.build):
+            yield Problem("dataset.build", self.build, "write module:function, such as sets:ratings")

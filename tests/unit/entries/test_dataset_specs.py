@@ -1,0 +1,137 @@
+"""A spec with the table [dataset] builds it, and its run reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import spotmpi
+from spotmpi.api import dataset_specs, datasets
+from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.entries.store import Store
+from tests.command_line import invoke
+from tests.unit.entries.conftest import InProcess, Modules
+
+SETS = """
+import spotmpi
+
+@spotmpi.dataset(workers=4)
+def numbers(raw: spotmpi.Source, add: int = 0):
+    return {"x": raw["x"] + add}
+
+def plain(raw):
+    return raw
+"""
+SPEC = """
+command = ["sh", "-c", "ls $0", "."]
+launcher = "none"
+code = "code"
+
+[dataset]
+build = "sets:numbers"
+arguments = { raw = "raw/*.csv", add = 5 }
+workers = 2
+cpu = 0.5
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A spec file with its code and two raw files; parts are built in this process."""
+    modules.write(sets=SETS)
+    modules.forget()
+    (tmp_path / "raw").mkdir()
+    for number in range(2):
+        (tmp_path / f"raw/{number}.csv").write_text(f"x\n{number}\n")
+    (tmp_path / "job.toml").write_text(SPEC)
+    monkeypatch.setattr(datasets, "_pool", lambda *arguments: _Opened(pool))
+    return tmp_path / "job.toml"
+
+
+class _Opened:
+    def __init__(self, pool: InProcess) -> None:
+        self.pool = pool
+
+    def __enter__(self) -> InProcess:
+        return self.pool
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+def test_a_run_builds_its_data_set_and_its_record_has_the_place(spec: Path, pool: InProcess) -> None:
+    state = spotmpi.run(spec, say=lambda text: None, watch=lambda event: None)
+    found = Store().find("numbers")
+    assert state.state == "succeeded" and pool.built == ["0", "1"]
+    record = Path(state.folder, "spec.toml").read_text()
+    assert found.key in record and "[dataset]" not in record
+    pool.calls.clear()
+    plan = spotmpi.plan_run(spec)
+    assert pool.calls == [] and f"datasets:numbers@{found.key}" in json.dumps(plan)
+
+
+def test_paths_are_relative_to_the_spec_and_settings_reach_the_pool(
+    spec: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = dataset_specs.build(spec, ["dataset.arguments.add=7"])
+    assert found.table.column("x").to_pylist() == [7, 8]
+    read = spotmpi.read_spec(spec)
+    assert read.dataset is not None
+    settings = dataset_specs._dataset(read, read.dataset, "local").settings
+    assert (settings.workers, settings.cpu, settings.on) == (2, 0.5, "local")
+
+
+def test_the_command_builds_it_and_prints_where_it_is(spec: Path, pool: InProcess) -> None:
+    output = invoke("data", "build", str(spec))
+    found = Store().find("numbers")
+    assert output.stdout == f"{found}: {Store().place(found.reference)}\n"
+    values = json.loads(invoke("data", "build", str(spec), "--json").stdout)
+    assert values["key"] == found.key and values["rows"] == 2
+
+
+def test_a_stream_without_a_source_reads_it(spec: Path) -> None:
+    spec.write_text(SPEC + '\n[stream]\nbatch = 1\nprepare = "sets:plain"\n')
+    dataset_specs.build(spec)
+    read = dataset_specs.supplied(spotmpi.read_spec(spec), None, build=False)
+    assert read.stream and read.stream.source == Store().place(Store().find("numbers").reference)
+    assert read.data is None and read.dataset is None
+
+
+def test_a_plan_builds_nothing_and_says_so(spec: Path, pool: InProcess) -> None:
+    with pytest.raises(SpotmpiError, match="sets:numbers is not built yet, which the plan needs: `spotmpi data build`"):
+        spotmpi.plan_run(spec)
+    assert pool.calls == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("sets:numbers", "sets:absent", "sets:absent is no data set: mark the function with @spotmpi.dataset"),
+        ("sets:numbers", "sets:plain", "sets:plain is no data set"),
+        ("sets:numbers", "nowhere:numbers", "cannot be imported: No module named 'nowhere'; add its folder as `code`"),
+        ("sets:numbers", "numbers", "write module:function, such as sets:ratings"),
+        ('raw = "raw/*.csv", ', "", "missing a required argument: 'raw'"),
+        ('code = "code"', 'code = "code"\ndata = "raw"', "would be the run's data, which is set: remove one of both"),
+        ("workers = 2", "wrokers = 2", "did you mean workers"),
+    ],
+)
+def test_what_is_wrong_is_one_line_with_a_remedy(spec: Path, old: str, new: str, message: str) -> None:
+    spec.write_text(SPEC.replace(old, new))
+    with pytest.raises(InputError, match=message) as caught:
+        spotmpi.run(spec)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_study_refuses_to_build(spec: Path) -> None:
+    with pytest.raises(InputError, match="a study measures runs alone: build it with `spotmpi data build`"):
+        spotmpi.plan_bench(spec)
+
+
+def test_a_spec_without_one_has_nothing_to_build(spec: Path) -> None:
+    spec.write_text('command = ["true"]\n')
+    with pytest.raises(InputError, match=r"name the function that builds it: \[dataset\] build"):
+        dataset_specs.build(spec)

@@ -111,6 +111,12 @@ def find_dataset(dataset: Dataset, /, *args: Any, **kwargs: Any) -> DataSet | No
     return DataSet(found, store) if found else None
 
 
+def planned_key(dataset: Dataset, /, *args: Any, **kwargs: Any) -> tuple[str, Code]:
+    """The key that `build_dataset` would give to a data set, and the code that takes part."""
+    request = _request(dataset, Store(dataset.settings.store), args, kwargs)
+    return request.reference.key, request.code
+
+
 def remove_dataset(name: str, store: str | None = None) -> Manifest:
     """Remove a data set from the store; what was removed.
 
@@ -300,7 +306,8 @@ def _manifest(request: _Request, files: tuple[File, ...], run: str | None, cost:
     parents = sorted({each.input.parent for each in request.inputs.values() if each.input.parent})
     first = next(iter(request.inputs.values()))
     parts = dict(zip((task.key for task in request.tasks), first.files.names, strict=True))
-    details = {"function": f"{function.__module__}:{function.__qualname__}", "parts": parts, "tokens": tokens}
+    module = code_identity.function_name(function).removesuffix(f".{function.__qualname__}")
+    details = {"function": f"{module}:{function.__qualname__}", "parts": parts, "tokens": tokens}
     return Manifest(
         kind=DATASET,
         name=request.reference.name,

@@ -83,6 +83,10 @@ COMMANDS = {
         "data",
         "Push, list and pull data sets on the shared storage; list, show, compare and verify those in the store.",
     ),
+    "why": Entry("why", "Show what a file was made from: run, data sets, raw files, code, image, price."),
+    "reproduce": Entry(
+        "reproduce", "Make a file again from the raw data and compare it bit for bit; exit 1 if it differs."
+    ),
 }
 
 

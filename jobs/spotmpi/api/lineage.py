@@ -1,0 +1,254 @@
+"""From a file back to what it was made from: its run, data sets, code, image and raw files, by their records alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spotmpi.agent import record
+from spotmpi.core import file_status, names
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.names import RunPaths
+from spotmpi.entries.manifest import DATASET, SHORT, File, Input, Manifest, Reference
+from spotmpi.entries.store import Store, folder, is_reference, reference_in
+from spotmpi.runs import reader
+
+FILE, RUN, CODE, IMAGE, INPUT, RAW = "file", "run", "code", "image", "input", "raw file"
+_KINDS = {"datasets": "data set", "models": "model", "predictions": "prediction"}
+_MAX_RAW = 20  # raw files of an input that a tree has, where no single one is meant
+
+
+@dataclass(frozen=True)
+class Node:
+    """Something that a file was made from, directly or not, with what is known of it."""
+
+    what: str
+    name: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    parents: tuple[Node, ...] = ()
+
+    def values(self) -> dict[str, Any]:
+        """The tree as JSON values."""
+        return {"what": self.what, "name": self.name, **self.facts, "from": [each.values() for each in self.parents]}
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all that it was made from."""
+        yield self
+        for each in self.parents:
+            yield from each.walk()
+
+
+def trace(place: str, store: str | None = None) -> Node:
+    """What a file, a folder or an entry was made from: *place* is a path, a URL or ``datasets:NAME@KEY``.
+
+    Raises:
+        InputError: no manifest and no record of a run tells.
+        SpotmpiError: a manifest was edited or damaged.
+    """
+    if is_reference(place):
+        opened = Store(store)
+        return entry_node(opened.find(place), opened)
+    path = place if "://" in place else str(Path(place).absolute())
+    found = located(path)
+    if found is not None:
+        manifest, opened, name = found
+        return _file_node(path, name, manifest, opened) if name else entry_node(manifest, opened)
+    paths = None if "://" in place else run_of(Path(path))
+    if paths is None:
+        remedy = "name a file of the store, of a run folder, or an entry such as datasets:ratings"
+        raise input_error("FILE", place, f"no manifest and no record of a run tells where it comes from: {remedy}")
+    return Node(FILE, path, _facts_of_file(Path(path)), (run_node(paths, Store(store)),))
+
+
+def located(place: str) -> tuple[Manifest, Store, str] | None:
+    """The entry that a path or URL leads to, its store, and the name of the file in it; None for other places."""
+    reference = reference_in(place if "/files/" in f"{place}/" else f"{place.rstrip('/')}/files")
+    if reference is None:
+        return None
+    top, _, rest = place.partition(f"/{folder(reference)}")
+    store = Store(top)
+    manifest = store.get(reference)
+    if manifest is None:
+        raise SpotmpiError(f"{place} has no manifest: its data set was never complete; build it again")
+    return manifest, store, rest.removeprefix("/files").strip("/")
+
+
+def run_of(path: Path) -> RunPaths | None:
+    """The run in whose folder a path is."""
+    for each in (path, *path.parents):
+        paths = RunPaths(each)
+        if file_status.is_file(paths.spec) and file_status.is_file(paths.plan):
+            return paths
+    return None
+
+
+def _file_node(path: str, name: str, manifest: Manifest, store: Store) -> Node:
+    file = next((each for each in manifest.files if each.path == name), None)
+    found = store.storage.digest(f"{folder(manifest.reference)}/files/{name}")
+    if file is None:
+        raise input_error("FILE", path, f"is no file of {manifest}: somebody has added it")
+    state = "missing" if found is None else "as recorded" if found == (file.bytes, file.sha256) else "changed since"
+    facts = {"bytes": file.bytes, "sha256": file.sha256, "rows": file.rows, "state": state}
+    return Node(FILE, path, _known(facts), (entry_node(manifest, store, file),))
+
+
+def entry_node(manifest: Manifest, store: Store, file: File | None = None) -> Node:
+    """An entry with all that it was made from; for one *file* only with what that part depends on."""
+    facts = {
+        "key": manifest.key,
+        "rows": manifest.rows,
+        "bytes": manifest.bytes,
+        "created": _time(manifest.created),
+        "arguments": manifest.arguments or None,
+        "cost": manifest.cost,
+        "spotmpi": manifest.spotmpi,
+    }
+    return Node(_KINDS[manifest.kind], str(manifest.reference), _known(facts), tuple(_parents(manifest, store, file)))
+
+
+def _parents(manifest: Manifest, store: Store, file: File | None) -> Iterator[Node]:
+    if manifest.code:
+        code = manifest.code
+        facts = {"commit": code.commit, "changes": code.diff, "digest": code.digest, "sources": code.sources}
+        yield Node(CODE, str(manifest.details.get("function", ", ".join(code.sources))), _known(facts))
+    if manifest.image or (manifest.code and manifest.code.packages):
+        packages = manifest.code.packages if manifest.code and not manifest.image else None
+        yield Node(IMAGE, " ".join((manifest.image or {"": "none"}).values()), _known({"packages": packages}))
+    if manifest.run:
+        paths = RunPaths(names.default_runs_folder() / manifest.run)
+        is_here = manifest.kind != DATASET and run_of(
+            paths.folder
+        )  # the run of a data set is a pool, and its code ours
+        yield run_node(paths, store) if is_here else Node(RUN, manifest.run)
+    part = manifest.details.get("parts", {}).get(file.part) if file and file.part else None
+    for number, each in enumerate(manifest.inputs):
+        yield _input_node(each, store, part if number == 0 else None)
+    inputs = {each.parent for each in manifest.inputs}
+    yield from (_reference_node(each, store) for each in manifest.parents if each not in inputs)
+
+
+def _input_node(value: Input, store: Store, only: str | None) -> Node:
+    name = f"{value.argument} = {value.source}"
+    if value.parent:
+        return Node(INPUT, name, {}, (_reference_node(value.parent, store, only),))
+    chosen = [file for file in value.files if only in (None, file.name)]
+    raw = tuple(Node(RAW, each.name, {"bytes": each.bytes, "digest": each.digest}) for each in chosen[:_MAX_RAW])
+    return Node(INPUT, name, {"files": len(value.files), "digest": value.digest}, raw)
+
+
+def _reference_node(reference: Reference, store: Store, only: str | None = None) -> Node:
+    manifest = store.get(reference)
+    if manifest is None:
+        return Node(_KINDS[reference.kind], str(reference), {"key": reference.key, "record": "missing"})
+    return entry_node(manifest, store, next((file for file in manifest.files if file.path == only), None))
+
+
+def run_node(paths: RunPaths, store: Store) -> Node:
+    """A run with its code, image and data, as its folder has them."""
+    try:
+        plan = json.loads(paths.plan.read_text())
+        work = plan.get("work") or {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise SpotmpiError(f"the record {paths.plan} cannot be read: {error}; restore it from a copy") from error
+    command = " ".join([work.get("program") or "", *map(str, work.get("args") or ())]).strip()
+    started = next((event["t"] for event in reader.lines(paths.events) if event.get("event") == record.SUBMITTED), None)
+    facts = {
+        "command": command or work.get("launcher"),
+        "created": None if started is None else _time(started),
+        "cost": _cost(paths),
+        "spotmpi": work.get("spotmpi"),
+    }
+    return Node(RUN, paths.id, _known(facts), tuple(_parents_of_run(paths, work, store)))
+
+
+def _parents_of_run(paths: RunPaths, work: dict[str, Any], store: Store) -> Iterator[Node]:
+    code = work.get("code") or {}
+    if code.get("files"):
+        facts = {"commit": code.get("commit"), "changes": code.get("diff"), "files": code["files"]}
+        yield Node(CODE, ", ".join(code["files"]), _known(facts))
+    image = work.get("image")
+    yield Node(IMAGE, image["name"] if image else "none", _known({"lock": image and image["lock"]}))
+    for text in work.get("entries") or ():
+        kind, _, rest = text.partition(":")
+        yield _reference_node(Reference(kind, *rest.rpartition("@")[::2]), store_of(paths, text, store))
+    data = work.get("data")
+    if data and reference_in(data["path"]) is None:
+        yield Node(
+            INPUT, data["path"], _known({each: data.get(each) for each in ("files", "bytes", "content", "listing")})
+        )
+    source = _json(paths.stream / "source.json")
+    if source and reference_in(source["source"]) is None:
+        raw = tuple(Node(RAW, part[0], {"bytes": part[2], "version": part[3]}) for part in source["parts"][:_MAX_RAW])
+        yield Node(INPUT, source["source"], {"files": len(source["parts"]), "digest": source["digest"]}, raw)
+
+
+def store_of(paths: RunPaths, text: str, store: Store) -> Store:
+    """The store in which a run found an entry, by the path in its spec."""
+    key = text.rpartition("@")[2]
+    for line in paths.spec.read_text(errors="replace").split('"'):
+        found = reference_in(line)
+        if found and found.key == key:
+            return Store(line.partition(f"/{folder(found)}")[0])
+    return store
+
+
+def _facts_of_file(path: Path) -> dict[str, Any]:
+    from spotmpi.agent.store import size_and_digest
+
+    if not file_status.is_file(path):
+        return {}
+    size, digest = size_and_digest(str(path))
+    return {"bytes": size, "sha256": digest}
+
+
+def _cost(paths: RunPaths) -> float | None:
+    saved = _json(paths.bill) or {}
+    shares = [each for each in saved.get("bill", {}).get("runs", ()) if each.get("run") == paths.id]
+    return sum(each["waiting"] + each["training"] for each in shares) if shares else None
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _known(facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value not in (None, "", {}, [])}
+
+
+def lines(node: Node, prefix: str = "", last: bool | None = None) -> Iterator[str]:
+    """The tree for people, a line for each node."""
+    mark = "" if last is None else "└─ " if last else "├─ "
+    facts = (_fact(name, value) for name, value in node.facts.items() if name not in ("key", "sources"))
+    yield f"{prefix}{mark}{node.what} {node.name}{''.join(f', {text}' for text in facts)}"
+    below = prefix if last is None else prefix + ("   " if last else "│  ")
+    for number, each in enumerate(node.parents):
+        yield from lines(each, below, number == len(node.parents) - 1)
+
+
+def _fact(name: str, value: Any) -> str:
+    if name in ("rows", "bytes", "files") and isinstance(value, int):
+        return f"{value:,} {name}"
+    if name == "cost":
+        return f"${value:.2f}"
+    if name == "changes":
+        return "with changes"
+    if isinstance(value, dict):
+        return f"{name} {', '.join(f'{key}={_shortened(each)}' for key, each in value.items())}"
+    return f"{name} {_shortened(value)}" if name != "state" else str(value)
+
+
+def _shortened(value: Any) -> str:
+    text = str(value)
+    return text[:SHORT] if len(text) in (40, 64) and set(text) <= set("0123456789abcdef") else text

@@ -1,0 +1,106 @@
+"""Lineage as events of OpenLineage 2-0-2, for catalogues: a START and a COMPLETE for each run and entry of a tree."""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+import urllib.request
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spotmpi import __version__
+from spotmpi.api.lineage import CODE, FILE, INPUT, RUN, Node
+from spotmpi.core.errors import SpotmpiError
+
+_SCHEMA = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent"
+_FACETS = "https://openlineage.io/spec/facets"
+_PRODUCER = f"urn:spotmpi:{__version__}"
+_NAMESPACE = "spotmpi"
+_TIMEOUT = 30.0  # seconds
+
+
+def events(tree: Node) -> list[dict[str, Any]]:
+    """The events of all that a tree has, the oldest first, each once."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for node in reversed([*tree.walk()]):
+        if "key" in node.facts or (node.what == RUN and node.parents):
+            made = _events(node)
+            found.setdefault(made[0]["run"]["runId"], made)
+    if tree.what == FILE and tree.parents[0].what == RUN:  # a file that no entry has
+        for event in found[_run_id(tree.parents[0])]:
+            event["outputs"].append(_dataset(tree))
+    return [event for each in found.values() for event in each]
+
+
+def send(tree: Node, target: str) -> int:
+    """Write the events of a tree to a file, as JSON Lines, or post them one by one to a URL; how many they are.
+
+    Raises:
+        SpotmpiError: the file cannot be written, or the server refuses.
+    """
+    made = events(tree)
+    if "://" not in target:
+        try:
+            Path(target).write_text("".join(json.dumps(each) + "\n" for each in made))
+        except OSError as error:
+            raise SpotmpiError(f"{target} cannot be written: {error.strerror}; choose another file") from error
+        return len(made)
+    for each in made:
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(target, json.dumps(each).encode(), headers, method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT):
+                pass
+        except (OSError, ValueError) as error:
+            raise SpotmpiError(f"{target} does not take the events: {error}; check the URL of the catalogue") from error
+    return len(made)
+
+
+def _events(node: Node) -> list[dict[str, Any]]:
+    code = next((each.name for each in node.parents if each.what == CODE), node.name)
+    job = {"namespace": _NAMESPACE, "name": node.facts.get("command") or code}
+    inputs = [source for each in node.parents for source in _inputs(each)]
+    outputs = [_dataset(node)] if "key" in node.facts else []
+    time = node.facts.get("created") or datetime.fromtimestamp(0, UTC).isoformat()
+    return [
+        {
+            "eventType": kind,
+            "eventTime": time,
+            "run": {"runId": _run_id(node)},
+            "job": job,
+            "inputs": inputs,
+            "outputs": list(outputs),
+            "producer": _PRODUCER,
+            "schemaURL": _SCHEMA,
+        }
+        for kind in ("START", "COMPLETE")
+    ]
+
+
+def _inputs(node: Node) -> list[dict[str, Any]]:
+    if "key" in node.facts:
+        return [_dataset(node)]
+    if node.what == INPUT:
+        return [_dataset(each) for each in node.parents if "key" in each.facts] or [_dataset(node)]
+    return []
+
+
+def _dataset(node: Node) -> dict[str, Any]:
+    """An entry by its name, files by their place; each with its version."""
+    if "key" in node.facts:
+        namespace, name = _NAMESPACE, node.name.partition("@")[0]
+    else:
+        place = node.name.partition(" = ")[2] or node.name
+        url = urllib.parse.urlsplit(place)
+        namespace = f"{url.scheme}://{url.netloc}" if "://" in place else "file"
+        name = url.path.lstrip("/") if "://" in place else place
+    version = next((node.facts[each] for each in ("key", "sha256", "digest", "content") if each in node.facts), None)
+    schema = f"{_FACETS}/1-0-0/DatasetVersionDatasetFacet.json#/$defs/DatasetVersionDatasetFacet"
+    facet = {"_producer": _PRODUCER, "_schemaURL": schema, "datasetVersion": version}
+    return {"namespace": namespace, "name": name, "facets": {"version": facet} if version else {}}
+
+
+def _run_id(node: Node) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"spotmpi {node.what} {node.facts.get('key') or node.name}"))

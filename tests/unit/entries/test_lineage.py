@@ -1,0 +1,243 @@
+"""From a file back to the raw data by records alone, as a tree and as events; and made again, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spotmpi
+from spotmpi.api import open_lineage
+from spotmpi.api.datasets import DataSet
+from spotmpi.api.lineage import Node, lines, trace
+from spotmpi.api.reproduce import reproduce
+from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.entries.store import Store
+from tests.command_line import invoke
+from tests.unit.entries.conftest import InProcess, Modules
+
+SETS = """
+import spotmpi
+import helpers
+
+@spotmpi.dataset
+def ratings(raw: spotmpi.Source, cut: float = 0.5):
+    return {"x": helpers.clean(raw["x"])}
+
+@spotmpi.dataset
+def doubled(raw: spotmpi.Source):
+    return {"x": raw["x"] * 2}
+"""
+FLOW = """
+def prepare(rows, seed):
+    return rows
+
+def predict(batches):
+    for batch in batches:
+        yield {"y": batch["x"] + 1}
+"""
+
+
+@pytest.fixture
+def sets(tmp_path: Path, modules: Modules, pool: InProcess) -> tuple[DataSet, DataSet]:
+    """A data set of three raw files, and one that is made of it."""
+    modules.write(sets=SETS, helpers="def clean(x):\n    return x + 1\n", flow=FLOW)
+    (tmp_path / "raw").mkdir()
+    for number, name in enumerate("abc"):
+        (tmp_path / f"raw/{name}.csv").write_text(f"x\n{number}\n")
+    loaded = modules.load()
+    parent = loaded.ratings.options(pool=pool)(tmp_path / "raw/*.csv")
+    return parent, loaded.doubled.options(pool=pool)(parent)
+
+
+def find(tree: Node, what: str) -> list[str]:
+    return [node.name for node in tree.walk() if node.what == what]
+
+
+def test_a_file_leads_to_the_raw_file_that_its_part_was_made_from(sets: tuple[DataSet, DataSet]) -> None:
+    parent, child = sets
+    tree = trace(f"{child.path}/b.parquet")
+    assert find(tree, "data set") == [str(child), str(parent)]
+    assert find(tree, "raw file") == ["b.csv"]
+    assert find(tree, "code") == ["sets:doubled", "sets:ratings"]
+    assert find(tree, "run") == ["pool-1", "pool-1"]
+    assert tree.facts["state"] == "as recorded"
+    assert find(trace(child.path), "raw file") == ["a.csv", "b.csv", "c.csv"] == find(trace(str(parent)), "raw file")
+
+
+def test_the_tree_is_text_and_json(sets: tuple[DataSet, DataSet]) -> None:
+    parent, child = sets
+    text = invoke("why", f"{child.path}/b.parquet").stdout.splitlines()
+    assert text == list(lines(trace(f"{child.path}/b.parquet")))
+    assert text[1].startswith(f"└─ data set {child}, 3 rows, ") and "$0.25" in text[1]
+    assert text[-1].endswith(
+        "└─ raw file b.csv, 4 bytes, digest " + trace(str(parent)).parents[-1].parents[1].facts["digest"][:12]
+    )
+    values = json.loads(invoke("why", str(child), "--json").stdout)
+    assert values["key"] == child.key
+    assert values["from"][0]["sources"] == {
+        "sets.doubled": "def doubled(raw: spotmpi.Source):\n    return {'x': raw['x'] * 2}"
+    }
+
+
+def test_records_alone_are_enough_and_may_be_moved(
+    sets: tuple[DataSet, DataSet], tmp_path: Path, modules: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = trace(str(sets[1])).values()
+    shutil.move(tmp_path / "store", tmp_path / "archive")
+    for name in ("raw", "code", "cache"):
+        shutil.rmtree(tmp_path / name)
+    monkeypatch.setenv("SPOTMPI_RUNS", str(tmp_path / "elsewhere" / "runs"))
+    path = tmp_path / "archive" / "datasets" / "doubled" / sets[1].key
+    assert trace(str(path)).values() == before
+    assert find(trace(f"{path}/files/a.parquet"), "raw file") == ["a.csv"]
+
+
+def test_changed_missing_and_added_files_are_told_apart(sets: tuple[DataSet, DataSet]) -> None:
+    path = Path(sets[0].path)
+    (path / "a.parquet").unlink()
+    (path / "b.parquet").chmod(0o644)
+    (path / "b.parquet").write_bytes(b"other")
+    (path / "d.parquet").write_bytes(b"")
+    assert trace(f"{path}/a.parquet").facts["state"] == "missing"
+    assert trace(f"{path}/b.parquet").facts["state"] == "changed since"
+    with pytest.raises(InputError, match=r"is no file of datasets:ratings@\w+: somebody has added it"):
+        trace(f"{path}/d.parquet")
+
+
+def test_a_missing_parent_is_shown_and_stops_a_reproduction(
+    sets: tuple[DataSet, DataSet], modules: Modules, pool: InProcess
+) -> None:
+    parent, child = sets
+    shutil.rmtree(Path(parent.path).parent)
+    tree = trace(f"{child.path}/b.parquet")
+    assert [node.facts["record"] for node in tree.walk() if node.name == str(parent)] == ["missing"]
+    with pytest.raises(SpotmpiError, match=r"the manifest of datasets:ratings@\w+ is missing: restore it from a copy"):
+        reproduce(child.path, modules.folder, pool=pool)
+
+
+@pytest.mark.parametrize("place", ["/etc/passwd", "/absent/file", "s3://bucket/file", "datasets:absent"])
+def test_a_place_without_a_record_is_one_line(sets: tuple[DataSet, DataSet], place: str) -> None:
+    for command in ("why", "reproduce"):
+        output = invoke(command, place)
+        assert output.returncode == 2 and len(output.stderr.splitlines()) == 1, output
+
+
+def test_events_name_each_data_set_with_its_inputs_and_version(sets: tuple[DataSet, DataSet], tmp_path: Path) -> None:
+    parent, child = sets
+    assert invoke("why", f"{child.path}/b.parquet", "--openlineage", str(tmp_path / "events.jsonl")).returncode == 0
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [(event["eventType"], event["job"]["name"]) for event in events] == [
+        ("START", "sets:ratings"),
+        ("COMPLETE", "sets:ratings"),
+        ("START", "sets:doubled"),
+        ("COMPLETE", "sets:doubled"),
+    ]
+    made = events[-1]
+    assert [
+        (each["name"], each["facets"]["version"]["datasetVersion"]) for each in made["inputs"] + made["outputs"]
+    ] == [
+        ("datasets:ratings", parent.key),
+        ("datasets:doubled", child.key),
+    ]
+    assert events[1]["inputs"][0]["namespace"] == "file" and events[1]["inputs"][0]["name"] == f"{tmp_path}/raw/*.csv"
+    assert events[0]["run"] == events[1]["run"] != made["run"]
+    for event in events:  # what the schema of OpenLineage 2-0-2 requires
+        assert {"eventTime", "producer", "schemaURL", "run", "job"} <= event.keys()
+
+
+def test_events_are_posted_to_a_catalogue_and_a_refusal_is_one_line(sets: tuple[DataSet, DataSet]) -> None:
+    received: list[Any] = []
+
+    class Catalogue(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(201 if self.path == "/api/v1/lineage" else 404)
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Catalogue)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        tree = trace(str(sets[0]))
+        assert open_lineage.send(tree, f"{url}/api/v1/lineage") == 2
+        assert received == open_lineage.events(tree)
+        with pytest.raises(
+            SpotmpiError, match=r"does not take the events: HTTP Error 404.*; check the URL of the catalogue"
+        ):
+            open_lineage.send(tree, f"{url}/other")
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_file_is_made_again_from_the_raw_data(
+    sets: tuple[DataSet, DataSet], modules: Modules, pool: InProcess
+) -> None:
+    pool.calls.clear()
+    result = reproduce(f"{sets[1].path}/b.parquet", modules.folder, pool=pool)
+    assert (result.files, result.different, result.made) == (6, (), (str(sets[0]), str(sets[1])))
+    assert pool.built == ["a", "b", "c"] * 2
+    assert [each.key for each in Store().list()] == [each.key for each in sets]
+
+
+def test_a_difference_is_named(sets: tuple[DataSet, DataSet], modules: Modules, pool: InProcess) -> None:
+    whole = pool.map
+
+    def other(function: Any, tasks: Any) -> Any:  # a library that behaves otherwise, with the same version
+        return ([(path, size, "0" * 64, rows) for path, size, _, rows in each] for each in whole(function, tasks))
+
+    pool.map = other  # type: ignore[method-assign]
+    result = reproduce(str(sets[0]), modules.folder, pool=pool)
+    assert result.different == tuple(f"{sets[0]}: {name}.parquet" for name in "abc")
+
+
+def test_changed_code_and_raw_files_stop_a_reproduction_with_the_remedy(
+    sets: tuple[DataSet, DataSet], modules: Modules, pool: InProcess, tmp_path: Path
+) -> None:
+    modules.replace("helpers", "x + 1", "x + 2")
+    modules.load()
+    with pytest.raises(
+        SpotmpiError, match=r"cannot be made again: its code is not what it was \(helpers\.clean\): restore"
+    ):
+        reproduce(sets[1].path, modules.folder, pool=pool)
+    modules.replace("helpers", "x + 2", "x + 1")
+    modules.load()
+    (tmp_path / "raw/b.csv").write_text("x\n7\n")
+    with pytest.raises(SpotmpiError, match=r"raw/\*\.csv are not what they were \(b\.csv\): restore them"):
+        reproduce(sets[1].path, modules.folder, pool=pool)
+    modules.forget()
+    modules.folder.joinpath("sets.py").unlink()
+    with pytest.raises(
+        InputError, match=r"sets:ratings.: cannot be imported: .*; name the folder of its modules with --code"
+    ):
+        (tmp_path / "raw/b.csv").write_text("x\n1\n")
+        reproduce(sets[1].path, tmp_path / "raw", pool=pool)
+
+
+def test_a_prediction_leads_to_its_run_and_data_and_is_made_again(
+    sets: tuple[DataSet, DataSet], modules: Modules, pool: InProcess
+) -> None:
+    flow = modules.load("flow")
+    pipeline = spotmpi.pipeline(sets[1], flow.prepare, predict=flow.predict, batch=2, write="jsonl")
+    state = pipeline.run(watch=lambda event: None, say=lambda text: None)
+    assert state.state == "succeeded", state.reason
+    file = Path(state.folder, "stream/results/results-00000000.jsonl")
+    assert file.read_text() == '{"y": 3}\n{"y": 5}\n'
+    tree = trace(str(file))
+    assert find(tree, "run")[0] == state.id and find(tree, "data set") == [str(sets[1]), str(sets[0])]
+    assert find(tree, "raw file") == ["a.csv", "b.csv", "c.csv"]
+    events = open_lineage.events(tree)
+    assert [each["name"] for each in events[-1]["inputs"]] == ["datasets:doubled"]
+    assert events[-1]["outputs"][0]["name"] == str(file)
+    result = reproduce(str(file), modules.folder, pool=pool)
+    assert result.different == () and result.files == 7
+    assert result.made[:2] == (str(sets[0]), str(sets[1])) and result.made[2] != state.id

@@ -183,10 +183,7 @@ def read_table(settings: Settings, parts: Sequence[Part]) -> Any:
     kind = _format(parts[0].name)
     if kind in (_TAR, _BYTES):
         raise StreamError(f"{parts[0].name} is no table: use Parquet, CSV or JSON Lines, or read its content")
-    slices = [Slice(part, 0, part.rows) for part in parts if part.rows]
-    if not slices:
-        return tables.describe(settings, parts[0], kind)[1].empty_table()
-    return with_retries(lambda: tables.read_table(settings, slices, kind), describe(slices))
+    return with_retries(lambda: tables.read_all(settings, parts, kind), settings.source)
 
 
 def _rows(settings: Settings, system: Any, slices: Sequence[Slice]) -> Any:

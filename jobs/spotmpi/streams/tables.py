@@ -42,11 +42,6 @@ def describe(settings: Settings, part: Part, kind: str) -> tuple[tuple[int, ...]
 
 def read_columns(settings: Settings, slices: Sequence[Slice], kind: str) -> dict[str, Any]:
     """The rows of *slices* as arrays by column."""
-    return columns.arrays(read_table(settings, slices, kind), slices[0].part.columns)
-
-
-def read_table(settings: Settings, slices: Sequence[Slice], kind: str) -> Any:
-    """The rows of *slices* as a table of pyarrow."""
     import pyarrow
 
     form = slices[0].part.columns
@@ -57,7 +52,21 @@ def read_table(settings: Settings, slices: Sequence[Slice], kind: str) -> Any:
         for table in _tables(settings, part, rows, kind)
     ]
     table = pyarrow.concat_tables(tables, promote_options="permissive")
-    return table if places is None else table.take(places)
+    return columns.arrays(table if places is None else table.take(places), form)
+
+
+def read_all(settings: Settings, parts: Sequence[Part], kind: str) -> Any:
+    """All rows of *parts* as a table of pyarrow."""
+    import pyarrow
+
+    tables = [
+        columns.conform(_table(settings, part, index, kind), part.columns, part.name)
+        for part in parts
+        for index, _ in enumerate(_group_lengths(settings, part, kind))
+    ]
+    if not tables:  # Parquet files without a row group
+        return describe(settings, parts[0], kind)[1].empty_table()
+    return pyarrow.concat_tables(tables, promote_options="permissive")
 
 
 def _numbers(slices: Sequence[Slice]) -> Any:

@@ -423,3 +423,14 @@ def test_a_data_set_is_a_function_with_its_name_and_documentation(raw: Path, mod
     assert (ratings.name, ratings.__doc__) == ("ratings", "Those above a cut.")
     assert ratings.source_arguments() == ["raw"]
     assert modules.load().joined.source_arguments() == ["raw", "names"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_source_without_rows_has_its_columns(tmp_path: Path, modules: Modules, pool: InProcess, suffix: str) -> None:
+    modules.write(sets="import spotmpi\n@spotmpi.dataset\ndef f(raw):\n    return {'x': raw['x'], 'y': raw['x']}\n")
+    if suffix == "csv":
+        (tmp_path / "a.csv").write_text("x\n")
+    else:
+        pyarrow.parquet.write_table(pyarrow.table({"x": pyarrow.array([], "int64")}), tmp_path / "a.parquet")
+    found = modules.load().f.options(pool=pool)(tmp_path / f"a.{suffix}")
+    assert (found.rows, found.table.column_names) == (0, ["x", "y"])

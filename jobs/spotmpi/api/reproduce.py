@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spotmpi.agent.store import size_and_digest
+from spotmpi.agent.store import files, size_and_digest
 from spotmpi.api import lineage, runs
 from spotmpi.api.datasets import DataSet, build_dataset, planned_key
 from spotmpi.backends.targets import TargetLike
@@ -176,8 +176,8 @@ def _run_again(paths: RunPaths, place: Path, maker: _Maker, on: TargetLike) -> R
     """Start the run's spec again, and compare the files of *place* with those at the same place in its folder."""
     spec = job.load(paths.spec)
     work = json.loads(paths.plan.read_text()).get("work") or {}
-    files = (work.get("code") or {}).get("files")
-    if files is not None and fingerprint.identify(spec)["code"]["files"] != files:
+    code = (work.get("code") or {}).get("files")
+    if code is not None and fingerprint.identify(spec)["code"]["files"] != code:
         commit = work["code"].get("commit")
         remedy = f"check out commit {commit[:12]}" if commit else "restore it"
         raise SpotmpiError(f"the code of run {paths.id} is not what it was: {remedy}")
@@ -197,7 +197,7 @@ def _files_in(place: Path) -> Iterator[Path]:
     if file_status.is_file(place):
         yield place
     elif file_status.is_folder(place):
-        yield from (path for path in place.rglob("*") if path.is_file())
+        yield from (place / name for name in files(str(place)))
 
 
 def _content(path: Path) -> list[Any] | None:

@@ -186,8 +186,7 @@ def show(name: DataSetName, store: StoreOption = None, as_json: Json = False) ->
     from spotmpi.entries.store import Store
 
     found = Store(store)
-    manifest = found.find(name, DATASET)
-    show_manifest(manifest, found.place(manifest.reference), as_json)
+    show_manifest(found.find(name, DATASET), found, as_json)
 
 
 @app.command("why")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from spotmpi.entries.manifest import Manifest
+    from spotmpi.entries.store import Store
 
 StoreOption = Annotated[
     str | None,
@@ -51,41 +52,20 @@ def summary(manifest: Manifest) -> dict[str, Any]:
     return {"name": manifest.name, "key": manifest.key, "created": manifest.created, **size}
 
 
-def show_manifest(manifest: Manifest, place: str, as_json: bool) -> None:
-    """Print all that a manifest says of an entry whose files are at *place*, of many files the first ones."""
+def show_manifest(manifest: Manifest, store: Store, as_json: bool) -> None:
+    """Print what an entry was made from, where its files are, and of many files the first ones."""
+    from spotmpi.api.lineage import entry_node, lines
     from spotmpi.core.printable import printable
 
+    place = store.place(manifest.reference)
     if as_json:
         import msgspec
 
         print(json.dumps({**msgspec.to_builtins(manifest), "place": place}))
         return
-    for name, text in _facts(manifest, place):
-        print(f"{name:<10} {printable(text)}")
-
-
-def _facts(manifest: Manifest, place: str) -> Iterator[tuple[str, str]]:
-    yield "key", manifest.key
-    yield "files", place
-    rows = "" if manifest.rows is None else f"{manifest.rows:,} rows, "
-    yield "size", f"{rows}{manifest.bytes / 1e6:,.1f} MB in {len(manifest.files)} files"
-    yield "created", f"{datetime.fromtimestamp(manifest.created):%Y-%m-%d %H:%M:%S}"
-    for argument, value in manifest.arguments.items():
-        yield "argument", f"{argument} = {value!r}"
-    for each in manifest.inputs:
-        yield "input", f"{each.argument} = {each.source}" + (f" ({len(each.files)} files)" if each.files else "")
-    if manifest.code:
-        yield "code", f"{manifest.details.get('function', '')} ({', '.join(manifest.code.sources)})"
-        yield "packages", ", ".join(f"{name} {version}" for name, version in manifest.code.packages.items())
-        if manifest.code.commit:
-            yield "commit", manifest.code.commit + (" with changes" if manifest.code.diff else "")
-    if manifest.image:
-        yield "image", " ".join(manifest.image.values())
-    if manifest.run:
-        yield "run", manifest.run
-    if manifest.cost is not None:
-        yield "cost", f"${manifest.cost:.2f}"
+    print(*map(printable, lines(entry_node(manifest, store))), sep="\n")
+    print(f"files in {printable(place)}:")
     for file in manifest.files[:_FILES]:
-        yield "file", f"{file.path}  {file.bytes:,} bytes  {file.sha256[:12]}"
+        print(f"  {printable(file.path)}  {file.bytes:,} bytes  {file.sha256[:12]}")
     if len(manifest.files) > _FILES:
-        yield "", f"and {len(manifest.files) - _FILES} more files (--json has all)"
+        print(f"  and {len(manifest.files) - _FILES} more (--json has all)")

@@ -79,7 +79,7 @@ def test_list_and_show_print_what_a_script_can_read_too(versions: list[DataSet])
     for text in (
         versions[1].key,
         versions[1].path,
-        "cut = 0.75",
+        "cut=0.75",
         "3 rows",
         "sets:ratings",
         "a.parquet",

@@ -144,13 +144,24 @@ def _records() -> Iterator[Path]:
         yield from (path for path in specs if file_status.is_file(path))
 
 
-def _request(dataset: Dataset, store: Store, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Request:
+def _bound(dataset: Dataset, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, with those that have defaults; InputError where the function takes others."""
+    signature = inspect.signature(dataset.function)
+    further = [
+        name for name, each in signature.parameters.items() if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    if further:
+        raise input_error(dataset.name, further[0], "takes any arguments: list those that it has by their names")
     try:
-        bound = inspect.signature(dataset.function).bind(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise input_error(dataset.name, None, f"{error}; give the arguments of the function") from error
     bound.apply_defaults()
-    values = dict(bound.arguments)
+    return dict(bound.arguments)
+
+
+def _request(dataset: Dataset, store: Store, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Request:
+    values = _bound(dataset, args, kwargs)
     marked = [name for name in dataset.source_arguments() if name in values]
     marked += [name for name, value in values.items() if isinstance(value, DataSet) and name not in marked]
     if not marked:
@@ -250,9 +261,12 @@ def _pool(request: _Request, store: Store, count: int) -> Iterator[Any]:
         yield settings.pool
         return
     target = targets.target_of(settings.on)
-    if not target.is_local and not target.is_slurm and store.storage.folder:
-        remedy = "is a folder of this machine, and pods cannot write to it: set SPOTMPI_STORE to a URL such as s3://"
-        raise input_error("store", store.storage.url, remedy)
+    if not target.is_local and not target.is_slurm:
+        places = {name: each.files.source for name, each in request.inputs.items()}
+        for name, place in {**places, "store": store.storage.url}.items():
+            if "://" not in place:
+                remedy = "is on this machine, where pods cannot reach it: use a URL, such as s3://bucket/store"
+                raise input_error(name, place, remedy)
     overrides = [f"pool.cpu={json.dumps(settings.cpu)}"] if settings.cpu is not None else []
     overrides += [f'pool.memory="{settings.memory}"'] if settings.memory is not None else []
     with pools.pool(

@@ -434,3 +434,25 @@ def test_a_source_without_rows_has_its_columns(tmp_path: Path, modules: Modules,
         pyarrow.parquet.write_table(pyarrow.table({"x": pyarrow.array([], "int64")}), tmp_path / "a.parquet")
     found = modules.load().f.options(pool=pool)(tmp_path / f"a.{suffix}")
     assert (found.rows, found.table.column_names) == (0, ["x", "y"])
+
+
+def test_a_function_of_any_arguments_is_refused(raw: Path, modules: Modules) -> None:
+    modules.write(sets="import spotmpi\n@spotmpi.dataset\ndef f(raw, **more):\n    return raw\n")
+    with pytest.raises(InputError, match="f = 'more': takes any arguments: list those that it has by their names"):
+        modules.load().f(raw, cut=1)
+
+
+def test_pods_are_not_sent_to_files_of_this_machine(raw: Path, modules: Modules) -> None:
+    ratings = modules.load().ratings.options(on="kubernetes/training", store="memory://sets")
+    with pytest.raises(InputError, match=r"raw = .*: is on this machine, where pods cannot reach it: use a URL"):
+        ratings(raw)
+
+
+def test_a_local_store_is_no_place_for_pods(modules: Modules, raw: Path) -> None:
+    import fsspec
+
+    url = f"memory://raw-{uuid.uuid4().hex}/a.csv"
+    with fsspec.open(url, "w") as file:
+        file.write("user,stars\n1,0.75\n")
+    with pytest.raises(InputError, match=r"store = .*: is on this machine, where pods cannot reach it"):
+        modules.load().ratings.options(on="kubernetes/training")(url)

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from spotmpi.api.datasets import build_dataset as build_dataset
     from spotmpi.api.images import build_image as build_image
     from spotmpi.api.images import push_image as push_image
+    from spotmpi.api.lineage import trace as trace
     from spotmpi.api.pipelines import Pipeline as Pipeline
     from spotmpi.api.pipelines import pipeline as pipeline
     from spotmpi.api.pools import pool as pool
     from spotmpi.api.pools import resize as resize
+    from spotmpi.api.reproduce import reproduce as reproduce
     from spotmpi.api.runs import clean as clean
     from spotmpi.api.runs import drill as drill
     from spotmpi.api.runs import init as init

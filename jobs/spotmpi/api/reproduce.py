@@ -15,7 +15,7 @@ from spotmpi.agent.store import files, size_and_digest
 from spotmpi.api import lineage, runs
 from spotmpi.api.datasets import DataSet, build_dataset, planned_key
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import file_status
+from spotmpi.core import file_status, hints
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
@@ -137,8 +137,8 @@ class _Maker:
         try:
             found = lookup(module, attribute)
         except (ImportError, StreamError) as error:
-            remedy = "name the folder of its modules with --code"
-            raise input_error("--code", name, f"cannot be imported: {error}; {remedy}") from error
+            remedy = f"name the folder of its modules: {hints.option('code', 'FOLDER')}"
+            raise input_error("function", name, f"cannot be imported: {error}; {remedy}") from error
         image = (manifest.image or {}).get("name") or (manifest.image or {}).get("reference")
         if image and image not in known_images() and "/" not in image:
             raise SpotmpiError(

@@ -217,7 +217,7 @@ def test_changed_code_and_raw_files_stop_a_reproduction_with_the_remedy(
     modules.forget()
     modules.folder.joinpath("sets.py").unlink()
     with pytest.raises(
-        InputError, match=r"sets:ratings.: cannot be imported: .*; name the folder of its modules with --code"
+        InputError, match=r"sets:ratings.: cannot be imported: .*; name the folder of its modules: code="
     ):
         (tmp_path / "raw/b.csv").write_text("x\n1\n")
         reproduce(sets[1].path, tmp_path / "raw", pool=pool)

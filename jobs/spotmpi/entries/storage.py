@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from spotmpi.core import file_status
 from spotmpi.core.errors import SpotmpiError
 
 _BLOCK = 1 << 20
@@ -153,9 +154,12 @@ class Storage:
             try:
                 temporary.rename(final)
             except OSError:
-                if final.is_dir():
+                if file_status.exists(final / LAST):
                     return False
-                raise
+                if not file_status.is_folder(final):
+                    raise
+                shutil.rmtree(final)  # what a removal has left that was interrupted
+                temporary.rename(final)
             return True
         finally:
             shutil.rmtree(temporary, ignore_errors=True)

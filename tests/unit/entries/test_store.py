@@ -256,3 +256,14 @@ def test_an_unknown_protocol_and_an_unreadable_store_are_errors_of_one_line(tmp_
 def test_a_store_in_a_folder_needs_no_fsspec() -> None:
     code = "import sys; from spotmpi.entries.store import Store; Store('x').list(); assert 'fsspec' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_what_an_interrupted_removal_has_left_is_no_entry_and_in_nobodys_way(store: Store, tmp_path: Path) -> None:
+    made, sources = entry(tmp_path)
+    store.add(made, sources)
+    store.storage.remove(f"{folder(made.reference)}/manifest.json")
+    store.storage.remove(f"{folder(made.reference)}/files/a.txt")
+    assert store.list() == []
+    later, _ = entry(tmp_path, created=2.0)
+    assert store.add(later, sources) == later == store.find("ratings")
+    assert store.problems(later) == []

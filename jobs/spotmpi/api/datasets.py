@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,11 +26,13 @@ from spotmpi.entries.manifest import DATASET, FORMAT, Code, File, Manifest, Refe
 from spotmpi.entries.store import Store, folder
 from spotmpi.images.environment import known_images, lock_hash
 from spotmpi.pools.progress import print_message
+from spotmpi.programs.pool.call import CallAborted
 from spotmpi.runs import fingerprint
 from spotmpi.streams import part_files, sources
 from spotmpi.streams.dataset import Dataset
 from spotmpi.streams.part_files import Task
 
+_MAX_LOSSES = 3  # how often a call is given up by its pool, of which each is several lost workers
 PARTS = ".parts"  # the folder of parts that are being built, below that of their data set's name
 
 
@@ -244,9 +247,12 @@ def _kept_parts(request: _Request, store: Store) -> _Kept:
     wanted = {task.key: task for task in request.tasks}
     kept: _Kept = {}
     for manifest in store.list(DATASET, request.reference.name, on_damage=print_message):
-        for part in wanted.keys() & manifest.details.get("parts", {}).keys():
-            files = [file for file in manifest.files if file.part == part]
-            kept[part] = [(file, f"{folder(manifest.reference)}/files/{file.path}") for file in files]
+        place = f"{folder(manifest.reference)}/files"
+        found: _Kept = {part: [] for part in wanted.keys() & manifest.details.get("parts", {}).keys()}
+        for file in manifest.files:
+            if file.part in found:
+                found[file.part].append((file, f"{place}/{file.path}"))
+        kept.update(found)
     for part, task in wanted.items():
         text = store.storage.read(f"{_own(store, task)}.json") if part not in kept else None
         if text is not None:
@@ -280,19 +286,31 @@ def _pool(request: _Request, store: Store, count: int) -> Iterator[Any]:
 
 
 def _map(pool: Any, function: Any, tasks: Sequence[Task]) -> dict[str, list[part_files.Record]]:
-    """The files of each part by its key; SpotmpiError that names the part whose call failed."""
+    """The files of each part by its key; SpotmpiError that names the part whose call failed.
+
+    A call that a pool gives up, since it lost its worker again and again, is sent again after the others.
+    """
     results: dict[str, list[part_files.Record]] = {}
-    try:
-        for task, records in zip(tasks, pool.map(function, tasks), strict=True):
-            results[task.key] = [tuple(record) for record in records]
-    except SpotmpiError:
-        raise
-    except Exception as error:
-        failed = tasks[min(len(results), len(tasks) - 1)]
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        kind = "" if type(error).__module__.startswith("spotmpi.") else f"{type(error).__name__}: "
-        complete = f"{len(results)} of {len(tasks)} parts are kept"
-        raise SpotmpiError(f"{failed.dataset.name} failed for {failed.stem}: {kind}{reason} ({complete})") from error
+    left, losses = list(tasks), Counter[str]()
+    while left:
+        try:
+            for task, records in zip(left, pool.map(function, left), strict=True):
+                results[task.key] = [tuple(record) for record in records]
+            left = []
+        except SpotmpiError:
+            raise
+        except Exception as error:
+            failed, *others = [task for task in left if task.key not in results] or left[-1:]
+            losses[failed.key] += 1
+            if isinstance(error, CallAborted) and losses[failed.key] < _MAX_LOSSES:
+                left = [*others, failed]
+                continue
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            kind = "" if type(error).__module__.startswith("spotmpi.") else f"{type(error).__name__}: "
+            complete = f"{len(results)} of {len(tasks)} parts are kept"
+            raise SpotmpiError(
+                f"{failed.dataset.name} failed for {failed.stem}: {kind}{reason} ({complete})"
+            ) from error
     return results
 
 

@@ -46,7 +46,16 @@ def build(task: Task) -> list[Record]:
     Raises:
         StreamError: an input was changed meanwhile, or what the function gives cannot be written.
     """
-    return _build(task, keep=True)
+    return _complete(task) or _build(task, keep=True)
+
+
+def _complete(task: Task) -> list[Record] | None:
+    """The files of a part that a call has built whose worker was lost afterwards."""
+    system, folder = file_system(task.folder)
+    try:
+        return [tuple(record) for record in json.loads(system.cat_file(f"{folder}/{task.key}.json"))]
+    except OSError:
+        return None
 
 
 def rebuild(task: Task) -> list[Record]:

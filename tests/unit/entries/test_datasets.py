@@ -20,6 +20,7 @@ from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.entries import build_lock
 from spotmpi.entries.storage import Storage
 from spotmpi.entries.store import Store
+from spotmpi.programs.pool.call import CallAborted
 from spotmpi.streams import part_files
 from spotmpi.streams.dataset import Dataset
 from tests.unit.entries.conftest import InProcess, Modules
@@ -248,6 +249,27 @@ def test_a_function_that_fails_names_its_part_and_the_next_call_builds_only_the_
             failing(raw)
         assert isinstance(caught.value.__cause__, KeyError)
         assert Store().list() == [] and pool.built == built
+
+
+def test_a_call_that_the_pool_gives_up_is_sent_again_after_the_others_and_not_forever(
+    raw: Path, modules: Modules, pool: InProcess
+) -> None:
+    whole, losses = pool.map, {"a": 2, "c": 1}
+
+    def losing(function: Callable[..., Any], tasks: Any) -> Any:
+        for task in tasks:
+            if losses.get(task.stem, 0):
+                losses[task.stem] -= 1
+                raise CallAborted(f"a call of {function.__name__} ended the process of its worker 3 times")
+            yield from whole(function, [task])
+
+    pool.map = losing  # type: ignore[method-assign]
+    ratings = modules.load().ratings.options(pool=pool, check=0)
+    assert ratings(raw).rows == 3
+    assert pool.built == ["b", "c", "a"]
+    losses["b"] = 99
+    with pytest.raises(SpotmpiError, match=r"ratings failed for b: a call of build ended .* 3 times \(2 of 3 parts"):
+        ratings(raw, cut=0.1)
 
 
 def test_parts_of_a_build_that_broke_off_are_kept(

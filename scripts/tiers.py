@@ -131,6 +131,7 @@ STATIC = Tier(
             "--violations",
             "jobs/spotmpi/__init__.py",
             "jobs/spotmpi/agent",
+            "jobs/spotmpi/checkpoint",
         ],
     ],
     background=True,

@@ -85,11 +85,13 @@ _found: "dict[str, str]" = {}
 def __getattr__(name: str) -> "Any":
     if name == "__all__":
         return sorted(_modules())
-    if name.startswith("__") or name not in _modules():
+    if name.startswith("__") or name not in ("checkpoint", *_modules()):
         raise AttributeError(f"module 'spotmpi' has no attribute {name!r}")
     import os
     from importlib import import_module
 
+    if name == "checkpoint":  # a room, which programs need no import for
+        return import_module("spotmpi.checkpoint")
     # Inside of a pool, that one.
     module = "spotmpi.pools.joined" if name == "pool" and "SPOTMPI_POOL" in os.environ else _modules()[name]
     return globals().setdefault(name, getattr(import_module(module), name))

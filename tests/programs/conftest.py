@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from spotmpi.agent import launchers, protocol
+from spotmpi.checkpoint.state import decode
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -213,8 +213,8 @@ def image(request: pytest.FixtureRequest) -> Iterator[Image]:
 
 def newest_state(folder: Path, prefix: str = "parameters/") -> dict[str, Any]:
     """The arrays below *prefix* in the newest checkpoint of *folder*."""
-    with np.load(max(folder.glob("iteration-*")) / "state.npz") as state:
-        return {name: state[name] for name in state.files if name.startswith(prefix)}
+    path = max(folder.glob("iteration-*")) / "state.safetensors"
+    return {name: value for name, value in decode(bytearray(path.read_bytes())).items() if name.startswith(prefix)}
 
 
 @pytest.fixture

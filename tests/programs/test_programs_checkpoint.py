@@ -62,7 +62,7 @@ def test_the_manifest_has_the_progress_and_the_files(tmp_path: Path) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     assert (manifest["iteration"], manifest["position"], manifest["world_size"]) == (5, 40, 2)
     assert (manifest["reason"], manifest["random"]["seed"]) == ("notice", 0)
-    assert manifest["files"]["state.npz"]["bytes"] == (path / "state.npz").stat().st_size
+    assert manifest["files"]["state.safetensors"]["bytes"] == (path / "state.safetensors").stat().st_size
 
 
 def test_the_last_ones_are_kept(tmp_path: Path) -> None:
@@ -74,12 +74,12 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes] | None]] = {
-    "state cut short": ("state.npz", lambda whole: whole[: len(whole) // 2]),
+    "state cut short": ("state.safetensors", lambda whole: whole[: len(whole) // 2]),
     "state with a flipped bit": (
-        "state.npz",
+        "state.safetensors",
         lambda whole: whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :],
     ),
-    "state missing": ("state.npz", None),
+    "state missing": ("state.safetensors", None),
     "manifest missing": ("manifest.json", None),
     "manifest cut short": ("manifest.json", lambda whole: b'{"format": 1, "iteration"'),
     "manifest without fields": ("manifest.json", lambda whole: b'{"format": 1}'),
@@ -219,11 +219,11 @@ def errors(monkeypatch: pytest.MonkeyPatch) -> TransientErrors:
     ("call", "name", "error"),
     [
         ("read", "*/manifest.json", errno.ESTALE),
-        ("read", "*/state.npz", errno.EIO),
-        ("read", "*/state.npz", errno.ETIMEDOUT),
+        ("read", "*/state.safetensors", errno.EIO),
+        ("read", "*/state.safetensors", errno.ETIMEDOUT),
         ("open", "*/manifest.json", errno.EMFILE),
-        ("open", "*/state.npz", errno.EACCES),
-        ("stat", "*/state.npz", errno.ESTALE),
+        ("open", "*/state.safetensors", errno.EACCES),
+        ("stat", "*/state.safetensors", errno.ESTALE),
         ("list", "*", errno.EIO),
     ],
 )
@@ -299,5 +299,5 @@ def test_a_folder_that_another_process_removes_meanwhile_does_not_end_the_run(
 
     checkpoints(tmp_path)
 
-    assert (tmp_path / "iteration-000000006" / "state.npz").exists()
+    assert (tmp_path / "iteration-000000006" / "state.safetensors").exists()
     assert "removed" not in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -154,7 +155,7 @@ def test_a_failed_checkpoint_is_reported_and_one_at_the_end_fails_the_run(
     def refuse(*ignored: Any, **named: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "savez", refuse)
+    monkeypatch.setattr(os, "fsync", refuse)
     line = Line()
     with pytest.raises(Failed, match="could not be saved"):
         train(job(line, "--iterations", "4", "--checkpoint-path", str(tmp_path), "--checkpoint-every", "1e-9"))

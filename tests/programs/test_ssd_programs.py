@@ -107,7 +107,7 @@ def test_a_killed_rank_is_resumed_bit_for_bit_with_augmentation_in_loader_proces
 @in_chainermn("PyTorch's start costs seconds; what is tested is code of both")
 def test_training_starts_from_weights_of_a_file_and_says_which(image: Image, voc: Path, tmp_path: Path) -> None:
     ssd(image, 1, voc, *ONE_ITERATION, "--checkpoint-path", str(tmp_path / "first")).succeed()
-    (weights,) = (tmp_path / "first").glob("iteration-*/state.npz")
+    (weights,) = (tmp_path / "first").glob("iteration-*/state.safetensors")
     tiny = ("--learning-rate", "1e-12", "--seed", "7", "--checkpoint-path", str(tmp_path / "second"))
     second = ssd(image, 1, voc, *ONE_ITERATION, *tiny, "--weights", str(weights)).succeed()
 

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
+from spotmpi.checkpoint import state
 from spotmpi.core.names import EXAMPLES
 from spotmpi.programs import reading, shapes
 from spotmpi.programs.augment import Pixels
@@ -18,7 +19,7 @@ from spotmpi.programs.exits import Fatal
 from spotmpi.programs.options import Parser, training_parser
 from spotmpi.programs.sampling import sample_generator
 from spotmpi.programs.ssd import learning_rate, ssd_data, ssd_options
-from spotmpi.programs.weights import read_npz, read_weights
+from spotmpi.programs.weights import read_arrays, read_weights
 from spotmpi.programs.world import World, alone
 from spotmpi.spec.job import load
 
@@ -201,16 +202,16 @@ def _weights(path: Path, **shapes: tuple[int, ...]) -> Path:
 
 def test_weights_of_a_trunk_are_loaded_and_unknown_ones_are_ignored(tmp_path: Path) -> None:
     path = _weights(tmp_path / "w.npz", trunk__W=(2, 3), trunk__b=(2,), classifier__W=(9,))
-    weights = read_weights(path, read_npz, MODEL, ["trunk/W", "trunk/b"])
+    weights = read_weights(path, read_arrays, MODEL, ["trunk/W", "trunk/b"])
     assert sorted(weights.arrays) == ["trunk/W", "trunk/b"]
     assert weights.describe(3) == {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "arrays": "2 of 3"}
 
 
 def test_a_checkpoints_state_serves_as_weights(tmp_path: Path) -> None:
-    path = tmp_path / "state.npz"
-    arrays: dict[str, Any] = {f"parameters/{name}": np.zeros(shape) for name, shape in MODEL.items()}
-    np.savez(path, **arrays)
-    assert sorted(read_weights(path, read_npz, MODEL, ["trunk/W"]).arrays) == sorted(MODEL)
+    path = tmp_path / "state.safetensors"
+    arrays = {f"parameters/{name}": np.zeros(shape) for name, shape in MODEL.items()}
+    path.write_bytes(b"".join(state.encode(arrays)))
+    assert sorted(read_weights(path, read_arrays, MODEL, ["trunk/W"]).arrays) == sorted(MODEL)
 
 
 def test_wrong_weights_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -229,5 +230,5 @@ def test_wrong_weights_are_refused_in_one_line(tmp_path: Path) -> None:
         (wider, r"trunk/W has shape \(2, 4\), the model \(2, 3\)"),
     ):
         with pytest.raises(Fatal, match=message) as caught:
-            read_weights(path, read_npz, MODEL, ["trunk/W", "trunk/b"])
+            read_weights(path, read_arrays, MODEL, ["trunk/W", "trunk/b"])
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)

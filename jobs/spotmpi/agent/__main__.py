@@ -14,7 +14,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from . import coordinator, mounts, processes
+from . import coordinator, mounts, processes, protocol
 from .clock import CLOCK, Clock
 from .context import AgentContext
 from .notice import Notice
@@ -67,7 +67,9 @@ def run_member(context: AgentContext, transport: Tcp, notice: Notice) -> int:
     started = context.clock()
     try:
         if context.is_coordinator:
-            return coordinator.run(context, transport, notice)
+            code = coordinator.run(context, transport, notice)
+            _keep_checkpoints(context)
+            return code
         run_worker = worker.run if context.worker is None else pool_worker.run
         return run_worker(context, transport, notice, started)
     finally:
@@ -90,6 +92,7 @@ def run_folder(folder: str, clock: Clock) -> int:
     finally:
         import shutil  # delays no start
 
+        _keep_checkpoints(context, clear=True)
         shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -99,6 +102,17 @@ def run_children(context: AgentContext, transport: Children) -> int:
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     return coordinator.run(context, transport, Notice("the agent", [signal.SIGTERM]))
+
+
+def _keep_checkpoints(context: AgentContext, clear: bool = False) -> None:
+    """Copy what only memory has to the volume, and *clear* memory."""
+    if protocol.ENV_CHECKPOINT_MEMORY_PATH not in context.plan["environment"]:
+        return
+    from . import checkpoint_memory  # delays no start
+
+    checkpoint_memory.preserve(context)
+    if clear:
+        checkpoint_memory.clear(context)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ class Fence:
             self._refresh()
 
     def _refresh(self) -> None:
-        self._newest = max(self._newest, _number_in_file(self._folder), _highest_number(self._folder))
+        self._newest = max(self._newest, newest(self._folder))
         self._refreshed = self._clock.awake()
 
 
@@ -72,6 +72,11 @@ def announce(folder: str, number: int) -> None:
         os.write(descriptor, b"%d\n" % number)
     finally:
         os.close(descriptor)
+
+
+def newest(folder: str) -> int:
+    """The number of the newest attempt of the run in *folder*, as far as can be read."""
+    return max(_number_in_file(folder), _highest_number(folder))
 
 
 def _number_in_file(folder: str) -> int:

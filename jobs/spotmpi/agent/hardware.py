@@ -198,12 +198,17 @@ def own_cgroup() -> str:
 
 
 def available_memory(cgroup: str) -> int | None:
-    """Bytes that the pod with this *cgroup* may still use; None where it has no limit, or none that can be read."""
+    """Bytes that the pod with this *cgroup* may still use; None where it has no limit, or none that can be read.
+
+    Files that the kernel can drop from its cache at once leave their memory to it (``inactive_file``, as in a kubelet's
+    working set).
+    """
+    cached = re.search(r"^inactive_file (\d+)$", _read(os.path.join(cgroup, "memory.stat")), re.MULTILINE)
     try:
         with open(os.path.join(cgroup, "memory.max")) as limit:
             maximum = int(limit.read())
         with open(os.path.join(cgroup, "memory.current")) as used:
-            return maximum - int(used.read())
+            return maximum - int(used.read()) + (int(cached.group(1)) if cached else 0)
     except (OSError, ValueError):
         return None
 

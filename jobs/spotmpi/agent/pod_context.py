@@ -8,7 +8,7 @@ import os
 CONFIG = "/spotmpi/config"  # ConfigMap: plan.json, code
 SECRET = "/spotmpi/secret"  # the run's keys
 WORK = "/spotmpi/work"  # emptyDir of the agent
-MEMORY = "/spotmpi/memory"  # emptyDir in memory, where data is staged there
+MEMORY = "/spotmpi/memory"  # emptyDir in memory, where data is staged or checkpoints are written there
 SHARED_MEMORY = "/dev/shm"
 WHEELS = "/spotmpi/wheels"  # ConfigMaps with the pieces of the wheels of Dask, by number
 POD_INFO = "/spotmpi/pod"  # downward API: annotations

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # it is imported while the launchers start
 Values = Dict[str, Any]
 Report = Tuple[str, Values]
 
+_OF_FUNCTIONS = (protocol.STREAM, protocol.CHECKPOINT, protocol.RESUMED)  # which print them within any program
 _MAX_ROWS = 300  # characters of the rows of a batch in a reason
 _MAX_MATCHED = 4096  # characters of a line that a pattern is tried on: many take quadratic time
 
@@ -94,8 +95,8 @@ class Progress:
         return (protocol.METRIC, values) if values and values["iteration"] != self.iteration else None
 
     def _take_protocol(self, kind: str) -> None:
-        """Recognize nothing more, since the program reports by itself; lines of a stream are not its own."""
-        if kind != protocol.STREAM and self._recognizer:
+        """Recognize nothing more, since the program reports by itself; lines of our functions are not its own."""
+        if kind not in _OF_FUNCTIONS and self._recognizer:
             if self.recognized:
                 self.iteration = self.first_iteration = self.first_iteration_time = None
             self._recognizer = None

@@ -82,6 +82,11 @@ def work_folder(run: str) -> str:
     return "/tmp/spotmpi-" + run
 
 
+def memory_folder(run: str) -> str:
+    """The folder of a run in each node's memory, for staged data and checkpoints."""
+    return "/dev/shm/spotmpi-" + run
+
+
 def ports(job: int) -> tuple[int, int]:
     """The ports of a job, for agents and ranks: neighbours in the queue, which may share a node, have other ones."""
     first = _FIRST_PORT + job % _PAIRS * 2
@@ -122,6 +127,7 @@ def main(folder: str) -> int:
         code = __main__.run_member(context, Tcp(ports(int(job))[0]), notice)
     finally:
         shutil.rmtree(context.mounts.work, ignore_errors=True)
+        shutil.rmtree(memory_folder(context.plan["run"]), ignore_errors=True)
     if context.is_coordinator:
         if code not in (protocol.FAILED, protocol.INTERRUPTED):
             write_atomically(os.path.join(own, EXIT_CODE), "%d\n" % min(code, 1))

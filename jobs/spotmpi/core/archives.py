@@ -38,10 +38,10 @@ def archive(files: Iterable[Member]) -> bytes:
 
 
 def agent_files(source: Path) -> list[Member]:
-    """The agent, our programs and the clients of pools and streams by name; *source* holds the package."""
+    """The agent, checkpoints, our programs and the clients of pools and streams by name; *source* has the package."""
     package = source / "spotmpi"
-    rooms = (path for room in ("agent", "pools", "programs", "streams") for path in (package / room).rglob("*.py"))
-    files = [package / "__init__.py", *rooms]
+    rooms = ("agent", "checkpoint", "pools", "programs", "streams")
+    files = [package / "__init__.py", *(path for room in rooms for path in (package / room).rglob("*.py"))]
     return sorted(Member(str(path.relative_to(source)), path.read_bytes()) for path in files)
 
 

@@ -139,6 +139,11 @@ def checkpoints(run_folder: str, path: str | None) -> str:
     return os.path.normpath(Path(run_folder, path or "checkpoints"))
 
 
+def memory_folder(run: str) -> str:
+    """The folder of a run on this machine in memory; its agent removes it at the end of the run."""
+    return f"/dev/shm/spotmpi-{run}"
+
+
 LOCAL: Literal["local"] = "local"  # the backends, as plans name them
 KUBERNETES = "kubernetes"
 SLURM = "slurm"

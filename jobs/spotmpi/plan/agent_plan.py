@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from spotmpi.agent import boot, launchers, pod_context, protocol
 from spotmpi.agent.plan import VERSION, RunPlan, StagingPlan, UserCode
 from spotmpi.core import names
-from spotmpi.plan.run_plan import limits, roles, thread_variables
+from spotmpi.plan.run_plan import limits, memory_variables, roles, thread_variables
 from spotmpi.spec.job import Data, JobSpec
 from spotmpi.spec.paths import is_path
 from spotmpi.spec.shapes import workers_of
@@ -136,6 +136,7 @@ def _environment(spec: JobSpec, run: str, layout: Layout) -> dict[str, str]:
         protocol.ENV_CHECKPOINT_PATH: names.checkpoints(layout.folder, spec.checkpoint.path),
         protocol.ENV_CHECKPOINT_EVERY: f"{spec.checkpoint.every:g}",
         protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
+        **memory_variables(spec, f"{layout.memory}/checkpoints"),
         protocol.ENV_TENSORBOARD: f"{layout.folder}/tensorboard",
         **launchers.variables(spec.launcher, spec.resources.gpu),
     }

@@ -10,7 +10,7 @@ from spotmpi.agent import launch, launchers, protocol
 from spotmpi.agent.plan import VERSION, RunPlan
 from spotmpi.core import hints, names
 from spotmpi.core.cpus import threads
-from spotmpi.plan.run_plan import limits, roles, thread_variables
+from spotmpi.plan.run_plan import limits, memory_notes, memory_variables, roles, thread_variables
 
 if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
@@ -81,6 +81,7 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
         protocol.ENV_CHECKPOINT_PATH: names.checkpoints(str(paths.folder), spec.checkpoint.path),
         protocol.ENV_CHECKPOINT_EVERY: f"{spec.checkpoint.every:g}",
         protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
+        **memory_variables(spec, names.memory_folder(paths.id)),
         protocol.ENV_TENSORBOARD: str(paths.tensorboard),
         **launchers.transport_environment(machine.variables | spec.env.keys()),
         **launchers.variables(spec.launcher, spec.resources.gpu),
@@ -109,9 +110,12 @@ def _python_path(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
         folders = [_cached(machine.source), own]
     elif spec.launcher == "pool":
         folders = [_recorded(paths), _cached(machine.source), last]
-    elif spec.code or spec.files:
-        folders = [_start_folder(paths, machine), last]
     else:
+        folders = [_start_folder(paths, machine)] if spec.code or spec.files else []
+        # The interpreters of images have no spotmpi of their own, for `spotmpi.checkpoint`. Others may.
+        ours = [_cached(machine.source)] if spec.image or spec.checkpoint.memory else []
+        folders = [*folders, last, *ours] if folders or ours else []
+    if not folders:
         return {}
     return {"PYTHONPATH": ":".join(dict.fromkeys(filter(None, folders)))}
 
@@ -153,6 +157,7 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
         notes.append(f"{what} {machine.folder}, which has copies of its files")
     if spec.data is not None and spec.data.stage:
         notes.append("data.stage has no effect on this machine: the data is read from its folder")
+    notes += memory_notes(spec, "/dev/shm", limited=False)
     if spec.pool and spec.pool.memory:
         notes.append("pool.memory is not enforced on this machine")
     if spec.stream and spec.stream.workers.memory:

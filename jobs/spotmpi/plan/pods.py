@@ -156,7 +156,7 @@ def _container(spec: JobSpec, target: ClusterTarget, run: str, worker: bool) -> 
 
 
 def _in_memory(spec: JobSpec) -> bool:
-    return spec.data is not None and spec.data.stage == "memory"
+    return spec.checkpoint.memory is not None or (spec.data is not None and spec.data.stage == "memory")
 
 
 def forwarded_key(name: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spotmpi.agent import protocol
 from spotmpi.agent.plan import DRIVER, EACH, GANG, RANKS, WORKERS, Limits, Role
 from spotmpi.core import names
 from spotmpi.core.cpus import threads
-from spotmpi.spec.job import POOL
+from spotmpi.spec.job import POOL, seconds
 from spotmpi.spec.shapes import workers_of
 
 if TYPE_CHECKING:
@@ -57,6 +58,23 @@ def limits(spec: JobSpec) -> Limits:
 def thread_variables(cpus: float) -> dict[str, str]:
     """The variables that let the usual libraries use so many cores."""
     return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads(cpus)))
+
+
+def memory_variables(spec: JobSpec, folder: str) -> dict[str, str]:
+    """The variables of ranks that write checkpoints to memory, in *folder* of each node."""
+    every = spec.checkpoint.memory
+    if every is None:
+        return {}
+    every = every if every.isdigit() else f"{float(str(seconds(every))):g}s"
+    return {protocol.ENV_CHECKPOINT_MEMORY: every, protocol.ENV_CHECKPOINT_MEMORY_PATH: folder}
+
+
+def memory_notes(spec: JobSpec, folder: str, limited: bool = True) -> list[str]:
+    """How much memory the checkpoints in *folder* of node 0 take, and of which limit where memory is *limited*."""
+    if spec.checkpoint.memory is None:
+        return []
+    limit = f", of resources.memory = {spec.resources.memory} per slot" if limited and spec.resources.memory else ""
+    return [f"checkpoints in memory take twice the size of a checkpoint on node 0, in {folder}{limit}"]
 
 
 def _command(spec: JobSpec, python: str) -> list[str]:

@@ -17,6 +17,7 @@ from spotmpi.agent.boot import ENV_IMAGE_PATH
 from spotmpi.agent.plan import VERSION, RunPlan
 from spotmpi.core.cpus import millicores
 from spotmpi.plan.agent_plan import AgentInputs, Layout, agent_plan
+from spotmpi.plan.run_plan import memory_notes
 
 if TYPE_CHECKING:  # not needed to follow a run
     from spotmpi.spec.job import JobSpec
@@ -155,7 +156,7 @@ def _layout(spec: JobSpec, run: str, target: SlurmTarget) -> Layout:
         folder=target.folder,
         volume=target.start,
         work=work,
-        memory=f"/dev/shm/spotmpi-{run}",
+        memory=agent.memory_folder(run),
         package=f"{own_folder(target)}/{agent.PACKAGE}",
         code=f"{work}/user",
         start=target.start,
@@ -170,7 +171,7 @@ def _notes(spec: JobSpec) -> list[str]:
         notes.append("capacity.order has no effect on Slurm, where the partition has the nodes")
     if spec.limits.run is not None and not _sets(spec.slurm.args, "--time", "-t"):
         notes.append("limits.run is the time limit of the Slurm job as well")
-    return notes
+    return [*notes, *memory_notes(spec, "/dev/shm")]
 
 
 def _sets(arguments: Sequence[str], *options: str) -> bool:

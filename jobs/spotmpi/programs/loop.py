@@ -30,7 +30,7 @@ class Trainee(Protocol):
         """One update, of *iteration* (from 0); scalars of this rank, converted by float() only when reported."""
 
     def state(self) -> State:
-        """Copies of everything that resuming needs; the model is in names that start with ``parameters/``."""
+        """What resuming needs, valid until the next step; the model is in names that start with ``parameters/``."""
 
     def load_state(self, state: State) -> None:
         """Load a result of `state`, of this or another rank or attempt."""
@@ -179,6 +179,8 @@ class _Training:
         if report:
             self._report(scalars)
         written = self._write_if_due()
+        if self._checkpoints and not written:
+            self._checkpoints.remember(self._progress(), self._job.trainee.state)
         noticed = self._notices.between_iterations()
         return (self._evaluate() if evaluate else None), report or evaluate or written or noticed
 
@@ -239,10 +241,8 @@ class _Training:
             return True
         self._due = time.monotonic() + self._options.checkpoint_every
         start = time.perf_counter()
-        size = self._job.world.size
-        progress = Progress(self._iteration, self._position, size, self._batching.global_batch, self._last_scalars)
         try:
-            path = self._checkpoints.write(progress, self._job.trainee.state(), reason)
+            path = self._checkpoints.write(self._progress(), self._job.trainee.state(), reason)
         except OSError as problem:
             retry = f"; training continues, the next try is in {self._options.checkpoint_every:g} s"
             self._reporter.warn(
@@ -253,6 +253,10 @@ class _Training:
         self._reporter.checkpoint(self._iteration, path, time.perf_counter() - start, reason)
         self._saved = self._iteration
         return True
+
+    def _progress(self) -> Progress:
+        size = self._job.world.size
+        return Progress(self._iteration, self._position, size, self._batching.global_batch, self._last_scalars)
 
     def _last_iteration(self) -> int:
         if self._options.iterations is not None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spotmpi.checkpoint.state import decode
 from spotmpi.programs.exits import Fatal
 
 Read = Callable[[Path], Mapping[str, Any]]
@@ -56,12 +57,16 @@ def read_weights(path: Path, read: Read, shapes: Mapping[str, tuple[int, ...]], 
         return Weights(arrays, hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def read_npz(path: Path) -> dict[str, Any]:
-    """The arrays of a NumPy archive, also of a checkpoint's ``state.npz``."""
-    if not zipfile.is_zipfile(path):
+def read_arrays(path: Path) -> dict[str, Any]:
+    """The arrays of a NumPy archive, or of a checkpoint's ``state.safetensors``."""
+    if path.suffix == ".safetensors":
+        contents: dict[str, Any] = decode(bytearray(path.read_bytes()))
+    elif not zipfile.is_zipfile(path):
         raise ValueError("not a NumPy archive")
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name.removeprefix(_CHECKPOINT_PREFIX).lstrip("/"): arrays[name] for name in arrays.files}
+    else:
+        with np.load(path, allow_pickle=False) as arrays:
+            contents = dict(arrays)
+    return {name.removeprefix(_CHECKPOINT_PREFIX).lstrip("/"): value for name, value in contents.items()}
 
 
 def _first_line(problem: Exception) -> str:

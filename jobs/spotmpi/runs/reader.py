@@ -14,7 +14,7 @@ from typing import Any, cast
 from spotmpi.agent import protocol, record
 from spotmpi.agent.run_outcome import run_outcome
 from spotmpi.agent.schema import AttemptRecord, Summary
-from spotmpi.core import file_status
+from spotmpi.core import file_status, names
 from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun
 from spotmpi.core.file_lock import lock_file
 from spotmpi.core.names import RunPaths
@@ -315,5 +315,6 @@ def remove(paths: RunPaths) -> None:
     """Delete the run's folder; the run must have ended, and the caller holds its lock."""
     try:
         shutil.rmtree(paths.folder)
+        shutil.rmtree(names.memory_folder(paths.id), ignore_errors=True)  # of an agent that was killed
     except OSError as error:
         raise SpotmpiError(f"cannot delete {paths.folder}: {error.strerror} ({error.filename})") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import tomllib
@@ -56,6 +57,18 @@ def read_duration(field: str, text: str) -> float:
         return float(str(seconds(text)))
     except ValueError:
         raise input_error(field, text, 'write a duration such as "90s", "10m", "2h" or "30d"') from None
+
+
+def memory_interval(value: object) -> object:
+    """Iterations (``"1"`` or 1) or a duration (``"10s"``) as text; other types are returned for pydantic to check."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or re.fullmatch(r"[1-9]\d{0,17}", text):
+        return text
+    with contextlib.suppress(ValueError):
+        every = float(str(seconds(text)))
+        if 0 < every < math.inf:
+            return duration(every)
+    raise ValueError('write a number of iterations such as "1", or a duration such as "10s"')
 
 
 POOL: Literal["pool"] = "pool"
@@ -117,6 +130,9 @@ class Checkpoint(SpecModel):
     every: Duration = Field(600.0, description="time between checkpoints")
     keep: Count = Field(3, description="number of complete checkpoints to keep")
     path: FilePath | None = Field(None, description="folder; relative to the run folder (default: checkpoints)")
+    memory: Annotated[str | None, BeforeValidator(memory_interval)] = Field(
+        None, description='iterations, such as "1", or time between checkpoints in the memory of nodes, besides'
+    )
     grace: Duration = Field(60.0, description="how long a stop waits for a complete checkpoint")
 
 

@@ -96,6 +96,7 @@ def template(script: str | None = None) -> str:
     start, keys = (_EXAMPLE, _EXAMPLE_KEYS) if script is None or text is None else _for_script(script, text)
     pattern = text and pattern_of(text)
     values = JobSpec().model_dump(mode="json")
+    values["checkpoint"]["memory"] = "1"
     values["kubernetes"]["image"] = "registry.example/chainermn:1"
     tops, parts = [], []
     for name, info in JobSpec.model_fields.items():

@@ -151,8 +151,9 @@ def _pool(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
         yield Problem("program", spec.program, "a pool executes functions: leave it out, or give a driver as command")
     if spec.mpi.args:
         yield Problem("mpi.args", spec.mpi.args, "a pool starts no mpirun; remove it")
-    if spec.checkpoint.path is not None:
-        yield Problem("checkpoint.path", spec.checkpoint.path, "a pool writes no checkpoints; remove it")
+    for key, set_ in (("path", spec.checkpoint.path), ("memory", spec.checkpoint.memory)):
+        if set_ is not None:
+            yield Problem(f"checkpoint.{key}", set_, "a pool writes no checkpoints; remove it")
     workers = spec.pool.workers if spec.pool else 0
     if capabilities.processes is not None and workers > capabilities.processes:
         yield Problem("pool.workers", workers, f"exceeds the {capabilities.processes} processes possible here")

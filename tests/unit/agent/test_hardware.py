@@ -127,3 +127,13 @@ def test_processes_that_lack_of_memory_killed_are_counted_by_cgroup(tmp_path: Pa
     (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\n")
     assert hardware.oom_kills(str(tmp_path)) == 2
     assert hardware.own_cgroup().startswith(hardware.CGROUP)
+
+
+def test_memory_of_a_cgroup_that_only_caches_files_is_available(tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("900\n")
+    assert hardware.available_memory(str(tmp_path)) == 100
+    (tmp_path / "memory.stat").write_text("anon 100\nfile 800\nactive_file 200\ninactive_file 600\n")
+    assert hardware.available_memory(str(tmp_path)) == 700
+    (tmp_path / "memory.max").write_text("max\n")
+    assert hardware.available_memory(str(tmp_path)) is None

@@ -237,9 +237,12 @@ def test_a_pattern_and_protocol_lines_win_over_recognition() -> None:
     assert read_steps(progress, 40, 50, 60, 70) == [None] * 4
 
 
-def test_lines_of_a_stream_do_not_end_recognition() -> None:
+@pytest.mark.parametrize(
+    ("kind", "values"), [("stream", STREAM), ("checkpoint", {"iteration": 1}), ("resumed", {"iteration": 1})]
+)
+def test_lines_of_functions_that_any_program_may_call_do_not_end_recognition(kind: str, values: dict[str, Any]) -> None:
     progress = Progress(START, None, Recognizer())
-    progress.read(0, report("stream", **STREAM), REPORT)
+    progress.read(0, report(kind, **values), REPORT)
     assert read_steps(progress, 1, 2, 3)[2] == ("metric", {"iteration": 3, "loss": 1})
 
 

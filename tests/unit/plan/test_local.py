@@ -51,7 +51,7 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
             "command": ["./mine", "{spotmpi-port}"],
             "launcher": "none",
             "nodes": 3,
-            "checkpoint": {"every": "5m", "keep": 9, "path": "/kept", "grace": "2m"},
+            "checkpoint": {"every": "5m", "keep": 9, "path": "/kept", "grace": "2m", "memory": "30s"},
             "limits": {"start": "1m", "run": "8h", "no_progress": "5m", "failures": 0, "interruptions": 3},
             "resources": {"memory": "2Gi"},
         },

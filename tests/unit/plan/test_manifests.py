@@ -37,7 +37,7 @@ FULL: dict[str, Any] = {
     "env": {"OWN": "a 'b' $c"},
     "nccl": {"DEBUG": "INFO"},
     "resources": {"cpu": 4, "memory": "7.5Gi", "gpu": 1},
-    "checkpoint": {"every": "5m", "keep": 2, "path": "/spotmpi/volume/kept", "grace": "100s"},
+    "checkpoint": {"every": "5m", "keep": 2, "path": "/spotmpi/volume/kept", "grace": "100s", "memory": "2m"},
     "limits": {"start": "30m", "run": "2h", "no_progress": "5m", "failures": 1, "interruptions": 7},
     "kubernetes": {
         "node_selector": {"zone": "a"},

@@ -41,7 +41,7 @@ TRAIN: dict[str, Any] = {
     "launcher": "torchrun",
     "nodes": 2,
     "data": "voc",
-    "checkpoint": {"grace": "90s", "path": "/scratch/checkpoints"},
+    "checkpoint": {"grace": "90s", "path": "/scratch/checkpoints", "memory": "1"},
     "slurm": {"args": ["--account=lab", "--comment=a \"b\" 'c'"], "setup": ["module load cuda/12.4"]},
 }
 CASES = {"digits": (DIGITS, HERE), "train-by-ssh": (TRAIN, BY_SSH)}

@@ -24,12 +24,13 @@ POOL: dict[str, Any] = {"launcher": "pool", "pool": {"workers": 2, "gpu": 1}}
         ({"launcher": "pool"}, ["pool: a pool needs workers: add the table [pool] with workers = N"]),
         ({**COMMAND, "pool": {"workers": 2}}, ['pool: needs launcher = "pool", not "mpirun"']),
         (
-            {**POOL, "nodes": 2, "slots": 3, "mpi": {"args": ["-x"]}, "checkpoint": {"path": "/mine"}},
+            {**POOL, "nodes": 2, "slots": 3, "mpi": {"args": ["-x"]}, "checkpoint": {"path": "/mine", "memory": 1}},
             [
                 "nodes = 2: a pool has one driver: give its number of workers as pool.workers",
                 "slots = 3: a pool has one driver: give its number of workers as pool.workers",
                 "mpi.args = ['-x']: a pool starts no mpirun; remove it",
                 "checkpoint.path = '/mine': a pool writes no checkpoints; remove it",
+                "checkpoint.memory = '1': a pool writes no checkpoints; remove it",
             ],
         ),
         (

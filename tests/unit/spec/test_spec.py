@@ -145,7 +145,10 @@ def test_no_time_is_infinite(value: object) -> None:
         ({"imgae": "x"}, "imgae = 'x': unknown key; did you mean image?"),
         ({"node": 2}, "node = 2: unknown key; did you mean nodes?"),
         ({"limits": {"failure": 1}}, "limits.failure = 1: unknown key; did you mean failures?"),
-        ({"checkpoint": {"dir": "x"}}, "checkpoint.dir = 'x': unknown key; known keys: every, keep, path, grace"),
+        (
+            {"checkpoint": {"dir": "x"}},
+            "checkpoint.dir = 'x': unknown key; known keys: every, keep, path, memory, grace",
+        ),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_likeliest_known_one(values: dict[str, Any], message: str) -> None:
@@ -271,3 +274,17 @@ def test_the_template_names_every_key_and_is_valid_with_and_without_them() -> No
 @pytest.mark.parametrize("path", sorted(names.EXAMPLES.glob("*.toml")), ids=lambda path: path.name)
 def test_every_example_is_a_valid_spec(path: Path) -> None:
     assert load(path).title
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1, "1"), ("1", "1"), ("250", "250"), ("10s", "10s"), ("0.5s", "0.5s"), ("120s", "2m"), ("1h", "1h")],
+)
+def test_checkpoints_in_memory_come_after_iterations_or_a_time(value: object, text: str) -> None:
+    assert from_values({"checkpoint": {"memory": value}}).checkpoint.memory == text
+
+
+@pytest.mark.parametrize("value", [0, -1, "0", "0s", "", "1.5", "often", "1e3", True, 1.5, "1 iteration"])
+def test_what_is_neither_iterations_nor_a_time_is_refused(value: object) -> None:
+    with pytest.raises(InputError, match=r"checkpoint\.memory = "):
+        from_values({"checkpoint": {"memory": value}})

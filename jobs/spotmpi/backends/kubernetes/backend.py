@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from spotmpi.agent import protocol, record
+from spotmpi.agent import pod_context, protocol, record
 from spotmpi.agent.plan import VERSION
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.backends.kubernetes import fault_injection, pool_access
@@ -37,6 +37,7 @@ from spotmpi.images.build import build_for
 from spotmpi.images.environment import launchers_of
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import BACKEND, ClusterPlan, cached_plan
+from spotmpi.plan.run_plan import memory_notes
 from spotmpi.programs.pool.settings import versions
 from spotmpi.runs import cache as run_cache
 from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
@@ -128,6 +129,7 @@ class KubernetesBackend:
                 *target.capacity_note(resolved.spec, resolved.target, rates),
                 *resolved.notes,
                 *([shipment.note] if shipment else []),
+                *memory_notes(spec, pod_context.MEMORY),
             ],
             "code": {"digest": shipment.packed.digest, "from_volume": shipment.by_volume} if shipment else None,
             "owner": submission.owner,

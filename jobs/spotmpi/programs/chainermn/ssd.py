@@ -25,7 +25,7 @@ from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, describe_options, training_parser
 from spotmpi.programs.ssd import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_data, ssd_options, ssd_source
 from spotmpi.programs.voc import CLASSES
-from spotmpi.programs.weights import Weights, read_npz, read_weights
+from spotmpi.programs.weights import Weights, read_arrays, read_weights
 from spotmpi.programs.world import World
 
 PIXELS = "pixel_deviation"
@@ -64,7 +64,7 @@ def load_weights(model: Ssd300, options: argparse.Namespace, world: World) -> di
         return {}
     parameters = {name.lstrip("/"): parameter for name, parameter in model.namedparams()}
     shapes = {PIXELS: (), **{name: parameter.shape for name, parameter in parameters.items()}}
-    weights: Weights = read_weights(options.weights, read_npz, shapes, trunk_names())
+    weights: Weights = read_weights(options.weights, read_arrays, shapes, trunk_names())
     model.pixel_deviation = float(weights.arrays.get(PIXELS, 1.0))
     for name in weights.arrays.keys() & parameters.keys():
         parameters[name].array[...] = weights.arrays[name]

@@ -132,4 +132,4 @@ def _join(path: str, name: str) -> str:
 
 
 def _on_host(value: Any) -> Any:
-    return np.array(chainer.cuda.to_cpu(value)) if hasattr(value, "shape") else np.array(value)
+    return np.asarray(chainer.cuda.to_cpu(value) if hasattr(value, "shape") else value)

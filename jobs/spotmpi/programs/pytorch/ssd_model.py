@@ -11,7 +11,7 @@ from torchvision.models.detection import ssd300_vgg16
 from spotmpi.programs.augment import MEAN_COLOUR
 from spotmpi.programs.multibox import NEGATIVES_PER_POSITIVE
 from spotmpi.programs.ssd import PIXEL_DEVIATION, scale_channels
-from spotmpi.programs.weights import read_npz
+from spotmpi.programs.weights import read_arrays
 
 _VGG16 = (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)  # places of convolutions in torchvision's vgg16.features
 _KEPT = 23  # of those places, how many torchvision's SSD keeps in one row; the rest follow its fourth pooling
@@ -83,10 +83,10 @@ def _hard_negatives(losses: torch.Tensor, positive: torch.Tensor) -> torch.Tenso
 def read_state(path: Path) -> dict[str, Any]:
     """The tensors of a state dict, by the names of Ssd300.
 
-    It may be torchvision's SSD300 or VGG16, or a checkpoint's ``state.npz`` of this program.
+    It may be torchvision's SSD300 or VGG16, or a checkpoint's ``state.safetensors`` of this program.
     """
-    if path.suffix == ".npz":
-        return {name: torch.from_numpy(value) for name, value in read_npz(path).items()}
+    if path.suffix in (".npz", ".safetensors"):
+        return {name: torch.from_numpy(value) for name, value in read_arrays(path).items()}
     state = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise ValueError("no state dict of tensors")

@@ -131,7 +131,7 @@ def _below(state: State, prefix: str) -> list[tuple[str, Any]]:
 
 
 def _on_host(value: torch.Tensor) -> Any:
-    return value.detach().cpu().numpy().copy()
+    return value.detach().cpu().numpy()
 
 
 def _tensor(value: Any) -> torch.Tensor:

@@ -90,6 +90,68 @@ def test_a_killed_rank_costs_at_most_a_checkpoint_interval_and_changes_no_bit_of
     assert _result(paths) == undisturbed(way)
 
 
+@pytest.mark.parametrize("way", ways("chainermn-mpirun"))
+def test_with_checkpoints_in_memory_a_killed_rank_costs_at_most_an_iteration(
+    local: BackendHarness, way: str, undisturbed: Callable[[str], str]
+) -> None:
+    run = local.submit({"program": "digits", "args": DIGITS, "checkpoint": {"memory": "1"}, **WAYS[way]})
+    local.wait_for_iteration(run, 50)
+
+    os.kill(rank(run, 1), signal.SIGKILL)
+
+    local.wait_for_state(run, "succeeded")
+    first, second = attempts_of(local, run)
+    assert first["cause"] == "failure" and first["checkpoint_iteration"] is None
+    assert 0 <= first["last_iteration"] - second["resumed_iteration"] <= 1
+    assert _result(paths_of(local, run)) == undisturbed(way)
+
+
+DDP = """
+import hashlib, json, torch, torch.distributed as dist
+import spotmpi
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 1))
+wrapped = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+found = spotmpi.checkpoint.load("ddp")
+for name, part in parts.items() if found else ():
+    part.load_state_dict(found.state[name])
+for iteration in range(found.iteration + 1 if found else 1, 151):
+    torch.manual_seed(1000 * iteration + dist.get_rank())
+    inputs = torch.randn(16, 8)
+    optimizer.zero_grad()
+    wrapped(inputs).sub(inputs.sum(1, keepdim=True)).square().mean().backward()
+    optimizer.step()
+    scheduler.step()
+    print("step", iteration, flush=True) if dist.get_rank() == 0 else None
+    spotmpi.checkpoint.save(iteration, lambda: {name: part.state_dict() for name, part in parts.items()}, "ddp")
+digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values())).hexdigest()
+if dist.get_rank() == 0:
+    print(json.dumps({"spotmpi": "result", "iteration": 150, "parameters": digest}), flush=True)
+"""
+
+
+def test_a_users_own_ddp_script_goes_on_from_memory_after_a_killed_rank(local: BackendHarness, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(DDP)
+    job = {"command": ["python", "train.py"], "files": [str(script)], "image": "pytorch", "slots": 2}
+    job |= {"launcher": "torchrun", "checkpoint": {"memory": "1"}}
+    run, other = local.submit(job), local.submit(job)
+    local.wait_for_iteration(run, 30)
+
+    os.kill(rank(run, 1), signal.SIGKILL)
+
+    for each in (run, other):
+        local.wait_for_state(each, "succeeded")
+    first, second = attempts_of(local, run)
+    assert 0 <= first["last_iteration"] - second["resumed_iteration"] <= 1
+    assert _result(paths_of(local, run)) == _result(paths_of(local, other))
+
+
 def _repeated_seconds(paths: names.RunPaths, resumed: int) -> tuple[float, float]:
     """How long the first attempt had taken for the iterations that the second repeats, and for its longest one."""
     lines = [line for line in reader.lines(paths.metrics) if line["kind"] == "metric" and line["attempt"] == 1]

@@ -1,0 +1,147 @@
+"""The folders of checkpoints, on a volume and in memory: each checkpoint is complete or absent.
+
+A checkpoint is a folder ``iteration-<number>`` with ``state.safetensors`` and ``manifest.json``. It is written to a
+temporary folder, its manifest last, and renamed; a folder without a manifest is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any, Dict
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+STATE = "state.safetensors"
+UNFINISHED = ".writing-"
+_COMPLETE = "iteration-"
+_PIECE = 1 << 20  # bytes
+Manifest = Dict[str, Any]
+
+
+class Damaged(Exception):
+    """A damaged checkpoint; the text names the file that is missing, or has another size or content."""
+
+
+def name_of(iteration: int) -> str:
+    """The name of the folder of a checkpoint."""
+    return "%s%09d" % (_COMPLETE, iteration)
+
+
+def names(folder: str) -> list[str]:
+    """The names of the checkpoints in *folder*, oldest first; OSError where it cannot be listed."""
+    return sorted(name for name in os.listdir(folder) if name.startswith(_COMPLETE))
+
+
+def unfinished(folder: str, what: str, run: str) -> str:
+    """The temporary folder in which this process of *run* writes *what*."""
+    return os.path.join(folder, "%s%s-%s-%d" % (UNFINISHED, what, run, os.getpid()))
+
+
+def publish(temporary: str, final: str, manifest: Manifest, durable: bool = True) -> None:
+    """Make the checkpoint in *temporary*, whose state is written, complete as *final*.
+
+    With *durable* its manifest and folders are on the disk before this returns.
+    """
+    with open(os.path.join(temporary, MANIFEST), "w") as file:
+        json.dump({"format": FORMAT, **manifest}, file, indent=1)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    if durable:
+        _sync(temporary)
+    if os.path.exists(final):
+        shutil.rmtree(final)
+    os.rename(temporary, final)
+    if durable:
+        _sync(os.path.dirname(final))
+
+
+def read_manifest(path: str) -> Manifest:
+    """The manifest of the checkpoint in *path*; `Damaged` where it is missing or none."""
+    try:
+        with open(os.path.join(path, MANIFEST)) as file:
+            manifest = json.loads(file.read())
+    except (FileNotFoundError, NotADirectoryError):
+        raise Damaged("it has no %s" % MANIFEST) from None
+    except ValueError as problem:
+        raise Damaged("%s is cut off or damaged: %s" % (MANIFEST, problem)) from problem
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise Damaged("%s is not of format %d" % (MANIFEST, FORMAT))
+    return manifest
+
+
+def read_state(path: str, manifest: Manifest) -> bytearray:
+    """The state of the checkpoint in *path*, as its *manifest* describes it; `Damaged` where it is not."""
+    _, size, digest = _described(manifest)
+    file = os.path.join(path, STATE)
+    try:
+        actual = os.stat(file).st_size
+        if actual != size:
+            raise Damaged("%s has %d bytes, expected %d" % (STATE, actual, size))
+        data = bytearray(size)
+        with open(file, "rb") as content:
+            content.readinto(data)
+    except FileNotFoundError:
+        raise Damaged("it has no %s" % STATE) from None
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise Damaged("%s does not match its checksum in the manifest" % STATE)
+    return data
+
+
+def receive(read: Callable[[int], bytes], manifest: Manifest, folder: str, run: str) -> None:
+    """Write the checkpoint of *manifest* to *folder*, whose state *read* gives in pieces of at most so many bytes.
+
+    Raises:
+        Damaged: the pieces are not what the manifest describes, or none are left.
+    """
+    iteration, size, digest = _described(manifest)
+    name = name_of(iteration)
+    temporary = unfinished(folder, name, run)
+    os.makedirs(temporary)
+    try:
+        actual = hashlib.sha256()
+        with open(os.path.join(temporary, STATE), "wb") as file:
+            while size:
+                piece = read(min(size, _PIECE))
+                if not piece:
+                    raise Damaged("%d bytes of %s are missing" % (size, STATE))
+                file.write(piece)
+                actual.update(piece)
+                size -= len(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        if actual.hexdigest() != digest:
+            raise Damaged("%s does not match its checksum in the manifest" % STATE)
+        publish(temporary, os.path.join(folder, name), manifest)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove(path: str) -> None:
+    """Remove the checkpoint in *path*, its manifest first: readers never see one that is partly removed."""
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(path, MANIFEST))
+        shutil.rmtree(path)
+
+
+def _described(manifest: Manifest) -> tuple[int, int, str]:
+    """The iteration that a manifest describes, and the size and SHA-256 of its state."""
+    try:
+        state = manifest["files"][STATE]
+        return int(manifest["iteration"]), int(state["bytes"]), str(state["sha256"])
+    except (KeyError, TypeError, ValueError) as problem:
+        raise Damaged("%s lacks %s" % (MANIFEST, problem)) from problem
+
+
+def _sync(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,161 @@
+"""The newest checkpoints of a run in the memory of rank 0's node, where they survive the processes.
+
+At most two are kept, in files that are written over in turn. While a file is written, the other one is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import shutil
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from spotmpi.agent import checkpoint_files as files
+from spotmpi.agent import hardware, protocol
+
+KEPT = 2
+
+
+class Memory:
+    """The checkpoints of *run* in *folder*, which is in memory: one every *every* (iterations, ``10s`` or so).
+
+    A problem there is printed once, and from then on checkpoints go to the volume alone.
+    """
+
+    def __init__(self, folder: str, every: str, run: str, now: Callable[[], float] = time.monotonic) -> None:
+        self.folder = folder
+        self._run = run
+        self._now = now
+        self._seconds = float(every[:-1]) if every.endswith("s") else None
+        self._iterations = 0 if every.endswith("s") else int(every)
+        self._last = now()
+        self._maps: Dict[int, mmap.mmap] = {}  # by inode: files that are written over keep their pages
+        self._writing: Optional[threading.Thread] = None
+        self._error: Optional[OSError] = None
+
+    def prepare(self) -> None:
+        """Remove what earlier processes have not completed."""
+        try:
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+            for name in [name for name in os.listdir(self.folder) if name.startswith(files.UNFINISHED)]:
+                shutil.rmtree(os.path.join(self.folder, name))
+        except OSError as error:
+            self._give_up(error)
+
+    def names(self) -> List[str]:
+        """The names of the checkpoints, oldest first."""
+        try:
+            return files.names(self.folder)
+        except OSError:
+            return []
+
+    def due(self, iteration: int) -> bool:
+        """Whether a checkpoint after *iteration* is to be written."""
+        if self._error:
+            return False
+        if self._seconds is None:
+            return iteration % self._iterations == 0
+        return self._now() >= self._last + self._seconds
+
+    def write(self, iteration: int, manifest: Dict[str, Any], state: List[memoryview]) -> None:
+        """Copy the parts of *state* now and complete the checkpoint in the background, after the one before."""
+        self.wait()
+        if self._error:
+            return
+        self._last = self._now()
+        try:
+            temporary = self._free_folder(iteration)
+            target = self._mapped(os.path.join(temporary, files.STATE), sum(len(part) for part in state))
+        except OSError as error:
+            self._give_up(error)
+            return
+        end = 0
+        for part in state:
+            start, end = end, end + len(part)
+            target[start:end] = part
+        self._writing = threading.Thread(target=self._complete, args=(temporary, iteration, manifest, target))
+        self._writing.start()
+
+    def wait(self) -> None:
+        """Wait until the checkpoint that is being written is complete."""
+        if self._writing is not None:
+            self._writing.join()
+            self._writing = None
+
+    def _complete(self, temporary: str, iteration: int, manifest: Dict[str, Any], state: mmap.mmap) -> None:
+        described = {"bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}
+        try:
+            final = os.path.join(self.folder, files.name_of(iteration))
+            files.publish(temporary, final, {**manifest, "files": {files.STATE: described}}, durable=False)
+        except OSError as error:
+            self._give_up(error)
+
+    def _free_folder(self, iteration: int) -> str:
+        """The folder for a new checkpoint: that of the oldest one, where there are as many as are kept.
+
+        One that somebody reads by a link of its own is not written over.
+        """
+        temporary = files.unfinished(self.folder, "%09d" % iteration, self._run)
+        names = files.names(self.folder)
+        for name in names[:-KEPT]:
+            files.remove(os.path.join(self.folder, name))
+        if len(names) < KEPT:
+            os.mkdir(temporary)
+            return temporary
+        paths = [os.path.join(self.folder, name) for name in names[-KEPT:]]
+        oldest = next((path for path in paths if os.stat(os.path.join(path, files.STATE)).st_nlink == 1), paths[0])
+        os.remove(os.path.join(oldest, files.MANIFEST))
+        os.rename(oldest, temporary)
+        return temporary
+
+    def _mapped(self, path: str, size: int) -> mmap.mmap:
+        """The file *path* of *size* bytes in memory; its pages are there: a page that is missing would end the process.
+
+        Raises:
+            OSError: it does not fit.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            status = os.fstat(descriptor)
+            mapped = self._maps.get(status.st_ino)
+            if mapped is not None and len(mapped) == size and status.st_nlink == 1:
+                return mapped
+            if status.st_size:  # of an earlier process, or of another size
+                os.close(descriptor)
+                os.remove(path)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            _require_room(self.folder, size, KEPT - len(files.names(self.folder)))
+            os.posix_fallocate(descriptor, 0, size)
+            mapped = mmap.mmap(descriptor, size)
+            self._maps[os.fstat(descriptor).st_ino] = mapped
+        finally:
+            os.close(descriptor)
+        while len(self._maps) > KEPT:
+            del self._maps[next(iter(self._maps))]
+        return mapped
+
+    def _give_up(self, error: OSError) -> None:
+        self._error = error
+        text = "no more checkpoints are written to memory (%s): %s; they go to the volume alone"
+        print(text % (self.folder, error.strerror or error), file=sys.stderr, flush=True)
+
+
+def from_environment(environ: Mapping[str, str]) -> Optional[Memory]:
+    """That of this rank's run, or None where it has none."""
+    folder, every = (
+        environ.get(name) for name in (protocol.ENV_CHECKPOINT_MEMORY_PATH, protocol.ENV_CHECKPOINT_MEMORY)
+    )
+    return Memory(folder, every, environ.get(protocol.ENV_RUN, "by-hand")) if folder and every else None
+
+
+def _require_room(folder: str, size: int, count: int) -> None:
+    """Raise OSError unless *count* files of *size* bytes fit into *folder* and into the memory of this pod."""
+    free, available = shutil.disk_usage(folder).free, hardware.available_memory(hardware.own_cgroup())
+    free = free if available is None else min(free, available)
+    if size * count > free:
+        needed = "%d checkpoints of %.1f MB do not fit into %.1f MB" % (count, size / 1e6, free / 1e6)
+        raise OSError("%s: raise resources.memory" % needed)

@@ -1,0 +1,136 @@
+"""The state of a program as bytes, and back: dicts and lists of arrays, tensors, bytes, text and numbers.
+
+The bytes are a safetensors file: its tensors by their path in the state, and the structure around them as metadata.
+The same state gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+_METADATA, _TREE = "__metadata__", "spotmpi"
+# The types that the format has names for; others are stored as bytes, and their own names are in the structure.
+_KINDS = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+Node = Dict[str, Any]
+
+
+class _Entry(NamedTuple):
+    """One tensor of the file."""
+
+    kind: str
+    shape: Tuple[int, ...]
+    data: memoryview  # of bytes
+    width: int  # bytes of an element
+
+
+def encode(state: Any) -> list[memoryview]:
+    """The parts of the file for *state*, in order; those of arrays and tensors on the host share its memory.
+
+    Raises:
+        TypeError: it has a value of another type; the text names its place.
+    """
+    entries: Dict[str, _Entry] = {}
+    tree = json.dumps(_flatten(state, (), entries), separators=(",", ":"))
+    header: Dict[str, Any] = {_METADATA: {_TREE: tree}}
+    ordered = sorted(entries.items(), key=lambda item: -item[1].width)  # so that each is aligned
+    offset = 0
+    for name, entry in ordered:
+        end = offset + len(entry.data)
+        header[name] = {"dtype": entry.kind, "shape": list(entry.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return [memoryview(len(text).to_bytes(8, "little") + text), *(entry.data for _, entry in ordered)]
+
+
+def decode(data: bytearray) -> Any:
+    """The state in the bytes of a file that `encode` gave the parts of."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start].decode())
+    return _restore(json.loads(header[_METADATA][_TREE]), header, memoryview(data)[start:])
+
+
+def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> Node:
+    """The structure of *value*; its tensors go to *entries*."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+        if not value.dtype.hasobject:
+            array = numpy.asarray(value, order="C")
+            data = memoryview(array.reshape(-1).view(numpy.uint8))
+            kind = "array" if isinstance(value, numpy.ndarray) else "scalar"
+            entry = _entry(array.dtype.name, array.shape, data, array.dtype.itemsize)
+            return {kind: _add(entry, path, entries), "type": array.dtype.str, "shape": list(array.shape)}
+    elif torch is not None and isinstance(value, torch.Tensor):
+        tensor, kind = value.detach().cpu().contiguous(), str(value.dtype).partition(".")[2]
+        data = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+        entry = _entry(kind, tuple(tensor.shape), data, tensor.element_size())
+        return {"tensor": _add(entry, path, entries), "type": kind, "shape": list(tensor.shape)}
+    elif isinstance(value, (bytes, bytearray)):
+        entry = _entry("uint8", (len(value),), memoryview(value), 1)
+        return {"bytes": _add(entry, path, entries)}
+    elif value is None or isinstance(value, (bool, int, float, str)):
+        return {"value": value}
+    elif isinstance(value, dict) and all(type(key) in (str, int) for key in value):
+        return {"dict": [[key, _flatten(item, (*path, str(key)), entries)] for key, item in value.items()]}
+    elif isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_flatten(item, (*path, str(place)), entries) for place, item in enumerate(value)]}
+    remedy = "save dicts with names or numbers as keys, lists, numbers, text, bytes, arrays of numbers and tensors"
+    raise TypeError("%s of a checkpoint's state is a %s: %s" % ("/".join(path) or "all", type(value).__name__, remedy))
+
+
+def _entry(type_: str, shape: Tuple[int, ...], data: memoryview, width: int) -> _Entry:
+    if type_ in _KINDS:
+        return _Entry(_KINDS[type_], shape, data, width)
+    return _Entry("U8", (len(data),), data, width)
+
+
+def _add(entry: _Entry, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> str:
+    """The name under which *entry* is in *entries* now."""
+    name = "/".join(path) or "state"
+    while name in entries or name == _METADATA:
+        name += "'"
+    entries[name] = entry
+    return name
+
+
+def _restore(node: Node, header: Dict[str, Any], data: memoryview) -> Any:
+    """What `_flatten` made *node* of."""
+    (kind, value), *_ = node.items()
+    if kind == "value":
+        return value
+    if kind == "dict":
+        return {key: _restore(item, header, data) for key, item in value}
+    if kind in ("list", "tuple"):
+        items: List[Any] = [_restore(item, header, data) for item in value]
+        return items if kind == "list" else tuple(items)
+    start, end = header[value]["data_offsets"]
+    if kind == "bytes":
+        return bytes(data[start:end])
+    if kind == "tensor":
+        return _tensor(bytearray(data[start:end]), node)
+    import numpy
+
+    array = numpy.frombuffer(bytearray(data[start:end]), node["type"]).reshape(node["shape"])
+    return array if kind == "array" else array[()]
+
+
+def _tensor(data: bytearray, node: Node) -> Any:
+    import torch
+
+    kind = getattr(torch, node["type"])
+    flat = torch.frombuffer(data, dtype=kind) if data else torch.empty(0, dtype=kind)
+    return flat.reshape(node["shape"])

@@ -1,0 +1,173 @@
+"""The checkpoints of one run: on a volume, and where it has some, in the memory of this node."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import sys
+import time
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional
+
+from spotmpi.agent import checkpoint_files as files
+from spotmpi.agent import protocol
+from spotmpi.agent.files import locked
+from spotmpi.checkpoint.memory import Memory
+from spotmpi.checkpoint.state import decode, encode
+
+_DAMAGED = "damaged-"
+Values = Dict[str, Any]
+
+
+class Found(NamedTuple):
+    """A checkpoint that was read: where, what its manifest says, and the state."""
+
+    path: str
+    manifest: Values
+    state: Any
+
+
+class WrongIdentity(Exception):
+    """A checkpoint belongs to something else than what trains now; the text says what differs."""
+
+
+class Store:
+    """The checkpoints of *run* in *folder*; only rank 0 has one.
+
+    *identity* is what they belong to: only training with the same identity can resume from them.
+    """
+
+    def __init__(self, folder: str, keep: int, identity: Values, run: str, memory: Optional[Memory] = None) -> None:
+        self.memory = memory
+        self._folder = folder
+        self._keep = keep
+        self._identity = identity
+        self._run = run
+
+    def prepare(self) -> None:
+        """Check that checkpoints can be written, and remove incomplete ones that earlier attempts of this run left.
+
+        Incomplete ones of other runs stay: such a run may be writing into the same folder at this moment.
+
+        Raises:
+            OSError: none can be written to the volume.
+        """
+        os.makedirs(self._folder, exist_ok=True)
+        pattern = re.compile(r"%s(\d+|probe)-%s-\d+" % (re.escape(files.UNFINISHED), re.escape(self._run)))
+        for name in [name for name in os.listdir(self._folder) if pattern.fullmatch(name)]:
+            _remove_unfinished(os.path.join(self._folder, name))
+        probe = files.unfinished(self._folder, "probe", self._run)
+        os.mkdir(probe)
+        os.rmdir(probe)
+        if self.memory:
+            self.memory.prepare()
+
+    def newest(self, check: Callable[[Values], object] = lambda manifest: None) -> Optional[Found]:
+        """The newest complete checkpoint, be it in memory or on the volume.
+
+        Damaged ones, also those whose manifest *check* says so of, are removed from memory and renamed on the volume,
+        each with a line on stderr.
+
+        Raises:
+            WrongIdentity: it belongs to something else.
+            OSError: one cannot be read: it may be complete, and an earlier one would undo work.
+        """
+        for path, in_memory in self._paths():
+            try:
+                return self._read(path, check)
+            except files.Damaged as problem:
+                if in_memory:
+                    files.remove(path)
+                    _print("checkpoint %s in memory is damaged and was removed: %s" % (os.path.basename(path), problem))
+                    continue
+                name = os.path.basename(path)
+                renamed = "%s%s-%d" % (_DAMAGED, name, time.time())
+                os.rename(path, os.path.join(self._folder, renamed))
+                _print("checkpoint %s is damaged and was renamed to %s: %s" % (name, renamed, problem))
+        return None
+
+    def write(self, iteration: int, values: Values, state: Any, reason: str) -> str:
+        """Write a checkpoint to the volume and remove those beyond the number to keep; its folder.
+
+        Raises:
+            OSError: it could not be written; earlier ones are then untouched.
+            TypeError: the state has a value that no checkpoint can hold.
+        """
+        final = os.path.join(self._folder, files.name_of(iteration))
+        if os.path.isfile(os.path.join(final, files.MANIFEST)):
+            return final
+        temporary = files.unfinished(self._folder, "%09d" % iteration, self._run)
+        try:
+            with locked(os.environ.get(protocol.ENV_PID_FILE)):  # the agent waits for it before it kills this rank
+                size, digest = _write_state(temporary, state)
+                files.publish(temporary, final, self._manifest(iteration, values, reason, size, digest))
+        except (OSError, TypeError):
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        for name in files.names(self._folder)[: -self._keep]:
+            files.remove(os.path.join(self._folder, name))
+        return final
+
+    def remember(self, iteration: int, values: Values, state: Any) -> None:
+        """Write a checkpoint to memory; the rest of it happens in the background."""
+        assert self.memory is not None, "somebody asked whether it is due"
+        manifest = self._manifest(iteration, values, "memory", 0, "")
+        self.memory.write(iteration, manifest, encode(state))
+
+    def _manifest(self, iteration: int, values: Values, reason: str, size: int, digest: str) -> Values:
+        return {
+            "iteration": iteration,
+            **values,
+            "identity": self._identity,
+            "reason": reason,
+            "time": time.time(),
+            "files": {files.STATE: {"bytes": size, "sha256": digest}},
+        }
+
+    def _paths(self) -> Iterator[tuple[str, bool]]:
+        """The folder of each checkpoint and whether it is in memory, the newest first."""
+        found = [(name, False) for name in files.names(self._folder)]
+        memory = self.memory.folder if self.memory else ""
+        found += [(name, True) for name in (self.memory.names() if self.memory else ())]
+        for name, in_memory in sorted(found, reverse=True):
+            yield os.path.join(memory if in_memory else self._folder, name), in_memory
+
+    def _read(self, path: str, check: Callable[[Values], object]) -> Found:
+        manifest = files.read_manifest(path)
+        check(manifest)
+        data = files.read_state(path, manifest)
+        own, stored = self._identity, manifest.get("identity")
+        if not isinstance(stored, dict):
+            raise files.Damaged("%s lacks 'identity'" % files.MANIFEST)
+        differing = [
+            "%s %s (not %s)" % (name, stored.get(name), own[name]) for name in own if own[name] != stored.get(name)
+        ]
+        if differing:
+            raise WrongIdentity("checkpoint %s belongs to %s" % (path, ", ".join(differing)))
+        return Found(path, manifest, decode(data))
+
+
+def _write_state(folder: str, state: Any) -> tuple[int, str]:
+    """Write the file of *state* in a new *folder*; its size and SHA-256."""
+    os.mkdir(folder)
+    digest = hashlib.sha256()
+    with open(os.path.join(folder, files.STATE), "wb") as file:
+        for part in encode(state):
+            file.write(part)
+            digest.update(part)
+        file.flush()
+        os.fsync(file.fileno())
+        return file.tell(), digest.hexdigest()
+
+
+def _remove_unfinished(path: str) -> None:
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return  # its writer has just renamed or removed it
+    _print("incomplete checkpoint %s removed" % os.path.basename(path))
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,211 @@
+"""Checkpoints in memory: at most two, one of them always complete, and problems that cost a line and no training."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spotmpi.agent import checkpoint_files as files
+from spotmpi.agent import hardware, protocol
+from spotmpi.checkpoint.memory import Memory, from_environment
+from spotmpi.checkpoint.store import Found, Store, WrongIdentity
+from tests.clocks import SetClock
+
+OURS = {"program": "p", "seed": 0}
+
+
+@pytest.fixture
+def shm() -> Iterator[Path]:
+    """A folder in memory."""
+    folder = Path(f"/dev/shm/spotmpi-test-{os.getpid()}")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def store(shm: Path, volume: Path, every: str = "1", identity: dict[str, Any] = OURS) -> Store:
+    """The checkpoints of a new process of the run."""
+    own = Store(str(volume), 3, identity, "run-1", Memory(str(shm), every, "run-1"))
+    own.prepare()
+    return own
+
+
+def remember(own: Store, *iterations: int, size: int = 3) -> Memory:
+    memory = own.memory
+    assert memory is not None
+    for iteration in iterations:
+        own.remember(iteration, {}, {"a": np.full(size, iteration)})
+    memory.wait()
+    return memory
+
+
+def newest(shm: Path, volume: Path) -> Found:
+    found = store(shm, volume).newest()
+    assert found is not None
+    return found
+
+
+def test_the_newest_one_in_memory_is_loaded_by_a_new_process(shm: Path, tmp_path: Path) -> None:
+    remember(store(shm, tmp_path), 1, 2, 3)
+
+    found = newest(shm, tmp_path)
+
+    assert (found.path, found.state["a"].tolist()) == (str(shm / "iteration-000000003"), [3, 3, 3])
+    assert sorted(path.name for path in shm.iterdir()) == ["iteration-000000002", "iteration-000000003"]
+
+
+@pytest.mark.parametrize(("in_memory", "on_volume"), [(5, 4), (4, 5), (5, 5)])
+def test_the_newest_one_anywhere_is_loaded(shm: Path, tmp_path: Path, in_memory: int, on_volume: int) -> None:
+    own = store(shm, tmp_path)
+    own.write(on_volume, {}, {"a": np.full(3, on_volume)}, "timer")
+    remember(own, in_memory)
+
+    found = newest(shm, tmp_path)
+
+    assert found.state["a"][0] == found.manifest["iteration"] == 5
+    assert found.path.startswith(str(shm if in_memory == 5 else tmp_path))
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=8), st.integers(0, 9))
+def test_in_whatever_order_sizes_change_two_are_complete_and_no_other_file_takes_memory(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], restart: int
+) -> None:
+    """A new process takes over after *restart* of them."""
+    folder = tmp_path_factory.mktemp("volume")
+    shm = Path(f"/dev/shm/spotmpi-test-{os.getpid()}-{folder.name}")
+    try:
+        own = store(shm, folder)
+        for iteration, size in enumerate(sizes, start=1):
+            own = store(shm, folder) if iteration == restart else own
+            remember(own, iteration, size=10**size)
+            names = sorted(path.name for path in shm.iterdir())
+            assert names == [files.name_of(each) for each in range(max(1, iteration - 1), iteration + 1)]
+        assert np.array_equal(newest(shm, folder).state["a"], np.full(10 ** sizes[-1], len(sizes)))
+    finally:
+        shutil.rmtree(shm, ignore_errors=True)
+
+
+def test_files_are_written_over_and_not_made_anew(shm: Path, tmp_path: Path) -> None:
+    own = store(shm, tmp_path)
+    remember(own, 1, 2)
+    inodes = {path.stat().st_ino for path in shm.glob("*/state.safetensors")}
+    remember(own, 3, 4, 5)
+
+    assert {path.stat().st_ino for path in shm.glob("*/state.safetensors")} == inodes
+
+
+def test_one_that_is_being_read_by_a_link_is_not_written_over(shm: Path, tmp_path: Path) -> None:
+    own = store(shm, tmp_path)
+    remember(own, 1, 2)
+    content = (shm / "iteration-000000001" / files.STATE).read_bytes()
+    os.link(shm / "iteration-000000001" / files.STATE, shm / "link")
+
+    remember(own, 3, 4)
+
+    assert (shm / "link").read_bytes() == content
+    assert newest(shm, tmp_path).manifest["iteration"] == 4
+    assert len(list(shm.glob("iteration-*"))) == 2
+
+
+@pytest.mark.parametrize("damage", ["state", "manifest", "half"])
+def test_a_damaged_or_unfinished_one_is_ignored_with_a_line(
+    shm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    remember(store(shm, tmp_path), 1, 2)
+    path = shm / "iteration-000000002"
+    if damage == "half":
+        (path / files.MANIFEST).unlink()
+        path.rename(shm / ".writing-000000003-run-1-77")
+    else:
+        file = path / (files.STATE if damage == "state" else files.MANIFEST)
+        file.write_bytes(file.read_bytes()[:-3] + b"xyz")
+
+    assert newest(shm, tmp_path).manifest["iteration"] == 1
+    line = capsys.readouterr().err
+    assert ("checkpoint iteration-000000002 in memory is damaged and was removed: " in line) == (damage != "half")
+    assert [each.name for each in shm.iterdir()] == ["iteration-000000001"]
+
+
+def test_one_of_another_identity_is_refused(shm: Path, tmp_path: Path) -> None:
+    remember(store(shm, tmp_path), 1)
+    with pytest.raises(WrongIdentity, match=r"belongs to seed 0 \(not 1\)"):
+        store(shm, tmp_path, identity={**OURS, "seed": 1}).newest()
+
+
+@pytest.mark.parametrize("lack", ["folder", "pod"])
+def test_what_does_not_fit_twice_costs_a_line_and_goes_to_the_volume_alone(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lack: str
+) -> None:
+    if lack == "folder":
+        usage = shutil.disk_usage("/")._replace(free=1_000_000)
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    else:
+        monkeypatch.setattr(hardware, "available_memory", lambda cgroup: 1_000_000)
+    own = store(shm, tmp_path)
+    memory = remember(own, 1, 2, size=100_000)
+
+    assert capsys.readouterr().err == (
+        f"no more checkpoints are written to memory ({shm}): 2 checkpoints of 0.8 MB do not fit into 1.0 MB: "
+        "raise resources.memory; they go to the volume alone\n"
+    )
+    assert not memory.due(3) and not list(shm.glob("iteration-*"))
+
+
+@pytest.mark.parametrize("call", ["posix_fallocate", "rename"])
+def test_a_full_memory_costs_a_line_and_not_the_process(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], call: str
+) -> None:
+    own = store(shm, tmp_path)
+    remember(own, 1)
+
+    def refuse(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(os, call, refuse)
+        remember(own, 2)
+
+    assert capsys.readouterr().err.count("No space left on device; they go to the volume alone") == 1
+    assert newest(shm, tmp_path).manifest["iteration"] == 1
+
+
+def test_the_state_is_copied_before_training_changes_it(shm: Path, tmp_path: Path) -> None:
+    own, weights = store(shm, tmp_path), np.zeros(1_000_000)
+    own.remember(1, {}, {"a": weights})
+    weights += 1
+    remember(own)
+
+    assert not newest(shm, tmp_path).state["a"].any()
+
+
+@pytest.mark.parametrize(
+    ("every", "due"), [("1", [1, 2, 3, 4, 5, 6, 7]), ("3", [3, 6]), ("2s", [2, 4, 6]), ("2.5s", [3, 6])]
+)
+def test_one_is_due_each_so_many_iterations_or_seconds(shm: Path, every: str, due: list[int]) -> None:
+    clock = SetClock()
+    memory = Memory(str(shm), every, "run-1", clock.awake)
+    memory.prepare()
+    found = []
+    for iteration in range(1, 8):
+        clock.sleep(1)
+        if memory.due(iteration):
+            found.append(iteration)
+            memory.write(iteration, {"iteration": iteration}, [memoryview(b"x")])
+    memory.wait()
+
+    assert found == due
+
+
+def test_the_environment_of_a_rank_says_where_and_how_often() -> None:
+    variables = {protocol.ENV_CHECKPOINT_MEMORY: "10s", protocol.ENV_CHECKPOINT_MEMORY_PATH: "/dev/shm/x"}
+    memory = from_environment(variables)
+    assert memory is not None and memory.folder == "/dev/shm/x" and memory.names() == []
+    assert from_environment({}) is None

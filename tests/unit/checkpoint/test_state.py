@@ -1,0 +1,102 @@
+"""What a program saves comes back as it was, from bytes that depend on nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from spotmpi.checkpoint.state import decode, encode
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=8)
+ARRAYS = arrays.arrays(
+    arrays.scalar_dtypes() | arrays.unicode_string_dtypes(max_len=4), arrays.array_shapes(min_dims=0, min_side=0)
+)
+KEYS = st.text(st.sampled_from("ab/'"), max_size=3) | st.integers(-9, 99)
+STATES = st.recursive(
+    PLAIN | ARRAYS | ARRAYS.map(lambda array: array[()]).filter(lambda value: isinstance(value, np.generic)),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple) | st.dictionaries(KEYS, inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+def data_of(state: Any) -> bytearray:
+    return bytearray(b"".join(encode(state)))
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two states are the same to the bit, and in the order of keys."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray | np.generic):
+        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return repr(one) == repr(other)
+
+
+@given(STATES)
+def test_every_state_comes_back_bit_for_bit(state: Any) -> None:
+    assert equal(decode(data_of(state)), state)
+
+
+@given(STATES)
+def test_the_same_state_gives_the_same_bytes(state: Any) -> None:
+    assert data_of(state) == data_of(decode(data_of(state)))
+
+
+@given(st.lists(ARRAYS, min_size=1, max_size=5))
+def test_the_bytes_are_a_safetensors_file(values: list[Any]) -> None:
+    """By the specification of the format: the length of the header, the header, and tensors without gaps."""
+    data = data_of({f"name {place}": value for place, value in enumerate(values)})
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    metadata = header.pop("__metadata__")
+
+    assert data[8:9] == b"{" and all(isinstance(value, str) for value in metadata.values())
+    sections = sorted(tensor["data_offsets"] for tensor in header.values())
+    assert len(sections) == len(values) and sections[0][0] == 0
+    assert [end for _, end in sections[:-1]] == [start for start, _ in sections[1:]]
+    assert sections[-1][1] == len(data) - 8 - length
+    for tensor in header.values():
+        width = 1 if tensor["dtype"] == "BOOL" else int(tensor["dtype"].lstrip("FIU")) // 8
+        start, end = tensor["data_offsets"]
+        assert end - start == width * int(np.prod(tensor["shape"]))
+        assert (8 + length + start) % width == 0 or start == end, "it is aligned for readers that map it"
+
+
+def test_arrays_that_come_back_can_be_written_to_and_share_nothing() -> None:
+    one = np.zeros(3)
+    state = decode(data_of({"a": one, "b": one}))
+    state["a"][0] = 1
+
+    assert one[0] == state["b"][0] == 0
+
+
+def test_an_array_is_taken_as_it_is_in_memory_whatever_its_strides() -> None:
+    array = np.arange(12, dtype=np.int16).reshape(3, 4)
+
+    assert equal(decode(data_of(array.T)), array.T.copy())
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"model": {"rate": object()}}, "model/rate of a checkpoint's state is a object: save dicts"),
+        ({"words": np.array(["a", None])}, "words of a checkpoint's state is a ndarray"),
+        ({("a", "b"): 1}, "all of a checkpoint's state is a dict: save dicts with names or numbers as keys"),
+        ([{1, 2}], "0 of a checkpoint's state is a set"),
+    ],
+)
+def test_what_cannot_be_saved_is_named_with_its_place(state: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        encode(state)

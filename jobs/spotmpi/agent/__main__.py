@@ -21,6 +21,7 @@ from .notice import Notice
 from .outcomes import repeat
 
 if TYPE_CHECKING:  # each place needs its own transport alone
+    from .checkpoint_copies import Copies
     from .children import Children
     from .tcp import Tcp
 
@@ -57,14 +58,18 @@ def run_pod() -> int:
     return run_member(read_pod_context(mounts.in_pod(), CLOCK), Tcp(), Notice("the pod of this node"))
 
 
-def run_member(context: AgentContext, transport: Tcp, notice: Notice) -> int:
-    """Run *context*'s part of a run of agents on machines of their own, which *notice* may end; the exit code."""
+def run_member(context: AgentContext, transport: Tcp, notice: Notice, copies_port: int | None = None) -> int:
+    """Run *context*'s part of a run of agents on machines of their own, which *notice* may end; the exit code.
+
+    Node 0 and its neighbour exchange checkpoints in memory on *copies_port* and the next one, by default their own.
+    """
     from . import pool_worker, worker
 
     processes.adopt_orphans()
     processes.protect_output()
     os.makedirs(context.mounts.work, exist_ok=True)
     started = context.clock()
+    copies = _start_copies(context, copies_port)
     try:
         if context.is_coordinator:
             code = coordinator.run(context, transport, notice)
@@ -73,6 +78,8 @@ def run_member(context: AgentContext, transport: Tcp, notice: Notice) -> int:
         run_worker = worker.run if context.worker is None else pool_worker.run
         return run_worker(context, transport, notice, started)
     finally:
+        if copies is not None:
+            copies.close()
         processes.kept.clear()
         processes.kill_descendants()
 
@@ -102,6 +109,15 @@ def run_children(context: AgentContext, transport: Children) -> int:
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     return coordinator.run(context, transport, Notice("the agent", [signal.SIGTERM]))
+
+
+def _start_copies(context: AgentContext, port: int | None) -> Copies | None:
+    """The exchange of checkpoints in memory, where the run has some."""
+    if protocol.ENV_CHECKPOINT_MEMORY_PATH not in context.plan["environment"]:
+        return None
+    from . import checkpoint_copies  # few runs need it
+
+    return checkpoint_copies.start(context, checkpoint_copies.PORT if port is None else port)
 
 
 def _keep_checkpoints(context: AgentContext, clear: bool = False) -> None:

@@ -32,6 +32,12 @@ def name_of(iteration: int) -> str:
     return "%s%09d" % (_COMPLETE, iteration)
 
 
+def iteration_of(name: str) -> int:
+    """The iteration in such a name; -1 for another one."""
+    digits = name[len(_COMPLETE) :]
+    return int(digits) if digits.isdigit() else -1
+
+
 def names(folder: str) -> list[str]:
     """The names of the checkpoints in *folder*, oldest first; OSError where it cannot be listed."""
     return sorted(name for name in os.listdir(folder) if name.startswith(_COMPLETE))
@@ -120,6 +126,11 @@ def receive(read: Callable[[int], bytes], manifest: Manifest, folder: str, run: 
         publish(temporary, os.path.join(folder, name), manifest)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def size_of(manifest: Manifest) -> int:
+    """Bytes of the state that a manifest describes; `Damaged` where it describes none."""
+    return _described(manifest)[1]
 
 
 def remove(path: str) -> None:

@@ -69,12 +69,13 @@ def memory_variables(spec: JobSpec, folder: str) -> dict[str, str]:
     return {protocol.ENV_CHECKPOINT_MEMORY: every, protocol.ENV_CHECKPOINT_MEMORY_PATH: folder}
 
 
-def memory_notes(spec: JobSpec, folder: str, limited: bool = True) -> list[str]:
-    """How much memory the checkpoints in *folder* of node 0 take, and of which limit where memory is *limited*."""
+def memory_notes(spec: JobSpec, folder: str, limited: bool = True, copied: bool = False) -> list[str]:
+    """How much memory checkpoints take in *folder*, of which limit if it is *limited*, and where they are *copied*."""
     if spec.checkpoint.memory is None:
         return []
+    nodes = "node 0 and on node 1" if copied and spec.nodes > 1 else "node 0"
     limit = f", of resources.memory = {spec.resources.memory} per slot" if limited and spec.resources.memory else ""
-    return [f"checkpoints in memory take twice the size of a checkpoint on node 0, in {folder}{limit}"]
+    return [f"checkpoints in memory take twice the size of a checkpoint on {nodes}, in {folder}{limit}"]
 
 
 def _command(spec: JobSpec, python: str) -> list[str]:

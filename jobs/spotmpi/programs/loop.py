@@ -176,11 +176,12 @@ class _Training:
         last = self._iteration == self.total
         report = last or self._iteration % options.report_every == 0
         evaluate = options.evaluate_every > 0 and self._iteration % options.evaluate_every == 0
+        # Before the report: each iteration that was reported costs at most itself.
+        if self._checkpoints and not last:
+            self._checkpoints.remember(self._progress(), self._job.trainee.state)
         if report:
             self._report(scalars)
         written = self._write_if_due()
-        if self._checkpoints and not written:
-            self._checkpoints.remember(self._progress(), self._job.trainee.state)
         noticed = self._notices.between_iterations()
         return (self._evaluate() if evaluate else None), report or evaluate or written or noticed
 

@@ -2,8 +2,8 @@
 
 python agent_process.py FOLDER PORT
 
-HEARTBEAT_TIMEOUT in the environment is in seconds; TRANSIENT_ERRORS are the errors
-of its system calls (see `tests.transient_errors`).
+HEARTBEAT_TIMEOUT in the environment is in seconds; COPIES_PORT is the port for checkpoints in memory; TRANSIENT_ERRORS
+are the errors of its system calls (see `tests.transient_errors`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def main(folder: str, port: int) -> int:
     """Run the agent of `JOB_COMPLETION_INDEX` with its mounts below *folder* and its coordinator on *port*."""
     connection.HEARTBEAT_TIMEOUT = float(os.environ.get("HEARTBEAT_TIMEOUT", connection.HEARTBEAT_TIMEOUT))
     transient_errors.from_environment()
-    return __main__.run_member(read_pod_context(mounts_below(folder), CLOCK), Tcp(port), Notice("the pod of this node"))
+    context, notice = read_pod_context(mounts_below(folder), CLOCK), Notice("the pod of this node")
+    return __main__.run_member(context, Tcp(port), notice, int(os.environ.get("COPIES_PORT", "0")) or None)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from spotmpi.agent import pod_context
+from spotmpi.agent import pod_context, protocol
 from spotmpi.agent.plan import workers
 from spotmpi.core.certificates import write_certificates
 from spotmpi.core.events import Event
@@ -36,11 +36,13 @@ class Gang:
         self.plan = agent_plan(spec, RUN, inputs)
         self.plan |= {"submitted": time.time(), "hosts": ["127.0.0.1"] * spec.nodes, "folder": str(folder)}
         self.plan["environment"] |= {"HOME": str(folder), "PYTHONPATH": spec.env.get("PYTHONPATH", "")}
+        self.plan["environment"][protocol.ENV_CHECKPOINT_PATH] = str(folder / "runs" / RUN / "checkpoints")
         if staging := self.plan.get("staging"):
             staging["to"] = str(folder / "staged")
         self.paths = RunPaths(folder / "runs" / RUN)
         self.agents: dict[int, subprocess.Popen[str]] = {}
         self.port = free_port()
+        self.copies_port = free_port()  # of node 0; that of node 1 is one higher
 
     def start(
         self,
@@ -61,7 +63,11 @@ class Gang:
         if not (mounts / "runs").exists():
             (self.folder / "runs").mkdir(exist_ok=True)
             (mounts / "runs").symlink_to(self.folder / "runs")
-        (mounts / "config" / "plan.json").write_text(json.dumps(self.plan))
+        plan = self.plan
+        if memory := plan["environment"].get(protocol.ENV_CHECKPOINT_MEMORY_PATH):
+            own = {protocol.ENV_CHECKPOINT_MEMORY_PATH: f"{mounts}{memory}"}
+            plan = {**plan, "environment": {**plan["environment"], **own}}
+        (mounts / "config" / "plan.json").write_text(json.dumps(plan))
         if authority is not None:
             write_certificates(mounts / "secret", dict(certificates(authority)))
         environment = {**os.environ, pod_context.ENV_NODE: str(node), pod_context.ENV_GENERATION: str(generation)}
@@ -70,6 +76,7 @@ class Gang:
             annotation = f"{pod_context.FAILURE_COUNTS[0]}={json.dumps(str(generation))}\n"
             (mounts / "pod" / "annotations").write_text(annotation)
         environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
+        environment["COPIES_PORT"] = str(self.copies_port)
         environment[transient_errors.VARIABLE] = json.dumps(list(errors))
         command = [sys.executable, "-m", "tests.unit.agent.agent_process", str(mounts), str(port)]
         log = (self.folder / f"output-{node}-{generation}").open("w")

@@ -8,6 +8,7 @@ import pytest
 
 from spotmpi.agent import boot, pod_context
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
+from spotmpi.plan.run_plan import memory_notes
 from spotmpi.spec.job import from_values
 
 
@@ -36,3 +37,24 @@ def test_code_of_the_users_is_found_before_ours(values: dict[str, Any]) -> None:
     assert python_path() == boot.CODE
     assert python_path(**values) == f"{pod_context.CODE}:{boot.CODE}"
     assert python_path(env={"PYTHONPATH": "/lib"}, **values) == f"{pod_context.CODE}:{boot.CODE}:/lib"
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "note"),
+    [
+        ({}, {}, None),
+        ({"checkpoint": {"memory": 1}}, {}, "on node 0, in /m"),
+        ({"checkpoint": {"memory": 1}, "nodes": 2}, {"copied": True}, "on node 0 and on node 1, in /m"),
+        (
+            {"checkpoint": {"memory": "9s"}, "resources": {"memory": "4Gi"}},
+            {"copied": True},
+            "on node 0, in /m, of resources.memory = 4Gi per slot",
+        ),
+        ({"checkpoint": {"memory": 1}, "resources": {"memory": "4Gi"}}, {"limited": False}, "on node 0, in /m"),
+    ],
+)
+def test_the_plan_says_where_checkpoints_in_memory_take_room(
+    values: dict[str, Any], options: dict[str, bool], note: str | None
+) -> None:
+    notes = memory_notes(from_values({"command": ["x"], **values}), "/m", **options)
+    assert notes == ([f"checkpoints in memory take twice the size of a checkpoint {note}"] if note else [])

@@ -129,7 +129,7 @@ class KubernetesBackend:
                 *target.capacity_note(resolved.spec, resolved.target, rates),
                 *resolved.notes,
                 *([shipment.note] if shipment else []),
-                *memory_notes(spec, pod_context.MEMORY),
+                *memory_notes(spec, pod_context.MEMORY, copied=True),
             ],
             "code": {"digest": shipment.packed.digest, "from_volume": shipment.by_volume} if shipment else None,
             "owner": submission.owner,

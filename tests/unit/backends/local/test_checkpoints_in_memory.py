@@ -20,7 +20,7 @@ from tests.contract.processes import wait_until
 from tests.unit.backends.local_runs import attempts_of, paths_of, python, rank
 
 TOTAL = 60
-# Each iteration depends on all before it, and a metric line is printed before its checkpoint.
+# Each iteration depends on all before it. One that is reported has a checkpoint under way, and the one before has it.
 PROGRAM = """
 import hashlib, json, sys, time
 import spotmpi
@@ -29,8 +29,8 @@ iteration, weights = found or (0, {"first": b"", "all": []})
 while iteration < %d:
     weights["all"].append(hashlib.sha256(str(weights).encode()).hexdigest())
     iteration += 1
-    print(json.dumps({"spotmpi": "metric", "iteration": iteration, "seconds": [0.01]}), flush=True)
     spotmpi.checkpoint.save(iteration, weights, "chain")
+    print(json.dumps({"spotmpi": "metric", "iteration": iteration, "seconds": [0.01]}), flush=True)
     time.sleep(%s)
     if iteration == %s:
         sys.exit(3)

@@ -1,0 +1,300 @@
+"""What node 0 has in memory is soon in that of the next node, and comes back from there: complete, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import checkpoint_copies, network
+from spotmpi.agent import checkpoint_files as files
+from spotmpi.agent.checkpoint_copies import Copies, newest_iteration
+from tests.contract.processes import wait_until
+from tests.unit.agent.gang import LIMIT, Gang
+from tests.unit.agent.peer_ends import RUN, free_port, identity
+
+SIZE = 16_000_000  # bytes: more than what the sockets on the way buffer
+
+
+def state_of(iteration: int) -> bytes:
+    return hashlib.sha256(str(iteration).encode()).digest() * (SIZE // 32)
+
+
+def write(folder: Path, *iterations: int, said: bytes | None = None) -> None:
+    """Checkpoints in *folder*, as rank 0 writes them; *said* is the state that their manifests describe."""
+    for iteration in iterations:
+        temporary, data = folder / ".writing-test", state_of(iteration)
+        temporary.mkdir(parents=True)
+        (temporary / files.STATE).write_bytes(data)
+        described = {"bytes": len(data), "sha256": hashlib.sha256(said or data).hexdigest()}
+        manifest = {"iteration": iteration, "identity": {"seed": 0}, "files": {files.STATE: described}}
+        files.publish(str(temporary), str(folder / files.name_of(iteration)), manifest, durable=False)
+
+
+@pytest.fixture
+def copies() -> Iterator[Callable[..., Copies]]:
+    """Makes the `Copies` of a folder, closed at the end."""
+    opened: list[Copies] = []
+
+    def make(folder: Path, run: str = RUN, authority: str = RUN, **more: Any) -> Copies:
+        opened.append(Copies(run, str(folder), identity(run, authority), **more))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def served(tmp_path: Path, copies: Callable[..., Copies]) -> tuple[Path, int]:
+    """The memory of node 0, empty, and the port on which it is served."""
+    folder, port = tmp_path / "node-0", free_port()
+    copies(folder).serve(port)
+    return folder, port
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def test_the_newest_one_is_copied_as_it_is(tmp_path: Path, served: tuple[Path, int], copies: Any) -> None:
+    folder, port = served
+    write(folder, 3, 4)
+
+    assert copies(tmp_path / "copy").fetch("127.0.0.1", port, 3) == 4
+
+    assert names(tmp_path / "copy") == ["iteration-000000004"]
+    copied = tmp_path / "copy" / "iteration-000000004"
+    manifest = files.read_manifest(str(copied))
+    assert manifest == files.read_manifest(str(folder / copied.name))
+    assert files.read_state(str(copied), manifest) == state_of(4)
+    assert names(folder) == ["iteration-000000003", "iteration-000000004"], "no link is left"
+
+
+def test_nothing_newer_is_nothing(tmp_path: Path, served: tuple[Path, int], copies: Any) -> None:
+    folder, port = served
+    ours = copies(tmp_path / "copy")
+    assert ours.fetch("127.0.0.1", port, -1) is None
+    write(folder, 4)
+    assert ours.fetch("127.0.0.1", port, 4) is None
+    assert names(tmp_path / "copy") == []
+
+
+def test_the_next_node_follows_and_keeps_two(tmp_path: Path, served: tuple[Path, int], copies: Any) -> None:
+    folder, port = served
+    copy = tmp_path / "copy"
+    copies(copy).follow("127.0.0.1", port)
+    for iteration in (1, 2, 5):
+        write(folder, iteration)
+        wait_until(lambda: newest_iteration(str(copy)) == iteration)  # noqa: B023
+        files.remove(str(folder / files.name_of(iteration)))
+
+    assert names(copy) == ["iteration-000000002", "iteration-000000005"]
+
+
+def test_a_successor_of_node_0_is_followed_like_its_predecessor(tmp_path: Path, copies: Any) -> None:
+    port, copy = free_port(), tmp_path / "copy"
+    copies(copy).follow("127.0.0.1", port)
+    first = copies(tmp_path / "first")
+    first.serve(port)
+    write(tmp_path / "first", 1)
+    wait_until(lambda: newest_iteration(str(copy)) == 1)
+    first.close()
+
+    write(tmp_path / "second", 2)
+    copies(tmp_path / "second").serve(port)
+
+    wait_until(lambda: newest_iteration(str(copy)) == 2)
+
+
+def test_one_that_is_being_sent_has_a_link_until_it_has_been(tmp_path: Path, served: tuple[Path, int]) -> None:
+    """By which rank 0 knows not to write over it."""
+    folder, port = served
+    write(folder, 7)
+    state = folder / "iteration-000000007" / files.STATE
+    with (
+        socket.create_connection(("127.0.0.1", port)) as plain,
+        identity().connecting.wrap_socket(plain) as secure,
+        secure.makefile("rb") as stream,
+    ):
+        secure.sendall(json.dumps({"run": RUN, "newer": 1, "wait": 0}).encode() + b"\n")
+        stream.readline()
+        assert state.stat().st_nlink == 2
+        files.remove(str(folder / "iteration-000000007"))
+        assert stream.read(SIZE) == state_of(7)[:SIZE]
+    wait_until(lambda: names(folder) == [])
+
+
+def test_a_damaged_one_never_becomes_complete(tmp_path: Path, served: tuple[Path, int], copies: Any) -> None:
+    folder, port = served
+    write(folder, 8, said=b"something else")
+
+    with pytest.raises(files.Damaged, match="does not match its checksum in the manifest"):
+        copies(tmp_path / "copy").fetch("127.0.0.1", port, 0)
+
+    assert names(tmp_path / "copy") == []
+
+
+@pytest.mark.parametrize("sent", [0, 1, 1_000_000])
+def test_a_half_copied_one_never_becomes_complete(tmp_path: Path, copies: Any, sent: int) -> None:
+    """Node 0 is lost in the middle; the checkpoint of before stays."""
+    copy, port = tmp_path / "copy", free_port()
+    write(copy, 1, 2)
+    write(tmp_path / "node-0", 3)
+    manifest = files.read_manifest(str(tmp_path / "node-0" / "iteration-000000003"))
+    listener = network.listen(port)
+
+    def answer() -> None:
+        with listener.accept()[0] as plain, identity().accepting.wrap_socket(plain, server_side=True) as secure:
+            secure.recv(1000)
+            secure.sendall(json.dumps({"manifest": manifest}).encode() + b"\n" + state_of(3)[:sent])
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    with pytest.raises((OSError, files.Damaged)):
+        copies(copy).fetch("127.0.0.1", port, 2)
+    thread.join()
+    listener.close()
+
+    assert names(copy) == ["iteration-000000002"]
+
+
+@pytest.mark.parametrize(("run", "authority"), [("other-1", RUN), (RUN, "other-1")])
+def test_another_run_gets_nothing(
+    tmp_path: Path, served: tuple[Path, int], copies: Any, run: str, authority: str
+) -> None:
+    folder, port = served
+    write(folder, 1)
+    with pytest.raises(OSError):
+        copies(tmp_path / "copy", run, authority).fetch("127.0.0.1", port, 0)
+
+    assert names(tmp_path / "copy") == []
+
+
+def test_strangers_and_nonsense_do_not_keep_the_next_node_from_its_copy(
+    tmp_path: Path, served: tuple[Path, int], copies: Any
+) -> None:
+    folder, port = served
+    write(folder, 1)
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(checkpoint_copies._MOST_CONNECTIONS - 1)]
+    for nonsense in (
+        b"{}\n",
+        b"[1]\n",
+        b'{"run": "plain-1"}\n',
+        b'{"run": "plain-1", "newer": [], "wait": 0}\n',
+        b"x\n",
+    ):
+        with (
+            socket.create_connection(("127.0.0.1", port)) as plain,
+            identity().connecting.wrap_socket(plain) as secure,
+        ):
+            secure.sendall(nonsense)
+            assert secure.recv(1) == b""
+
+    def fetch() -> int | None:
+        try:
+            return int(copies(tmp_path / "copy").fetch("127.0.0.1", port, 0))
+        except (OSError, ssl.SSLError):
+            return None  # the connection before has not been counted as ended
+
+    assert wait_until(fetch) == 1
+    for each in silent:
+        each.close()
+
+
+@pytest.mark.parametrize("lack", ["pod", "folder"])
+def test_too_little_memory_is_a_line_and_nothing_is_copied(
+    tmp_path: Path,
+    served: tuple[Path, int],
+    copies: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    lack: str,
+) -> None:
+    folder, port = served
+    write(folder, 1)
+    available = (lambda: 1_000_000) if lack == "pod" else (lambda: None)
+    if lack == "folder":
+        usage = shutil.disk_usage(tmp_path)._replace(free=1_000_000)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(checkpoint_copies, "_RETRY_INTERVAL", 0.01)
+    ours = copies(tmp_path / "copy", available=available)
+    tries: list[Any] = []
+    copy = ours._copy
+
+    def try_once(*arguments: Any, **more: Any) -> int | None:
+        tries.append(arguments)
+        return copy(*arguments, **more)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(ours, "_copy", try_once)
+    ours.follow("127.0.0.1", port)
+    wait_until(lambda: len(tries) > 3)
+
+    line = "checkpoints of node 0 are not copied: one of 16.0 MB does not fit into 1.0 MB of memory\n"
+    assert capsys.readouterr().err == line
+    assert names(tmp_path / "copy") == []
+
+
+SAVING = """
+import os, sys, time, spotmpi
+if os.environ["RANK"] != "0":
+    sys.exit()
+found = spotmpi.checkpoint.load(broadcast=lambda value: value)
+iteration, text = found or (0, "")
+for iteration in range(iteration + 1, 10_000):
+    text += str(iteration)
+    spotmpi.checkpoint.save(iteration, text)
+    time.sleep(0.02)
+    if found:
+        sys.exit(text != "".join(str(number) for number in range(1, iteration + 1)))
+"""
+
+
+def test_a_successor_of_node_0_goes_on_from_what_the_next_node_has_in_memory(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    run = gang(sys.executable, "-c", SAVING, checkpoint={"memory": "1", "every": "1h"})
+    own, copy = (tmp_path / f"node-{node}" / "spotmpi" / "memory" / "checkpoints" for node in (0, 1))
+    run.until("a copy on node 1", lambda: newest_iteration(str(copy)) >= 5)
+    run.agents[0].kill()  # with its pod, so that only the next node has anything
+    run.agents[1].wait(LIMIT)
+    shutil.rmtree(own)
+    copied = newest_iteration(str(copy))
+
+    run.start(1, generation=1)
+    run.until("node 1", lambda: _listens(run.copies_port + 1))
+    run.start(0, generation=1)
+
+    assert run.agents[0].wait(LIMIT) == 0, (tmp_path / "output-0-1").read_text()
+    assert f"checkpoint of iteration {copied} copied from the memory of node 1" in (tmp_path / "output-0-1").read_text()
+    second = json.loads((run.paths.attempts / "2" / "node-0.json").read_text())
+    assert second["resumed_iteration"] == copied
+    assert [path.name for path in run.paths.checkpoints.iterdir()] == [files.name_of(copied + 1)], "at the end"
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_what_an_earlier_copy_left_unfinished_takes_no_memory(
+    tmp_path: Path, served: tuple[Path, int], copies: Any
+) -> None:
+    folder, port = served
+    write(folder, 2)
+    left = tmp_path / "copy" / f".writing-000000001-{RUN}-77"
+    left.mkdir(parents=True)
+    (left / files.STATE).write_bytes(os.urandom(10))
+
+    assert copies(tmp_path / "copy").fetch("127.0.0.1", port, 0) == 2
+    assert names(tmp_path / "copy") == ["iteration-000000002"]

@@ -17,11 +17,12 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO, Tuple
 
 from . import checkpoint_files as files
 from . import fencing, hardware, network, protocol, tls
+from .checkpoint_files import newest_iteration
 from .checkpoint_memory import folder_of
 from .clock import CLOCK, Clock
 from .connection import parse
@@ -44,21 +45,16 @@ Channel = Tuple[ssl.SSLSocket, BinaryIO]
 class Copies:
     """The checkpoints of *run* in the *memory* of this node, as the other node gets them, and as they come from it.
 
-    *available* gives the bytes of memory that may still be used, None where there is no limit.
+    They count towards the limit of *cgroup*.
     """
 
     def __init__(
-        self,
-        run: str,
-        memory: str,
-        identity: tls.Identity,
-        available: Callable[[], int | None] = lambda: None,
-        clock: Clock = CLOCK,
+        self, run: str, memory: str, identity: tls.Identity, cgroup: str | None = None, clock: Clock = CLOCK
     ) -> None:
         self._run = run
         self._memory = memory
         self._identity = identity
-        self._available = available
+        self._cgroup = cgroup
         self._clock = clock
         self._stopped = threading.Event()
         self._listener: socket.socket | None = None
@@ -142,8 +138,7 @@ class Copies:
         for name in os.listdir(self._memory):
             if name.startswith(files.UNFINISHED):
                 shutil.rmtree(os.path.join(self._memory, name), ignore_errors=True)
-        available, free = self._available(), shutil.disk_usage(self._memory).free
-        free = free if available is None else min(free, available)
+        free = hardware.free_bytes(self._memory, self._cgroup)
         if size > free:
             raise _NoRoom("one of %.1f MB does not fit into %.1f MB of memory" % (size / 1e6, free / 1e6))
 
@@ -220,13 +215,7 @@ def start(context: AgentContext, port: int = PORT) -> Copies | None:
     memory = folder_of(context)
     if memory is None or context.node > 1 or len(context.hosts) < 2 or context.slurm or context.identity is None:
         return None
-    copies = Copies(
-        context.plan["run"],
-        memory,
-        context.identity,
-        lambda: hardware.available_memory(context.mounts.cgroup),
-        context.clock,
-    )
+    copies = Copies(context.plan["run"], memory, context.identity, context.mounts.cgroup, context.clock)
     if context.is_coordinator and fencing.newest(context.folder):
         _fetch(context, copies, memory, port)
     try:
@@ -250,15 +239,6 @@ def _fetch(context: AgentContext, copies: Copies, memory: str, port: int) -> Non
         return
     if iteration is not None:
         sys.stderr.write("checkpoint of iteration %d copied from the memory of node 1\n" % iteration)
-
-
-def newest_iteration(folder: str) -> int:
-    """The iteration of the newest complete checkpoint in *folder*; -1 where there is none, or no such folder."""
-    with contextlib.suppress(OSError):
-        for name in reversed(files.names(folder)):
-            if os.path.exists(os.path.join(folder, name, files.MANIFEST)):
-                return files.iteration_of(name)
-    return -1
 
 
 def _require_protocol(secure: ssl.SSLSocket) -> None:

@@ -32,15 +32,19 @@ def name_of(iteration: int) -> str:
     return "%s%09d" % (_COMPLETE, iteration)
 
 
-def iteration_of(name: str) -> int:
-    """The iteration in such a name; -1 for another one."""
-    digits = name[len(_COMPLETE) :]
-    return int(digits) if digits.isdigit() else -1
-
-
 def names(folder: str) -> list[str]:
     """The names of the checkpoints in *folder*, oldest first; OSError where it cannot be listed."""
     return sorted(name for name in os.listdir(folder) if name.startswith(_COMPLETE))
+
+
+def newest_iteration(folder: str) -> int:
+    """The iteration of the newest complete checkpoint in *folder*; -1 where there is none, or no such folder."""
+    with contextlib.suppress(OSError):
+        for name in reversed(names(folder)):
+            digits = name[len(_COMPLETE) :]
+            if digits.isdigit() and os.path.exists(os.path.join(folder, name, MANIFEST)):
+                return int(digits)
+    return -1
 
 
 def unfinished(folder: str, what: str, run: str) -> str:

@@ -23,14 +23,13 @@ def preserve(context: AgentContext) -> None:
     An agent whose attempt is no longer the newest of its run copies nothing.
     """
     memory, volume = folder_of(context), context.plan["environment"].get(protocol.ENV_CHECKPOINT_PATH)
-    if memory is None or volume is None or not os.path.isdir(memory) or _is_fenced(context):
+    if memory is None or volume is None or _is_fenced(context):
+        return
+    if files.newest_iteration(memory) <= files.newest_iteration(volume):
         return
     for name in reversed(files.names(memory)):
         path = os.path.join(memory, name)
         try:
-            os.makedirs(volume, exist_ok=True)
-            if max(files.names(volume), default="") >= name:
-                return
             manifest = files.read_manifest(path)
             with open(os.path.join(path, files.STATE), "rb") as state:
                 files.receive(state.read, manifest, volume, context.plan["run"])

@@ -213,6 +213,15 @@ def available_memory(cgroup: str) -> int | None:
         return None
 
 
+def free_bytes(folder: str, cgroup: str | None) -> int:
+    """Bytes that fit into *folder*, and where it is in memory, within the limit of *cgroup* too."""
+    import shutil  # delays no start
+
+    free = shutil.disk_usage(folder).free
+    available = None if cgroup is None else available_memory(cgroup)
+    return free if available is None else min(free, available)
+
+
 def cpu_model(cpuinfo: str) -> str | None:
     """The processor's name in the text of ``/proc/cpuinfo``, or None where it has none (as on most ARM machines)."""
     match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)

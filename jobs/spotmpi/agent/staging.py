@@ -54,7 +54,7 @@ class Staging:
         files = _files(source)
         self._size = sum(size for _, size in files)
         os.makedirs(target, exist_ok=True)
-        free = _free_bytes(target, self._cgroup if stage == "memory" else None)
+        free = hardware.free_bytes(target, self._cgroup if stage == "memory" else None)
         if self._size > free:
             place = "in the memory of this pod" if stage == "memory" else "on the disk of this node"
             raise OSError("it has %.1f GB, %.1f GB are free %s" % (self._size / 1e9, free / 1e9, place))
@@ -82,10 +82,3 @@ def _files(source: str) -> list[tuple[str, int]]:
             path = os.path.join(folder, name)
             files.append((os.path.relpath(path, source), os.path.getsize(path)))
     return files
-
-
-def _free_bytes(target: str, cgroup: str | None) -> int:
-    """Bytes that fit into *target*, and where it is in memory, within the limit of *cgroup* too."""
-    free = shutil.disk_usage(target).free
-    available = None if cgroup is None else hardware.available_memory(cgroup)
-    return free if available is None else min(free, available)

@@ -154,8 +154,7 @@ def from_environment(environ: Mapping[str, str]) -> Optional[Memory]:
 
 def _require_room(folder: str, size: int, count: int) -> None:
     """Raise OSError unless *count* files of *size* bytes fit into *folder* and into the memory of this pod."""
-    free, available = shutil.disk_usage(folder).free, hardware.available_memory(hardware.own_cgroup())
-    free = free if available is None else min(free, available)
+    free = hardware.free_bytes(folder, hardware.own_cgroup())
     if size * count > free:
         needed = "%d checkpoints of %.1f MB do not fit into %.1f MB" % (count, size / 1e6, free / 1e6)
         raise OSError("%s: raise resources.memory" % needed)

@@ -18,7 +18,8 @@ import pytest
 
 from spotmpi.agent import checkpoint_copies, network
 from spotmpi.agent import checkpoint_files as files
-from spotmpi.agent.checkpoint_copies import Copies, newest_iteration
+from spotmpi.agent.checkpoint_copies import Copies
+from spotmpi.agent.checkpoint_files import newest_iteration
 from tests.contract.processes import wait_until
 from tests.unit.agent.gang import LIMIT, Gang
 from tests.unit.agent.peer_ends import RUN, free_port, identity
@@ -212,12 +213,13 @@ def test_too_little_memory_is_a_line_and_nothing_is_copied(
 ) -> None:
     folder, port = served
     write(folder, 1)
-    available = (lambda: 1_000_000) if lack == "pod" else (lambda: None)
+    (tmp_path / "memory.max").write_text("1000000")
+    (tmp_path / "memory.current").write_text("0")
     if lack == "folder":
         usage = shutil.disk_usage(tmp_path)._replace(free=1_000_000)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     monkeypatch.setattr(checkpoint_copies, "_RETRY_INTERVAL", 0.01)
-    ours = copies(tmp_path / "copy", available=available)
+    ours = copies(tmp_path / "copy", cgroup=str(tmp_path) if lack == "pod" else None)
     tries: list[Any] = []
     copy = ours._copy
 

@@ -71,7 +71,8 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
             array = numpy.asarray(value, order="C")
             data = memoryview(array.reshape(-1).view(numpy.uint8))
             kind = "array" if isinstance(value, numpy.ndarray) else "scalar"
-            entry = _entry(array.dtype.name, array.shape, data, array.dtype.itemsize)
+            name = array.dtype.name if array.dtype.isnative else ""  # the format has no other order of bytes
+            entry = _entry(name, array.shape, data, array.dtype.itemsize)
             return {kind: _add(entry, path, entries), "type": array.dtype.str, "shape": list(array.shape)}
     elif torch is not None and isinstance(value, torch.Tensor):
         tensor, kind = value.detach().cpu().contiguous(), str(value.dtype).partition(".")[2]
@@ -95,7 +96,7 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
 def _entry(type_: str, shape: Tuple[int, ...], data: memoryview, width: int) -> _Entry:
     if type_ in _KINDS:
         return _Entry(_KINDS[type_], shape, data, width)
-    return _Entry("U8", (len(data),), data, width)
+    return _Entry("U8", (len(data),), data, 1)
 
 
 def _add(entry: _Entry, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -54,7 +54,15 @@ def test_the_same_state_gives_the_same_bytes(state: Any) -> None:
     assert data_of(state) == data_of(decode(data_of(state)))
 
 
+def test_numbers_in_the_other_order_of_bytes_are_no_numbers_for_other_readers() -> None:
+    array = np.array([1, 2], ">i4")
+    data = data_of({"a": array})
+
+    assert b'"dtype":"U8","shape":[8]' in data and equal(decode(data), {"a": array})
+
+
 @given(st.lists(ARRAYS, min_size=1, max_size=5))
+@example([np.array("", "<U3"), np.array(0)])
 def test_the_bytes_are_a_safetensors_file(values: list[Any]) -> None:
     """By the specification of the format: the length of the header, the header, and tensors without gaps."""
     data = data_of({f"name {place}": value for place, value in enumerate(values)})

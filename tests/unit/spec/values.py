@@ -24,6 +24,7 @@ DRAWN = {
     "JobSpec.code": PATHS,
     "JobSpec.files": st.lists(PATHS, max_size=3),
     "JobSpec.data": PATHS | st.builds(lambda path, stage: {"path": path, "stage": stage}, PATHS, st.just("node")),
+    "Checkpoint.path": PATHS,
     "Checkpoint.memory": st.integers(1, 10**6) | st.sampled_from(["1", "250", "10s", "0.5s", "2m"]),
     "Limits.driver": POSITIVE | st.sampled_from(["none", "1h", 0]),
     "Kubernetes.templates": st.lists(PATHS | TEXTS.map("configmap:{}".format), max_size=3),

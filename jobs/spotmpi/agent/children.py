@@ -12,6 +12,7 @@ from .clock import Clock
 from .context import AgentContext
 from .files import write_atomically
 from .launch import ADDRESS, WORKERS, Place, gang_commands, launcher_count, local_place, worker_command
+from .lines import Line
 from .mounts import Mounts
 from .outcomes import Outcome, StopSource
 from .plan import Command, RunPlan, read_plan, workers
@@ -94,7 +95,10 @@ class Children:
     ) -> Launch | Outcome:
         """The launchers of all nodes, and the workers of a pool or stream."""
         plan = context.plan
+        environment = {**self._session(context, number), **plan["environment"]}
         place = local_place(plan, self._python, os.geteuid() == 0)
+        if plan.get("preload"):
+            place = place._replace(fork_socket=_fork_socket(context, place, environment, number, record))
         commands = gang_commands(plan, range(launcher_count(plan)), place)
         if place.control is not None or launchers.PORT in str(commands):
             place = place._replace(port=_free_port())
@@ -103,7 +107,6 @@ class Children:
         if place.control is not None:
             _clear(place.control)
             replicas = LocalWorkers(context, place, place.control)
-        environment = {**self._session(context, number), **plan["environment"]}
         return Launch(commands, environment, os.path.join(context.folder, PID_FILE), replicas)
 
     def tend(self) -> None:
@@ -125,6 +128,19 @@ class Children:
         if any(name.endswith("tmpdir_base") for name in (*os.environ, *context.plan["environment"])):
             return {}
         return launchers.session_environment(os.path.join(context.mounts.work, str(number)))
+
+
+def _fork_socket(
+    context: AgentContext, place: Place, environment: Dict[str, str], number: int, record: Record
+) -> str | None:
+    """Where ranks are forked; None where they cannot be, with a line that says why if the plan asks for it."""
+    from . import preload  # other runs do without
+
+    try:
+        return preload.serve(context.plan, context.mounts.work, place.starter, environment)
+    except OSError as error:
+        record.line(number, 0, Line(None, "e", "ranks start without preload: %s" % (error.strerror or error)))
+        return None
 
 
 class LocalWorkers:

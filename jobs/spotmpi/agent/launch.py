@@ -27,12 +27,18 @@ class Place(NamedTuple):
     worker_host: str = "127.0.0.1"  # at which a worker of a pool is reached
     control: Optional[str] = None  # the folder of a pool whose processes are all on this machine
     wait_for: Optional[str] = None  # the file that node 0's scheduler waits for, once its launcher has ended
+    fork_socket: Optional[str] = None  # of the fork server of each node
 
     @property
     def starter(self) -> list[str]:
         """What starts a process that is to end with the one that started it."""
         start = [self.python, "-I", "-S", STARTER]
         return start if self.environment_file is None else [*start, "--env", self.environment_file]
+
+    @property
+    def rank_starter(self) -> list[str]:
+        """What starts a rank: in a fork of the fork server, if there is one."""
+        return self.starter if self.fork_socket is None else [*self.starter, "--fork", self.fork_socket]
 
 
 def node_count(plan: RunPlan) -> int:
@@ -93,7 +99,7 @@ def _rank_launcher(plan: RunPlan, node: int, place: Place) -> tuple[list[str], d
     start = launchers.Start(node_count(plan), plan["slots"], node, place.address, plan["python"], place.mpi)
     arguments = [part.replace(launchers.PORT, place.port) for part in launcher.arguments(start)]
     variables = {key: value.replace(launchers.PORT, place.port) for key, value in launcher.environment(start).items()}
-    return [*arguments, *place.starter, *launcher.starter_options(), *gang(plan)["command"]], variables
+    return [*arguments, *place.rank_starter, *launcher.starter_options(), *gang(plan)["command"]], variables
 
 
 def _scheduler(plan: RunPlan, place: Place, ends_alone: bool = False) -> list[str]:

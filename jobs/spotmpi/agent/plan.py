@@ -120,6 +120,7 @@ class RunPlan(_RunPlan, total=False):
     capacity: PlacedCapacity  # where the gang may be placed on several node groups
     submitted: float  # Unix seconds by the API server's clock, filled in at submission
     attempts_before: int  # of earlier submissions, as far as the terminal knows that resumed the run
+    preload: List[str]  # modules that a fork server imports for the ranks
     # On this machine.
     backend: Literal["local"]
     spec: Dict[str, Any]

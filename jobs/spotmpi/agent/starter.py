@@ -1,8 +1,9 @@
 """Starts one rank: it dies with its launcher, and gets the environment that the agent wrote for it.
 
-    python starter.py [--env FILE] [--tag] COMMAND [ARGUMENT ...]
+    python starter.py [--env FILE] [--fork SOCKET] [--tag] COMMAND [ARGUMENT ...]
 
 FILE holds one JSON object of strings; mpirun over ssh carries neither an image's ENV nor a pod's variables.
+SOCKET is that of this node's fork server (fork_server.py), whose process becomes the rank in place of this one.
 --tag marks every line of output with its rank, as mpirun does by itself: torchrun lets all ranks write into one pipe,
 where parts of their lines would mix.
 It is run by path, alone, and imports nothing else of this package; every rank waits for it, so it imports little.
@@ -16,6 +17,8 @@ import sys
 TYPE_CHECKING = False  # typing's own costs an import; type checkers know the name
 if TYPE_CHECKING:
     import selectors
+    from _socket import socket
+    from types import ModuleType
 
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9  # on every POSIX system; the import of `signal` would take a third of this start
@@ -40,10 +43,19 @@ def main(arguments: list[str]) -> int:
         with open(arguments[1]) as file:
             os.environ.update(json.load(file))
         arguments = arguments[2:]
+    server = None
+    if arguments[:1] == ["--fork"]:
+        server, arguments = arguments[1], arguments[2:]
     die_with_parent()
     if arguments[:1] == ["--tag"]:
-        return _run_tagged(arguments[1:])
-    return _exec(arguments)
+        return _run_tagged(arguments[1:], server)
+    return _run(arguments, server)
+
+
+def _run(arguments: list[str], server: str | None) -> int:
+    """Run the command as a fork of the server, where it can fork, else in the place of this process."""
+    status = None if server is None else _run_forked(arguments, server)
+    return _exec(arguments) if status is None else _end_as(status)
 
 
 def _exec(arguments: list[str]) -> int:
@@ -57,7 +69,80 @@ def _exec(arguments: list[str]) -> int:
         return 126
 
 
-def _run_tagged(arguments: list[str]) -> int:
+def _run_forked(arguments: list[str], server: str) -> int | None:
+    """Stand for a process that the server forks until it has ended; its wait status, or None where none was forked."""
+    import _signal  # type: ignore[import-not-found]  # `signal` and `socket` would take a third of this start each
+    import _socket
+
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    is_forked = False
+
+    def forward(number: int, frame: object) -> None:
+        """Send a signal on; where no process has been forked yet, end by it."""
+        try:
+            if is_forked or connection.recv(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT) == b"f":
+                connection.send(bytes([number]))
+                return
+        except OSError:
+            if is_forked:  # it has just ended
+                return
+        _signal.signal(number, _signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    try:
+        connection.connect(server)
+        text = _request(arguments, _signal)
+        for number in map(int, (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGUSR2)):
+            if _signal.getsignal(number) != _signal.SIG_IGN:
+                _signal.signal(number, forward)
+        files = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
+        connection.sendmsg([len(text).to_bytes(8, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
+        connection.sendall(text)
+        is_forked = connection.recv(1, _socket.MSG_PEEK) == b"f"  # where `forward` sees it too, until it is noted
+        reason = "" if is_forked else (_rest(connection) or b"nthe fork server has ended")[1:].decode()
+    except OSError as error:
+        reason = "no fork server: %s" % error.strerror
+    if not is_forked:
+        if reason and os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("LOCAL_RANK", "0")) == "0":
+            line = "spotmpi: ranks start without preload: %s; correct `preload` in the spec, or set it to []\n"
+            sys.stderr.write(line % reason)
+            sys.stderr.flush()
+        return None
+    status = _rest(connection)[1:]
+    return int.from_bytes(status, "big") if len(status) == 4 else _SIGKILL  # the server took the rank along
+
+
+def _request(arguments: list[str], signal: ModuleType) -> bytes:
+    """What the process of a rank is to have from this one, as `fork_server.receive` reads it."""
+    ignored = [n for n in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) == signal.SIG_IGN]
+    umask = os.umask(0)
+    os.umask(umask)
+    lists = (",".join(map(str, numbers)) for numbers in (sorted(os.sched_getaffinity(0)), map(int, ignored)))
+    fields = [os.getcwd(), str(umask), *lists, str(len(arguments)), *arguments]
+    fields += ["%s=%s" % item for item in os.environ.items()]
+    return b"\0".join(map(os.fsencode, fields))
+
+
+def _rest(connection: socket) -> bytes:
+    """What arrives until the other end is closed."""
+    parts = iter(lambda: connection.recv(1 << 12), b"")
+    return b"".join(parts)
+
+
+def _end_as(status: int) -> int:
+    """The exit code of a wait status, or the end of this process by the same signal."""
+    if os.WIFSIGNALED(status):
+        import resource
+        import signal
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core file is that of the process which had the error
+        if os.WTERMSIG(status) != signal.SIGKILL:  # which cannot be caught
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    return os.WEXITSTATUS(status)
+
+
+def _run_tagged(arguments: list[str], server: str | None) -> int:
     """Start the command as a child, forward its output line by line, and exit as it exits."""
     import selectors
     import signal
@@ -70,7 +155,7 @@ def _run_tagged(arguments: list[str]) -> int:
             os.dup2(writing, descriptor)
             os.close(writing)
         die_with_parent()
-        os._exit(_exec(arguments))
+        os._exit(_run(arguments, server))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda received, frame: os.kill(child, received))
     with selectors.DefaultSelector() as selector:
@@ -78,11 +163,7 @@ def _run_tagged(arguments: list[str]) -> int:
             os.close(writing)
             selector.register(reading, selectors.EVENT_READ, Tagger(os.environ.get("RANK", "0"), stream, descriptor))
         status = _forward(selector, child)
-    if os.WIFSIGNALED(status):
-        if os.WTERMSIG(status) != signal.SIGKILL:  # which cannot be caught
-            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
-        os.kill(os.getpid(), os.WTERMSIG(status))
-    return os.WEXITSTATUS(status)
+    return _end_as(status)
 
 
 def _forward(selector: selectors.BaseSelector, child: int) -> int:

@@ -10,7 +10,15 @@ from spotmpi.agent import launch, launchers, protocol
 from spotmpi.agent.plan import VERSION, RunPlan
 from spotmpi.core import hints, names
 from spotmpi.core.cpus import threads
-from spotmpi.plan.run_plan import limits, memory_notes, memory_variables, roles, thread_variables
+from spotmpi.plan.run_plan import (
+    limits,
+    memory_notes,
+    memory_variables,
+    preload,
+    preload_note,
+    roles,
+    thread_variables,
+)
 
 if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
@@ -33,7 +41,8 @@ class Machine:
 
 def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dict[str, Any]) -> RunPlan:
     """The plan of *spec*; *work* identifies the work (see `spotmpi.runs.fingerprint`)."""
-    return {
+    modules = preload(spec)
+    plan: RunPlan = {
         "version": VERSION,
         "run": paths.id,
         "name": spec.title,
@@ -57,6 +66,7 @@ def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dic
         "work": work,
         "notes": _notes(spec, machine),
     }
+    return {**plan, "preload": modules} if modules else plan
 
 
 def preview(plan: RunPlan, python: str, root: bool) -> dict[str, Any]:
@@ -164,6 +174,8 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
         notes.append("stream.workers.memory is not enforced on this machine")
     if spec.capacity.order:
         notes.append("capacity.order has no effect on this machine, which has all nodes")
+    if spec.preload and (note := preload_note(spec, _python(machine))):
+        notes.append(note)
     if spec.resources.memory is not None:
         notes.append("resources.memory is not enforced on this machine")
     return notes

@@ -55,6 +55,28 @@ def limits(spec: JobSpec) -> Limits:
     }
 
 
+# What the programs of an image import beside their own module, when they start.
+_IMPORTED_LATER = {"chainermn": ["mpi4py.MPI", "chainermn.communicators.mpi_communicator_base"]}
+
+
+def preload(spec: JobSpec) -> list[str]:
+    """The modules that are imported before ranks start, by default what a training program imports."""
+    if spec.preload is not None:
+        return list(spec.preload)
+    if spec.program is None or spec.image is None:
+        return []
+    return [names.program_module(spec.image, spec.program), *_IMPORTED_LATER.get(spec.image, [])]
+
+
+def preload_note(spec: JobSpec, python: str) -> str | None:
+    """Why the modules of ``preload`` are not imported before ranks start, where that is so."""
+    from spotmpi.agent import fork_server  # few specs name any
+
+    if not spec.preload or fork_server.entry(_command(spec, python)) is not None:
+        return None
+    return 'preload has no effect: it needs a command such as ["python", "train.py"] or ["python", "-m", "train"]'
+
+
 def thread_variables(cpus: float) -> dict[str, str]:
     """The variables that let the usual libraries use so many cores."""
     return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads(cpus)))

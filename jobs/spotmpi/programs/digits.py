@@ -1,6 +1,9 @@
 """The handwritten digits of scikit-learn, and the initial weights of the network that all frameworks train on them."""
 
+import gzip
 import hashlib
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,15 +45,21 @@ class Digits:
 
 def load_digits(seed: int) -> tuple[Digits, Digits]:
     """The training and the test part; the same *seed* always gives the same split."""
-    # scikit-learn is in the images' environments only.
-    from sklearn.datasets import load_digits as load
-
-    data = load()
-    images = (data.images / 16).astype(np.float32)[:, np.newaxis]
-    labels = data.target.astype(np.int32)
+    table = _table()
+    images = (table[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32)[:, np.newaxis]
+    labels = table[:, -1].astype(np.int32)
     order = np.random.default_rng([_SPLIT_STREAM, seed]).permutation(len(labels))
     count = len(labels) // _TEST_SHARE
     return _part(images, labels, order[count:]), _part(images, labels, order[:count])
+
+
+def _table() -> Any:
+    """The file of scikit-learn (1797, 65): pixels and label. To import scikit-learn takes longer than an epoch."""
+    package = find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'sklearn', which has the digits")
+    with gzip.open(Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz"), "rt") as file:
+        return np.loadtxt(file, delimiter=",")
 
 
 def training_digits(seed: int) -> Digits:

@@ -203,6 +203,11 @@ class JobSpec(SpecModel):
     slots: Count = Field(1, description="processes per node")
     launcher: LauncherName = Field("mpirun", description="what starts the ranks; pool: workers that stay up")
     where: Literal["every", "first"] = Field("every", description='with launcher "none": on every node or on the first')
+    preload: list[str] | None = Field(
+        None,
+        description='modules that are imported once per node, in a process of which ranks are forks, such as ["torch"] '
+        "(default: those of a training program); [] for none",
+    )
     data: Annotated[Data | None, BeforeValidator(data_table), PlainSerializer(_short_data)] = Field(
         None, description='folder of the data set, or { path = ..., stage = "node" or "memory" }'
     )

@@ -247,6 +247,14 @@ def _dataset(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Proble
         yield from spec.dataset.problems()
 
 
+def _preload(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    for name in spec.preload or ():
+        if not all(part.isidentifier() for part in name.split(".")):
+            yield Problem("preload", name, 'is not the name of a module, such as "torch" or "mpi4py.MPI"')
+    if spec.preload and spec.launcher == POOL:
+        yield Problem("preload", spec.preload, "is for ranks, which a pool has not; remove it")
+
+
 def _data(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     if spec.data is not None and not capabilities.data_is_folder:
         yield Problem("data", spec.data.path, "not a readable folder; check the path")
@@ -314,6 +322,7 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_stream, "stream launcher nodes program args kubernetes command"),
     (_launcher, "launcher slots where image"),
     (_environment, "env forward kubernetes"),
+    (_preload, "preload launcher"),
     (_data, "data"),
     (_dataset, "dataset"),
     (_resources, "nodes slots resources"),

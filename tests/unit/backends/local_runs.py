@@ -39,12 +39,28 @@ def rank(run: str, number: int) -> int:
             variables = _variables(pid)
             own_rank = variables.get("OMPI_COMM_WORLD_RANK", variables.get("RANK"))
             command = Path(f"/proc/{pid}/cmdline").read_bytes() if Path(f"/proc/{pid}").exists() else b""
-            others = (b"spotmpi.programs.loader", b"spotmpi.programs.pool", b"distributed.run", b"starter.py")
+            others = (b"spotmpi.programs.loader", b"spotmpi.programs.pool", b"distributed.run")
             if own_rank == str(number) and not any(other in command for other in others):
-                return pid
+                if b"starter.py" not in command:
+                    return pid
+                if b"--fork" in command and (forked := _forked(run, pid)):
+                    return forked
         return 0
 
     return wait_until(find)
+
+
+def _forked(run: str, starter: int) -> int:
+    """The fork that has the output of this *starter*, 0 without one: /proc does not show the variables of forks."""
+    outputs = {pid: _output(pid) for pid, command in processes.of_run(run).items() if "fork_server.py" in command}
+    return next((pid for pid, output in outputs.items() if output and output == _output(starter)), 0)
+
+
+def _output(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/fd/1").readlink())
+    except OSError:
+        return ""
 
 
 def _variables(pid: int) -> dict[str, str]:

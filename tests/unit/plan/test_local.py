@@ -46,6 +46,11 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
         {"command": ["python3", "train.py"], "launcher": "deepspeed", "nodes": 2, "slots": 2},
         BARE,
     ),
+    "mpirun-with-preload": (
+        {"command": ["python3", "-u", "train.py"], "slots": 2, "preload": ["torch", "my.data"]},
+        BARE,
+    ),
+    "program-without-preload": ({**DIGITS, "image": "chainermn", "preload": []}, MACHINE),
     "none-on-every-node": (
         {
             "command": ["./mine", "{spotmpi-port}"],
@@ -149,8 +154,12 @@ def test_a_transport_that_the_user_chooses_for_mpi_stays(own: str) -> None:
                 "resources.memory is not enforced on this machine",
             ],
         ),
+        (
+            {"preload": ["torch"]},
+            ['preload has no effect: it needs a command such as ["python", "train.py"] or ["python", "-m", "train"]'],
+        ),
     ],
-    ids=["as many ranks as cores", "more ranks", "as many workers", "more workers", "data and memory"],
+    ids=["as many ranks as cores", "more ranks", "as many workers", "more workers", "data and memory", "preload"],
 )
 def test_what_this_machine_shares_or_does_not_heed_is_noted(values: dict[str, Any], notes: list[str]) -> None:
     plan = local_plan(from_values({"command": ["x"], **values}), PATHS, MACHINE, {})

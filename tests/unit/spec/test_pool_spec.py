@@ -22,6 +22,7 @@ POOL: dict[str, Any] = {"launcher": "pool", "pool": {"workers": 2, "gpu": 1}}
         (POOL, []),
         ({**POOL, "command": ["python3", "driver.py"]}, []),
         ({"launcher": "pool"}, ["pool: a pool needs workers: add the table [pool] with workers = N"]),
+        ({**POOL, "preload": ["torch"]}, ["preload = ['torch']: is for ranks, which a pool has not; remove it"]),
         ({**COMMAND, "pool": {"workers": 2}}, ['pool: needs launcher = "pool", not "mpirun"']),
         (
             {**POOL, "nodes": 2, "slots": 3, "mpi": {"args": ["-x"]}, "checkpoint": {"path": "/mine", "memory": 1}},

@@ -194,6 +194,17 @@ PATTERN = ["metrics.pattern = '(?P<waited>a)(?P<ranks>b)(?P<seconds>c)'"]
             id="environment",
         ),
         pytest.param(
+            {"preload": ["torch", "my.data", "a-b", "a.", ""]},
+            {
+                'is not the name of a module, such as "torch" or "mpi4py.MPI"': [
+                    "preload = 'a-b'",
+                    "preload = 'a.'",
+                    "preload = ''",
+                ]
+            },
+            id="preload",
+        ),
+        pytest.param(
             {
                 "env": {"A": "1"},
                 "forward": ["TOKEN"],

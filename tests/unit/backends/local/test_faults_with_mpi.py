@@ -42,12 +42,15 @@ WAYS = {
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """The checksum of the parameters that an uninterrupted run comes to, by the way its ranks were started."""
+    """The checksum of the parameters that an uninterrupted run comes to, by the way its ranks were started.
+
+    Its ranks are new interpreters, those of other runs forks, which changes no bit either.
+    """
 
     @functools.cache
     def checksum(way: str) -> str:
         harness = BackendHarness(LocalBackend(tmp_path_factory.mktemp(way)), timeout=SLOW)
-        run = harness.submit({"program": "digits", "args": DIGITS, **WAYS[way]})
+        run = harness.submit({"program": "digits", "args": DIGITS, "preload": [], **WAYS[way]})
         harness.wait_for_state(run, "succeeded")
         return _result(paths_of(harness, run))
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from . import boot, hardware, launchers, network, pool_wheels, processes, protocol, ssh, store, unpack
 from .context import AgentContext
-from .launch import Place
+from .launch import STARTER, Place
 
 POLL_INTERVAL = 0.05  # seconds
 _RESTART_INTERVAL = 1.0  # seconds from one start of sshd to the next
@@ -103,13 +103,37 @@ def check_hardware(context: AgentContext) -> hardware.Facts:
 
 def write_environment(context: AgentContext, attempt: int) -> dict[str, str]:
     """Write the environment of this pod's ranks (image, pod, spec, attempt) to the file of the starter; returns it."""
+    own = {protocol.ENV_ATTEMPT: str(attempt), protocol.ENV_PID_FILE: context.pid_file}
+    environment = {**own, **_environment(context)}
+    descriptor = os.open(context.environment_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w") as file:
+        json.dump(environment, file)
+    return environment
+
+
+def serve_forks(context: AgentContext) -> None:
+    """Start the fork server of this node, unless it runs or the plan has none; without it starters say so."""
+    path = _fork_socket(context)
+    if path is not None:
+        from . import preload
+
+        starter = [sys.executable, "-I", "-S", STARTER]
+        with contextlib.suppress(OSError):
+            preload.serve(context.plan, context.mounts.work, starter, _environment(context))
+
+
+def _fork_socket(context: AgentContext) -> str | None:
+    if not context.plan.get("preload"):
+        return None
+    from . import preload  # other runs do without
+
+    return preload.socket_path(context.plan, context.mounts.work)
+
+
+def _environment(context: AgentContext) -> dict[str, str]:
+    """The environment of this pod's ranks, in every attempt."""
     interface = _interface(context)
-    own = {
-        "NCCL_SOCKET_IFNAME": interface,
-        "GLOO_SOCKET_IFNAME": interface,
-        protocol.ENV_ATTEMPT: str(attempt),
-        protocol.ENV_PID_FILE: context.pid_file,
-    }
+    own = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
     environment = {**os.environ, **own, **context.plan["environment"], **context.role["environment"]}
     if not launchers.is_mpi(context.plan["launcher"]):  # which chooses it by its arguments
         environment.update(launchers.transport_environment(environment))
@@ -117,9 +141,6 @@ def write_environment(context: AgentContext, attempt: int) -> dict[str, str]:
     folders = [environment.get("PYTHONPATH"), environment.pop(boot.ENV_IMAGE_PATH, None)]
     folders.append(wheels if os.path.isdir(wheels) else None)
     environment["PYTHONPATH"] = ":".join(filter(None, folders))
-    descriptor = os.open(context.environment_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w") as file:
-        json.dump(environment, file)
     return environment
 
 
@@ -134,6 +155,7 @@ def place(context: AgentContext, environment: dict[str, str]) -> Place:
         _open_mpi(context, environment) if starts_mpi else None,
         worker_host="" if context.worker is None else network.address_towards(context.hosts[0]),
         wait_for=context.launchers_ended_file if context.launcher_count > 1 else None,
+        fork_socket=_fork_socket(context),
     )
 
 

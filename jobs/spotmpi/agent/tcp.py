@@ -10,7 +10,7 @@ from .attempt import Launch
 from .connection import Connection
 from .context import AgentContext
 from .launch import gang_commands
-from .node import Daemon, check_hardware, clear_shared_memory, place, unpack_code, write_environment
+from .node import Daemon, check_hardware, clear_shared_memory, place, serve_forks, unpack_code, write_environment
 from .outcomes import NOT_RETRYABLE, Outcome, StopSource
 from .plan import workers
 from .pod_record import PodRecord
@@ -104,6 +104,7 @@ class Tcp:
             unpack_code(context)
         self._daemon = self._daemon or Daemon(context)
         self._daemon.require()
+        serve_forks(context)
         with contextlib.suppress(FileNotFoundError):
             os.remove(context.launchers_ended_file)
         clear_shared_memory(context.mounts.shared_memory)

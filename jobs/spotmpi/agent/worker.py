@@ -22,6 +22,7 @@ from .node import (
     check_hardware,
     clear_shared_memory,
     place,
+    serve_forks,
     unpack_code,
     write_environment,
 )
@@ -179,6 +180,7 @@ class Worker:
             self._daemon = Daemon(self._context)
             self._link.tend = self._daemon.tend
         self._daemon.require()
+        serve_forks(self._context)
         self._facts = facts
         return facts
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from spotmpi.agent import boot, launchers, pod_context, protocol
 from spotmpi.agent.plan import VERSION, RunPlan, StagingPlan, UserCode
 from spotmpi.core import names
-from spotmpi.plan.run_plan import limits, memory_variables, roles, thread_variables
+from spotmpi.plan.run_plan import limits, memory_variables, preload, roles, thread_variables
 from spotmpi.spec.job import Data, JobSpec
 from spotmpi.spec.paths import is_path
 from spotmpi.spec.shapes import workers_of
@@ -32,6 +32,7 @@ class Layout(NamedTuple):
     start: str  # where a command starts that comes without code
     secret: str
     environment: Mapping[str, str]  # more variables of ranks
+    forks: bool = True  # whether a fork server's ranks have all that those of the launcher have
 
 
 def pod_layout(run: str, nodes: int) -> Layout:
@@ -64,7 +65,8 @@ class AgentInputs(NamedTuple):
 def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs, layout: Layout | None = None) -> RunPlan:
     """The agent plan of *spec*, by default for pods, without the time of submission."""
     layout = layout or pod_layout(run, spec.nodes)
-    return {
+    modules = preload(spec) if layout.forks else []
+    plan: RunPlan = {
         "version": VERSION,
         "run": run,
         "name": spec.title,
@@ -90,6 +92,7 @@ def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs, layout: Layout | No
         "machine": inputs.machine or {},
         "versions": _driver_versions(spec, inputs.versions),
     }
+    return {**plan, "preload": modules} if modules else plan
 
 
 def _driver_versions(spec: JobSpec, versions: dict[str, str] | None) -> dict[str, str] | None:

@@ -162,6 +162,7 @@ def _layout(spec: JobSpec, run: str, target: SlurmTarget) -> Layout:
         start=target.start,
         secret=own_folder(target),
         environment={"PATH": path} if path else {},
+        forks=False,  # they would belong to the step of the agent, without the GPUs and cores of mpirun's
     )
 
 
@@ -171,6 +172,8 @@ def _notes(spec: JobSpec) -> list[str]:
         notes.append("capacity.order has no effect on Slurm, where the partition has the nodes")
     if spec.limits.run is not None and not _sets(spec.slurm.args, "--time", "-t"):
         notes.append("limits.run is the time limit of the Slurm job as well")
+    if spec.preload:
+        notes.append("preload has no effect on Slurm: each rank imports its modules itself")
     return [*notes, *memory_notes(spec, "/dev/shm")]
 
 

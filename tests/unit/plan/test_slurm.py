@@ -75,6 +75,13 @@ def test_the_shell_takes_any_folder(folder: str, tmp_path: Path) -> None:
     assert (own / "seen").read_text() == folder
 
 
+def test_ranks_on_slurm_are_no_forks() -> None:
+    """They would be in the step of the agent, without the GPUs and cores of mpirun's."""
+    plan = slurm_plan(from_values({**TRAIN, "preload": ["torch"]}), "train-1", BY_SSH, AgentInputs({}, {}), "me")
+    assert "preload has no effect on Slurm: each rank imports its modules itself" in plan["notes"]
+    assert "preload" not in plan["agents"]
+
+
 def test_percent_signs_are_no_patterns_of_sbatch() -> None:
     assert "--output=/runs/50%%j/slurm/job.log" in text("/runs/50%j")
 

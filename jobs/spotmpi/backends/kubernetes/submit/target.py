@@ -16,6 +16,7 @@ from spotmpi.images.build import Build
 from spotmpi.images.registry import Pinned
 from spotmpi.plan.agent_plan import VOLUME
 from spotmpi.plan.cluster import ClusterTarget, in_order, on_groups
+from spotmpi.plan.run_plan import preload_note
 from spotmpi.spec import shapes
 from spotmpi.spec.job import JobSpec, duration
 from spotmpi.spec.node_groups import Choice
@@ -127,6 +128,7 @@ def resolve(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> 
         *([choices.note] if isinstance(choices, ShapeChoice) and choices.note else []),
         *_notes_on_image(build, environment, pinned),
         *_notes_on_volume(target),
+        *filter(None, [preload_note(spec, "python3")]),
     ]
     resolved = spec if spec.pool else choice.spec
     return ResolvedTarget(targets[0], resolved, tuple(notes), *targets[1:])

@@ -109,9 +109,6 @@ class Children:
             replicas = LocalWorkers(context, place, place.control)
         return Launch(commands, environment, os.path.join(context.folder, PID_FILE), replicas)
 
-    def tend(self) -> None:
-        """Nothing runs besides the launchers and workers of an attempt."""
-
     def oom_nodes(self, context: AgentContext) -> list[int]:
         """None: what this machine lacks others may have used."""
         return []

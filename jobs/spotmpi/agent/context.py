@@ -82,6 +82,11 @@ class AgentContext(NamedTuple):
         return os.path.join(self.mounts.work, "launchers-ended")
 
     @property
+    def start_socket(self) -> str:
+        """Where node 0's agent takes requests to start processes on other nodes."""
+        return os.path.join(self.mounts.work, "start.sock")
+
+    @property
     def ssh_folder(self) -> str:
         """The folder of the SSH keys and configurations."""
         return os.path.join(self.mounts.work, "ssh")

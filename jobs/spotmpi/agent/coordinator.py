@@ -79,7 +79,6 @@ class CoordinatorStopSource:
     def pending(self) -> StopRequest | None:
         """The `StopRequest` that is pending, or None."""
         self._check_fence()
-        self._transport.tend()
         self._members.serve(0)
         self._note_launchers_end()
         requested = stop_requests.pending(self._context.mounts)

@@ -54,7 +54,7 @@ class Launcher(NamedTuple):
     name: str = ""  # in messages, where it is not that of the table
     once: bool = False  # one process on node 0 starts the ranks of all nodes; else one on each node starts its own
     parallel: bool = True  # whether it starts more than one rank on a node
-    mpi: bool = False  # needs Open MPI's mpirun, and ssh between nodes; its arguments choose MPI's transport
+    mpi: bool = False  # needs Open MPI's mpirun; its arguments choose MPI's transport
     module: str | None = None  # the module of Python that it is part of
     requirement: str | None = None  # the package that brings it, as locks of images name it
     tags: bool = True  # whether it marks the lines of ranks; else the starter does
@@ -113,13 +113,13 @@ def _mpirun(start: Start) -> list[str]:
     return arguments + (["--allow-run-as-root"] if mpi.root else [])
 
 
-def by_ssh(configuration: str) -> Callable[[int], list[str]]:
-    """As `Remote.reach`: by ssh with a *configuration* of its own, from node 0 to each host."""
+def by_agent(command: Sequence[str]) -> Callable[[int], list[str]]:
+    """As `Remote.reach`: from node 0 to each host by a *command* that takes the arguments of ssh, without a space."""
 
     def arguments(family: int) -> list[str]:
         if family >= 5:
-            return ["--prtemca", "plm_ssh_args", "-F " + configuration]
-        return ["--mca", "plm_rsh_args", "-F " + configuration]
+            return ["--prtemca", "plm_ssh_agent", " ".join(command)]
+        return ["--mca", "plm_rsh_agent", " ".join(command)]
 
     return arguments
 
@@ -153,15 +153,16 @@ def _mpirun_on_hosts(mpi: OpenMpi, remote: Remote, ranks: int) -> list[str]:
     if mpi.family >= 5:
         defaults += [["--prtemca", "plm_ssh_no_tree_spawn", "1"]]
         wire_up = ["--prtemca", "prte_if_include", remote.interface]
-        fixed = [*remote.reach(mpi.family), "--output", "tag"]
+        fixed = ["--output", "tag"]
     else:
         defaults += [["--mca", "plm_rsh_no_tree_spawn", "1"]]
         # Where seccomp keeps ranks from reading each other's memory, 4 warns with every message and 5 not at all.
         defaults += [["--mca", "btl_vader_single_copy_mechanism", "none"]]
         wire_up = ["--mca", "oob_tcp_if_include", remote.interface]
-        fixed = [*remote.reach(mpi.family), "--tag-output"]
+        fixed = ["--tag-output"]
     fixed += ["--allow-run-as-root"] if mpi.root else []
     defaults += [wire_up] if remote.interface != "lo" else []  # Open MPI 5 refuses it, even for one host
+    defaults += [remote.reach(mpi.family)]
     overridden = set(_settings(mpi.extra))
     effective = [default for default in defaults if not overridden.intersection(_settings(default))]
     options = [argument for default in effective for argument in default]

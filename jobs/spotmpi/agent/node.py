@@ -10,52 +10,39 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping
+import threading
 
-from . import boot, hardware, launchers, network, pool_wheels, processes, protocol, ssh, store, unpack
+from . import boot, hardware, launchers, network, pool_wheels, processes, protocol, ssh, starts, store, unpack
 from .context import AgentContext
 from .launch import STARTER, Place
 
 POLL_INTERVAL = 0.05  # seconds
-_RESTART_INTERVAL = 1.0  # seconds from one start of sshd to the next
+_RESTART_PAUSE = 1.0  # seconds from the end of an sshd to the start of the next
 
 
-class Daemon:
-    """This pod's sshd, where the launcher needs one; it outlives attempts."""
+def start_sshd(context: AgentContext) -> None:
+    """Run an sshd in this pod from now on where its launcher is mpirun; a thread starts it, and again if it ends.
 
-    def __init__(self, context: AgentContext) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._folder, self._clock = context.ssh_folder, context.clock
-        self._started = 0.0  # as `Clock.awake` counts
-        if launchers.is_mpi(context.plan["launcher"]) and not context.slurm:
-            assert context.mounts.secret is not None, "agents on machines of their own have keys"
-            ssh.install_keys(context.mounts.secret, context.ssh_folder)
-            self._start()
+    Programs of the user may need it, attempts do not: what keeps it from running is printed.
+    """
+    if launchers.is_mpi(context.plan["launcher"]) and not context.slurm:
+        threading.Thread(target=_run_sshd, args=(context,), name="sshd", daemon=True).start()
 
-    def pin(self, addresses: Mapping[str, str]) -> None:
-        """Connect to other pods at these *addresses* from now on, if this pod runs sshd at all."""
-        if self._process is not None:
-            ssh.pin(self._folder, addresses)
 
-    def tend(self) -> None:
-        """Start it again if it has ended, as often as once a second: ranks that run do not need it."""
-        if self._process is not None and self._process.poll() is not None:
-            if self._clock.awake() > self._started + _RESTART_INTERVAL:
-                processes.kept.discard(self._process.pid)
-                with contextlib.suppress(OSError):  # it is tried again
-                    self._start()
-
-    def require(self) -> None:
-        """Wait until it accepts connections; `InvalidKeys` where it does not start."""
-        if self._process is not None:
-            self.tend()
-            if not ssh.wait_until_open(clock=self._clock):
-                raise ssh.InvalidKeys("sshd failed to start: %s" % _last_line(os.path.join(self._folder, "sshd.log")))
-
-    def _start(self) -> None:
-        self._started = self._clock.awake()
-        self._process = ssh.start_daemon(self._folder)
-        processes.kept.add(self._process.pid)
+def _run_sshd(context: AgentContext) -> None:
+    assert context.mounts.secret is not None, "agents on machines of their own have keys"
+    try:
+        ssh.install_keys(context.mounts.secret, context.ssh_folder)
+        while True:
+            process = ssh.start_daemon(context.ssh_folder)
+            processes.kept.add(process.pid)
+            process.wait()
+            if process.pid not in processes.kept:
+                return  # this agent ends
+            processes.kept.discard(process.pid)
+            context.clock.sleep(_RESTART_PAUSE)
+    except (ssh.InvalidKeys, OSError) as error:
+        sys.stderr.write("no sshd runs in this pod, which only programs that call ssh need: %s\n" % error)
 
 
 def clear_shared_memory(folder: str | None) -> None:
@@ -167,7 +154,8 @@ def _open_mpi(context: AgentContext, environment: dict[str, str]) -> launchers.O
     with open(hostfile, "w") as file:
         file.write(launchers.hostfile(context.hosts, context.plan["slots"]))
     version = _version(mpirun)
-    reach = launchers.by_slurm(context.hosts) if context.slurm else launchers.by_ssh(ssh.client(context.ssh_folder))
+    agent = [sys.executable, "-I", "-S", starts.SCRIPT, context.start_socket]
+    reach = launchers.by_slurm(context.hosts) if context.slurm else launchers.by_agent(agent)
     remote = launchers.Remote(hostfile, reach, _interface(context), launchers.uses_fabric(environment))
     extra, root = context.plan["mpi"]["args"], context.slurm and os.geteuid() == 0
     return launchers.OpenMpi(mpirun, launchers.family(version), root, remote=remote, extra=extra)
@@ -181,9 +169,3 @@ def _version(mpirun: str) -> str:
 def _interface(context: AgentContext) -> str:
     """The network interface that leads to the other nodes, for MPI, NCCL and Gloo alike."""
     return network.interface_towards(context.hosts[1 if context.is_coordinator and len(context.hosts) > 1 else 0])
-
-
-def _last_line(path: str) -> str:
-    with open(path, errors="replace") as file:
-        lines = file.read().strip().splitlines()
-    return lines[-1] if lines else "it printed no error"

@@ -8,12 +8,14 @@ that closes, or is silent for too long, is a lost host. The types of messages ar
 
     worker -> node 0   {"beat": 1}                        at once after the welcome, then as heartbeat
                        {"notice": reason}                 its machine is about to go away
-    with "attempt":    {"ready": 1, "hardware": {...}}    its sshd answers and its data is staged; its hardware
+    with "attempt":    {"ready": 1, "hardware": {...}}    ranks can start and its data is staged; its hardware
                        {"oom_killed": 1}                  the kernel killed a process of its pod for lack of memory
                        {"ended": code, "reason": ...}     its launcher has ended, or could not be started
                        {"idle": 1}                        no process of the attempt is left on its node
+                       {"start": n, "output": ...}        what request n of mpirun has printed, or with "code" its end
     node 0 -> worker   {"beat": 1}                        heartbeat
                        {"go": 1}                          start your launcher, if you have one
+                       {"start": n, "command": ..., "attempt": attempt}  start a process for mpirun
                        {"end": attempt}                   kill what is left of this attempt
                        {"welcome": attempt}               get ready for this one, once nothing is left of the last
                        {"over": 1}                        exit
@@ -26,7 +28,7 @@ import resource
 import selectors
 import socket
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from . import network
@@ -69,6 +71,7 @@ class Coordinator:
     ) -> None:
         self._clock = clock
         self.closed = False
+        self.relay: Callable[[dict[str, Any]], None] = lambda message: None  # takes answers to `send_to`
         self.workers: dict[int, Connection] = {}
         self.machines: dict[int, dict[str, Any]] = {}
         self.ready: set[int] = set()
@@ -155,6 +158,14 @@ class Coordinator:
         """Send a message to every node of the gang."""
         self._send(self.of_gang(self.workers), message)
 
+    def send_to(self, node: int, **message: Any) -> bool:
+        """Send a message of this attempt to a node, from any thread; whether that is connected."""
+        worker = self.workers.get(node)
+        if worker is None or worker.closed:
+            return False
+        worker.send(attempt=self._attempt, **message)
+        return True
+
     def _send(self, nodes: Mapping[int, Connection], message: Mapping[str, Any]) -> None:
         for worker in nodes.values():
             if not worker.closed:
@@ -221,6 +232,8 @@ class Coordinator:
         elif "ready" in message:
             self.ready.add(node)
             self.hardware[node] = message.get("hardware") or {}
+        elif "start" in message:
+            self.relay(message)
         elif "idle" in message:
             self.idle.add(node)
         elif "oom_killed" in message:

@@ -88,12 +88,15 @@ class Greeting(TypedDict, total=False):
 
 
 class CoordinatorMessage(TypedDict, total=False):
-    """What node 0 sends to a worker: one of these keys, ``version`` beside ``welcome``."""
+    """What node 0 sends to a worker: one of these, ``version`` beside ``welcome``."""
 
     version: int
     welcome: int  # an attempt that begins
     refused: str
     go: int
+    start: int  # a request of mpirun in ``attempt``, and the ``command`` that it asks for
+    command: str
+    attempt: int
     end: int  # an attempt that has ended
     over: int
     beat: int
@@ -110,6 +113,9 @@ class WorkerMessage(TypedDict, total=False):
     ended: int
     reason: Optional[str]
     idle: int
+    start: int  # the request that it answers, with ``output`` or ``code``
+    output: str
+    code: int
     beat: int
 
 

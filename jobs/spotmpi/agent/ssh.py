@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-
-from .clock import CLOCK, Clock
 
 PORT = 2222
 CHECK_TIMEOUT = 10.0  # seconds, for one key
@@ -99,12 +95,6 @@ def install_keys(secret: str, folder: str) -> str:
     return client(folder)
 
 
-def pin(folder: str, addresses: Mapping[str, str]) -> None:
-    """Make the client connect to these *addresses* of hosts, independent of DNS."""
-    hosts = "".join("Host %s\n  HostName %s\n" % item for item in addresses.items())
-    _write(os.path.join(folder, "ssh_config"), hosts + _CLIENT.format(port=PORT, folder=folder))
-
-
 def start_daemon(folder: str) -> subprocess.Popen[bytes]:
     """Start sshd in the foreground of a process of its own; FileNotFoundError where the image has none."""
     sshd = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
@@ -121,18 +111,6 @@ def start_daemon(folder: str) -> subprocess.Popen[bytes]:
         stderr=open(os.path.join(folder, "sshd.log"), "ab"),
         start_new_session=True,
     )
-
-
-def wait_until_open(limit: float = 10.0, clock: Clock = CLOCK) -> bool:
-    """Whether this pod's sshd accepts connections within *limit* seconds."""
-    deadline = clock.awake() + limit
-    while clock.awake() < deadline:
-        try:
-            with socket.create_connection(("127.0.0.1", PORT), timeout=1):
-                return True
-        except OSError:
-            clock.sleep(0.02)
-    return False
 
 
 def _check(key: str) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 
-from . import hardware, peers, protocol, ssh
+from . import hardware, launchers, peers, protocol, ssh
 from .attempt import Launch
 from .connection import Connection
 from .context import AgentContext
 from .launch import gang_commands
-from .node import Daemon, check_hardware, clear_shared_memory, place, serve_forks, unpack_code, write_environment
+from .node import check_hardware, clear_shared_memory, place, serve_forks, start_sshd, unpack_code, write_environment
 from .outcomes import NOT_RETRYABLE, Outcome, StopSource
 from .plan import workers
 from .pod_record import PodRecord
@@ -19,6 +19,7 @@ from .readiness import Readiness
 from .record import Record
 from .schema import Greeting
 from .staging import Staging
+from .starts import StartServer
 from .tls import Identity
 
 
@@ -29,7 +30,7 @@ class Tcp:
 
     def __init__(self, port: int = peers.PORT) -> None:
         self._port = port
-        self._daemon: Daemon | None = None
+        self._starts: StartServer | None = None
         self._members: peers.Coordinator | None = None
         self._facts: hardware.Facts | None = None  # once node 0 is prepared
         self._readiness: Readiness | None = None
@@ -88,10 +89,14 @@ class Tcp:
             failure = readiness.wait(context.plan["limits"]["start"], record, stop_source)
             if failure is not None:
                 return failure
-            assert self._daemon is not None, "it has been prepared"
-            self._daemon.pin(readiness.addresses)
         except (ssh.InvalidKeys, hardware.Incompatible) as error:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
+        if self._starts is not None:
+            self._starts.clear()
+        elif launchers.is_mpi(context.plan["launcher"]) and not context.slurm:
+            self._starts = StartServer(context.start_socket, context.hosts, members.send_to)
+            members.relay = self._starts.relay
+            start_sshd(context)
         environment = write_environment(context, number)
         commands = gang_commands(context.plan, [0], place(context, environment))
         return Launch(commands, environment, context.pid_file)
@@ -102,8 +107,6 @@ class Tcp:
         if facts is None:
             facts = check_hardware(context)
             unpack_code(context)
-        self._daemon = self._daemon or Daemon(context)
-        self._daemon.require()
         serve_forks(context)
         with contextlib.suppress(FileNotFoundError):
             os.remove(context.launchers_ended_file)
@@ -118,11 +121,6 @@ class Tcp:
             staging = Staging(context.plan.get("staging"), context.mounts.cgroup)
             self._readiness = Readiness(context.hosts, members, staging, context.clock, fixed_names=context.slurm)
         return self._readiness
-
-    def tend(self) -> None:
-        """Start sshd again on node 0, if it has ended."""
-        if self._daemon is not None:
-            self._daemon.tend()
 
     def oom_nodes(self, context: AgentContext) -> list[int]:
         """Those by the control group of this pod, and those that have said so."""

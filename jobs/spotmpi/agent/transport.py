@@ -105,10 +105,6 @@ class Transport(Protocol):
         """
         ...
 
-    def tend(self) -> None:
-        """Start again what is to run on node 0 besides launchers; called often."""
-        ...
-
     def oom_nodes(self, context: AgentContext) -> list[int]:
         """The nodes where the kernel has killed a process for lack of memory, as far as is known."""
         ...

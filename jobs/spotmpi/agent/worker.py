@@ -8,21 +8,20 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from typing import Any
 
-from . import hardware, processes, protocol, ssh
+from . import hardware, processes, protocol
 from .attempt import Attempt, Launch
 from .connection import Connection
 from .context import AgentContext
 from .launch import gang_commands
 from .node import (
     POLL_INTERVAL,
-    Daemon,
     check_hardware,
     clear_shared_memory,
     place,
     serve_forks,
+    start_sshd,
     unpack_code,
     write_environment,
 )
@@ -32,24 +31,23 @@ from .plan import RunPlan
 from .pod_record import PodRecord
 from .schema import Greeting
 from .staging import Staging
+from .starts import StartedProcesses
 from .tcp import Tcp
 
 _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
 
 
 class CoordinatorLink:
-    """The connection to node 0 and what it requested, from *attempt* on; a `StopSource`. *tend* is called often."""
+    """The connection to node 0 and what it requested, from *attempt* on; a `StopSource`."""
 
-    def __init__(
-        self, connection: Connection, attempt: int, notice: Notice, cgroup: str, tend: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, connection: Connection, attempt: int, notice: Notice, cgroup: str, folder: str = "/") -> None:
         self.connection = connection
         self.attempt = attempt  # the one that this node works for
         self.newest = attempt  # the newest one that has begun
         self.go = False
         self.over = False
         self.notice = notice
-        self.tend = tend
+        self.started = StartedProcesses(folder, self.report)
         self._cgroup = cgroup
         self._ended = 0  # the newest attempt that has ended
         self._oom_kills = hardware.oom_kills(cgroup)  # before this attempt
@@ -67,12 +65,14 @@ class CoordinatorLink:
 
     def poll(self) -> None:
         """Receive messages, and tell node 0 when this node is about to go or lacked memory."""
-        self.tend()
         for message in self.connection.receive():
             self.newest = int(message.get("welcome", self.newest))
             self._ended = int(message.get("end", self._ended))
             self.go = self.go or "go" in message
             self.over = self.over or "over" in message
+            if "start" in message and message.get("attempt") == self.attempt and not self.ends:
+                self.started.start(int(message["start"]), str(message["command"]))
+        self.started.tend()
         if self.notice.reason and not self._notice_sent:
             self._notice_sent = True
             self.connection.send(notice=self.notice.reason)
@@ -109,7 +109,7 @@ def run(context: AgentContext, transport: Tcp, notice: Notice, started: float) -
     joined = join_coordinator(context, transport, notice, started)
     if joined is None:
         return protocol.INTERRUPTED
-    link = CoordinatorLink(*joined, notice, context.mounts.cgroup)
+    link = CoordinatorLink(*joined, notice, context.mounts.cgroup, context.mounts.work)
     Worker(context, link).run()
     return 0 if link.over and not notice.reason else protocol.INTERRUPTED
 
@@ -121,8 +121,7 @@ class Worker:
         self._context = context
         self._link = link
         self._facts: hardware.Facts | None = None  # once this node is prepared
-        self._daemon: Daemon | None = None
-        self._is_staged = False
+        self._is_staged = self._has_sshd = False
         self._record: PodRecord | None = None  # of this node's own launchers
         self._errors = 0  # of this machine, which ended the last attempts
 
@@ -135,6 +134,7 @@ class Worker:
             while not link.ends:
                 link.wait()
             processes.kill_descendants()
+            link.started.clear()
             if link.over or link.connection.lost:
                 break
             clear_shared_memory(self._context.mounts.shared_memory)
@@ -149,7 +149,7 @@ class Worker:
         try:
             facts = self._prepare()
             environment = write_environment(context, link.attempt)
-        except (ssh.InvalidKeys, hardware.Incompatible, OSError) as error:
+        except (hardware.Incompatible, OSError) as error:
             code = outcome_of_error(error).exit_code if isinstance(error, OSError) else protocol.NOT_RETRYABLE
             if code == protocol.INTERRUPTED:
                 self._wait_after_error()
@@ -159,6 +159,9 @@ class Worker:
         self._is_staged = self._is_staged or stage_data(context, link)
         if self._is_staged and not link.ends:
             link.report(ready=1, hardware=facts)
+            if not self._has_sshd:
+                self._has_sshd = True
+                start_sshd(context)
             if context.has_launcher:
                 self._launch_and_report(environment)
 
@@ -176,10 +179,6 @@ class Worker:
         if facts is None:
             facts = check_hardware(self._context)
             unpack_code(self._context)
-        if self._daemon is None:
-            self._daemon = Daemon(self._context)
-            self._link.tend = self._daemon.tend
-        self._daemon.require()
         serve_forks(self._context)
         self._facts = facts
         return facts

@@ -374,9 +374,6 @@ class SimulatedTransport:
         command: Any = {"node": 0, "name": "launcher", "arguments": ["mpirun"], "environment": {}}
         return Launch([command], {}, context.pid_file)
 
-    def tend(self) -> None:
-        pass
-
     def oom_nodes(self, context: AgentContext) -> list[int]:
         return []
 

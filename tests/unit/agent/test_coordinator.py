@@ -186,7 +186,7 @@ def stop_source(
         of_gang=lambda values: values,
     )
     notice: Any = SimpleNamespace(reason=reason)
-    transport: Any = SimpleNamespace(tend=lambda: None, remote_launchers=lambda context: 0)
+    transport: Any = SimpleNamespace(remote_launchers=lambda context: 0)
     return CoordinatorStopSource(context, coordinator, notice, transport)
 
 

@@ -21,14 +21,14 @@ from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.spec.job import from_values
 from tests.unit.agent.agent_process import mounts_below
 
-REMOTE = Remote("/work/hosts", launchers.by_ssh("/work/ssh_config"), "eth0")
+REMOTE = Remote("/work/hosts", launchers.by_agent(["python3", "start.py", "/work/start.sock"]), "eth0")
 
 
 def arguments(family: int, *own: str) -> str:
-    return " ".join(over_ssh(OpenMpi("mpirun", family, remote=REMOTE, extra=own)))
+    return " ".join(on_hosts(OpenMpi("mpirun", family, remote=REMOTE, extra=own)))
 
 
-def over_ssh(mpi: OpenMpi, ranks: int = 4) -> list[str]:
+def on_hosts(mpi: OpenMpi, ranks: int = 4) -> list[str]:
     return LAUNCHERS["mpirun"].arguments(Start(1, ranks, mpi=mpi))
 
 
@@ -36,13 +36,18 @@ def test_the_defaults_are_the_published_ones_in_each_familys_spelling() -> None:
     shared = "--bind-to none --map-by slot --mca pml ob1 --mca btl ^openib,ofi --mca btl_tcp_if_include eth0"
     assert arguments(5) == (
         f"mpirun --hostfile /work/hosts -np 4 {shared} --prtemca plm_ssh_no_tree_spawn 1 "
-        "--prtemca prte_if_include eth0 --prtemca plm_ssh_args -F /work/ssh_config --output tag"
+        "--prtemca prte_if_include eth0 --prtemca plm_ssh_agent python3 start.py /work/start.sock --output tag"
     )
     assert arguments(4) == (
         f"mpirun --hostfile /work/hosts -np 4 {shared} --mca plm_rsh_no_tree_spawn 1 "
         "--mca btl_vader_single_copy_mechanism none --mca oob_tcp_if_include eth0 "
-        "--mca plm_rsh_args -F /work/ssh_config --tag-output"
+        "--mca plm_rsh_agent python3 start.py /work/start.sock --tag-output"
     )
+
+
+def test_a_user_who_wants_ssh_gets_it() -> None:
+    assert "start.py" not in arguments(5, "--prtemca", "plm_ssh_agent", "ssh")
+    assert "start.py" not in arguments(4, "--mca", "plm_rsh_agent", "ssh")
 
 
 @pytest.mark.parametrize("family", [4, 5])
@@ -66,7 +71,7 @@ def test_arguments_of_the_users_replace_the_default_that_they_set(own: str, repl
 
 
 def test_libfabric_is_left_out_unless_ranks_use_it() -> None:
-    fabric = over_ssh(OpenMpi("mpirun", 5, remote=REMOTE._replace(fabric=True)))
+    fabric = on_hosts(OpenMpi("mpirun", 5, remote=REMOTE._replace(fabric=True)))
     assert fabric[fabric.index("btl") + 1] == "^openib"
     assert launchers.transport_environment(["PATH"]) == {"OMPI_MCA_btl": "^ofi"}
     assert not launchers.transport_environment(["OMPI_MCA_btl"])
@@ -74,7 +79,7 @@ def test_libfabric_is_left_out_unless_ranks_use_it() -> None:
 
 
 def test_a_run_on_one_node_meets_itself_on_any_interface() -> None:
-    alone = over_ssh(OpenMpi("mpirun", 5, remote=REMOTE._replace(interface="lo")))
+    alone = on_hosts(OpenMpi("mpirun", 5, remote=REMOTE._replace(interface="lo")))
     assert "prte_if_include" not in alone and "btl_tcp_if_include" in alone
 
 
@@ -93,9 +98,9 @@ def test_the_family_is_the_major_version_of_open_mpi(version: str, family: int) 
 
 
 def test_only_open_mpi_4_tags_pieces_of_lines() -> None:
-    assert launchers.tags_pieces(over_ssh(OpenMpi("mpirun", 4)))
-    assert launchers.tags_pieces(over_ssh(OpenMpi("mpirun", 4, remote=REMOTE)))
-    assert not launchers.tags_pieces(over_ssh(OpenMpi("mpirun", 5, root=True)))
+    assert launchers.tags_pieces(on_hosts(OpenMpi("mpirun", 4)))
+    assert launchers.tags_pieces(on_hosts(OpenMpi("mpirun", 4, remote=REMOTE)))
+    assert not launchers.tags_pieces(on_hosts(OpenMpi("mpirun", 5, root=True)))
     assert not any(
         launchers.tags_pieces(LAUNCHERS[name].arguments(Start(1, 2))) for name in LAUNCHERS if name != "mpirun"
     )
@@ -137,8 +142,8 @@ def test_a_real_open_mpi_takes_the_users_argument_in_the_place_of_the_default(
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
         monkeypatch.setenv(name, "1")
     (tmp_path / "hosts").write_text(f"{socket.gethostname()} slots=2\n")
-    remote = Remote(str(tmp_path / "hosts"), launchers.by_ssh("/dev/null"), "lo")
-    command = over_ssh(OpenMpi(mpirun, 5, remote=remote, extra=own.split()), 2)
+    remote = Remote(str(tmp_path / "hosts"), launchers.by_agent(["/bin/false"]), "lo")
+    command = on_hosts(OpenMpi(mpirun, 5, remote=remote, extra=own.split()), 2)
     rank = ["sh", "-c", 'echo "$OMPI_COMM_WORLD_SIZE ranks"']
 
     result = subprocess.run([*command, *rank], capture_output=True, text=True, timeout=60)

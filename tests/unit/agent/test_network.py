@@ -7,17 +7,16 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spotmpi.agent import network, processes, ssh
+from spotmpi.agent import network, node, processes, ssh
 from spotmpi.agent.connection import Connection
 from spotmpi.agent.context import AgentContext
-from spotmpi.agent.node import Daemon
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
 from tests.clocks import SetClock
 from tests.contract.processes import wait_until
@@ -80,28 +79,6 @@ def test_a_host_has_all_addresses_that_its_name_resolves_to(monkeypatch: pytest.
 
 
 NO_SSH = pytest.mark.skipif(not shutil.which("ssh"), reason="needs ssh: openssh-client")
-
-
-@NO_SSH
-def test_ssh_connects_to_the_address_from_which_a_host_connected(tmp_path: Path) -> None:
-    ssh.pin(str(tmp_path), {"run-1": "10.0.0.11"})
-
-    def ssh_options(host: str) -> dict[str, str]:
-        command = ["ssh", "-G", "-F", str(tmp_path / "ssh_config"), host]
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return dict(line.split(" ", 1) for line in output.splitlines() if " " in line)
-
-    assert ssh_options("run-1")["hostname"] == "10.0.0.11" and ssh_options("run-2")["hostname"] == "run-2"
-    assert {ssh_options(host)["port"] for host in ("run-1", "run-2")} == {"2222"}
-    assert {ssh_options(host)["stricthostkeychecking"] for host in ("run-1", "run-2")} == {"true"}
-
-
-def test_addresses_of_hosts_stand_before_what_holds_for_all_of_them(tmp_path: Path) -> None:
-    """ssh takes the first value that it finds."""
-    ssh.pin(str(tmp_path), {"run-1": "10.0.0.11", "run-2": "10.0.0.12"})
-    blocks = (tmp_path / "ssh_config").read_text().split("Host ")[1:]
-    assert blocks[:2] == ["run-1\n  HostName 10.0.0.11\n", "run-2\n  HostName 10.0.0.12\n"]
-    assert blocks[2].startswith("*\n  Port 2222\n") and len(blocks) == 3
 
 
 @pytest.fixture
@@ -181,7 +158,7 @@ def test_strangers_who_stay_silent_have_few_places_for_a_short_time(
     assert old or 2 * int(words["PerSourceMaxStartups"]) < start, "one stranger takes few of the places"
 
 
-def test_an_sshd_that_ends_is_started_again_once_a_second_and_outlives_what_an_attempt_leaves(
+def test_an_sshd_that_ends_is_started_again_and_outlives_what_an_attempt_leaves(
     secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = f'#!/bin/sh\n[ "$1" = -D ] || exit 0\necho $$ >> {tmp_path}/started\nexec sleep 60\n'
@@ -190,23 +167,33 @@ def test_an_sshd_that_ends_is_started_again_once_a_second_and_outlives_what_an_a
     monkeypatch.setattr(shutil, "which", lambda name, path: str(tmp_path / "sshd"))
     plan: Any = {"launcher": "mpirun"}
     clock, mounts = SetClock(), mounts_below(str(tmp_path))._replace(secret=secret, work=str(tmp_path))
-    daemon = Daemon(AgentContext(plan, 1, 0, None, mounts, clock))
+    node.start_sshd(AgentContext(plan, 1, 0, None, mounts, clock))
 
     def started() -> list[int]:
         return [int(line) for line in (tmp_path / "started").read_text().split()]
 
     wait_until(lambda: (tmp_path / "started").exists() and started())
-    (first,) = started()
-    assert processes.kept == {first}
-    os.kill(first, signal.SIGKILL)
-    wait_until(lambda: daemon._process and daemon._process.poll() is not None)
-    daemon.tend()
-    assert processes.kept == {first}, "not within a second of its start"
-    clock.seconds += 2.0
-    daemon.tend()
-    wait_until(lambda: len(started()) == 2)
-    processes.kept.clear()
+    wait_until(lambda: processes.kept == {started()[0]})
+    os.kill(started()[0], signal.SIGKILL)
+    wait_until(lambda: len(started()) == 2 and processes.kept == {started()[1]})
+    assert clock.pauses == [1.0]
+
+    processes.kept.clear()  # as the end of the agent does
     os.kill(started()[1], signal.SIGKILL)
+    wait_until(lambda: "sshd" not in [thread.name for thread in threading.enumerate()])
+    assert len(started()) == 2
+
+
+def test_a_pod_without_sshd_says_so_and_goes_on(
+    secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name, path: None)
+    plan: Any = {"launcher": "mpirun"}
+    mounts = mounts_below(str(tmp_path))._replace(secret=secret, work=str(tmp_path))
+    node._run_sshd(AgentContext(plan, 1, 0, None, mounts, SetClock()))
+    assert "no sshd runs in this pod, which only programs that call ssh need: the image has no sshd" in (
+        capsys.readouterr().err
+    )
 
 
 REFUSED = "the SSH Secret's id is not a usable private key: Load key"

@@ -2,6 +2,10 @@
 
 TLS works on buffers in memory and this module moves their bytes, so nothing ever waits for the other end. Both ends
 prove that they have the key of the run (see `tls`), and no message can be read, forged, repeated or reordered.
+
+A host that is gone and an agent that does nothing for a while are both silent. But the kernel of the latter still
+acknowledges what is sent to it, whatever the agent does: the own kernel closes a connection on which nothing is
+acknowledged for a while (TCP_USER_TIMEOUT, tcp(7)), so a host is lost within seconds, and an agent only after a minute.
 """
 
 from __future__ import annotations
@@ -18,8 +22,11 @@ from typing import Any
 from . import tls
 from .clock import CLOCK, Clock
 
-HEARTBEAT_INTERVAL = 1.0  # seconds between heartbeats
-HEARTBEAT_TIMEOUT = 7.0  # seconds after which a silent peer counts as lost
+HEARTBEAT_INTERVAL = 0.2  # seconds between heartbeats
+HEARTBEAT_TIMEOUT = 60.0  # seconds after which an agent counts as lost that is silent while its host answers
+GREETING_TIMEOUT = 7.0  # seconds that a client has until it is welcomed
+SILENCE = 1.0  # seconds after which a host counts as lost that acknowledges nothing, unless the spec says otherwise
+_BUSY = 300  # heartbeats per second that node 0 receives at most; more nodes send fewer each
 STALL = 60.0  # seconds for which an agent may block on a file system, or on the reader of its output, and still live
 _MAX_MESSAGE = 1 << 16  # bytes
 _MAX_GREETING = 1 << 14  # bytes of the handshake and the greeting together
@@ -58,9 +65,14 @@ class Connection:
         self._unsent = b""  # encrypted
         self._buffer = b""  # decrypted
 
-    def admit(self) -> None:
-        """Take messages of any number and size from now on: the other end has greeted as it should."""
+    def admit(self, silence: float = SILENCE) -> None:
+        """Take messages of any number and size from now on: the other end has greeted as it should.
+
+        The connection closes if its host acknowledges nothing for *silence* seconds.
+        """
         self._admitted = True
+        with contextlib.suppress(OSError):  # it is disconnected already
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * silence))
         self.last_received = self._clock.awake()
 
     @property
@@ -93,9 +105,9 @@ class Connection:
             self._flush()
             self._last_sent = self._clock.awake()
 
-    def send_heartbeat(self) -> None:
-        """Send a heartbeat if none of the last `HEARTBEAT_INTERVAL` seconds saw a message."""
-        if not self.closed and self._clock.awake() > self._last_sent + HEARTBEAT_INTERVAL:
+    def send_heartbeat(self, interval: float) -> None:
+        """Send a heartbeat if none of the last *interval* seconds saw a message."""
+        if not self.closed and self._clock.awake() > self._last_sent + interval:
             self.send(beat=1)
 
     def receive(self, limit: int | None = None) -> list[dict[str, Any]]:
@@ -172,7 +184,8 @@ class Connection:
     @property
     def lost(self) -> bool:
         """Whether, at the last poll, the other end had closed or was silent for too long."""
-        return self.closed or self.last_polled > self.last_received + HEARTBEAT_TIMEOUT
+        limit = HEARTBEAT_TIMEOUT if self._admitted else GREETING_TIMEOUT
+        return self.closed or self.last_polled > self.last_received + limit
 
     def close(self) -> None:
         """Close it, and end its heartbeat; harmless when done twice."""
@@ -187,25 +200,27 @@ class Heartbeat:
     """Sends heartbeats from a thread of its own, for this process may have to wait for a disk meanwhile.
 
     Only as long as *last_polled*, as `Clock.awake` counts, is not too long ago: an agent that stalls for good counts as
-    lost.
+    lost. The interval grows with the number of *nodes* that send to one.
     """
 
     def __init__(
         self,
         connections: Callable[[], Iterable[Connection]],
         last_polled: Callable[[], float],
+        nodes: int = 2,
         clock: Clock = CLOCK,
     ) -> None:
         self._clock = clock
+        self._interval = max(HEARTBEAT_INTERVAL, nodes / _BUSY)
         self._connections = connections
         self._last_polled = last_polled
         self._stopped = threading.Event()
         threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
 
     def _run(self) -> None:
-        while not self._stopped.wait(HEARTBEAT_INTERVAL / 2):
+        while not self._stopped.wait(self._interval / 2):
             for connection in self._connections() if self._clock.awake() < self._last_polled() + STALL else ():
-                connection.send_heartbeat()
+                connection.send_heartbeat(self._interval)
 
     def stop(self) -> None:
         """Send no more heartbeats."""

@@ -39,9 +39,9 @@ if TYPE_CHECKING:  # interfaces: to make them delays a start
     from .transport import Members, Transport
 
 POLL_INTERVAL = 0.05  # seconds
-# Seconds in which every agent has to answer or send a heartbeat after a launcher failed: a second more than those after
-# which a silent one counts as lost (`connection.HEARTBEAT_TIMEOUT`), so that either is known of each.
-LIVENESS_TIMEOUT = 8.0
+# Seconds in which every agent has to answer or send a heartbeat after a launcher failed, beyond those after which a
+# silent host counts as lost, of which the kernel may need half as many more.
+LIVENESS_MARGIN = 2.0
 _EXIT = {SUCCEEDED: 0, STOPPED: 0, FAILURE: 1, INTERRUPTION: 75, NOT_RETRYABLE: 78}
 _CAUSES = {protocol.NOT_RETRYABLE: NOT_RETRYABLE, protocol.INTERRUPTED: INTERRUPTION}  # by exit code; others: FAILURE
 T = TypeVar("T")
@@ -379,7 +379,7 @@ class AttemptLoop:
         clock = self._context.clock
         failed = clock.awake()
         members.broadcast_to_gang(end=number)
-        while clock.awake() < failed + LIVENESS_TIMEOUT:
+        while clock.awake() < failed + self._context.plan["limits"]["silence"] * 1.5 + LIVENESS_MARGIN:
             interruption = stop_source.interruption()
             if interruption:
                 return interruption

@@ -1,7 +1,7 @@
 """How the agents of a run communicate: every worker keeps one connection to node 0, the coordinator.
 
 Messages are JSON objects, one a line, over TLS in which both ends show the run's certificate (see `tls`). A connection
-that closes, or is silent for too long, is a lost host. The types of messages are in `schema`.
+that closes, or is silent for too long (see `connection`), is a lost host. The types of messages are in `schema`.
 
     worker -> node 0   {"version": 1, "run": name, "node": 1, "generation": 0, "machine": {...}}
     node 0 -> worker   {"version": 1, "welcome": attempt} or {"refused": reason}
@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 
 from . import network
 from .clock import CLOCK, Clock
-from .connection import Connection, Heartbeat
+from .connection import SILENCE, Connection, Heartbeat
 from .schema import MESSAGE_VERSION, Greeting
 from .ssh import InvalidKeys
 from .tls import Identity
@@ -60,16 +60,24 @@ class Coordinator:
 
     Workers of another run or another generation (pods from before the restart) are refused. A client that proves
     nothing costs one of a limited number of descriptors, and loses it to later ones, first to those of its own address,
-    or after `HEARTBEAT_TIMEOUT`.
+    or after `GREETING_TIMEOUT`. A host that acknowledges nothing for *silence* seconds is lost.
 
     Raises:
         InvalidKeys: the run's Secret has no TLS files, or they are of no use.
     """
 
     def __init__(
-        self, identity: Identity, nodes: int, generation: int, attempt: int, port: int = PORT, clock: Clock = CLOCK
+        self,
+        identity: Identity,
+        nodes: int,
+        generation: int,
+        attempt: int,
+        port: int = PORT,
+        clock: Clock = CLOCK,
+        silence: float = SILENCE,
     ) -> None:
         self._clock = clock
+        self._silence = silence
         self.closed = False
         self.relay: Callable[[dict[str, Any]], None] = lambda message: None  # takes answers to `send_to`
         self.workers: dict[int, Connection] = {}
@@ -93,7 +101,7 @@ class Coordinator:
         self._listener = network.listen(port)
         self._listener.setblocking(False)
         self._last_polled = self._clock.awake()
-        self._heartbeat = Heartbeat(lambda: list(self.workers.values()), lambda: self._last_polled, clock)
+        self._heartbeat = Heartbeat(lambda: list(self.workers.values()), lambda: self._last_polled, nodes, clock)
 
     def begin(self, attempt: int) -> None:
         """Begin the next attempt with the same workers, each of which gets ready for it anew."""
@@ -254,7 +262,7 @@ class Coordinator:
                 connection.send(refused=refusal)
                 self._drop(connection)
                 return
-            connection.admit()
+            connection.admit(self._silence)
             connection.send(version=MESSAGE_VERSION, welcome=self._attempt)  # before any heartbeat
             del self._unauthenticated[connection]
             self.workers[node] = connection
@@ -284,11 +292,17 @@ def _limit_unauthenticated(nodes: int) -> int:
 
 
 def join(
-    host: str, identity: Identity, greeting: Greeting, port: int = PORT, clock: Clock = CLOCK
+    host: str,
+    identity: Identity,
+    greeting: Greeting,
+    port: int = PORT,
+    clock: Clock = CLOCK,
+    silence: float = SILENCE,
+    nodes: int = 2,
 ) -> tuple[Connection, int] | str:
     """Connect to node 0 and be welcomed: the connection and the attempt's number, or the reason why not yet.
 
-    *greeting* holds the node index, the generation and the machine of this worker.
+    *greeting* holds the node index, the generation and the machine of this worker, *nodes* how many there are in all.
     """
     try:
         context = identity.connecting
@@ -299,9 +313,9 @@ def join(
         return "%s: %s" % (host, error)
     answer = _greet(connection, {"version": MESSAGE_VERSION, "run": identity.run, **greeting}, clock)
     if answer and "welcome" in answer:
-        connection.admit()
+        connection.admit(silence)
         connection.send(beat=1)
-        connection.heartbeat = Heartbeat(lambda: [connection], lambda: connection.last_polled, clock)
+        connection.heartbeat = Heartbeat(lambda: [connection], lambda: connection.last_polled, nodes, clock)
         return connection, int(answer["welcome"])
     connection.close()
     refusal = (answer or {}).get("refused")

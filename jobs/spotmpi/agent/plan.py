@@ -20,6 +20,7 @@ class Limits(TypedDict):
     failures: int
     interruptions: int
     cost: Optional[float]  # US dollars
+    silence: float  # after which a node is lost whose host answers nothing
     driver: Optional[float]  # that a pool stays up without a driver
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from . import protocol, record
 from .clock import CLOCK, Clock
-from .connection import Connection
+from .connection import SILENCE, Connection
 from .lines import Line
 from .peers import PORT, Coordinator
 from .tls import Identity
@@ -30,8 +30,9 @@ class PoolCoordinator(Coordinator):
         table: str = "pool",
         port: int = PORT,
         clock: Clock = CLOCK,
+        silence: float = SILENCE,
     ) -> None:
-        super().__init__(identity, nodes, generation, attempt, port, clock)
+        super().__init__(identity, nodes, generation, attempt, port, clock, silence)
         self._record = run_record
         self._table = table
         self._generations: dict[int, int] = {}  # of the newest pod of each node

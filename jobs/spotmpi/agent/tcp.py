@@ -51,14 +51,23 @@ class Tcp:
             self._members.begin(number)
             return self._members
         count, role, identity = len(context.hosts), workers(context.plan), _identity(context)
+        silence = context.plan["limits"]["silence"]
         try:
             if role is None:
                 self._members = peers.Coordinator(
-                    identity, count, context.generation, number, self._port, context.clock
+                    identity, count, context.generation, number, self._port, context.clock, silence
                 )
             else:
                 self._members = PoolCoordinator(
-                    identity, count, context.generation, number, record, role["table"], self._port, context.clock
+                    identity,
+                    count,
+                    context.generation,
+                    number,
+                    record,
+                    role["table"],
+                    self._port,
+                    context.clock,
+                    silence,
                 )
         except ssh.InvalidKeys as error:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
@@ -66,7 +75,9 @@ class Tcp:
 
     def join(self, context: AgentContext, greeting: Greeting) -> tuple[Connection, int] | str:
         """A worker's connection to node 0 and the attempt's number, or the reason why not yet."""
-        return peers.join(context.hosts[0], _identity(context), greeting, self._port, context.clock)
+        plan = context.plan
+        nodes, silence = sum(role["count"] for role in plan["roles"]), plan["limits"]["silence"]
+        return peers.join(context.hosts[0], _identity(context), greeting, self._port, context.clock, silence, nodes)
 
     def prepare(
         self,

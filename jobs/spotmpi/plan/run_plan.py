@@ -51,6 +51,7 @@ def limits(spec: JobSpec) -> Limits:
         "failures": own.failures,
         "interruptions": own.interruptions,
         "cost": own.cost,
+        "silence": own.silence,
         "driver": None if isinstance(own.driver, str) else own.driver,
     }
 

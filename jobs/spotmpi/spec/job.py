@@ -151,6 +151,12 @@ class Limits(SpecModel):
     cost: Money | None = Field(
         None, description="US dollars for nodes since submission; the run ends with a checkpoint before that"
     )
+    silence: Duration = Field(
+        1.0,
+        ge=0.5,
+        le=60,
+        description="time after which a node is lost whose host acknowledges nothing; a process that hangs is not lost",
+    )
     driver: DriverLimit = Field(
         1800.0, description='how long a pool stays up after its last driver has left; "0s" for at once, or "none"'
     )

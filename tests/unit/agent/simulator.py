@@ -10,6 +10,7 @@ behaves as the originals do:
   counts towards nothing, any other code but 78 towards ``maxRestarts``, and 78 ends it. A pod that is deleted gets
   SIGTERM, and SIGKILL after ``terminationGracePeriodSeconds``, which is `checkpoint.grace`; its successor starts once
   it is gone, unless it was deleted by force: then it goes on until its machine is gone.
+- An agent that stalls is silent, but its connection stays.
 - mpirun ends with exit code 1 a moment after one of its nodes is gone. The connection to a node's agent closes with its
   process, but is only silent where the node is out of reach: then it counts as lost after a while, maybe after mpirun.
 - A process that is killed runs no cleanup; what it holds open is closed.
@@ -36,7 +37,6 @@ import pytest
 from spotmpi.agent import coordinator, fencing, network, processes, protocol, record
 from spotmpi.agent.attempt import Launch
 from spotmpi.agent.clock import Clock
-from spotmpi.agent.connection import HEARTBEAT_TIMEOUT
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.mounts import Mounts
 from spotmpi.agent.outcomes import Outcome, StopSource
@@ -50,6 +50,7 @@ EPOCH = 1_795_000_000.0
 TICK = 0.5  # seconds that a poll takes: the machine has little of a processor
 STEP = 4.0  # seconds of an iteration
 ITERATIONS = 10
+SILENCE = 5.0  # seconds; the kernel closes a connection up to half as much later
 HORIZON = 3600.0  # seconds in which every run has to end
 RESTART_DELAY = 2.0  # seconds from the end of a pod to the start of the agent of the next one
 
@@ -579,7 +580,7 @@ class World:
         """That of an agent, with the plan of its moment."""
         schedule, work = self.schedule, self.folder / f"work-{agent.number}"
         work.mkdir(exist_ok=True)
-        limits = {"start": 30.0, "run": schedule.run, "no_progress": 20.0, "cost": schedule.cost}
+        limits = {"start": 30.0, "run": schedule.run, "no_progress": 20.0, "cost": schedule.cost, "silence": SILENCE}
         limits |= {"failures": schedule.failures, "interruptions": schedule.interruptions}
         plan: Any = {
             "run": "run",
@@ -649,7 +650,15 @@ class World:
     def _partition(self, value: int) -> None:
         """A node is out of reach, for a while or for good: node 0 gives it up."""
         if self.schedule.nodes > 1:
-            self._lose(1 + value % (self.schedule.nodes - 1), HEARTBEAT_TIMEOUT)
+            self._lose(1 + value % (self.schedule.nodes - 1), 1.5 * SILENCE)
+
+    def _stall(self, value: int) -> None:
+        """The agent of a node does nothing for a while, though its host answers."""
+        agent = self.jobset.agent
+        worker = agent.members and agent.members.workers.get(1 + value % 2)
+        if worker and not worker.silent:
+            worker.silent = True
+            self.at(2.0 + value, lambda: setattr(worker, "silent", worker.lost))
 
     def _lose(self, node: int, after: float) -> None:
         """A node is gone, which its connection tells *after* some seconds."""

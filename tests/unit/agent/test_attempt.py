@@ -32,7 +32,15 @@ def test_a_program_that_has_closed_its_output_ends_by_its_exit_code(tmp_path: Pa
 
 
 HOURS = 3600.0
-LIMITS = {"start": 60.0, "run": 600.0, "no_progress": 300.0, "cost": None, "failures": 0, "interruptions": 0}
+LIMITS = {
+    "start": 60.0,
+    "run": 600.0,
+    "no_progress": 300.0,
+    "cost": None,
+    "failures": 0,
+    "interruptions": 0,
+    "silence": 1.0,
+}
 
 
 class JumpingClock(Clock):

@@ -18,7 +18,15 @@ from spotmpi.agent.record import Record
 from tests.clocks import SetClock
 
 SUBMITTED = 1000.0  # Unix seconds
-LIMITS = {"start": 60.0, "run": None, "no_progress": None, "failures": 1, "interruptions": 2, "cost": None}
+LIMITS = {
+    "start": 60.0,
+    "run": None,
+    "no_progress": None,
+    "failures": 1,
+    "interruptions": 2,
+    "cost": None,
+    "silence": 1.0,
+}
 FAILED = Outcome(FAILURE, "rank 1 ended with exit code 3", protocol.FAILED)
 INTERRUPTED = Outcome(INTERRUPTION, "node 1 is going away", protocol.INTERRUPTED)
 STOP = Outcome(STOPPED, "a reason", 0)

@@ -40,7 +40,15 @@ from tests.transient_errors import TransientErrors
 FAILED = Outcome(FAILURE, "exit code 3", 1)
 DONE = Outcome(SUCCEEDED, None, 0)
 STALE = OSError(errno.ESTALE, "Stale file handle", "metrics.jsonl")
-LIMITS = {"start": 60.0, "run": None, "no_progress": None, "failures": 2, "interruptions": 9, "cost": None}
+LIMITS = {
+    "start": 60.0,
+    "run": None,
+    "no_progress": None,
+    "failures": 2,
+    "interruptions": 9,
+    "cost": None,
+    "silence": 1.0,
+}
 
 
 class LocalRun:

@@ -31,7 +31,10 @@ def test_a_worker_that_is_killed_is_lost_within_seconds(gang: Callable[..., Gang
     assert run.attempt()["cause"] == "interruption" and run.attempt()["reason"].startswith("lost ")
 
 
-def test_a_worker_that_hangs_is_lost_after_its_silence(gang: Callable[..., Gang]) -> None:
+def test_a_worker_that_hangs_is_lost_after_its_silence(
+    gang: Callable[..., Gang], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEARTBEAT_TIMEOUT", "2.5")
     run = gang(*SLEEP)
     run.printed(node=1)
     run.agents[1].send_signal(signal.SIGSTOP)

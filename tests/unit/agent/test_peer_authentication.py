@@ -343,7 +343,7 @@ def test_an_unauthenticated_client_is_dropped(
 ) -> None:
     (client,) = silent_clients(served, 1)
     assert served.coordinator._unauthenticated
-    monkeypatch.setattr(connection, "HEARTBEAT_TIMEOUT", 0.1)
+    monkeypatch.setattr(connection, "GREETING_TIMEOUT", 0.1)
     for position in range(100):
         client.sendall(data[position : position + 1])
         served.coordinator.serve(0.01)
@@ -359,7 +359,7 @@ def test_a_client_with_the_key_that_does_not_greet_is_dropped(
 ) -> None:
     client = served.authenticated()
     assert served.coordinator._unauthenticated
-    monkeypatch.setattr(connection, "HEARTBEAT_TIMEOUT", 0.0)
+    monkeypatch.setattr(connection, "GREETING_TIMEOUT", 0.0)
     served.coordinator.serve(0)
     assert not served.coordinator._unauthenticated
     client.close()

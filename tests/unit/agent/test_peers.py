@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,7 +127,7 @@ def test_a_worker_that_connects_while_node_0_is_busy_connects_again_and_is_not_l
 
 @pytest.fixture
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In seconds: a heartbeat timeout of 0.3 and an interval of 0.02."""
+    """In seconds: a heartbeat timeout of 0.3 for an agent that stalls, and an interval of 0.02."""
     monkeypatch.setattr(connection, "HEARTBEAT_TIMEOUT", 0.3)
     monkeypatch.setattr(connection, "HEARTBEAT_INTERVAL", 0.02)
 
@@ -154,6 +158,51 @@ def test_an_agent_that_stalls_is_lost_to_the_other_side(
         polling.receive()
         time.sleep(0.02)
     assert polling.lost
+
+
+# In a network of its own, whose only interface goes down: packets are lost, and no end closes the connection.
+CUT = """
+import fcntl, socket, struct, sys, time
+from tests.unit.agent.peer_ends import Pair, identity
+
+def set_up(up):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, 0x8914, struct.pack("16sh22x", b"lo", 0x41 if up else 0))  # SIOCSIFFLAGS: UP and RUNNING
+
+set_up(True)
+pair = Pair(identity(), identity())
+assert pair.shake_hands()
+for end in (pair.worker, pair.node_0):
+    end.admit(0.5)
+if sys.argv[1] == "cut":
+    set_up(False)
+begin = time.monotonic()
+while not pair.node_0.lost and time.monotonic() < begin + 2:
+    pair.node_0.send_heartbeat(0.1)
+    pair.node_0.receive()
+    time.sleep(0.01)
+print("lost" if pair.node_0.lost else "alive")
+"""
+UNSHARE = ["unshare", "--map-root-user", "--net"]
+
+
+@pytest.mark.parametrize(("what", "state"), [("cut", "lost"), ("stalled", "alive")])
+def test_a_host_that_acknowledges_nothing_is_lost_within_seconds_and_an_agent_that_does_nothing_is_not(
+    what: str, state: str
+) -> None:
+    if not shutil.which("unshare") or subprocess.run([*UNSHARE, "true"], capture_output=True).returncode:
+        pytest.skip("needs a network namespace: unshare of util-linux, and a kernel that lets its user have one")
+    command = [*UNSHARE, sys.executable, "-c", CUT, what]
+    folder = Path(__file__).resolve().parents[3]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder)
+    assert result.stdout == f"{state}\n", result.stderr
+
+
+@pytest.mark.parametrize(("nodes", "interval"), [(2, 0.2), (60, 0.2), (600, 2.0)])
+def test_many_nodes_send_fewer_heartbeats_each(nodes: int, interval: float) -> None:
+    beats = connection.Heartbeat(lambda: [], lambda: 0.0, nodes)
+    beats.stop()
+    assert beats._interval == pytest.approx(interval)
 
 
 def test_workers_stay_for_the_next_attempt_in_which_nothing_of_the_last_one_counts(served: ServedCoordinator) -> None:

@@ -29,6 +29,7 @@ EVENTS = {
     "crash": st.just(0),
     "reclaim": st.integers(0, 2),
     "partition": st.integers(0, 2),
+    "stall": st.integers(0, 20),
     "replace": st.integers(0, 60),
     "freeze": st.integers(1, 40),
     "fill": st.integers(1, 60),
@@ -281,6 +282,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Sche
 
 DISRUPTED_AT_ITS_END = Schedule(events=(Event(0, "kill", 4),), nodes=3, interruptions=0)
 LATE_CLOCK = Schedule(events=(Event(11, "clock", -600),), nodes=3, ends=("hang@2",), run=40.0)
+COSTLY = Schedule(ends=("hang@5",), cost=20.0)
+STALLED_AGENT = Schedule(events=(Event(9, "stall", 15),), nodes=3, ends=("137@2",))
 KILLED_RANKS = Schedule(nodes=3, ends=("137@4", "137@2", "75@5"))
 LOST_IN_RECOVERY = Schedule(events=(Event(14, "kill", 1),), nodes=3, ends=("137@2",))
 REPLACED_NODE = Schedule(events=(Event(7, "replace", 40),))
@@ -291,6 +294,8 @@ SILENT_NODE = Schedule(events=(Event(7, "partition", 1),), nodes=2)
 @example(LATE_CLOCK)
 @example(SILENT_NODE)
 @example(REPLACED_NODE)
+@example(COSTLY)
+@example(STALLED_AGENT)
 @example(KILLED_RANKS)
 @example(LOST_IN_RECOVERY)
 @given(schedules)
@@ -310,6 +315,15 @@ def test_ranks_that_are_killed_cost_no_pod_and_count_as_failures(tmp_path: Path)
     between = [run.begun(number + 1) - run.over(number) for number in (1, 2, 3)]
     assert max(between) <= 4 * TICK, "nothing is waited for"
     assert [run.records[number]["resumed_iteration"] for number in (2, 3)] == [3, 3]
+
+
+def test_an_agent_that_stalls_while_ranks_die_is_waited_for_and_is_no_lost_node(tmp_path: Path) -> None:
+    with simulated() as volume:
+        world = World(STALLED_AGENT, tmp_path, volume).run()
+    run = Run(world)
+    assert run.causes == ["failure", "succeeded"] and len(world.agents) == 1
+    started = [event for event in run.events if event["event"] == "started"]
+    assert started[1]["t"] - EPOCH >= 9 + 2 + 15, "not before it answers again"
 
 
 def test_a_node_that_is_lost_during_the_recovery_from_another_fault_is_an_interruption(tmp_path: Path) -> None:
@@ -411,6 +425,7 @@ def test_the_schedules_of_a_day_find_an_agent_that_is(
     @example(DISRUPTED_AT_ITS_END)  # of which, and of those below, there are few
     @example(SILENT_NODE)
     @example(REPLACED_NODE)
+    @example(COSTLY)
     @given(schedules)
     @settings(max_examples=EXAMPLES, phases=[Phase.explicit, Phase.generate])
     def find(schedule: Schedule) -> None:

@@ -27,6 +27,7 @@ DRAWN = {
     "Checkpoint.path": PATHS,
     "Checkpoint.memory": st.integers(1, 10**6) | st.sampled_from(["1", "250", "10s", "0.5s", "2m"]),
     "Limits.driver": POSITIVE | st.sampled_from(["none", "1h", 0]),
+    "Limits.silence": st.floats(0.5, 60),
     "Kubernetes.templates": st.lists(PATHS | TEXTS.map("configmap:{}".format), max_size=3),
     "Kubernetes.mounts": st.lists(MOUNTS, max_size=2),
     "Stream.source": PATHS | st.sampled_from(["s3://set/*.csv", "flow:rows"]),

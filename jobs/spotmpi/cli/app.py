@@ -37,6 +37,10 @@ COMMANDS = {
         "predict",
         "Predict iterations/s, time and money on other node counts from a sweep, with the error of the model.",
     ),
+    "simulate": Entry(
+        "simulate",
+        "Simulate a job with a deadline on recorded spot capacity: expected cost, and that of other policies.",
+    ),
     "list": Entry("list_runs", "List runs, oldest first."),
     "status": Entry("status", "Show a run's state, progress and attempts."),
     "logs": Entry("logs", "Print a run's output from its first line on."),

@@ -7,6 +7,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -92,12 +93,31 @@ def _driver_seconds(value: object) -> object:
     return float(number)
 
 
+def _deadline(value: object) -> object:
+    """Seconds, or a time with its offset from UTC."""
+    if isinstance(value, str) and re.match(r"\s*\d{4}-", value):
+        value = datetime.fromisoformat(value.strip())
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError('give the offset from UTC too, such as "2027-01-31T18:00+01:00"')
+        return value
+    number = seconds(value)
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
+        raise ValueError('write a duration such as "30h", or a time such as "2027-01-31T18:00+01:00"')
+    return float(number)
+
+
+def _deadline_text(value: float | datetime) -> str:
+    return value.isoformat() if isinstance(value, datetime) else duration(value)
+
+
 Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(seconds), PlainSerializer(duration)]
 DriverLimit = Annotated[
     Literal["none"] | float,
     BeforeValidator(_driver_seconds),
     PlainSerializer(_driver_limit),
 ]
+Deadline = Annotated[float | datetime, BeforeValidator(_deadline), PlainSerializer(_deadline_text)]
 Count = Annotated[int, Field(ge=1)]
 Money = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -163,13 +183,31 @@ class Limits(SpecModel):
 
 
 class Capacity(SpecModel):
-    """Where the nodes come from, in an environment; without an order, from the first node group that the run fits."""
+    """Where the nodes come from: by an order of node groups, or, in a simulation, by a deadline."""
 
     order: list[str] = Field(
         [],
         description='node groups or markets ("spot", "on-demand"): all nodes from the first, else all from the next',
     )
     patience: Duration = Field(600.0, description="how long the run waits for all its nodes before it tries the next")
+    work: Duration | None = Field(None, description="time that the work takes on the most nodes, without interruption")
+    deadline: Deadline | None = Field(
+        None, description='when it has to be done: a time since the start, or a date such as "2027-01-31T18:00+01:00"'
+    )
+    budget: Money | None = Field(None, description="US dollars for nodes, which are not exceeded")
+    market: Literal["auto", "spot", "on-demand"] = Field(
+        "auto", description='"auto" keeps the deadline for the least expected cost, "spot" only if capacity allows'
+    )
+    zones: list[str] = Field([], description="allowed zones of one region (default: all)")
+    instance_types: list[str] = Field([], description="allowed instance types, equally fast (default: all)")
+    nodes: list[Count] = Field([], description="allowed numbers of nodes, the smallest first (default: `nodes`)")
+    speeds: list[float] = Field(
+        [], description="speeds of `capacity.nodes` relative to the last (default: in proportion to the nodes)"
+    )
+    overhead: Duration = Field(300.0, description="time from the request for nodes to the first new iteration")
+    lost_work: Duration | None = Field(
+        None, description="work that a loss of nodes may cost (default: none, as with a checkpoint at the notice)"
+    )
 
 
 class Metrics(SpecModel):

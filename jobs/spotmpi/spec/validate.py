@@ -42,6 +42,7 @@ class TargetCapabilities:
     images: bool = True  # whether it has spotmpi's images
 
 
+_FALLBACK_KEYS = frozenset({"order", "patience"})  # of the table `capacity`
 Check = Callable[[JobSpec, TargetCapabilities], Iterable[Problem]]
 
 
@@ -313,6 +314,14 @@ def _money(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
         yield Problem("limits.cost", limit, remedy)
 
 
+def _capacity(spec: JobSpec, _capabilities: TargetCapabilities) -> Iterable[Problem]:
+    """Keys that only the simulation honours so far."""
+    given = sorted(set(spec.capacity.model_dump(exclude_defaults=True)) - _FALLBACK_KEYS)
+    if given:
+        remedy = f"only `spotmpi simulate` honours {', '.join(given)} so far; remove them to run the job"
+        yield Problem("capacity", None, remedy)
+
+
 # Each check with the keys of a spec that it and the capabilities it looks at depend on.
 CHECKS: tuple[tuple[Check, str], ...] = (
     (_work, "program command args image code files env launcher"),
@@ -328,5 +337,6 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_resources, "nodes slots resources"),
     (_metrics, "metrics program"),
     (_money, "limits checkpoint price capacity kubernetes nodes pool stream"),
+    (_capacity, "capacity"),
     (_cluster, "capacity kubernetes nodes slots resources image env mpi checkpoint pool stream"),
 )

@@ -27,6 +27,8 @@ def _type(annotation: Any, text: str) -> str:
         return "number of CPUs"
     if "<function memory_interval" in text:
         return "iterations or duration"
+    if "_deadline" in text:
+        return "duration or time"
     if "_driver_limit" in text:
         return 'duration or `"none"`'
     (kind, *_) = [each for each in get_args(annotation) if each is not NoneType] or [annotation]

@@ -79,6 +79,13 @@ def test_each_problem_has_field_value_and_remedy(values: dict[str, Any], expecte
     assert problem.startswith(expected)
 
 
+def test_a_run_refuses_what_only_the_simulation_honours() -> None:
+    spec = {"command": ["true"], "capacity": {"deadline": "30h", "work": "20h"}}
+    assert problems(spec) == [
+        "capacity: only `spotmpi simulate` honours deadline, work so far; remove them to run the job"
+    ]
+
+
 def test_each_missing_capability_of_the_target_is_a_problem() -> None:
     bare = TargetCapabilities(tools=frozenset({"none"}), data_is_folder=False, command_found=False)
     assert problems({**COMMAND, "data": "/nowhere", "launcher": "torchrun"}, bare) == [

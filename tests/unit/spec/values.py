@@ -26,6 +26,7 @@ DRAWN = {
     "JobSpec.data": PATHS | st.builds(lambda path, stage: {"path": path, "stage": stage}, PATHS, st.just("node")),
     "Checkpoint.path": PATHS,
     "Checkpoint.memory": st.integers(1, 10**6) | st.sampled_from(["1", "250", "10s", "0.5s", "2m"]),
+    "Capacity.deadline": POSITIVE | st.sampled_from(["30h", "2027-01-31T18:00+01:00"]),
     "Limits.driver": POSITIVE | st.sampled_from(["none", "1h", 0]),
     "Limits.silence": st.floats(0.5, 60),
     "Kubernetes.templates": st.lists(PATHS | TEXTS.map("configmap:{}".format), max_size=3),

@@ -1,0 +1,166 @@
+"""Jobs on recorded capacity: what they are expected to cost, and what other policies would cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from spotmpi.capacity import baselines
+from spotmpi.capacity.chains import Indices
+from spotmpi.capacity.expectation import Expectation, expect
+from spotmpi.capacity.job import Job, hours
+from spotmpi.capacity.market import Market
+from spotmpi.capacity.optimum import optimum
+from spotmpi.capacity.simulation import Outcome, join, planned, simulate, window_ticks
+from spotmpi.capacity.traces import Trace, market, read_trace
+from spotmpi.core.errors import InputError, Problem, input_error
+from spotmpi.spec.job import JobSpec
+
+TICK = 600.0  # seconds between decisions
+_BLOCKS = 8  # of a trace; the windows that begin in one share a plan, made from what was before it
+
+
+@dataclass(frozen=True)
+class PolicyResult:
+    """A policy's means over all windows: dollars, times the optimum, windows that were late, starts, and hours."""
+
+    policy: str
+    dollars: float
+    ratio: float | None
+    late: int
+    starts: float
+    on_demand_hours: float
+    idle_hours: float
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A job on the traces of some pools, in so many windows: what to expect of it, and the policies compared."""
+
+    job: Job
+    pools: tuple[str, ...]
+    days: float
+    windows: int
+    expectation: Expectation
+    results: tuple[PolicyResult, ...]
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Dollars per node and hour for traces that have no prices."""
+
+    spot: float | None = None
+    on_demand: float | None = None
+
+
+def simulate_job(spec: JobSpec, folder: Path, windows: int, prices: Prices, now: datetime, seed: int = 0) -> Simulation:
+    """The job of *spec* in *windows* windows of the traces in *folder*, drawn with *seed*.
+
+    Raises:
+        InputError: with all reasons why it cannot be done within its limits, or does not fit to the traces.
+    """
+    job, problems = _job(spec, now)
+    recorded = _collected(problems, lambda: market(read_traces(folder), job, prices.spot, prices.on_demand))
+    problems += job.problems(recorded.on_demand if recorded else None)
+    if windows < 1:
+        problems.append(Problem("--windows", windows, "must be at least 1"))
+    if problems or recorded is None:
+        raise InputError(problems)
+    recorded = recorded.coarser(TICK)
+    ticks = window_ticks(job, recorded)
+    if recorded.ticks <= 2 * ticks:
+        remedy = f"the traces last {hours(recorded.ticks * recorded.step)}, and have to be twice as long as it"
+        raise input_error("capacity.deadline", hours(job.deadline), remedy)
+    blocks = window_starts(recorded.ticks - ticks, windows, seed)
+    pools = tuple(str(pool) for pool in recorded.pools)
+    days = recorded.ticks * recorded.step / 86400
+    return Simulation(job, pools, days, windows, expect(job, recorded), tuple(_results(job, recorded, blocks)))
+
+
+def _job(spec: JobSpec, now: datetime) -> tuple[Job, list[Problem]]:
+    """The job that the table `capacity` of *spec* describes, and what is missing in it."""
+    table = spec.capacity
+    problems = []
+    if table.work is None:
+        problems.append(Problem("capacity.work", None, 'give the time that it takes on the most nodes, such as "20h"'))
+    if table.deadline is None:
+        problems.append(Problem("capacity.deadline", None, 'give the time by which it has to be done, such as "30h"'))
+    deadline, sizes = table.deadline, tuple(table.nodes or [spec.nodes])
+    job = Job(
+        work=table.work or 0.0,
+        deadline=(deadline - now).total_seconds() if isinstance(deadline, datetime) else deadline or math.inf,
+        sizes=sizes,
+        speeds=tuple(table.speeds or [size / sizes[-1] for size in sizes]),
+        overhead=table.overhead,
+        lost_work=table.lost_work or 0.0,
+        market=table.market,
+        budget=table.budget,
+        zones=tuple(table.zones),
+        instance_types=tuple(table.instance_types),
+    )
+    return job, problems
+
+
+def _collected(problems: list[Problem], read: Callable[[], Market]) -> Market | None:
+    """What *read* gives, or None, with its problems added to *problems*."""
+    try:
+        return read()
+    except InputError as error:
+        problems += error.problems
+        return None
+
+
+def read_traces(folder: Path) -> list[Trace]:
+    """The traces in *folder*: `NAME.json`, or `NAME/full.json` as in SkyNomad's; InputError if there are none."""
+    files = {path.stem: path for path in sorted(folder.glob("*.json"))}
+    files |= {path.parent.name: path for path in sorted(folder.glob("*/full.json"))}
+    if not files:
+        raise input_error("--traces", str(folder), "no traces here, NAME.json or NAME/full.json; check the path")
+    try:
+        return [read_trace(name, path.read_text(encoding="utf-8")) for name, path in files.items()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise input_error("--traces", str(folder), f"cannot be read: {error}") from error
+
+
+def window_starts(ticks: int, windows: int, seed: int) -> list[Indices]:
+    """First ticks of *windows* windows within *ticks*, in blocks."""
+    random = np.random.default_rng(seed)
+    counts = [windows * (block + 1) // _BLOCKS - windows * block // _BLOCKS for block in range(_BLOCKS)]
+    edges = np.linspace(1, max(2, ticks), _BLOCKS + 1).astype(np.int64)
+    return [
+        np.sort(random.integers(low, max(high, low + 1), count))
+        for low, high, count in zip(edges, edges[1:], counts, strict=False)
+        if count
+    ]
+
+
+def _results(job: Job, recorded: Market, blocks: Sequence[Indices]) -> Iterator[PolicyResult]:
+    starts = np.concatenate(blocks)
+    least = float(optimum(job, recorded, starts).mean()) if job.on_demand_allowed else None
+    outcomes = {"this policy": join([planned(job, recorded, block) for block in blocks])}
+    if job.on_demand_allowed:
+        outcomes["Uniform Progress"] = simulate(job, recorded, starts, baselines.uniform_progress(job))
+    outcomes["spot, else wait"] = simulate(job, recorded, starts, baselines.greedy(job))
+    if job.on_demand_allowed:
+        outcomes["spot, else on-demand"] = simulate(job, recorded, starts, baselines.fallback(job))
+        outcomes["on-demand"] = simulate(job, recorded, starts, baselines.on_demand(job))
+    for policy, outcome in outcomes.items():
+        yield _result(policy, outcome, least)
+
+
+def _result(policy: str, outcome: Outcome, least: float | None) -> PolicyResult:
+    dollars = float(outcome.dollars.mean())
+    return PolicyResult(
+        policy=policy,
+        dollars=dollars,
+        ratio=dollars / least if least else None,
+        late=outcome.missed,
+        starts=float(outcome.starts.mean()),
+        on_demand_hours=float(outcome.on_demand.mean()) / 3600,
+        idle_hours=float(outcome.waited.mean()) / 3600,
+    )

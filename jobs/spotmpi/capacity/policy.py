@@ -1,0 +1,239 @@
+"""The decision about one job: which nodes to request, to keep or to wait for, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spotmpi.capacity.choice import FIT_AGAIN, Choice, Moment, Planner, planned_pools
+from spotmpi.capacity.job import Job, hours
+from spotmpi.capacity.market import Market
+from spotmpi.capacity.placement import (
+    CapacityPool,
+    Clock,
+    Decision,
+    Keep,
+    Observation,
+    Offer,
+    Placement,
+    Start,
+    State,
+    Switch,
+    Wait,
+)
+from spotmpi.capacity.values import NONE, ON_DEMAND, SPOT
+from spotmpi.core.errors import input_error
+
+
+def decide(state: State, offers: Sequence[Offer], history: Sequence[Observation], clock: Clock) -> Decision:
+    """What to do now: the cheapest in expectation of what cannot miss the deadline or the budget.
+
+    The last safe moment goes to on-demand nodes, and a switch has to pay for its start and more. ``history`` may begin
+    before the job, and is better with it; the offers of now need not be in it.
+
+    Raises:
+        InputError: the deadline is to be kept, and no on-demand nodes are offered.
+    """
+    view = _View.of(state, offers, history, clock)
+    if state.work <= 0:
+        return Keep("the work is done")
+    choice = view.planner.choose(view.moment)
+    mode = int(choice.mode[0])
+    reason = _reason(view, choice)
+    if mode == NONE:
+        return Wait(clock.elapsed + max(0.0, min(clock.tick, view.slack)), reason)
+    if mode == view.moment.mode[0]:
+        return Keep(reason)
+    placement = view.placement(mode)
+    return Start(placement, reason) if state.placement is None else Switch(placement, reason)
+
+
+@dataclass(frozen=True)
+class _View:
+    """State, offers and history as the arrays of a choice."""
+
+    state: State
+    clock: Clock
+    market: Market
+    on_demand: Offer
+    planner: Planner
+    moment: Moment
+
+    @classmethod
+    def of(cls, state: State, offers: Sequence[Offer], history: Sequence[Observation], clock: Clock) -> _View:
+        job = state.job
+        allowed = [offer for offer in offers if _allowed(job, offer)]
+        on_demand = _on_demand(state, allowed)
+        spot = {offer.pool: offer for offer in allowed if offer.market == "spot"}
+        if not spot and job.market == "spot":
+            raise input_error(
+                "capacity.market", job.market, "no spot nodes are offered; check zones and instance_types"
+            )
+        if not spot:
+            spot = {on_demand.pool: Offer(on_demand.zone, "spot", on_demand.instance_type, on_demand.price, 0)}
+        seen = _observed(job, spot, on_demand, history, clock)
+        indices = _planned(state, seen.upto(max(1, seen.ticks - int(clock.elapsed // clock.tick) - 1)))
+        before = seen.upto(max(1, seen.ticks - int(clock.elapsed % FIT_AGAIN // clock.tick) - 1))
+        seen, before = seen.only(indices), before.only(indices)
+        return cls(
+            state, clock, seen, on_demand, Planner(job, lambda _: before), _moment(state, seen, on_demand, clock)
+        )
+
+    @property
+    def slack(self) -> float:
+        """Seconds until the last safe moment; infinite if the deadline is only a wish."""
+        job = self.state.job
+        if not job.on_demand_allowed:
+            return float("inf")
+        return job.deadline - self.clock.elapsed - job.overhead - self.state.work / job.on_demand_speed
+
+    def placement(self, mode: int) -> Placement:
+        """The placement that a mode stands for."""
+        job = self.state.job
+        if mode == ON_DEMAND:
+            nodes = job.sizes[job.on_demand_size]
+            return Placement(self.on_demand.zone, "on-demand", self.on_demand.instance_type, nodes)
+        index, size = divmod(mode - SPOT, len(job.sizes))
+        pool = self.market.pools[index]
+        return Placement(pool.zone, "spot", pool.instance_type, job.sizes[size])
+
+    def name(self, mode: int) -> str:
+        """A mode in words."""
+        return "to wait" if mode == NONE else str(self.placement(mode))
+
+
+def _allowed(job: Job, offer: Offer) -> bool:
+    markets = {"spot": ("spot",), "on-demand": ("on-demand",), "auto": ("spot", "on-demand")}[job.market]
+    zone = not job.zones or offer.zone in job.zones
+    return zone and offer.market in markets and (not job.instance_types or offer.instance_type in job.instance_types)
+
+
+def _on_demand(state: State, offers: Sequence[Offer]) -> Offer:
+    """The on-demand offer to fall back to: the present one, else the cheapest that was not refused."""
+    job, here = state.job, state.placement
+    found = [offer for offer in offers if offer.market == "on-demand"]
+    if not found:
+        if job.on_demand_allowed:
+            remedy = 'no on-demand nodes are offered in the allowed zones: allow more, or set market = "spot"'
+            raise input_error("capacity.market", job.market, remedy)
+        return Offer("", "on-demand", "", max(offer.price for offer in offers) if offers else 0.0)
+
+    def rank(offer: Offer) -> tuple[bool, bool, float, str]:
+        held = (
+            here is not None
+            and here.market == "on-demand"
+            and (here.zone, here.instance_type)
+            == (
+                offer.zone,
+                offer.instance_type,
+            )
+        )
+        return not held, not _has(offer, job.sizes[job.on_demand_size]), offer.price, offer.zone
+
+    return min(found, key=rank)
+
+
+def _has(offer: Offer, nodes: int) -> bool:
+    return offer.available is None or offer.available >= nodes
+
+
+def _observed(
+    job: Job, spot: dict[CapacityPool, Offer], on_demand: Offer, history: Sequence[Observation], clock: Clock
+) -> Market:
+    """The market at ticks that are whole since the start, up to now; the last of them is now."""
+    pools = sorted(spot)
+    records: dict[CapacityPool, list[Observation]] = {pool: [] for pool in pools}
+    for each in sorted(history, key=lambda each: each.at):
+        if each.offer.market == "spot" and each.offer.pool in records and each.at <= clock.elapsed:
+            records[each.offer.pool].append(each)
+    first = min([0.0, *(known[0].at for known in records.values() if known)]) // clock.tick
+    ticks = int(clock.elapsed // clock.tick - first) + 1
+    times = (first + np.arange(ticks)) * clock.tick
+    available, price = np.zeros((len(pools), ticks), dtype=np.int64), np.zeros((len(pools), ticks))
+    for row, pool in enumerate(pools):
+        known = records[pool] or [Observation(0.0, spot[pool])]
+        column = np.clip(np.searchsorted([each.at for each in known], times, side="right") - 1, 0, None)
+        available[row] = np.array([_nodes(job, each.offer) for each in known])[column]
+        price[row] = np.array([each.offer.price for each in known])[column]
+        available[row, -1], price[row, -1] = _nodes(job, spot[pool]), spot[pool].price
+    return Market(tuple(pools), available, price, on_demand.price, clock.tick)
+
+
+def _nodes(job: Job, offer: Offer) -> int:
+    """The nodes of an offer, as many as the job may want if it is unknown."""
+    return job.sizes[-1] if offer.available is None else offer.available
+
+
+def _planned(state: State, before: Market) -> list[int]:
+    """The pools of the plan: the cheapest so far, and that of the present nodes."""
+    chosen = before.cheapest(planned_pools(state.job), state.job.sizes[0])
+    here = state.placement
+    if here is not None and here.market == "spot":
+        pool = CapacityPool(here.zone, here.instance_type)
+        if pool in before.pools and before.pools.index(pool) not in chosen:
+            chosen = sorted([*chosen[:-1], before.pools.index(pool)])
+    return chosen
+
+
+def _moment(state: State, seen: Market, on_demand: Offer, clock: Clock) -> Moment:
+    job, here = state.job, state.placement
+    sizes = np.array(job.sizes * len(seen.pools), dtype=np.int64)
+    pool = np.repeat(np.arange(len(seen.pools)), len(job.sizes))
+    price = np.concatenate([[0.0, on_demand.price * job.sizes[job.on_demand_size]], seen.price[pool, -1] * sizes])
+    fallback = job.on_demand_allowed and _has(on_demand, job.sizes[job.on_demand_size])
+    usable = np.concatenate([[True, fallback], seen.offered[pool, -1] >= sizes])
+    mode = NONE
+    if here is not None and here.market == "on-demand":
+        mode, usable[ON_DEMAND] = ON_DEMAND, True
+    elif here is not None:
+        row = seen.pools.index(CapacityPool(here.zone, here.instance_type))
+        mode = SPOT + row * len(job.sizes) + job.sizes.index(here.nodes)
+        usable[mode] = price[mode] <= on_demand.price * sizes[mode - SPOT]
+    return Moment(
+        clock.elapsed,
+        max(0.0, min(clock.tick, job.deadline - clock.elapsed)),
+        np.array([mode]),
+        np.array([state.starting]),
+        np.array([state.work]),
+        np.array([state.spent]),
+        seen.states(job.sizes)[:, -1:],
+        price[None, :],
+        usable[None, :],
+    )
+
+
+def _reason(view: _View, choice: Choice) -> str:
+    """Why this mode, with the figures that decided."""
+    job, moment, mode = view.state.job, view.moment, int(choice.mode[0])
+    expected = choice.expected[0]
+    possible = np.flatnonzero(moment.usable[0] & choice.safe[0])
+    others = [other for other in possible.tolist() if other != mode]
+    left = f"{hours(view.state.work)} of work left, {hours(job.deadline - view.clock.elapsed)} to the deadline"
+    if mode == ON_DEMAND and not others:
+        return f"last safe moment: {left}, and a start takes {hours(job.overhead)}"
+    rate = f"${moment.price[0, mode]:.2f} per hour, ${expected[mode]:.2f} expected to the end"
+    if mode == NONE:
+        rate = f"{_spot_now(view)}; ${expected[NONE]:.2f} expected to the end"
+        if not choice.safe[0, NONE]:
+            return f"nothing is available, on-demand nodes neither, and the deadline is at risk: {left}"
+    if not others:
+        return f"{rate}; {left}"
+    best = min(others, key=lambda other: float(expected[other]))
+    gap = float(expected[best] - expected[mode])
+    comparison = f"${abs(gap):.2f} {'less' if gap >= 0 else 'more'} than {view.name(best)}"
+    if gap < 0:
+        comparison += ", which does not pay for a start"
+    slack = f"; {hours(view.slack)} to the last safe moment" if mode == NONE and job.on_demand_allowed else ""
+    return f"{rate}, {comparison}; {left}{slack}"
+
+
+def _spot_now(view: _View) -> str:
+    """What spot pools have at this moment."""
+    market, least = view.market, view.state.job.sizes[0]
+    usable = [index for index in range(len(market.pools)) if market.offered[index, -1] >= least]
+    if not usable:
+        return f"no zone has {least} spot node{'s' * (least > 1)}"
+    cheapest = min(usable, key=lambda index: float(market.price[index, -1]))
+    return f"spot nodes cost ${market.price[cheapest, -1]:.2f} each per hour in {market.pools[cheapest].zone}"

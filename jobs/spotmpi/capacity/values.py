@@ -1,0 +1,225 @@
+"""Expected cost to finish from each state, by backward induction over chains of capacity. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spotmpi.capacity.chains import Indices
+
+Floats = NDArray[np.float32]
+Numbers = NDArray[np.float64]
+NONE, ON_DEMAND, SPOT = 0, 1, 2  # modes: no nodes, on-demand, and from SPOT on each pool with each size
+_HOPELESS = np.float32(1e9)  # finite, since 0 x infinity is no number
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What values depend on: the chain of each pool over a step, prices, speeds and the time that a start takes.
+
+    ``spot`` has dollars per hour of a gang for each pool and size; ``on_demand`` likewise, None where on-demand is not
+    allowed. ``speeds`` are relative to the largest size, ``work`` is on it, and times are in seconds.
+    ``leftover`` is the price in dollars of an hour of work that is not done at the deadline, ``idle`` that of an hour
+    without nodes.
+    """
+
+    chains: tuple[tuple[tuple[float, ...], ...], ...]
+    spot: tuple[tuple[float, ...], ...]
+    on_demand: float | None
+    on_demand_speed: float
+    speeds: tuple[float, ...]
+    step: float
+    overhead: float
+    work: float
+    horizon: float
+    leftover: float
+    idle: float
+
+    @property
+    def gangs(self) -> int:
+        """The number of spot modes: each size in each pool."""
+        return len(self.chains) * len(self.speeds)
+
+    @property
+    def stages(self) -> int:
+        """In how many steps a start ends; work begins in the last of them."""
+        return max(1, math.ceil(self.overhead / self.step - 1e-9))
+
+    @property
+    def rest(self) -> float:
+        """Seconds of a start in the step in which work begins."""
+        return self.overhead - (self.stages - 1) * self.step
+
+    @cached_property
+    def mode_speeds(self) -> Numbers:
+        """The speed in each mode."""
+        return np.array([0.0, self.on_demand_speed, *(self.speeds * len(self.chains))])
+
+    @cached_property
+    def usable(self) -> NDArray[np.bool_]:
+        """Whether each joint state of the pools has the nodes of each spot mode: an array states x gangs."""
+        shape = tuple(len(chain) for chain in self.chains)
+        level = np.stack(np.unravel_index(np.arange(math.prod(shape)), shape), axis=1) // 2
+        return np.asarray(level[:, :, None] > np.arange(len(self.speeds))).reshape(len(level), -1)
+
+
+@dataclass(frozen=True)
+class Values:
+    """Expected dollars after a step, by steps left, joint state of the pools, mode and cells of work left.
+
+    A cell is the work of the largest size in a step. Behind the modes that work are those that still start, by the
+    number of steps that the start still takes. On on-demand nodes, which are not lost, a start counts as work.
+    """
+
+    setting: Setting
+    after: Floats  # steps x states x (modes + gangs x (stages - 1)) x cells
+
+    def expected(self, seconds: Numbers, state: Indices, work: Numbers, starting: Numbers) -> Numbers:
+        """Expected dollars with *seconds* left (n), in joint *state* (n), by mode (n x modes).
+
+        *work* and *starting* are the seconds of work, and of the start, that are left in each mode (n x modes).
+        """
+        setting, last = self.setting, np.array(self.after.shape) - 1
+        work = work.copy()
+        work[:, ON_DEMAND] += starting[:, ON_DEMAND] * setting.on_demand_speed
+        steps = np.clip(seconds / setting.step, 0, last[0])
+        cells = np.clip(work / setting.step, 0, last[3])
+        stage = np.clip((starting - setting.rest) / setting.step + 1, 0, setting.stages - 1)
+        stage[:, :SPOT] = 0
+        result = np.zeros(work.shape)
+        for step, step_weight in _neighbours(steps, last[0]):
+            for cell, cell_weight in _neighbours(cells, last[3]):
+                for index, weight in _neighbours(stage, setting.stages - 1):
+                    mode = np.arange(work.shape[1]) + index * setting.gangs
+                    part = self.after[step[:, None], state[:, None], mode, cell]
+                    result += step_weight[:, None] * cell_weight * weight * part
+        return result
+
+
+def _neighbours(at: Numbers, last: int) -> list[tuple[Indices, Numbers]]:
+    """The two indices around each of *at* with their weights; one where all are whole."""
+    low = at.astype(np.int64)
+    weight = at - low
+    if not weight.any():
+        return [(low, np.ones_like(at))]
+    return [(low, 1 - weight), (np.minimum(low + 1, last), weight)]
+
+
+def solve(setting: Setting) -> Values:
+    """The values of *setting*, for all times up to its horizon and all work up to its own plus a start."""
+    steps = math.ceil(setting.horizon / setting.step - 1e-9) + 1
+    cells = math.ceil((setting.work + setting.overhead) / setting.step - 1e-9) + 2
+    recursion = _Recursion(setting, cells)
+    modes = SPOT + setting.gangs * setting.stages
+    after = np.empty((steps, len(setting.usable), modes, cells), dtype=np.float32)
+    value = recursion.at_the_end(after.shape[1:])
+    for index in range(steps):
+        after[index] = recursion.before_a_change(value)
+        value = recursion.best(after[index], (index + 1) * setting.step)
+    return Values(setting, after)
+
+
+class _Recursion:
+    """One step back in time, over arrays of states x modes x cells."""
+
+    def __init__(self, setting: Setting, cells: int) -> None:
+        self.setting = setting
+        self.work = np.arange(cells) * setting.step
+        self.chains = [np.array(chain, dtype=np.float32) for chain in setting.chains]
+        self.lost = ~np.tile(setting.usable, setting.stages)
+        hours = setting.step / 3600.0
+        spot = np.array(setting.spot, dtype=np.float32).reshape(-1, 1) * hours
+        speeds = setting.mode_speeds[SPOT:, None]
+        self.pay = spot * np.clip(self.work / (setting.step * speeds), 0, 1).astype(np.float32)
+        self.pay_last = spot * np.clip((setting.rest + self.work / speeds) / setting.step, 0, 1).astype(np.float32)
+        self.pay_start = np.broadcast_to(spot, self.pay.shape)
+        self.done = [self._shift(-setting.step * each) for each in setting.speeds]
+        self.begun = [self._shift(-(setting.step - setting.rest) * each) for each in setting.speeds]
+        speed = setting.on_demand_speed
+        self.on_demand_done = self._shift(-setting.step * speed)
+        self.on_demand_start = self._shift(setting.overhead * speed)
+        share = np.clip(self.work / (setting.step * speed), 0, 1).astype(np.float32)
+        self.on_demand_pay = np.float32((setting.on_demand or 0.0) * hours) * share
+
+    def _shift(self, seconds: float) -> tuple[Indices, Floats]:
+        """Index and weight that interpolate at each cell's work plus *seconds*."""
+        at = np.clip((self.work + seconds) / self.setting.step, 0, len(self.work) - 1)
+        low = np.minimum((at + 1e-9).astype(np.int64), len(self.work) - 2)
+        return low, np.maximum(at - low, 0).astype(np.float32)
+
+    @staticmethod
+    def _at(values: Floats, shift: tuple[Indices, Floats]) -> Floats:
+        low, weight = shift
+        first = values[..., low]
+        return np.asarray(first + weight * (values[..., low + 1] - first) if weight.any() else first)
+
+    def _by_size(self, values: Floats, shifts: list[tuple[Indices, Floats]]) -> Floats:
+        """*values* of gangs (states x gangs x cells), each size shifted as *shifts* say."""
+        if len(shifts) == 1:
+            return self._at(values, shifts[0])
+        shifted = np.empty_like(values)
+        for size, shift in enumerate(shifts):
+            shifted[:, size :: len(shifts)] = self._at(values[:, size :: len(shifts)], shift)
+        return shifted
+
+    def at_the_end(self, shape: tuple[int, ...]) -> Floats:
+        """The value when no time is left: what the rest of the work costs then."""
+        rest = (self.work / 3600.0 * self.setting.leftover).astype(np.float32)
+        return np.asarray(np.broadcast_to(rest, shape))
+
+    def before_a_change(self, value: Floats) -> Floats:
+        """The expectation of *value* over one step of all pools; a gang that loses nodes goes on as none."""
+        result = value.copy()
+        np.copyto(result[:, SPOT:], value[:, NONE : NONE + 1], where=self.lost[:, :, None])
+        shape = [len(chain) for chain in self.setting.chains]
+        width = result.shape[1] * result.shape[2]
+        for axis, chain in enumerate(self.chains):
+            before, behind = math.prod(shape[:axis]), math.prod(shape[axis + 1 :]) * width
+            result = np.matmul(chain, result.reshape(before, shape[axis], behind))
+        return result.reshape(value.shape)
+
+    def best(self, after: Floats, seconds: float) -> Floats:
+        """The value with *seconds* left, when *after* is the expectation behind the next step."""
+        setting, gangs = self.setting, self.setting.gangs
+        going = np.empty_like(after)
+        going[:, NONE] = after[:, NONE] + np.float32(setting.idle * setting.step / 3600.0)
+        going[:, ON_DEMAND] = self._at(after[:, ON_DEMAND], self.on_demand_done) + self.on_demand_pay
+        running = after[:, SPOT : SPOT + gangs]
+        work_begins = self._by_size(running, self.begun) + self.pay_last
+        going[:, SPOT : SPOT + gangs] = self._by_size(running, self.done) + self.pay
+        for stage in range(1, setting.stages):
+            at = SPOT + stage * gangs
+            before = after[:, at - gangs : at] + self.pay_start if stage > 1 else work_begins
+            going[:, at : at + gangs] = before
+        started = after[:, -gangs:] + self.pay_start if setting.stages > 1 else work_begins
+        if setting.on_demand is not None:
+            self._forbid(going, started, seconds)
+        started = np.where(setting.usable[:, :, None], started, _HOPELESS)
+        fresh = np.minimum(going[:, NONE], started.min(axis=1))
+        if setting.on_demand is not None:
+            np.minimum(fresh, self._at(going[:, ON_DEMAND], self.on_demand_start), out=fresh)
+        else:
+            going[:, ON_DEMAND] = fresh
+        return np.asarray(np.minimum(going, fresh[:, None]))
+
+    def _forbid(self, going: Floats, started: Floats, seconds: float) -> None:
+        """Rule out what could leave too little time to finish on on-demand nodes."""
+        setting, gangs = self.setting, self.setting.gangs
+        slack = seconds - setting.overhead - self.work / setting.on_demand_speed
+        gain = np.tile(setting.speeds, len(setting.chains))[:, None] / setting.on_demand_speed
+
+        def risky(idle: float) -> NDArray[np.bool_]:
+            progress = (setting.step - idle) * gain
+            return np.asarray((slack - setting.step + progress < -1e-6) & (self.work > progress))
+
+        going[:, NONE, slack < setting.step - 1e-6] = _HOPELESS
+        going[:, SPOT : SPOT + gangs, :][:, risky(0.0)] = _HOPELESS
+        last, earlier = risky(setting.rest), risky(setting.step)
+        for stage in range(1, setting.stages):
+            at = SPOT + stage * gangs
+            going[:, at : at + gangs][:, last if stage == 1 else earlier] = _HOPELESS
+        started[:, last if setting.stages == 1 else earlier] = _HOPELESS

@@ -1,0 +1,82 @@
+"""`spotmpi simulate`: what a job with a deadline costs on recorded spot capacity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spotmpi.cli.options import Json
+
+if TYPE_CHECKING:
+    from spotmpi.api.simulation import Simulation
+
+_HEADER = ("POLICY", "$", "/ OPTIMUM", "LATE", "STARTS", "ON-DEMAND H", "IDLE H")
+
+
+def command(
+    spec: Annotated[Path, typer.Argument(help="Job spec with a table [capacity].", metavar="SPEC")],
+    traces: Annotated[
+        Path, typer.Option("--traces", help="Folder of traces: NAME.json or NAME/full.json for each zone and type.")
+    ],
+    windows: Annotated[int, typer.Option("--windows", help="Number of windows of the traces to simulate.")] = 400,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A key of the spec, such as capacity.deadline=30h.", metavar="KEY=VALUE"),
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option("--price", help="Dollars per spot node and hour, for traces without prices.")
+    ] = None,
+    on_demand_price: Annotated[
+        float | None, typer.Option("--on-demand-price", help="Dollars per on-demand node and hour, likewise.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Determines the windows.")] = 0,
+    json: Json = False,
+) -> None:
+    """Simulate a job with a deadline on recorded spot capacity: expected cost, and that of other policies."""
+    import json as json_module
+    from dataclasses import asdict
+    from datetime import UTC, datetime
+
+    from spotmpi.api.simulation import Prices, simulate_job
+    from spotmpi.spec.job import load
+
+    prices = Prices(price, on_demand_price)
+    simulation = simulate_job(load(spec, settings or ()), traces, windows, prices, datetime.now(UTC), seed)
+    if json:
+        print(json_module.dumps(asdict(simulation)))
+    else:
+        _print(simulation)
+
+
+def _print(simulation: Simulation) -> None:
+    """Print what to expect, and a table of the policies."""
+    from spotmpi.capacity.job import hours
+    from spotmpi.cli.tables import show_table
+    from spotmpi.report.figures import MISSING
+
+    job, expected = simulation.job, simulation.expectation
+    nodes = " or ".join(str(size) for size in job.sizes)
+    print(
+        f"{hours(job.work)} of work on {nodes} node{'s' * (job.sizes != (1,))}, {hours(job.deadline)} to the deadline, "
+        f"{hours(job.overhead)} for a start; {', '.join(simulation.pools)}"
+    )
+    print(
+        f"expected: ${expected.dollars:.2f} (90 % of windows: ${expected.low:.2f} to ${expected.high:.2f}), "
+        f"{100 * expected.in_time:.1f} % in time, on-demand ${expected.on_demand:.2f} ({expected.source})\n"
+    )
+    rows = [
+        (
+            each.policy,
+            f"{each.dollars:.2f}",
+            MISSING if each.ratio is None else f"{each.ratio:.3f}",
+            str(each.late),
+            f"{each.starts:.1f}",
+            f"{each.on_demand_hours:.1f}",
+            f"{each.idle_hours:.1f}",
+        )
+        for each in simulation.results
+    ]
+    show_table(_HEADER, rows, right=range(1, len(_HEADER)))
+    print(f"means of {simulation.windows} windows in {simulation.days:.0f} days")

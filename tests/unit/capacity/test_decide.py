@@ -1,0 +1,184 @@
+"""The decision about one job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from spotmpi.capacity.job import Job
+from spotmpi.capacity.placement import (
+    Clock,
+    Decision,
+    Keep,
+    Observation,
+    Offer,
+    Placement,
+    Start,
+    State,
+    Switch,
+    Wait,
+)
+from spotmpi.capacity.policy import decide
+from spotmpi.capacity.simulation import planned
+from spotmpi.core.errors import InputError
+from tests.unit.capacity.controller import replay
+from tests.unit.capacity.markets import recorded
+
+HOUR = 3600.0
+JOB = Job(work=4 * HOUR, deadline=8 * HOUR, sizes=(4,), overhead=600.0)
+A, B = "us-east-1a", "us-east-1b"
+
+
+def spot(zone: str, price: float = 1.0, available: int | None = 4) -> Offer:
+    return Offer(zone, "spot", "g5.xlarge", price, available)
+
+
+def on_demand(available: int | None = None, price: float = 3.0) -> Offer:
+    return Offer(A, "on-demand", "g5.xlarge", price, available)
+
+
+def running(zone: str, market: str = "spot", work: float = 4 * HOUR, job: Job = JOB) -> State:
+    placement = Placement(zone, "spot" if market == "spot" else "on-demand", "g5.xlarge", 4)
+    return State(job, placement, work)
+
+
+def idle(work: float = 4 * HOUR, job: Job = JOB) -> State:
+    return State(job, None, work)
+
+
+def at(elapsed: float) -> Clock:
+    return Clock(elapsed)
+
+
+def placed(decision: Decision) -> Placement:
+    assert isinstance(decision, Start | Switch)
+    return decision.placement
+
+
+def test_a_job_starts_on_the_cheapest_spot_nodes() -> None:
+    decision = decide(idle(), [spot(A, 1.2), spot(B, 1.0), on_demand()], [], at(0))
+    assert isinstance(decision, Start)
+    assert decision.placement == Placement(B, "spot", "g5.xlarge", 4)
+    assert "$4.00 per hour" in decision.reason and "expected to the end" in decision.reason
+
+
+def test_it_waits_while_there_is_time_and_says_for_how_long() -> None:
+    decision = decide(idle(2 * HOUR), [spot(A, available=0), on_demand()], [Observation(0, spot(A))], at(600))
+    assert isinstance(decision, Wait)
+    assert decision.until == 1200
+    assert "no zone has 4 spot nodes" in decision.reason
+    assert "5 h 40 min to the last safe moment" in decision.reason
+
+
+def test_a_wait_ends_at_the_last_safe_moment() -> None:
+    offers = [spot(A, available=0), on_demand(price=100.0)]
+    decision = decide(idle(2 * HOUR), offers, [Observation(0, spot(A))], Clock(8 * HOUR - 2 * HOUR - 900, 300.0))
+    assert isinstance(decision, Wait)
+    assert decision.until == 8 * HOUR - 2 * HOUR - 600
+
+
+def test_the_last_safe_moment_goes_to_on_demand_though_spot_nodes_are_there() -> None:
+    decision = decide(idle(), [spot(A, 0.01), on_demand()], [], at(8 * HOUR - 4 * HOUR - 600))
+    assert placed(decision).market == "on-demand"
+    assert decision.reason == "last safe moment: 4 h of work left, 4 h 10 min to the deadline, and a start takes 10 min"
+
+
+def test_spot_nodes_that_are_running_are_kept_as_long_as_a_start_on_demand_is_in_time() -> None:
+    offers = [spot(A), on_demand()]
+    last = 8 * HOUR - 4 * HOUR - 600
+    assert isinstance(decide(running(A), offers, [], at(last)), Keep)
+    assert placed(decide(running(A), offers, [], at(last + 60))).market == "on-demand"
+
+
+def test_a_slightly_cheaper_zone_is_no_reason_to_switch() -> None:
+    assert isinstance(decide(running(A), [spot(A, 1.0), spot(B, 0.98), on_demand()], [], at(0)), Keep)
+
+
+def test_a_much_cheaper_zone_is_a_reason_to_switch_while_much_work_is_left() -> None:
+    offers = [spot(A, 1.5), spot(B, 1.0), on_demand()]
+    history = [Observation(-HOUR * hour, each) for hour in (48, 24) for each in offers]
+    decision = decide(running(A), offers, history, at(0))
+    assert isinstance(decision, Switch)
+    assert decision.placement.zone == B
+    assert isinstance(decide(running(A, work=300.0), offers, history, at(0)), Keep)
+
+
+def test_it_returns_from_on_demand_to_spot_when_that_pays() -> None:
+    offers = [spot(A), on_demand()]
+    history = [Observation(-48 * HOUR, spot(A))]
+    assert placed(decide(running(A, "on-demand"), offers, history, at(0))).market == "spot"
+    assert isinstance(decide(running(A, "on-demand", work=300.0), offers, history, at(0)), Keep)
+
+
+def test_on_demand_is_kept_to_the_end_if_two_more_starts_would_be_too_late() -> None:
+    decision = decide(running(A, "on-demand"), [spot(A, 0.01), on_demand()], [], at(8 * HOUR - 4 * HOUR - 900))
+    assert isinstance(decision, Keep)
+
+
+def test_an_unknown_number_of_nodes_is_asked_for_and_a_refusal_leads_elsewhere() -> None:
+    assert placed(decide(idle(), [spot(A, 1.0, None), spot(B, 1.1, None), on_demand()], [], at(0))).zone == A
+    assert placed(decide(idle(), [spot(A, 1.0, 0), spot(B, 1.1, None), on_demand()], [], at(0))).zone == B
+
+
+def test_where_on_demand_is_refused_at_the_last_moment_spot_nodes_are_better_than_none() -> None:
+    late = at(8 * HOUR - 4 * HOUR - 300)
+    assert placed(decide(idle(), [spot(A), on_demand(0)], [], late)).market == "spot"
+    decision = decide(idle(), [spot(A, available=0), on_demand(0)], [], late)
+    assert isinstance(decision, Wait)
+    assert "the deadline is at risk" in decision.reason
+
+
+def test_only_allowed_zones_types_and_markets_are_used() -> None:
+    offers = [spot(A, 0.5), spot(B, 1.0), on_demand(), Offer(B, "on-demand", "g5.xlarge", 3.0)]
+    assert placed(decide(idle(job=replace(JOB, zones=(B,))), offers, [], at(0))).zone == B
+    assert placed(decide(idle(job=replace(JOB, market="on-demand")), offers, [], at(0))).market == "on-demand"
+    with pytest.raises(InputError, match="no on-demand nodes are offered"):
+        decide(idle(job=replace(JOB, instance_types=("p5",))), offers, [], at(0))
+
+
+def test_spot_nodes_are_given_back_before_the_budget_for_on_demand_is_spent() -> None:
+    job = replace(JOB, budget=JOB.on_demand_cost(3.0) + 1.0)
+    offers = [spot(A, 2.9), on_demand()]
+    assert isinstance(decide(State(job, None, 4 * HOUR, spent=1.0), offers, [], at(0)), Wait | Start)
+    decision = decide(State(job, None, 4 * HOUR, spent=1.0), offers, [], at(0))
+    assert not isinstance(decision, Start) or decision.placement.market == "on-demand"
+    assert (
+        placed(decide(State(job, None, 4 * HOUR, spent=0.0), [spot(A, 1.0), on_demand()], [], at(0))).market == "spot"
+    )
+
+
+def test_of_several_sizes_the_one_that_is_there_is_taken() -> None:
+    job = Job(4 * HOUR, 16 * HOUR, (4, 8, 16), (0.25, 0.5, 1.0), 300.0)
+    offers = [spot(A, available=9), spot(B, available=5), on_demand()]
+    assert placed(decide(idle(job=job), offers, [], at(0))).nodes == 8
+
+
+def test_a_job_that_is_done_needs_nothing() -> None:
+    assert isinstance(decide(running(A, work=0.0), [spot(A), on_demand()], [], at(0)), Keep)
+
+
+@pytest.mark.parametrize(
+    ("folder", "zones", "job", "start"),
+    [
+        ("v100-1", ("us-east-1c", "us-east-1d"), Job(8 * HOUR, 10.4 * HOUR, overhead=720.0), 300),
+        ("h100-16", ("us-east4-a", "us-east4-b"), Job(6 * HOUR, 9 * HOUR, (16,), overhead=180.0), 400),
+        ("h100-16", ("us-east4-a", "us-east4-b"), Job(26 * HOUR, 30 * HOUR, (8, 16), (0.5, 1.0), 600.0), 200),
+    ],
+)
+def test_decisions_are_those_that_the_simulation_counts(
+    folder: str, zones: tuple[str, ...], job: Job, start: int
+) -> None:
+    market = recorded(folder, zones)
+    decisions, outcome = replay(job, market, start)
+    expected = planned(job, market, np.array([start]))
+    assert outcome.dollars == pytest.approx(expected.dollars)
+    assert outcome.starts == expected.starts
+    assert outcome.missed == 0
+    assert all(decision.reason for _, decision in decisions)
+
+
+def test_spot_nodes_that_cost_more_than_on_demand_nodes_are_not_kept() -> None:
+    decision = decide(running(A), [spot(A, 3.5), on_demand()], [Observation(-HOUR, spot(A, 3.5))], at(0))
+    assert isinstance(decision, Wait) or placed(decision).market == "on-demand"

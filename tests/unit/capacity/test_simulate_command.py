@@ -1,0 +1,133 @@
+"""`spotmpi simulate`, and the traces that it reads."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.capacity.traces import read_trace, region
+from spotmpi.core.errors import InputError
+from tests.command_line import invoke
+from tests.unit.capacity.markets import TRACES
+
+SPEC = """
+command = ["python", "train.py"]
+nodes = 16
+
+[capacity]
+work = "8h"
+deadline = "12h"
+zones = ["us-east4-a", "us-east4-b"]
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> str:
+    path = tmp_path / "job.toml"
+    path.write_text(SPEC)
+    return str(path)
+
+
+def simulate(spec: str, *options: str, traces: Path = TRACES / "h100-16") -> Any:
+    return invoke("simulate", spec, "--traces", str(traces), "--windows", "40", *options)
+
+
+def test_cost_range_chance_and_other_policies_are_printed(spec: str) -> None:
+    code, output, errors = simulate(spec)
+    assert (code, errors) == (0, "")
+    lines = output.splitlines()
+    assert lines[0].startswith(
+        "8 h of work on 16 nodes, 12 h to the deadline, 5 min for a start; a3-highgpu-1g in us-east4-a"
+    )
+    assert lines[1].startswith("expected: $") and "100.0 % in time, on-demand $1334.16" in lines[1]
+    assert lines[3].split()[:2] == ["POLICY", "$"]
+    assert [line.split("  ")[0] for line in lines[4:9]] == [
+        "this policy",
+        "Uniform Progress",
+        "spot, else wait",
+        "spot, else on-demand",
+        "on-demand",
+    ]
+    assert lines[-1] == "means of 40 windows in 15 days"
+
+
+def test_json_has_the_same_figures_and_a_seed_gives_the_same_windows(spec: str) -> None:
+    first, again, other = (json.loads(simulate(spec, "--json", "--seed", seed).stdout) for seed in ("1", "1", "2"))
+    assert first == again != other
+    ours, *others = first["results"]
+    assert ours["late"] == 0
+    assert 1 <= ours["ratio"] < 1.3
+    assert all(ours["dollars"] < each["dollars"] for each in others)
+
+
+def test_a_deadline_may_be_a_time_of_day(spec: str) -> None:
+    later = (datetime.now(UTC) + timedelta(hours=12, seconds=30)).isoformat()
+    assert "12 h 1 min to the deadline" in simulate(spec, "--set", f"capacity.deadline={later}").stdout
+    errors = simulate(spec, "--set", "capacity.deadline=2027-01-31T18:00").stderr
+    assert "give the offset from UTC too" in errors
+
+
+def test_all_that_is_missing_or_impossible_is_said_at_once(spec: str) -> None:
+    code, _, errors = simulate(
+        spec, "--set", "capacity.deadline=7h", "--set", "capacity.budget=9", "--set", 'capacity.zones=["moon-1a"]'
+    )
+    assert code == 2
+    assert "capacity.zones = 'moon-1a': no trace of it; the traces are of asia-south2-b" in errors
+    assert "capacity.deadline = '7 h': on-demand nodes need 8 h 5 min" in errors
+    errors = simulate(spec, "--set", "capacity.budget=9").stderr
+    assert "capacity.budget = 9.0: on-demand nodes for all of the work cost $1334.16" in errors
+    nothing = Path(spec).with_name("empty.toml")
+    nothing.write_text('command = ["true"]\nnodes = 99\n')
+    errors = simulate(str(nothing), "--windows", "0").stderr
+    for problem in (
+        "capacity.work: give",
+        "capacity.deadline: give",
+        "capacity.zones: name zones of one of",
+        "--windows",
+    ):
+        assert problem in errors
+    assert "capacity.nodes = 99: the traces count up to 16 nodes" in errors
+
+
+def test_a_folder_without_traces_and_a_broken_one_are_refused(spec: str, tmp_path: Path) -> None:
+    assert "no traces here" in simulate(spec, traces=tmp_path / "nowhere").stderr
+    (tmp_path / "us-east-1a.json").write_text('{"nodes": [[1, 2]]}')
+    errors = simulate(spec, traces=tmp_path).stderr
+    assert "us-east-1a': is no trace (KeyError: 'price')" in errors
+
+
+def test_a_deadline_longer_than_half_the_traces_is_refused(spec: str) -> None:
+    assert "have to be twice as long" in simulate(spec, "--set", "capacity.deadline=200h").stderr
+
+
+def test_published_traces_are_read_with_and_without_prices() -> None:
+    counts = read_trace("us-west-2a_v100_1", '{"metadata": {"gap_seconds": 300}, "data": [0, 4, 16]}')
+    assert (counts.pool.zone, counts.pool.instance_type, counts.price) == ("us-west-2a", "v100_1", None)
+    assert counts.nodes.tolist() == [0, 4, 16]
+    lost = read_trace(
+        "us-west1-a_h100_16",
+        '{"metadata": {"gap_seconds": 600, "price_info": {"on_demand_price": 9}}, "data": [1, 0], "prices": [2, 3]}',
+    )
+    assert lost.nodes.tolist() == [0, 1]
+    assert lost.price is not None and lost.price.tolist() == [2, 3]
+    assert lost.on_demand == 9
+    with pytest.raises(InputError, match="describes the formats"):
+        read_trace("x", "[]")
+
+
+def test_traces_without_prices_need_them_as_options(spec: str, tmp_path: Path) -> None:
+    values = {"metadata": {"gap_seconds": 600}, "data": ([16] * 20 + [0] * 10) * 20}
+    (tmp_path / "us-east4-a_x.json").write_text(json.dumps(values))
+    only = ("--set", 'capacity.zones=["us-east4-a"]')
+    assert "add --price and --on-demand-price" in simulate(spec, *only, traces=tmp_path).stderr
+    priced = simulate(spec, *only, "--price", "1", "--on-demand-price", "3", traces=tmp_path)
+    assert priced.returncode == 0
+    assert "on-demand $388.00" in priced.stdout
+
+
+def test_a_zone_has_its_region_in_its_name() -> None:
+    assert [region(zone) for zone in ("us-west-2a", "us-west1-a")] == ["us-west-2", "us-west1"]

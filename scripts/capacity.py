@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT / "jobs"))
 
 from spotmpi.api.simulation import TICK, read_traces, window_starts  # noqa: E402
 from spotmpi.capacity import baselines  # noqa: E402
+from spotmpi.capacity.choice import Policy  # noqa: E402
 from spotmpi.capacity.job import Job  # noqa: E402
 from spotmpi.capacity.market import Market  # noqa: E402
 from spotmpi.capacity.optimum import optimum  # noqa: E402
@@ -47,7 +48,7 @@ WORK = 16 * HOUR
 DEADLINES = {"tight": 1.25, "loose": 2.0}  # times the work
 OVERHEADS = {"3 min": 180.0, "12 min": 720.0}
 HIGH = 0.8  # share of a window's ticks at which a zone has the gang
-POLICIES: dict[str, Callable[[Job], baselines.Policy]] = {
+POLICIES: dict[str, Callable[[Job], Policy]] = {
     "Uniform Progress": baselines.uniform_progress,
     "spot, else wait": baselines.greedy,
     "spot, else on-demand": baselines.fallback,
@@ -111,7 +112,7 @@ def run(case: tuple[str, str, str, int]) -> Windows:
     outcomes |= {each: simulate(job, known, starts, policy(job)) for each, policy in POLICIES.items()}
     dollars = {each: outcome.dollars for each, outcome in outcomes.items()}
     dollars["optimum"] = optimum(job, known, starts)
-    present = (known.available >= gang).any(axis=0)
+    present: np.ndarray = (known.offered >= gang).max(axis=0)
     share = np.array([present[start : start + window_ticks(job, known)].mean() for start in starts])
     on_demand = job.on_demand_cost(known.on_demand)
     shares = {each: values / on_demand for each, values in dollars.items()}

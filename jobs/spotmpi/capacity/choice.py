@@ -24,7 +24,7 @@ _STAGES = 3  # steps of a start
 # hour without nodes has a price: this share of that of the cheapest spot gang. In the bands with a loose deadline
 # 0.1 is 1 % better than 0, and 1.0 up to 10 % worse.
 _IDLE = 0.1
-_HYSTERESIS = 0.25  # a switch has to save this share of what its start costs, in addition to the start itself
+_HYSTERESIS = 0.25  # a switch or a stop has to save this share of what a start costs, in addition to its own start
 _TOLERANCE = 1e-6
 
 
@@ -144,8 +144,8 @@ class Planner:
         ranked[stuck] = np.where(moment.usable[stuck], expected[stuck], np.inf)
         ranked[stuck, NONE] = 1e12
         mode = ranked.argmin(axis=1)
-        margin = _HYSTERESIS * moment.price[jobs, mode] * job.overhead / 3600.0
-        stay = (moment.mode != NONE) & (ranked[jobs, moment.mode] <= ranked[jobs, mode] + margin)
+        start = np.maximum(moment.price[jobs, mode], moment.price[jobs, moment.mode]) * job.overhead / 3600.0
+        stay = (moment.mode != NONE) & (ranked[jobs, moment.mode] <= ranked[jobs, mode] + _HYSTERESIS * start)
         return Choice(np.where(stay, moment.mode, mode), expected, allowed)
 
     def _plan(self, elapsed: float) -> Values:

@@ -71,6 +71,12 @@ class _View:
             raise input_error(
                 "capacity.market", job.market, "no spot nodes are offered; check zones and instance_types"
             )
+        here = state.placement
+        if here is not None and here.market == "spot":  # its pool may be offered no more, but the nodes are there
+            pool = CapacityPool(here.zone, here.instance_type)
+            known = [each.offer for each in history if each.offer.pool == pool and each.offer.market == "spot"]
+            price = known[-1].price if known else on_demand.price
+            spot.setdefault(pool, Offer(here.zone, "spot", here.instance_type, price, here.nodes))
         if not spot:
             spot = {on_demand.pool: Offer(on_demand.zone, "spot", on_demand.instance_type, on_demand.price, 0)}
         seen = _observed(job, spot, on_demand, history, clock)
@@ -210,7 +216,9 @@ def _reason(view: _View, choice: Choice) -> str:
     expected = choice.expected[0]
     possible = np.flatnonzero(moment.usable[0] & choice.safe[0])
     others = [other for other in possible.tolist() if other != mode]
-    left = f"{hours(view.state.work)} of work left, {hours(job.deadline - view.clock.elapsed)} to the deadline"
+    until = job.deadline - view.clock.elapsed
+    left = f"{hours(view.state.work)} of work left, "
+    left += f"{hours(until)} to the deadline" if until > 0 else f"{hours(-until)} after the deadline"
     if mode == ON_DEMAND and not others:
         return f"last safe moment: {left}, and a start takes {hours(job.overhead)}"
     rate = f"${moment.price[0, mode]:.2f} per hour, ${expected[mode]:.2f} expected to the end"

@@ -18,7 +18,7 @@ from spotmpi.capacity.values import NONE, ON_DEMAND, SPOT, Numbers
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened in each window: dollars, seconds to the end (infinite if late), starts, losses.
+    """What happened in each window: dollars, seconds to the end (infinite if late), and starts.
 
     ``work`` is what was left at the deadline, ``on_demand`` and ``waited`` are seconds in that mode.
     """
@@ -26,7 +26,6 @@ class Outcome:
     dollars: Numbers
     seconds: Numbers
     starts: Indices
-    losses: Indices
     work: Numbers
     on_demand: Numbers
     waited: Numbers
@@ -84,7 +83,7 @@ class _Windows:
         self.work = np.full(count, float(job.work))
         self.progress = np.zeros(count)  # of the present nodes
         self.seconds = np.full(count, np.inf)
-        self.count, self.losses = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        self.count = np.zeros(count, dtype=np.int64)
         self.jobs = np.arange(count)
 
     @property
@@ -103,7 +102,6 @@ class _Windows:
         if self.job.market == "on-demand":
             usable[:, SPOT:] = False
         lost = ~usable[self.jobs, self.mode]
-        self.losses += lost & self.unfinished
         self.work += np.where(lost, np.minimum(self.job.lost_work, self.progress), 0.0)
         self.mode = np.where(lost, NONE, self.mode)
         self.starting = np.where(lost, 0.0, self.starting)
@@ -132,4 +130,4 @@ class _Windows:
         self.mode, self.starting = mode, np.maximum(starting - tick, 0.0)
 
     def outcome(self) -> Outcome:
-        return Outcome(self.spent, self.seconds, self.count, self.losses, self.work, self.on_demand, self.waited)
+        return Outcome(self.spent, self.seconds, self.count, self.work, self.on_demand, self.waited)

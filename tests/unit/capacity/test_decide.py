@@ -182,3 +182,13 @@ def test_decisions_are_those_that_the_simulation_counts(
 def test_spot_nodes_that_cost_more_than_on_demand_nodes_are_not_kept() -> None:
     decision = decide(running(A), [spot(A, 3.5), on_demand()], [Observation(-HOUR, spot(A, 3.5))], at(0))
     assert isinstance(decision, Wait) or placed(decision).market == "on-demand"
+
+
+def test_nodes_that_are_no_longer_offered_are_kept_until_they_are_lost() -> None:
+    assert isinstance(decide(running(A), [on_demand()], [Observation(-HOUR, spot(A))], at(0)), Keep)
+
+
+def test_a_job_that_is_late_all_the_same_goes_on_and_says_so() -> None:
+    decision = decide(idle(), [spot(A), on_demand()], [], at(9 * HOUR))
+    assert placed(decision).market == "on-demand"
+    assert "4 h of work left, 1 h after the deadline" in decision.reason

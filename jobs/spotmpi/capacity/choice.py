@@ -80,13 +80,18 @@ def mode_nodes(job: Job, pools: int) -> Indices:
     return np.array([0, job.sizes[job.on_demand_size], *(job.sizes * pools)])
 
 
+def _starting(job: Job, moment: Moment) -> Numbers:
+    """Seconds until the first new iteration in each mode (jobs x modes)."""
+    starting = np.full(moment.price.shape, job.overhead)
+    starting[np.arange(len(moment.mode)), moment.mode] = moment.starting
+    starting[:, NONE] = 0.0
+    return starting
+
+
 def step(job: Job, moment: Moment) -> Step:
     """What each mode does until the next decision, if it keeps its nodes."""
-    count, modes = moment.price.shape
-    speeds = mode_speeds(job, (modes - SPOT) // len(job.sizes))
-    starting = np.full((count, modes), job.overhead)
-    starting[np.arange(count), moment.mode] = moment.starting
-    starting[:, NONE] = 0.0
+    speeds = mode_speeds(job, (moment.price.shape[1] - SPOT) // len(job.sizes))
+    starting = _starting(job, moment)
     work = np.maximum(moment.work[:, None] - speeds * np.maximum(0.0, moment.tick - starting), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         busy = np.minimum(moment.tick, starting + moment.work[:, None] / speeds)
@@ -95,22 +100,31 @@ def step(job: Job, moment: Moment) -> Step:
 
 
 def safe(job: Job, moment: Moment, after: Step) -> NDArray[np.bool_]:
-    """Which modes leave enough time and money, if they lose their nodes at the next decision (jobs x modes)."""
-    work = after.work.copy()
-    work[:, SPOT:] += np.where(work[:, SPOT:] > _TOLERANCE, np.minimum(job.lost_work, job.work - work[:, SPOT:]), 0.0)
-    rest = work / job.on_demand_speed
+    """Which modes leave enough time and money, whenever they lose nodes before the next decision (jobs x modes)."""
     done = after.work <= _TOLERANCE
     if not job.on_demand_allowed:
         affordable = moment.spent[:, None] + after.paid <= (math.inf if job.budget is None else job.budget)
         affordable[:, NONE] = True
         return np.asarray(affordable)
-    left = job.deadline - moment.elapsed - moment.tick
-    result = done | (left - job.overhead - rest >= -_TOLERANCE)
+    left = job.deadline - moment.elapsed - job.overhead
+    end = done | (left - moment.tick - _to_do(job, after.work) >= -_TOLERANCE)
+    idle = np.minimum(_starting(job, moment), moment.tick)
+    begin = left - idle - _to_do(job, np.broadcast_to(moment.work[:, None], idle.shape))  # before any progress
+    begin[:, :SPOT] = 0.0  # no nodes to lose
+    result = end & (begin >= -_TOLERANCE)
     if job.budget is not None:
-        finish = moment.price[:, ON_DEMAND : ON_DEMAND + 1] * (job.overhead + rest) / 3600.0
+        finish = moment.price[:, ON_DEMAND : ON_DEMAND + 1] * (job.overhead + _to_do(job, after.work)) / 3600.0
         result &= moment.spent[:, None] + after.paid + np.where(done, 0.0, finish) <= job.budget + _TOLERANCE
     result[:, ON_DEMAND] = True
     return np.asarray(result)
+
+
+def _to_do(job: Job, work: Numbers) -> Numbers:
+    """Seconds on on-demand nodes for *work* (jobs x modes), and for what a loss of spot nodes costs."""
+    work = work.copy()
+    lost = np.clip(job.work - work[:, SPOT:], 0.0, job.lost_work)
+    work[:, SPOT:] += np.where(work[:, SPOT:] > _TOLERANCE, lost, 0.0)
+    return np.asarray(work / job.on_demand_speed)
 
 
 class Planner:

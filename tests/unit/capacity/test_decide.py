@@ -192,3 +192,12 @@ def test_a_job_that_is_late_all_the_same_goes_on_and_says_so() -> None:
     decision = decide(idle(), [spot(A), on_demand()], [], at(9 * HOUR))
     assert placed(decision).market == "on-demand"
     assert "4 h of work left, 1 h after the deadline" in decision.reason
+
+
+def test_a_start_is_safe_only_if_its_nodes_may_be_lost_before_the_first_iteration() -> None:
+    """On-demand nodes are half as fast here, so that a tick of work on spot nodes makes up for the start."""
+    job = Job(2 * HOUR, 6 * HOUR, (4, 8), (0.6, 1.0), 300.0)
+    offers = [spot(A, 0.1, 8), on_demand()]
+    on_demand_time = job.overhead + job.work / 0.6
+    assert placed(decide(idle(2 * HOUR, job), offers, [], at(6 * HOUR - on_demand_time - 300))).market == "spot"
+    assert placed(decide(idle(2 * HOUR, job), offers, [], at(6 * HOUR - on_demand_time - 200))).market == "on-demand"

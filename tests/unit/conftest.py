@@ -16,6 +16,7 @@ from tests.unit.agent.gang import Gang
 
 if TYPE_CHECKING:
     from tests.cloud.account.fake_account import FakeAccount
+    from tests.cloud.cluster.fake_cluster import FakeCluster
     from tests.cloud.fake_environment import FakeEnvironment
 
 
@@ -54,6 +55,18 @@ def lab(account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     from tests.cloud.fake_environment import create_fake_environment
 
     return create_fake_environment(tmp_path, account, monkeypatch)
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """A cluster in which nothing is, that of the current context."""
+    from tests.cloud.cluster.fake_cluster import FakeCluster
+
+    cluster = FakeCluster()
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path_factory.mktemp("kube") / "config")))
+    yield cluster
+    cluster.close()
+    assert cluster.problems == []
 
 
 @pytest.fixture

@@ -16,9 +16,10 @@ from spotmpi.backends.kubernetes.client.api import POD
 from spotmpi.backends.kubernetes.client.view import ClusterView
 from tests.cloud.account.answers import KEY_ID, SECRET, TOKEN
 from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.cluster.fake_cluster import write_kubeconfig
+from tests.cloud.cluster.objects import a_pod
 from tests.command_line import invoke
 from tests.unit.backends.kubernetes.eks_cluster import LAB, NAME, EksCluster, in_another_process
-from tests.unit.backends.kubernetes.served_api import listing, pod, write_kubeconfig
 from tests.unit.core.test_environment import OUTPUTS
 
 
@@ -54,7 +55,7 @@ def test_kubectl_reaches_the_cluster_by_a_login_that_needs_no_other_program(
     assert written()["contexts"][0]["context"]["namespace"] == "training"
 
     monkeypatch.setenv("PATH", "")
-    lab.server.answers["list"] = [(200, listing(pod("a", 5)))]
+    lab.server.put(a_pod("a", "Running", {}))
     assert [each["metadata"]["name"] for each in ClusterView(None).list(POD, "here")] == ["a"]
 
 

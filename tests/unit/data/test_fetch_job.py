@@ -9,12 +9,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from spotmpi.backends.kubernetes.volume_access import Volume
@@ -24,9 +23,11 @@ from spotmpi.data import fetch, fetch_job
 from spotmpi.data.remote_source import Download
 from spotmpi.data.store import Transfer
 from spotmpi.plan.pods import CONTAINER
-from tests.unit.backends.kubernetes.watched_cluster import api_error
+from tests.cloud.cluster.answers import Request, stamp_of
+from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import a_pod, of_kind
+from tests.cloud.cluster.store import Object
 
-Object = dict[str, Any]
 VOLUME = Volume("claim", "registry/image:1", ("key",))
 DOWNLOAD = Download("https://x.org/set.tar?X-Amz-Signature=s3cret", "set.tar", None)
 NAME = fetch_job.name_of([[DOWNLOAD]], "voc", "claim")
@@ -38,84 +39,73 @@ SERVER_TIME = 1_700_000_000.0  # Unix seconds, years before this machine's
 
 
 def job(ending: str | None = None, suspended: bool = False, age: float = 1) -> Object:
-    created = (datetime.fromtimestamp(SERVER_TIME, UTC) - timedelta(seconds=age)).isoformat()
     ends = [{"type": ending, "status": "True", "message": "Job has reached the specified backoff limit"}]
-    values = {"name": NAME, "namespace": "here", "uid": "7", "creationTimestamp": created}
-    status = {"conditions": ends if ending else []}
-    return {"kind": "Job", "metadata": values, "spec": {"suspend": suspended}, "status": status}
+    spec = {"suspend": suspended, "template": {"spec": {"containers": []}}}
+    item = of_kind("Job", NAME, spec=spec, status={"conditions": ends if ending else []})
+    stamps = {"uid": "7", "creationTimestamp": stamp_of(SERVER_TIME - age)}
+    return {**item, "metadata": {**item["metadata"], **stamps}}
 
 
 def pod(phase: str, message: Object | None = None) -> Object:
-    proxy = {"name": "istio-proxy", "state": {"terminated": {"message": '{"failed": "a message of a sidecar"}'}}}
-    own = {"name": CONTAINER, "state": {"terminated": {"message": json.dumps(message)}}}
-    containers = [proxy, own] if message else []
-    values = {"name": "fetch-1", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    return {"metadata": values, "status": {"phase": phase, "containerStatuses": containers}}
+    proxy = {"message": '{"failed": "a message of a sidecar"}', "exitCode": 0}
+    ends = [("istio-proxy", proxy), (CONTAINER, {"message": json.dumps(message), "exitCode": 0})]
+    containers = [{"name": name, "state": {"terminated": end}} for name, end in ends]
+    labels = {"batch.kubernetes.io/job-name": NAME}
+    return a_pod(f"fetch-{phase.lower()}", phase, labels, containerStatuses=containers if message else [])
 
 
 COMPLETE = job("Complete"), pod("Succeeded", ALL_DONE)
 MOVED = [Transfer(3, 300, 2)]
 
 
-class Script:
-    """A cluster that has a Job and its pods as the next of *looks* says, each a change to it; its clock is not ours."""
-
-    namespace = "here"
-
-    def now(self) -> float:
-        return SERVER_TIME
-
-    def __init__(self, *looks: Callable[[Script], None], existing: Object | None = None) -> None:
-        self.looks = list(looks)
-        self.job = existing
-        self.pods: list[Object] = []
-        self.created: list[Object] = []
-        self.changes: list[str] = []
-        self.away = False
-
-    async def find(self, kind: str, name: str) -> Object | None:
-        assert (kind, name) == ("Job", NAME)
-        if "unsuspended" in self.changes or (self.job and not self.created):
-            if self.looks:
-                self.looks.pop(0)(self)
-            if self.away:
-                raise httpx2.ConnectError("no route")
-        return self.job
-
-    async def list(self, kind: str, labels: Any = None, about: str | None = None) -> list[Object]:
-        return self.pods if kind == "Pod" else []
-
-    async def create(self, values: Object) -> Object:
-        self.created.append(values)
-        if values["kind"] == "Job":
-            self.job = job(suspended=True)
-            return {**values, "metadata": {**values["metadata"], "uid": "7"}}
-        return values
-
-    async def patch(self, kind: str, name: str, values: Object) -> None:
-        assert values == {"spec": {"suspend": False}}
-        self.changes.append("unsuspended")
-        self.job = job()
-
-    async def delete(self, kind: str, name: str, wait: bool = False) -> None:
-        self.changes.append("deleted")
-        self.job = None
-
-    async def last_line(self, name: str) -> str:
-        return PROGRESS
+Look = Callable[[FakeCluster], object]
+Start = Callable[..., FakeCluster]
 
 
-def shows(job_: Object | None, *pods: Object) -> Callable[[Script], None]:
+def shows(job_: Object | None, *pods: Object) -> Look:
     """The cluster has that Job and these pods from now on."""
 
-    def look(script: Script) -> None:
-        script.job, script.pods, script.away = job_, list(pods), False
+    def look(cluster: FakeCluster) -> None:
+        cluster.clear("Pod")
+        cluster.put(*pods)
+        if job_:
+            cluster.put(job_)
+        else:
+            cluster.clear("Job")
 
     return look
 
 
-def out_of_reach(script: Script) -> None:
-    script.away = True
+def out_of_reach(cluster: FakeCluster) -> None:
+    cluster.refuse("get", "jobs", 0, times=1)
+
+
+@pytest.fixture
+def script(cluster: FakeCluster) -> Start:
+    """Lets the cluster have a Job and its pods as the next of some looks says, each a change before the Job is read."""
+    cluster.ahead = SERVER_TIME - time.time()
+    cluster.add_log("fetch-running", PROGRESS)
+
+    def start(*looks: Look, existing: Object | None = None) -> FakeCluster:
+        rest = list(looks)
+
+        def move_on(request: Request) -> None:
+            is_look = (request.verb, request.resource) == ("get", "jobs")
+            found = [each for each in cluster.all("Job") if "deletionTimestamp" not in each["metadata"]]
+            begun = "patch" in changes(cluster) or (found and not cluster.created)
+            if is_look and begun and rest:
+                rest.pop(0)(cluster)
+
+        cluster.put(*([existing] if existing else []))
+        cluster.before_request = move_on
+        return cluster
+
+    return start
+
+
+def changes(cluster: FakeCluster) -> list[str]:
+    """What was done to the Job, but for its creation."""
+    return [each.verb for each in cluster.requests if each.verb in ("patch", "delete")]
 
 
 @pytest.fixture(autouse=True)
@@ -123,14 +113,14 @@ def short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "POLL_INTERVAL", 0.001)
 
 
-def run_fetch(script: Script) -> tuple[list[Transfer], list[str]]:
+def run_fetch(cluster: FakeCluster) -> tuple[list[Transfer], list[str]]:
     messages: list[str] = []
-    work = fetch.fetch(script, VOLUME, [[DOWNLOAD]], "voc", messages.append, "CERTIFICATE")  # type: ignore[arg-type]
+    work = fetch.fetch(cluster.api(), VOLUME, [[DOWNLOAD]], "voc", messages.append, "CERTIFICATE")
     return asyncio.run(asyncio.wait_for(work, 10)), messages
 
 
-def test_a_job_is_created_suspended_gets_its_downloads_and_is_reported_until_it_ends() -> None:
-    script = Script(
+def test_a_job_is_created_suspended_gets_its_downloads_and_is_reported_until_it_ends(script: Start) -> None:
+    cluster = script(
         shows(job()),
         shows(job(), pod("Pending")),
         shows(job(), pod("Running")),
@@ -138,7 +128,7 @@ def test_a_job_is_created_suspended_gets_its_downloads_and_is_reported_until_it_
         shows(*COMPLETE),
     )
 
-    moved, messages = run_fetch(script)
+    moved, messages = run_fetch(cluster)
 
     assert moved == MOVED
     assert messages == [
@@ -148,10 +138,15 @@ def test_a_job_is_created_suspended_gets_its_downloads_and_is_reported_until_it_
         "set.tar: 16.0 MB of 100.0 MB",
         "interrupted (set.tar: no answer after 6 tries); Kubernetes retries it",
     ]
-    manifest, policy, secret = script.created
-    assert manifest["spec"]["suspend"] and script.changes == ["unsuspended"]
+    manifest, policy, secret = cluster.created
+    assert manifest["spec"]["suspend"] and changes(cluster) == ["patch"]
     for part in (policy, secret):
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": NAME, "uid": "7"}
+        owner = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "name": NAME,
+            "uid": part["metadata"]["ownerReferences"][0]["uid"],
+        }
         assert part["metadata"]["ownerReferences"] == [owner]
     downloads = json.loads(gzip.decompress(base64.b64decode(secret["data"]["downloads.json.gz"])))
     assert downloads == [[DOWNLOAD.values("/spotmpi/volume/voc")]]
@@ -159,18 +154,18 @@ def test_a_job_is_created_suspended_gets_its_downloads_and_is_reported_until_it_
     assert "s3cret" not in json.dumps(manifest) + str(messages)
 
 
-def test_an_active_job_is_followed_and_no_second_one_is_created() -> None:
-    script = Script(shows(job()), shows(job(), pod("Running")), shows(*COMPLETE), existing=job())
-    moved, messages = run_fetch(script)
-    assert moved == MOVED and script.created == []
+def test_an_active_job_is_followed_and_no_second_one_is_created(script: Start) -> None:
+    cluster = script(shows(job()), shows(job(), pod("Running")), shows(*COMPLETE), existing=job())
+    moved, messages = run_fetch(cluster)
+    assert moved == MOVED and cluster.created == []
     assert messages == [f"Job {NAME} is fetching this already", "set.tar: 16.0 MB of 100.0 MB"]
 
 
 @pytest.mark.parametrize("old", [job("Complete"), job("Failed"), job(suspended=True, age=100)])
-def test_a_job_that_has_ended_or_never_began_makes_room_for_another(old: Object) -> None:
-    script = Script(shows(old), shows(*COMPLETE), existing=old)
-    assert run_fetch(script)[0] == MOVED
-    assert script.changes == ["deleted", "unsuspended"]
+def test_a_job_that_has_ended_or_never_began_makes_room_for_another(script: Start, old: Object) -> None:
+    cluster = script(shows(old), shows(*COMPLETE), existing=old)
+    assert run_fetch(cluster)[0] == MOVED
+    assert [*dict.fromkeys(changes(cluster))] == ["delete", "patch"]
 
 
 @pytest.mark.parametrize(
@@ -185,63 +180,61 @@ def test_a_job_that_has_ended_or_never_began_makes_room_for_another(old: Object)
         (shows(job(suspended=True, age=100)), "never received its instructions; the same command"),
     ],
 )
-def test_an_end_without_all_files_says_why(end: Callable[[Script], None], messages: str) -> None:
+def test_an_end_without_all_files_says_why(script: Start, end: Look, messages: str) -> None:
     with pytest.raises(SpotmpiError, match=messages):
-        run_fetch(Script(shows(job()), end))
+        run_fetch(script(shows(job()), end))
 
 
-def test_a_complete_job_without_its_pod_is_no_failure_and_the_files_are_counted() -> None:
+def test_a_complete_job_without_its_pod_is_no_failure_and_the_files_are_counted(script: Start) -> None:
     counted = {"done": [[3, 300, 0]]}
     lost, late = pod("Failed", {"failed": "taken away"}), pod("Succeeded", counted)
     completed = shows(job("Complete"))
-    script = Script(shows(job()), completed, completed, shows(None), shows(job("Complete"), late, lost))
+    cluster = script(shows(job()), completed, completed, shows(None), shows(job("Complete"), late, lost))
 
-    moved, messages = run_fetch(script)
+    moved, messages = run_fetch(cluster)
 
     assert moved == [Transfer(3, 300, 0)]
     assert f"Job {NAME} has succeeded, but its pod is gone; counting the files again" in messages
-    assert script.changes == ["unsuspended", "deleted", "unsuspended"]
+    assert changes(cluster)[0] == changes(cluster)[-1] == "patch" and "delete" in changes(cluster)
 
 
 @pytest.mark.parametrize("done", [{}, "x", [], [[1, 2]], [["1", 2, 3]], [[True, 2, 3]], [[1, 2, 3], [4, 5, 6]], [7]])
-def test_a_message_that_no_program_of_ours_writes_is_one_clear_error(done: Any) -> None:
+def test_a_message_that_no_program_of_ours_writes_is_one_clear_error(script: Start, done: Any) -> None:
     with pytest.raises(SpotmpiError, match=r"could not fetch the data: its pod ended with a message that its program"):
-        run_fetch(Script(shows(job()), shows(job("Complete"), pod("Succeeded", {"done": done}))))
+        run_fetch(script(shows(job()), shows(job("Complete"), pod("Succeeded", {"done": done}))))
 
 
-def test_a_cluster_that_is_out_of_reach_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script(shows(job()), out_of_reach, out_of_reach, shows(*COMPLETE))
-    assert run_fetch(script)[0] == MOVED
+def test_a_cluster_that_is_out_of_reach_for_a_while_is_waited_for(
+    script: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = script(shows(job()), out_of_reach, out_of_reach, shows(*COMPLETE))
+    assert run_fetch(cluster)[0] == MOVED
+
+
+def test_a_cluster_that_stays_out_of_reach_is_an_error(script: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "UNREACHABLE_TIMEOUT", 0.01)
     with pytest.raises(SpotmpiError, match=r"look at the Job .*, which continues by itself: cannot reach"):
-        run_fetch(Script(shows(job()), out_of_reach))
+        run_fetch(script(shows(job()), *[out_of_reach] * 99))
 
 
-def test_without_permission_for_secrets_there_is_an_error_and_no_job_remains(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script()
-    create = script.create
-
-    async def forbid_secrets(values: Object) -> Object:
-        if values["kind"] == "Secret":
-            raise api_error(403)
-        return await create(values)
-
-    monkeypatch.setattr(script, "create", forbid_secrets)
+def test_without_permission_for_secrets_there_is_an_error_and_no_job_remains(cluster: FakeCluster) -> None:
+    cluster.forbid("create", "secrets")
     with pytest.raises(SpotmpiError, match=rf"could not start the Job {NAME}: not permitted"):
-        run_fetch(script)
-    assert script.changes == ["deleted"]
+        run_fetch(cluster)
+    assert changes(cluster) == ["delete"] and not cluster.store.objects
 
 
-def test_two_terminals_at_once_make_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script()
+def test_two_terminals_at_once_make_one_job(script: Start) -> None:
+    cluster = script(shows(*COMPLETE))
+    move_on = cluster.before_request
 
-    async def conflict(values: Object) -> Object:
-        script.job, script.changes = job(), ["unsuspended"]
-        script.looks = [shows(*COMPLETE)]
-        raise api_error(409)
+    def be_faster(request: Request) -> None:
+        move_on(request)
+        if request.verb == "create":
+            cluster.put(job())
 
-    monkeypatch.setattr(script, "create", conflict)
-    assert run_fetch(script)[0] == MOVED
+    cluster.before_request = be_faster
+    assert run_fetch(cluster)[0] == MOVED
 
 
 def test_the_job_is_restricted_and_a_reclaimed_pod_costs_no_try() -> None:

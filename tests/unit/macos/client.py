@@ -21,14 +21,12 @@ from typing import Any
 import pytest
 
 import spotmpi
-from spotmpi.backends.kubernetes import backend
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core.errors import InputError
 from spotmpi.core.names import RunPaths
 from spotmpi.runs import reader
+from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.command_line import invoke
-from tests.unit.backends.kubernetes.served_api import Server, listing, write_kubeconfig
-from tests.unit.backends.kubernetes.watched_cluster import jobset
 from tests.unit.cli.terminal import write_spec
 from tests.unit.macos import double
 from tests.unit.macos.training_cluster import TrainingCluster
@@ -52,11 +50,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingCluster:
-    """The cluster of every context."""
-    cluster = TrainingCluster(tmp_path / "volume")
-    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: cluster)
-    return cluster
+def training(cluster: FakeCluster, tmp_path: Path) -> TrainingCluster:
+    """The cluster of the current context, which runs what is submitted."""
+    return TrainingCluster(cluster, tmp_path / "volume")
 
 
 def output_of(*arguments: str) -> str:
@@ -150,7 +146,7 @@ def test_a_pool_on_this_machine_is_refused_with_the_remedy() -> None:
 # --- runs on a cluster
 
 
-def test_a_run_is_submitted_followed_and_read(cluster: TrainingCluster) -> None:
+def test_a_run_is_submitted_followed_and_read(training: TrainingCluster) -> None:
     ended = output_of("run", "job.toml", "--on", "kubernetes")
     (state,) = reader.every(Path("runs"))
     run = state.id
@@ -161,8 +157,8 @@ def test_a_run_is_submitted_followed_and_read(cluster: TrainingCluster) -> None:
     assert run in output_of("list") and "Iterations/s" in output_of("report", run)
 
 
-def test_a_run_is_stopped_and_its_record_deleted(cluster: TrainingCluster) -> None:
-    cluster.holds = True
+def test_a_run_is_stopped_and_its_record_deleted(training: TrainingCluster) -> None:
+    training.holds = True
     run = submit()
     assert "running" in output_of("status", run)
     output_of("stop", run, "--now")
@@ -171,7 +167,7 @@ def test_a_run_is_stopped_and_its_record_deleted(cluster: TrainingCluster) -> No
     assert not (Path("runs") / run).exists()
 
 
-def test_the_folder_of_a_run_is_pulled_from_its_volume(cluster: TrainingCluster, folder: Path) -> None:
+def test_the_folder_of_a_run_is_pulled_from_its_volume(training: TrainingCluster, folder: Path) -> None:
     run = submit()
     checkpoint = folder / "volume" / run / "checkpoints" / "7" / "model.npz"
     checkpoint.parent.mkdir(parents=True)
@@ -180,25 +176,13 @@ def test_the_folder_of_a_run_is_pulled_from_its_volume(cluster: TrainingCluster,
     assert (Path("runs") / run / "checkpoints" / "7" / "model.npz").read_text() == "weights"
 
 
-def test_a_study_is_measured_reported_and_its_speed_predicted(cluster: TrainingCluster) -> None:
+def test_a_study_is_measured_reported_and_its_speed_predicted(training: TrainingCluster) -> None:
     output = output_of("bench", "job.toml", "--on", "kubernetes", "--nodes", "1,2", "--repeats", "1")
     assert "Iterations/s" in output
     output_of("report")
     (page,) = Path("runs").glob("sweeps/*/report/report.html")
     assert "<svg" in page.read_text()
     assert "16" in output_of("predict", "--nodes", "1..16")
-
-
-def test_runs_are_listed_over_http(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    item = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", **jobset(status={})}
-    other = [(200, listing(item, kind="JobSet")), *[(200, listing(kind="Event"))] * 3]
-    server = Server(answers={"other": other, "list": [(200, listing())] * 3})
-    try:
-        config = write_kubeconfig(folder / "config", f"http://127.0.0.1:{server.port}")
-        monkeypatch.setenv("KUBECONFIG", str(config))
-        assert "digits-1" in output_of("list", "--on", "kubernetes")
-    finally:
-        server.close()
 
 
 def test_a_driver_uses_a_pool_whose_workers_run_on_linux() -> None:
@@ -221,7 +205,7 @@ def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_locks")
-def test_a_client_needs_no_lock_of_its_file_system(cluster: TrainingCluster) -> None:
+def test_a_client_needs_no_lock_of_its_file_system(training: TrainingCluster) -> None:
     output_of("run", "job.toml", "--on", "kubernetes")
     (paths,) = reader.every(Path("runs"))
     output_of("pull", paths.id, "--on", "kubernetes")
@@ -249,7 +233,7 @@ def test_a_spec_is_written_for_a_script_and_for_an_example() -> None:
     assert Path("new.toml").is_file() and Path("cpu.toml").is_file()
 
 
-def test_a_cluster_needs_no_tool_of_this_machine(cluster: TrainingCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_needs_no_tool_of_this_machine(training: TrainingCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """macOS has stubs of python3 that offer to install Xcode, and its mpirun is not that of the pods."""
     started: list[str] = []
     sys.addaudithook(lambda event, words: started.append(words[0]) if event == "subprocess.Popen" else None)

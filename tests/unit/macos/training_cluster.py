@@ -2,69 +2,51 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import time
-from collections.abc import AsyncIterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from spotmpi.agent import protocol, record
 from spotmpi.agent.pod_record import PodRecord
-from spotmpi.backends.kubernetes.client import api
 from spotmpi.core import names
 from spotmpi.plan import manifests
-from tests.unit.backends.kubernetes.volume_cluster import VolumeCluster
-from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, condition, stamp
+from tests.cloud.cluster.answers import Request
+from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import a_pod, condition, of_kind
+from tests.cloud.cluster.store import Object
+from tests.unit.backends.kubernetes.run_volume import FakeVolume
 from tests.unit.report.recorded_runs import work_of
 
 ITERATIONS = 100
 
 
-class TrainingCluster(VolumeCluster):
+class TrainingCluster:
     """Runs end as soon as they are submitted; those that are submitted while `holds` is set go on until stopped."""
 
-    def __init__(self, volume: Path) -> None:
-        super().__init__(volume)
-        self.holds = False
+    def __init__(self, cluster: FakeCluster, root: Path) -> None:
+        self.cluster, self.volume, self.holds = cluster, FakeVolume(cluster, root), False
+        self._move_on = cluster.on_request
+        cluster.on_request = self._react
 
-    async def create(self, values: Object, dry_run: bool = False) -> Object:
-        created = await FakeCluster.create(self, values, dry_run)
-        if values["kind"] == api.JOBSET and not dry_run:
-            self._start(created)
-        return created
-
-    async def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        base: Any = FakeCluster if kind == api.JOBSET else VolumeCluster
-        found: Object | None = await base.find(self, kind, name, namespace)
-        return found
-
-    async def watch(self, kind: str, labels: Any = None, name: str | None = None) -> AsyncIterator[tuple[str, Object]]:
-        for each in await self.list(kind, labels):
-            if name in (None, each["metadata"]["name"]):
-                yield "ADDED", each
-        await asyncio.Event().wait()
-
-    async def patch(self, kind: str, name: str, values: Object) -> None:
-        for jobset in self.jobsets:
-            if (kind, jobset["metadata"]["name"]) == (api.JOBSET, name):
-                jobset["metadata"]["annotations"].update(values.get("metadata", {}).get("annotations", {}))
-
-    async def delete(self, kind: str, name: str, wait: bool = False, now: bool = False) -> None:
-        for jobset in [each for each in self.jobsets if (kind, each["metadata"]["name"]) == (api.JOBSET, name)]:
-            self.jobsets.remove(jobset)
+    def _react(self, request: Request) -> None:
+        self._move_on(request)
+        if (request.verb, request.resource) == ("create", "jobsets"):
+            self._start(self.cluster.get("JobSet", request.name))
 
     def _start(self, jobset: Object) -> None:
         run = jobset["metadata"]["name"]
+        owner = {**of_kind("JobSet", run), "name": run, "uid": jobset["metadata"]["uid"]}
         for node in range(jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"]):
             labels = {names.LABEL_RUN: run, manifests.LABEL_INDEX: str(node)}
-            metadata = {"name": f"{run}-node-0-{node}-abcde", "labels": labels, "creationTimestamp": stamp()}
-            phase = "Running" if self.holds else "Succeeded"
-            self.pods.append({"metadata": metadata, "spec": {}, "status": {"phase": phase}})
-        self.logs[f"{run}-node-0-0-abcde"] = self._output(self.root / run, work_of(manifests.spec_of(jobset)))
+            pod = a_pod(f"{run}-node-0-{node}-abcde", "Running" if self.holds else "Succeeded", labels)
+            pod["metadata"]["ownerReferences"] = [{key: owner[key] for key in ("apiVersion", "kind", "name", "uid")}]
+            self.cluster.put(pod)
+        output = self._output(self.volume.root / run, work_of(manifests.spec_of(jobset)))
+        self.cluster.add_log(f"{run}-node-0-0-abcde", *output)
         if not self.holds:
-            jobset["status"] = condition("Completed")
+            self.cluster.put({**jobset, "status": condition("Completed")})
 
     def _output(self, folder: Path, work: dict[str, Any]) -> list[str]:
         """What node 0's agent prints, while it writes the run folder on the volume."""

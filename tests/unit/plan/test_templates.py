@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +17,8 @@ from spotmpi.plan import pods
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.templates import Template
 from spotmpi.spec.job import from_values
+from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import of_kind
 
 Object = dict[str, Any]
 TARGET = ClusterTarget("training", "image:1", "runs", {}, (), "any")
@@ -227,25 +228,20 @@ def test_our_own_pod_template_has_the_shape_of_one() -> None:
     pod_templates.validate(pod(), [])
 
 
-class FakeApi:
+@pytest.fixture
+def api(cluster: FakeCluster) -> ClusterApi:
     """A namespace with one ConfigMap."""
-
-    namespace = "training"
-
-    async def find(self, kind: str, name: str) -> Object | None:
-        await asyncio.sleep(0)
-        texts = {"b.yaml": "spec: {hostname: b}", "a.yaml": "spec: {hostname: a}"}
-        return {"data": texts} if (kind, name) == ("ConfigMap", "pods") else None
+    cluster.put(of_kind("ConfigMap", "pods", data={"b.yaml": "spec: {hostname: b}", "a.yaml": "spec: {hostname: a}"}))
+    return cluster.api()
 
 
-API = cast(ClusterApi, FakeApi())
-
-
-def test_templates_are_read_in_the_order_given_and_a_config_map_in_that_of_its_keys(tmp_path: Path) -> None:
+def test_templates_are_read_in_the_order_given_and_a_config_map_in_that_of_its_keys(
+    tmp_path: Path, api: ClusterApi
+) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text("spec:\n  hostname: file\n")
 
-    result = pod_templates.read([str(path), "configmap:pods"], API)
+    result = pod_templates.read([str(path), "configmap:pods"], api)
 
     assert [template.name for template in result] == [str(path), "configmap:pods/a.yaml", "configmap:pods/b.yaml"]
     assert [template.values["spec"]["hostname"] for template in result] == ["file", "a", "b"]
@@ -261,16 +257,18 @@ def test_templates_are_read_in_the_order_given_and_a_config_map_in_that_of_its_k
         (b"", "is not a pod template"),
     ],
 )
-def test_a_template_that_cannot_be_read_is_named(tmp_path: Path, text: bytes | None, message: str) -> None:
+def test_a_template_that_cannot_be_read_is_named(
+    api: ClusterApi, tmp_path: Path, text: bytes | None, message: str
+) -> None:
     path = tmp_path / "pod.yaml"
     if text is not None:
         path.write_bytes(text)
     with pytest.raises(InputError) as refused:
-        pod_templates.read([str(path)], API)
+        pod_templates.read([str(path)], api)
     assert str(path)[-30:] in str(refused.value) and message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_a_missing_config_map_is_named_with_its_namespace() -> None:
-    with pytest.raises(InputError, match="'configmap:none': not found in namespace training"):
-        pod_templates.read(["configmap:none"], API)
+def test_a_missing_config_map_is_named_with_its_namespace(api: ClusterApi) -> None:
+    with pytest.raises(InputError, match="'configmap:none': not found in namespace here"):
+        pod_templates.read(["configmap:none"], api)

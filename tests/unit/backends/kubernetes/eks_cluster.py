@@ -11,8 +11,8 @@ import pytest
 from spotmpi.backends.kubernetes.client import eks_access
 from spotmpi.core import environment
 from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.testbed.certificates import Authority
-from tests.unit.backends.kubernetes.served_api import Server
 from tests.unit.core.test_environment import OUTPUTS
 
 LAB = environment.parse(OUTPUTS)
@@ -26,13 +26,13 @@ class EksCluster:
     """
 
     def __init__(self, account: FakeAccount, folder: Path) -> None:
-        self.account, self._folder, self.servers = account, folder, [Server()]
+        self.account, self._folder, self.servers = account, folder, [FakeCluster()]
         self.now = time.time  # by the clock of STS
         account.eks.version = "1.35"
         self.rebuild()
 
     @property
-    def server(self) -> Server:
+    def server(self) -> FakeCluster:
         """The API server of today's cluster."""
         return self.servers[-1]
 
@@ -40,10 +40,10 @@ class EksCluster:
         """Build the cluster anew; the API server of the former one answers nobody any more."""
         self.servers[-1].close()
         authority = Authority(self._folder / f"keys {len(self.servers)}")
-        server = Server(credential=authority.issue("api", hosts=["127.0.0.1"]))
+        server = FakeCluster(credential=authority.issue("api", hosts=["127.0.0.1"]))
         server.admits = lambda token: self.account.eks.admits(token, NAME, self.now())
         self.servers.append(server)
-        self.account.eks.endpoint = f"https://127.0.0.1:{server.port}"
+        self.account.eks.endpoint = server.address
         self.account.eks.authority = base64.b64encode(authority.certificate.read_bytes()).decode()
 
 

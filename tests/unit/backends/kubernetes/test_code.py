@@ -28,7 +28,7 @@ from spotmpi.runs import fingerprint
 from spotmpi.spec.job import JobSpec, from_values
 from tests.unit.agent.agent_process import mounts_below
 from tests.unit.agent.gang import LIMIT, Gang
-from tests.unit.backends.kubernetes.volume_cluster import VOLUME, VolumeCluster
+from tests.unit.backends.kubernetes.run_volume import VOLUME, FakeVolume
 
 
 @pytest.fixture
@@ -216,73 +216,67 @@ def test_large_code_goes_through_the_run_volume_or_not_at_all(code: Path, monkey
         pack(spec(code), target(None))
 
 
-def upload(cluster: VolumeCluster, code: Path, digest: str | None = None) -> None:
-    plan = {"code": {"digest": digest or code_folder.pack(code).digest, "from_volume": True}}
-    asyncio.run(code_shipping.upload(cluster, plan, spec(code), VOLUME, lambda text: None))  # type: ignore[arg-type]
+def upload(volume: FakeVolume, code: Path, digest: str | None = None) -> None:
+    plan: Any = {"code": {"digest": digest or code_folder.pack(code).digest, "from_volume": True}}
+    asyncio.run(code_shipping.upload(volume.cluster.api(), plan, spec(code), VOLUME, lambda text: None))
 
 
-def stored(cluster: VolumeCluster) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in cluster.archives.iterdir()}
+def stored(volume: FakeVolume) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in volume.archives.iterdir()}
 
 
-@pytest.fixture
-def cluster(volume_cluster: VolumeCluster) -> VolumeCluster:
-    """A cluster with a run volume."""
-    return volume_cluster
-
-
-def test_code_is_stored_once_under_its_digest(code: Path, cluster: VolumeCluster) -> None:
+def test_code_is_stored_once_under_its_digest(code: Path, volume: FakeVolume) -> None:
     packed = code_folder.pack(code)
-    upload(cluster, code)
-    assert stored(cluster) == {f"{packed.digest}.tgz": packed.archive}
-    (archive_file,) = cluster.archives.iterdir()
-    mtime, calls = archive_file.stat().st_mtime_ns, len(cluster.commands)
-    upload(cluster, code)
+    upload(volume, code)
+    assert stored(volume) == {f"{packed.digest}.tgz": packed.archive}
+    (archive_file,) = volume.archives.iterdir()
+    mtime, calls = archive_file.stat().st_mtime_ns, len(volume.commands)
+    upload(volume, code)
     assert archive_file.stat().st_mtime_ns == mtime
-    assert len(cluster.commands) == calls + 1  # what is there already does not travel
+    assert len(volume.commands) == calls + 1  # what is there already does not travel
 
     (code / "train.py").write_text("print('two')\n")
     with pytest.raises(SpotmpiError, match="has changed since the run was planned; start the run again"):
-        upload(cluster, code, packed.digest)
+        upload(volume, code, packed.digest)
 
 
 def test_an_upload_to_a_volume_that_cannot_be_written_is_an_error_and_does_not_hang(
-    code: Path, cluster: VolumeCluster
+    code: Path, volume: FakeVolume
 ) -> None:
     (code / "weights.bin").write_bytes(os.urandom(300_000))
-    cluster.archives.write_text("a file where the folder should be")
+    volume.archives.write_text("a file where the folder should be")
     with pytest.raises(SpotmpiError, match=r"could not access the files on the run volume: .*File exists"):
-        upload(cluster, code)
+        upload(volume, code)
 
 
-def test_an_upload_that_is_cut_off_leaves_nothing_and_the_next_one_is_whole(code: Path, cluster: VolumeCluster) -> None:
+def test_an_upload_that_is_cut_off_leaves_nothing_and_the_next_one_is_whole(code: Path, volume: FakeVolume) -> None:
     packed = code_folder.pack(code)
-    cluster.cut_off = len(packed.archive) // 2
+    volume.cluster.cut_off = len(packed.archive) // 2
     with pytest.raises(SpotmpiError, match="the connection into the pod broke off"):
-        upload(cluster, code)
-    assert stored(cluster) == {}
-    upload(cluster, code)
-    assert stored(cluster) == {f"{packed.digest}.tgz": packed.archive}
+        upload(volume, code)
+    assert stored(volume) == {}
+    upload(volume, code)
+    assert stored(volume) == {f"{packed.digest}.tgz": packed.archive}
 
 
 @pytest.mark.parametrize("damage", [lambda whole: whole[:50], lambda whole: whole[:-1] + b"?"], ids=["half", "other"])
 def test_an_archive_that_is_damaged_on_the_volume_is_uploaded_again(
-    code: Path, cluster: VolumeCluster, damage: Callable[[bytes], bytes]
+    code: Path, volume: FakeVolume, damage: Callable[[bytes], bytes]
 ) -> None:
     packed = code_folder.pack(code)
-    upload(cluster, code)
-    (cluster.archives / f"{packed.digest}.tgz").write_bytes(damage(packed.archive))
-    upload(cluster, code)
-    assert stored(cluster) == {f"{packed.digest}.tgz": packed.archive}
+    upload(volume, code)
+    (volume.archives / f"{packed.digest}.tgz").write_bytes(damage(packed.archive))
+    upload(volume, code)
+    assert stored(volume) == {f"{packed.digest}.tgz": packed.archive}
 
 
-def test_content_that_changes_on_its_way_is_never_stored(code: Path, cluster: VolumeCluster) -> None:
+def test_content_that_changes_on_its_way_is_never_stored(code: Path, volume: FakeVolume) -> None:
     packed = code_folder.pack(code)
     altered = packed.archive[:-1] + b"?"
     command = store_command("put", "/spotmpi/volume/code", "x.tgz", str(len(altered)), packed.sha256)
-    result = cluster._run("pod", command, altered)
+    result = volume.run("pod", command, altered)
     assert result.returncode == 1 and b"its SHA-256 is" in result.stderr
-    assert stored(cluster) == {}
+    assert stored(volume) == {}
 
 
 def test_a_pod_unpacks_only_the_code_that_was_planned(code: Path, tmp_path: Path) -> None:

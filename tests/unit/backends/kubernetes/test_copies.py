@@ -13,6 +13,7 @@ import spotmpi
 from spotmpi.api import cleanup
 from spotmpi.backends import targets
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
+from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts
 from spotmpi.backends.kubernetes.submit import objects
 from spotmpi.core.errors import InputError
@@ -21,8 +22,10 @@ from spotmpi.plan import manifests
 from spotmpi.plan.cluster import ClusterPlan, cached_plan
 from spotmpi.runs import cache, reader, recorded_plan
 from spotmpi.runs.reader import RunState
-from tests.unit.backends.kubernetes.served_api import write_kubeconfig
-from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, api_error, jobset, log_line, pod
+from tests.cloud.cluster.fake_cluster import FakeCluster, write_kubeconfig
+from tests.cloud.cluster.objects import RUN, jobset, log_line, pod
+
+pytestmark = pytest.mark.usefixtures("a_run")
 
 
 def copy(
@@ -71,8 +74,8 @@ def test_clean_does_not_delete_a_run_in_progress_in_its_cluster(runs: Path, clus
 def test_clean_does_not_delete_runs_that_their_cluster_may_have(runs: Path, cluster: FakeCluster) -> None:
     """A cluster that refuses to list them is named once."""
     paths, messages = copy(runs), list[str]()
-    cluster.jobsets.clear()
-    cluster.errors["JobSet"] = api_error(403)
+    cluster.clear("JobSet")
+    cluster.forbid("*", "jobsets")
     copy(runs, run="digits-2")
     assert clean(runs, messages) == []
     (message,) = messages
@@ -82,7 +85,7 @@ def test_clean_does_not_delete_runs_that_their_cluster_may_have(runs: Path, clus
 
 def test_clean_deletes_a_copy_whose_jobset_is_gone(runs: Path, cluster: FakeCluster) -> None:
     paths = copy(runs)
-    cluster.jobsets.clear()
+    cluster.clear("JobSet")
     assert clean(runs) == [RUN]
     assert not paths.folder.exists()
 
@@ -101,7 +104,7 @@ def test_a_run_is_looked_up_in_its_recorded_namespace_unless_one_is_named(
 
 def test_a_run_of_another_cluster_is_not_lost(runs: Path, cluster: FakeCluster) -> None:
     copy(runs, context="other")
-    cluster.jobsets.clear()
+    cluster.clear("JobSet")
     backend = KubernetesBackend(runs)
     assert backend.state(RUN).state == "elsewhere"
     assert backend.list() == []
@@ -109,7 +112,7 @@ def test_a_run_of_another_cluster_is_not_lost(runs: Path, cluster: FakeCluster) 
 
 def test_a_run_without_a_jobset_in_its_cluster_is_lost_and_can_be_resumed(runs: Path, cluster: FakeCluster) -> None:
     copy(runs)
-    cluster.jobsets.clear()
+    cluster.clear("JobSet")
     (state,) = KubernetesBackend(runs).list()
     assert (state.state, state.reason, state.over) == ("lost", "its JobSet is gone from namespace here", True)
 
@@ -146,7 +149,7 @@ def test_a_record_is_not_deleted_while_its_run_is_being_continued(
     paths = copy(runs, STOPPED)
     deleted: list[list[str]] = []
 
-    async def create(api: FakeCluster, plan: ClusterPlan) -> objects.CreatedRun:
+    async def create(api: ClusterApi, plan: ClusterPlan) -> objects.CreatedRun:
         deleted.append(clean(runs))
         return objects.CreatedRun([], 2000.0)
 
@@ -180,15 +183,16 @@ def test_a_record_resumed_before_its_deletion_is_not_deleted(runs: Path) -> None
 @pytest.mark.parametrize("recorded", [0, 1, 3])
 def test_all_attempts_are_counted_while_the_gang_restarts(runs: Path, cluster: FakeCluster, recorded: int) -> None:
     """The counters come from JobSet; the copied events of a restarting gang are incomplete."""
-    cluster.pods, cluster.jobsets = [], [jobset(status={"restarts": 15, "restartsCountTowardsMax": 2})]
+    cluster.clear("Pod")
+    cluster.put(jobset(status={"restarts": 15, "restartsCountTowardsMax": 2}))
     copy(runs, *(started(attempt + 1, 0, attempt) for attempt in range(recorded)))
     state = KubernetesBackend(runs).state(RUN)
     assert (state.state, *counts(state)) == ("waiting", 15, 2, 13)
 
 
 def test_the_attempt_of_a_running_pod_is_not_waiting(runs: Path, cluster: FakeCluster) -> None:
-    cluster.pods, cluster.jobsets = [pod(0, "Running"), pod(1, "Running")], [jobset(status={"restarts": 15})]
-    cluster.add_log(cluster.pods[0], log_line(1, "started", t=4e9, attempt=1, failures=0, interruptions=0))
+    cluster.put(jobset(status={"restarts": 15}), pod(1, "Running"))
+    cluster.add_log(pod(0, "Running"), log_line(1, "started", t=4e9, attempt=1, failures=0, interruptions=0))
     copy(runs)
     assert counts(KubernetesBackend(runs).state(RUN)) == (16, 0, 15)
 

@@ -23,8 +23,10 @@ from spotmpi.backends.kubernetes.client.eks_access import EksAccess
 from spotmpi.backends.kubernetes.client.view import ClusterView
 from spotmpi.core.errors import SpotmpiError
 from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.cluster.fake_cluster import write_kubeconfig
+from tests.cloud.cluster.objects import a_pod
+from tests.cloud.cluster.store import Object
 from tests.unit.backends.kubernetes.eks_cluster import LAB, NAME, EksCluster, in_another_process
-from tests.unit.backends.kubernetes.served_api import change, listing, pod, write_kubeconfig
 from tests.unit.core.test_environment import OUTPUTS
 
 ELSEWHERE = "arn:aws:eks:us-west-2:999999999999:cluster/spotmpi-lab"
@@ -43,12 +45,16 @@ def cluster(account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     cluster.server.close()
 
 
+def pod(name: str) -> Object:
+    return a_pod(name, "Running", {})
+
+
 def pods(context: str = LAB.context) -> list[str]:
     return [each["metadata"]["name"] for each in ClusterView(context).list(POD, "here")]
 
 
 def test_an_environments_cluster_is_reached_by_the_aws_credentials_alone(cluster: EksCluster) -> None:
-    cluster.server.answers["list"] = [(200, listing(pod("a", 5)))]
+    cluster.server.put(pod("a"))
     assert pods() == ["a"]
     assert cluster.account.requests_of("DescribeCluster") == [{"name": NAME}]
 
@@ -69,11 +75,11 @@ def test_after_down_in_the_evening_and_up_in_the_morning_the_new_cluster_is_reac
 ) -> None:
     """The kubeconfig still has a context of that ARN, with the address and authority of yesterday."""
     yesterday = cluster.account.eks.endpoint
-    cluster.server.answers["list"] = [(200, listing(pod("old", 5)))]
+    cluster.server.put(pod("old"))
     assert pods() == ["old"]
     monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", yesterday, LAB.cluster_arn)))
     cluster.rebuild()
-    cluster.server.answers["list"] = [(200, listing(pod("new", 5)))] * 2
+    cluster.server.put(pod("new"))
     in_another_process(monkeypatch)
     assert pods() == ["new"]
 
@@ -96,9 +102,9 @@ def test_a_cluster_of_that_name_in_another_region_or_account_is_never_asked(
     cluster: EksCluster, context: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the current context of a kubeconfig nor one of a similar name is the environment's cluster."""
-    elsewhere = f"http://127.0.0.1:{cluster.servers[0].port}"
+    elsewhere = cluster.servers[0].address
     monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", elsewhere, context)))
-    cluster.server.answers["list"] = [(200, listing(pod("ours", 5)))]
+    cluster.server.put(pod("ours"))
     assert pods() == ["ours"]
     with pytest.raises(SpotmpiError, match="cluster spotmpi-lab in us-west-2 of account 999999999999"):
         pods(f"eks:{ELSEWHERE}")
@@ -135,7 +141,6 @@ def test_a_refusal_of_eks_is_one_line_with_the_remedy(
     assert line in str(refused.value) and "\n" not in str(refused.value)
     # Logged in again, the same process goes on.
     cluster.account.refusals.clear()
-    cluster.server.answers["list"] = [(200, listing())]
     assert pods() == []
 
 
@@ -188,10 +193,7 @@ def test_a_watch_goes_on_with_a_new_token_after_the_sleep_of_a_machine_at_which_
 
     monkeypatch.setattr(eks, "token", token_at_that_time)
     cluster.now = lambda: time.time() + slept[0]
-    cluster.server.answers["watch"] = [
-        (200, change("ADDED", pod("a", 5))),
-        (200, change("ADDED", pod("b", 6))),
-    ]
+    cluster.server.put(pod("a"))
 
     async def watch() -> list[str]:
         seen = []
@@ -201,6 +203,8 @@ def test_a_watch_goes_on_with_a_new_token_after_the_sleep_of_a_machine_at_which_
             slept[0] += 3600.0
             if len(seen) == 2:
                 break
+            cluster.server.end_watches()
+            cluster.server.put(pod("b"))
         return seen
 
     assert asyncio.run(asyncio.wait_for(watch(), 60)) == ["a", "b"]
@@ -222,8 +226,7 @@ def test_a_watch_outlives_a_renewal_of_credentials_that_fails_for_a_moment_and_e
 
     monkeypatch.setattr(eks, "token", renewed)
     monkeypatch.setattr(eks_access, "_TOKEN_LIFETIME", -1.0)  # a new token for each request
-    cluster.server.answers["watch"] = [(200, change("ADDED", pod("a", 5))), (200, change("ADDED", pod("b", 6)))]
-    cluster.server.answers["list"] = [(200, listing(pod("a", 5)))]
+    cluster.server.put(pod("a"))
 
     async def watch() -> list[str]:
         seen: list[str] = []
@@ -231,6 +234,10 @@ def test_a_watch_outlives_a_renewal_of_credentials_that_fails_for_a_moment_and_e
             seen += [item["metadata"]["name"]] if kind != RESYNC else []
             if len(seen) == 2:
                 break
+            if kind == RESYNC:
+                cluster.server.put(pod("b"))
+            else:
+                cluster.server.end_watches()
         return seen
 
     if is_transient:

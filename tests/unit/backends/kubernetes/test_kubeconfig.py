@@ -12,12 +12,12 @@ from spotmpi.backends.kubernetes.client import kubeconfig
 from spotmpi.backends.kubernetes.client.api import POD, ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.core.errors import InputError, SpotmpiError
-from tests.unit.backends.kubernetes.served_api import Server, status, write_kubeconfig
+from tests.cloud.cluster.fake_cluster import FakeCluster, write_kubeconfig
 
 
 def write_config(path: Path, name: str, current: bool = True, authority: str = "ca") -> Path:
     token, cluster = {"token": f"token of {name}"}, {"certificate-authority": authority}
-    return write_kubeconfig(path, f"https://{name}", name, current, token, **cluster)
+    return write_kubeconfig(path, f"https://{name}", name, current=current, user=token, more=cluster)
 
 
 def test_several_files_count_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,16 +55,15 @@ def test_in_a_pod_a_kubeconfig_takes_precedence_over_the_service_account(
 
 
 def test_a_cluster_is_reached_through_its_proxy(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def use(proxy: str) -> None:
-        path = write_kubeconfig(tmp_path / "config", "http://cluster.invalid", "a", True, None, **{"proxy-url": proxy})
+        path = write_kubeconfig(tmp_path / "config", "http://cluster.invalid", "a", more={"proxy-url": proxy})
         monkeypatch.setenv("KUBECONFIG", str(path))
 
-    use(f"http://127.0.0.1:{server.port}")
-    server.answers["other"] = [(404, json.dumps(status(404, 'pods "a" not found')))]
+    use(cluster.address)
     assert asyncio.run(ClusterApi(None, "n").find(POD, "a")) is None
-    assert server.requests == ["other http://cluster.invalid/api/v1/namespaces/n/pods/a"]
+    assert cluster.paths == ["http://cluster.invalid/api/v1/namespaces/n/pods/a"]
     use("socks5://p:1")
     with pytest.raises(InputError, match="proxy-url socks5://p:1 of its cluster is not supported; use an HTTP proxy"):
         kubeconfig.configuration(None)

@@ -24,10 +24,12 @@ from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
 from spotmpi.runs.cache import RunCache
 from spotmpi.runs.pod_output import parse
 from spotmpi.spec.job import JobSpec, from_values, load
+from tests.cloud.cluster import objects
+from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import RUN, condition
+from tests.cloud.cluster.store import Object
 from tests.unit.archives import Entry, archive, entry, folder, link
-from tests.unit.backends.kubernetes import watched_cluster
-from tests.unit.backends.kubernetes.volume_cluster import VolumeCluster, pull
-from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, Object, condition
+from tests.unit.backends.kubernetes.run_volume import FakeVolume, pull
 
 IMAGE = {"image": "any"}
 
@@ -39,7 +41,7 @@ def failed(values: Object, name: str = RUN) -> Object:
         manifests.ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True)),
         manifests.ANNOTATION_OWNER: "eve",
     }
-    jobset = watched_cluster.jobset(status=condition("Failed"), annotations=annotations)
+    jobset = objects.jobset(status=condition("Failed"), annotations=annotations)
     return {**jobset, "metadata": {**jobset["metadata"], "name": name}}
 
 
@@ -54,7 +56,7 @@ def secret(tmp_path: Path) -> Path:
 
 def resume(cluster: FakeCluster, runs: Path, values: Object, *overrides: str) -> Any:
     """The plan of the resumption of a run of which this terminal has only what the cluster says."""
-    cluster.pods, cluster.jobsets = [], [failed(values)]
+    cluster.put(failed(values))
     target = Target("kubernetes", runs)
     assert spotmpi.status(RUN, target).owner == "eve"
     return api.plan_resume(RUN, overrides, target)
@@ -116,7 +118,7 @@ def test_a_run_that_was_submitted_from_here_sends_its_files_again(tmp_path: Path
 
 
 def forged_pull(
-    cluster: VolumeCluster,
+    volume: FakeVolume,
     paths: RunPaths,
     files: dict[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
@@ -126,17 +128,17 @@ def forged_pull(
     entries = [entry(name, content=content) for name, content in files.items()]
     answer.write_bytes(archive(*entries, *others, entry(pack.LEFT_OUT, content=b"{}")))
     monkeypatch.setattr(pulling, "_PACK", f"import sys; sys.stdout.buffer.write(open({str(answer)!r}, 'rb').read())")
-    pull(cluster, paths)
+    pull(volume.cluster, paths)
 
 
 @pytest.mark.parametrize("plan", [b'{"backend": "local", "folder": "/", "name": "n"}', b"[]", None])
 def test_a_downloaded_run_is_one_of_its_cluster_and_not_of_this_terminal(
-    local: RunPaths, volume_cluster: VolumeCluster, plan: bytes | None, monkeypatch: pytest.MonkeyPatch
+    local: RunPaths, volume: FakeVolume, plan: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By another plan `--resume` would run the pod's command on this machine."""
     files = {"events.jsonl": b'{"t": 1, "event": "failed"}\n', "spec.toml": b'command = ["x"]\nforward = ["HOME"]\n'}
     files |= {".own": b"", ".lock": b"x"} | ({"plan.yaml": plan} if plan else {})
-    forged_pull(volume_cluster, local, files, monkeypatch)
+    forged_pull(volume, local, files, monkeypatch)
 
     assert recorded_plan.cluster_of(local) == ("this", "here") and not local.own.exists()
     assert recorded_plan.read(local).folder is None
@@ -145,12 +147,12 @@ def test_a_downloaded_run_is_one_of_its_cluster_and_not_of_this_terminal(
 
 
 def test_a_download_does_not_change_the_spec_of_a_run_that_was_submitted_from_here(
-    local: RunPaths, volume_cluster: VolumeCluster, monkeypatch: pytest.MonkeyPatch
+    local: RunPaths, volume: FakeVolume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local.folder.mkdir(parents=True)
     local.spec.symlink_to("nowhere")
     ownership.mark(local)
-    forged_pull(volume_cluster, local, {"spec.toml": b'command = ["theirs"]\n', "metrics.jsonl": b""}, monkeypatch)
+    forged_pull(volume, local, {"spec.toml": b'command = ["theirs"]\n', "metrics.jsonl": b""}, monkeypatch)
     assert local.spec.is_symlink() and not local.spec.exists() and local.metrics.is_file()
 
 
@@ -164,11 +166,11 @@ def test_a_download_does_not_change_the_spec_of_a_run_that_was_submitted_from_he
     ],
 )
 def test_a_link_in_a_downloaded_record_leads_no_output_of_its_pods_to_the_plan_or_the_mark(
-    local: RunPaths, volume_cluster: VolumeCluster, name: str, target: str, monkeypatch: pytest.MonkeyPatch
+    local: RunPaths, volume: FakeVolume, name: str, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a follower would mark another's run as its own, or spoil the plan, by which it is no local one."""
     files = {"events.jsonl": b'{"t": 1, "event": "failed"}\n', "spec.toml": b'command = ["x"]\nforward = ["HOME"]\n'}
-    forged_pull(volume_cluster, local, files, monkeypatch, [link(name, target)])
+    forged_pull(volume, local, files, monkeypatch, [link(name, target)])
     entries = ['{"n":1,"l":[1,0,1,5.0,0,"o","hi"]}', '{"n":2,"m":{"t":5,"kind":"metric","attempt":1,"node":0}}']
 
     with RunCache(local) as cache:
@@ -181,10 +183,10 @@ def test_a_link_in_a_downloaded_record_leads_no_output_of_its_pods_to_the_plan_o
 
 
 def test_a_download_with_folders_in_the_place_of_files_of_the_record_can_be_followed(
-    local: RunPaths, volume_cluster: VolumeCluster, monkeypatch: pytest.MonkeyPatch
+    local: RunPaths, volume: FakeVolume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["metrics.jsonl", "attempts/x/node-0.json", "logs/x/node-0.log", "logs/1/node-x.log", "logs/²/node-0.log"]
-    forged_pull(volume_cluster, local, {"events.jsonl": b""}, monkeypatch, [folder(f"{each}/deep") for each in names])
+    forged_pull(volume, local, {"events.jsonl": b""}, monkeypatch, [folder(f"{each}/deep") for each in names])
     with RunCache(local) as cache:
         cache.take([entry for entry in [parse('{"n":1,"l":[1,0,1,5.0,0,"o","hi"]}')] if entry])
     assert reader.state(local).state == reader.ELSEWHERE and reader.attempts(local) == []
@@ -204,7 +206,7 @@ def test_a_run_whose_plan_cannot_be_read_is_not_continued(tmp_path: Path, plan: 
 
 def test_a_jobset_that_is_called_like_the_folder_of_sweeps_is_no_run(runs: Path, cluster: FakeCluster) -> None:
     (runs / SWEEPS).mkdir(parents=True)
-    cluster.jobsets = [failed({}, name) for name in (SWEEPS, "..", "a/b", "/tmp/x", "good")]
+    cluster.put(*(failed({}, name) for name in (SWEEPS, "..", "a/b", "/tmp/x", "good")))
     assert [state.id for state in KubernetesBackend(runs).list()] == ["good"]
     assert [paths.id for paths in reader.every(runs)] == ["good"] and not list((runs / SWEEPS).iterdir())
 

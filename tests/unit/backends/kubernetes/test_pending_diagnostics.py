@@ -12,9 +12,11 @@ from spotmpi.backends.kubernetes.follow import pending_diagnostics
 from spotmpi.backends.kubernetes.follow.pending_diagnostics import CloudDiagnosis, PendingDiagnostics
 from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason
 from spotmpi.core.errors import SpotmpiError
-from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, api_error, pod, stamp, unscheduled_pod
+from tests.cloud.cluster import objects
+from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import of_kind, pod, unscheduled_pod
+from tests.cloud.cluster.store import Object
 
-MAP = f"{pending_diagnostics.AUTOSCALER_NAMESPACE}/{pending_diagnostics.AUTOSCALER_STATUS}"
 NOW = datetime(2026, 11, 20, 10, 52, 30, tzinfo=UTC).timestamp()
 EKS = "eks-gpu-a-8ec4bd5a-0d6f-1b7c-9f0e-3a1c5e7d9b20"
 CAPACITY = "Could not launch Spot Instances. UnfulfillableCapacity - Unable to fulfill capacity"
@@ -55,7 +57,8 @@ def config_map(
     """The autoscaler's ConfigMap."""
     wide = "clusterWide:\n  health:\n    status: Healthy\n    nodeCounts:\n      registered:\n        total: 7\n"
     status = f"time: {moment}\nautoscalerStatus: {state}\n{wide}nodeGroups:{groups}\n"
-    return {"metadata": {"name": pending_diagnostics.AUTOSCALER_STATUS}, "data": {"status": status}}
+    name, namespace = pending_diagnostics.AUTOSCALER_STATUS, pending_diagnostics.AUTOSCALER_NAMESPACE
+    return of_kind("ConfigMap", name, namespace, data={"status": status})
 
 
 PROSE = """Cluster-autoscaler status at 2019-09-02 14:57:47.683724023 +0000 UTC:
@@ -119,31 +122,36 @@ def scheduled_pod(phase: str = "Pending", ready: str = "False") -> Object:
 
 
 def node_event(reason: str, message: str, age: float = 10, node: str = "n-1") -> Object:
-    about = {"kind": "Node", "name": node}
-    return {"involvedObject": about, "reason": reason, "message": message, "lastTimestamp": stamp(age), "metadata": {}}
+    return objects.event({"kind": "Node", "name": node}, reason, message, f"{node}.{reason}", age, "default")
 
 
 def wait_line(cluster: FakeCluster, pod: Object, ask: CloudDiagnosis | None = None, looks: int = 1) -> str | None:
     """The wait line of a run of one pod, submitted a minute ago, after some looks."""
     observations = Observations({"a": pod})
-    diagnostics = PendingDiagnostics(cluster, ask)  # type: ignore[arg-type]
-    for _ in range(looks):
-        asyncio.run(diagnostics.update(observations, time.time() - 60))
+    diagnostics = PendingDiagnostics(cluster.api(), ask)
+
+    async def look() -> None:
+        for _ in range(looks):
+            await diagnostics.update(observations, time.time() - 60)
+
+    asyncio.run(look())
     return waiting_reason(observations, "run-1", 1)
 
 
 @pytest.fixture
-def cluster() -> FakeCluster:
-    cluster = FakeCluster([])
+def told(cluster: FakeCluster) -> None:
+    """The cluster says why machines are missing, and what happened to one."""
     moment = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.000000000 +0000 UTC")
-    cluster.objects[MAP] = config_map(group(scale_up=backoff("full")), moment=moment)
-    cluster.node_event_list = [node_event("SpotInterruption", "Spot Instance will be reclaimed")]
-    return cluster
+    cluster.put(config_map(group(scale_up=backoff("full")), moment=moment))
+    cluster.put(node_event("SpotInterruption", "Spot Instance will be reclaimed"))
+
+
+pytestmark = pytest.mark.usefixtures("told")
 
 
 def test_the_autoscalers_problem_explains_a_pod_without_a_node(cluster: FakeCluster) -> None:
     assert wait_line(cluster, UNSCHEDULED) == "1/1 nodes: 0/4 nodes: insufficient gpu; group gpu-a: full"
-    assert cluster.requests == [MAP]
+    assert [request.resource for request in cluster.requests] == ["configmaps"]
 
 
 def test_the_clouds_diagnosis_has_priority_over_the_autoscalers(cluster: FakeCluster) -> None:
@@ -157,7 +165,7 @@ def test_the_clouds_diagnosis_has_priority_over_the_autoscalers(cluster: FakeClu
 def test_an_event_of_its_node_explains_a_pod_that_does_not_start(cluster: FakeCluster) -> None:
     line = "1/1 nodes: containers are being created; node n-1: SpotInterruption: Spot Instance will be reclaimed"
     assert wait_line(cluster, scheduled_pod()) == line
-    assert cluster.requests == ["events of nodes"]
+    assert [request.resource for request in cluster.requests] == ["events"]
 
 
 @pytest.mark.parametrize(
@@ -172,13 +180,14 @@ def test_an_event_of_its_node_explains_a_pod_that_does_not_start(cluster: FakeCl
     ids=["another node", "old", "over", "over, out of order", "no trouble"],
 )
 def test_events_of_other_nodes_and_earlier_times_are_ignored(cluster: FakeCluster, events: list[Object]) -> None:
-    cluster.node_event_list = [node_event(**event) for event in events]
+    cluster.clear("Event")
+    cluster.put(*(node_event(**event) for event in events))
     assert wait_line(cluster, scheduled_pod()) == "1/1 nodes: containers are being created"
 
 
 def test_an_unreachable_node_is_reported_with_its_events(cluster: FakeCluster) -> None:
     observations = Observations({"a": scheduled_pod("Running")}, messages={"a": "NodeNotReady: Node is not ready"})
-    asyncio.run(PendingDiagnostics(cluster, None).update(observations, time.time() - 60))  # type: ignore[arg-type]
+    asyncio.run(PendingDiagnostics(cluster.api(), None).update(observations, time.time() - 60))
     line = waiting_reason(observations, "run-1", 1)
     assert line and line.startswith("1/1 nodes: n-1 does not respond")
     assert line.endswith("; node n-1: SpotInterruption: Spot Instance will be reclaimed")
@@ -188,7 +197,7 @@ def test_without_permissions_the_pods_conditions_remain(cluster: FakeCluster) ->
     def not_permitted() -> str | None:
         raise SpotmpiError("not permitted")
 
-    cluster.errors |= {MAP: api_error(403), "events of nodes": api_error(403)}
+    cluster.forbid("*", "*")
     assert wait_line(cluster, UNSCHEDULED, not_permitted) == "1/1 nodes: 0/4 nodes: insufficient gpu"
     assert wait_line(cluster, scheduled_pod()) == "1/1 nodes: containers are being created"
 
@@ -199,7 +208,7 @@ def test_requests_are_limited_by_their_interval(
 ) -> None:
     calls: list[int] = []
     line = wait_line(cluster, pod, lambda: calls.append(1), looks=5)
-    assert len(cluster.requests) == 1 and len(calls) == (pod["spec"] == {})
+    assert len(cluster.requests) == 1 and len(calls) == ("nodeName" not in pod["spec"])
     assert line and ("full" in line or "SpotInterruption" in line)
     monkeypatch.setattr(pending_diagnostics, "INTERVAL", 0.0)
     cluster.requests.clear()
@@ -214,9 +223,13 @@ def test_no_request_is_made_about_running_pods(cluster: FakeCluster) -> None:
 
 def test_a_pod_that_got_its_node_no_longer_waits_for_a_machine(cluster: FakeCluster) -> None:
     observations = Observations({"a": UNSCHEDULED})
-    diagnostics = PendingDiagnostics(cluster, None)  # type: ignore[arg-type]
-    asyncio.run(diagnostics.update(observations, time.time() - 60))
-    assert observations.machine_problem
-    observations.pods = {"a": scheduled_pod()}
-    asyncio.run(diagnostics.update(observations, time.time() - 60))
+    diagnostics = PendingDiagnostics(cluster.api(), None)
+
+    async def look() -> None:
+        await diagnostics.update(observations, time.time() - 60)
+        assert observations.machine_problem
+        observations.pods = {"a": scheduled_pod()}
+        await diagnostics.update(observations, time.time() - 60)
+
+    asyncio.run(look())
     assert observations.machine_problem is None

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from lightkube import ApiError
 
 from spotmpi.agent import record
 from spotmpi.backends.kubernetes.follow import pod_log
@@ -20,7 +21,7 @@ from spotmpi.backends.kubernetes.follow.pod_log import PodLog, Source
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.runs.pod_output import Entry, parse
-from tests.unit.backends.kubernetes.watched_cluster import api_error
+from tests.cloud.cluster.answers import status
 
 CUT = httpx2.ReadError("cut")
 # A kubelet reads its current file only; where that was rotated just after the last line, the log says nothing.
@@ -234,7 +235,8 @@ def resident_pages() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1])
 
 
-FORBIDDEN = api_error(403)
+_REQUEST = httpx2.Request("GET", "https://cluster/log")
+FORBIDDEN = ApiError(request=_REQUEST, response=httpx2.Response(403, json=status(403, "no"), request=_REQUEST))
 
 
 def test_a_forbidden_log_raises_at_once() -> None:

@@ -1,4 +1,4 @@
-"""A pool on a cluster whose every answer is scripted: what it waits for, more and fewer workers, its end."""
+"""A pool on a cluster: what it waits for, more and fewer workers, its end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ import pytest
 
 from spotmpi.agent import pod_context, protocol, record
 from spotmpi.backends.base import PoolAddress
-from spotmpi.backends.kubernetes import backend, fault_injection, pool_access, stop
+from spotmpi.backends.kubernetes import fault_injection, pool_access, stop
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.follow import jobset as jobsets
@@ -23,30 +23,24 @@ from spotmpi.backends.kubernetes.follow import run as following
 from spotmpi.backends.kubernetes.follow.run import RUNNING
 from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason, workers_waiting_reason
 from spotmpi.core import names
-from spotmpi.core.errors import InputError, SpotmpiError, UnknownRun
+from spotmpi.core.errors import InputError, NotPermitted, SpotmpiError, UnknownRun
 from spotmpi.plan import manifests, pool
 from spotmpi.runs import cache
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import from_values
 from spotmpi.spec.validate import validate
-from tests.unit.backends.kubernetes import watched_cluster
-from tests.unit.backends.kubernetes.watched_cluster import (
-    RUN,
-    FakeCluster,
-    Object,
-    api_error,
-    condition,
-    follow,
-    log_line,
-    look,
-    terminated_pod,
-    unscheduled_pod,
-)
+from tests.cloud.cluster import objects
+from tests.cloud.cluster.answers import Request
+from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import RUN, condition, log_line, of_kind, terminated_pod, unscheduled_pod
+from tests.cloud.cluster.store import Object
+from tests.unit.backends.kubernetes.following import follow, look
 
 T = TypeVar("T")
 POOL: Object = {"launcher": "pool", "pool": {"workers": 3}}
 STREAM: Object = {"source": "s3://set", "batch": 8, "workers": {"nodes": 3}}
-NODE_0, NODE_1 = watched_cluster.pod(0, "Running"), watched_cluster.pod(1, "Running")
+JOB = of_kind("Job", f"{RUN}-workers", spec={"template": {"spec": {"containers": []}}})
+NODE_0, NODE_1 = objects.pod(0, "Running"), objects.pod(1, "Running")
 REFUSED = terminated_pod(0, protocol.NOT_RETRYABLE, "Error", phase="Pending")
 GOING_ON = RunState(RUN, "", RUN, RUNNING)
 
@@ -58,7 +52,7 @@ def jobset(workers: int = 3, status: Object | None = None, spec: Object = POOL, 
         manifests.ANNOTATION_SPEC: json.dumps(job.model_dump(mode="json", exclude_defaults=True)),
         pool.ANNOTATION_WORKERS: str(workers),
     }
-    return watched_cluster.jobset(status=status, nodes=job.nodes, annotations=annotations)
+    return objects.jobset(status=status, nodes=job.nodes, annotations=annotations)
 
 
 def stream_jobset() -> Object:
@@ -68,7 +62,7 @@ def stream_jobset() -> Object:
 
 def worker(index: int, of: Object | None = None) -> Object:
     """The pod of a worker; *of* is that of a node with the same index, by default one that runs."""
-    pod = of or watched_cluster.pod(index, "Running")
+    pod = of or objects.pod(index, "Running")
     labels = {**pod["metadata"]["labels"], names.LABEL_ROLE: names.WORKER}
     return {**pod, "metadata": {**pod["metadata"], "name": f"{RUN}-workers-{index}-abcde", "labels": labels}}
 
@@ -83,11 +77,10 @@ def of_stream(pod: Object) -> Object:
     return {**pod, "metadata": {**pod["metadata"], "labels": labels}}
 
 
-def refusing_cluster(status: Object, *pods: Object) -> FakeCluster:
-    """A cluster with a pool whose image does not fit its driver, as node 0's agent has just said."""
-    cluster = FakeCluster([REFUSED, *pods], [jobset(status=status)])
+def refuse_pool(cluster: FakeCluster, status: Object) -> None:
+    """Let the cluster have a pool whose image does not fit its driver, as node 0's agent has just said."""
+    cluster.put(jobset(status=status), REFUSED)
     cluster.add_log(REFUSED, log_line(1, record.FAILED, reason="the image has Python 3.11"))
-    return cluster
 
 
 def do(work: Coroutine[Any, Any, T]) -> T:
@@ -112,9 +105,10 @@ def do(work: Coroutine[Any, Any, T]) -> T:
     ],
 )
 def test_missing_workers_are_reported_without_a_countdown_since_the_run_is_up(
-    of: Callable[[], Object], pods: list[Object], reason: str
+    cluster: FakeCluster, of: Callable[[], Object], pods: list[Object], reason: str
 ) -> None:
-    (event,) = look(FakeCluster(pods), of())
+    cluster.put(*pods)
+    (event,) = look(cluster, of())
     assert (event.kind, event.reason) == (record.WAITING, reason)
     assert event.values[RUNNING]
 
@@ -138,14 +132,16 @@ def test_missing_workers_are_reported_without_a_countdown_since_the_run_is_up(
     ],
 )
 def test_a_run_waits_for_its_nodes_whatever_its_workers_wait_for(
-    of: Callable[[], Object], pods: list[Object], reason: str
+    cluster: FakeCluster, of: Callable[[], Object], pods: list[Object], reason: str
 ) -> None:
-    (event,) = look(FakeCluster(pods), of())
+    cluster.put(*pods)
+    (event,) = look(cluster, of())
     assert str(event.reason).startswith(reason) and RUNNING not in event.values
 
 
-def test_a_pool_that_is_up_waits_for_nothing() -> None:
-    assert look(FakeCluster([NODE_0, worker(0), worker(1), worker(2)]), jobset()) == []
+def test_a_pool_that_is_up_waits_for_nothing(cluster: FakeCluster) -> None:
+    cluster.put(NODE_0, worker(0), worker(1), worker(2))
+    assert look(cluster, jobset()) == []
 
 
 def test_what_a_queue_holds_back_has_its_reason() -> None:
@@ -163,11 +159,12 @@ def test_what_a_queue_holds_back_has_its_reason() -> None:
 
 
 def test_a_worker_killed_for_memory_says_so_with_its_remedy_and_is_not_why_the_pool_failed(
+    cluster: FakeCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(run_folder, "RETRY_DELAYS", ())
     killed = worker(1, terminated_pod(1, 137, "OOMKilled"))
-    cluster = FakeCluster([NODE_0, killed])
+    cluster.put(NODE_0, killed)
     (event,) = follow(cluster, jobset(), enough=1)
     reason = "worker 1 exceeded the memory limit of its pod (/dev/shm counts): raise pool.memory, or use less"
     assert event.reason == reason
@@ -179,10 +176,12 @@ def test_a_worker_killed_for_memory_says_so_with_its_remedy_and_is_not_why_the_p
 
 
 def test_a_pool_with_more_workers_than_logs_are_read_at_once_says_whose_output_is_missing(
+    cluster: FakeCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(following, "MAX_STREAMS", 2)
-    (event,) = follow(FakeCluster([NODE_0, *(worker(index) for index in range(4))]), jobset(workers=4), enough=1)
+    cluster.put(NODE_0, *(worker(index) for index in range(4)))
+    (event,) = follow(cluster, jobset(workers=4), enough=1)
     assert event.kind == record.WAITING and event.values[RUNNING]
     assert event.reason == (
         "the output of 2 nodes is shown as it comes, that of others once one of them has ended; "
@@ -200,15 +199,16 @@ def test_output_of_workers_is_that_of_the_node_after_their_index_and_later_pods_
     assert [jobsets.has_predecessors(pod) for pod in (first, later)] == [False, True]
 
 
-@pytest.mark.parametrize("patch_error", [None, api_error(404)], ids=["the workers' Job", "which is gone"])
+@pytest.mark.parametrize("is_gone", [False, True], ids=["the workers' Job", "which is gone"])
 def test_the_end_of_a_pool_ends_workers_that_have_not_started(
-    monkeypatch: pytest.MonkeyPatch, patch_error: Exception | None
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ) -> None:
     monkeypatch.setattr(following, "LOG_TIMEOUT", 0.1)
-    cluster = FakeCluster([watched_cluster.pod(0, "Succeeded"), unscheduled(0)])
-    cluster.errors |= {"patch": patch_error} if patch_error else {}
+    cluster.put(objects.pod(0, "Succeeded"), unscheduled(0), JOB)
+    if is_gone:
+        cluster.remove(JOB)
     assert look(cluster, jobset(status=condition("Completed")))[-1].kind == record.SUCCEEDED
-    assert cluster.patched == [(api.JOB, f"{RUN}-workers", {"spec": {"suspend": True}})] * (patch_error is None)
+    assert cluster.patched == [(api.JOB, f"{RUN}-workers", {"spec": {"suspend": True}})] * (not is_gone)
 
 
 WORKERS = [worker(0), worker(1)]
@@ -221,43 +221,42 @@ OF_STREAM = (
 
 
 @pytest.mark.parametrize(("of", "pods", "meets"), [OF_POOL, OF_STREAM], ids=["pool", "stream"])
-def test_a_drill_counts_workers_after_the_nodes_of_the_gang(of: Object, pods: list[Object], meets: list[str]) -> None:
-    for node, name in enumerate(meets):
-        cluster = FakeCluster(pods, [of])
-        do(fault_injection.inject_fault(cluster, RUN, node, "delete"))  # type: ignore[arg-type]
-        assert cluster.deleted == [f"{RUN}-{name}-abcde"]
+def test_a_drill_counts_workers_after_the_nodes_of_the_gang(
+    cluster: FakeCluster, of: Object, pods: list[Object], meets: list[str]
+) -> None:
+    cluster.put(of, *pods)
     with pytest.raises(SpotmpiError, match=f"node {len(meets)} of run digits-1 has no running pod"):
-        do(fault_injection.pod_of(FakeCluster(pods, [of]), RUN, len(meets)))  # type: ignore[arg-type]
+        do(fault_injection.pod_of(cluster.api(), RUN, len(meets)))
+    for node in range(len(meets)):
+        do(fault_injection.inject_fault(cluster.api(), RUN, node, "delete"))
+    assert cluster.deleted == [f"{RUN}-{name}-abcde" for name in meets]
 
 
 @pytest.mark.parametrize("printed", ["killed\nkilled\n", ""], ids=["two ranks", "none"])
-def test_a_drill_that_finds_no_rank_to_kill_says_so(printed: str) -> None:
+def test_a_drill_that_finds_no_rank_to_kill_says_so(cluster: FakeCluster, printed: str) -> None:
     """As an exec it succeeds, whatever its command did."""
-    cluster: Any = FakeCluster([NODE_0, NODE_1], [stream_jobset()])
-
-    async def execute(pod: str, command: Sequence[str]) -> str:
-        return printed
-
-    cluster.execute = execute
+    cluster.put(stream_jobset(), NODE_0, NODE_1)
+    cluster.answer_commands(printed)
     if printed:
-        do(fault_injection.inject_fault(cluster, RUN, 1, "kill"))
+        do(fault_injection.inject_fault(cluster.api(), RUN, 1, "kill"))
     else:
         with pytest.raises(SpotmpiError, match="node 1 of run digits-1 has no running ranks"):
-            do(fault_injection.inject_fault(cluster, RUN, 1, "kill"))
+            do(fault_injection.inject_fault(cluster.api(), RUN, 1, "kill"))
 
 
-def test_a_stop_asks_node_0_alone() -> None:
-    cluster = FakeCluster([NODE_0, worker(0)])
-    do(stop.request_stop(cluster, RUN, "enough"))  # type: ignore[arg-type]
+def test_a_stop_asks_node_0_alone(cluster: FakeCluster) -> None:
+    cluster.put(NODE_0, worker(0))
+    cluster.on_request = lambda request: cluster.remove(NODE_0) if request.verb == "patch" else None
+    do(stop.request_stop(cluster.api(), RUN, "enough"))
     assert [name for _, name, _ in cluster.patched] == [f"{RUN}-node-0-0-abcde"]
 
 
 @pytest.mark.parametrize(
     ("limits", "workers"), [({}, 24), ({"cost": 5}, 2)], ids=["grows", "shrinks in spite of its cost limit"]
 )
-def test_a_resize_changes_both_numbers_of_the_job_together(limits: Object, workers: int) -> None:
-    cluster = FakeCluster([], [jobset(limits=limits)])
-    do(pool_access.resize(cluster, RUN, workers))  # type: ignore[arg-type]
+def test_a_resize_changes_both_numbers_of_the_job_together(cluster: FakeCluster, limits: Object, workers: int) -> None:
+    cluster.put(jobset(limits=limits), JOB)
+    do(pool_access.resize(cluster.api(), RUN, workers))
     assert cluster.patched == [
         (api.JOB, f"{RUN}-workers", {"spec": {"parallelism": workers, "completions": workers}}),
         (api.JOBSET, RUN, {"metadata": {"annotations": {"spotmpi.dev/workers": str(workers)}}}),
@@ -269,28 +268,33 @@ def test_a_resize_changes_both_numbers_of_the_job_together(limits: Object, worke
     [
         ([jobset(limits={"cost": 5})], 4, "limits.cost is counted for the 3 workers of its submission"),
         ([jobset(status=condition("Completed"))], 4, "has ended; submit it again"),
-        ([watched_cluster.jobset()], 4, "has no workers"),
+        ([objects.jobset()], 4, "has no workers"),
         ([], 4, "run = 'digits-1': no such run"),
     ],
 )
-def test_a_resize_that_cannot_be_is_refused_with_its_remedy(run: list[Object], workers: int, problem: str) -> None:
-    cluster = FakeCluster([], run)
+def test_a_resize_that_cannot_be_is_refused_with_its_remedy(
+    cluster: FakeCluster, run: list[Object], workers: int, problem: str
+) -> None:
+    cluster.put(*run, JOB)
     with pytest.raises(InputError if run else UnknownRun) as error:
-        do(pool_access.resize(cluster, RUN, workers))  # type: ignore[arg-type]
+        do(pool_access.resize(cluster.api(), RUN, workers))
     assert problem in str(error.value) and not cluster.patched
 
 
-def test_the_files_of_tls_come_from_node_0s_pod_once_its_scheduler_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_of_tls_come_from_node_0s_pod_once_its_scheduler_listens(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pool_access, "_POLL_INTERVAL", 60.0)  # it watches the pod
-    cluster = FakeCluster([watched_cluster.pod(0, "Pending"), worker(0)], [jobset()])
+    cluster.put(jobset(), objects.pod(0, "Pending"), worker(0))
+    api = cluster.api()
 
     async def come_up() -> dict[str, str]:
-        reading = asyncio.ensure_future(pool_access._wait_for_files(cluster, RUN, lambda: GOING_ON))  # type: ignore[arg-type]
+        reading = asyncio.ensure_future(pool_access._wait_for_files(api, RUN, lambda: GOING_ON))
         await asyncio.sleep(0.1)
         for output in ("", json.dumps({protocol.TLS_CA: "ca"})):
             assert not reading.done(), "it does not listen yet"
-            cluster.pods[0], cluster.outputs = NODE_0, [output]
-            cluster.put(api.POD, "MODIFIED", NODE_0)
+            cluster.answer_commands(output)
+            cluster.put(NODE_0)
             await asyncio.sleep(0.1)
         return await reading
 
@@ -299,7 +303,7 @@ def test_the_files_of_tls_come_from_node_0s_pod_once_its_scheduler_listens(monke
 
 @pytest.mark.parametrize("missing", [*protocol.TLS_FILES, None])
 def test_what_else_a_pod_sends_as_files_of_tls_is_written_nowhere(
-    tmp_path: Path, missing: str | None, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster, tmp_path: Path, missing: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run's program, its image and whoever may open a shell in the pod can answer whatever they like."""
     profile = tmp_path / ".profile"
@@ -308,8 +312,8 @@ def test_what_else_a_pod_sends_as_files_of_tls_is_written_nowhere(
     answer |= {str(profile): "theirs", "../up": "theirs", "more.pem": "theirs", "number": 1}
     if missing:
         answer[missing] = 5
-    cluster = FakeCluster([NODE_0], [jobset()])
-    cluster.outputs = [json.dumps(answer)]
+    cluster.put(jobset(), NODE_0)
+    cluster.answer_commands(json.dumps(answer))
     monkeypatch.setattr(pool_access, "forward_to_node_0", lambda *arguments: contextlib.nullcontext(7))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -322,34 +326,41 @@ def test_what_else_a_pod_sends_as_files_of_tls_is_written_nowhere(
 
 
 def open_pool(cluster: FakeCluster) -> contextlib.AbstractContextManager[PoolAddress]:
-    return pool_access.pool_address(lambda: cluster, RUN, lambda: GOING_ON)  # type: ignore[arg-type,return-value]
+    return pool_access.pool_address(cluster.api, RUN, lambda: GOING_ON)
 
 
 @pytest.mark.parametrize("answer", ["[]", "5", "null", "[" * 100_000, '{"ca.pem": '])
-def test_an_answer_without_files_of_tls_is_none(answer: str) -> None:
-    cluster = FakeCluster([NODE_0], [jobset()])
-    cluster.outputs = [answer]
-    assert do(pool_access._read_files(cluster, NODE_0)) == {}  # type: ignore[arg-type]
+def test_an_answer_without_files_of_tls_is_none(cluster: FakeCluster, answer: str) -> None:
+    cluster.put(NODE_0)
+    cluster.answer_commands(answer)
+    assert do(pool_access._read_files(cluster.api(), NODE_0)) == {}
+
+
+def test_a_user_who_may_not_run_commands_in_pods_waits_for_no_files(cluster: FakeCluster) -> None:
+    cluster.put(jobset(), NODE_0)
+    cluster.forbid("get", "pods/exec")
+    with pytest.raises(NotPermitted, match="could not reach the scheduler: not permitted"):
+        do(pool_access._wait_for_files(cluster.api(), RUN, lambda: GOING_ON))
 
 
 @pytest.mark.parametrize(
     ("run", "problem"),
-    [([], "no such run in the namespace"), ([watched_cluster.jobset()], "has no workers")],
+    [([], "no such run in the namespace"), ([objects.jobset()], "has no workers")],
 )
-def test_only_pools_and_streams_have_an_address(run: list[Object], problem: str) -> None:
+def test_only_pools_and_streams_have_an_address(cluster: FakeCluster, run: list[Object], problem: str) -> None:
+    cluster.put(*run)
     with pytest.raises(SpotmpiError, match=problem):
-        do(pool_access._wait_for_files(FakeCluster([], run), RUN, lambda: GOING_ON))  # type: ignore[arg-type]
+        do(pool_access._wait_for_files(cluster.api(), RUN, lambda: GOING_ON))
 
 
 @pytest.mark.parametrize("status", [condition("Failed", message="FailJobSet"), {}], ids=["JobSet failed", "only agent"])
 @pytest.mark.parametrize("followed", [False, True])
 def test_a_pool_that_ends_before_it_is_up_is_given_up_with_the_reason_that_its_agent_recorded(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, status: Object, followed: bool
+    runs: Path, cluster: FakeCluster, status: Object, followed: bool
 ) -> None:
-    run, cluster = jobset(status=status), refusing_cluster(status)
-    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: cluster)
+    refuse_pool(cluster, status)
     pools = KubernetesBackend(runs)
-    pools._ensure_copy(run)
+    pools._ensure_copy(cluster.get("JobSet", RUN))
     follower = cache.RunCache(names.RunPaths(runs / RUN)) if followed else contextlib.nullcontext()  # writes the copy
     with follower, pytest.raises(SpotmpiError) as error, pools.pool_address(RUN):
         pytest.fail("it has an address")
@@ -357,17 +368,20 @@ def test_a_pool_that_ends_before_it_is_up_is_given_up_with_the_reason_that_its_a
 
 
 def test_workers_that_wait_for_a_node_0_that_has_failed_are_ended_before_their_logs_are_waited_for(
+    cluster: FakeCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(following, "LOG_TIMEOUT", 60.0)
-    cluster = refusing_cluster({}, worker(0))
+    refuse_pool(cluster, {})
+    cluster.put(JOB, worker(0))
 
-    async def patch(kind: str, name: str, values: Object) -> None:
-        assert (kind, name, values) == (api.JOB, f"{RUN}-workers", {"spec": {"suspend": True}})
-        cluster.put(api.POD, "MODIFIED", worker(0, watched_cluster.pod(0, "Failed")))
+    def end_workers(request: Request) -> None:
+        if request.verb == "patch":
+            cluster.put(worker(0, objects.pod(0, "Failed")))
 
-    monkeypatch.setattr(cluster, "patch", patch)
+    cluster.on_request = end_workers
     assert follow(cluster, jobset())[-1].reason == "the image has Python 3.11"
+    assert cluster.patched == [("Job", f"{RUN}-workers", {"spec": {"suspend": True}})]
 
 
 @pytest.mark.parametrize(

@@ -16,138 +16,144 @@ import pytest
 from spotmpi.agent import pack, record
 from spotmpi.backends.kubernetes import pull as pulling
 from spotmpi.backends.kubernetes import volume_access
-from spotmpi.backends.kubernetes.client import api
 from spotmpi.core.errors import RunInUse, SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
+from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import RUN, condition, event, jobset, pod
 from tests.unit.archives import archive, entry, long_way
-from tests.unit.backends.kubernetes.volume_cluster import VolumeCluster, pull
-from tests.unit.backends.kubernetes.watched_cluster import RUN, api_error, condition, follow, jobset, look, pod
+from tests.unit.backends.kubernetes.following import follow, look
+from tests.unit.backends.kubernetes.run_volume import FakeVolume, pull
 
 
 def test_a_pod_created_for_the_download_is_deleted_afterwards(
-    remote: RunPaths, local: RunPaths, volume_cluster: VolumeCluster
+    remote: RunPaths, local: RunPaths, volume: FakeVolume
 ) -> None:
-    messages = pull(volume_cluster, local)
+    messages = pull(volume.cluster, local)
 
     assert (local.checkpoints / "7" / "model.npz").read_text() == "weights"
     assert local.events.read_text() == remote.events.read_text()
-    (pod_values,) = volume_cluster.created
+    (pod_values,) = volume.cluster.created
     assert pod_values["spec"]["tolerations"] == [{"key": "team", "operator": "Exists"}]  # or it gets no tainted node
-    owner = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "claim", "uid": "7"}
+    uid = volume.cluster.get("PersistentVolumeClaim", "claim")["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "claim", "uid": uid}
     assert pod_values["metadata"]["ownerReferences"] == [owner]  # or VPC CNI would hold it to no policy
-    assert volume_cluster.deleted == [pod_values["metadata"]["name"]]
+    assert volume.cluster.deleted == [pod_values["metadata"]["name"]]
     reason = "1/1 nodes: containers are being created (gives up after 300 s)"
     assert messages == [f"waiting for a pod that reads the run volume: {reason}"]
     assert [path.name for path in local.folder.parent.iterdir()] == [RUN]
 
 
 @pytest.mark.usefixtures("remote")
-def test_a_running_pod_of_the_run_is_used(local: RunPaths, volume_cluster: VolumeCluster) -> None:
-    volume_cluster.pods = [pod(0, "Succeeded"), pod(1, "Running")]
-    pull(volume_cluster, local)
-    assert not volume_cluster.created
-    assert {name for name, _ in volume_cluster.commands} == {pod(1, "Running")["metadata"]["name"]}
+def test_a_running_pod_of_the_run_is_used(local: RunPaths, volume: FakeVolume) -> None:
+    volume.cluster.put(pod(0, "Succeeded"), pod(1, "Running"))
+    pull(volume.cluster, local)
+    assert not volume.cluster.created
+    assert {name for name, _ in volume.commands} == {pod(1, "Running")["metadata"]["name"]}
+
+
+NOT_FOUND = 'unable to upgrade connection: container not found ("node")'
 
 
 @pytest.mark.usefixtures("remote")
 def test_where_the_pod_of_the_run_has_just_ended_another_one_reads_the_volume(
-    local: RunPaths, volume_cluster: VolumeCluster
+    local: RunPaths, volume: FakeVolume
 ) -> None:
     name = pod(0, "Running")["metadata"]["name"]
-    volume_cluster.pods, volume_cluster.ended = [pod(0, "Running")], {name}
-    messages = pull(volume_cluster, local)
+    volume.cluster.put(pod(0, "Running"))
+    volume.cluster.refuse("get", "pods/exec", 500, NOT_FOUND, times=1)
+    messages = pull(volume.cluster, local)
     assert (local.checkpoints / "7" / "model.npz").read_text() == "weights"
-    assert messages[0].endswith(
-        f'container not found ("node"); pod {name} may just have ended, so another one reads the volume'
-    )
-    assert len(volume_cluster.created) == len(volume_cluster.deleted) == 1
+    assert messages[0].endswith(f"500; pod {name} may just have ended, so another one reads the volume")
+    assert len(volume.cluster.created) == len(volume.cluster.deleted) == 1
 
 
 @pytest.mark.usefixtures("remote")
-def test_local_records_stay_and_an_older_download_is_replaced(local: RunPaths, volume_cluster: VolumeCluster) -> None:
+def test_local_records_stay_and_an_older_download_is_replaced(local: RunPaths, volume: FakeVolume) -> None:
     (local.checkpoints / "3").mkdir(parents=True)
     local.events.write_text("submitted here\n")
-    pull(volume_cluster, local)
+    pull(volume.cluster, local)
     assert local.events.read_text() == "submitted here\n"
     assert [path.name for path in local.checkpoints.iterdir()] == ["7"]
 
 
 @pytest.mark.usefixtures("remote")
-def test_a_run_that_another_process_follows_is_not_downloaded(local: RunPaths, volume_cluster: VolumeCluster) -> None:
+def test_a_run_that_another_process_follows_is_not_downloaded(local: RunPaths, volume: FakeVolume) -> None:
     local.folder.mkdir(parents=True)
     with (local.folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(RunInUse, match=r"another process is following run .* on=Target\(on, Path\(.FOLDER.\)\)"):
-            pull(volume_cluster, local)
+            pull(volume.cluster, local)
 
 
 @pytest.mark.usefixtures("remote")
 @pytest.mark.parametrize(
-    ("settings", "problem"),
+    ("arrange", "problem"),
     [
         (
-            {"root": Path("/no/volume")},
+            lambda volume: setattr(volume, "root", Path("/no/volume")),
             "could not access the files on the run volume: folder not found",
         ),
-        ({"claim": None}, "namespace here has no PersistentVolumeClaim claim; `kubectl get pvc`"),
-        ({"phases": ["Failed"]}, "is gone .it has ended.; try again"),
-        ({"phases": [""]}, "is gone .somebody deleted it.; try again"),
-        # At the end of an entry, where tar's own format shows nothing.
-        ({"torn_before": pack.LEFT_OUT.encode()}, "from the run volume: the end of the archive is missing; pull again"),
+        (
+            lambda volume: volume.cluster.clear("PersistentVolumeClaim"),
+            "namespace here has no PersistentVolumeClaim claim; `kubectl get pvc`",
+        ),
+        (lambda volume: setattr(volume, "phases", ["Failed"]), "is gone .it has ended.; try again"),
+        (lambda volume: setattr(volume, "phases", [""]), "is gone .somebody deleted it.; try again"),
+        (
+            # At the end of an entry, where tar's own format shows nothing.
+            lambda volume: setattr(volume, "torn_before", pack.LEFT_OUT.encode()),
+            "from the run volume: the end of the archive is missing; pull again",
+        ),
     ],
     ids=["no run", "no claim", "pod has ended", "pod was deleted", "truncated archive"],
 )
 def test_a_download_that_fails_is_an_error_and_leaves_nothing(
-    local: RunPaths, volume_cluster: VolumeCluster, settings: dict[str, Any], problem: str
+    local: RunPaths, volume: FakeVolume, arrange: Callable[[FakeVolume], object], problem: str
 ) -> None:
-    for name, value in settings.items():
-        setattr(volume_cluster, name, value)
+    arrange(volume)
     with pytest.raises(SpotmpiError, match=problem):
-        pull(volume_cluster, local)
-    assert not local.folder.exists()
-    assert volume_cluster.deleted == [pod["metadata"]["name"] for pod in volume_cluster.created]
-    assert (volume_cluster.claim is None) == (volume_cluster.created == []), "no pod waits for a claim that is missing"
+        pull(volume.cluster, local)
+    assert not local.folder.exists() and not volume.cluster.all("Pod")
+    has_claim = bool(volume.cluster.all("PersistentVolumeClaim"))
+    assert has_claim == bool(volume.cluster.created), "no pod waits for a claim that is missing"
 
 
 @pytest.mark.usefixtures("remote")
-def test_for_a_user_who_may_not_read_claims_the_pod_has_no_owner(
-    local: RunPaths, volume_cluster: VolumeCluster
-) -> None:
-    volume_cluster.errors[api.CLAIM] = api_error(403)
-    pull(volume_cluster, local)
-    assert "ownerReferences" not in volume_cluster.created[0]["metadata"]
+def test_for_a_user_who_may_not_read_claims_the_pod_has_no_owner(local: RunPaths, volume: FakeVolume) -> None:
+    volume.cluster.forbid("get", "persistentvolumeclaims")
+    pull(volume.cluster, local)
+    assert "ownerReferences" not in volume.cluster.created[0]["metadata"]
 
 
 def test_a_pod_that_never_runs_is_an_error_with_the_clusters_reason(
-    local: RunPaths, volume_cluster: VolumeCluster, monkeypatch: pytest.MonkeyPatch
+    local: RunPaths, volume: FakeVolume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(volume_access, "START_TIMEOUT", 0.05)
     monkeypatch.setattr("spotmpi.backends.kubernetes.volume_access.secrets.token_hex", lambda size: "one")
     name = "spotmpi-volume-one"
-    volume_cluster.phases = ["Pending"]
-    volume_cluster.events = [{"involvedObject": {"name": name}, "reason": "FailedMount", "message": "claim not found"}]
+    volume.phases = ["Pending"]
+    volume.cluster.put(event({"name": name}, "FailedMount", "claim not found"))
     with pytest.raises(SpotmpiError, match=r"within 0.05 s: .*FailedMount: claim not found"):
-        pull(volume_cluster, local)
-    assert volume_cluster.deleted == [name]
+        pull(volume.cluster, local)
+    assert volume.cluster.deleted == [name]
 
 
 @pytest.mark.usefixtures("remote")
 @pytest.mark.parametrize("read", [follow, look])
 def test_the_output_of_deleted_pods_comes_from_the_run_folder(
-    volume_cluster: VolumeCluster, read: Callable[..., list[Event]]
+    volume: FakeVolume, read: Callable[..., list[Event]]
 ) -> None:
     job_set = jobset(age=60, status=condition("Completed"), volume="claim")
-    volume_cluster.put(api.JOBSET, "ADDED", job_set)
 
-    line, end = [event for event in read(volume_cluster, job_set) if event.kind != record.WAITING]
+    line, end = [event for event in read(volume.cluster, job_set) if event.kind != record.WAITING]
 
     assert (line.kind, line.values["text"], end.kind) == (record.LINE, "hello", record.SUCCEEDED)
-    assert volume_cluster.deleted == [volume_cluster.created[0]["metadata"]["name"]]
+    assert volume.cluster.deleted == [volume.cluster.created[0]["metadata"]["name"]]
 
 
-def test_without_a_volume_the_output_of_deleted_pods_is_reported_missing() -> None:
-    gap, end = look(VolumeCluster(Path("/none")), jobset(age=60, status=condition("Completed")))
+def test_without_a_volume_the_output_of_deleted_pods_is_reported_missing(cluster: FakeCluster) -> None:
+    gap, end = look(cluster, jobset(age=60, status=condition("Completed")))
     assert gap.kind == record.GAP and "node 0 is no longer available: the run has no run volume" in str(gap.reason)
     assert end.kind == record.SUCCEEDED
 
@@ -185,13 +191,13 @@ def unix_socket(folder: Path) -> None:
     ],
 )
 def test_an_unsafe_entry_is_skipped_with_a_message_and_all_others_are_downloaded(
-    remote: RunPaths, local: RunPaths, volume_cluster: VolumeCluster, plant: Callable[[Path], None], why: str
+    remote: RunPaths, local: RunPaths, volume: FakeVolume, plant: Callable[[Path], None], why: str
 ) -> None:
     plant(remote.folder)
     (remote.folder / "latest").symlink_to("checkpoints/7")
     (remote.folder / "loop").symlink_to("loop")
 
-    messages = pull(volume_cluster, local)
+    messages = pull(volume.cluster, local)
 
     assert messages[-1] == f"skipped in the download of {RUN}: outside ({why})"
     assert not os.path.lexists(local.folder / "outside")
@@ -200,7 +206,7 @@ def test_an_unsafe_entry_is_skipped_with_a_message_and_all_others_are_downloaded
 
 
 def test_a_running_runs_folder_is_downloaded_without_files_removed_during_the_download(
-    remote: RunPaths, local: RunPaths, volume_cluster: VolumeCluster
+    remote: RunPaths, local: RunPaths, volume: FakeVolume
 ) -> None:
     big, names = 4 << 20, ["a-grows", "b-is-cut", "c-is-removed", "d-becomes-a-pipe", "e-stays"]
     for name in names:
@@ -216,9 +222,9 @@ def test_a_running_runs_folder_is_downloaded_without_files_removed_during_the_do
         (remote.folder / "d-becomes-a-pipe").unlink()
         os.mkfifo(remote.folder / "d-becomes-a-pipe")
 
-    volume_cluster.meanwhile = change
+    volume.meanwhile = change
 
-    assert pull(volume_cluster, local)[-1] == (
+    assert pull(volume.cluster, local)[-1] == (
         f"skipped in the download of {RUN}: c-is-removed (was removed while it was read), "
         "c-rotated (was removed while it was read), d-becomes-a-pipe (is not a file, folder or link)"
     )
@@ -228,35 +234,31 @@ def test_a_running_runs_folder_is_downloaded_without_files_removed_during_the_do
     assert (local.checkpoints / "7" / "model.npz").read_text() == "weights"
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_skipped(
-    remote: RunPaths, local: RunPaths, volume_cluster: VolumeCluster
-) -> None:
+def test_a_file_that_shrinks_while_it_is_read_is_skipped(remote: RunPaths, local: RunPaths, volume: FakeVolume) -> None:
     (remote.folder / "a-log").write_bytes(b"x" * (4 << 20))
-    volume_cluster.meanwhile = lambda: os.truncate(remote.folder / "a-log", 10)
-    messages = pull(volume_cluster, local)
+    volume.meanwhile = lambda: os.truncate(remote.folder / "a-log", 10)
+    messages = pull(volume.cluster, local)
     assert messages[-1] == f"skipped in the download of {RUN}: a-log (was truncated while it was read)"
     assert not (local.folder / "a-log").exists() and (local.checkpoints / "7" / "model.npz").exists()
 
 
-def test_the_first_of_many_skipped_entries_are_named(
-    remote: RunPaths, local: RunPaths, volume_cluster: VolumeCluster
-) -> None:
+def test_the_first_of_many_skipped_entries_are_named(remote: RunPaths, local: RunPaths, volume: FakeVolume) -> None:
     for number in range(10):
         (remote.folder / f"link\n{number}").symlink_to("/")
-    message = pull(volume_cluster, local)[-1]
+    message = pull(volume.cluster, local)[-1]
     assert message.count("is a link out of") == 8 and message.endswith("), and 2 more")
     assert r"'link\n0' (" in message
 
 
 @pytest.mark.usefixtures("remote")
 def test_a_private_folder_stays_private_with_the_default_filter_of_python_3_14(
-    remote: RunPaths, local: RunPaths, volume_cluster: VolumeCluster, monkeypatch: pytest.MonkeyPatch
+    remote: RunPaths, local: RunPaths, volume: FakeVolume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_default: Any = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has none
     monkeypatch.setattr(tarfile.TarFile, "extraction_filter", staticmethod(by_default), raising=False)
     remote.checkpoints.chmod(0o700)
 
-    pull(volume_cluster, local)
+    pull(volume.cluster, local)
 
     assert local.checkpoints.stat().st_mode & 0o777 == 0o700
 
@@ -269,7 +271,7 @@ def answer_with(answer: bytes, local: RunPaths, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_archive_that_leads_out_by_a_path_beyond_path_max_writes_nothing_there(
-    local: RunPaths, volume_cluster: VolumeCluster, monkeypatch: pytest.MonkeyPatch
+    local: RunPaths, volume: FakeVolume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a pod answers is up to whoever made its image, and in part to the run's program."""
     home = local.folder.parent.parent / "home"
@@ -278,7 +280,7 @@ def test_an_archive_that_leads_out_by_a_path_beyond_path_max_writes_nothing_ther
     answer = archive(*long_way(), entry("escape/.bashrc"), entry("good"), entry(pack.LEFT_OUT, content=b"{}"))
     answer_with(answer, local, monkeypatch)
 
-    messages = pull(volume_cluster, local)
+    messages = pull(volume.cluster, local)
 
     assert (home / ".bashrc").read_text() == "mine" and len(list(home.iterdir())) == 1
     assert (local.folder / "good").read_bytes() == b"new" and not (local.folder / "escape").is_symlink()
@@ -288,12 +290,12 @@ def test_an_archive_that_leads_out_by_a_path_beyond_path_max_writes_nothing_ther
 
 @pytest.mark.parametrize("end", [b"[]", b"{", b'"x"', b"[" * 100_000, b'{"a": 1}'])
 def test_a_list_of_damaged_files_that_is_none_is_one_clear_error(
-    local: RunPaths, volume_cluster: VolumeCluster, monkeypatch: pytest.MonkeyPatch, end: bytes
+    local: RunPaths, volume: FakeVolume, monkeypatch: pytest.MonkeyPatch, end: bytes
 ) -> None:
     answer = archive(entry("a"), entry(pack.LEFT_OUT, content=end))
     answer_with(answer, local, monkeypatch)
     if end == b'{"a": 1}':
-        assert pull(volume_cluster, local)[-1] == f"skipped in the download of {RUN}: a (1)"
+        assert pull(volume.cluster, local)[-1] == f"skipped in the download of {RUN}: a (1)"
         return
     with pytest.raises(SpotmpiError, match=f"could not unpack the folder of run {RUN} from the run volume: "):
-        pull(volume_cluster, local)
+        pull(volume.cluster, local)

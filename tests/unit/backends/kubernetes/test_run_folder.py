@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import spotmpi
 from spotmpi.agent import record
-from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.follow import run_folder
 from spotmpi.backends.kubernetes.follow.run import ClusterFollower
 from spotmpi.backends.kubernetes.follow.run_folder import RunFolder
@@ -18,16 +16,11 @@ from spotmpi.backends.targets import Target
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.runs.pod_output import Entry
-from tests.unit.backends.kubernetes.watched_cluster import (
-    RUN,
-    FakeCluster,
-    api_error,
-    condition,
-    follow,
-    jobset,
-    look,
-    pod,
-)
+from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import RUN, a_pod, condition, jobset, pod
+from tests.unit.backends.kubernetes.following import follow, look
+
+pytestmark = pytest.mark.usefixtures("a_run")
 
 LINE = '{"n":0,"l":[1,0,1,1000.5,null,"o","hello"]}\n'
 
@@ -37,47 +30,52 @@ def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_folder, "RETRY_DELAYS", (0.0, 0.0, 0.0))
 
 
-def answering(*outputs: str | Exception) -> FakeCluster:
-    """A cluster whose pods answer commands so, one after another."""
-    cluster = FakeCluster()
-    cluster.outputs = list(outputs)
-    return cluster
-
-
-def texts(cluster: Any, *running: list[str]) -> list[str]:
+def texts(cluster: FakeCluster, *running: list[str]) -> list[str]:
     """The lines that a follower reads, while *running* lists the pods at each try."""
     remaining = list(running)
-    folder = RunFolder(cluster, jobset(), lambda text: None)
+    folder = RunFolder(cluster.api(), jobset(), lambda text: None)
     entries = asyncio.run(folder.entries(lambda: remaining.pop(0), 0, 0.0, 2000.0))
     return [str(entry.event.values["text"]) for entry in entries if entry.event]
 
 
-def test_reading_is_retried_in_the_pod_or_its_successor() -> None:
-    cluster = answering(SpotmpiError("gone"), LINE, LINE + "that is all\n")
+def pods_asked(cluster: FakeCluster) -> list[str]:
+    return [request.name for request in cluster.requests_of("get", "pods/exec")]
 
+
+@pytest.fixture
+def a_and_b(cluster: FakeCluster) -> None:
+    """The cluster has two pods that run."""
+    cluster.put(a_pod("a", "Running", {}), a_pod("b", "Running", {}))
+
+
+@pytest.mark.usefixtures("a_and_b")
+def test_reading_is_retried_in_the_pod_or_its_successor(cluster: FakeCluster) -> None:
+    cluster.refuse("get", "pods/exec", 500, times=1)
+    cluster.answer_commands(LINE, LINE + "that is all\n")
     assert texts(cluster, ["a"], ["a"], ["b"]) == ["hello"]
-    assert cluster.requests == ["a", "a", "b"], "an answer that broke off is no answer"
+    assert pods_asked(cluster) == ["a", "a", "b"], "an answer that broke off is no answer"
 
 
-def test_without_a_running_pod_and_a_volume_the_error_says_so() -> None:
+def test_without_a_running_pod_and_a_volume_the_error_says_so(cluster: FakeCluster) -> None:
     with pytest.raises(SpotmpiError, match="no run volume, and no pod that holds its output is running"):
-        texts(answering(SpotmpiError("gone")), ["a"], [])
+        texts(cluster, ["gone"], [])
 
 
-def test_a_pod_that_cannot_be_read_is_named_with_the_reason() -> None:
+@pytest.mark.usefixtures("a_and_b")
+def test_a_pod_that_cannot_be_read_is_named_with_the_reason(cluster: FakeCluster) -> None:
     # It runs at every try, so the error says what is wrong with it, not that it is gone.
     reason = "could not read the run folder: the cluster answered 500"
-    cluster = answering(SpotmpiError("gone"), LINE, SpotmpiError(reason))
-
+    cluster.refuse("get", "pods/exec", 500)
     with pytest.raises(SpotmpiError, match=f"^the run has no run volume, and its pod b failed: {reason}$"):
         texts(cluster, ["a"], ["a"], ["b"])
 
 
-def test_a_forbidden_read_is_not_retried() -> None:
-    cluster = answering(NotPermitted("not permitted"))
+@pytest.mark.usefixtures("a_and_b")
+def test_a_forbidden_read_is_not_retried(cluster: FakeCluster) -> None:
+    cluster.forbid("get", "pods/exec")
     with pytest.raises(NotPermitted):
         texts(cluster, ["a"])
-    assert cluster.requests == ["a"]
+    assert pods_asked(cluster) == ["a"]
 
 
 RIGHT = "you may not read logs of pods in namespace here: ask for `get` on `pods/log`"
@@ -85,9 +83,9 @@ RIGHT = "you may not read logs of pods in namespace here: ask for `get` on `pods
 
 @pytest.fixture
 def forbidding(cluster: FakeCluster) -> FakeCluster:
-    """The cluster of every context, which forbids reading logs, as RBAC without `pods/log` does."""
-    cluster.pods.append(pod(1, "Running"))
-    cluster.errors["log"] = api_error(403)
+    """The cluster forbids reading logs, as RBAC without `pods/log` does."""
+    cluster.put(pod(1, "Running"))
+    cluster.forbid("get", "pods/log")
     return cluster
 
 
@@ -119,7 +117,7 @@ def test_the_end_of_a_run_is_reported_without_its_output(
 
     def script(events: list[Event]) -> None:
         if len(events) == 2:
-            forbidding.put(cluster_api.JOBSET, "MODIFIED", jobset(status=condition("Completed")))
+            forbidding.put(jobset(status=condition("Completed")))
 
     events = follow(forbidding, jobset(), script)
     assert reasons(events) == [
@@ -154,7 +152,8 @@ def test_logs_without_any_output_fail_and_status_does_not(
 def test_a_snapshot_reports_the_missing_right_once_for_all_pods(
     forbidding: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forbidding.pods.append(pod(0, "Failed", 60))
-    forbidding.pods[-1]["metadata"]["name"] += "-old"
+    old = pod(0, "Failed", 60)
+    old["metadata"]["name"] += "-old"
+    forbidding.put(old)
     fill_folder(monkeypatch, NotPermitted("not permitted"))
     assert len(reasons(look(forbidding, jobset()))) == 2

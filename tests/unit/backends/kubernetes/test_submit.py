@@ -6,18 +6,16 @@ import asyncio
 import copy
 import json
 import re
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
-from lightkube import ApiError
 
 from spotmpi.agent import pod_context, protocol, ssh
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
-from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.submit import wheels
 from spotmpi.backends.kubernetes.submit.adaptation import adapt
@@ -25,39 +23,52 @@ from spotmpi.backends.kubernetes.submit.objects import generate_keys
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError
 from spotmpi.images.wheels import PackedWheels
 from spotmpi.plan import manifests
+from spotmpi.plan.cluster import ClusterTarget
+from spotmpi.plan.pods import forwarded_key
 from spotmpi.spec.job import JobSpec, from_values
-from tests.unit.backends.kubernetes.namespace import CREATED, Namespace, planned
-from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, api_error
+from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import of_kind
+from tests.cloud.cluster.store import Object
 
+SPEC = {"command": ["x"], "nodes": 2, "launcher": "mpirun"}
 GO = {"spec": {"suspend": False}}
 
 
-def plan(ssh_secret: str | None = None, **values: Any) -> Object:
-    spec = from_values({"command": ["x"], "nodes": 2, "launcher": "mpirun", **values})
-    return planned(spec, ssh_secret=ssh_secret)
+def planned(spec: JobSpec, run: str = "x-1", ssh_secret: str | None = None) -> Any:
+    """The plan of a run in the namespace."""
+    names = [*generate_keys(), *protocol.TLS_FILES, *map(forwarded_key, spec.forward)]
+    target = ClusterTarget("here", "any:1", None, {}, (), "any")
+    submission = manifests.Submission(run, "ann", dict.fromkeys(names, "later"), {}, {})
+    objects = manifests.kubernetes_plan(spec, target, submission)
+    return {"run": run, "namespace": "here", "objects": objects, "ssh_secret": ssh_secret}
+
+
+def plan(ssh_secret: str | None = None, **values: Any) -> Any:
+    return planned(from_values({**SPEC, **values}), ssh_secret=ssh_secret)
 
 
 def pool(**kubernetes: Any) -> JobSpec:
     return from_values({"launcher": "pool", "pool": {"workers": 3}, "kubernetes": kubernetes})
 
 
-def submit(namespace: Namespace, run_plan: Object) -> tuple[list[Object], list[str]]:
-    messages: list[str] = []
-    adapted = asyncio.run(adapt(namespace, run_plan, messages.append))  # type: ignore[arg-type]
-    created = asyncio.run(submitting.create(namespace, adapted))  # type: ignore[arg-type]
-    assert created.submitted == datetime.fromisoformat(CREATED).timestamp()
-    assert_as_printed(adapted["objects"], namespace.created)
+def submit(cluster: FakeCluster, run_plan: Any) -> tuple[list[Object], list[str]]:
+    messages, before = list[str](), len(cluster.created)
+    adapted = asyncio.run(adapt(cluster.api(), run_plan, messages.append))
+    created = asyncio.run(submitting.create(cluster.api(), adapted))
+    jobset = cluster.get("JobSet", run_plan["run"])
+    assert created.submitted == datetime.fromisoformat(jobset["metadata"]["creationTimestamp"]).timestamp()
+    assert_as_printed(adapted["objects"], cluster.created[before:], jobset["metadata"]["uid"])
     return list(created.objects), messages
 
 
-def assert_as_printed(printed: Sequence[Object], created: Sequence[Object]) -> None:
+def assert_as_printed(printed: Sequence[Object], created: Sequence[Object], uid: str) -> None:
     """Only the owner's uid, the values of keys and the time of submission differ."""
     by_name = {(each["kind"], each["metadata"]["name"]): each for each in created}
     assert len(by_name) == len(printed)
     for each in printed:
         sent = copy.deepcopy(by_name[each["kind"], each["metadata"]["name"]])
         for owner in sent["metadata"].get("ownerReferences", []):
-            assert owner.pop("uid") == "u"
+            assert owner.pop("uid") == uid
             owner["uid"] = each["metadata"]["ownerReferences"][0]["uid"]
         if each["kind"] == "Secret":
             assert sent["stringData"].keys() >= each["stringData"].keys()
@@ -73,43 +84,49 @@ def without_time(config_map: Object) -> Object:
     return {**plan, "submitted": None}
 
 
-def keys_volume(namespace: Namespace) -> Object:
-    pod = namespace.created[0]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+def created(cluster: FakeCluster, kind: str) -> Object:
+    """The only object of that kind, as it was sent."""
+    items = [each for each in cluster.created if each["kind"] == kind]
+    assert len(items) == 1
+    return items[0]
+
+
+def keys_volume(cluster: FakeCluster) -> Object:
+    pod = created(cluster, "JobSet")["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     values: Object = next(volume["secret"] for volume in pod["volumes"] if volume["name"] == "secret")
     return values
 
 
-def test_a_run_has_a_secret_of_its_own_with_keys_for_ssh_and_tls() -> None:
-    namespace = Namespace()
-    objects, messages = submit(namespace, plan("mpi-ssh"))
-    assert namespace.kinds() == ["JobSet", "ConfigMap", "Secret", "NetworkPolicy"] and not messages
-    assert namespace.patched == [("JobSet", "x-1", GO)] and keys_volume(namespace)["secretName"] == "x-1-parts"
-    keys = namespace.created[2]["stringData"]
+def test_a_run_has_a_secret_of_its_own_with_keys_for_ssh_and_tls(cluster: FakeCluster) -> None:
+    objects, messages = submit(cluster, plan("mpi-ssh"))
+    assert sorted(cluster.kinds_created()) == ["ConfigMap", "JobSet", "NetworkPolicy", "Secret"] and not messages
+    assert cluster.patched == [("JobSet", "x-1", GO)] and keys_volume(cluster)["secretName"] == "x-1-parts"
+    keys = created(cluster, "Secret")["stringData"]
     assert "PRIVATE KEY" in keys["id"] and "PRIVATE KEY" not in str(objects)
     assert "BEGIN PRIVATE KEY" in keys[protocol.TLS_KEY] and "CERTIFICATE" in keys[protocol.TLS_CA]
 
 
-def test_the_workers_of_a_pool_start_with_node_0_once_all_parts_are_created() -> None:
-    namespace = Namespace()
-    submit(namespace, planned(pool()))
-    assert namespace.kinds() == ["JobSet", "ConfigMap", "Secret", "NetworkPolicy", "Job"]
-    assert namespace.patched == [("JobSet", "x-1", GO), ("Job", "x-1-workers", GO)]
-    assert namespace.created[4]["metadata"]["ownerReferences"][0]["uid"] == "u"
+def test_the_workers_of_a_pool_start_with_node_0_once_all_parts_are_created(cluster: FakeCluster) -> None:
+    submit(cluster, planned(pool()))
+    assert sorted(cluster.kinds_created()) == ["ConfigMap", "Job", "JobSet", "NetworkPolicy", "Secret"]
+    assert cluster.patched == [("JobSet", "x-1", GO), ("Job", "x-1-workers", GO)]
+    uid = cluster.get("JobSet", "x-1")["metadata"]["uid"]
+    assert created(cluster, "Job")["metadata"]["ownerReferences"][0]["uid"] == uid
 
 
-def test_a_queue_starts_a_pool_and_its_workers() -> None:
-    namespace = Namespace()
-    submit(namespace, planned(pool(queue="gpus")))
-    assert not namespace.patched
+def test_a_queue_starts_a_pool_and_its_workers(cluster: FakeCluster) -> None:
+    cluster.put(of_kind("LocalQueue", "gpus"))
+    submit(cluster, planned(pool(queue="gpus")))
+    assert not cluster.patched
 
 
-def test_a_user_who_may_not_read_queues_hears_that_nobody_has_looked_for_his() -> None:
-    namespace = Namespace("LocalQueue")
-    _, messages = submit(namespace, plan(kubernetes={"queue": "typo"}))
+def test_a_user_who_may_not_read_queues_hears_that_nobody_has_looked_for_his(cluster: FakeCluster) -> None:
+    cluster.forbid("get", "localqueues")
+    _, messages = submit(cluster, plan(kubernetes={"queue": "typo"}))
     right = "ask for `get` on `localqueues` of kueue.x-k8s.io"
     assert messages == [f"you may not read queues in namespace here: if it has no typo, the run waits; {right}"]
-    assert namespace.kinds()[0] == "JobSet"
-    assert submit(Namespace("LocalQueue"), plan())[1] == [], "a run without a queue needs no right"
+    assert cluster.kinds_created()[0] == "JobSet"
+    assert submit(cluster, planned(from_values(SPEC), "x-2"))[1] == [], "a run without a queue needs no right"
 
 
 @pytest.mark.parametrize(
@@ -117,45 +134,49 @@ def test_a_user_who_may_not_read_queues_hears_that_nobody_has_looked_for_his() -
     [
         ("typo", [], None, "kubernetes.queue = 'typo': namespace here has no such LocalQueue of Kueue"),
         (None, ["onJobFailureMessagePatterns"], None, "the CRD of JobSet on the cluster is older than 0.10"),
-        (None, [], api_error(422, "Job is invalid: effect: Unsupported"), "could not submit the run: Job is invalid"),
-        (None, [], api_error(403, 'webhook "x" denied the request: no owner'), "denied the request: no owner"),
+        (None, [], (422, "Job is invalid: effect: Unsupported"), "could not submit the run: Job is invalid"),
+        (None, [], (403, 'webhook "x" denied the request: no owner'), "denied the request: no owner"),
     ],
     ids=["queue", "old JobSet", "invalid Job", "admission webhook"],
 )
 def test_a_run_that_would_wait_for_ever_or_never_restart_is_refused_and_nothing_of_it_is_left(
-    queue: str | None, fields: list[str], refusal: ApiError | None, words: str
+    cluster: FakeCluster, queue: str | None, fields: list[str], refusal: tuple[int, str] | None, words: str
 ) -> None:
-    namespace = Namespace()
-    namespace.unknown_fields, namespace.job_refusal = fields, refusal
+    cluster.pruned = fields
+    if refusal:
+        cluster.refuse("create", "jobs", *refusal)
     with pytest.raises(SpotmpiError, match=words):
-        submit(namespace, plan(kubernetes={"queue": queue}))
-    assert namespace.created == [] and not namespace.patched
+        submit(cluster, plan(kubernetes={"queue": queue}))
+    assert not cluster.store.objects and not cluster.patched
 
 
-def test_a_user_who_may_not_create_jobs_can_still_submit_runs() -> None:
-    namespace = Namespace()
-    namespace.job_refusal = api_error(403, 'jobs.batch is forbidden: User "ann" cannot create resource "jobs"')
-    submit(namespace, plan())
-    assert namespace.patched == [("JobSet", "x-1", GO)]
+def test_a_user_who_may_not_create_jobs_can_still_submit_runs(cluster: FakeCluster) -> None:
+    cluster.forbid("create", "jobs")
+    submit(cluster, plan())
+    assert cluster.patched == [("JobSet", "x-1", GO)]
 
 
-def test_agents_count_limits_from_the_creation_of_the_jobset() -> None:
+def test_agents_count_limits_from_the_creation_of_the_jobset(cluster: FakeCluster) -> None:
     """`limits.run` starts by the cluster's clock, not by a terminal's that is behind."""
-    namespace = Namespace()
-    submit(namespace, plan("mpi-ssh"))
-    plan_json = json.loads(namespace.created[1]["data"]["plan.json"])
-    assert plan_json["submitted"] == datetime.fromisoformat(CREATED).timestamp()
+    cluster.ahead = 600.0
+    submit(cluster, plan("mpi-ssh"))
+    plan_json = json.loads(created(cluster, "ConfigMap")["data"]["plan.json"])
+    moment = cluster.get("JobSet", "x-1")["metadata"]["creationTimestamp"]
+    assert plan_json["submitted"] == datetime.fromisoformat(moment).timestamp() > time.time() + 500
 
 
 @pytest.mark.parametrize("readable", [False, True], ids=["as in environments", "that may be read"])
-def test_a_user_who_may_not_create_secrets_gets_the_keys_of_an_existing_one_and_a_message(readable: bool) -> None:
-    namespace = Namespace("Secret")
-    namespace.secrets = {"mpi-ssh": {"data": dict.fromkeys([*protocol.TLS_FILES, "id"], "")}} if readable else None
-    objects, messages = submit(namespace, plan("mpi-ssh"))
-    assert namespace.kinds() == ["JobSet", "ConfigMap", "NetworkPolicy"]
-    assert [each["kind"] for each in objects] == namespace.kinds()
-    assert namespace.patched == [("JobSet", "x-1", GO)]
-    volume = keys_volume(namespace)
+def test_a_user_who_may_not_create_secrets_gets_the_keys_of_an_existing_one_and_a_message(
+    cluster: FakeCluster, readable: bool
+) -> None:
+    cluster.forbid("create", "secrets")
+    cluster.put(of_kind("Secret", "mpi-ssh", data=dict.fromkeys([*protocol.TLS_FILES, "id"], "")))
+    if not readable:
+        cluster.forbid("get", "secrets")
+    objects, messages = submit(cluster, plan("mpi-ssh"))
+    assert [each["kind"] for each in objects] == ["JobSet", "ConfigMap", "NetworkPolicy"]
+    assert cluster.patched == [("JobSet", "x-1", GO)]
+    volume = keys_volume(cluster)
     assert volume["secretName"] == "mpi-ssh" and volume["defaultMode"] == 0o440
     keys = ["id", "id.pub", "authorized_keys", "ca.pem", "cert.pem", "key.pem"]
     assert [item["key"] for item in volume["items"]] == keys and volume["optional"]
@@ -163,28 +184,30 @@ def test_a_user_who_may_not_create_secrets_gets_the_keys_of_an_existing_one_and_
 
 
 @pytest.mark.parametrize(
-    ("secrets", "error"),
+    ("secret", "data", "error"),
     [
         (
-            {"mpi-ssh": {"data": {"id": "", "ca.pem": ""}}},
+            "mpi-ssh",
+            {"id": "", "ca.pem": ""},
             r"kubernetes\.ssh_secret = 'mpi-ssh': has no cert\.pem, key\.pem; in an environment `pulumi up` adds them; "
             r".* `openssl req",
         ),
         (
-            {"other": {}},
+            "other",
+            {},
             r"kubernetes\.ssh_secret = 'mpi-ssh': namespace here has no such Secret, and you may create none",
         ),
     ],
     ids=["of before", "none"],
 )
 def test_an_existing_secret_without_tls_files_is_refused_before_the_run_is_created(
-    secrets: dict[str, Object], error: str
+    cluster: FakeCluster, secret: str, data: Object, error: str
 ) -> None:
-    namespace = Namespace("Secret")
-    namespace.secrets = secrets
+    cluster.forbid("create", "secrets")
+    cluster.put(of_kind("Secret", secret, data=data))
     with pytest.raises(SpotmpiError, match=error):
-        submit(namespace, plan("mpi-ssh"))
-    assert namespace.created == []
+        submit(cluster, plan("mpi-ssh"))
+    assert cluster.created == []
 
 
 @pytest.mark.parametrize(
@@ -209,23 +232,23 @@ def test_an_existing_secret_without_tls_files_is_refused_before_the_run_is_creat
     ids=["no key pair", "forwarded variables", "pool"],
 )
 def test_a_run_that_needs_a_secret_of_its_own_is_not_created_without_one_and_the_error_has_the_remedy(
-    run_plan: Object, error: str
+    cluster: FakeCluster, run_plan: Object, error: str
 ) -> None:
-    namespace = Namespace("Secret")
+    cluster.forbid("create", "secrets")
     with pytest.raises(NotPermitted, match=error):
-        submit(namespace, run_plan)
-    assert namespace.created == []
+        submit(cluster, run_plan)
+    assert cluster.created == []
 
 
 PEERS = {"podSelector": {"matchLabels": {"spotmpi.dev/run": "x-1"}}}
 
 
 def policy(selector: Object | None = None, **spec: Any) -> Object:
-    return {"metadata": {"name": "p"}, "spec": {"podSelector": selector or {}, **spec}}
+    return of_kind("NetworkPolicy", "p", spec={"podSelector": selector or {}, **spec})
 
 
-def created_policy(namespace: Namespace) -> Object:
-    values: Object = next(each["spec"] for each in namespace.created if each["kind"] == "NetworkPolicy")
+def created_policy(cluster: FakeCluster) -> Object:
+    values: Object = created(cluster, "NetworkPolicy")["spec"]
     return values
 
 
@@ -242,14 +265,13 @@ def created_policy(namespace: Namespace) -> Object:
 )
 @pytest.mark.parametrize("run_plan", [plan(), planned(pool())], ids=["gang", "pool"])
 def test_in_a_namespace_that_denies_egress_pods_of_a_run_may_reach_each_other(
-    run_plan: Object, denying: Object
+    cluster: FakeCluster, run_plan: Object, denying: Object
 ) -> None:
-    namespace = Namespace()
-    namespace.policies = [denying]
-    objects, _ = submit(namespace, run_plan)
-    assert created_policy(namespace)["policyTypes"] == ["Ingress", "Egress"]
-    assert created_policy(namespace)["egress"] == [{"to": [PEERS]}]
-    assert [each["spec"] for each in objects if each["kind"] == "NetworkPolicy"] == [created_policy(namespace)]
+    cluster.put(denying)
+    objects, _ = submit(cluster, run_plan)
+    assert created_policy(cluster)["policyTypes"] == ["Ingress", "Egress"]
+    assert created_policy(cluster)["egress"] == [{"to": [PEERS]}]
+    assert [each["spec"] for each in objects if each["kind"] == "NetworkPolicy"] == [created_policy(cluster)]
 
 
 @pytest.mark.parametrize(
@@ -262,46 +284,46 @@ def test_in_a_namespace_that_denies_egress_pods_of_a_run_may_reach_each_other(
         [policy({"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]}, policyTypes=["Egress"])],
     ],
 )
-def test_a_run_does_not_restrict_egress_that_is_open(policies: list[Object] | None) -> None:
-    namespace = Namespace()
-    namespace.policies = policies
-    _, messages = submit(namespace, plan())
-    assert created_policy(namespace)["policyTypes"] == ["Ingress"] and "egress" not in created_policy(namespace)
+def test_a_run_does_not_restrict_egress_that_is_open(cluster: FakeCluster, policies: list[Object] | None) -> None:
+    if policies is None:
+        cluster.forbid("list", "networkpolicies")
+    cluster.put(*policies or [])
+    _, messages = submit(cluster, plan())
+    assert created_policy(cluster)["policyTypes"] == ["Ingress"] and "egress" not in created_policy(cluster)
     note = "you may not list the NetworkPolicies of namespace here: if they deny egress, nodes of the run "
     assert messages == ([] if policies is not None else [note + "will not reach each other"])
 
 
-def test_a_run_of_one_node_gets_no_egress_rule() -> None:
-    namespace = Namespace()
-    namespace.policies = [policy(policyTypes=["Egress"])]
-    submit(namespace, plan(nodes=1))
-    assert created_policy(namespace)["policyTypes"] == ["Ingress"]
+def test_a_run_of_one_node_gets_no_egress_rule(cluster: FakeCluster) -> None:
+    cluster.put(policy(policyTypes=["Egress"]))
+    submit(cluster, plan(nodes=1))
+    assert created_policy(cluster)["policyTypes"] == ["Ingress"]
 
 
-def test_other_refusals_are_reported_unchanged() -> None:
-    namespace = Namespace("NetworkPolicy")
-    with pytest.raises(NotPermitted, match=r"could not submit the run: not permitted .*NetworkPolicy"):
-        submit(namespace, plan("mpi-ssh"))
-    assert namespace.created == []
+def test_other_refusals_are_reported_unchanged(cluster: FakeCluster) -> None:
+    cluster.forbid("create", "networkpolicies")
+    with pytest.raises(NotPermitted, match=r"could not submit the run: not permitted .*networkpolicies"):
+        submit(cluster, plan("mpi-ssh"))
+    assert not cluster.store.objects
 
 
 def test_parts_of_an_earlier_jobset_that_the_cluster_is_about_to_delete_are_waited_for(
+    cluster: FakeCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Garbage collection comes after the owner has gone (Kubernetes docs: background cascading deletion)."""
     monkeypatch.setattr(submitting, "_RETRY_INTERVAL", 0.001)
-    namespace = Namespace("Secret")
-    namespace.conflicts = ["NetworkPolicy", "ConfigMap", "NetworkPolicy"]
-    submit(namespace, plan("mpi-ssh"))
-    assert namespace.kinds()[0] == "JobSet" and not namespace.conflicts
-    assert set(namespace.kinds()) == {"JobSet", "ConfigMap", "NetworkPolicy"}
+    cluster.forbid("*", "secrets")
+    cluster.refuse("create", "networkpolicies", 409, times=2)
+    cluster.refuse("create", "configmaps", 409, times=1)
+    submit(cluster, plan("mpi-ssh"))
+    assert sorted(cluster.kinds_created()) == ["ConfigMap", "JobSet", "NetworkPolicy"]
 
 
-def test_an_existing_run_of_that_name_is_an_error() -> None:
-    namespace = Namespace()
-    namespace.created.append({"kind": api.JOBSET, "metadata": {"name": "x-1"}})
+def test_an_existing_run_of_that_name_is_an_error(cluster: FakeCluster) -> None:
+    cluster.put(of_kind("JobSet", "x-1", spec={}))
     with pytest.raises(RunInUse, match="run x-1 already exists in here"):
-        submit(namespace, plan())
+        submit(cluster, plan())
 
 
 def test_a_key_pair_that_runs_share_is_the_host_key_as_well(tmp_path: Path) -> None:
@@ -337,52 +359,53 @@ def ship(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Sequence[Object
 
     monkeypatch.setattr("spotmpi.images.wheels.pack", pack)
 
-    def ship(namespace: Any, spec: JobSpec) -> tuple[Sequence[Object], list[str]]:
+    def ship(cluster: FakeCluster, spec: JobSpec) -> tuple[Sequence[Object], list[str]]:
         messages: list[str] = []
         objects = wheels.mount(planned(spec)["objects"], spec, messages.append)
-        asyncio.run(wheels.send(namespace, objects, spec, messages.append))
+        asyncio.run(wheels.send(cluster.api(), objects, spec, messages.append))
         return objects, messages
 
     return ship
 
 
-def test_wheels_are_sent_once_and_the_last_config_map_says_that_all_are_there(ship: Any) -> None:
-    namespace = Namespace()
+def test_wheels_are_sent_once_and_the_last_config_map_says_that_all_are_there(cluster: FakeCluster, ship: Any) -> None:
     for _ in range(2):
-        objects, messages = ship(namespace, pool())
+        objects, messages = ship(cluster, pool())
         assert is_mounted(objects) and messages == []
-        assert [each["metadata"]["name"] for each in namespace.created] == [f"{WHEELS}-0", WHEELS]
+        assert [each["metadata"]["name"] for each in cluster.created] == [f"{WHEELS}-0", WHEELS]
 
 
-def test_two_submissions_at_once_may_send_the_same_wheels(ship: Any) -> None:
-    namespace = Namespace()
-    namespace.conflicts = ["ConfigMap"]
-    assert is_mounted(ship(namespace, pool())[0])
-    assert [each["metadata"]["name"] for each in namespace.created] == [WHEELS]
+def test_two_submissions_at_once_may_send_the_same_wheels(cluster: FakeCluster, ship: Any) -> None:
+    cluster.refuse("create", "configmaps", 409, times=1)
+    assert is_mounted(ship(cluster, pool())[0])
+    assert [each["metadata"]["name"] for each in cluster.created] == [WHEELS]
 
 
-def test_a_pool_is_submitted_without_wheels_where_there_are_none(ship: Any) -> None:
-    spec, namespace = pool(node_selector={"kubernetes.io/arch": "riscv64"}), Namespace()
-    objects, (text,) = ship(namespace, spec)
-    assert objects == planned(spec)["objects"] and namespace.created == []
+def test_a_pool_is_submitted_without_wheels_where_there_are_none(cluster: FakeCluster, ship: Any) -> None:
+    spec = pool(node_selector={"kubernetes.io/arch": "riscv64"})
+    objects, (text,) = ship(cluster, spec)
+    assert objects == planned(spec)["objects"] and cluster.created == []
     assert text == "pods get no wheels of Dask, so the image has to contain it: no wheels for riscv64"
 
 
-def test_wheels_that_may_not_be_sent_end_the_submission_as_the_printed_pods_mount_them(ship: Any) -> None:
+def test_wheels_that_may_not_be_sent_end_the_submission_as_the_printed_pods_mount_them(
+    cluster: FakeCluster, ship: Any
+) -> None:
+    cluster.forbid("create", "configmaps")
     with pytest.raises(NotPermitted, match="could not send the wheels of Dask to the cluster: not permitted"):
-        ship(Namespace("ConfigMap"), pool())
+        ship(cluster, pool())
 
 
 def test_a_plan_that_was_made_while_the_cluster_did_not_answer_is_printed_and_not_submitted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cluster: FakeCluster
 ) -> None:
-    cluster, messages = FakeCluster(), list[str]()
-    monkeypatch.setattr(KubernetesBackend, "_api", lambda backend: cluster)
+    messages: list[str] = []
     backend, spec = KubernetesBackend(tmp_path), from_values({"command": ["x"], "kubernetes": {"image": "any:1"}})
-    cluster.errors["NetworkPolicy"] = httpx2.ConnectError("refused")
+    cluster.close()
     spec = spec.model_copy(update={"nodes": 2})
     planned = backend.plan(spec, "x-1", messages.append)
-    reason = "could not look up what the cluster permits: cannot reach the cluster (refused); try `kubectl version`"
+    reason = "could not look up what the cluster permits: cannot reach the cluster (All connection attempts failed)"
+    reason += "; try `kubectl version`"
     assert planned["objects"][0]["kind"] == "JobSet"
     assert messages == [f"{reason}; this plan assumes that you may create Secrets, and that egress is not denied"]
     with pytest.raises(SpotmpiError, match=re.escape(reason)):
@@ -391,10 +414,8 @@ def test_a_plan_that_was_made_while_the_cluster_did_not_answer_is_printed_and_no
 
 
 def test_agents_of_a_resumed_run_are_told_of_the_attempts_that_an_empty_folder_cannot_show(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cluster: FakeCluster
 ) -> None:
-    cluster = FakeCluster()
-    monkeypatch.setattr(KubernetesBackend, "_api", lambda backend: cluster)
     spec = from_values({"command": ["x"], "kubernetes": {"image": "any:1"}})
     (tmp_path / "x-1").mkdir()
     event = {"t": 1.0, "event": "started", "attempt": 7, "failures": 0, "interruptions": 6}
@@ -403,8 +424,9 @@ def test_agents_of_a_resumed_run_are_told_of_the_attempts_that_an_empty_folder_c
     assert json.loads(objects[1]["data"]["plan.json"])["attempts_before"] == 7
 
 
-def test_a_user_who_may_not_create_runs_hears_so_before_anything_else() -> None:
-    namespace = Namespace("JobSet", "Secret")
+def test_a_user_who_may_not_create_runs_hears_so_before_anything_else(cluster: FakeCluster) -> None:
+    cluster.forbid("create", "jobsets")
+    cluster.forbid("create", "secrets")
     with pytest.raises(NotPermitted, match=r"you may not create JobSets in namespace here.*docs/sharing\.md"):
-        submit(namespace, plan("mpi-ssh"))
-    assert namespace.created == []
+        submit(cluster, plan("mpi-ssh"))
+    assert cluster.created == []

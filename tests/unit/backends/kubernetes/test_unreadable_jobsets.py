@@ -12,7 +12,11 @@ from spotmpi.backends.targets import Target
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments import cost
 from spotmpi.plan import manifests
-from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, Object, jobset
+from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import RUN, jobset
+from tests.cloud.cluster.store import Object
+
+pytestmark = pytest.mark.usefixtures("a_run")
 
 OTHER = "other-1"
 
@@ -26,7 +30,7 @@ def newer_jobset(suspend: bool = False) -> Object:
 
 def test_an_unreadable_jobset_has_a_line_in_the_list(runs: Path, cluster: FakeCluster) -> None:
     """Both runs are listed, without a traceback for everybody in the namespace."""
-    cluster.jobsets.append(newer_jobset())
+    cluster.put(newer_jobset())
     first, second = spotmpi.list_runs(Target("kubernetes", runs))
     assert (first.id, first.state, first.over) == (OTHER, "unknown", False)
     assert str(first.reason).startswith(f"this version cannot read JobSet {OTHER} (kubernetes.turbo: Extra inputs are")
@@ -34,14 +38,18 @@ def test_an_unreadable_jobset_has_a_line_in_the_list(runs: Path, cluster: FakeCl
 
 
 def test_a_run_without_an_owner_is_listed(runs: Path, cluster: FakeCluster) -> None:
-    del cluster.jobsets[0]["metadata"]["annotations"][manifests.ANNOTATION_OWNER]
+    run = cluster.get("JobSet", RUN)
+    del run["metadata"]["annotations"][manifests.ANNOTATION_OWNER]
+    cluster.put(run)
     assert [(state.state, state.owner) for state in spotmpi.list_runs(Target("kubernetes", runs))] == [
         ("running", None)
     ]
 
 
 def test_an_unreadable_run_has_a_state_and_can_be_stopped_but_not_followed(runs: Path, cluster: FakeCluster) -> None:
-    cluster.jobsets[:], cluster.pods[:] = [newer_jobset()], []
+    cluster.clear("JobSet")
+    cluster.clear("Pod")
+    cluster.put(newer_jobset())
     target = Target("kubernetes", runs)
     assert (spotmpi.status(OTHER, target).state, spotmpi.status(OTHER, target).owner) == ("unknown", "her")
     with pytest.raises(SpotmpiError, match="upgrade spotmpi"):
@@ -52,12 +60,12 @@ def test_an_unreadable_run_has_a_state_and_can_be_stopped_but_not_followed(runs:
 
 def test_a_suspended_jobset_of_another_version_is_not_an_abandoned_submission(runs: Path, cluster: FakeCluster) -> None:
     """The run stays queued; listing runs does not delete it for its unknown parts."""
-    cluster.jobsets.append(newer_jobset(suspend=True))
+    cluster.put(newer_jobset(suspend=True))
     spotmpi.list_runs(Target("kubernetes", runs))
     assert cluster.deleted == []
 
 
 def test_the_cost_of_an_environment_names_runs_that_cannot_be_read(runs: Path, cluster: FakeCluster) -> None:
-    cluster.jobsets.append(newer_jobset())
+    cluster.put(newer_jobset())
     (note,) = cost._fetch_runs(Target("kubernetes", runs))
     assert note.startswith(f"nodes of {OTHER} count as idle: this version cannot read JobSet {OTHER}")

@@ -337,7 +337,7 @@ class ClusterApi:
         return int(response.exit_code), str(response.stderr)
 
     async def _exec(self, pod: str, command: Sequence[str], stdin: BinaryIO | None, stdout: BinaryIO | bool) -> Any:
-        streams = {"stdin": stdin, "stdout": stdout, "stderr": True}
+        streams = {"stdout": stdout, "stderr": True} | ({} if stdin is None else {"stdin": stdin})  # else it stays open
         parameters = {"container": CONTAINER, "command": list(command), **streams}
         with _websocket_errors():
             return await self._client.ws_request(

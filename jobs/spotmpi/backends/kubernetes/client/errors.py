@@ -38,6 +38,8 @@ def translate_errors(action: str) -> Iterator[None]:
         code = error.response.status_code
         if code == 401 and (access := error.request.extensions.get(ACCESS)):
             raise SpotmpiError(f"could not {action}: {access.refusal()}") from error
+        if code == 403:  # of a WebSocket, whose refusal has no Status
+            raise NotPermitted(f"could not {action}: not permitted (the cluster answered 403)") from error
         # Where no kind of an API group is installed, the answer is no Kubernetes Status.
         is_unknown = code == 404 and "/apis/jobset.x-k8s.io/" in str(error.request.url)
         reason = _INSTALL if is_unknown else f"the cluster answered {code}"

@@ -1,0 +1,1 @@
+"""A fake Kubernetes API over HTTP, and the objects in it."""

@@ -1,0 +1,105 @@
+"""A run volume in a fake cluster: commands in its pods run on this machine, on a folder in place of the volume."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from spotmpi.backends.kubernetes import pull as pulling
+from spotmpi.backends.kubernetes.volume_access import Volume
+from spotmpi.core.names import RunPaths
+from tests.cloud.cluster.answers import Request
+from tests.cloud.cluster.fake_cluster import FakeCluster, Output
+from tests.cloud.cluster.objects import RUN, of_kind
+
+_PIPES = 64 << 10  # bytes of input on their way to a command
+VOLUME = Volume("claim", "registry/image:1", ("key",), ({"key": "team", "operator": "Exists"},))
+
+
+class FakeVolume:
+    """The volume's runs are in *root*, its `archives` of code beside it; a pod that is created goes through `phases`.
+
+    A run that goes on changes its folder while it is read: `meanwhile` happens once a command has begun to answer. It
+    has then come no further than pipes hold (64 KiB, pipe(7)), so a file of some MiB is being read.
+
+    A command has to read its input to the end, or exec never returns (seen with Kubernetes 1.35 and containerd 1.6 for
+    more than 128 KiB; kubectl waits as well).
+    """
+
+    def __init__(self, cluster: FakeCluster, root: Path, phases: Sequence[str] = ("Pending", "Running")) -> None:
+        self.cluster, self.root, self.archives = cluster, root, root.parent / "archives"
+        self.phases = list(phases)  # one at each look at the pod; an empty one: somebody has deleted it
+        self.commands: list[tuple[str, Sequence[str]]] = []
+        self.meanwhile: Callable[[], None] | None = None
+        self.torn_before: bytes | None = None  # where answers end too early
+        cluster.put(of_kind("PersistentVolumeClaim", VOLUME.claim))
+        cluster.run, cluster.on_request = self.run, self._move_on
+
+    def run(self, pod: str, command: Sequence[str], stdin: bytes) -> Output:
+        """Run a command as a pod would."""
+        self.commands.append((pod, command))
+        places = {
+            "/spotmpi/volume/runs": str(self.root),
+            "/spotmpi/volume/code": str(self.archives),
+            "/tmp/spotmpi": str(self.root.parent / "code"),
+        }
+        arguments = [sys.executable if part == "python3" else part for part in command]
+        for place, path in places.items():
+            arguments = [part.replace(place, path) for part in arguments]
+        with tempfile.TemporaryFile() as file:
+            file.write(stdin)
+            file.seek(0)
+            with subprocess.Popen(
+                arguments, bufsize=0, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            ) as process:
+                assert process.stdout is not None
+                first = process.stdout.read(1) if self.meanwhile else b""
+                if self.meanwhile:
+                    self.meanwhile()
+                output, errors = process.communicate()
+            unread = len(stdin) - os.lseek(file.fileno(), 0, os.SEEK_CUR)
+            assert unread <= _PIPES, "exec would never return"
+        output = (first or b"") + output
+        if self.torn_before is not None:
+            output = output.partition(self.torn_before)[0]
+        return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
+
+    def _move_on(self, request: Request) -> None:
+        """Move a pod on to its next phase, as its kubelet does."""
+        if request.resource != "pods" or request.verb not in ("create", "get"):
+            return
+        phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
+        pod = self.cluster.get("Pod", request.name)
+        if phase:
+            self.cluster.put({**pod, "status": {"phase": phase}})
+        else:
+            self.cluster.remove(pod)
+
+
+def recorded_run(volume: Path) -> RunPaths:
+    """A run folder as agents leave it on a volume."""
+    paths = RunPaths(volume / RUN)
+    files = [
+        (paths.events, json.dumps({"t": time.time(), "event": "succeeded"}) + "\n"),
+        (paths.spec, 'command = ["x"]\n'),
+        (paths.checkpoints / "7" / "model.npz", "weights"),
+    ]
+    line = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime())}.000000Z 0 o hello\n"
+    for path, text in [*files, (paths.logs / "1" / "node-0.log", line)]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return paths
+
+
+def pull(cluster: FakeCluster, paths: RunPaths) -> list[str]:
+    """Download the run's folder; the messages."""
+    messages: list[str] = []
+    asyncio.run(pulling.pull(cluster.api(), paths, VOLUME, messages.append))
+    return messages

@@ -21,8 +21,8 @@ from spotmpi.environments.up import UpOptions, up
 from spotmpi.images.build import Build
 from spotmpi.runs.reader import RunState
 from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.fake_pulumi import FakePulumi
-from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster
 from tests.unit.core.test_environment import OUTPUTS
 
 GROUP_TAGS = {CLUSTER_TAG: "spotmpi-lab", GROUP_TAG: "g4dn", "spotmpi:nodes": "0-2"}
@@ -38,7 +38,7 @@ class FakeEnvironment:
     """An environment whose dependencies are scripted by the test and record their actions."""
 
     def __init__(self, folder: Path, account: FakeAccount) -> None:
-        self.folder, self.account, self.cluster = folder, account, ScriptedCluster()
+        self.folder, self.account, self.cluster = folder, account, FakeCluster()
         self.actions: list[str] = []
         self.confirmations: list[bool] = []
         self.findings: list[Finding] = []
@@ -58,7 +58,7 @@ class FakeEnvironment:
         return replace(
             defaults,
             run_doctor=lambda stack, aws: self.findings,
-            cluster=lambda there: self.cluster,
+            cluster=lambda there: self.cluster.view(),
             push_image=self.push_image,
             push_data=lambda source, folder, target, say: self.do(f"data {source} as {folder} on {target.name}"),
             run_job=self.run_job,

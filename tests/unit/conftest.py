@@ -50,11 +50,13 @@ def account(one_account: FakeAccount) -> FakeAccount:
 
 
 @pytest.fixture
-def lab(account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEnvironment:
+def lab(account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEnvironment]:
     """A fake environment whose stack is `lab`, in a folder of its own."""
     from tests.cloud.fake_environment import create_fake_environment
 
-    return create_fake_environment(tmp_path, account, monkeypatch)
+    lab = create_fake_environment(tmp_path, account, monkeypatch)
+    yield lab
+    lab.cluster.close()
 
 
 @pytest.fixture

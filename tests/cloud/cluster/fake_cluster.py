@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 import ssl
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +16,7 @@ from contextlib import AbstractContextManager
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
 import yaml
 
 from spotmpi.backends.kubernetes.client.api import ClusterApi
@@ -73,17 +76,19 @@ class FakeCluster:
         self.over = threading.Event()
         self._forbidden: list[tuple[str, str]] = []
         self._refusals: list[Refusal] = []
+        self._port, self._credential = port, credential
         self.put(*objects)
-        handler = type("ClusterHandler", (Handler,), {"cluster": self})
-        self._http = ThreadingHTTPServer(("127.0.0.1", port), handler)
-        self._http.daemon_threads = True
-        if credential:
+
+    @functools.cached_property
+    def _http(self) -> ThreadingHTTPServer:
+        """The server, which starts when somebody asks for its address."""
+        server = ThreadingHTTPServer(("127.0.0.1", self._port), type("ClusterHandler", (Handler,), {"cluster": self}))
+        if self._credential:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            tls.load_cert_chain(credential.certificate, credential.key)
-            self._http.socket = tls.wrap_socket(self._http.socket, server_side=True)
-        self.port = self._http.server_port
-        self.address = f"http{'s' * bool(credential)}://127.0.0.1:{self.port}"
-        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+            tls.load_cert_chain(self._credential.certificate, self._credential.key)
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        return server
 
     def close(self) -> None:
         """End the server: from now on nothing listens at its port."""
@@ -95,6 +100,16 @@ class FakeCluster:
 
     # --- how to reach it
 
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._http.server_port
+
+    @property
+    def address(self) -> str:
+        """Its address."""
+        return f"http{'s' * bool(self._credential)}://127.0.0.1:{self.port}"
+
     def kubeconfig(self, path: Path, more: Object | None = None) -> Path:
         """Write a kubeconfig whose current context is this cluster."""
         return write_kubeconfig(path, self.address, self.context, self.namespace, more=more)
@@ -104,8 +119,10 @@ class FakeCluster:
         return ClusterApi(None, None)
 
     def view(self) -> ClusterView:
-        """A synchronous client by the current kubeconfig."""
-        return ClusterView(None)
+        """A synchronous client, whatever the current kubeconfig says."""
+        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("KUBECONFIG", str(self.kubeconfig(Path(folder, "config"))))
+            return ClusterView(None)
 
     # --- what is in it
 

@@ -229,7 +229,7 @@ def test_persistent_storage_stays_unless_its_deletion_names_the_environment(lab:
 
 
 def test_an_unreachable_cluster_does_not_block_down(live: FakeEnvironment) -> None:
-    live.cluster.refused["PersistentVolume"] = "could not list PersistentVolumes: cannot reach the cluster"
+    live.cluster.refuse("list", "persistentvolumes", 0)
     assert live.down() == []
     assert any("cannot reach the cluster" in line for line in live.output)
 

@@ -7,6 +7,7 @@ import pytest
 from spotmpi.environments.down import down
 from spotmpi.environments.resource_kinds import RESOURCE_KINDS
 from tests.cloud.account.ec2 import machine
+from tests.cloud.cluster.objects import of_kind
 from tests.cloud.fake_environment import CNI, FakeEnvironment
 
 GROUP = "/aws/eks/spotmpi-lab/cluster"
@@ -37,7 +38,7 @@ def leave_one_of_each_kind(lab: FakeEnvironment) -> None:
 
 def test_one_untagged_resource_of_each_kind_is_found_by_name_or_recorded_id(lab: FakeEnvironment) -> None:
     csi = {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}
-    lab.cluster.objects.append({"kind": "PersistentVolume", "metadata": {"name": "pvc-1"}, "spec": {"csi": csi}})
+    lab.cluster.put(of_kind("PersistentVolume", "pvc-1", None, spec={"csi": csi}))
     lab.account.ec2.interfaces = {"eni-1": ("vpc-1", "in-use", CNI)}
     lab.up(images=False)
     leave_one_of_each_kind(lab)

@@ -21,9 +21,10 @@ from spotmpi.environments.nodes import list_nodes, parse_quantity, with_placemen
 from spotmpi.environments.warm_nodes import WarmNodes, keep_warm
 from tests.cloud.account.ec2 import machine
 from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import node, pod_on
 from tests.cloud.fake_environment import Killed
 from tests.command_line import invoke
-from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster, node, pod
 from tests.unit.core.test_environment import OUTPUTS
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -33,18 +34,21 @@ LAB_OUTPUTS = {**OUTPUTS, "node_groups": [{**OUTPUTS["node_groups"][0], "max": 3
 LAB = environment.parse(LAB_OUTPUTS)
 
 
-def cluster() -> ScriptedCluster:
+@pytest.fixture
+def nodes(cluster: FakeCluster) -> FakeCluster:
+    """A cluster with a node that is ready, one that is not, and one that takes no pods."""
     waiting = node("b") | {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
     cordoned = node("c", gpus=0)
     cordoned["spec"]["unschedulable"] = True
     cordoned["metadata"]["labels"] = {}
     cordoned["spec"]["providerID"] = "kind://docker/c"
-    pods = [pod("digits-1-0", "a", **RUN), pod("old", "a", phase="Succeeded", **{"spotmpi.dev/run": "old-1"})]
-    return ScriptedCluster([node("a"), waiting, cordoned, *pods, pod("foreign", "a"), pod("digits-1-1", None, **RUN)])
+    pods = [pod_on("a", "digits-1-0", **RUN), pod_on("a", "old", phase="Succeeded", **{"spotmpi.dev/run": "old-1"})]
+    cluster.put(node("a"), waiting, cordoned, *pods, pod_on("a", "foreign"), pod_on(None, "digits-1-1", **RUN))
+    return cluster
 
 
-def test_each_node_has_its_capacity_placement_and_runs() -> None:
-    first, *rest = list_nodes(cluster(), "training", NOON.timestamp())
+def test_each_node_has_its_capacity_placement_and_runs(nodes: FakeCluster) -> None:
+    first, *rest = list_nodes(nodes.view(), "training", NOON.timestamp())
 
     assert (first.name, first.state, first.group, first.runs) == ("c", "cordoned", None, ())
     assert (first.type, first.market, first.instance, first.gpus) == (None, None, None, 0)
@@ -57,11 +61,11 @@ def test_each_node_has_its_capacity_placement_and_runs() -> None:
     assert (one.cpus, one.memory_gib, one.gpus, one.driver, one.age) == (3.92, 15.0, 1, "580.95.05", 3600.0)
 
 
-def test_the_placement_of_a_machine_comes_from_ec2() -> None:
+def test_the_placement_of_a_machine_comes_from_ec2(nodes: FakeCluster) -> None:
     account = FakeAccount()
     place = {"AvailabilityZone": "us-east-1b", "GroupName": "spotmpi-lab-g4dn"}
     account.ec2.machines[f"i-{'a':0>17}"] = machine(Placement=place)
-    unknown, confirmed, other = with_placement(list_nodes(cluster(), None, 0.0), account, "us-east-1")
+    unknown, confirmed, other = with_placement(list_nodes(nodes.view(), None, 0.0), account, "us-east-1")
 
     assert (confirmed.zone, confirmed.placement_group) == ("us-east-1b", "spotmpi-lab-g4dn")
     assert unknown.placement_group is other.placement_group is None
@@ -256,11 +260,11 @@ def test_an_expired_environment_is_opened_no_longer_than_requested_whenever_the_
 
 
 def test_the_commands_print_nodes_and_warm_nodes(
-    account: FakeAccount, lab_file: Path, monkeypatch: pytest.MonkeyPatch
+    nodes: FakeCluster, account: FakeAccount, lab_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_lab = ("--on", str(lab_file))
     monkeypatch.setattr("spotmpi.environments.warm_nodes.open_account", lambda region: account)
-    monkeypatch.setattr("spotmpi.backends.kubernetes.client.view.ClusterView", lambda context: cluster())
+    monkeypatch.setattr("spotmpi.backends.kubernetes.client.view.ClusterView", lambda context: nodes.view())
     account.refuse("DescribeInstances", "UnauthorizedOperation")
     monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account)
 

@@ -11,16 +11,16 @@ import pytest
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.environments.upgrade import Change, UpgradeOptions, UpgradePlan, upgrade
 from tests.cloud.account.eks import EXTENDED, node_group
+from tests.cloud.cluster.objects import node, pod_on
 from tests.cloud.fake_environment import FakeEnvironment
 from tests.cloud.upgrade_scenario import NEW, OLD, STACK, UpgradeScenario
 from tests.command_line import CommandLine
-from tests.unit.backends.kubernetes.scripted_cluster import node, pod
 
 CONTROL_PLANE = "Upgrade control plane and add-ons of lab as shown?"
 NODES = "Upgrade nodes of g4dn, system of lab as shown?"
 
 
-BUSY = [node("a"), pod("p", "a", **{"spotmpi.dev/run": "train-1"})]
+BUSY = [node("a"), pod_on("a", "p", **{"spotmpi.dev/run": "train-1"})]
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_declined_confirmation_leaves_its_part_unchanged(
 
 
 def test_nodes_with_runs_are_not_replaced_and_the_message_has_the_alternatives(scenario: UpgradeScenario) -> None:
-    scenario.lab.cluster.objects = BUSY
+    scenario.lab.cluster.put(*BUSY)
     with pytest.raises(SpotmpiError) as refused:
         scenario()
     assert str(refused.value) == (
@@ -135,14 +135,14 @@ def test_nodes_with_runs_are_not_replaced_and_the_message_has_the_alternatives(s
     with pytest.raises(SpotmpiError, match=r"interrupt train-1 on g4dn: `spotmpi upgrade lab --to 1\.36` replaces"):
         scenario()
 
-    scenario.lab.cluster.objects = [node("a"), pod("p", "a", phase="Succeeded", **{"spotmpi.dev/run": "train-1"})]
+    scenario.lab.cluster.put(pod_on("a", "p", phase="Succeeded", **{"spotmpi.dev/run": "train-1"}))
     scenario()
     assert scenario.config["spotmpi:groups"][0]["ami_release"] == NEW
 
 
 def test_a_run_that_started_during_the_control_plane_upgrade_keeps_its_nodes(scenario: UpgradeScenario) -> None:
     def agree(question: str) -> bool:
-        scenario.lab.cluster.objects = BUSY
+        scenario.lab.cluster.put(*BUSY)
         return True
 
     scenario.lab.confirm = agree  # type: ignore[method-assign]

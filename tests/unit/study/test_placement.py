@@ -26,7 +26,8 @@ from spotmpi.study.backend_runner import BackendRunner, PlacementRecorder
 from spotmpi.study.trial import ALLREDUCE
 from tests.cloud.account.ec2 import machine
 from tests.cloud.account.fake_account import FakeAccount
-from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster, node
+from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import node
 from tests.unit.core.test_environment import OUTPUTS
 from tests.unit.report.recorded_runs import NOW, SPEC, START, Recorded, record, study_report
 
@@ -63,10 +64,12 @@ class Machines:
             InstanceType=kind, Placement={**PLACED, **place}, InstanceLifecycle=market
         )
 
-    def record_placement(self, paths: RunPaths | None = None, cluster: ScriptedCluster | None = None) -> list[str]:
+    def record_placement(self, paths: RunPaths | None = None, cluster: FakeCluster | None = None) -> list[str]:
         """The messages while AWS was queried."""
         messages: list[str] = []
-        recorder = PlacementRecorder(messages.append, lambda _: self.account, lambda _: cluster or ScriptedCluster())
+        recorder = PlacementRecorder(
+            messages.append, lambda _: self.account, lambda _: (cluster or FakeCluster()).view()
+        )
         recorder.record(paths or self.paths)
         return messages
 
@@ -149,10 +152,13 @@ def test_a_node_in_any_of_several_groups_confirms_the_claim(machines: Machines) 
     assert on_nodes(report) == [] and node_rows(report)[0]["Placement group"] == "none"
 
 
-def test_an_older_machine_does_not_know_its_name_in_ec2_but_the_cluster_does(machines: Machines) -> None:
+def test_an_older_machine_does_not_know_its_name_in_ec2_but_the_cluster_does(
+    machines: Machines, cluster: FakeCluster
+) -> None:
     ran_on(machines.paths, "a", "gone", with_instances=False)
     machines.has("a")
-    machines.record_placement(cluster=ScriptedCluster([node("a"), node("other")]))
+    cluster.put(node("a"), node("other"))
+    machines.record_placement(cluster=cluster)
     assert [(row["Nodes"], row["Source"]) for row in node_rows(machines.report())] == [
         ("1", "AWS"),
         ("1", "the environment (not verified)"),

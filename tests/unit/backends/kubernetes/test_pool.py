@@ -159,8 +159,7 @@ def test_what_a_queue_holds_back_has_its_reason() -> None:
 
 
 def test_a_worker_killed_for_memory_says_so_with_its_remedy_and_is_not_why_the_pool_failed(
-    cluster: FakeCluster,
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_folder, "RETRY_DELAYS", ())
     killed = worker(1, terminated_pod(1, 137, "OOMKilled"))
@@ -176,8 +175,7 @@ def test_a_worker_killed_for_memory_says_so_with_its_remedy_and_is_not_why_the_p
 
 
 def test_a_pool_with_more_workers_than_logs_are_read_at_once_says_whose_output_is_missing(
-    cluster: FakeCluster,
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "MAX_STREAMS", 2)
     cluster.put(NODE_0, *(worker(index) for index in range(4)))
@@ -368,8 +366,7 @@ def test_a_pool_that_ends_before_it_is_up_is_given_up_with_the_reason_that_its_a
 
 
 def test_workers_that_wait_for_a_node_0_that_has_failed_are_ended_before_their_logs_are_waited_for(
-    cluster: FakeCluster,
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "LOG_TIMEOUT", 60.0)
     refuse_pool(cluster, {})

@@ -308,8 +308,7 @@ def test_other_refusals_are_reported_unchanged(cluster: FakeCluster) -> None:
 
 
 def test_parts_of_an_earlier_jobset_that_the_cluster_is_about_to_delete_are_waited_for(
-    cluster: FakeCluster,
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Garbage collection comes after the owner has gone (Kubernetes docs: background cascading deletion)."""
     monkeypatch.setattr(submitting, "_RETRY_INTERVAL", 0.001)

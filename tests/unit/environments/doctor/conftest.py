@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.unit.environments.doctor.scenarios import HealthyEnvironment, write_stack
 
 
@@ -22,6 +23,6 @@ def account(account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def healthy(account: FakeAccount) -> HealthyEnvironment:
+def healthy(account: FakeAccount, cluster: FakeCluster) -> HealthyEnvironment:
     """A live environment in which all is well."""
-    return HealthyEnvironment(account)
+    return HealthyEnvironment(account, cluster)

@@ -15,7 +15,9 @@ from spotmpi.environments.doctor import doctor
 from tests.cloud.account.ec2 import machine
 from tests.cloud.account.eks import STANDARD
 from tests.cloud.account.fake_account import FakeAccount
-from tests.unit.backends.kubernetes.scripted_cluster import Object, ScriptedCluster, node
+from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import node, of_kind
+from tests.cloud.cluster.store import Object
 from tests.unit.core.test_environment import OUTPUTS
 
 STACK = """config:
@@ -72,37 +74,50 @@ def finding_of(account: FakeAccount, check: str, tools: Any = tool_output) -> Fi
 
 def secret(values: Mapping[str, str]) -> Object:
     data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
-    return {"kind": "Secret", "metadata": {"name": "mpi-ssh", "namespace": "training"}, "data": data}
+    return of_kind("Secret", "mpi-ssh", "training", data=data)
 
 
-def healthy_cluster() -> ScriptedCluster:
-    """A cluster in which all is well."""
+CONTROLLED: Object = {"selector": {}, "template": {"spec": {"containers": []}}}
 
-    def instance(kind: str, name: str, namespace: str = "kube-system", **values: Any) -> Object:
-        return {"kind": kind, "metadata": {"name": name, "namespace": namespace}, **values}
 
-    status = "time: 2026-11-20\nautoscalerStatus: Running\nclusterWide:\n  health:\n    status: Healthy\n"
-    running = {"availableReplicas": 1}
-    return ScriptedCluster(
-        [
-            node("a"),
-            {**node("system", gpus=0), "metadata": {**node("system")["metadata"], "labels": {}}},
-            instance("Deployment", "jobset-controller", "jobset-system", status=running),
-            instance("Deployment", "cluster-autoscaler", status=running),
-            instance("Deployment", "coredns", status={"availableReplicas": 2}),
-            instance("DaemonSet", "nvidia-device-plugin", status={"desiredNumberScheduled": 1, "numberReady": 1}),
-            instance("ConfigMap", "cluster-autoscaler-status", data={"status": status}),
-            secret(KEY),
-            instance("PersistentVolumeClaim", "runs", "training", status={"phase": "Bound"}),
-        ]
-    )
+def deployment(name: str, replicas: int = 1, namespace: str = "kube-system") -> Object:
+    return of_kind("Deployment", name, namespace, spec=CONTROLLED, status={"availableReplicas": replicas})
+
+
+def device_plugin(ready: int = 1) -> Object:
+    counts = {"currentNumberScheduled": 1, "desiredNumberScheduled": 1, "numberMisscheduled": 0, "numberReady": ready}
+    return of_kind("DaemonSet", "nvidia-device-plugin", "kube-system", spec=CONTROLLED, status=counts)
+
+
+def autoscaler_status(health: str = "Healthy") -> Object:
+    status = f"time: 2026-11-20\nautoscalerStatus: Running\nclusterWide:\n  health:\n    status: {health}\n"
+    return of_kind("ConfigMap", "cluster-autoscaler-status", "kube-system", data={"status": status})
+
+
+def claim(phase: str = "Bound") -> Object:
+    return of_kind("PersistentVolumeClaim", "runs", "training", status={"phase": phase})
+
+
+CONTROLLERS = {
+    "jobset-controller": deployment("jobset-controller", namespace="jobset-system"),
+    "cluster-autoscaler": deployment("cluster-autoscaler"),
+    "coredns": deployment("coredns", 2),
+    "nvidia-device-plugin": device_plugin(),
+}
+
+
+def make_healthy(cluster: FakeCluster) -> None:
+    """Let all be well in a cluster."""
+    system = {**node("system", gpus=0), "metadata": {"name": "system", "labels": {}}}
+    cluster.put(node("a"), system, *CONTROLLERS.values(), autoscaler_status(), secret(KEY), claim())
 
 
 class HealthyEnvironment:
     """A built environment in which all is well with its cluster, its stack, and the doctor's findings about them."""
 
-    def __init__(self, account: FakeAccount) -> None:
-        self.account, self.cluster = account, healthy_cluster()
+    def __init__(self, account: FakeAccount, cluster: FakeCluster) -> None:
+        self.account, self.cluster = account, cluster
+        make_healthy(cluster)
         group = {**OUTPUTS["node_groups"][0], "placement_group": True}
         arn = "arn:aws:eks:us-east-1:123456789012:cluster/spotmpi-mine"
         named = {"name": "spotmpi-mine", "cluster": "spotmpi-mine", "cluster_arn": arn, "node_groups": [group]}
@@ -127,7 +142,7 @@ class HealthyEnvironment:
         assert stack == "mine"
         if self.failure:
             raise self.failure
-        return LiveEnvironment(self.environment, self.cluster)
+        return LiveEnvironment(self.environment, self.cluster.view())
 
     def findings(self) -> dict[str, Finding]:
         return {finding.check: finding for finding in doctor("mine", self.account, tool_output, self.open_live)}

@@ -33,7 +33,7 @@ def support(healthy: HealthyEnvironment, ends: datetime, status: str, today: dat
     version = {"clusterVersion": "1.35", "versionStatus": status, "endOfStandardSupportDate": ends}
     healthy.account.script("DescribeClusterVersions", clusterVersions=[version])
     subject = Subject(healthy.account, "us-east-1", None, tool_output)
-    (finding,) = kubernetes_version(subject, LiveEnvironment(healthy.environment, healthy.cluster), today)
+    (finding,) = kubernetes_version(subject, LiveEnvironment(healthy.environment, healthy.cluster.view()), today)
     return finding
 
 

@@ -5,8 +5,19 @@ from __future__ import annotations
 import pytest
 
 from tests.cloud.account.ec2 import machine
-from tests.unit.backends.kubernetes.scripted_cluster import Object, node
-from tests.unit.environments.doctor.scenarios import KEY, PRIVATE, PUBLIC, HealthyEnvironment, secret
+from tests.cloud.cluster.objects import node
+from tests.cloud.cluster.store import Object
+from tests.unit.environments.doctor.scenarios import (
+    CONTROLLERS,
+    KEY,
+    PRIVATE,
+    PUBLIC,
+    HealthyEnvironment,
+    autoscaler_status,
+    claim,
+    device_plugin,
+    secret,
+)
 
 UNKNOWN = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
 
@@ -26,7 +37,7 @@ UNKNOWN = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
 def test_a_node_that_differs_from_its_group_is_an_error(
     healthy: HealthyEnvironment, node_object: Object, message: str
 ) -> None:
-    healthy.cluster.objects[0] = node_object
+    healthy.cluster.put(node_object)
     kind = node_object["metadata"]["labels"]["node.kubernetes.io/instance-type"]
     healthy.account.ec2.machines[f"i-{'a':0>17}"]["InstanceType"] = kind
     finding = healthy.findings()["node a"]
@@ -60,19 +71,18 @@ def test_a_node_with_the_wrong_placement_is_an_error(
 def test_a_stopped_or_missing_controller_is_an_error(
     healthy: HealthyEnvironment, name: str, check: str, message: str
 ) -> None:
-    (controller,) = [each for each in healthy.cluster.objects if each["metadata"]["name"] == name]
-    controller["status"] = {"desiredNumberScheduled": 1}
+    stopped = device_plugin(ready=0) if name == "nvidia-device-plugin" else {**CONTROLLERS[name], "status": {}}
+    healthy.cluster.put(stopped)
     finding = healthy.findings()[check]
     assert finding.level == "error" and message in finding.message
-    healthy.cluster.objects.remove(controller)
+    healthy.cluster.remove(stopped)
     assert "is not installed" in healthy.findings()[check].message
 
 
 def test_the_autoscalers_own_status_is_read(healthy: HealthyEnvironment) -> None:
-    (autoscaler_status,) = [each for each in healthy.cluster.objects if each["kind"] == "ConfigMap"]
-    autoscaler_status["data"]["status"] = "clusterWide:\n  health:\n    status: Unhealthy\n"
+    healthy.cluster.put(autoscaler_status("Unhealthy"))
     assert healthy.findings()["scaling"].message == "the autoscaler reports the cluster as Unhealthy"
-    healthy.cluster.objects.remove(autoscaler_status)
+    healthy.cluster.remove(autoscaler_status())
     assert healthy.findings()["scaling"].level == "warning"
 
 
@@ -92,21 +102,21 @@ def test_the_autoscalers_own_status_is_read(healthy: HealthyEnvironment) -> None
 def test_an_invalid_or_missing_key_is_an_error_and_is_never_shown(
     healthy: HealthyEnvironment, values: dict[str, str] | None, message: str
 ) -> None:
-    others = [each for each in healthy.cluster.objects if each["kind"] != "Secret"]
-    healthy.cluster.objects = others if values is None else [*others, secret(values)]
+    healthy.cluster.clear("Secret")
+    healthy.cluster.put(*([] if values is None else [secret(values)]))
     finding = healthy.findings()["SSH key"]
     assert finding.level == "error" and finding.message.startswith(f"Secret mpi-ssh {message}")
     assert "thisIsTheKey" not in str(finding)
 
 
 def test_without_permission_to_read_secrets_the_key_is_reported_as_not_checked(healthy: HealthyEnvironment) -> None:
-    healthy.cluster.forbidden.add("Secret")
+    healthy.cluster.forbid("get", "secrets")
     finding = healthy.findings()["SSH key"]
     assert finding.level == "ok"
     assert finding.message == "not checked: only administrators of the cluster may read Secret mpi-ssh"
 
 
 def test_an_unbound_claim_is_an_error(healthy: HealthyEnvironment) -> None:
-    healthy.cluster.objects[-1]["status"] = {"phase": "Pending"}
+    healthy.cluster.put(claim("Pending"))
     finding = healthy.findings()["volume"]
     assert finding.message == "claim runs is Pending" and "describe pvc runs" in finding.command

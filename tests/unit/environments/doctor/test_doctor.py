@@ -17,6 +17,7 @@ from spotmpi.images.build import Build
 from tests.cloud.account.answers import SECRET
 from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.account.market import NOW
+from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.command_line import invoke
 from tests.unit.environments.doctor.scenarios import TAGS, HealthyEnvironment, finding_of, tool_output
 
@@ -38,11 +39,11 @@ def test_in_a_healthy_environment_every_line_is_ok(healthy: HealthyEnvironment) 
 
 
 def test_a_refused_read_is_a_warning_and_an_unreachable_cluster_an_error(healthy: HealthyEnvironment) -> None:
-    healthy.cluster.forbidden.add("Deployment")
-    healthy.cluster.refused["Secret"] = "could not read Secret mpi-ssh: cannot reach the cluster"
+    healthy.cluster.forbid("*", "deployments")
+    healthy.cluster.refuse("get", "secrets", 0)
     healthy.account.refuse("ListAddons", "AccessDeniedException")
     findings = healthy.findings()
-    assert findings["controllers"].level == "warning" and "User ann" in findings["controllers"].message
+    assert findings["controllers"].level == "warning" and 'User "ann"' in findings["controllers"].message
     assert findings["SSH key"].level == "error" and findings["add-ons"].level == "warning"
     assert findings["node a"].level == "ok"
 
@@ -114,9 +115,9 @@ def test_failures_of_every_check_are_still_a_list_of_findings(
     ids=["region", "account"],
 )
 def test_a_cluster_of_the_stacks_name_elsewhere_is_not_examined_as_the_stacks(
-    account: FakeAccount, values: dict[str, str], message: str
+    account: FakeAccount, cluster: FakeCluster, values: dict[str, str], message: str
 ) -> None:
-    healthy = HealthyEnvironment(account)
+    healthy = HealthyEnvironment(account, cluster)
     healthy.environment = healthy.environment.model_copy(update=values)
     findings = healthy.findings()
     assert findings["environment"].level == "error" and message in findings["environment"].message

@@ -122,9 +122,18 @@ def test_equal_machines_are_described_once() -> None:
     assert hardware.group_nodes({}) == []
 
 
-def test_processes_that_lack_of_memory_killed_are_counted_by_cgroup(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ("memory.events", "low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\n"),
+        ("memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"),
+    ],
+    ids=["cgroup version 2", "cgroup version 1"],
+)
+def test_processes_that_lack_of_memory_killed_are_counted_by_cgroup(tmp_path: Path, counts: str, text: str) -> None:
     assert hardware.oom_kills(str(tmp_path)) == 0
-    (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\n")
+    (tmp_path / "memory").mkdir()
+    (tmp_path / counts).write_text(text)
     assert hardware.oom_kills(str(tmp_path)) == 2
     assert hardware.own_cgroup().startswith(hardware.CGROUP)
 

@@ -13,13 +13,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from spotmpi.agent import fencing, limits, protocol
+from spotmpi.agent import fencing, protocol
 from tests.contract.processes import wait_until
 from tests.unit.agent.gang import LIMIT, Gang, kinds
 
-LOSSES = limits.MAX_LOSSES
 SLEEP = ("sh", "-c", "echo $$; exec sleep 60")
 
 
@@ -29,6 +26,7 @@ def test_a_worker_that_is_killed_is_lost_within_seconds(gang: Callable[..., Gang
     run.agents[1].kill()
     assert run.agents[0].wait(LIMIT) == protocol.INTERRUPTED
     assert run.attempt()["cause"] == "interruption" and run.attempt()["reason"].startswith("lost ")
+    assert run.attempt()["lost_nodes"] == [1]
 
 
 def test_a_worker_that_hangs_is_lost_after_its_silence(
@@ -53,42 +51,6 @@ def test_without_node_0_every_worker_ends_as_interrupted_with_all_its_processes(
     run.agents[0].kill()
     assert run.codes() == [-signal.SIGKILL, protocol.INTERRUPTED, protocol.INTERRUPTED]
     assert not [pid for node in (1, 2) for pid in run.texts(node) if Path(f"/proc/{pid}/cmdline").exists()]
-
-
-def test_an_attempt_whose_agent_vanished_counts_as_an_interruption_of_the_next_one(gang: Callable[..., Gang]) -> None:
-    run = gang(*SLEEP, limits={"interruptions": 1})
-    run.printed(node=0)
-    run.agents[0].kill()
-    run.agents[1].wait(LIMIT)
-    for node in (0, 1):
-        run.start(node, generation=1)
-    run.until("the second attempt", lambda: "started" in kinds(run.events(0, 1)))
-    assert kinds(run.events(0, 1)) == ["interrupted", "started"]
-    run.agents[0].send_signal(signal.SIGTERM)
-    assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
-    assert "no retries left (limits.interruptions = 1)" in str(run.events(0, 1)[-1].reason)
-
-
-@pytest.mark.parametrize("node", [0, 1])
-def test_a_pod_that_is_killed_at_every_attempt_ends_the_run(gang: Callable[..., Gang], node: int) -> None:
-    """With ``memory.oom.group``, which kubelets set under cgroup version 2, the kernel kills the agent as well."""
-    run = gang(*SLEEP, started=0)
-    for generation in range(LOSSES):
-        for each in (0, 1):
-            run.start(each, generation)
-        run.printed(node=node, generation=generation)
-        run.agents[node].kill()
-        is_last_loss = node == 1 and generation == LOSSES - 1
-        assert run.codes() == [
-            -signal.SIGKILL if node == 0 else protocol.NOT_RETRYABLE if is_last_loss else protocol.INTERRUPTED,
-            -signal.SIGKILL if node == 1 else protocol.INTERRUPTED,
-        ]
-    if node == 0:  # its successor records it
-        run.start(0, LOSSES)
-        assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
-    last = run.events(0, LOSSES - node)
-    assert kinds(last)[-1] == "failed"
-    assert f"node {node} was lost {LOSSES} times without notice and the run made no progress" in str(last[-1].reason)
 
 
 # Beats until the test says that it is enough; no request to end is heard.

@@ -9,8 +9,9 @@ from typing import Any
 from spotmpi.aws.scaling import CLUSTER_TAG
 from spotmpi.environments.pulumi_cli import Pulumi
 from tests.cloud.account.ec2 import machine
-from tests.cloud.account.eks import STANDARD
+from tests.cloud.account.eks import RELEASES, STANDARD
 from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.account.management import SIZES
 from tests.cloud.fake_environment import FakeEnvironment
 from tests.engine.engine import Engine
 from tests.engine.providers import eks_versions
@@ -19,18 +20,16 @@ from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP, VPC
 from tests.engine.providers.aws_services import FILE_SYSTEM, REPOSITORY
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.scaling import resize, scaling_group, sizes
-from tests.engine.providers.scaling_api import SIZES
 
 
 def offer_versions(account: FakeAccount) -> None:
     """Let EKS offer the versions of the stand-in cloud."""
-    versions = eks_versions.RELEASES
+    versions = RELEASES
     account.eks.offered = {version: (STANDARD, datetime(2027, 12, 1, tzinfo=UTC)) for version in versions}
     account.eks.addon_versions = {
         version: [(each, number == 0) for number, each in enumerate(eks_versions.addon_versions(version))]
         for version in versions
     }
-    account.ssm.releases = {version: releases[-1] for version, releases in versions.items()}
 
 
 class EngineEnvironment(FakeEnvironment):

@@ -24,6 +24,7 @@ class Refusal(Exception):
         self, code: str, message: str = "", date: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(code)
+        self.message = message
         headers = {**({"date": date} if date else {}), **(headers or {})}
         self.parsed = {
             "Error": {"Code": code, "Message": message},

@@ -19,6 +19,13 @@ from tests.cloud.account.answers import ACCOUNT, Refusal, Request, signature_of
 _TOKEN_PARAMETERS = {"Action", "Version", "X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires"} | {
     *("X-Amz-SignedHeaders", "X-Amz-Security-Token", "X-Amz-Signature"),
 }
+# AMI releases by Kubernetes version, the newest last.
+RELEASES = {
+    "1.34": ("1.34.6-20260501", "1.34.9-20261101"),
+    "1.35": ("1.35.2-20260901", "1.35.4-20261110"),
+    "1.36": ("1.36.0-20261001", "1.36.1-20261110"),
+    "1.37": ("1.37.0-20261120",),
+}
 STANDARD, EXTENDED = "STANDARD_SUPPORT", "EXTENDED_SUPPORT"
 GPU, PLAIN = "AL2023_x86_64_NVIDIA", "AL2023_x86_64_STANDARD"
 
@@ -130,7 +137,7 @@ class Ssm:
     """The parameters of the newest AMI releases of EKS, by Kubernetes version."""
 
     releases: dict[str, str] = field(
-        default_factory=lambda: {"1.35": "1.35.4-20261110", "1.36": "1.36.1-20261110", "1.37": "1.37.0-20261120"}
+        default_factory=lambda: {version: every[-1] for version, every in RELEASES.items()}
     )
 
     def get_parameter(self, region: str, request: Request) -> Any:

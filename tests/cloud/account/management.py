@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.cloud.account.answers import ACCOUNT, Refusal, Request, Tags, matches, tag_list, tagged, tags_of
+
+SIZES = ("MinSize", "MaxSize", "DesiredCapacity")  # as requests have them
+Sizes = tuple[int, int, int]  # the minimum, desired and maximum size of a group
+
+
+def resized(sizes: Sizes, changes: Mapping[str, int]) -> Sizes:
+    """Sizes after UpdateAutoScalingGroup: what is not given stays, but the desired capacity is moved into new bounds.
+
+    Refusal where they cross. Source: botocore's model of `autoscaling`, UpdateAutoScalingGroup.
+    """
+    low, desired, high = sizes
+    low, high = changes.get("MinSize", low), changes.get("MaxSize", high)
+    desired = changes.get("DesiredCapacity", min(max(desired, low), high))
+    if not 0 <= low <= desired <= high:
+        bounds = f"must be between the specified min size:{low} and max size:{high}"
+        raise Refusal("ValidationError", f"Desired capacity:{desired} {bounds}")
+    return low, desired, high
 
 
 @dataclass
@@ -46,7 +64,11 @@ class AutoScaling:
         return {"Activities": self.activities.get(request["AutoScalingGroupName"], [])}
 
     def update_auto_scaling_group(self, region: str, request: Request) -> Any:
-        self.groups[request["AutoScalingGroupName"]].update(request)
+        if (group := self.groups.get(name := request["AutoScalingGroupName"])) is None:
+            raise Refusal("ValidationError", f"AutoScalingGroup name not found - AutoScalingGroup {name} not found")
+        changes = {key: value for key, value in request.items() if key in SIZES}
+        low, desired, high = resized((group["MinSize"], group["DesiredCapacity"], group["MaxSize"]), changes)
+        group.update(MinSize=low, DesiredCapacity=desired, MaxSize=high)
 
     def put_scheduled_update_group_action(self, region: str, request: Request) -> Any:
         self.scheduled_actions[request["AutoScalingGroupName"]] = dict(request)

@@ -9,17 +9,11 @@ plane back within 7 days; the stand-in refuses that, since nothing here asks for
 
 from typing import Any
 
+from tests.cloud.account.eks import RELEASES
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP
 from tests.engine.providers.records import Record, Records, Refusal
 
 DEFAULT = "1.35"
-# AMI releases by Kubernetes version, the newest last.
-RELEASES = {
-    "1.34": ("1.34.6-20260501", "1.34.9-20261101"),
-    "1.35": ("1.35.2-20260901", "1.35.4-20261110"),
-    "1.36": ("1.36.0-20261001", "1.36.1-20261110"),
-    "1.37": ("1.37.0-20261120",),
-}
 _WRONG = "InvalidParameterException"
 
 

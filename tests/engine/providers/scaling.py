@@ -1,6 +1,6 @@
 """Sizes of node groups as they move in AWS: by an autoscaler, by EKS, and at their Auto Scaling groups.
 
-What each does: botocore's models of `autoscaling` (UpdateAutoScalingGroup) and `eks` (NodegroupScalingConfig), and
+What each does: `tests/cloud/account/management.py`, botocore's model of `eks` (NodegroupScalingConfig), and
 `resourceNodeGroupUpdate` of the Terraform provider, which sends the whole scaling block as planned where any of it
 differs from the state, `desired_size` included, and a version update where the launch template does.
 """
@@ -8,6 +8,8 @@ differs from the state, `desired_size` included, and a version update where the 
 from collections.abc import Mapping
 from typing import Any
 
+from tests.cloud.account import answers
+from tests.cloud.account.management import resized
 from tests.engine.providers.aws_network import NODE_GROUP
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.records import Record, Refusal
@@ -48,21 +50,18 @@ def autoscale(cloud: Cloud, stem: str, nodes: int) -> None:
 
 
 def resize(cloud: Cloud, name: str, changes: Mapping[str, int]) -> None:
-    """UpdateAutoScalingGroup: what is not given stays, but the desired capacity is moved into new bounds."""
+    """UpdateAutoScalingGroup on the records of node groups."""
     with cloud.lock:
         group = next((each for each in cloud.records.of(NODE_GROUP) if scaling_group(each) == name), None)
         if group is None:
             raise Refusal(f"AutoScalingGroup name not found - AutoScalingGroup {name} not found")
-        low, desired, high = sizes(group)
-        low, high = changes.get("MinSize", low), changes.get("MaxSize", high)
-        desired_capacity = changes.get("DesiredCapacity", min(max(desired, low), high))
-        if not 0 <= low <= desired_capacity <= high:
-            raise Refusal(
-                f"Desired capacity:{desired_capacity} must be between the specified min size:{low} and max size:{high}"
-            )
-        if desired_capacity < desired:
-            cloud.terminated.append((group.id, desired - desired_capacity))
-        _put(cloud, group, minSize=low, desiredSize=desired_capacity, maxSize=high)
+        try:
+            low, desired, high = resized(sizes(group), changes)
+        except answers.Refusal as refusal:
+            raise Refusal(refusal.message) from None
+        if (ended := sizes(group)[1] - desired) > 0:
+            cloud.terminated.append((group.id, ended))
+        _put(cloud, group, minSize=low, desiredSize=desired, maxSize=high)
 
 
 def sizes_to_send(group: Record, planned: dict[str, Any], state: Mapping[str, Any]) -> tuple[dict[str, Any], int]:

@@ -7,12 +7,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
+from tests.cloud.account.management import SIZES
 from tests.engine.providers.aws_network import NODE_GROUP
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.records import Refusal
 from tests.engine.providers.scaling import resize, scaling_group, sizes
-
-SIZES = ("MinSize", "MaxSize", "DesiredCapacity")
 
 
 def answer(cloud: Cloud, resource: dict[str, str]) -> str:

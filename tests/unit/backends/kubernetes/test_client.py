@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +25,7 @@ from tests.cloud.cluster.answers import status
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import a_pod, event, node, of_kind
 from tests.cloud.cluster.store import Object
+from tests.contract.processes import wait_until
 from tests.testbed.certificates import Authority
 from tests.unit.backends.kubernetes.test_kubeconfig import login_with
 
@@ -449,6 +452,19 @@ def test_several_threads_and_a_running_event_loop_may_use_one_view(view: Cluster
         return view.get("Secret", "ssh", "training")
 
     assert value(asyncio.run(notebook())) == "eA=="
+
+
+def test_a_view_whose_own_thread_collects_it_ends_without_an_error(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", errors.append)
+    views = [cluster.view()]
+    views[0].list("Node")
+    before = {thread for thread in threading.enumerate() if thread.name.startswith("spotmpi cluster view")}
+    views[0]._portal.call(views.clear)
+    wait_until(lambda: not any(thread.is_alive() for thread in before))
+    assert before and errors == []
 
 
 @pytest.mark.usefixtures("view")

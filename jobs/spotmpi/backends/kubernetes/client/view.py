@@ -40,8 +40,9 @@ class ClusterView:
     def _portal(self) -> BlockingPortal:
         """The event loop of the client's connections, which ends with this view."""
         stack = ExitStack()
-        weakref.finalize(self, stack.close)
-        return stack.enter_context(start_blocking_portal(name="spotmpi cluster view"))
+        portal = stack.enter_context(start_blocking_portal(name="spotmpi cluster view"))
+        weakref.finalize(self, _close, stack, portal.call(threading.get_ident))
+        return portal
 
     def _call(self, action: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         with translate_errors(action), self._lock:
@@ -55,3 +56,11 @@ class ClusterView:
     def list(self, kind: str, namespace: str | None = None, labels: dict[str, str] | None = None) -> list[Object]:
         """The objects of a kind, in *namespace* (``default`` where there is none) or in all of them (``*``)."""
         return self._call(f"list {kind}s", lambda: self._api.list(kind, labels, namespace=namespace))
+
+
+def _close(stack: ExitStack, thread: int) -> None:
+    """End an event loop and its *thread*, which cannot wait for itself where it is the one that collects garbage."""
+    if threading.get_ident() == thread:
+        threading.Thread(target=stack.close, name="spotmpi cluster view ends").start()
+    else:
+        stack.close()

@@ -1,4 +1,4 @@
-"""The terminal that follows a reclaimed run: the agents' real output, and a cluster whose answers are scripted.
+"""The terminal that follows a reclaimed run: the agents' real output, and a fake cluster.
 
     python terminal.py FOLDER
 
@@ -17,16 +17,10 @@ from spotmpi.agent import protocol, record  # noqa: E402
 from spotmpi.api.view import make_view, say  # noqa: E402
 from spotmpi.backends import follow  # noqa: E402
 from spotmpi.backends.kubernetes import backend  # noqa: E402
-from spotmpi.backends.kubernetes.client import api  # noqa: E402
 from spotmpi.core.events import Event  # noqa: E402
-from tests.unit.backends.kubernetes.watched_cluster import (  # noqa: E402
-    RUN,
-    FakeCluster,
-    Object,
-    jobset,
-    pod,
-    unscheduled_pod,
-)
+from tests.cloud.cluster.fake_cluster import FakeCluster  # noqa: E402
+from tests.cloud.cluster.objects import RUN, jobset, pod, unscheduled_pod  # noqa: E402
+from tests.cloud.cluster.store import Object  # noqa: E402
 
 NO_NODE = "0/1 nodes are available"
 
@@ -36,7 +30,7 @@ class Reclaim:
 
     def __init__(self, before: list[str], after: list[str]) -> None:
         self._pods = [pod(0, "Running"), pod(1, "Running")]
-        self.cluster = FakeCluster(self._pods, [jobset()])
+        self.cluster = FakeCluster(jobset(), *self._pods)
         self.cluster.add_log(self._pods[0], *before)
         self._resumed = _restarted(pod(0, "Running"))
         self.cluster.add_log(self._resumed, *after)
@@ -45,13 +39,10 @@ class Reclaim:
     def go_on(self, event: Event) -> None:
         """Let happen what follows an event; the process ends with the first iteration of the second attempt."""
         if event.kind == record.RESTARTED:
-            for gone in self._pods:
-                self.cluster.put(api.POD, "DELETED", gone)
-            self.cluster.put(api.JOBSET, "MODIFIED", jobset(status={"restarts": 1}))
-            self.cluster.put(api.POD, "ADDED", _restarted(unscheduled_pod(1, NO_NODE)))
+            self.cluster.remove(*self._pods)
+            self.cluster.put(jobset(status={"restarts": 1}), _restarted(unscheduled_pod(1, NO_NODE)))
         elif event.kind == record.WAITING and NO_NODE in str(event.reason):
-            self.cluster.put(api.POD, "MODIFIED", _restarted(pod(1, "Running")))
-            self.cluster.put(api.POD, "ADDED", self._resumed)
+            self.cluster.put(_restarted(pod(1, "Running")), self._resumed)
         self._is_resumed = self._is_resumed or event.values.get("kind") == protocol.RESUMED
         if self._is_resumed and event.values.get("kind") == protocol.METRIC:
             os._exit(0)
@@ -61,7 +52,7 @@ def main(folder: Path) -> None:
     """Follow the run as `spotmpi run` does."""
     before, after = ((folder / f"output-0-{restarts}").read_text().splitlines() for restarts in (0, 1))
     reclaim = Reclaim(before, after)
-    vars(backend)["ClusterApi"] = lambda context, namespace: reclaim.cluster
+    os.environ["KUBECONFIG"] = str(reclaim.cluster.kubeconfig(folder / "kubeconfig"))
     with make_view(quiet=False) as view:
 
         def watch(event: Event) -> None:

@@ -154,9 +154,13 @@ def test_a_watch_survives_a_restart_of_the_server(api: ClusterApi, cluster: Fake
     cluster.put(pod("a"))
     restarted: list[FakeCluster] = []
 
+    def begin_again() -> None:
+        restarted.append(FakeCluster(pod("b"), port=cluster.port))
+        assert restarted[0].port == cluster.port
+
     def restart_later() -> None:
         cluster.close()
-        asyncio.get_running_loop().call_later(0.2, lambda: restarted.append(FakeCluster(pod("b"), port=cluster.port)))
+        asyncio.get_running_loop().call_later(0.2, begin_again)
 
     try:
         assert names(take(lambda: api.watch(POD), 2, restart_later, within=20)) == [("ADDED", "a"), (RESYNC, ["b"])]
@@ -459,12 +463,12 @@ def test_a_view_whose_own_thread_collects_it_ends_without_an_error(
 ) -> None:
     errors: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", errors.append)
-    views = [cluster.view()]
+    views, others = [cluster.view()], {*threading.enumerate()}
     views[0].list("Node")
-    before = {thread for thread in threading.enumerate() if thread.name.startswith("spotmpi cluster view")}
+    own = [each for each in {*threading.enumerate()} - others if each.name.startswith("spotmpi cluster view")]
     views[0]._portal.call(views.clear)
-    wait_until(lambda: not any(thread.is_alive() for thread in before))
-    assert before and errors == []
+    wait_until(lambda: not any(thread.is_alive() for thread in own), 20)
+    assert own and errors == []
 
 
 @pytest.mark.usefixtures("view")

@@ -9,10 +9,12 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from lightkube import ApiError
 
 from spotmpi.agent import record
@@ -94,22 +96,62 @@ def lines(first: int, last: int) -> list[str]:
     return [line(number) for number in range(first, last + 1)]
 
 
-@pytest.mark.parametrize("at_once", [1, 3, 9])
-@pytest.mark.parametrize("cut_at", range(1, 8))
-def test_a_stream_that_breaks_anywhere_is_resumed_without_loss_or_repeat(cut_at: int, at_once: int) -> None:
-    pod = FakePod([*lines(1, cut_at), CUT], lines(max(cut_at - 2, 1), 9))
-    pod.at_once = at_once
-    assert pod.numbers() == list(range(1, 10))
-    assert pod.requests[0] is None and pod.requests[1] is not None
+class Connection(NamedTuple):
+    """One connection to a pod: what is printed until it breaks, and how far from what it printed before it begins."""
+
+    printed: int
+    rotated: int  # of the oldest lines, which its kubelet has put away before
+    offset: int
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 3, 9])
+class RotatingPod(FakePod):
+    """A pod that prints and whose log is rotated from one connection to the next; the last one does not break."""
+
+    def __init__(self, connections: list[Connection], folder: bool, at_once: int) -> None:
+        super().__init__([], [])
+        self.connections, self.at_once, self.oldest = connections, at_once, 1
+        self.printed = sum(each.printed for each in connections)
+        self.folder = lines(1, self.printed) if folder else None
+
+    async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:
+        number = len(self.requests)
+        self.requests.append(since)
+        more = number < len(self.connections) - 1
+        self.answers = [[], []] if more else []
+        before = sum(each.printed for each in self.connections[:number])
+        upto = sum(each.printed for each in self.connections[: number + 1])
+        first = 1
+        if number < len(self.connections):
+            self.oldest += self.connections[number].rotated
+            first = 1 if since is None else before + 1 + self.connections[number].offset
+        for start in range(max(self.oldest, first), upto + 1, self.at_once):
+            yield "\n".join(lines(start, min(start + self.at_once - 1, upto)))
+        if more:
+            raise CUT
+
+
+CONNECTIONS = st.builds(Connection, st.integers(1, 4), st.sampled_from((0, 0, 0, 3)), st.integers(-3, 3))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(CONNECTIONS, min_size=1, max_size=5), st.booleans(), st.integers(1, 4))
+def test_each_line_is_read_once_in_order_or_reported_missing_however_the_stream_breaks_and_the_log_is_rotated(
+    connections: list[Connection], folder: bool, at_once: int
+) -> None:
+    pod = RotatingPod(connections, folder, at_once)
+    found: list[int] = []
+    for each in pod.numbers():
+        missing = range(len(found) + 1, len(found) + 1 + int(str(each).split()[0])) if isinstance(each, str) else []
+        assert not missing or (not folder and missing[-1] < pod.oldest), "it could have been read"
+        found += missing or [each]
+    assert found == list(range(1, len(found) + 1)) and (len(found) == pod.printed or pod.oldest > pod.printed)
+
+
 @pytest.mark.parametrize("resumed", [lines(7, 9), [*lines(2, 4), line(7)]], ids=["too late", "with a hole"])
-def test_a_stream_that_resumes_with_a_gap_is_read_from_its_beginning(at_once: int, resumed: list[str]) -> None:
+def test_a_stream_that_resumes_with_a_gap_is_read_from_its_beginning(resumed: list[str]) -> None:
     pod = FakePod([*lines(1, 3), CUT], resumed, lines(1, 9))
-    pod.at_once = at_once
     assert pod.numbers() == list(range(1, 10))
-    assert pod.requests[2] is None and not pod.folder_reads
+    assert pod.requests[0] is pod.requests[2] is None and pod.requests[1] is not None and not pod.folder_reads
 
 
 def test_entries_lost_to_rotation_come_from_the_run_folder() -> None:
@@ -154,9 +196,6 @@ def test_a_silent_pod_whose_run_folder_cannot_be_read_is_waited_for() -> None:
     ("answers", "folder", "expected"),
     [
         pytest.param(
-            [[*lines(1, 3), CUT], lines(7, 8), lines(7, 8)], None, [1, 2, 3, "3 missing", 7, 8], id="no folder"
-        ),
-        pytest.param(
             [[*lines(1, 3), CUT], lines(7, 8), lines(7, 8)], [], [1, 2, 3, "3 missing", 7, 8], id="empty folder"
         ),
         pytest.param(
@@ -178,7 +217,7 @@ def test_a_silent_pod_whose_run_folder_cannot_be_read_is_waited_for() -> None:
     ],
 )
 def test_a_gap_is_reported_in_its_place_with_its_size(
-    answers: list[list[Any]], folder: list[str] | None, expected: list[int | str]
+    answers: list[list[Any]], folder: list[str], expected: list[int | str]
 ) -> None:
     assert FakePod(*answers, folder=folder).numbers() == expected
 

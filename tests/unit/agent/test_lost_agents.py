@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from spotmpi.agent import fencing, protocol
 from tests.contract.processes import wait_until
 from tests.unit.agent.gang import LIMIT, Gang, kinds

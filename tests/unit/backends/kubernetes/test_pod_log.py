@@ -143,7 +143,7 @@ def test_each_line_is_read_once_in_order_or_reported_missing_however_the_stream_
     for each in pod.numbers():
         missing = range(len(found) + 1, len(found) + 1 + int(str(each).split()[0])) if isinstance(each, str) else []
         assert not missing or (not folder and missing[-1] < pod.oldest), "it could have been read"
-        found += missing or [each]
+        found += missing or [int(each)]
     assert found == list(range(1, len(found) + 1)) and (len(found) == pod.printed or pod.oldest > pod.printed)
 
 

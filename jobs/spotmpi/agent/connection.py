@@ -187,6 +187,13 @@ class Connection:
         limit = HEARTBEAT_TIMEOUT if self._admitted else GREETING_TIMEOUT
         return self.closed or self.last_polled > self.last_received + limit
 
+    def finish(self) -> None:
+        """Send no more; what the other end sends can be received until it closes."""
+        if self.heartbeat:
+            self.heartbeat.stop()
+        with self._lock, contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
         """Close it, and end its heartbeat; harmless when done twice."""
         if self.heartbeat:

@@ -48,6 +48,7 @@ _HANDSHAKE_TIME = 1.0  # seconds that the only connection of an address has befo
 # Seconds of handshakes, about 1 ms each, between two looks at workers. The oldest come first, so that some finish early
 # where node 0 has little of a processor.
 _HANDSHAKES = 0.1
+_CLOSE_GRACE = 1.0  # seconds in which workers read the last message
 _ACCEPT_PAUSE = 1.0  # seconds without accepting anybody after descriptors have run out
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -180,9 +181,20 @@ class Coordinator:
                 worker.send(**message)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, once workers have read the last message.
+
+        A connection that is closed before heartbeats were read that have arrived is reset: the worker that sends the
+        next one then finds it broken, and reads nothing more.
+        """
         self.closed = True
         self._heartbeat.stop()
+        deadline = self._clock.awake() + _CLOSE_GRACE
+        for worker in self.workers.values():
+            worker.finish()
+        while any(not worker.closed for worker in self.workers.values()) and self._clock.awake() < deadline:
+            for worker in self.workers.values():
+                worker.receive()
+            self._clock.sleep(0.005)
         for connection in [*self._unauthenticated, *self.workers.values()]:
             connection.close()
         self._listener.close()

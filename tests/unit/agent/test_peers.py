@@ -230,6 +230,21 @@ def test_workers_stay_for_the_next_attempt_in_which_nothing_of_the_last_one_coun
     assert served.join(2)[1] == attempt + 1, "who joins now begins with this attempt"
 
 
+def test_the_last_message_reaches_a_worker_that_sends_heartbeats_before_it_reads(served: ServedCoordinator) -> None:
+    worker, _ = served.join(1)
+    worker.send(beat=1)
+    served.coordinator.broadcast(over=1)
+    closing = threading.Thread(target=served.coordinator.close)
+    closing.start()
+    for _ in range(20):  # as its thread does, while it waits for a processor
+        worker.send(beat=1)
+        time.sleep(0.01)
+    assert wait_for_message(worker)[-1:] == [{"over": 1}]
+    worker.receive()
+    closing.join(5)
+    assert worker.closed and not closing.is_alive()
+
+
 @pytest.mark.parametrize("how", ["a notice", "a lost connection"])
 def test_a_gang_is_not_whole_with(served: ServedCoordinator, how: str) -> None:
     worker, attempt = served.join(1)

@@ -234,22 +234,22 @@ def test_a_server_that_is_killed_takes_ranks_along_and_another_one_is_started(ra
     assert ranks.run("0")[2] == ""
 
 
-def test_the_end_of_an_attempt_leaves_the_server_and_kills_its_ranks(ranks: Ranks) -> None:
-    processes.adopt_orphans()
+def test_the_end_of_an_attempt_leaves_the_server_and_kills_its_ranks(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ranks.serve(WITH_CHILD, ["json"])
     rank = ranks.start()
     assert rank.stdout
     pids = [int(pid) for pid in rank.stdout.readline().split()]
+    below = {rank.pid, *pids, ranks.server.pid}
+    assert below <= set(processes.descendants())
+    descendants = processes.descendants
+    monkeypatch.setattr(processes, "descendants", lambda: [pid for pid in descendants() if pid in below])
 
-    assert set(pids) <= set(processes.descendants())
-    own = [pid for pid in processes.descendants() if pid in (*pids, rank.pid)]
-    assert ranks.server.pid in processes.kept
-    for pid in own:
-        os.kill(pid, signal.SIGKILL)
+    assert processes.kill_descendants() == []
 
     wait_until(lambda: are_gone(pids), 20)
     assert ranks.server.poll() is None
-    rank.wait(20)
 
 
 ENDED = "the fork server has ended|Connection reset by peer|Connection refused|Broken pipe"

@@ -17,7 +17,7 @@ from spotmpi.capacity.values import NONE, ON_DEMAND, SPOT, Numbers, Setting, Val
 
 FIT_AGAIN = 86400.0  # seconds: chains are fitted to all history when a job begins, and each day
 POOLS = 3  # how many pools a plan considers; with more than one size fewer, see `planned_pools`
-_STATES = 216
+_STATES = 64  # joint states of the pools: a plan takes up to 120 MB
 _STEPS = 150  # of a plan, from now to the deadline
 _STAGES = 3  # steps of a start
 # Chains say that old capacity lasts, so by them a start may wait as long as there is time. Since they may be wrong, an
@@ -197,6 +197,6 @@ def setting(job: Job, market: Market, horizon: float) -> Setting:
     )
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def _solved(setting: Setting) -> Values:
     return solve(setting)

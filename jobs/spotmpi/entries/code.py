@@ -25,6 +25,7 @@ from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.entries.manifest import Code, digest_of
 
 _UNKNOWN = ("eval", "exec", "globals", "__import__")  # whoever uses these may use any code
+_NO_SOURCE = "has no source that can be read: define it by `def` or `class` in a module, such as sets.py"
 _MISSING = object()
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _noted: dict[str, tuple[Any, int, int]] = {}  # by module: its spec, which a reload replaces, size and time of its file
@@ -162,16 +163,17 @@ class _Reader:
             _require_unchanged(value.__module__)
             statement = ast.parse(textwrap.dedent(inspect.getsource(value))).body[0]
         except (OSError, TypeError, SyntaxError, IndexError) as error:
-            remedy = "has no source that can be read: define it by `def` or `class` in a module, such as sets.py"
-            raise input_error("code", name, remedy) from error
-        if getattr(value, "__name__", "") == "<lambda>":
+            raise input_error("code", name, _NO_SOURCE) from error
+        own = value.__name__ if isinstance(value, type) else value.__code__.co_name
+        if own == "<lambda>":
             functions = [node for node in ast.walk(statement) if isinstance(node, ast.Lambda)]
             if len(functions) != 1:
                 raise input_error("code", name, "is one of several on its lines: give each a line, or use `def`")
             return functions[0]
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            own = [each for each in statement.decorator_list if not _is_own(each, scope)]
-            statement.decorator_list = own
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        if not isinstance(statement, kinds) or statement.name != own:
+            raise input_error("code", name, _NO_SOURCE)  # the source of something else, as of `python -c`
+        statement.decorator_list = [each for each in statement.decorator_list if not _is_own(each, scope)]
         return statement
 
     def _take(self, name: str, module: str, tree: ast.AST, scope: Mapping[str, Any]) -> None:

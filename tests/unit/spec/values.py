@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 from pydantic.fields import FieldInfo
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -73,6 +73,8 @@ def _values(kind: Any, metadata: Sequence[Any] = ()) -> st.SearchStrategy[Any]:
 def _scalars(kind: Any, metadata: Sequence[Any]) -> st.SearchStrategy[Any]:
     if kind == (int | float):
         return CPUS
+    if kind is str and any(isinstance(each, AfterValidator) for each in metadata):
+        return PATHS  # FilePath, the only text with a validator
     if kind is str:
         return SIZES if any(getattr(each, "pattern", None) for each in metadata) else TEXTS
     if kind is int:

@@ -28,7 +28,6 @@ MAY_BE_SKIPPED: dict[str, tuple[str, ...]] = {
     f"{_MPIRUN}[--bind-to core]": (_REAL_MPIRUN,),
     f"{_MPIRUN}[--map-by node:OVERSUBSCRIBE]": (_REAL_MPIRUN,),
     f"{_MPIRUN}[--mca btl self,sm]": (_REAL_MPIRUN,),
-    f"{_NETWORK}test_ssh_connects_to_the_address_from_which_a_host_connected": (_REAL_SSH,),
     f"{_NETWORK}test_the_real_ssh_keygen_accepts_generated_keys_and_refuses_others": (_REAL_SSH,),
     f"{_CONNECTION}test_the_remedy_for_a_secret_without_tls_files_makes_files_that_agents_accept": (_OPENSSL,),
     f"{_FAULTS}test_a_read_only_run_folder_is_a_one_line_error_and_nothing_is_started": (_ROOT, _MOUNT),

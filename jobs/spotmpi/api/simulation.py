@@ -18,6 +18,7 @@ from spotmpi.capacity.market import Market
 from spotmpi.capacity.optimum import optimum
 from spotmpi.capacity.simulation import Outcome, join, planned, simulate, window_ticks
 from spotmpi.capacity.traces import Trace, market, read_trace
+from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec.job import JobSpec
 
@@ -68,7 +69,7 @@ def simulate_job(spec: JobSpec, folder: Path, windows: int, prices: Prices, now:
     recorded = _collected(problems, lambda: market(read_traces(folder), job, prices.spot, prices.on_demand))
     problems += job.problems(recorded.on_demand if recorded else None)
     if windows < 1:
-        problems.append(Problem("--windows", windows, "must be at least 1"))
+        problems.append(Problem(hints.option("windows"), windows, "must be at least 1"))
     if problems or recorded is None:
         raise InputError(problems)
     recorded = recorded.coarser(TICK)
@@ -120,11 +121,13 @@ def read_traces(folder: Path) -> list[Trace]:
     files = {path.stem: path for path in sorted(folder.glob("*.json"))}
     files |= {path.parent.name: path for path in sorted(folder.glob("*/full.json"))}
     if not files:
-        raise input_error("--traces", str(folder), "no traces here, NAME.json or NAME/full.json; check the path")
+        raise input_error(
+            hints.option("traces"), str(folder), "no traces here, NAME.json or NAME/full.json; check the path"
+        )
     try:
         return [read_trace(name, path.read_text(encoding="utf-8")) for name, path in files.items()]
     except (OSError, UnicodeDecodeError) as error:
-        raise input_error("--traces", str(folder), f"cannot be read: {error}") from error
+        raise input_error(hints.option("traces"), str(folder), f"cannot be read: {error}") from error
 
 
 def window_starts(ticks: int, windows: int, seed: int) -> list[Indices]:

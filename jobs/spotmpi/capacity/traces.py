@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from spotmpi.capacity.job import Job
 from spotmpi.capacity.market import Market
 from spotmpi.capacity.placement import CapacityPool
+from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
-
-_FIELD = "--traces"
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def read_trace(name: str, text: str) -> Trace:
         return Trace(pool, float(values["step"]), nodes.astype(np.int64), price, float(values["on_demand"]))
     except (ValueError, KeyError, TypeError) as error:
         remedy = f"is no trace ({type(error).__name__}: {error}); docs/capacity.md describes the formats"
-        raise input_error(_FIELD, name, remedy) from error
+        raise input_error(hints.option("traces"), name, remedy) from error
 
 
 def _decoded(runs: Sequence[tuple[float, int]]) -> NDArray[np.float64]:
@@ -108,9 +107,15 @@ def _problems(
             Problem("capacity.zones", list(job.zones) or None, f"name zones of one of {', '.join(regions)}")
         )
     if len({trace.step for trace in used}) > 1:
-        problems.append(Problem(_FIELD, None, "the traces have ticks of different lengths: name zones of one length"))
+        problems.append(
+            Problem(
+                hints.option("traces"), None, "the traces have ticks of different lengths: name zones of one length"
+            )
+        )
     if any(trace.price is None for trace in used) and (price is None or on_demand is None):
-        problems.append(Problem(_FIELD, None, "has traces without prices: add --price and --on-demand-price"))
+        problems.append(
+            Problem(hints.option("traces"), None, "has traces without prices: add --price and --on-demand-price")
+        )
     most = max((int(trace.nodes.max(initial=0)) for trace in used), default=0)
     if used and most < job.sizes[0]:
         problems.append(Problem("capacity.nodes", job.sizes[0], f"the traces count up to {most} nodes: name fewer"))

@@ -25,7 +25,7 @@ ON_ENVIRONMENTS = (  # up, down, doctor, zones, nodes and scale, with doubles of
     "test_nodes_and_scale.py::test_the_commands_print_nodes_and_warm_nodes",
 )
 PACKAGE = PROJECT / "jobs" / "spotmpi"
-IN_PODS = ("agent", "programs")  # which run on Linux; what the client uses of them its commands show
+IN_PODS = ("agent", "checkpoint", "programs")  # which run on Linux; what the client uses of them its commands show
 
 
 def run_under_the_double(*tests: Path, **variables: str) -> None:

@@ -153,7 +153,7 @@ def _summary(differences: list[float], iterations: int, usual: float) -> str:
 def _window(trainee: Any, world: Any, batches: Iterator[Any], iterations: int, measured: bool) -> Spent:
     """What a window took on this rank."""
     from spotmpi.agent import protocol
-    from spotmpi.programs.timing import Stopwatch
+    from spotmpi.programs.reporting import Stopwatch
 
     watch = Stopwatch(trainee.clock)
     watch.start()

@@ -16,9 +16,9 @@ import numpy
 
 from spotmpi.runs import fingerprint
 from spotmpi.spec.job import JobSpec
+from spotmpi.study.study import SUCCEEDED, Trial
 from spotmpi.study.study_file import from_values
 from spotmpi.study.sweep import Sweep, sweep_folder
-from spotmpi.study.trial import SUCCEEDED, Trial
 
 _LINE = 10  # iterations
 _BUILD = """

@@ -76,8 +76,7 @@ READS = {
     "jobs/spotmpi/runs/fingerprint.py": (1, "with its size, tells whether a file has changed: no order"),
     "jobs/spotmpi/runs/folder.py": (1, SHOWN),
     "jobs/spotmpi/streams/dataset.py": (1, "with its size, tells whether a file has changed: no order"),
-    "jobs/spotmpi/study/backend_runner.py": (1, NAMED),
-    "jobs/spotmpi/study/execution.py": (1, SHOWN),
+    "jobs/spotmpi/study/execution.py": (2, f"{NAMED}; {SHOWN}"),
     "jobs/spotmpi/study/sweep.py": (1, "the order of sweeps in a list; of several that fit, the newest is continued"),
 }
 COMPARISONS = {
@@ -108,19 +107,15 @@ COMPARISONS = {
     "jobs/spotmpi/backends/kubernetes/backend.py": (1, "the order of runs in a list"),
     "jobs/spotmpi/backends/kubernetes/client/api.py": (3, MONOTONIC),
     "jobs/spotmpi/backends/kubernetes/client/eks_access.py": (2, MONOTONIC),
-    "jobs/spotmpi/backends/kubernetes/follow/outcome.py": (
+    "jobs/spotmpi/backends/kubernetes/follow/jobset.py": (
         3,
         "chooses which of two reasons is shown; the end comes last, whatever clocks say",
     ),
     "jobs/spotmpi/backends/kubernetes/follow/pod_log.py": (
-        6,
-        f"{ONE_CLOCK}, or a span of an agent's own times; numbers show what is missing",
+        7,
+        f"{ONE_CLOCK}, or a span of an agent's own times; numbers, or `pull`, show what is missing",
     ),
     "jobs/spotmpi/backends/kubernetes/follow/run.py": (2, ONE_CLOCK),
-    "jobs/spotmpi/backends/kubernetes/follow/run_folder.py": (
-        1,
-        "a span of an agent's own times, where logs are forbidden; `pull` brings all",
-    ),
     "jobs/spotmpi/backends/kubernetes/follow/waiting.py": (3, ONE_CLOCK),
     "jobs/spotmpi/backends/kubernetes/pool_access.py": (2, f"{NO_TIME}; {ONE_CLOCK}"),
     "jobs/spotmpi/backends/kubernetes/stop.py": (1, ONE_CLOCK),

@@ -14,7 +14,7 @@ from spotmpi.programs.checkpoint import State
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, training_parser
-from spotmpi.programs.timing import Clock, WallClock
+from spotmpi.programs.reporting import Clock, WallClock
 from spotmpi.programs.world import alone
 
 

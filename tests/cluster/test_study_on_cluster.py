@@ -13,8 +13,8 @@ import pytest
 import tomli_w
 
 from spotmpi.runs import reader
+from spotmpi.study.study import ALLREDUCE, MEASURED, READ, RUNNING, SUCCEEDED, Trial
 from spotmpi.study.sweep import load_sweep, sweep_folders
-from spotmpi.study.trial import ALLREDUCE, MEASURED, READ, RUNNING, SUCCEEDED, Trial
 from tests.cluster.runs import Runs
 from tests.command_line import SPOTMPI
 from tests.testbed.waiting import wait_for

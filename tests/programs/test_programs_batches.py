@@ -19,11 +19,10 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.programs import batches
-from spotmpi.programs.batches import DataSource, Input, rank_batches
+from spotmpi.programs import loader as loader_module
 from spotmpi.programs.digits import Digits
 from spotmpi.programs.exits import Failed, Fatal
-from spotmpi.programs.loader import Loader
+from spotmpi.programs.loader import DataSource, Input, Loader, rank_batches
 from spotmpi.programs.options import TrainingOptions, training_parser
 from spotmpi.programs.sampling import Order, divide
 from spotmpi.programs.synthetic_images import SyntheticImages
@@ -210,7 +209,7 @@ def streamed(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def stream(start: int, rank: int, size: int, source: spotmpi.FunctionSource) -> list[Any]:
         numbers = source.order(Settings("")).numbers(start, rank, size)
-        return [batches.prepare(number, **source.arguments) for number in numbers]
+        return [loader_module.prepare(number, **source.arguments) for number in numbers]
 
     def make(position: int, ranks: int, rank: int, source: DataSource = SOURCE) -> list[Any]:
         data = Input(drawings(), divide(8, None, ranks), source)

@@ -18,7 +18,7 @@ from spotmpi.programs.digits import Digits
 from spotmpi.programs.exits import Failed, Fatal
 from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, training_parser
-from spotmpi.programs.timing import Clock, WallClock
+from spotmpi.programs.reporting import Clock, WallClock
 from spotmpi.programs.world import alone
 from tests.programs.test_programs_batches import drawings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spotmpi.agent import record
-from spotmpi.api.stream_price import with_price
 from spotmpi.backends import targets
 from spotmpi.backends.base import Backend, Plan
 from spotmpi.backends.follow import follow, submit
@@ -22,15 +22,18 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import hints, names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import Event
+from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
-from spotmpi.runs import reader
+from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.reader import RunState
+from spotmpi.streams.figures import Figures, advice
 
-if TYPE_CHECKING:  # only functions that read a spec import what reads one: that takes longer than all the rest
+if TYPE_CHECKING:
     from spotmpi.api.drill import Recovery
     from spotmpi.api.pool_drill import PoolRecovery
     from spotmpi.spec.job import JobSpec, WrongKeys
     from spotmpi.spec.source import Source
+
 
 _NOTICEABLE = 2.0  # seconds of waiting without a word
 _STOPPED = "stopped by its user"
@@ -371,3 +374,44 @@ def _submit(
     submit(backend, spec, plan, say)
     run: str = plan["run"]
     return backend.state(run) if detach else with_price(follow(backend, run, watch, say))
+
+
+_LIMIT = 3.0  # seconds for AWS's answer
+
+
+def with_price(state: RunState) -> RunState:
+    """*state* with the cost in the advice on its stream; as it is where nothing has a cost or the price is unknown."""
+    if state.stream is None:
+        return state
+    figures = Figures.from_json(state.stream)
+    unpriced = advice(figures)
+    if state.stream["advice"] != unpriced or advice(figures, 1.0) == unpriced:
+        return state
+    price = _worker_price(state.folder)
+    return state if price is None else replace(state, stream=figures.to_json(price))
+
+
+@functools.cache
+def _worker_price(folder: str) -> float | None:
+    """Dollars per hour of a worker of the run in *folder*; AWS is asked once, and not for long."""
+    prices: list[float | None] = []
+
+    def ask() -> None:
+        with contextlib.suppress(SpotmpiError, OSError):  # the advice is worth reading without it
+            prices.append(_current_price(RunPaths(Path(folder))))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_LIMIT)
+    return prices[0] if prices else None
+
+
+def _current_price(paths: RunPaths) -> float | None:
+    values = recorded_plan.read(paths).environment
+    if not values:
+        return None
+    from spotmpi.core import environment
+    from spotmpi.spec import job
+    from spotmpi.study.pricing import worker_price
+
+    return worker_price(environment.parse(values), job.load(paths.spec))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spotmpi.forecast.forecast import Forecast, Goal
     from spotmpi.report.comparison import Comparison
     from spotmpi.report.report import Report
-    from spotmpi.study.backend_runner import BackendRunner
+    from spotmpi.study.execution import BackendRunner
 
 _NO_OPTIONS = StudyOptions()
 
@@ -174,7 +174,7 @@ def _prepare(
 
 
 def _runner(study: Study, on: TargetLike, watch: Callable[[Event], None], say: Say) -> BackendRunner:
-    from spotmpi.study.backend_runner import BackendRunner
+    from spotmpi.study.execution import BackendRunner
 
     cluster = study.spec.kubernetes
     backend = targets.backend(on, cluster.context, cluster.namespace)

@@ -89,7 +89,7 @@ def _show_trials(spec: Path, options: StudyOptions, overrides: Sequence[str], on
 
     from spotmpi.api.studies import plan_bench
     from spotmpi.api.view import say
-    from spotmpi.study.trial import MEASURED
+    from spotmpi.study.study import MEASURED
 
     study = plan_bench(spec, options, overrides, on, say)
     trials = study.trials()
@@ -119,7 +119,7 @@ def _measure(spec: Path, options: StudyOptions, overrides: Sequence[str], on: Ta
     from spotmpi.core.errors import EXIT_FAILURE
     from spotmpi.core.events import Event
     from spotmpi.report.figures import counted
-    from spotmpi.study.trial import FAILED, MEASURED, SUCCEEDED
+    from spotmpi.study.study import FAILED, MEASURED, SUCCEEDED
 
     with make_view(quiet=as_json or not sys.stderr.isatty()) as view:
 

@@ -78,7 +78,7 @@ def print_report(report: Report, file: IO[str] | None = None, width: int | None 
     from rich.console import Console
 
     from spotmpi.core.printable import printable
-    from spotmpi.report.table import table
+    from spotmpi.report.files import table
 
     main = table(report)
     console = Console(file=file, width=width, highlight=False, markup=False, emoji=False)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.file_lock import lock_file
+from spotmpi.core.operating_system import lock_file
 from spotmpi.core.progress import Say
 from spotmpi.entries.storage import Storage
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.core import file_status, names
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.file_lock import lock_file
+from spotmpi.core.operating_system import lock_file
 
 LOCK = "requirements.lock"
 GPU_LOCK = "requirements-gpu.lock"  # of an image that needs more packages on machines with GPUs

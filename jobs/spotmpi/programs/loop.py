@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spotmpi.agent import protocol
-from spotmpi.programs.batches import DataSource, Input, rank_batches
 from spotmpi.programs.checkpoint import Checkpoints, Identity, Progress, State, model_fingerprint, parameters_checksum
 from spotmpi.programs.exits import STOPPED, Failed, Notices, leave, wait_for_rank_zero
+from spotmpi.programs.loader import DataSource, Input, rank_batches
 from spotmpi.programs.options import TrainingOptions
-from spotmpi.programs.reporting import Reporter
+from spotmpi.programs.reporting import Clock, Reporter, Stopwatch
 from spotmpi.programs.sampling import Batching, Dataset, divide, iteration_seed, iterations_left
-from spotmpi.programs.timing import Clock, Stopwatch
 from spotmpi.programs.world import World
 
 

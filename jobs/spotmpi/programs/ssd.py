@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from spotmpi.programs.batches import DataSource
 from spotmpi.programs.boxes import default_boxes, encode
 from spotmpi.programs.detection_data import Batch, DetectionData, Encoded, load_data
+from spotmpi.programs.loader import DataSource
 from spotmpi.programs.options import Parser, data_options, learning_rate_option, positive, positive_number
 from spotmpi.programs.reading import prepare_cache
 from spotmpi.programs.sampling import Dataset

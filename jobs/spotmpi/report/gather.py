@@ -17,15 +17,13 @@ from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import InputError, Problem, UnknownRun, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.price import Price
-from spotmpi.report import caveats, rows, sections, stream_section, trial_results
+from spotmpi.report import rows, sections, trial_results
 from spotmpi.report.figures import counted
-from spotmpi.report.report import Report, conditions, method
+from spotmpi.report.report import Report, baseline_caveats, conditions, method, node_caveats, row_caveats
 from spotmpi.report.trial_results import TrialResult
 from spotmpi.runs import reader as runs
 from spotmpi.study import execution, pricing
-from spotmpi.study.study import Study
-from spotmpi.study.sweep import Sweep, find_sweep, sweep_folders
-from spotmpi.study.trial import (
+from spotmpi.study.study import (
     ALLREDUCE,
     BASELINE,
     FAILED,
@@ -34,8 +32,10 @@ from spotmpi.study.trial import (
     RUNNING,
     SUCCEEDED,
     WITHOUT_ALLREDUCE,
+    Study,
     Trial,
 )
+from spotmpi.study.sweep import Sweep, find_sweep, sweep_folders
 
 DIFFERENT = "different work"
 _PARALLEL_FROM = 64 << 20  # bytes of metrics; below, one process is faster
@@ -83,8 +83,8 @@ def sweep_report(sweep: Sweep, runs_folder: Path, now: datetime, force: bool = F
         warnings=[
             *_warnings(results, differences),
             *_missing_trials(sweep, finished),
-            *caveats.row_caveats(table, without_allreduce),
-            *caveats.node_caveats(results, micro_benchmarks),
+            *row_caveats(table, without_allreduce),
+            *node_caveats(results, micro_benchmarks),
             *_baseline_caveats(sweep, runs_folder),
         ],
         commands=[sweep.command],
@@ -157,14 +157,18 @@ def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool = False) -
         letter = chr(ord("A") + kinds.index(differing))
         named.append(dataclasses.replace(run, variant=f"{title} {letter}") if differences else run)
     table = rows.rows(named, lambda run: _flags(run, differences))
-    candidates = (stream_section.section(table), sections.micro_benchmark_section(named), sections.node_section(named))
+    candidates = (
+        sections.stream_section(table),
+        sections.micro_benchmark_section(named),
+        sections.node_section(named),
+    )
     return Report(
         title=title,
         created=now.timestamp(),
         rows=table,
         conditions=conditions(results[0]),
         method=method(results),
-        warnings=_warnings(results, differences) + caveats.row_caveats(table, {}) + caveats.node_caveats(named, ()),
+        warnings=_warnings(results, differences) + row_caveats(table, {}) + node_caveats(named, ()),
         commands=[shlex.join(["spotmpi", "run", names.shown(path.spec)]) for path in paths],
         spec=paths[0].spec.read_text() if file_status.is_file(paths[0].spec) else "",
         subfolder=f"{paths[0].id}/report",
@@ -197,7 +201,7 @@ def _baseline_caveats(sweep: Sweep, runs_folder: Path) -> list[str]:
         [trial_results.read(paths, trial.variant) for trial, paths in finished if (trial.repeat == 0) == first]
         for first in (True, False)
     )
-    return caveats.baseline_caveats(before, after)
+    return baseline_caveats(before, after)
 
 
 def _newest(runs_folder: Path) -> str:

@@ -248,3 +248,17 @@ def _edges_differ(runs: Sequence[TrialResult]) -> bool:
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
+
+
+def slowest(runs: Sequence[TrialResult]) -> tuple[int, float] | None:
+    """The slowest rank, and by which share its iterations take longer than those of the median rank.
+
+    An allreduce makes ranks wait for each other: only runs without it show the full difference.
+    """
+    by_run = [run.training.rank_seconds for run in runs if len(run.training.rank_seconds) > 1]
+    if not by_run:
+        return None
+    means = [statistics.median(times) for times in zip(*by_run, strict=False)]
+    slow = max(range(len(means)), key=means.__getitem__)
+    middle = statistics.median(means)
+    return (slow, means[slow] / middle - 1) if middle > 0 else None

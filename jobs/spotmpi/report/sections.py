@@ -1,24 +1,28 @@
-"""The sections of a report after its main table; cost, nodes, micro-benchmarks and attempts are defined here."""
+"""The sections of a report after its main table; those of effects and of scaling have files of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from spotmpi.agent import record
 from spotmpi.core.names import RunPaths
 from spotmpi.forecast.series import published_tables
-from spotmpi.report import comparison, scaling, stream_section, time_breakdown
-from spotmpi.report.chart import MEASURED, TRACE, Chart, Curve
-from spotmpi.report.figures import MISSING, number
+from spotmpi.metrics import intervals
+from spotmpi.metrics.intervals import Bounds
+from spotmpi.report import comparison, scaling
+from spotmpi.report.chart import MEASURED, TRACE, Bar, BarChart, Chart, Curve
+from spotmpi.report.figures import MISSING, counted, interval, number, share
 from spotmpi.report.report import Report, Section, label
-from spotmpi.report.rows import Line, Row
+from spotmpi.report.rows import Line, Row, iteration_seconds, slowest
 from spotmpi.report.trial_results import NodePlacement, TrialResult
 from spotmpi.runs import reader
+from spotmpi.streams.figures import Figures, advice
+from spotmpi.study.study import Budget
 from spotmpi.study.sweep import Sweep
-from spotmpi.study.trial import Budget
 
 
 def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Section]:
@@ -33,8 +37,8 @@ def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Sect
     runs = [(trial.number, RunPaths(runs_folder / run)) for trial in sweep.trials for run in trial.runs]
     candidates: Sequence[Section | None] = (
         cost_section(report.rows, lines, study.budget),
-        time_breakdown.section(report.rows, report.without_allreduce),
-        stream_section.section(report.rows, partial(_worker_price, study.budget)),
+        breakdown_section(report.rows, report.without_allreduce),
+        stream_section(report.rows, partial(_worker_price, study.budget)),
         comparison.effect_section(report.rows, study.variants),
         scaling.model_section(series),
         compared,
@@ -222,3 +226,153 @@ def _timeline_chart(attempts: Sequence[Attempt], origin: float) -> Chart:
         for each in attempts
     )
     return Chart("Attempts over time", "each line is an attempt", f"{unit} since the first start", "trial", curves)
+
+
+_SHARES = {5: "works", 4: "waits"}
+_STREAM_HEADER = ("Variant", "Nodes", "Workers", "Batches/s", "MB/s of a rank", "Ranks wait", "Workers wait", "Skipped")
+_STREAM_MEDIANS = ("batches_per_second", "mb_per_second", "ranks_wait", "workers_wait")
+
+WorkerPrice = Callable[[Row], float | None]  # dollars per hour of a worker
+
+
+def stream_section(rows: Sequence[Row], price: WorkerPrice = lambda row: None) -> Section | None:
+    """The figures of the streams of all rows that have one."""
+    known = [(row, figures) for row in rows if (figures := _stream_median([run.stream for run in row.runs]))]
+    if not known:
+        return None
+    text = [
+        "Ranks wait for batches, and workers for ranks: a worker works while it reads and prepares.",
+        "Rates and shares are those since the first report of the last attempt, medians over the trials of a row.",
+    ]
+    sources = dict.fromkeys(run.stream.source for row in rows for run in row.runs if run.stream and run.stream.source)
+    text += [f"Source list: {', '.join(sources)}."] if sources else []
+    helpful = [(row, figures, line) for row, figures in known if (line := advice(figures, price(row)))]
+    bullets = tuple(f"{_stream_name(row, figures, known)}: {line}" for row, figures, line in helpful)
+    cells = tuple(_stream_cells(row, figures) for row, figures in known)
+    return Section("Streams", tuple(text), _STREAM_HEADER, cells, 1, (_stream_chart(known),), bullets, in_picture=True)
+
+
+def _stream_median(runs: Sequence[Figures | None]) -> Figures | None:
+    """The figures of the trials of a row as those of one run."""
+    known = [figures for figures in runs if figures]
+    if not known:
+        return None
+    medians = {key: statistics.median(getattr(figures, key) for figures in known) for key in _STREAM_MEDIANS}
+    return replace(known[-1], **medians, skipped=sum(figures.skipped for figures in known))
+
+
+def _stream_cells(row: Row, figures: Figures) -> tuple[str, ...]:
+    rates = (number(figures.batches_per_second), number(figures.mb_per_second))
+    shares = (share(figures.ranks_wait), share(figures.workers_wait))
+    return (row.line.variant, str(row.nodes), str(figures.workers), *rates, *shares, str(figures.skipped))
+
+
+def _stream_chart(known: Sequence[tuple[Row, Figures]]) -> BarChart:
+    bars = tuple(bar for row, figures in known for bar in _stream_bars(_stream_name(row, figures, known), figures))
+    return BarChart("Streams", "who waits for whom", "share of time", bars, tuple(_SHARES.items()), percent=True)
+
+
+def _stream_bars(name: str, figures: Figures) -> Iterator[Bar]:
+    sides = (("rank", figures.ranks, figures.ranks_wait), ("worker", figures.workers, figures.workers_wait))
+    for what, count, waiting in sides:
+        shares = zip(_SHARES, (1 - waiting, waiting), strict=True)
+        yield Bar(f"{name}: {counted('', count, what)}", tuple((colour, size) for colour, size in shares if size > 0))
+
+
+def _stream_name(row: Row, figures: Figures, known: Sequence[tuple[Row, Figures]]) -> str:
+    several = len({each.line.variant for each, _ in known}) > 1
+    return counted(row.line.variant if several else "", row.nodes, "node")
+
+
+RunsWithoutAllreduce = Mapping[tuple[str, int], Sequence[TrialResult]]  # (variant, nodes) -> runs
+
+_ACTIVITIES = {5: "compute", 3: "communication", 4: "input"}  # not the first ones, which stand for variants
+_BREAKDOWN_HEADER = ("Variant", "Nodes", "Compute", "Communication", "Bounds", "Input", "Slowest rank")
+
+
+@dataclass(frozen=True)
+class TimeBreakdown:
+    """Shares of an iteration, 0 to 1, None where unknown.
+
+    ``slowest`` is the slowest rank, and by which share its iterations take longer than those of the median rank.
+    """
+
+    row: Row
+    exposed: float | None
+    bounds: Bounds | None
+    input_wait: float | None
+    slowest: tuple[int, float] | None
+
+    @property
+    def compute(self) -> float | None:
+        """The rest of the iteration."""
+        return None if self.exposed is None else 1 - self.exposed - (self.input_wait or 0.0)
+
+
+def time_breakdown(row: Row, without_allreduce: Sequence[TrialResult]) -> TimeBreakdown:
+    """The time breakdown of *row*, with the trials of the same configuration without allreduce."""
+    trained, without = iteration_seconds(row.runs), iteration_seconds(without_allreduce)
+    exposed, bounds = intervals.exposed(trained, without) if trained and without else (None, None)
+    if row.ranks == 1:
+        exposed, bounds = 0.0, None
+    input_wait = [run.training.input_wait for run in row.runs if run.training.input_wait is not None]
+    return TimeBreakdown(
+        row,
+        exposed,
+        bounds,
+        statistics.median(input_wait) if input_wait else None,
+        slowest(without_allreduce or row.runs),
+    )
+
+
+def breakdown_section(rows: Sequence[Row], without_allreduce: RunsWithoutAllreduce) -> Section | None:
+    """The time breakdowns of all rows that have one."""
+    breakdowns = [time_breakdown(row, without_allreduce.get((row.line.variant, row.nodes), ())) for row in rows]
+    known = [
+        each for each in breakdowns if (each.exposed is not None and without_allreduce) or each.input_wait is not None
+    ]
+    if not known:
+        return None
+    text = ["Input is the time that the host waits for batches."]
+    if without_allreduce:
+        text.append(
+            "Communication is the time that trials without the allreduce of gradients save, that is, its exposed part. "
+            "Those trials train no model."
+        )
+    else:
+        text.append("To measure communication, set without_allreduce = true in the study.")
+    charts = (_breakdown_chart(known),) if without_allreduce else ()
+    return Section(
+        "Time breakdown",
+        tuple(text),
+        _BREAKDOWN_HEADER,
+        tuple(map(_breakdown_cells, known)),
+        1,
+        charts,
+        in_picture=True,
+    )
+
+
+def _breakdown_cells(each: TimeBreakdown) -> tuple[str, ...]:
+    slow = "-" if each.slowest is None else f"{each.slowest[0]} (+{share(each.slowest[1])})"
+    exposed, input_wait = share(each.exposed), share(each.input_wait)
+    bounds = interval(each.bounds, as_share=True)
+    return (each.row.line.variant, str(each.row.nodes), share(each.compute), exposed, bounds, input_wait, slow)
+
+
+def _breakdown_chart(breakdowns: Sequence[TimeBreakdown]) -> BarChart:
+    several = len({each.row.line for each in breakdowns}) > 1
+    bars = tuple(
+        Bar(counted(each.row.line.variant if several else "", each.row.nodes, "node"), _breakdown_parts(each))
+        for each in breakdowns
+        if each.exposed is not None
+    )
+    legend = tuple(_ACTIVITIES.items())
+    return BarChart("Time breakdown", "shares of an iteration", "share", bars, legend, percent=True)
+
+
+def _breakdown_parts(each: TimeBreakdown) -> tuple[tuple[int, float], ...]:
+    """Sizes that fill the bar; shares of communication that are negative due to noise count as 0."""
+    communication, input_wait = max(each.exposed or 0.0, 0.0), max(each.input_wait or 0.0, 0.0)
+    sizes = (max(1 - communication - input_wait, 0.0), communication, input_wait)
+    return tuple((colour, size / sum(sizes)) for (colour, _), size in zip(_ACTIVITIES.items(), sizes, strict=True))

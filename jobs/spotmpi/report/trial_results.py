@@ -16,7 +16,7 @@ from spotmpi.runs import fingerprint as work
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.spec import job
 from spotmpi.streams.figures import Figures, Reports
-from spotmpi.study.trial import ALLREDUCE, READ
+from spotmpi.study.study import ALLREDUCE, READ
 
 AWS = "AWS"
 NO_GROUP = "none"

@@ -13,8 +13,8 @@ from spotmpi.agent import logs, record
 from spotmpi.agent.lines import Line
 from spotmpi.core import file_status
 from spotmpi.core.events import Event, Lines
-from spotmpi.core.file_lock import lock_file
 from spotmpi.core.names import RunPaths
+from spotmpi.core.operating_system import lock_file
 from spotmpi.runs.folder import folder_records
 from spotmpi.runs.pod_output import Entry
 

@@ -18,8 +18,7 @@ from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice, pods_per_node
 from spotmpi.spec.node_groups import choose as fitting
 from spotmpi.spec.shapes import worker_spec
-from spotmpi.study.study import Study
-from spotmpi.study.trial import Configuration
+from spotmpi.study.study import Configuration, Study
 
 _SHARE = "; with a node's share of"
 

@@ -19,8 +19,7 @@ from spotmpi.spec.kubernetes import SpecModel
 from spotmpi.spec.paths import resolve_paths
 from spotmpi.study import configurations
 from spotmpi.study.parameters import NODES
-from spotmpi.study.study import REPEATS, RETRIES, SEED, Faults, Study, StudyOptions, read_base
-from spotmpi.study.trial import Budget
+from spotmpi.study.study import REPEATS, RETRIES, SEED, Budget, Faults, Study, StudyOptions, read_base
 
 _NO_OPTIONS = StudyOptions()
 

@@ -15,12 +15,11 @@ from typing import Any
 from spotmpi.agent.files import write_atomically
 from spotmpi.core import hints, names
 from spotmpi.core.errors import InputError, Problem, RunInUse, SpotmpiError, UnknownRun, input_error
-from spotmpi.core.file_lock import lock_file
+from spotmpi.core.operating_system import lock_file
 from spotmpi.core.price import Price
 from spotmpi.spec import job
 from spotmpi.study import study_file
-from spotmpi.study.study import Study, StudyOptions, grid_study
-from spotmpi.study.trial import Trial
+from spotmpi.study.study import Study, StudyOptions, Trial, grid_study
 
 LOCAL = names.LOCAL
 

@@ -8,8 +8,7 @@ import tomli_w
 import spotmpi
 from spotmpi.backends.targets import Target
 from spotmpi.forecast import model
-from spotmpi.study.study import StudyOptions
-from spotmpi.study.trial import SUCCEEDED
+from spotmpi.study.study import SUCCEEDED, StudyOptions
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]
 

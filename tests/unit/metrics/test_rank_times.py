@@ -2,7 +2,7 @@ import pytest
 
 from spotmpi.agent import protocol
 from spotmpi.metrics import rates
-from spotmpi.metrics.rank_times import RankTimes, unpack
+from spotmpi.metrics.rates import RankTimes, unpack
 from tests.unit.metrics.test_rates import window
 
 

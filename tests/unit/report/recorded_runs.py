@@ -14,9 +14,8 @@ from spotmpi.report.report import Report
 from spotmpi.report.rows import Row
 from spotmpi.spec.job import JobSpec
 from spotmpi.study import study_file
-from spotmpi.study.study import Study, StudyOptions, grid_study
+from spotmpi.study.study import SUCCEEDED, WITHOUT_ALLREDUCE, Study, StudyOptions, Trial, grid_study
 from spotmpi.study.sweep import Sweep, sweep_folder
-from spotmpi.study.trial import SUCCEEDED, WITHOUT_ALLREDUCE, Trial
 
 START = 1_789_000_000.0
 NOW = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from spotmpi.study.study import StudyOptions, grid_study
+from spotmpi.study.study import StudyOptions, Trial, grid_study
 from spotmpi.study.sweep import sweep_folder
-from spotmpi.study.trial import Trial
 from tests.command_line import invoke
 from tests.unit.report.recorded_runs import SPEC, Recorded, record_trials
 

@@ -14,9 +14,8 @@ from spotmpi.core.errors import InputError, UnknownRun
 from spotmpi.report import chart as chart_data
 from spotmpi.report import charts
 from spotmpi.report import gather as gathering
-from spotmpi.report.files import markdown
+from spotmpi.report.files import markdown, table
 from spotmpi.report.gather import gather
-from spotmpi.report.table import table
 from spotmpi.spec.job import JobSpec, Metrics
 from spotmpi.study.study import StudyOptions
 from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, only, over_nodes, record, record_sweep, sweep_report

@@ -11,12 +11,11 @@ import pytest
 
 from spotmpi.cli.report import print_report
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.report import chart as chart_data
-from spotmpi.report import charts, drawing, files
+from spotmpi.report import chart as drawing
+from spotmpi.report import charts, files
 from spotmpi.report.chart import Bar, BarChart
 from spotmpi.report.figures import number, share
-from spotmpi.report.files import markdown, page
-from spotmpi.report.table import table
+from spotmpi.report.files import markdown, page, table
 from tests.unit.report.recorded_runs import SPEC, Recorded, over_nodes, study_report, sweep_report
 
 
@@ -79,7 +78,7 @@ def test_every_mark_of_a_chart_names_its_value_and_takes_its_colour_from_the_pag
         assert text == drawing.svg(chart)
         assert str(root.get("aria-label")).startswith(chart.title)
         if not isinstance(chart, BarChart):
-            measured = [curve for curve in chart.curves if curve.kind == chart_data.MEASURED]
+            measured = [curve for curve in chart.curves if curve.kind == drawing.MEASURED]
             assert len(_titles(root)) == sum(len(curve.points) for curve in measured)
         colours = {str(element.get(key)) for element in root.iter() for key in ("fill", "stroke")}
         assert {colour for colour in colours if not colour.startswith("var(--")} <= {"None", "none", "transparent"}
@@ -148,8 +147,8 @@ def test_lines_have_a_name_and_a_marker_each_and_losses_are_one_for_each_variant
     ids=["clock too coarse", "clock set back", "all 0", "negative", "tiny", "nine decades", "one decade", "small"],
 )
 def test_axes_take_in_all_values_and_name_some(points: tuple[tuple[float, float], ...], log: bool) -> None:
-    curve = chart_data.Curve("loss", chart_data.TRACE, 0, points)
-    root = ElementTree.fromstring(drawing.svg(chart_data.Chart("Loss", "", "seconds", "loss", (curve,), log=log)))
+    curve = drawing.Curve("loss", drawing.TRACE, 0, points)
+    root = ElementTree.fromstring(drawing.svg(drawing.Chart("Loss", "", "seconds", "loss", (curve,), log=log)))
     assert "NaN" not in ElementTree.tostring(root, encoding="unicode")
     labels = [str(text.text) for text in root.iterfind(".//*[@class='mark-text role-axis-label']//text")]
     assert 4 <= len(labels) <= 17

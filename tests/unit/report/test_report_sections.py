@@ -18,10 +18,9 @@ from spotmpi.report.charts import picture_charts
 from spotmpi.report.files import markdown, page
 from spotmpi.report.gather import gather
 from spotmpi.report.report import Report, Section
-from spotmpi.study.study import StudyOptions
+from spotmpi.study.study import BASELINE, PENDING, StudyOptions
 from spotmpi.study.study_file import from_values
 from spotmpi.study.sweep import find_sweep
-from spotmpi.study.trial import BASELINE, PENDING
 from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, over_nodes, record, record_sweep, study_report
 
 PRICE = {"node_hour": 3.6, "source": "spot, 21 November 2026"}

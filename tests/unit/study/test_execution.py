@@ -14,9 +14,8 @@ from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.core.price import Price
 from spotmpi.report.gather import gather
 from spotmpi.study import execution, study_file
-from spotmpi.study.study import Study
+from spotmpi.study.study import Budget, Study, Trial
 from spotmpi.study.sweep import Sweep, load_sweep
-from spotmpi.study.trial import Budget, Trial
 from tests.command_line import invoke
 from tests.unit.report.recorded_runs import NOW
 from tests.unit.study.studies import FakeRunner, quiet, states, study_of

@@ -22,8 +22,8 @@ from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.report.gather import gather
 from spotmpi.report.report import Report
-from spotmpi.study.backend_runner import BackendRunner, PlacementRecorder
-from spotmpi.study.trial import ALLREDUCE
+from spotmpi.study.execution import BackendRunner, PlacementRecorder
+from spotmpi.study.study import ALLREDUCE
 from tests.cloud.account.ec2 import machine
 from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.cluster.fake_cluster import FakeCluster
@@ -226,7 +226,7 @@ def test_aws_is_queried_after_each_trial_and_its_failure_is_reported_once(
     def no_account(environment: Any) -> Any:
         raise SpotmpiError("no credentials")
 
-    monkeypatch.setattr("spotmpi.study.backend_runner._account", no_account)
+    monkeypatch.setattr("spotmpi.study.execution._account", no_account)
     trials = [dataclasses.replace(Recorded(), rate=rate) for rate in (10.0, 11.0)]
     every = [record(runs, f"run-{at}", SPEC, recorded) for at, recorded in enumerate(trials)]
     for paths in every:

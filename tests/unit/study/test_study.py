@@ -16,8 +16,7 @@ from spotmpi.core.errors import InputError
 from spotmpi.spec.job import JobSpec, from_values
 from spotmpi.spec.node_groups import Choice, choose
 from spotmpi.study import study_file
-from spotmpi.study.study import StudyOptions, grid_study
-from spotmpi.study.trial import BASELINE, MEASURED, WITHOUT_ALLREDUCE
+from spotmpi.study.study import BASELINE, MEASURED, WITHOUT_ALLREDUCE, StudyOptions, grid_study
 from tests.unit.spec.test_node_groups import group
 from tests.unit.study.studies import GPU, problems_of, study_of
 

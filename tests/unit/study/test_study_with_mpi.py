@@ -8,8 +8,8 @@ import pytest
 
 from spotmpi.core import names
 from spotmpi.runs import reader
+from spotmpi.study.study import BASELINE, MEASURED, SUCCEEDED, WITHOUT_ALLREDUCE
 from spotmpi.study.sweep import load_sweep, sweep_folders
-from spotmpi.study.trial import BASELINE, MEASURED, SUCCEEDED, WITHOUT_ALLREDUCE
 from tests.command_line import SPOTMPI
 
 pytestmark = [

@@ -11,9 +11,8 @@ from spotmpi.runs import fingerprint
 from spotmpi.spec import variants
 from spotmpi.spec.job import JobSpec
 from spotmpi.study import execution
-from spotmpi.study.study import StudyOptions, grid_study
+from spotmpi.study.study import StudyOptions, Trial, grid_study
 from spotmpi.study.sweep import LOCAL, Sweep, find_sweep, load_sweep, unfinished_sweep
-from spotmpi.study.trial import Trial
 from tests.unit.study.studies import FakeRunner, quiet, states
 
 SPEC = JobSpec(name="it's a test", command=["train"], launcher="none", args=["--a", "1"])

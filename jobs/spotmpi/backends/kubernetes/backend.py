@@ -22,8 +22,8 @@ from spotmpi.backends.kubernetes.client.eks_access import access_of
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.client.portal import call, iterate
 from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts, submission_time
-from spotmpi.backends.kubernetes.follow.pending_diagnostics import CloudDiagnosis
 from spotmpi.backends.kubernetes.follow.run import RUNNING, ClusterFollower
+from spotmpi.backends.kubernetes.follow.waiting import CloudDiagnosis
 from spotmpi.backends.kubernetes.submit import adaptation, code, pod_templates, target, wheels
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.volume_access import Volume

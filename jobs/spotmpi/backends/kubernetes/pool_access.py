@@ -21,8 +21,7 @@ from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.client.port_forward import forward_port
 from spotmpi.backends.kubernetes.client.portal import call, serve
 from spotmpi.backends.kubernetes.fault_injection import pod_of
-from spotmpi.backends.kubernetes.follow.jobset import has_started, is_worker, pod_phase
-from spotmpi.backends.kubernetes.follow.outcome import terminal_condition
+from spotmpi.backends.kubernetes.follow.jobset import has_started, is_worker, pod_phase, terminal_condition
 from spotmpi.core import certificates, names
 from spotmpi.core.errors import NotPermitted, Problem, SpotmpiError, UnknownRun, input_error
 from spotmpi.plan import manifests, pods, pool

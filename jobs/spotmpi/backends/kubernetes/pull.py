@@ -19,8 +19,8 @@ from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess, volume_access
 from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
-from spotmpi.core.file_lock import lock_file
 from spotmpi.core.names import RunPaths
+from spotmpi.core.operating_system import lock_file
 from spotmpi.core.printable import printable
 from spotmpi.core.progress import Say
 from spotmpi.plan.cluster import plan_of_copy

@@ -13,8 +13,7 @@ from spotmpi.agent import pod_context
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
-from spotmpi.backends.kubernetes.follow.jobset import is_worker, submission_time
-from spotmpi.backends.kubernetes.follow.outcome import terminal_condition
+from spotmpi.backends.kubernetes.follow.jobset import is_worker, submission_time, terminal_condition
 from spotmpi.core import names
 from spotmpi.core.errors import UnreadableRun
 from spotmpi.plan import manifests

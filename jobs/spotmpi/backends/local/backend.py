@@ -21,7 +21,7 @@ from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
-from spotmpi.core.file_lock import lock_file
+from spotmpi.core.operating_system import lock_file
 from spotmpi.core.progress import Say
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.folder import folder_events

@@ -7,7 +7,6 @@ import chainer
 import chainer.functions as F
 import chainer.links as L
 
-from spotmpi.programs.batches import DataSource
 from spotmpi.programs.chainermn.gradients import (
     communicator,
     create_optimizer,
@@ -19,6 +18,7 @@ from spotmpi.programs.chainermn.gradients import (
 from spotmpi.programs.chainermn.trainee import ChainerTrainee
 from spotmpi.programs.digits import TRAINING, Digits, Layers, initial_layers, load_digits
 from spotmpi.programs.exits import exit_together
+from spotmpi.programs.loader import DataSource
 from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, describe_options, learning_rate_option, share, training_parser
 

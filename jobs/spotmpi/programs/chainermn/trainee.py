@@ -8,7 +8,7 @@ import chainer
 import numpy as np
 
 from spotmpi.programs.checkpoint import State
-from spotmpi.programs.timing import Clock, WallClock
+from spotmpi.programs.reporting import Clock, WallClock
 
 _PARAMETERS, _OPTIMIZER = "parameters", "optimizer/"
 

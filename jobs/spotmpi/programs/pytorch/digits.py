@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from spotmpi.programs.batches import DataSource
 from spotmpi.programs.digits import TRAINING, Digits, Layers, initial_layers, load_digits
 from spotmpi.programs.exits import exit_together
+from spotmpi.programs.loader import DataSource
 from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, describe_options, learning_rate_option, share, training_parser
 from spotmpi.programs.pytorch.gradients import distribute, gradient_options, versions

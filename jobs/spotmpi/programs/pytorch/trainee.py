@@ -10,7 +10,7 @@ from torch import nn
 
 from spotmpi.programs.checkpoint import State
 from spotmpi.programs.options import Parser
-from spotmpi.programs.timing import Clock, WallClock
+from spotmpi.programs.reporting import Clock, WallClock
 
 FP32, BF16 = "fp32", "bf16"
 _PARAMETERS, _OPTIMIZER = "parameters/", "optimizer/"

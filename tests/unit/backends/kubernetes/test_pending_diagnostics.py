@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from spotmpi.backends.kubernetes.follow import pending_diagnostics
-from spotmpi.backends.kubernetes.follow.pending_diagnostics import CloudDiagnosis, PendingDiagnostics
-from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason
+from spotmpi.backends.kubernetes.follow import waiting
+from spotmpi.backends.kubernetes.follow.waiting import CloudDiagnosis, Observations, PendingDiagnostics, waiting_reason
 from spotmpi.core.errors import SpotmpiError
 from tests.cloud.cluster import objects
 from tests.cloud.cluster.fake_cluster import FakeCluster
@@ -57,7 +56,7 @@ def config_map(
     """The autoscaler's ConfigMap."""
     wide = "clusterWide:\n  health:\n    status: Healthy\n    nodeCounts:\n      registered:\n        total: 7\n"
     status = f"time: {moment}\nautoscalerStatus: {state}\n{wide}nodeGroups:{groups}\n"
-    name, namespace = pending_diagnostics.AUTOSCALER_STATUS, pending_diagnostics.AUTOSCALER_NAMESPACE
+    name, namespace = waiting.AUTOSCALER_STATUS, waiting.AUTOSCALER_NAMESPACE
     return of_kind("ConfigMap", name, namespace, data={"status": status})
 
 
@@ -92,7 +91,7 @@ GCE = "https://googleapis.example/zones/z/instanceGroups/pool-1-grp"
 def test_the_autoscalers_status_becomes_one_line_about_groups_that_are_scaling_up(
     groups: str, problem: str | None
 ) -> None:
-    assert pending_diagnostics.autoscaler_problem(config_map(groups), NOW) == problem
+    assert waiting.autoscaler_problem(config_map(groups), NOW) == problem
 
 
 @pytest.mark.parametrize(
@@ -110,7 +109,7 @@ def test_the_autoscalers_status_becomes_one_line_about_groups_that_are_scaling_u
     ],
 )
 def test_a_status_without_current_groups_says_why_where_it_can_be_read(config: Object, problem: str | None) -> None:
-    assert pending_diagnostics.autoscaler_problem(config, NOW) == problem
+    assert waiting.autoscaler_problem(config, NOW) == problem
 
 
 UNSCHEDULED = unscheduled_pod(0, "0/4 nodes: insufficient gpu")
@@ -210,7 +209,7 @@ def test_requests_are_limited_by_their_interval(
     line = wait_line(cluster, pod, lambda: calls.append(1), looks=5)
     assert len(cluster.requests) == 1 and len(calls) == ("nodeName" not in pod["spec"])
     assert line and ("full" in line or "SpotInterruption" in line)
-    monkeypatch.setattr(pending_diagnostics, "INTERVAL", 0.0)
+    monkeypatch.setattr(waiting, "INTERVAL", 0.0)
     cluster.requests.clear()
     wait_line(cluster, pod, looks=3)
     assert len(cluster.requests) == 3

@@ -18,7 +18,7 @@ from spotmpi.backends.kubernetes import fault_injection, pool_access, stop
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.follow import jobset as jobsets
-from spotmpi.backends.kubernetes.follow import outcome, run_folder
+from spotmpi.backends.kubernetes.follow import pod_log
 from spotmpi.backends.kubernetes.follow import run as following
 from spotmpi.backends.kubernetes.follow.run import RUNNING
 from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason, workers_waiting_reason
@@ -161,7 +161,7 @@ def test_what_a_queue_holds_back_has_its_reason() -> None:
 def test_a_worker_killed_for_memory_says_so_with_its_remedy_and_is_not_why_the_pool_failed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_folder, "RETRY_DELAYS", ())
+    monkeypatch.setattr(pod_log, "RETRY_DELAYS", ())
     killed = worker(1, terminated_pod(1, 137, "OOMKilled"))
     cluster.put(NODE_0, killed)
     (event,) = follow(cluster, jobset(), enough=1)
@@ -170,7 +170,7 @@ def test_a_worker_killed_for_memory_says_so_with_its_remedy_and_is_not_why_the_p
     failed = jobset(status=condition("Failed", message="driver failed"))
     assert look(cluster, failed)[-1].reason == "driver failed"
 
-    diagnosis = outcome.ExitDiagnosis(jobsets.run_info(stream_jobset()).workers_table)
+    diagnosis = jobsets.ExitDiagnosis(jobsets.run_info(stream_jobset()).workers_table)
     assert diagnosis.report_killed(of_stream(killed)) == reason.replace("pool.memory", "stream.workers.memory")
 
 

@@ -9,9 +9,9 @@ import pytest
 
 import spotmpi
 from spotmpi.agent import record
-from spotmpi.backends.kubernetes.follow import run_folder
+from spotmpi.backends.kubernetes.follow import pod_log
+from spotmpi.backends.kubernetes.follow.pod_log import RunFolder
 from spotmpi.backends.kubernetes.follow.run import ClusterFollower
-from spotmpi.backends.kubernetes.follow.run_folder import RunFolder
 from spotmpi.backends.targets import Target
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
@@ -27,7 +27,7 @@ LINE = '{"n":0,"l":[1,0,1,1000.5,null,"o","hello"]}\n'
 
 @pytest.fixture(autouse=True)
 def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_folder, "RETRY_DELAYS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(pod_log, "RETRY_DELAYS", (0.0, 0.0, 0.0))
 
 
 def texts(cluster: FakeCluster, *running: list[str]) -> list[str]:
@@ -101,7 +101,7 @@ def fill_folder(monkeypatch: pytest.MonkeyPatch, *entries: Entry | SpotmpiError)
         return [answer]
 
     monkeypatch.setattr(ClusterFollower, "_read_folder", read_folder)
-    monkeypatch.setattr(run_folder, "POLL_INTERVAL", 0.01)
+    monkeypatch.setattr(pod_log, "POLL_INTERVAL", 0.01)
     return since_times
 
 

@@ -18,25 +18,27 @@ from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import (
+    ExitDiagnosis,
     has_ended,
     has_predecessors,
     has_started,
     image_reference,
     is_worker,
+    jobset_end,
     node_index,
     placement_events,
     placement_state,
     pod_name,
     pod_phase,
     run_info,
+    terminal_condition,
     unix_time,
 )
-from spotmpi.backends.kubernetes.follow.outcome import ExitDiagnosis, jobset_end, terminal_condition
-from spotmpi.backends.kubernetes.follow.pending_diagnostics import CloudDiagnosis, PendingDiagnostics
-from spotmpi.backends.kubernetes.follow.pod_log import PodLog, Source, concatenate
-from spotmpi.backends.kubernetes.follow.run_folder import FolderLog, RunFolder
+from spotmpi.backends.kubernetes.follow.pod_log import FolderLog, PodLog, RunFolder, Source, concatenate
 from spotmpi.backends.kubernetes.follow.waiting import (
+    CloudDiagnosis,
     Observations,
+    PendingDiagnostics,
     reason_key,
     start_wait,
     waiting_reason,

@@ -26,7 +26,7 @@ def main(folder: Path, logs: Path) -> None:
     command = [sys.executable, tracer.__file__, str(logs), TRAINING, *OPTIONS]
     checkpoints = {"path": str(folder / "checkpoints")}
     # As with mpirun there is one launcher, on node 0.
-    run = Gang(folder, {"command": command, "where": "first", "checkpoint": checkpoints})
+    run = Gang(folder, {"command": command, "run_on": "first", "checkpoint": checkpoints})
     for restarts in (0, 1):
         for node in (0, 1):
             run.start(node, restarts)

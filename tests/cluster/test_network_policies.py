@@ -52,7 +52,7 @@ def outside(testbed: Cluster, *ports: int) -> Iterator[str]:
 
 def waiting_run(runs: Runs) -> FollowedRun:
     """A run of two pods that stay."""
-    run = runs.start(plain("sleep", "600", nodes=2, where="every"), image="base")
+    run = runs.start(plain("sleep", "600", nodes=2, run_on="all"), image="base")
     run.until_kind("started")
     return run
 

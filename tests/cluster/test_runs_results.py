@@ -91,7 +91,7 @@ def test_a_command_for_the_first_node_runs_only_there_and_its_objects_are_delete
 ) -> None:
     monkeypatch.setattr(manifests, "TTL_SECONDS", 2)
     script = 'echo "node $JOB_COMPLETION_INDEX, rank $RANK of $WORLD_SIZE"'
-    run = runs.start(plain("sh", "-c", script, nodes=2, where="first"), image="base")
+    run = runs.start(plain("sh", "-c", script, nodes=2, run_on="first"), image="base")
 
     assert run.end().kind == "succeeded", run.recent_events()
     assert run.lines() == ["node 0, rank 0 of 1"]

@@ -56,7 +56,7 @@ def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summar
         "secret_env": {"FROM_SECRET": "keys/key"},
         "templates": [str(tmp_path / "zone.yaml"), "configmap:pods"],
     }
-    spec = plain("python3", "-c", LOOK, nodes=2, forward=["FORWARDED"], kubernetes=kubernetes)
+    spec = plain("python3", "-c", LOOK, nodes=2, env_passthrough=["FORWARDED"], kubernetes=kubernetes)
 
     run = runs.start(spec, image="base")
 

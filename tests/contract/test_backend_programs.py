@@ -77,7 +77,7 @@ def test_every_node_gets_the_same_variables_except_its_own_index(harness: Backen
 
 
 def test_a_plain_command_on_the_first_node_runs_once(harness: BackendHarness) -> None:
-    events = harness.all_events(command("sh", "-c", "echo $RANK of $WORLD_SIZE", nodes=2, where="first"))
+    events = harness.all_events(command("sh", "-c", "echo $RANK of $WORLD_SIZE", nodes=2, run_on="first"))
 
     assert texts(events) == ["0 of 1"]
 

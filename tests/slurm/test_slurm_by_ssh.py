@@ -67,7 +67,7 @@ def test_a_run_by_ssh_is_followed_stopped_resumed_and_pulled(
 @pytest.mark.nightly("the script that passes them on is compared with the plan by day")
 def test_variables_of_the_terminal_are_passed_on(remote: BackendHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "se'cret $HOME")
-    events = remote.all_events(command("sh", "-c", 'echo "$MY_TOKEN"', forward=["MY_TOKEN"]))
+    events = remote.all_events(command("sh", "-c", 'echo "$MY_TOKEN"', env_passthrough=["MY_TOKEN"]))
 
     assert texts(events) == ["se'cret $HOME"]
 

@@ -194,7 +194,7 @@ def test_resources_are_those_of_the_spec(harness: BackendHarness) -> None:
     resources = {"cpu": 1.5, "memory": "100Mi", "gpu": 1}
     show = ["sh", "-c", "scontrol show job --oneliner $SLURM_JOB_ID; env | grep ^SLURM | cut -d= -f1 | sort"]
     job = {"command": show, "launcher": "none", "nodes": 2, "resources": resources, "limits": {"run": "10m"}}
-    lines = texts(harness.all_events({**job, "where": "first", "slurm": {"args": ["--comment=mine"]}}))
+    lines = texts(harness.all_events({**job, "run_on": "first", "slurm": {"args": ["--comment=mine"]}}))
 
     text = " ".join(lines)
     for part in ("NumNodes=2", "CPUs/Task=2", "gpu:1", "MinMemoryNode=100M", "TimeLimit=00:11:00", "Comment=mine"):

@@ -189,7 +189,7 @@ class AttemptLoop:
     def _exit_code_of_ended_run(self, cause: str) -> int:
         """The exit code that lets JobSet end as the run did, whose other agents find no node 0 to join any more."""
         plan = self._context.plan
-        waits_for_all = plan["launcher"] == "none" and plan["where"] == "every"
+        waits_for_all = plan["launcher"] == "none" and plan["run_on"] == "all"
         return _EXIT[NOT_RETRYABLE] if waits_for_all else _EXIT[cause]
 
     def _run_attempt(self, history: AttemptHistory, final: Outcome | None) -> tuple[Outcome, bool]:

@@ -43,12 +43,12 @@ class Place(NamedTuple):
 
 def node_count(plan: RunPlan) -> int:
     """How many nodes run ranks: one where a plain command is for the first alone."""
-    return 1 if plan["where"] == "first" else len(plan["hosts"])
+    return 1 if plan["run_on"] == "first" else len(plan["hosts"])
 
 
 def launcher_count(plan: RunPlan) -> int:
     """How many nodes start a launcher of their own."""
-    return launchers.start_count(plan["launcher"], len(plan["hosts"]), plan["where"])
+    return launchers.start_count(plan["launcher"], len(plan["hosts"]), plan["run_on"])
 
 
 def gang_commands(plan: RunPlan, nodes: Iterable[int], place: Place) -> list[Command]:

@@ -293,10 +293,10 @@ def variables(name: str, gpus: int) -> dict[str, str]:
     return {} if launcher is None or gpus else launcher.without_gpu
 
 
-def start_count(name: str, nodes: int, where: str) -> int:
+def start_count(name: str, nodes: int, run_on: str) -> int:
     """On how many of the *nodes* a launcher is started."""
     launcher = LAUNCHERS.get(name)
-    return 1 if where == "first" or launcher is None or launcher.once else nodes
+    return 1 if run_on == "first" or launcher is None or launcher.once else nodes
 
 
 def pool_scheduler(

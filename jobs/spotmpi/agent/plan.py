@@ -91,7 +91,7 @@ class _RunPlan(TypedDict):
     run: str
     name: str
     launcher: str
-    where: str  # without a launcher: "every" node or the "first"
+    run_on: str  # without a launcher: "all" nodes or the "first"
     slots: int
     hosts: List[str]  # by node index
     roles: List[Role]

@@ -133,5 +133,5 @@ def _variable(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise input_error("--env", name, "write it as NAME or NAME=VALUE; a name has letters, digits and _ only")
     if not equals:
-        return f'forward+=["{name}"]'
+        return f'env_passthrough+=["{name}"]'
     return f"env.{name}={_toml(value)}"

@@ -71,7 +71,7 @@ def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs, layout: Layout | No
         "run": run,
         "name": spec.title,
         "launcher": spec.launcher,
-        "where": spec.where,
+        "run_on": spec.run_on,
         "slots": spec.slots,
         "hosts": list(layout.hosts),
         "roles": roles(spec, "python3"),

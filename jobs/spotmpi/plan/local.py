@@ -48,7 +48,7 @@ def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dic
         "name": spec.title,
         "backend": names.LOCAL,
         "launcher": spec.launcher,
-        "where": spec.where,
+        "run_on": spec.run_on,
         "slots": spec.slots,
         "hosts": ["127.0.0.1"] * spec.nodes,
         "roles": roles(spec, _python(machine)),

@@ -242,7 +242,7 @@ def _job(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Object
         job["activeDeadlineSeconds"] = math.ceil(spec.limits.run + spec.limits.start)
         if target.order:
             job["activeDeadlineSeconds"] += math.ceil(spec.capacity.patience)
-    if not (spec.launcher == "none" and spec.where == "every"):
+    if not (spec.launcher == "none" and spec.run_on == "all"):
         job["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
     return {"metadata": {"labels": spec.kubernetes.labels | names.run_labels(submission.run)}, "spec": job}
 

@@ -166,7 +166,7 @@ def forwarded_key(name: str) -> str:
 
 def _secret_variables(spec: JobSpec, run: str) -> list[dict[str, Any]]:
     """Environment variables by reference to a Secret: no plan holds their values."""
-    sources = {name: (names.parts_name(run), forwarded_key(name)) for name in spec.forward}
+    sources = {name: (names.parts_name(run), forwarded_key(name)) for name in spec.env_passthrough}
     for name, source in spec.kubernetes.secret_env.items():
         secret, _, key = source.partition("/")
         sources[name] = (secret, key)

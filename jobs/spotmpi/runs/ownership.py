@@ -17,7 +17,7 @@ from spotmpi.runs import recorded_plan
 if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
 
-_SENT = {"code": "folder", "files": "file", "forward": "variable", "kubernetes.templates": "file"}
+_SENT = {"code": "folder", "files": "file", "env_passthrough": "variable", "kubernetes.templates": "file"}
 
 
 def mark(paths: RunPaths) -> None:

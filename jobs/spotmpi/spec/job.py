@@ -246,7 +246,7 @@ class JobSpec(SpecModel):
     nodes: Count = Field(1, description="number of nodes")
     slots: Count = Field(1, description="processes per node")
     launcher: LauncherName = Field("mpirun", description="what starts the ranks; pool: workers that stay up")
-    where: Literal["every", "first"] = Field("every", description='with launcher "none": on every node or on the first')
+    run_on: Literal["all", "first"] = Field("all", description='with launcher "none": on all nodes or on the first')
     preload: list[str] | None = Field(
         None,
         description='modules that are imported once per node, in a process of which ranks are forks, such as ["torch"] '
@@ -259,7 +259,7 @@ class JobSpec(SpecModel):
         None, description="US dollars per node and hour (default: the current price in the environment)"
     )
     env: dict[str, str] = Field({}, description="variables of every rank")
-    forward: list[str] = Field(
+    env_passthrough: list[str] = Field(
         [], description="names of variables of this terminal to pass to ranks; on a cluster, in a Secret"
     )
     resources: Resources = Resources()

@@ -72,7 +72,7 @@ _SAMPLE_VALUES: dict[str, Any] = {
     "write": "parquet",
     "instance_type": "g5.xlarge",
     "placement_group": True,
-    "forward": ["WANDB_API_KEY"],
+    "env_passthrough": ["WANDB_API_KEY"],
     "preload": ["torch"],
     "mounts": [{"path": "/cache", "claim": "cache"}],
     "secret_env": {"HF_TOKEN": "hugging-face/token"},

@@ -122,8 +122,8 @@ def _launcher(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Probl
         others = ", ".join(name for name, other in LAUNCHERS.items() if other.parallel)
         remedy = f'"{spec.launcher}" starts one process per node: use slots = 1, or another launcher ({others})'
         yield Problem("slots", spec.slots, remedy)
-    if spec.where == "first" and spec.launcher != "none":
-        yield Problem("where", spec.where, 'needs launcher = "none"')
+    if spec.run_on == "first" and spec.launcher != "none":
+        yield Problem("run_on", spec.run_on, 'needs launcher = "none"')
     if launcher is not None and spec.launcher not in capabilities.tools:  # what a pool needs is checked in `_pool`
         yield Problem("launcher", spec.launcher, _missing(spec, launcher, capabilities.tools))
 
@@ -190,7 +190,7 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
         yield Problem("stream", None, "a pool has no ranks that could take batches: use another launcher")
     elif capabilities.persistent is not None:
         yield from validate_cluster.stream(spec, spec.stream, capabilities.persistent)
-    elif start_count(spec.launcher, spec.nodes, spec.where) > 1:
+    elif start_count(spec.launcher, spec.nodes, spec.run_on) > 1:
         remedy = "a stream on this machine needs one launcher process: use slots, or launcher mpirun"
         yield Problem("nodes", spec.nodes, remedy)
     if capabilities.processes is not None and workers > capabilities.processes:
@@ -215,14 +215,18 @@ def _environment(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Pr
             yield Problem(f"env.{key}", value, "names that begin with SPOTMPI_ are reserved for the run")
         if "\0" in value:
             yield Problem(f"env.{key}", value, "contains a zero byte, which no variable can hold; remove it")
-    for name in spec.forward:
+    for name in spec.env_passthrough:
         if not re.fullmatch(validate_cluster.VARIABLE, name) or name.startswith("SPOTMPI_"):
-            yield Problem("forward", name, validate_cluster.NAMES)
+            yield Problem("env_passthrough", name, validate_cluster.NAMES)
         elif name in spec.env or name in spec.kubernetes.secret_env:
-            yield Problem("forward", name, "also has a value in env or kubernetes.secret_env; remove one of them")
+            yield Problem(
+                "env_passthrough", name, "also has a value in env or kubernetes.secret_env; remove one of them"
+            )
         elif name not in capabilities.variables:
             value = hints.option("env", f"{name}=VALUE")
-            yield Problem("forward", name, f"is not set in this terminal: export it, or give it a value with {value}")
+            yield Problem(
+                "env_passthrough", name, f"is not set in this terminal: export it, or give it a value with {value}"
+            )
 
 
 def _code(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
@@ -329,8 +333,8 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_image, "image program"),
     (_pool, "launcher pool nodes slots program mpi checkpoint"),
     (_stream, "stream launcher nodes program args kubernetes command"),
-    (_launcher, "launcher slots where image"),
-    (_environment, "env forward kubernetes"),
+    (_launcher, "launcher slots run_on image"),
+    (_environment, "env env_passthrough kubernetes"),
     (_preload, "preload launcher"),
     (_data, "data"),
     (_dataset, "dataset"),

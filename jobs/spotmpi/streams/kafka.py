@@ -61,7 +61,7 @@ def _value(source: str, value: str) -> str:
     if not value.startswith("$"):
         return value
     if value[1:] not in os.environ:
-        remedy = "give it to the run by `forward`, `env` or `kubernetes.secret_env`"
+        remedy = "give it to the run by `env_passthrough`, `env` or `kubernetes.secret_env`"
         raise StreamError(f"the source {source.partition('?')[0]} needs the variable {value[1:]}: {remedy}")
     return os.environ[value[1:]]
 

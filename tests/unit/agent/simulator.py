@@ -586,7 +586,7 @@ class World:
             "run": "run",
             "name": "run",
             "launcher": "openmpi",
-            "where": "every",
+            "run_on": "all",
             "slots": 1,
             "environment": {},
         }

@@ -247,7 +247,7 @@ def test_a_worker_of_before_the_restart_is_refused_and_waited_for(gang: Callable
 
 
 def test_a_command_for_the_first_node_leaves_the_others_waiting(gang: Callable[..., Gang]) -> None:
-    run = gang("sh", "-c", "echo $RANK of $WORLD_SIZE; sleep 1", where="first")
+    run = gang("sh", "-c", "echo $RANK of $WORLD_SIZE; sleep 1", run_on="first")
     assert run.codes() == [0, 0]
     assert run.texts() == ["0 of 1"]
     assert run.events(1) == []

@@ -48,7 +48,7 @@ class RecordedRun:
             "grace": 30.0,
             "oversubscribed": False,
             "work": {"program": "digits"},
-            "where": "every",
+            "run_on": "all",
             "hosts": ["digits-1-0", "digits-1-1"],
             "slots": 4,
         }

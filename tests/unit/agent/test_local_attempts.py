@@ -63,9 +63,7 @@ class LocalRun:
         self.deadlines: list[dict[str, float | None]] = []
         self.launches: list[Launch] = []
         self.plan: Any = {"limits": dict(LIMITS), "run": "r-1", "name": "r", "work": {}, "rate": None, "grace": 1.0}
-        self.plan.update(
-            environment={}, oversubscribed=False, launcher="none", where="every", slots=1, python="python3"
-        )
+        self.plan.update(environment={}, oversubscribed=False, launcher="none", run_on="all", slots=1, python="python3")
         self.plan.update(python="python3", hosts=["127.0.0.1"], mpi={"args": [], "path": None, "family": 0})
         self.plan.update(roles=[{"name": "ranks", "restart": "gang", "command": ["train"]}])
         (self.folder / "events.jsonl").touch()
@@ -214,7 +212,7 @@ def test_an_agent_that_is_started_anew_after_the_end_of_its_run_begins_no_attemp
     run.plan["submitted"], ended = run.clock(), ["started", "succeeded"]
     assert run.run(transport=Supervised()) == 0
     assert run.run(transport=Supervised()) == 78, "agents of other nodes have nobody to join"
-    run.plan["where"] = "first"
+    run.plan["run_on"] = "first"
     assert run.run(transport=Supervised()) == 0
     assert (run.attempts, run.kinds()) == (1, ended)
 

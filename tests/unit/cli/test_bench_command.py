@@ -35,7 +35,7 @@ name = "foreign"
 command = [{json.dumps(sys.executable)}, {json.dumps(str(folder / "train me.py"))}]
 args = ["0.005"]
 launcher = "none"
-where = "first"
+run_on = "first"
 [metrics]
 pattern = 'step (?P<iteration>\\d+), loss is (?P<loss>[\\d.]+)'
 samples_per_iteration = 8

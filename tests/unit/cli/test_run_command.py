@@ -154,7 +154,7 @@ def test_save_writes_the_spec_that_a_command_stands_for_and_runs_it(tmp_path: Pa
         "files": ["helper.py"],
         "nodes": 2,
         "launcher": "none",
-        "forward": ["HOME"],
+        "env_passthrough": ["HOME"],
         "env": {"A": "1"},
         "limits": {"failures": 0},
     }

@@ -38,8 +38,8 @@ def test_a_hint_is_an_option_in_a_command_and_an_argument_elsewhere(
 def test_one_problem_is_worded_for_who_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOMEE", raising=False)
     with pytest.raises(spotmpi.InputError) as caught:
-        spotmpi.plan_run({"command": [sys.executable], "launcher": "none", "forward": ["HOMEE"]})
-    text = "forward = 'HOMEE': is not set in this terminal: export it, or give it a value with "
+        spotmpi.plan_run({"command": [sys.executable], "launcher": "none", "env_passthrough": ["HOMEE"]})
+    text = "env_passthrough = 'HOMEE': is not set in this terminal: export it, or give it a value with "
     assert str(caught.value) == text + 'overrides=["env.HOMEE=VALUE"]'
     _, _, errors = invoke("run", "--env", "HOMEE", "--dry-run", "--", sys.executable)
     assert errors == f"spotmpi: {text}--env HOMEE=VALUE\n"

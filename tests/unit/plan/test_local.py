@@ -95,7 +95,7 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
             "command": ["./mine"],
             "launcher": "none",
             "nodes": 3,
-            "where": "first",
+            "run_on": "first",
             "metrics": {"pattern": "(?P<iteration>.)"},
         },
         BARE,

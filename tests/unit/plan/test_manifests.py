@@ -55,7 +55,7 @@ FULL: dict[str, Any] = {
         ],
         "secret_env": {"HF_TOKEN": "hugging-face/token"},
     },
-    "forward": ["WANDB_API_KEY"],
+    "env_passthrough": ["WANDB_API_KEY"],
 }
 TEMPLATES = (
     Template(
@@ -107,7 +107,7 @@ def plan(values: dict[str, Any], target: Target = TARGET, run: str = "digits-1")
         base = replace(TARGET, spread="node", egress_denied=True, placement_account="mover")
         target = (in_order if spec.capacity.order else on_groups)(base, target, "us-east-1a")
     workers = on_groups(replace(TARGET, egress_denied=True), [CPUS], "us-east-1a") if spec.stream else None
-    return kubernetes_plan(spec, target, submission(run, spec.forward), workers)
+    return kubernetes_plan(spec, target, submission(run, spec.env_passthrough), workers)
 
 
 def values_of(value: Any, key: str) -> Iterator[Any]:
@@ -324,7 +324,7 @@ def test_the_run_volume_of_a_jobset_is_its_claim_with_image_pull_secrets_and_own
 
 
 def test_the_secret_of_a_plan_names_the_variables_that_it_forwards() -> None:
-    forwarding = plan({**SMALL, "forward": ["WANDB_API_KEY", "TOKEN"]})
+    forwarding = plan({**SMALL, "env_passthrough": ["WANDB_API_KEY", "TOKEN"]})
     assert manifests.forwarded_variables(forwarding) == ["WANDB_API_KEY", "TOKEN"]
     assert manifests.forwarded_variables(plan(SMALL)) == []
 

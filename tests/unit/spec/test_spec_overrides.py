@@ -101,10 +101,10 @@ def test_what_cannot_override_a_spec_is_refused_with_a_remedy(override: str, mes
 def test_an_override_may_add_to_a_list() -> None:
     values = {"args": ["--a"], "kubernetes": {"secrets": ["one"]}}
 
-    spec = from_values(values, ["args+=--b", 'args+=["c d", "e"]', "kubernetes.secrets+=two", "forward+=TOKEN"])
+    spec = from_values(values, ["args+=--b", 'args+=["c d", "e"]', "kubernetes.secrets+=two", "env_passthrough+=TOKEN"])
 
     assert (spec.args, spec.kubernetes.secrets) == (["--a", "--b", "c d", "e"], ["one", "two"])
-    assert spec.forward == ["TOKEN"]
+    assert spec.env_passthrough == ["TOKEN"]
 
 
 def test_an_unknown_key_in_an_override_is_refused_like_any_other() -> None:

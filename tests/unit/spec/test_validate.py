@@ -42,11 +42,15 @@ def test_a_name_that_is_not_utf8_is_refused_since_no_record_can_hold_it(values: 
     [
         GOOD,
         {"command": ["python3", "train.py"]},
-        {"command": ["true"], "launcher": "none", "where": "first", "nodes": 4},
+        {"command": ["true"], "launcher": "none", "run_on": "first", "nodes": 4},
         {"image": "pytorch", "program": "ssd", "launcher": "torchrun", "resources": {"gpu": 1}, "slots": 2},
         {**COMMAND, "env": {"_A1": "", "b": "any\nthing"}},
         {**COMMAND, "metrics": {"pattern": r"it (?P<iteration>\d+)", "samples_per_iteration": 3}},
-        {**GOOD, "mpi": {"args": ["--mca", "pml", "ucx", "--bind-to", "core", "-x", "A"]}, "forward": ["TOKEN"]},
+        {
+            **GOOD,
+            "mpi": {"args": ["--mca", "pml", "ucx", "--bind-to", "core", "-x", "A"]},
+            "env_passthrough": ["TOKEN"],
+        },
         {**COMMAND, "kubernetes": {"mounts": [{"path": "/a", "claim": "c"}, {"path": "/a/b", "empty": "1Gi"}]}},
         {**COMMAND, "kubernetes": {"mounts": [{"path": "/spotmpix", "secret": "s"}]}},
         {**COMMAND, "kubernetes": {"secret_env": {"HF_TOKEN": "hugging-face/token"}}},
@@ -68,7 +72,7 @@ def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
         ({"program": "digits"}, "image: a program needs one of the images: chainermn, pytorch"),
         ({"image": "chainermn", "program": "ssd"}, "program = 'ssd': the chainermn image has: allreduce, digits"),
         ({**COMMAND, "launcher": "none", "slots": 2}, 'slots = 2: "none" starts one process per node'),
-        ({**GOOD, "where": "first"}, "where = 'first': needs launcher = \"none\""),
+        ({**GOOD, "run_on": "first"}, "run_on = 'first': needs launcher = \"none\""),
         ({**GOOD, "slots": 10**9}, "nodes = 1: 1 nodes x 1000000000 slots exceed"),
         ({**COMMAND, "metrics": {"pattern": "("}}, "metrics.pattern = '(': is not a regular expression"),
         ({**GOOD, "metrics": {"samples_per_iteration": 3}}, "metrics.samples_per_iteration = 3: the programs of an"),
@@ -186,17 +190,20 @@ PATTERN = ["metrics.pattern = '(?P<waited>a)(?P<ranks>b)(?P<seconds>c)'"]
         pytest.param(
             {
                 "env": {"A B": "\0", "": "1", "A=B": "1", "SPOTMPI_RUN": "1", "_OK": "1"},
-                "forward": ["SPOTMPI_RUN", "A=b", "HOMEE", "_OK", "TOKEN"],
+                "env_passthrough": ["SPOTMPI_RUN", "A=b", "HOMEE", "_OK", "TOKEN"],
             },
             {
                 NAMES: ["env.A B = '\\x00'", "env. = '1'", "env.A=B = '1'"],
                 "contains a zero byte, which no variable can hold; remove it": ["env.A B = '\\x00'"],
                 "names that begin with SPOTMPI_ are reserved for the run": ["env.SPOTMPI_RUN = '1'"],
-                f"{NAMES}, and do not begin with SPOTMPI_": ["forward = 'SPOTMPI_RUN'", "forward = 'A=b'"],
-                'is not set in this terminal: export it, or give it a value with overrides=["env.HOMEE=VALUE"]': [
-                    "forward = 'HOMEE'"
+                f"{NAMES}, and do not begin with SPOTMPI_": [
+                    "env_passthrough = 'SPOTMPI_RUN'",
+                    "env_passthrough = 'A=b'",
                 ],
-                "also has a value in env or kubernetes.secret_env; remove one of them": ["forward = '_OK'"],
+                'is not set in this terminal: export it, or give it a value with overrides=["env.HOMEE=VALUE"]': [
+                    "env_passthrough = 'HOMEE'"
+                ],
+                "also has a value in env or kubernetes.secret_env; remove one of them": ["env_passthrough = '_OK'"],
             },
             id="environment",
         ),
@@ -214,7 +221,7 @@ PATTERN = ["metrics.pattern = '(?P<waited>a)(?P<ranks>b)(?P<seconds>c)'"]
         pytest.param(
             {
                 "env": {"A": "1"},
-                "forward": ["TOKEN"],
+                "env_passthrough": ["TOKEN"],
                 "kubernetes": {
                     "secret_env": {
                         "TOKEN": "a/b",
@@ -227,7 +234,7 @@ PATTERN = ["metrics.pattern = '(?P<waited>a)(?P<ranks>b)(?P<seconds>c)'"]
                 },
             },
             {
-                "also has a value in env or kubernetes.secret_env; remove one of them": ["forward = 'TOKEN'"],
+                "also has a value in env or kubernetes.secret_env; remove one of them": ["env_passthrough = 'TOKEN'"],
                 "env.A sets it too; remove one of them": ["kubernetes.secret_env.A = 'a/b'"],
                 f"{NAMES}, and do not begin with SPOTMPI_": ["kubernetes.secret_env.SPOTMPI_RUN = 'a/b'"],
                 'write it as SECRET/KEY, such as "wandb/api-key"': [

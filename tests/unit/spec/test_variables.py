@@ -45,8 +45,10 @@ def test_a_value_is_taken_as_it_is_written(value: str) -> None:
 
 
 def test_variables_add_to_those_of_the_spec() -> None:
-    spec = spotmpi.read_spec({**JOB, "env": {"A": "1", "B": "1"}, "forward": ["HOME"]}, env_overrides("B=2", "TOKEN"))
-    assert (spec.env, spec.forward) == ({"A": "1", "B": "2"}, ["HOME", "TOKEN"])
+    spec = spotmpi.read_spec(
+        {**JOB, "env": {"A": "1", "B": "1"}, "env_passthrough": ["HOME"]}, env_overrides("B=2", "TOKEN")
+    )
+    assert (spec.env, spec.env_passthrough) == ({"A": "1", "B": "2"}, ["HOME", "TOKEN"])
 
 
 @pytest.mark.parametrize("text", ["A B=1", "=1", "", "1A", "A.B=1", "A+=1"])
@@ -56,7 +58,9 @@ def test_a_malformed_variable_name_is_refused_without_showing_its_value(text: st
 
 
 def test_an_unset_variable_is_refused_with_both_remedies() -> None:
-    with pytest.raises(InputError, match=r"forward = 'ABSENT': is not set in this terminal: export .*ABSENT=VALUE"):
+    with pytest.raises(
+        InputError, match=r"env_passthrough = 'ABSENT': is not set in this terminal: export .*ABSENT=VALUE"
+    ):
         plan_of("ABSENT")
 
 

@@ -126,7 +126,7 @@ for last in range(10, 61, 10):
 def test_a_study_of_a_plain_command_runs_here_and_ends_in_a_report(runs: Path) -> None:
     command = [sys.executable, "-c", TRAIN]
     values = {
-        "spec": {"name": "tiny", "command": command, "launcher": "none", "where": "first", "limits": {"failures": 0}},
+        "spec": {"name": "tiny", "command": command, "launcher": "none", "run_on": "first", "limits": {"failures": 0}},
         "parameters": {"speed": {"slow": ["args+=0.02"], "fast": ["args+=0.01"], "bad": ["args+=0.01 --fail"]}},
         "repeats": 2,
         "baseline": True,

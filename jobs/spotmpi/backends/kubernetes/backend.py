@@ -100,7 +100,7 @@ class KubernetesBackend:
         """The plan of a valid spec as far as it needs no answer of the cluster."""
         resolved = target.resolve(spec, self._environment, self._api())
         shipment = code.pack(resolved.spec, resolved.target)
-        keys = [*submitting.generate_keys(), *protocol.TLS_FILES, *map(pods.forwarded_key, spec.forward)]
+        keys = [*submitting.generate_keys(), *protocol.TLS_FILES, *map(pods.forwarded_key, spec.env_passthrough)]
         rates = target.placement_rates(resolved.spec, self._environment)
         submission = manifests.Submission(
             run=run,

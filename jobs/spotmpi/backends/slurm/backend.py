@@ -398,7 +398,7 @@ def _pack(spec: JobSpec) -> Packed | None:
 def _with_variables(spec: JobSpec, script: str) -> bytes:
     """The script as it is submitted, which no plan records: with the variables that the terminal passes on."""
     first, *rest = script.splitlines(keepends=True)
-    exports = [f"export {name}={shlex.quote(os.environ[name])}\n" for name in spec.forward]
+    exports = [f"export {name}={shlex.quote(os.environ[name])}\n" for name in spec.env_passthrough]
     directives = [line for line in rest if line.startswith("#SBATCH")]
     return "".join([first, *directives, *exports, *rest[len(directives) :]]).encode()
 

@@ -63,7 +63,7 @@ def resume(cluster: FakeCluster, runs: Path, values: Object, *overrides: str) ->
 
 
 @pytest.mark.parametrize("further", [[], ["nodes=2"], ["files+=['other.py']"]])
-@pytest.mark.parametrize("field", ["files", "code", "forward", "kubernetes.templates"])
+@pytest.mark.parametrize("field", ["files", "code", "env_passthrough", "kubernetes.templates"])
 def test_what_anothers_spec_names_on_this_machine_is_not_sent(
     runs: Path, cluster: FakeCluster, secret: Path, field: str, further: list[str]
 ) -> None:
@@ -71,7 +71,7 @@ def test_what_anothers_spec_names_on_this_machine_is_not_sent(
     specs: dict[str, tuple[str, Object]] = {
         "files": (str(secret), {"files": [str(secret)]}),
         "code": (str(secret.parent), {"code": str(secret.parent)}),
-        "forward": ("HOME", {"forward": ["HOME"]}),
+        "env_passthrough": ("HOME", {"env_passthrough": ["HOME"]}),
         "kubernetes.templates": (
             str(secret),
             {"kubernetes": {**IMAGE, "templates": [str(secret), "configmap:theirs"]}},
@@ -97,11 +97,11 @@ def test_no_file_of_this_machine_that_anothers_command_names_is_read(
 
 
 def test_what_is_named_again_is_sent(runs: Path, cluster: FakeCluster, secret: Path) -> None:
-    values = {"files": ["/theirs/train.py"], "forward": ["TOKEN"]}
-    plan = resume(cluster, runs, values, f"files=['{secret}']", "forward=['HOME']")
+    values = {"files": ["/theirs/train.py"], "env_passthrough": ["TOKEN"]}
+    plan = resume(cluster, runs, values, f"files=['{secret}']", "env_passthrough=['HOME']")
     assert plan["notes"][-1].startswith("code: 1 files")
     assert manifests.forwarded_variables(plan["objects"]) == ["HOME"]
-    assert "notes" in resume(cluster, runs, values, "files=[]", "forward=[]")
+    assert "notes" in resume(cluster, runs, values, "files=[]", "env_passthrough=[]")
     assert resume(cluster, runs.parent / "others", {}), "a spec that sends nothing needs no word"
 
 
@@ -136,13 +136,16 @@ def test_a_downloaded_run_is_one_of_its_cluster_and_not_of_this_terminal(
     local: RunPaths, volume: FakeVolume, plan: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By another plan `--resume` would run the pod's command on this machine."""
-    files = {"events.jsonl": b'{"t": 1, "event": "failed"}\n', "spec.toml": b'command = ["x"]\nforward = ["HOME"]\n'}
+    files = {
+        "events.jsonl": b'{"t": 1, "event": "failed"}\n',
+        "spec.toml": b'command = ["x"]\nenv_passthrough = ["HOME"]\n',
+    }
     files |= {".own": b"", ".lock": b"x"} | ({"plan.yaml": plan} if plan else {})
     forged_pull(volume, local, files, monkeypatch)
 
     assert recorded_plan.cluster_of(local) == ("this", "here") and not local.own.exists()
     assert recorded_plan.read(local).folder is None
-    with pytest.raises(InputError, match="forward = 'HOME'"):
+    with pytest.raises(InputError, match="env_passthrough = 'HOME'"):
         ownership.load_for_resume(local, [])
 
 
@@ -169,7 +172,10 @@ def test_a_link_in_a_downloaded_record_leads_no_output_of_its_pods_to_the_plan_o
     local: RunPaths, volume: FakeVolume, name: str, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a follower would mark another's run as its own, or spoil the plan, by which it is no local one."""
-    files = {"events.jsonl": b'{"t": 1, "event": "failed"}\n', "spec.toml": b'command = ["x"]\nforward = ["HOME"]\n'}
+    files = {
+        "events.jsonl": b'{"t": 1, "event": "failed"}\n',
+        "spec.toml": b'command = ["x"]\nenv_passthrough = ["HOME"]\n',
+    }
     forged_pull(volume, local, files, monkeypatch, [link(name, target)])
     entries = ['{"n":1,"l":[1,0,1,5.0,0,"o","hi"]}', '{"n":2,"m":{"t":5,"kind":"metric","attempt":1,"node":0}}']
 
@@ -177,7 +183,7 @@ def test_a_link_in_a_downloaded_record_leads_no_output_of_its_pods_to_the_plan_o
         cache.take(each for line in entries if (each := parse(line)))
 
     assert recorded_plan.cluster_of(local) == ("this", "here") and not local.own.exists()
-    with pytest.raises(InputError, match="forward = 'HOME'"):
+    with pytest.raises(InputError, match="env_passthrough = 'HOME'"):
         ownership.load_for_resume(local, [])
     assert not [path for path in local.folder.rglob("*") if path.is_symlink()]
 
@@ -198,7 +204,7 @@ def test_a_run_whose_plan_cannot_be_read_is_not_continued(tmp_path: Path, plan: 
     """It may be another's."""
     paths = RunPaths(tmp_path / RUN)
     paths.folder.mkdir()
-    paths.spec.write_text('command = ["x"]\nforward = ["HOME"]\n')
+    paths.spec.write_text('command = ["x"]\nenv_passthrough = ["HOME"]\n')
     paths.plan.write_text(plan)
     with pytest.raises(InputError, match=r"its plan\.yaml cannot be read"):
         ownership.load_for_resume(paths, [])

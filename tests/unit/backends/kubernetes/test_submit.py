@@ -36,7 +36,7 @@ GO = {"spec": {"suspend": False}}
 
 def planned(spec: JobSpec, run: str = "x-1", ssh_secret: str | None = None) -> Any:
     """The plan of a run in the namespace."""
-    names = [*generate_keys(), *protocol.TLS_FILES, *map(forwarded_key, spec.forward)]
+    names = [*generate_keys(), *protocol.TLS_FILES, *map(forwarded_key, spec.env_passthrough)]
     target = ClusterTarget("here", "any:1", None, {}, (), "any")
     submission = manifests.Submission(run, "ann", dict.fromkeys(names, "later"), {}, {})
     objects = manifests.kubernetes_plan(spec, target, submission)
@@ -219,7 +219,7 @@ def test_an_existing_secret_without_tls_files_is_refused_before_the_run_is_creat
             r"or name a Secret .* \(kubernetes.ssh_secret\)",
         ),
         (
-            plan("mpi-ssh", forward=["HF_TOKEN"]),
+            plan("mpi-ssh", env_passthrough=["HF_TOKEN"]),
             r"you may not create the run's Secret; ask for the right to create Secrets in here, "
             r"or keep HF_TOKEN in a Secret \(kubernetes.secret_env\) instead of forwarding",
         ),

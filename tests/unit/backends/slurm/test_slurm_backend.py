@@ -55,7 +55,7 @@ def test_the_submitted_script_is_the_planned_one_with_the_variables_that_are_pas
     backend: SlurmBackend, slurm: ScriptedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "it's mine")
-    spec = from_values({"command": ["true"], "launcher": "none", "forward": ["TOKEN"]})
+    spec = from_values({"command": ["true"], "launcher": "none", "env_passthrough": ["TOKEN"]})
     plan = backend.plan(spec, RUN, print)
     backend.submit(spec, plan, lambda text: None)
 

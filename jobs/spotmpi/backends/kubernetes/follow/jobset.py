@@ -52,7 +52,7 @@ def run_info(jobset: Object) -> RunInfo:
         spec.nodes,
         pool.worker_count(jobset) or 0,
         workers.table if workers else "",
-        start_count(spec.launcher, spec.nodes, spec.where) > 1,
+        start_count(spec.launcher, spec.nodes, spec.run_on) > 1,
         submission_time(jobset),
         spec.limits.start,
         spec.limits.failures,

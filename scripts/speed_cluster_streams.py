@@ -38,7 +38,7 @@ def measure_streams(bench: Bench, count: int) -> list[Figure]:
         command=["python3", "-m", "scripts.streams.pods", *arguments],
         launcher="none",
         code=str(_code(bench.folder)),
-        stream={"source": "scripts.streams.pods:unused", "length": 1, "workers": {"nodes": WORKERS}},
+        stream={"source": "scripts.streams.pods:unused", "length": 1, "workers": {"count": WORKERS}},
         limits={"start": "20m", "no_progress": "1h", "failures": 0},
         kubernetes={"templates": bench.small_pods()},
     )

@@ -8,7 +8,7 @@ from scripts.streams import flow, work
 
 def main(source: str, target: str, *overrides: str) -> None:
     """Predict the data set on a target, with the resources of run.toml and 16 workers."""
-    workers = {"nodes": 16, "node_groups": ["cpu"]}
+    workers = {"count": 16, "node_groups": ["cpu"]}
     pipeline = spotmpi.pipeline(
         source, work.light, predict=flow.predict, batch=work.BATCH, write="parquet", workers=workers
     )

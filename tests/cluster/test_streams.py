@@ -81,7 +81,7 @@ class Streams:
             "command": ["python3", "train.py"],
             "files": [str(EXAMPLE), str(self.folder / "train.py")],
             "nodes": RANKS,
-            "stream": {**STREAM, "workers": {"nodes": workers}},
+            "stream": {**STREAM, "workers": {"count": workers}},
             "limits": {"failures": 0},
             "kubernetes": self.kubernetes,
             **values,
@@ -89,7 +89,7 @@ class Streams:
 
     def prediction(self, source: str, **values: Any) -> dict[str, Any]:
         """The values of a spec that predicts."""
-        stream = {"source": source, "batch": 7, "last_batch": "keep", "workers": {"nodes": 2}}
+        stream = {"source": source, "batch": 7, "last_batch": "keep", "workers": {"count": 2}}
         command = ["python3", "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
         return self.values(command=command, files=[str(self.folder / "flow.py")], stream=stream, **values)
 
@@ -321,7 +321,7 @@ def test_digits_through_a_stream_trains_the_same_parameters_as_on_this_machine(
     runs: Runs, streams: Streams, tmp_path: Path
 ) -> None:
     arguments = ["--global-batch", "64", "--epochs", "2", "--batches", "stream"]
-    values = digits(args=arguments, stream={"workers": {"nodes": 2}}, kubernetes=streams.kubernetes)
+    values = digits(args=arguments, stream={"workers": {"count": 2}}, kubernetes=streams.kubernetes)
     expected = parameters(local_run(tmp_path / "local", values)[0])
     run = runs.start(values)
     assert run.end(LIMIT).kind == record.SUCCEEDED, run.recent_events()

@@ -49,7 +49,7 @@ def checksum_with_loaders(image: Image, checksums: dict[Any, str], program: str,
 
 
 def spec(image: Image, program: str, options: tuple[str, ...], workers: int, **values: Any) -> dict[str, Any]:
-    stream = {"workers": {"nodes": workers}}
+    stream = {"workers": {"count": workers}}
     args = [*options, *STREAM]
     return {"image": image.name, "program": program, "args": args, "slots": 2, "stream": stream, **values}
 

@@ -81,7 +81,7 @@ def pipeline(
 
     ``train(batches)`` is an ordinary loop in each rank; ``predict(batches)`` yields one result per batch, which are
     written as *write* says: ``"parquet"``, ``"jsonl"``, ``"files"`` or a function of results and number. *options* are
-    the other keys of the table ``[stream]``, such as ``batch=4096, workers={"nodes": 16}``. Functions have to be
+    the other keys of the table ``[stream]``, such as ``batch=4096, workers={"count": 16}``. Functions have to be
     in modules.
 
     Raises:

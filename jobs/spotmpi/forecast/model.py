@@ -110,7 +110,7 @@ class Model:
         if self.series.preparation:
             most = f"{1 / self.series.preparation:.4g}{'' if self.series.strong else ' / nodes'} iterations/s"
             notes.append(
-                f"the stream's workers prepare batches for at most {most}: raise stream.workers.nodes for more"
+                f"the stream's workers prepare batches for at most {most}: raise stream.workers.count for more"
             )
         return notes
 

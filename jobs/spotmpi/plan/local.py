@@ -151,7 +151,7 @@ def _threads(spec: JobSpec) -> int:
     """The threads that compute at a time: of all ranks and of a stream's workers, or of a pool's."""
     if spec.pool:
         return spec.pool.workers * threads(spec.pool.cpu)
-    workers = spec.stream.workers.nodes * threads(spec.stream.workers.cpu) if spec.stream else 0
+    workers = spec.stream.workers.count * threads(spec.stream.workers.cpu) if spec.stream else 0
     return spec.world_size * threads(spec.resources.cpu) + workers
 
 
@@ -160,7 +160,7 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
     count = _threads(spec)
     if count > machine.cores:
         processes = f"{spec.pool.workers} workers" if spec.pool else f"{spec.world_size} ranks"
-        processes += f" and {spec.stream.workers.nodes} workers" if spec.stream else ""
+        processes += f" and {spec.stream.workers.count} workers" if spec.stream else ""
         notes.append(f"oversubscribed: {count} threads of {processes} share {machine.cores} cores")
     if spec.files:
         what = "workers start in copies of" if spec.pool and not spec.command else "the command starts in"

@@ -38,7 +38,7 @@ def workers_of(spec: JobSpec) -> Workers | None:
     if spec.stream is not None:
         table, workers = "stream.workers", spec.stream.workers
         resources = Resources(cpu=workers.cpu, memory=workers.memory)
-        return Workers(table, f"{table}.nodes", workers.nodes, resources, tuple(workers.node_groups))
+        return Workers(table, f"{table}.count", workers.count, resources, tuple(workers.node_groups))
     return None
 
 

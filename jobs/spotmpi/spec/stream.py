@@ -20,7 +20,7 @@ _KEYS_OF_PROGRAMS = ("prefetch", "on_error", "debug", "workers")
 class StreamWorkers(SpecModel):
     """The workers that prepare batches, each one process."""
 
-    nodes: Count = Field(1, description="number of workers")
+    count: Count = Field(1, description="number of workers")
     cpu: Cpus = Field(1, description='CPUs of each worker, such as 2, 0.5 or "500m"')
     memory: str | None = Field(
         None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory of each worker, such as "4Gi"'
@@ -72,7 +72,7 @@ class Stream(SpecModel):
         """What ranks and workers need of it."""
         values = self.model_dump(exclude={"workers"})
         defaults = {"source": self.source or "", "batch": self.batch or 1, "length": self.length or 0}
-        return Settings(**{**values, **defaults, "workers": self.workers.nodes})
+        return Settings(**{**values, **defaults, "workers": self.workers.count})
 
     def program_problems(self) -> Iterator[Problem]:
         """Keys that do not fit to one of the training programs, which streams its own data set in its own order."""
@@ -98,8 +98,8 @@ class Stream(SpecModel):
         if not called and self.batch is None:
             yield Problem("stream.batch", None, "give the number of rows of a batch")
         yield from self._shuffle_problems(called)
-        if self.debug and self.workers.nodes == 1:
-            remedy = "compares batches of two workers: set stream.workers.nodes to 2 or more, or remove it"
+        if self.debug and self.workers.count == 1:
+            remedy = "compares batches of two workers: set stream.workers.count to 2 or more, or remove it"
             yield Problem("stream.debug", self.debug, remedy)
         formats = ", ".join(f'"{each}"' for each in FORMATS)
         for key, value, others in (("prepare", self.prepare, ""), ("write", self.write, f"{formats} or ")):

@@ -113,7 +113,7 @@ def template(script: str | None = None) -> str:
             call = DatasetBuild(build="sets:ratings", arguments=raw, workers=4, cpu=2, memory="4Gi")
             parts.append(_table(name, DatasetBuild, call.model_dump(mode="json")))
         elif name == "stream":
-            workers = StreamWorkers(nodes=4, cpu=2, memory="4Gi", node_groups=["cpu"], price=0.1)
+            workers = StreamWorkers(count=4, cpu=2, memory="4Gi", node_groups=["cpu"], price=0.1)
             example = Stream(source="s3://set/*.parquet", batch=4096, prepare="flow:prepare", workers=workers)
             parts.append(_table(name, Stream, example.model_dump(mode="json")))
         elif name == "metrics" and pattern:

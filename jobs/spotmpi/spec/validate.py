@@ -185,7 +185,7 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
         if not streams:
             remedy = f'add "--batches", "stream" to args, or remove it: {spec.program} loads its data in the ranks'
             yield Problem("stream", None, remedy)
-    workers = spec.stream.workers.nodes
+    workers = spec.stream.workers.count
     if spec.launcher == POOL:
         yield Problem("stream", None, "a pool has no ranks that could take batches: use another launcher")
     elif capabilities.persistent is not None:
@@ -194,7 +194,7 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
         remedy = "a stream on this machine needs one launcher process: use slots, or launcher mpirun"
         yield Problem("nodes", spec.nodes, remedy)
     if capabilities.processes is not None and workers > capabilities.processes:
-        yield Problem("stream.workers.nodes", workers, f"exceeds the {capabilities.processes} processes possible here")
+        yield Problem("stream.workers.count", workers, f"exceeds the {capabilities.processes} processes possible here")
 
 
 def _option(args: Sequence[str], name: str) -> str | None:

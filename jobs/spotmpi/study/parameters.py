@@ -61,7 +61,7 @@ def _kubernetes_key(name: str) -> Callable[[JobSpec, Value], JobSpec]:
 
 def _stream_workers(spec: JobSpec, value: Value) -> JobSpec:
     """The number of a stream's workers; no effect on a spec without a stream."""
-    workers = spec.stream and spec.stream.workers.model_copy(update={"nodes": value})
+    workers = spec.stream and spec.stream.workers.model_copy(update={"count": value})
     return spec.model_copy(update={"stream": spec.stream and spec.stream.model_copy(update={"workers": workers})})
 
 
@@ -124,7 +124,7 @@ KNOWN: dict[str, Parameter] = {
     "data": Parameter((str,), _data_source, _SYNTHETIC, value_names=_SOURCES, changes="args data"),
     "data_cache": Parameter((str,), _option("--data-cache"), "--data-cache", value_names=_CACHES),
     "data_location": Parameter((str,), _data_location, value_names=_LOCATIONS, changes="data"),
-    "stream.workers.nodes": Parameter((int,), _stream_workers, label="stream workers {value}", changes="stream"),
+    "stream.workers.count": Parameter((int,), _stream_workers, label="stream workers {value}", changes="stream"),
     "stream.prefetch": Parameter((int,), _stream_prefetch, label="prefetch {value}", changes="stream"),
     "launcher": Parameter((str,), _spec_key("launcher"), label="{value}", changes="launcher"),
     "global_batch": Parameter((int,), _option("--global-batch", _BATCHES), "--global-batch"),

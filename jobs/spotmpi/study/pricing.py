@@ -58,7 +58,7 @@ def _with_workers(
     for (name, nodes), price in prices.items():
         stream = study.variant(name).spec.stream
         if price is not None and stream is not None:
-            count, each = stream.workers.nodes, workers[name] or price.node_hour
+            count, each = stream.workers.count, workers[name] or price.node_hour
             share = f"{price.source}{_SHARE} {count} stream workers"
             price = Price(price.node_hour + each * count / nodes, share, each)
         if price is not None:
@@ -70,7 +70,7 @@ def without_workers(price: Price, spec: JobSpec, nodes: int) -> Price:
     """The *price* in a configuration of so many nodes without a node's share of the workers of the stream of *spec*."""
     if spec.stream is None or price.worker_hour is None:
         return price
-    share = price.worker_hour * spec.stream.workers.nodes / nodes
+    share = price.worker_hour * spec.stream.workers.count / nodes
     return replace(price, node_hour=price.node_hour - share, source=price.source.partition(_SHARE)[0])
 
 
@@ -102,7 +102,7 @@ def goal_with_price(goal: Goal, known: Price | None, specs: Sequence[JobSpec], o
     sources, workers_price = [known.source, failure], 0.0
     for spec in specs[:1]:
         if spec.stream is not None:
-            count = spec.stream.workers.nodes
+            count = spec.stream.workers.count
             each = _worker_hour(spec, environment) or known.worker_hour or known.node_hour
             workers_price = count * each
             sources.append(f"and {count} stream workers at ${each:g} each")

@@ -228,7 +228,7 @@ STREAM: dict[str, Any] = {
     "nodes": 2,
     "command": [sys.executable, "-c", RANK],
     "pool": None,
-    "stream": {"source": "flow:rows", "length": 1, "workers": {"nodes": 2}},
+    "stream": {"source": "flow:rows", "length": 1, "workers": {"count": 2}},
     "limits": {"failures": 1},
 }
 GANG, WORKERS = (0, 1), (2, 3)

@@ -20,13 +20,13 @@ def train(batches: Any) -> None:
 
 
 def test_functions_become_names_and_their_files_are_shipped() -> None:
-    spec = spotmpi.pipeline("/set", flow.double, train, batch=5, epochs=3, workers={"nodes": 4}).spec()
+    spec = spotmpi.pipeline("/set", flow.double, train, batch=5, epochs=3, workers={"count": 4}).spec()
     assert spec.stream and spec.stream.model_dump(exclude_defaults=True) == {
         "source": "/set",
         "batch": 5,
         "epochs": 3,
         "prepare": "tests.unit.streams.flow:double",
-        "workers": {"nodes": 4},
+        "workers": {"count": 4},
     }
     assert spec.command == [sys.executable, "-m", "spotmpi.streams.rank", "train", f"{__name__}:train"]
     assert spec.title == "train"

@@ -24,7 +24,7 @@ import spotmpi
 def numbers(raw: spotmpi.Source, add: int = 0):
     return {"x": raw["x"] + add}
 """
-STREAM = {"batch": 2, "prepare": "flow:prepare", "workers": {"nodes": 1}}
+STREAM = {"batch": 2, "prepare": "flow:prepare", "workers": {"count": 1}}
 
 
 @pytest.fixture

@@ -200,7 +200,7 @@ def test_more_nodes_are_no_faster_than_the_workers_of_their_stream(strong: bool)
     assert model.fit(series, [1, 2]).predict(16).rate > 1.1 * fitted.predict(16).rate
     per_node = "" if strong else " / nodes"
     note = (
-        f"the stream's workers prepare batches for at most 2.5{per_node} iterations/s: raise stream.workers.nodes for"
+        f"the stream's workers prepare batches for at most 2.5{per_node} iterations/s: raise stream.workers.count for"
     )
     assert fitted.notes[-1] == f"{note} more"
     assert fitted.predict(16).low is None  # the trials say nothing about it

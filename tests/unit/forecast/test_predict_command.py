@@ -42,7 +42,7 @@ def busy_workers(rate: float) -> tuple[dict[str, Any], ...]:
 
 def test_a_sweep_with_a_stream_is_predicted_with_the_rate_and_the_price_of_its_workers(runs: Path) -> None:
     """Two workers prepare ten iterations a second, whatever the number of nodes."""
-    stream = {"source": "flow:rows", "length": 9, "workers": {"nodes": 2, "price": 0.25}}
+    stream = {"source": "flow:rows", "length": 9, "workers": {"count": 2, "price": 0.25}}
     spec = from_values({"command": ["train"], "price": 1.0, "stream": stream})
     trials = {("base", nodes): [Recorded(rate, stream=busy_workers(rate))] for nodes, rate in ((1, 4.0), (2, 8.0))}
     record_sweep(runs, spec, StudyOptions([1, 2]), trials)

@@ -85,7 +85,7 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
                 "source": "s3://set/*.parquet",
                 "batch": 4096,
                 "prepare": "flow:prepare",
-                "workers": {"nodes": 3, "cpu": 1.5},
+                "workers": {"count": 3, "cpu": 1.5},
             },
         },
         replace(MACHINE, folder="/runs/digits-261121083059-bcdf/code"),

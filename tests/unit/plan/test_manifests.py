@@ -152,7 +152,7 @@ STREAM: dict[str, Any] = {
     "stream": {
         "source": "s3://set/*.parquet",
         "batch": 4096,
-        "workers": {"nodes": 16, "cpu": "1500m", "memory": "4Gi"},
+        "workers": {"count": 16, "cpu": "1500m", "memory": "4Gi"},
     },
     "limits": {"interruptions": 7},
 }

@@ -85,7 +85,7 @@ def test_gang_and_workers_of_a_stream_take_node_groups_of_their_own() -> None:
         "slots": 4,
         "resources": {"gpu": 1},
         "kubernetes": {"node_groups": ["gpus"], "instance_type": "c7i.2xlarge", "spread": "node"},
-        "stream": {"source": "s3://set", "batch": 8, "workers": {"nodes": 16, "cpu": 2, "memory": "4Gi"}},
+        "stream": {"source": "s3://set", "batch": 8, "workers": {"count": 16, "cpu": 2, "memory": "4Gi"}},
     }
     choice = shapes.choose(from_values(values), [SPOT, STABLE, GPUS])
     assert isinstance(choice, ShapeChoice) and choice.note is None
@@ -99,7 +99,7 @@ def test_gang_and_workers_of_a_stream_take_node_groups_of_their_own() -> None:
 def test_problems_of_the_workers_of_a_stream_name_their_keys() -> None:
     for workers, field in (
         ({"cpu": 64, "node_groups": ["nowhere"]}, "stream.workers.node_groups"),
-        ({"cpu": 64}, "stream.workers.nodes"),
+        ({"cpu": 64}, "stream.workers.count"),
     ):
         stream = {"source": "s3://set", "batch": 8, "workers": workers}
         spec = from_values({"command": ["train"], "stream": stream, "kubernetes": {"node_groups": ["spot"]}})

@@ -31,8 +31,8 @@ def problems(spec: JobSpec, **values: Any) -> dict[str, str]:
     "stream",
     [
         FILES,
-        {**FILES, "last_batch": "keep", "workers": {"nodes": 8}},
-        {**FILES, "debug": 0.01, "workers": {"nodes": 2}},
+        {**FILES, "last_batch": "keep", "workers": {"count": 8}},
+        {**FILES, "debug": 0.01, "workers": {"count": 2}},
         {**FILES, "source": "hf://datasets/ann/set", "split": "train"},
         {"source": "flow:rows", "length": 5},
     ],
@@ -61,18 +61,18 @@ def test_only_a_prediction_writes_results(write: str) -> None:
 
 
 def test_all_that_does_not_fit_together_is_said_at_once() -> None:
-    stream = {"source": "flow:rows", "batch": 5, "prepare": "prepare", "write": "csv", "workers": {"nodes": 9}}
+    stream = {"source": "flow:rows", "batch": 5, "prepare": "prepare", "write": "csv", "workers": {"count": 9}}
     assert problems(spec(stream, command=PREDICT)) == {
         "stream.length": "a function as the source needs its number of batches in an epoch",
         "stream.batch": "a function as the source decides itself how many rows it gives",
         "stream.prepare": "use a function, such as flow:prepare",
         "stream.write": 'use "parquet", "jsonl", "files" or a function, such as flow:write',
-        "stream.workers.nodes": "exceeds the 8 processes possible here",
+        "stream.workers.count": "exceeds the 8 processes possible here",
     }
     assert problems(spec({"source": "set", "length": 3, "debug": 0.01})) == {
         "stream.length": "is for a function as the source; remove it",
         "stream.batch": "give the number of rows of a batch",
-        "stream.debug": "compares batches of two workers: set stream.workers.nodes to 2 or more, or remove it",
+        "stream.debug": "compares batches of two workers: set stream.workers.count to 2 or more, or remove it",
     }
 
 
@@ -156,7 +156,7 @@ def test_keys_of_a_shuffle_belong_together(stream: dict[str, Any], remedies: dic
 def test_a_program_streams_its_own_data(args: list[str]) -> None:
     program = {"program": "digits", "image": "pytorch", "command": None, "args": args}
     known = {"programs": {"pytorch": ("digits",)}}
-    assert problems(spec({"prefetch": 3, "on_error": "skip", "workers": {"nodes": 2}}, **program), **known) == {}
+    assert problems(spec({"prefetch": 3, "on_error": "skip", "workers": {"count": 2}}, **program), **known) == {}
     assert problems(spec({"source": "s3://set", "batch": 5, "shuffle": True}, **program), **known) == dict.fromkeys(
         ["stream.source", "stream.batch", "stream.shuffle"],
         "a program streams its own data in its own order; remove it",

@@ -62,16 +62,16 @@ def test_workers_and_prefetch_of_a_stream_are_parameters() -> None:
     own = {"command": ["train"], "program": None, "image": None, "args": []}
     spec = {**GPU, **own, "stream": {"source": "s3://set", "batch": 8, "workers": {"cpu": 2}}}
     parameters = {
-        "stream": {"workers": {"nodes": [2, 4]}, "prefetch": [8, 16]}
+        "stream": {"workers": {"count": [2, 4]}, "prefetch": [8, 16]}
     }  # as TOML reads stream.prefetch = [8, 16]
     variants = study_of(parameters, spec).variants
     assert [variant.name for variant in variants] == [
         f"prefetch {prefetch}, stream workers {workers}" for prefetch in (8, 16) for workers in (2, 4)
     ]
     streams = [variant.spec.stream for variant in variants if variant.spec.stream]
-    assert [(stream.workers.nodes, stream.prefetch) for stream in streams] == [(2, 8), (4, 8), (2, 16), (4, 16)]
+    assert [(stream.workers.count, stream.prefetch) for stream in streams] == [(2, 8), (4, 8), (2, 16), (4, 16)]
     assert {stream.workers.cpu for stream in streams} == {2}
-    assert variants[3].settings == ("stream.workers.nodes=4", "stream.prefetch=16")
+    assert variants[3].settings == ("stream.workers.count=4", "stream.prefetch=16")
     assert any("the spec has no table [stream]" in each for each in problems_of({"stream.prefetch": [4]}, GPU))
 
 

@@ -66,9 +66,9 @@ def hourly(priced: Study) -> dict[str, float]:
 
 
 def test_a_node_costs_its_share_of_a_streams_workers_too(tmp_path: Path) -> None:
-    stream = {"source": "s3://set", "batch": 8, "workers": {"nodes": 6, "price": 0.1}}
+    stream = {"source": "s3://set", "batch": 8, "workers": {"count": 6, "price": 0.1}}
     spec = {"command": ["train"], "price": 1.5, "stream": stream}
-    varied = study_of({"nodes": [1, 2], "stream.workers.nodes": [6, 3]}, spec)
+    varied = study_of({"nodes": [1, 2], "stream.workers.count": [6, 3]}, spec)
     budget = pricing.with_prices(varied, Target("local", tmp_path), quiet).budget
     costs = {each: price.node_hour * each[1] for each, price in budget.prices.items()}
     assert sorted(costs.values()) == pytest.approx([1.5 + 0.3, 1.5 + 0.6, 2 * 1.5 + 0.3, 2 * 1.5 + 0.6])
@@ -76,7 +76,7 @@ def test_a_node_costs_its_share_of_a_streams_workers_too(tmp_path: Path) -> None
 
 
 def test_a_forecast_has_the_price_of_a_node_and_that_of_all_workers(tmp_path: Path) -> None:
-    stream = {"source": "s3://set", "batch": 8, "workers": {"nodes": 6, "price": 0.1}}
+    stream = {"source": "s3://set", "batch": 8, "workers": {"count": 6, "price": 0.1}}
     varied = study_of({"nodes": [1, 2]}, {"command": ["train"], "price": 1.5, "stream": stream})
     budget = pricing.with_prices(varied, Target("local", tmp_path), quiet).budget
     (variant,) = varied.variants
@@ -96,7 +96,7 @@ def test_a_forecast_has_the_price_of_a_node_and_that_of_all_workers(tmp_path: Pa
 def test_a_streams_worker_costs_its_share_of_an_environments_node(lab_target: Target) -> None:
     """Four workers of 1 CPU share a g4dn.xlarge of 4 vCPUs, which costs 20 cents an hour."""
     spec = {"command": ["train"], "resources": {"gpu": 1}}
-    streams = [{"source": "s3://set", "batch": 8, "workers": {"nodes": 4, "cpu": cpu}} for cpu in (1, 4)]
+    streams = [{"source": "s3://set", "batch": 8, "workers": {"count": 4, "cpu": cpu}} for cpu in (1, 4)]
     for stream, worker_hour in zip(streams, (0.05, 0.20), strict=True):
         priced = pricing.with_prices(study_of({"nodes": [2]}, {**spec, "stream": stream}), lab_target, quiet)
         (price,) = priced.budget.prices.values()

@@ -38,7 +38,7 @@ from tests.unit.backends.kubernetes.following import follow, look
 
 T = TypeVar("T")
 POOL: Object = {"launcher": "pool", "pool": {"workers": 3}}
-STREAM: Object = {"source": "s3://set", "batch": 8, "workers": {"nodes": 3}}
+STREAM: Object = {"source": "s3://set", "batch": 8, "workers": {"count": 3}}
 JOB = of_kind("Job", f"{RUN}-workers", spec={"template": {"spec": {"containers": []}}})
 NODE_0, NODE_1 = objects.pod(0, "Running"), objects.pod(1, "Running")
 REFUSED = terminated_pod(0, protocol.NOT_RETRYABLE, "Error", phase="Pending")
@@ -387,7 +387,7 @@ def test_workers_that_wait_for_a_node_0_that_has_failed_are_ended_before_their_l
         pytest.param({"launcher": "pool", "pool": {"workers": 3, "gpu": 2}}, 4 * 1.5, id="pool"),
         pytest.param({"command": ["x"], "nodes": 2, "stream": STREAM}, 5 * 1.5, id="stream"),
         pytest.param(
-            {"command": ["x"], "nodes": 2, "stream": {**STREAM, "workers": {"nodes": 3, "price": 0.1}}},
+            {"command": ["x"], "nodes": 2, "stream": {**STREAM, "workers": {"count": 3, "price": 0.1}}},
             2 * 1.5 + 3 * 0.1,
             id="stream whose workers have their own price",
         ),

@@ -147,7 +147,7 @@ def finished(
 
 
 def test_a_killed_worker_and_a_killed_rank_change_nothing(local: BackendHarness, checksum: str, tmp_path: Path) -> None:
-    stream, metrics = {**STREAM, "workers": {"nodes": 2}}, {"pattern": r"step (?P<iteration>\d+) loss"}
+    stream, metrics = {**STREAM, "workers": {"count": 2}}, {"pattern": r"step (?P<iteration>\d+) loss"}
     causes, output, _ = finished(local, tmp_path, FAULTS, stream=stream, metrics=metrics)
 
     assert causes == ["failure", "succeeded"]
@@ -164,7 +164,7 @@ def test_a_killed_worker_and_a_killed_rank_change_nothing(local: BackendHarness,
 def test_workers_and_window_change_nothing(
     local: BackendHarness, checksum: str, tmp_path: Path, workers: int, prefetch: int
 ) -> None:
-    stream = {**STREAM, "prefetch": prefetch, "workers": {"nodes": workers}}
+    stream = {**STREAM, "prefetch": prefetch, "workers": {"count": workers}}
     assert f"checksum {checksum}" in finished(local, tmp_path, EXAMPLE.read_text(), stream=stream)[1]
 
 
@@ -212,7 +212,7 @@ def test_workers_and_window_change_nothing(
 def test_a_faulty_prepare_ends_the_run_with_batch_and_rows(
     local: BackendHarness, tmp_path: Path, flow: str, values: dict[str, Any], cause: str, reason: str, printed: str
 ) -> None:
-    stream = {"source": "flow:rows", "length": 20, "prepare": "flow:prepare", "workers": {"nodes": 2}, **values}
+    stream = {"source": "flow:rows", "length": 20, "prepare": "flow:prepare", "workers": {"count": 2}, **values}
     limits = {"failures": 0, "no_progress": "30s"}
     causes, output, end = finished(local, tmp_path, LOOP, flow, stream=stream, limits=limits)
 
@@ -240,7 +240,7 @@ def test_a_killed_scheduler_costs_an_attempt_and_changes_nothing(
     local: BackendHarness, checksum: str, tmp_path: Path
 ) -> None:
     program = FAULTS.replace("node-1.pid", "address.json").replace("26", "-1")
-    causes, output, _ = finished(local, tmp_path, program, stream={**STREAM, "workers": {"nodes": 2}})
+    causes, output, _ = finished(local, tmp_path, program, stream={**STREAM, "workers": {"count": 2}})
 
     assert len(causes) == 2
     assert "node 0: the scheduler was killed by SIGKILL" in output
@@ -249,7 +249,7 @@ def test_a_killed_scheduler_costs_an_attempt_and_changes_nothing(
 
 @pytest.mark.nightly("a frozen worker counts as lost after 15 to 30 s")
 def test_a_frozen_worker_changes_nothing(local: BackendHarness, checksum: str, tmp_path: Path) -> None:
-    causes, output, _ = finished(local, tmp_path, FREEZE, stream={**STREAM, "workers": {"nodes": 2}})
+    causes, output, _ = finished(local, tmp_path, FREEZE, stream={**STREAM, "workers": {"count": 2}})
 
     assert causes == ["succeeded"]
     assert f"checksum {checksum}" in output
@@ -258,7 +258,7 @@ def test_a_frozen_worker_changes_nothing(local: BackendHarness, checksum: str, t
 @pytest.mark.nightly("a run of 15 s")
 def test_the_memory_of_workers_stays_flat_beside_a_slow_rank(local: BackendHarness, tmp_path: Path) -> None:
     flow = "import numpy\n\ndef rows(number):\n    return numpy.full(5_000, float(number))\n"  # 40 kB
-    stream = {"source": "flow:rows", "length": 10_000, "prefetch": 4, "workers": {"nodes": 2}}
+    stream = {"source": "flow:rows", "length": 10_000, "prefetch": 4, "workers": {"count": 2}}
 
     output = finished(local, tmp_path, SLOW, flow, stream=stream)[1]
 
@@ -298,7 +298,7 @@ def test_two_ranks_under_mpirun_train_the_same_parameters(tmp_path: Path) -> Non
     for workers in (1, 3):
         for local in local_harness(tmp_path / f"runs-{workers}", timeout=300.0):
             ranks = {"image": "chainermn", "launcher": "mpirun", "slots": 2, "command": ["python", EXAMPLE.name]}
-            stream = {**STREAM, "workers": {"nodes": workers}}
+            stream = {**STREAM, "workers": {"count": workers}}
             run = local.submit({**ranks, "files": [str(EXAMPLE)], "limits": {"failures": 1}, "stream": stream})
             lines = texts(local.events(run))
             checksums |= {line.split("checksum ")[1][:16] for line in lines if "checksum " in line}

@@ -243,7 +243,7 @@ def test_faults_are_steps_and_commands_of_slurm(backend: SlurmBackend, slurm: Sc
     ("values", "problem"),
     [
         ({"launcher": "pool", "pool": {"workers": 2}}, "pools need workers besides the nodes"),
-        ({"stream": {"source": "/data", "workers": {"nodes": 1}}, "launcher": "none"}, "streams need workers besides"),
+        ({"stream": {"source": "/data", "workers": {"count": 1}}, "launcher": "none"}, "streams need workers besides"),
     ],
 )
 def test_what_slurm_runs_have_not_is_refused_with_a_remedy(

@@ -115,7 +115,7 @@ def test_the_workers_of_a_stream_cost_their_own_price(tmp_path: Path) -> None:
     events, spec = tmp_path / "big" / "events.jsonl", tmp_path / "big" / "spec.toml"
     joined = {"t": T0 + HOUR, "event": "joined", "worker": 1, "machine": {"name": "w"}}
     events.write_text(json.dumps(joined) + "\n" + events.read_text())
-    stream = '[stream]\nsource = "a:b"\nlength = 1\nworkers = { nodes = 1, price = 0.1 }\n'
+    stream = '[stream]\nsource = "a:b"\nlength = 1\nworkers = { count = 1, price = 0.1 }\n'
     spec.write_text(f"price = 1.0\n{spec.read_text() if spec.exists() else ''}{stream}")
     cost = run_cost("big", Target(runs_folder=tmp_path), now=NOW)
     assert {each.lifetime.machine: each.dollars / each.hours for each in cost.bill.machines}["w"] == pytest.approx(0.1)

@@ -57,7 +57,7 @@ def placed(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def spec(**more: Any) -> dict[str, Any]:
-    kubernetes = {"spread": "any"}
+    kubernetes = {"exclusive": False}
     capacity = {"order": ["near", "on-demand"], "patience": f"{PATIENCE:g}s"}
     resources = {"gpu": 1, "cpu": "100m"}
     return plain(*WAIT, nodes=2, resources=resources, capacity=capacity, price=1.5, kubernetes=kubernetes, **more)

@@ -266,7 +266,7 @@ def assert_undisturbed(run: FollowedRun, checksum: str) -> None:
 
 @pytest.mark.nightly("waits a minute and a half for the node to be known as gone")
 def test_a_dead_node_delays_a_run_until_its_object_is_deleted(runs: Runs, undisturbed: str) -> None:
-    run = training(runs, kubernetes={"spread": "node"})
+    run = training(runs, kubernetes={"exclusive": True})
     observed = wait_for_checkpoint(run)
     node = runs.testbed.node(run.pod(1)["spec"]["nodeName"])
     node.stop_kubelet()

@@ -39,7 +39,7 @@ def study(runs: Runs) -> dict[str, Any]:
         "program": "digits",
         "args": ["--global-batch", "64", "--iterations", str(ITERATIONS)],
         "data": "set",
-        "kubernetes": {"image": image, "namespace": runs.namespace, "volume": "shared", "spread": "node"},
+        "kubernetes": {"image": image, "namespace": runs.namespace, "volume": "shared", "exclusive": True},
     }
     return {"spec": spec, "parameters": {"nodes": [1, 2]}, "repeats": 2, "micro_benchmarks": True}
 

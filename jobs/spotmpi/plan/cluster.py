@@ -25,7 +25,7 @@ class ClusterTarget:
     volume: str | None
     node_selector: dict[str, str]
     tolerations: tuple[dict[str, str], ...]
-    spread: str  # "node" or "any"
+    exclusive: bool  # each pod has a node to itself
     templates: tuple[Template, ...] = ()
     one_of: tuple[dict[str, str], ...] = ()  # labels of several node groups; a node has to be in one of them
     node_cpus: int | None = None  # of the smallest node, where a pod is to fill its node
@@ -55,8 +55,8 @@ def on_groups(target: ClusterTarget, groups: Sequence[NodeGroup], zone: str) -> 
             {"key": key, "operator": "Equal", "value": value, "effect": effect} for key, value, effect in sorted(taints)
         ),
         one_of=tuple(labels) if len(groups) > 1 else (),
-        node_cpus=min(group.vcpus for group in groups) if target.spread == "node" else None,
-        efa=min(group.efa_interfaces for group in groups) if target.spread == "node" else 0,
+        node_cpus=min(group.vcpus for group in groups) if target.exclusive else None,
+        efa=min(group.efa_interfaces for group in groups) if target.exclusive else 0,
         machine=tuple(known.items()),
     )
 

@@ -289,7 +289,7 @@ def _selector(spec: JobSpec, run: str, worker: bool) -> dict[str, Any]:
 
 def _spread(target: ClusterTarget, selector: dict[str, Any]) -> dict[str, Any]:
     """One such pod per node by a spread constraint: pod affinity would slow the scheduler down at scale."""
-    if target.spread != "node":
+    if not target.exclusive:
         return {}
     constraint = {
         "maxSkew": 1,

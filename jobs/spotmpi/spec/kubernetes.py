@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -58,7 +58,7 @@ class Kubernetes(SpecModel):
     image: str | None = Field(None, description="reference to pull, such as registry/chainermn@sha256:...")
     volume: str | None = Field(None, description="claim (RWX) that keeps runs, checkpoints and data")
     mounts: list[Mount] = Field([], description="more volumes: a claim, secret, config_map or empty folder at a path")
-    spread: Literal["node", "any"] | None = Field(None, description="node: one pod per node; any: as they fit")
+    exclusive: bool | None = Field(None, description="whether each pod has a node to itself")
     node_groups: list[str] = Field(
         [], description="node groups of the environment (default: the first that the run fits)"
     )

@@ -53,7 +53,7 @@ def capability(group: NodeGroup) -> str | None:
 
 def fills_nodes(spec: JobSpec) -> bool:
     """Whether each pod of the run has a node of its own in an environment."""
-    return spec.kubernetes.spread != "any"
+    return spec.kubernetes.exclusive is not False
 
 
 def pods_per_node(spec: JobSpec, group: NodeGroup) -> int:
@@ -178,7 +178,7 @@ def _misfit(spec: JobSpec, group: NodeGroup, most: int) -> str | None:
     if gpus > group.gpus:
         return f"GPUs per node: {group.gpus}, requested: {gpus}"
     if fills_nodes(spec) and group.gpus and group.gpus != (gpus or spec.slots):
-        return f'GPUs per node: {group.gpus}, and all must be used: set slots = {group.gpus}, or spread = "any"'
+        return f"GPUs per node: {group.gpus}, and all must be used: set slots = {group.gpus}, or exclusive = false"
     if (requested := millicores(spec.resources.cpu, spec.slots)) > group.vcpus * 1000:
         return f"CPUs per node: {group.vcpus}, requested: {requested / 1000:g}"
     if _memory_mib(spec) > group.allocatable_mib:

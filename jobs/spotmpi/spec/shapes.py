@@ -69,7 +69,7 @@ def gang_spec(spec: JobSpec) -> JobSpec:
     """A spec as that of the run's gang: node 0 of a pool shares its node with other pods."""
     if spec.pool is None:
         return spec
-    return spec.model_copy(update={"kubernetes": spec.kubernetes.model_copy(update={"spread": "any"})})
+    return spec.model_copy(update={"kubernetes": spec.kubernetes.model_copy(update={"exclusive": False})})
 
 
 def worker_spec(spec: JobSpec) -> JobSpec:
@@ -79,9 +79,9 @@ def worker_spec(spec: JobSpec) -> JobSpec:
     """
     workers = workers_of(spec)
     assert workers is not None
-    placement: dict[str, Any] = {"node_groups": list(workers.node_groups), "spread": "any"}
+    placement: dict[str, Any] = {"node_groups": list(workers.node_groups), "exclusive": False}
     if spec.pool is not None:
-        placement["spread"] = spec.kubernetes.spread or "any"
+        placement["exclusive"] = bool(spec.kubernetes.exclusive)
     else:
         placement |= {"instance_type": None, "placement_group": None}
     changes: dict[str, Any] = {"nodes": workers.count, "slots": 1, "resources": workers.resources}

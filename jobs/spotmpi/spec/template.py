@@ -62,7 +62,7 @@ _SAMPLE_VALUES: dict[str, Any] = {
     "namespace": "training",
     "image": "pytorch",
     "volume": "runs",
-    "spread": "node",
+    "exclusive": True,
     "ssh_secret": "mpi-ssh",
     "queue": "gpus",
     "node_groups": ["g5"],

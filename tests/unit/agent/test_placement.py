@@ -31,7 +31,7 @@ RATES = {"g5": 1.0, "g6": 2.0, "stable": 9.0}
 def target(group: str) -> ClusterTarget:
     machine = {"node_group": group, "type": f"{group}.xlarge", "market": "spot"}
     tolerations = ({"key": group, "operator": "Exists"},)
-    return ClusterTarget("here", "any:1", None, {"group": group}, tolerations, "any", machine=tuple(machine.items()))
+    return ClusterTarget("here", "any:1", None, {"group": group}, tolerations, False, machine=tuple(machine.items()))
 
 
 def planned() -> tuple[Any, Any]:

@@ -88,9 +88,9 @@ TEMPLATES = (
         },
     ),
 )
-TARGET = ClusterTarget("training", "registry/image@sha256:0", "runs", {}, (), "any")
+TARGET = ClusterTarget("training", "registry/image@sha256:0", "runs", {}, (), False)
 NODES = ClusterTarget(
-    "training", "registry/image@sha256:0", None, {"group": "gpu-a"}, ({"key": "gpu"},), "node", TEMPLATES
+    "training", "registry/image@sha256:0", None, {"group": "gpu-a"}, ({"key": "gpu"},), True, TEMPLATES
 )
 Target = ClusterTarget | list[NodeGroup]
 
@@ -104,7 +104,7 @@ def plan(values: dict[str, Any], target: Target = TARGET, run: str = "digits-1")
     """A plan on a target, or on whole nodes of groups."""
     spec = from_values(values)
     if isinstance(target, list):
-        base = replace(TARGET, spread="node", egress_denied=True, placement_account="mover")
+        base = replace(TARGET, exclusive=True, egress_denied=True, placement_account="mover")
         target = (in_order if spec.capacity.order else on_groups)(base, target, "us-east-1a")
     workers = on_groups(replace(TARGET, egress_denied=True), [CPUS], "us-east-1a") if spec.stream else None
     return kubernetes_plan(spec, target, submission(run, spec.env_passthrough), workers)
@@ -203,7 +203,9 @@ def test_data_that_is_staged_in_memory_has_a_volume_there() -> None:
 
 
 def test_pods_that_share_nodes_know_their_groups_and_not_their_size() -> None:
-    target = on_groups(replace(TARGET, spread="any"), [GROUP, WITH_EFA.model_copy(update={"name": "p4"})], "us-east-1a")
+    target = on_groups(
+        replace(TARGET, exclusive=False), [GROUP, WITH_EFA.model_copy(update={"name": "p4"})], "us-east-1a"
+    )
     assert (target.node_cpus, target.efa, len(target.one_of)) == (None, 0, 2)
     assert dict(target.machine) == {
         **{"zone": "us-east-1a", "node_group": "g5 or p4", "type": "g5.12xlarge or p4d.24xlarge", "market": "spot"},
@@ -211,9 +213,11 @@ def test_pods_that_share_nodes_know_their_groups_and_not_their_size() -> None:
     }
 
 
-@pytest.mark.parametrize(("spread", "groups"), [("any", [WITH_EFA]), ("node", [WITH_EFA, LIKE])])
-def test_pods_request_no_efa_on_shared_nodes_or_where_some_nodes_lack_it(spread: str, groups: list[NodeGroup]) -> None:
-    text = json.dumps(plan(ON_GROUPS, on_groups(replace(TARGET, spread=spread), groups, "us-east-1a")))
+@pytest.mark.parametrize(("exclusive", "groups"), [(False, [WITH_EFA]), (True, [WITH_EFA, LIKE])])
+def test_pods_request_no_efa_on_shared_nodes_or_where_some_nodes_lack_it(
+    exclusive: bool, groups: list[NodeGroup]
+) -> None:
+    text = json.dumps(plan(ON_GROUPS, on_groups(replace(TARGET, exclusive=exclusive), groups, "us-east-1a")))
     assert pods.EFA not in text and "FI_PROVIDER" not in text
 
 

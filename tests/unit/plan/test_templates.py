@@ -21,7 +21,7 @@ from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import of_kind
 
 Object = dict[str, Any]
-TARGET = ClusterTarget("training", "image:1", "runs", {}, (), "any")
+TARGET = ClusterTarget("training", "image:1", "runs", {}, (), False)
 SPEC = from_values({"command": ["x"], "launcher": "none"})
 
 

@@ -62,7 +62,7 @@ def test_pods_share_a_node_by_parts_of_cpus(cpu: object, count: int) -> None:
         ([FOUR, T4], {}, ["g4dn"], 1),
         ([FOUR], {"slots": 4}, ["g5"], 1),
         ([FOUR], {"slots": 4, "resources": {"cpu": 12, "memory": "46Gi"}}, ["g5"], 1),
-        ([FOUR], {"kubernetes": {"spread": "any"}, "resources": {"gpu": 2}, "nodes": 16}, ["g5"], 2),
+        ([FOUR], {"kubernetes": {"exclusive": False}, "resources": {"gpu": 2}, "nodes": 16}, ["g5"], 2),
         ([T4, L4], {"kubernetes": {"node_groups": ["g6"]}}, ["g6"], 1),
         ([T4, L4], {"kubernetes": {"node_groups": ["g6", "g4dn"]}, "nodes": 1}, ["g4dn", "g6"], 1),
     ],
@@ -90,7 +90,7 @@ def requests(draw: st.DrawFn) -> JobSpec:
     """What a job asks of its nodes."""
     cpu, gpu = draw(st.sampled_from([0.5, 1, 4, 13])), draw(st.integers(0, 4))
     named = draw(st.just([]) | st.lists(st.sampled_from(["g0", "g1", "g2"]), unique=True, max_size=2))
-    kubernetes = {"spread": draw(st.sampled_from(["node", "any"])), "node_groups": named}
+    kubernetes = {"exclusive": draw(st.booleans()), "node_groups": named}
     size = {"nodes": draw(st.integers(1, 12)), "slots": draw(st.integers(1, 4))}
     return from_values({"resources": {"cpu": cpu, "gpu": gpu}, "kubernetes": kubernetes, **size})
 
@@ -105,7 +105,7 @@ def test_the_chosen_groups_have_what_the_run_asks_for_and_a_refusal_means_that_n
         assert choice and all(problem.field in ("nodes", "kubernetes.node_groups") for problem in choice)
         assert named or not any(isinstance(choose(spec, [each]), Choice) for each in groups)
         return
-    fills = spec.kubernetes.spread == "node"
+    fills = spec.kubernetes.exclusive
     assert [each.name for each in choice.groups] == [each.name for each in groups if each.name in named] or not named
     assert not fills or sum(each.max for each in choice.groups) >= spec.nodes
     for each in choice.groups:
@@ -151,12 +151,12 @@ def test_the_plan_notes_further_groups_that_fit() -> None:
     [
         ({"nodes": 9}, f"nodes = 9: 9 nodes x 1 slots fit no node group; {G4DN}: there are at most 8 nodes; g5"),
         ({"resources": {"gpu": 8}}, f"{G4DN}: GPUs per node: 1, requested: 8; {G5}: GPUs per node: 4"),
-        ({"slots": 2}, f"{G5}: GPUs per node: 4, and all must be used: set slots = 4, or spread"),
+        ({"slots": 2}, f"{G5}: GPUs per node: 4, and all must be used: set slots = 4, or exclusive"),
         ({"resources": {"cpu": 4.5}}, f"{G4DN}: CPUs per node: 4, requested: 4.5"),
         ({"resources": {"cpu": 5}}, f"{G4DN}: CPUs per node: 4, requested: 5"),
         (
             {"resources": {"cpu": 13}, "slots": 4},
-            'GPUs per node: 1, and all must be used: set slots = 1, or spread = "any"; '
+            "GPUs per node: 1, and all must be used: set slots = 1, or exclusive = false; "
             f"{G5}: CPUs per node: 48, requested: 52",
         ),
         (
@@ -183,7 +183,7 @@ def test_the_plan_notes_further_groups_that_fit() -> None:
         ),
         ({"kubernetes": {"node_groups": ["g5"]}}, "kubernetes.node_groups = ['g5']: 1 nodes x 1 slots fit no node "),
         (
-            {"kubernetes": {"node_groups": ["g4dn", "g5"], "spread": "any"}, "resources": {"gpu": 1}},
+            {"kubernetes": {"node_groups": ["g4dn", "g5"], "exclusive": False}, "resources": {"gpu": 1}},
             "kubernetes.node_groups = ['g4dn', 'g5']: have different numbers of GPUs: name groups with the same number",
         ),
     ],

@@ -84,7 +84,7 @@ def test_gang_and_workers_of_a_stream_take_node_groups_of_their_own() -> None:
         "nodes": 2,
         "slots": 4,
         "resources": {"gpu": 1},
-        "kubernetes": {"node_groups": ["gpus"], "instance_type": "c7i.2xlarge", "spread": "node"},
+        "kubernetes": {"node_groups": ["gpus"], "instance_type": "c7i.2xlarge", "exclusive": True},
         "stream": {"source": "s3://set", "batch": 8, "workers": {"count": 16, "cpu": 2, "memory": "4Gi"}},
     }
     choice = shapes.choose(from_values(values), [SPOT, STABLE, GPUS])
@@ -93,7 +93,7 @@ def test_gang_and_workers_of_a_stream_take_node_groups_of_their_own() -> None:
     gang, workers = shapes.shapes(from_values(values))
     assert (gang.world_size, workers.world_size) == (8, 16)
     assert (workers.resources.cpu, workers.resources.memory, workers.resources.gpu) == (2, "4Gi", 0)
-    assert (workers.kubernetes.spread, workers.kubernetes.instance_type) == ("any", None)
+    assert (workers.kubernetes.exclusive, workers.kubernetes.instance_type) == (False, None)
 
 
 def test_problems_of_the_workers_of_a_stream_name_their_keys() -> None:

@@ -55,7 +55,9 @@ def spec(code: Path, **values: Any) -> JobSpec:
 
 
 def target(volume: str | None) -> ClusterTarget:
-    return ClusterTarget(namespace="here", image="image", volume=volume, node_selector={}, tolerations=(), spread="any")
+    return ClusterTarget(
+        namespace="here", image="image", volume=volume, node_selector={}, tolerations=(), exclusive=False
+    )
 
 
 def test_files_that_git_ignores_are_excluded_in_a_checkout_and_outside_of_one(code: Path) -> None:

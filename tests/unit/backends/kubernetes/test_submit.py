@@ -37,7 +37,7 @@ GO = {"spec": {"suspend": False}}
 def planned(spec: JobSpec, run: str = "x-1", ssh_secret: str | None = None) -> Any:
     """The plan of a run in the namespace."""
     names = [*generate_keys(), *protocol.TLS_FILES, *map(forwarded_key, spec.env_passthrough)]
-    target = ClusterTarget("here", "any:1", None, {}, (), "any")
+    target = ClusterTarget("here", "any:1", None, {}, (), False)
     submission = manifests.Submission(run, "ann", dict.fromkeys(names, "later"), {}, {})
     objects = manifests.kubernetes_plan(spec, target, submission)
     return {"run": run, "namespace": "here", "objects": objects, "ssh_secret": ssh_secret}

@@ -118,7 +118,7 @@ def resolve(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> 
         volume=volume(spec, environment),
         node_selector={},
         tolerations=(),
-        spread="any",
+        exclusive=False,
         templates=pod_templates.read(spec.kubernetes.templates, api),
         egress_denied=environment is not None,
     )
@@ -136,8 +136,8 @@ def resolve(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> 
 
 def _on_nodes(target: ClusterTarget, choice: Choice, environment: Environment | None) -> ClusterTarget:
     """*target* for pods of one shape, on the nodes that were chosen for them."""
-    spread = choice.spec.kubernetes.spread or ("node" if choice.groups else "any")
-    target = replace(target, spread=spread)
+    exclusive = choice.spec.kubernetes.exclusive
+    target = replace(target, exclusive=bool(choice.groups) if exclusive is None else exclusive)
     if environment is None or not choice.groups:
         return target
     if not choice.fallbacks:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     # The public names, and the only list of them: `_modules` reads it. `as` tells type checkers that a name is public.
+    from spotmpi.api import models as models
     from spotmpi.api.datasets import DataSet as DataSet
     from spotmpi.api.datasets import build_dataset as build_dataset
     from spotmpi.api.images import build_image as build_image
@@ -94,7 +95,9 @@ def __getattr__(name: str) -> "Any":
         return import_module("spotmpi.checkpoint")
     # Inside of a pool, that one.
     module = "spotmpi.pools.joined" if name == "pool" and "SPOTMPI_POOL" in os.environ else _modules()[name]
-    return globals().setdefault(name, getattr(import_module(module), name))
+    found = import_module(module)
+    value = getattr(found, name) if hasattr(found, name) else import_module(f"{module}.{name}")
+    return globals().setdefault(name, value)
 
 
 def __dir__() -> "list[str]":

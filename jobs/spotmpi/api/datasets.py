@@ -128,15 +128,21 @@ def remove_dataset(name: str, store: str | None = None) -> Manifest:
     """
     opened = Store(store)
     manifest = opened.find(name, DATASET)
+    require_unused(manifest)
+    opened.remove(manifest)
+    return manifest
+
+
+def require_unused(manifest: Manifest) -> None:
+    """Refuse an entry that the spec of a recorded run names."""
     runs = [paths.parent.name for paths in _records() if manifest.key in paths.read_text(errors="replace")]
     if runs:
         more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
+        what = "data set" if manifest.kind == DATASET else "model"
         raise SpotmpiError(
             f"{manifest} is the data of run {', '.join(sorted(runs)[:3])}{more}: remove its record first "
-            "(`spotmpi clean`), or keep the data set"
+            f"(`spotmpi clean`), or keep the {what}"
         )
-    opened.remove(manifest)
-    return manifest
 
 
 def _records() -> Iterator[Path]:

@@ -13,7 +13,8 @@ from spotmpi.agent import record
 from spotmpi.core import file_status, names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.entries.manifest import DATASET, SHORT, File, Input, Manifest, Reference
+from spotmpi.entries import models
+from spotmpi.entries.manifest import DATASET, MODEL, SHORT, File, Input, Manifest, Reference
 from spotmpi.entries.store import Store, folder, is_reference, reference_in
 from spotmpi.runs import reader
 
@@ -51,7 +52,8 @@ def trace(place: str, store: str | None = None) -> Node:
     """
     if is_reference(place):
         opened = Store(store)
-        return entry_node(opened.find(place), opened)
+        entry = models.find(opened, place) if place.startswith(f"{MODEL}:") else opened.find(place)
+        return entry_node(entry, opened)
     path = place if "://" in place else str(Path(place).absolute())
     found = located(path)
     if found is not None:
@@ -100,6 +102,7 @@ def entry_node(manifest: Manifest, store: Store, file: File | None = None) -> No
     """An entry with all that it was made from; for one *file* only with what that part depends on."""
     facts = {
         "key": manifest.key,
+        **{name: manifest.details.get(name) for name in ("version", "metrics")},
         "rows": manifest.rows,
         "bytes": manifest.bytes,
         "created": _time(manifest.created),
@@ -111,6 +114,12 @@ def entry_node(manifest: Manifest, store: Store, file: File | None = None) -> No
 
 
 def _parents(manifest: Manifest, store: Store, file: File | None) -> Iterator[Node]:
+    # The run of a data set is a pool, and its code ours; the record of any other has code, image and data.
+    paths = RunPaths(names.default_runs_folder() / manifest.run) if manifest.run and manifest.kind != DATASET else None
+    if paths and run_of(paths.folder):
+        yield run_node(paths, store)
+        yield from (_reference_node(each, store) for each in manifest.parents if each.kind != DATASET)
+        return
     if manifest.code:
         code = manifest.code
         facts = {"commit": code.commit, "changes": code.diff, "digest": code.digest, "sources": code.sources}
@@ -119,11 +128,7 @@ def _parents(manifest: Manifest, store: Store, file: File | None) -> Iterator[No
         packages = manifest.code.packages if manifest.code and not manifest.image else None
         yield Node(IMAGE, " ".join((manifest.image or {"": "none"}).values()), _known({"packages": packages}))
     if manifest.run:
-        paths = RunPaths(names.default_runs_folder() / manifest.run)
-        is_here = manifest.kind != DATASET and run_of(
-            paths.folder
-        )  # the run of a data set is a pool, and its code ours
-        yield run_node(paths, store) if is_here else Node(RUN, manifest.run)
+        yield Node(RUN, manifest.run)
     part = manifest.details.get("parts", {}).get(file.part) if file and file.part else None
     for number, each in enumerate(manifest.inputs):
         yield _input_node(each, store, part if number == 0 else None)
@@ -159,7 +164,7 @@ def run_node(paths: RunPaths, store: Store) -> Node:
     facts = {
         "command": command or work.get("launcher"),
         "created": None if started is None else _time(started),
-        "cost": _cost(paths),
+        "cost": cost_of(paths),
         "spotmpi": work.get("spotmpi"),
     }
     return Node(RUN, paths.id, _known(facts), tuple(_parents_of_run(paths, work, store)))
@@ -205,7 +210,8 @@ def _facts_of_file(path: Path) -> dict[str, Any]:
     return {"bytes": size, "sha256": digest}
 
 
-def _cost(paths: RunPaths) -> float | None:
+def cost_of(paths: RunPaths) -> float | None:
+    """US dollars for a run's nodes, as `spotmpi cost` has saved them; None where it has not."""
     saved = _json(paths.bill) or {}
     shares = [each for each in saved.get("bill", {}).get("runs", ()) if each.get("run") == paths.id]
     return sum(each["waiting"] + each["training"] for each in shares) if shares else None

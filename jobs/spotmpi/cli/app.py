@@ -91,6 +91,7 @@ COMMANDS = {
     "reproduce": Entry(
         "reproduce", "Make a file again from the raw data and compare it bit for bit; exit 1 if it differs."
     ),
+    "models": Entry("models", "Keep what runs have trained as versions of a model; list, compare, promote and pull."),
 }
 
 

@@ -197,18 +197,13 @@ def why(
     as_json: Json = False,
 ) -> None:
     """Print what differs between two versions."""
-    from spotmpi.core.printable import printable
+    from spotmpi.cli.entries import show_differences
     from spotmpi.entries.differences import differences
     from spotmpi.entries.manifest import DATASET
     from spotmpi.entries.store import Store
 
     found = Store(store)
-    lines = differences(found.find(one, DATASET), found.find(other, DATASET))
-    if as_json:
-        print(json.dumps(lines))
-        return
-    for line in lines or ["nothing that counts differs"]:
-        print(printable(line))
+    show_differences(differences(found.find(one, DATASET), found.find(other, DATASET)), as_json)
 
 
 @app.command("verify")
@@ -220,20 +215,14 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Compare every file with its SHA-256; exit 1 if one is wrong."""
+    from spotmpi.cli.entries import show_problems
     from spotmpi.entries.manifest import DATASET
     from spotmpi.entries.store import Store
 
     found = Store(store)
     problems: list[str] = []
     chosen = [found.find(name, DATASET) for name in names] if names else found.list(DATASET, on_damage=problems.append)
-    for manifest in chosen:
-        problems += found.problems(manifest)
-    if as_json:
-        print(json.dumps({"verified": len(chosen), "problems": problems}))
-    else:
-        print("\n".join([*problems, f"{len(chosen)} data sets read, {len(problems)} problems"]))
-    if problems:
-        raise typer.Exit(1)
+    show_problems(chosen, found, problems, as_json, "data sets")
 
 
 @app.command("rm")

@@ -1,15 +1,16 @@
-"""What `spotmpi data` prints of entries of the store: lists, one of them, differences and damage."""
+"""What `spotmpi data` and `spotmpi models` print of entries: lists, one of them, differences and damage."""
 
 from __future__ import annotations
 
 import json
 from datetime import datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from spotmpi.entries.manifest import Manifest
     from spotmpi.entries.store import Store
@@ -52,8 +53,10 @@ def summary(manifest: Manifest) -> dict[str, Any]:
     return {"name": manifest.name, "key": manifest.key, "created": manifest.created, **size}
 
 
-def show_manifest(manifest: Manifest, store: Store, as_json: bool) -> None:
-    """Print what an entry was made from, where its files are, and of many files the first ones."""
+def show_manifest(
+    manifest: Manifest, store: Store, as_json: bool, more: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Print what an entry was made from, where its files are, and of many files the first ones; as JSON also *more*."""
     from spotmpi.api.lineage import entry_node, lines
     from spotmpi.core.printable import printable
 
@@ -61,7 +64,7 @@ def show_manifest(manifest: Manifest, store: Store, as_json: bool) -> None:
     if as_json:
         import msgspec
 
-        print(json.dumps({**msgspec.to_builtins(manifest), "place": place}))
+        print(json.dumps({**msgspec.to_builtins(manifest), "place": place, **more}))
         return
     print(*map(printable, lines(entry_node(manifest, store))), sep="\n")
     print(f"files in {printable(place)}:")
@@ -69,3 +72,26 @@ def show_manifest(manifest: Manifest, store: Store, as_json: bool) -> None:
         print(f"  {printable(file.path)}  {file.bytes:,} bytes  {file.sha256[:12]}")
     if len(manifest.files) > _FILES:
         print(f"  and {len(manifest.files) - _FILES} more (--json has all)")
+
+
+def show_problems(manifests: Sequence[Manifest], store: Store, problems: list[str], as_json: bool, what: str) -> None:
+    """Compare all files of entries with their SHA-256 and print what is wrong, after *problems*; then exit 1."""
+    for manifest in manifests:
+        problems += store.problems(manifest)
+    if as_json:
+        print(json.dumps({"verified": len(manifests), "problems": problems}))
+    else:
+        print("\n".join([*problems, f"{len(manifests)} {what} read, {len(problems)} problems"]))
+    if problems:
+        raise typer.Exit(1)
+
+
+def show_differences(lines: Sequence[str], as_json: bool) -> None:
+    """Print what differs between two versions."""
+    from spotmpi.core.printable import printable
+
+    if as_json:
+        print(json.dumps(lines))
+        return
+    for line in lines or ["nothing that counts differs"]:
+        print(printable(line))

@@ -13,7 +13,8 @@ from spotmpi.cli.options import Json
 
 def command(
     file: Annotated[
-        str, typer.Argument(help="A file that spotmpi wrote, its folder, or datasets:NAME@KEY.", metavar="FILE")
+        str,
+        typer.Argument(help="A file that spotmpi wrote, its folder, datasets:NAME@KEY or models:NAME.", metavar="FILE"),
     ],
     open_lineage: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""What differs between two entries: code as a diff, arguments, inputs, image and packages. Pure."""
+"""What differs between two entries: code as a diff, arguments, inputs, image and packages; of models more. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spotmpi.entries.manifest import SHORT, Code, Input, Manifest
+from spotmpi.entries.manifest import MODEL, SHORT, Code, Input, Manifest
 
 _MAX_FILES = 10  # that are named of each input
 
@@ -18,7 +18,7 @@ def differences(one: Manifest, other: Manifest) -> list[str]:
         *_values("argument", _arguments(one), _arguments(other)),
         *_inputs(one, other),
         *_values("image", one.image or {}, other.image or {}),
-        *_values("setting", _settings(one), _settings(other)),
+        *(_model(one, other) if one.kind == MODEL else _values("setting", _settings(one), _settings(other))),
     ]
 
 
@@ -41,6 +41,29 @@ def _arguments(manifest: Manifest) -> dict[str, Any]:
 
 def _settings(manifest: Manifest) -> dict[str, Any]:
     return {name: manifest.details[name] for name in ("function", "row_group") if name in manifest.details}
+
+
+def _model(one: Manifest, other: Manifest) -> Iterator[str]:
+    """What differs between two models besides: spec, what they were made from, metrics and files."""
+    for what, values in (
+        ("spec", [_flat(each.details.get("spec", {})) for each in (one, other)]),
+        ("commit", [{"of the code": each.code.commit} if each.code else {} for each in (one, other)]),
+        (
+            "parent",
+            [{f"{each.kind}:{each.name}": each.key[:SHORT] for each in model.parents} for model in (one, other)],
+        ),
+        ("metric", [each.details.get("metrics", {}) for each in (one, other)]),
+        ("file", [{file.path: file.sha256[:SHORT] for file in each.files} for each in (one, other)]),
+    ):
+        yield from _values(what, *values)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables with the keys that ``--set`` takes, such as ``limits.failures``."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
 
 
 def _values(what: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:

@@ -106,6 +106,14 @@ class Storage:
                 return None
         return size, whole.hexdigest()
 
+    def copy(self, name: str, target: Path) -> None:
+        """Copy a file to a path of this machine, whose folder exists."""
+        with errors(f"{self.place(name)} cannot be copied to {target}"):
+            if self.folder:
+                shutil.copyfile(self.folder / name, target)
+            else:
+                self._remote[0].get_file(self._path(name), str(target))
+
     def write(self, name: str, content: bytes, exclusive: bool = False) -> bool:
         """Write a whole file; with *exclusive* False where there is one already, which stays as it is."""
         with errors(f"{self.place(name)} cannot be written"):

@@ -1,0 +1,302 @@
+"""Models: what a run has trained, kept in the store with what it was made from."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import tomllib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spotmpi import __version__
+from spotmpi.agent import checkpoint_files
+from spotmpi.agent import store as files_of_folder
+from spotmpi.api import runs
+from spotmpi.api.datasets import require_unused
+from spotmpi.api.lineage import cost_of
+from spotmpi.backends.targets import TargetLike
+from spotmpi.core import names
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.names import RunPaths
+from spotmpi.core.progress import Say
+from spotmpi.entries import models
+from spotmpi.entries.manifest import (
+    FILES,
+    FORMAT,
+    MODEL,
+    Code,
+    File,
+    Input,
+    Manifest,
+    Reference,
+    check_name,
+    describe,
+    digest_of,
+)
+from spotmpi.entries.models import Promotion
+from spotmpi.entries.store import Store, folder, reference_in
+from spotmpi.runs import reader
+from spotmpi.runs.reader import RunState
+from spotmpi.runs.recorded_plan import json_object
+
+
+@dataclass(frozen=True)
+class Model:
+    """A version of a model in a store: files that never change, and the manifest that says what they were made from."""
+
+    manifest: Manifest
+    store: Store = field(compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Its name, which its other versions share."""
+        return self.manifest.name
+
+    @property
+    def version(self) -> int:
+        """Its number among the versions of its name."""
+        return models.version_of(self.manifest)
+
+    @property
+    def key(self) -> str:
+        """The SHA-256 over its files, its run and its parents."""
+        return self.manifest.key
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """The result that its run has reported, such as ``loss``."""
+        return dict(self.manifest.details.get("metrics", {}))
+
+    @property
+    def path(self) -> str:
+        """The folder of its files, as a path of this machine or as a URL."""
+        return self.store.place(self.manifest.reference)
+
+    def __str__(self) -> str:
+        return models.title(self.manifest)
+
+
+def keep(
+    run: RunState | str,
+    name: str,
+    files: Sequence[str | Path] = (),
+    parents: Sequence[str] = (),
+    store: str | None = None,
+    on: TargetLike = None,
+    say: Say = lambda text: None,
+) -> Model:
+    """Keep what a run has trained as the next version of the model *name*.
+
+    The same again gives the version that there is. Without *files* it is the newest complete checkpoint; these are
+    files and folders, relative to the run folder. The folder of a cluster's run is copied to this machine first.
+    *parents* are models that it was fine-tuned from.
+
+    Raises:
+        InputError: the run has not ended, has no complete checkpoint, or no such file.
+        SpotmpiError: the checkpoint is damaged, a data set of the run is not in the store, or that cannot be written.
+    """
+    opened = Store(store)
+    check_name(name)
+    state = run if isinstance(run, RunState) else runs.status(run, on)
+    if state.state not in ("succeeded", "failed", "stopped"):
+        raise input_error("run", state.id, f"is {state.state}: a model is kept once its run has ended")
+    paths = RunPaths(runs.pull(state.id, on, say))
+    checkpoint, sources = ("", _named(paths, files)) if files else _newest_checkpoint(paths)
+    described = tuple(describe(source, path) for path, source in sorted(sources.items()))
+    if checkpoint:
+        _require_intact(paths, checkpoint, described, sources)
+    found = [models.find(opened, each).reference for each in parents]
+    manifest = _manifest(state, paths, name, described, found, opened)
+    manifest.details.update({"checkpoint": checkpoint} if checkpoint else {})
+    places = {path: str(source.absolute()) for path, source in sources.items()}
+    return Model(models.add(opened, manifest, places), opened)
+
+
+def _named(paths: RunPaths, files: Sequence[str | Path]) -> dict[str, Path]:
+    """The files that a user has named by their paths in the model; of a folder all files below it."""
+    sources: dict[str, Path] = {}
+    for each in files:
+        place = paths.folder / each
+        below = [place / path for path in files_of_folder.files(str(place))] if place.is_dir() else [place]
+        for source in below:
+            path = source.relative_to(place).as_posix() if place.is_dir() else source.name
+            if sources.setdefault(path, source) != source:
+                raise input_error(
+                    "file", str(source), f"has the name of another one, {sources[path]}: rename one of them"
+                )
+        if not below or not below[0].is_file():
+            raise input_error("file", str(each), f"is no file or folder with files in {names.shown(paths.folder)}")
+    return sources
+
+
+def _newest_checkpoint(paths: RunPaths) -> tuple[str, dict[str, Path]]:
+    """The name of the newest complete checkpoint of a run, and its files."""
+    spec = tomllib.loads(paths.spec.read_text(errors="replace"))
+    place = Path(names.checkpoints(str(paths.folder), spec.get("checkpoint", {}).get("path")))
+    known = checkpoint_files.names(str(place)) if place.is_dir() else []
+    complete = [each for each in known if (place / each / checkpoint_files.MANIFEST).is_file()]
+    if not complete:
+        remedy = f"has no complete checkpoint in {names.shown(place)}: name the files of the model with --file"
+        raise input_error("run", paths.id, remedy)
+    newest = place / complete[-1]
+    return newest.name, {path: newest / path for path in files_of_folder.files(str(newest))}
+
+
+def _require_intact(paths: RunPaths, checkpoint: str, described: Sequence[File], sources: Mapping[str, Path]) -> None:
+    """Compare the files of a checkpoint with what its own manifest says."""
+    own = checkpoint_files.MANIFEST
+    actual = {file.path: {"bytes": file.bytes, "sha256": file.sha256} for file in described if file.path != own}
+    try:
+        expected = checkpoint_files.read_manifest(str(sources[own].parent)).get("files")
+    except checkpoint_files.Damaged:
+        expected = None
+    if expected != actual:
+        remedy = "`spotmpi run --resume` trains it again, or name the files of an earlier one with --file"
+        raise SpotmpiError(f"the newest checkpoint of run {paths.id} is damaged, {checkpoint}: {remedy}")
+
+
+def _manifest(
+    state: RunState, paths: RunPaths, name: str, files: tuple[File, ...], parents: Sequence[Reference], store: Store
+) -> Manifest:
+    summary: Mapping[str, Any] = reader.summary(paths) or {}
+    work = summary.get("work") or (json_object(paths.plan) or {}).get("work") or {}
+    entries = _entries(state.id, work, store)
+    content = [[file.path, file.sha256] for file in files]
+    key = digest_of([FORMAT, content, state.id, sorted([each.kind, each.name, each.key] for each in parents)])
+    code, data = work.get("code") or {}, work.get("data")
+    image = {**(work.get("image") or {}), **({"digest": state.container} if state.container else {})}
+    hashes = {str(path): str(each) for path, each in (code.get("files") or {}).items()}
+    return Manifest(
+        kind=MODEL,
+        name=name,
+        key=key,
+        created=time.time(),
+        files=files,
+        parents=tuple(sorted({*parents, *entries})),
+        inputs=(_input(data),) if data else (),
+        code=Code(digest_of(hashes), values=hashes, commit=code.get("commit"), diff=code.get("diff"))
+        if hashes
+        else None,
+        image={name: str(value) for name, value in image.items() if value} or None,
+        run=state.id,
+        cost=cost_of(paths),
+        details={
+            "function": _command(work),
+            "state": state.state,
+            "spec": _spec(paths),
+            "metrics": _metrics(summary, state),
+        },
+        spotmpi=__version__,
+    )
+
+
+def _entries(run: str, work: Mapping[str, Any], store: Store) -> list[Reference]:
+    """The data sets of a store that the run has read."""
+    found = []
+    for text in work.get("entries") or ():
+        kind, _, rest = text.partition(":")
+        reference = Reference(kind, *rest.rpartition("@")[::2])
+        if store.get(reference) is None:
+            remedy = "name the store that has it (--store, SPOTMPI_STORE)"
+            raise SpotmpiError(f"run {run} has read {reference}, which {store.storage.url} does not have: {remedy}")
+        found.append(reference)
+    return found
+
+
+def _input(data: Mapping[str, Any]) -> Input:
+    """The folder of a run's data, which may be an entry; a cluster's is known by its path alone."""
+    parent = reference_in(data["path"])
+    digest = parent.key if parent else str(data.get("content") or data.get("state") or "")
+    return Input("data", data["path"], digest, parent=parent)
+
+
+def _command(work: Mapping[str, Any]) -> str:
+    return " ".join([str(work.get("program") or ""), *map(str, work.get("args") or ())]).strip()
+
+
+def _spec(paths: RunPaths) -> dict[str, Any]:
+    """The spec of a run, without the values of variables: a store is shared, and they may be secrets."""
+    spec = tomllib.loads(paths.spec.read_text(errors="replace"))
+    return {**spec, "env": sorted(spec["env"])} if spec.get("env") else spec
+
+
+def _metrics(summary: Mapping[str, Any], state: RunState) -> dict[str, Any]:
+    """The result of a run, else its last scalars."""
+    values = summary.get("result") or state.scalars
+    return {name: value for name, value in values.items() if isinstance(value, int | float | str)}
+
+
+def find(name: str, store: str | None = None) -> Model:
+    """The model that *name* stands for: ``digits``, ``digits:3``, ``digits:prod``, ``digits@KEY`` or ``KEY``."""
+    opened = Store(store)
+    return Model(models.find(opened, name), opened)
+
+
+def promote(name: str, alias: str, remove: bool = False, store: str | None = None) -> Promotion:
+    """Let an alias such as ``prod`` name a version of a model; with *remove* no version any more.
+
+    Raises:
+        SpotmpiError: another process has promoted a version at the same time, which holds.
+    """
+    found = find(name, store)
+    return models.promote(found.store, found.manifest, alias, names.user(), time.time(), remove)
+
+
+def pull(name: str, into: str | Path | None = None, store: str | None = None) -> Path:
+    """Copy the files of a model to a new folder, complete or not at all; its path. No effect where they are there.
+
+    Raises:
+        InputError: the folder has other files.
+        SpotmpiError: a file is damaged in the store, or cannot be written.
+    """
+    model = find(name, store)
+    target = Path(into or f"{model.name}-{model.version}").absolute()
+    if target.exists():
+        if _has(target, model.manifest):
+            return target
+        raise input_error(
+            "folder", names.shown(target), f"exists and is not {model}: remove it, or name another folder"
+        )
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+    try:
+        for file in model.manifest.files:
+            place = temporary / file.path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            model.store.storage.copy(f"{folder(model.manifest.reference)}/{FILES}/{file.path}", place)
+            if describe(place, file.path) != file:
+                raise SpotmpiError(
+                    f"{model} is damaged, {file.path}: `spotmpi models verify {model}` shows all that is"
+                )
+        temporary.rename(target)
+    except OSError as error:
+        raise SpotmpiError(f"{model} cannot be copied to {names.shown(target)}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def _has(place: Path, manifest: Manifest) -> bool:
+    """Whether a folder has the files of a model, and no others."""
+    if not place.is_dir() or sorted(files_of_folder.files(str(place))) != sorted(file.path for file in manifest.files):
+        return False
+    return all(describe(place / file.path, file.path) == file for file in manifest.files)
+
+
+def remove(name: str, store: str | None = None) -> Model:
+    """Remove a version of a model from the store; what was removed. Its number is not given again.
+
+    Raises:
+        SpotmpiError: an alias, another entry or the spec of a run names it.
+    """
+    model = find(name, store)
+    aliases = models.aliases_of(model.store, model.manifest)
+    if aliases:
+        alias = f"{model.name}:{aliases[0]}"
+        remedy = f"promote another version, or `spotmpi models promote {model} {aliases[0]} --remove`"
+        raise SpotmpiError(f"{model} is {alias}: {remedy}")
+    require_unused(model.manifest)
+    model.store.remove(model.manifest)
+    return model

@@ -1,0 +1,381 @@
+"""Models: kept from runs as numbered versions, compared, promoted, pulled and removed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spotmpi
+from spotmpi.agent import protocol, record
+from spotmpi.agent.record import Record
+from spotmpi.api import models as api
+from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.core.names import RunPaths, default_runs_folder
+from spotmpi.entries import models
+from spotmpi.entries.manifest import Reference
+from spotmpi.entries.storage import Storage
+from spotmpi.entries.store import Store
+from spotmpi.programs.checkpoint import Checkpoints, Identity, Progress
+from tests.command_line import invoke
+from tests.unit.entries.test_store import entry
+
+np = pytest.importorskip("numpy")
+
+
+@pytest.fixture(params=["folder", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store in a folder, and one behind a URL; runs in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPOTMPI_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv(
+        "SPOTMPI_STORE", str(tmp_path / "store") if request.param == "folder" else f"memory://{tmp_path}"
+    )
+    return Store()
+
+
+def run(
+    name: str, loss: float = 0.5, end: str | None = record.SUCCEEDED, args: str = "5", data: Reference | None = None
+) -> RunPaths:
+    """The record of a run with a checkpoint as a program writes it; one under way where *end* is None."""
+    paths = RunPaths(default_runs_folder() / name)
+    paths.folder.mkdir(parents=True)
+    paths.spec.write_text(
+        f'command = ["train.py"]\nargs = ["--epochs", "{args}"]\nprice = 1.5\n[env]\nTOKEN = "hidden"\n'
+    )
+    work = {
+        "program": "train.py",
+        "args": ["--epochs", args],
+        "code": {"files": {"train.py": "c" * 64}, "commit": "d" * 40, "diff": None},
+        "image": {"name": "pytorch", "lock": "e" * 64},
+        "data": {"path": Store().place(data) if data else "/data/raw", "content": None, "state": "f" * 64},
+        "entries": [f"{data.kind}:{data.name}@{data.key}"] if data else [],
+    }
+    paths.plan.write_text(json.dumps({"backend": "local", "work": work}))
+    written = Record(str(paths.folder), lambda: 1_700_000_000.0)
+    written.event(record.SUBMITTED, name=name)
+    written.event(record.STARTED, attempt=1)
+    written.metric(1, 0, protocol.METRIC, {"iteration": 5, "loss": 9.0})
+    if end:
+        written.event(end)
+        result = {"iteration": 5, "loss": loss, "parameters": "a1", "diverged": float("nan")}
+        paths.summary.write_text(json.dumps({"work": work, "result": result}))
+    written.close()
+    checkpoint(paths, 5, loss)
+    return paths
+
+
+def checkpoint(paths: RunPaths, iteration: int, value: float) -> Path:
+    """Write a checkpoint as programs do."""
+    checkpoints = Checkpoints(paths.checkpoints, 3, Identity("train.py", "m", "d", 0))
+    checkpoints.prepare()
+    return checkpoints.write(Progress(iteration, 0, 1, 8), {"parameters/w": np.full(3, value)}, "end")
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_newest_checkpoint_of_a_run_becomes_the_next_version(store: Store) -> None:
+    first = run("digits-1")
+    newest = checkpoint(first, 7, 0.7)
+    (first.checkpoints / "iteration-000000009").mkdir()  # one that was never complete
+    output = invoke("models", "keep", "digits-1", "digits")
+    assert (output.returncode, output.stdout) == (0, f"digits:1  {api.find('digits').path}\n"), output.stderr
+    run("digits-2", loss=0.25)
+    kept = spotmpi.models.keep("digits-2", "digits", parents=["digits:1"])
+    assert (str(kept), kept.version, str(api.find("digits")), str(api.find(kept.key[:9]))) == (
+        "digits:2",
+        2,
+        "digits:2",
+        "digits:2",
+    )
+
+    manifest = api.find("digits:1").manifest
+    assert {file.path: file.sha256 for file in manifest.files} == {path.name: digest(path) for path in newest.iterdir()}
+    assert (manifest.run, manifest.image) == ("digits-1", {"name": "pytorch", "lock": "e" * 64})
+    assert manifest.code and (manifest.code.commit, manifest.code.values) == ("d" * 40, {"train.py": "c" * 64})
+    assert [(each.argument, each.source, each.digest) for each in manifest.inputs] == [("data", "/data/raw", "f" * 64)]
+    assert manifest.details["checkpoint"] == "iteration-000000007" and manifest.details["state"] == "succeeded"
+    assert manifest.details["spec"] == {
+        "command": ["train.py"],
+        "args": ["--epochs", "5"],
+        "price": 1.5,
+        "env": ["TOKEN"],
+    }
+    assert kept.metrics == {"iteration": 5, "loss": 0.25, "parameters": "a1"}
+    assert kept.manifest.parents == (manifest.reference,)
+
+
+def test_the_same_again_is_the_same_version(store: Store) -> None:
+    run("digits-1")
+    kept = [api.keep("digits-1", "digits") for _ in range(2)]
+    assert kept[0].key == kept[1].key and [each.version for each in store_versions(store)] == [1]
+    assert str(api.keep("digits-1", "other")) == "other:1"
+
+
+def store_versions(store: Store) -> list[Any]:
+    return [api.Model(each, store) for each in store.list("models", "digits")]
+
+
+def test_a_version_that_another_process_takes_meanwhile_is_left_to_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("digits-1")
+    run("digits-2")
+    write, raced = Storage.write, list[str]()
+
+    def write_second(self: Any, name: str, content: bytes, exclusive: bool = False) -> bool:
+        if ".versions" in name and not raced:
+            raced.append(name)
+            api.keep("digits-2", "digits")
+        return write(self, name, content, exclusive)
+
+    monkeypatch.setattr("spotmpi.entries.storage.Storage.write", write_second)
+    assert (str(api.keep("digits-1", "digits")), api.find("digits:1").manifest.run) == ("digits:2", "digits-2")
+
+
+def test_named_files_and_folders_are_a_model_too(store: Store) -> None:
+    paths = run("digits-1")
+    (paths.folder / "out/deep").mkdir(parents=True)
+    (paths.folder / "out/deep/w.bin").write_text("w")
+    (paths.folder / "labels.txt").write_text("a b")
+    kept = api.keep("digits-1", "digits", files=["out", "labels.txt"])
+    assert [file.path for file in kept.manifest.files] == ["deep/w.bin", "labels.txt"]
+    (paths.folder / "empty").mkdir()
+    for name in ("absent", "empty"):
+        with pytest.raises(InputError, match=f"{name}.: is no file or folder with files in"):
+            api.keep("digits-1", "digits", files=[name])
+    (paths.folder / "out/labels.txt").write_text("c")
+    with pytest.raises(InputError, match="has the name of another one"):
+        api.keep("digits-1", "digits", files=["labels.txt", "out"])
+
+
+def test_a_run_that_has_not_ended_or_has_no_checkpoint_is_refused(store: Store) -> None:
+    run("digits-1", end=None)
+    output = invoke("models", "keep", "digits-1", "digits")
+    assert output.returncode == 2 and "a model is kept once its run has ended" in output.stderr
+    shutil.rmtree(run("digits-2").checkpoints)
+    output = invoke("models", "keep", "digits-2", "digits")
+    assert output.returncode == 2 and "has no complete checkpoint in" in output.stderr and "--file" in output.stderr
+    with pytest.raises(InputError, match="use up to 100 letters"):
+        api.keep("digits-2", "a:b")
+    with pytest.raises(InputError, match="none named base"):
+        api.keep("digits-2", "digits", files=["spec.toml"], parents=["base:1"])
+    assert store.list() == []
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "manifest.json"])
+def test_a_damaged_checkpoint_is_not_kept(store: Store, name: str) -> None:
+    paths = run("digits-1")
+    (paths.checkpoints / "iteration-000000005" / name).write_bytes(b"x")
+    with pytest.raises(SpotmpiError, match="the newest checkpoint of run digits-1 is damaged, iteration-000000005"):
+        api.keep("digits-1", "digits")
+    assert store.list() == []
+
+
+def test_a_full_disk_leaves_no_version_and_the_next_call_gets_its_number(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("digits-1")
+
+    def fail(*arguments: Any) -> bool:
+        raise SpotmpiError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spotmpi.entries.storage.Storage.create", fail)
+        assert "No space left" in invoke("models", "keep", "digits-1", "digits").stderr
+    assert invoke("models", "show", "digits:1").returncode == 2
+    assert str(api.keep("digits-1", "digits")) == "digits:1"
+
+
+def test_data_sets_of_the_run_are_parents_and_have_to_be_in_the_store(store: Store, tmp_path: Path) -> None:
+    data, sources = entry(tmp_path)
+    run("digits-1", data=data.reference)
+    with pytest.raises(SpotmpiError, match=r"has read datasets:ratings@a{12}, which .* does not have: name the store"):
+        api.keep("digits-1", "digits")
+    store.add(data, sources)
+    kept = api.keep("digits-1", "digits").manifest
+    assert kept.parents == (data.reference,) == tuple(each.parent for each in kept.inputs)
+    shutil.rmtree(default_runs_folder())
+    assert invoke("why", "models:digits:1").stdout.count("data set datasets:ratings@") == 1
+    assert "is a parent of models:digits" in invoke("data", "rm", "ratings").stderr
+
+
+def test_aliases_name_versions_and_have_a_history(store: Store) -> None:
+    for number in (1, 2):
+        run(f"digits-{number}", loss=number / 4)
+        api.keep(f"digits-{number}", "digits")
+    assert invoke("models", "promote", "digits:1", "prod").stdout == "digits:prod is digits:1\n"
+    promoted = json.loads(invoke("models", "promote", "digits", "prod", "--json").stdout)
+    assert (promoted["name"], promoted["alias"], promoted["version"]) == ("digits", "prod", 2)
+    assert invoke("models", "promote", "digits:2", "prod").returncode == 0  # it is already
+    assert str(api.find("models:digits:prod")) == "digits:2"
+    assert [each.version for each in models.history(store, "digits", "prod")] == [1, 2]
+    shown = json.loads(invoke("models", "show", "digits:prod", "--json").stdout)
+    assert [each["version"] for each in shown["history"]["prod"]] == [1, 2]
+    lines = invoke("models", "show", "digits:prod").stdout.splitlines()
+    assert "history of digits:prod:" in lines and ["version 1, by" in line for line in lines[-2:]] == [True, False]
+    refused = invoke("models", "promote", "digits:1", "prod", "--remove")
+    assert refused.returncode == 2 and "does not name digits:1, but digits:2" in refused.stderr
+    assert invoke("models", "promote", "digits:2", "prod", "--remove").stdout == "digits:prod was removed\n"
+    unknown = invoke("models", "show", "digits:prod")
+    assert unknown.returncode == 2 and "it has: digits:1, digits:2" in unknown.stderr
+    for alias in ("1", "a b", "../x", ""):
+        assert "a letter is first" in invoke("models", "promote", "digits", alias).stderr
+
+
+def test_of_two_promotions_at_once_one_holds_and_the_other_is_told(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+    for number in (1, 2):
+        run(f"digits-{number}")
+        kept.append(api.keep(f"digits-{number}", "digits").manifest)
+    append, raced = models._append, list[bool]()
+
+    def append_second(*arguments: Any) -> None:
+        if not raced:
+            raced.append(True)
+            models.promote(Store(), kept[1], "prod", "ann", 1.0)
+        append(*arguments)
+
+    monkeypatch.setattr(models, "_append", append_second)
+    output = invoke("models", "promote", "digits:1", "prod")
+    assert output.returncode == 1
+    assert output.stderr == (
+        "spotmpi: ann has let digits:prod name digits:2 meanwhile, and that holds: look at it, then promote again\n"
+    )
+    assert str(api.find("digits:prod")) == "digits:2"
+
+
+def test_a_version_that_is_removed_while_it_is_promoted_is_named_by_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        run(f"digits-{number}")
+        api.keep(f"digits-{number}", "digits")
+    api.promote("digits:1", "prod")
+    append = models._append
+
+    def remove_first(*arguments: Any) -> None:
+        monkeypatch.setattr(models, "_append", append)
+        api.remove("digits:2")
+        append(*arguments)
+
+    monkeypatch.setattr(models, "_append", remove_first)
+    assert "digits:2 was removed meanwhile" in invoke("models", "promote", "digits:2", "prod").stderr
+    assert str(api.find("digits:prod")) == "digits:1"
+
+
+def test_rm_refuses_what_an_alias_an_entry_or_a_run_names(store: Store) -> None:
+    for number in (1, 2, 3):
+        run(f"digits-{number}", loss=number)
+        api.keep(f"digits-{number}", "digits", parents=["digits:1"] if number == 2 else [])
+    api.promote("digits:3", "prod")
+    refused = invoke("models", "rm", "digits:3")
+    assert refused.returncode == 1 and "digits:3 is digits:prod: promote another version" in refused.stderr
+    assert "is a parent of models:digits@" in invoke("models", "rm", "digits:1").stderr
+    other = RunPaths(default_runs_folder() / "later-1")
+    other.folder.mkdir()
+    other.spec.write_text(f'data = "{api.find("digits:2").path}"\n')
+    assert "is the data of run later-1" in invoke("models", "rm", "digits:2").stderr
+    other.spec.unlink()
+    removed = json.loads(invoke("models", "rm", "digits:2", "digits:1", "--json").stdout)
+    assert [each["version"] for each in removed] == [2, 1]
+    run("digits-4")
+    assert str(api.keep("digits-4", "digits")) == "digits:4"
+
+
+def test_list_and_diff_compare_versions(store: Store) -> None:
+    run("digits-1", loss=0.5)
+    run("digits-2", loss=0.25, args="10")
+    for number in (1, 2):
+        api.keep(f"digits-{number}", "digits")
+    api.promote("digits:2", "prod")
+    lines = invoke("models", "list").stdout.splitlines()
+    assert lines[0].split() == ["MODEL", "ALIASES", "CREATED", "MB", "RUN", "METRICS"]
+    assert [line.split()[0] for line in lines[1:]] == ["digits:1", "digits:2"]
+    assert lines[2].split()[1] == "prod" and lines[2].endswith("digits-2  iteration=5 loss=0.25")
+    listed = json.loads(invoke("models", "list", "digits", "--json").stdout)
+    assert [(each["version"], each["aliases"], each["run"]) for each in listed] == [
+        (1, [], "digits-1"),
+        (2, ["prod"], "digits-2"),
+    ]
+    compared = invoke("models", "diff", "digits:1", "digits:prod").stdout.splitlines()
+    assert compared[:2] == ["spec args: ['--epochs', '5'], ['--epochs', '10']", "metric loss: 0.5, 0.25"]
+    assert [line.split(":")[0] for line in compared[2:]] == ["file manifest.json", "file state.safetensors"]
+    assert json.loads(invoke("models", "diff", "digits:1", "digits:2", "--json").stdout) == compared
+    assert invoke("models", "diff", "digits:1", "digits:1").stdout == "nothing that counts differs\n"
+
+
+def test_show_and_why_lead_from_a_model_to_its_run_code_and_image(store: Store) -> None:
+    paths = run("digits-1")
+    api.keep("digits-1", "digits")
+    api.promote("digits:1", "prod")
+    shown = invoke("models", "show", "digits").stdout
+    assert "version 1, metrics iteration=5, loss=0.5" in shown and "run digits-1, train.py --epochs 5" in shown.replace(
+        "command ", ""
+    )
+    why = invoke("why", "models:digits:prod").stdout
+    assert why.splitlines()[0].startswith("model models:digits@") and "input /data/raw" in why
+    shutil.rmtree(paths.folder)
+    shown = invoke("models", "show", "digits").stdout
+    for text in (
+        "run digits-1",
+        "code train.py --epochs 5, commit dddddddddddd",
+        "image pytorch",
+        "input data = /data/raw",
+    ):
+        assert text in shown
+
+
+def test_pull_copies_a_model_complete_or_not_at_all(store: Store, tmp_path: Path) -> None:
+    paths = run("digits-1")
+    kept = api.keep("digits-1", "digits")
+    output = invoke("models", "pull", "digits")
+    assert output.returncode == 0 and output.stdout.startswith("digits:1 -> digits-1 (")
+    source = paths.checkpoints / "iteration-000000005"
+    assert {path.name: digest(path) for path in Path("digits-1").iterdir()} == {
+        p.name: digest(p) for p in source.iterdir()
+    }
+    assert json.loads(invoke("models", "pull", "digits", "--json").stdout)["folder"] == str(tmp_path / "digits-1")
+    Path("digits-1/more.txt").write_text("")
+    refused = invoke("models", "pull", "digits:1")
+    assert refused.returncode == 2 and "exists and is not digits:1: remove it" in refused.stderr
+    store.storage.remove(f"models/digits/{kept.key}/files/state.safetensors")
+    store.storage.write(f"models/digits/{kept.key}/files/state.safetensors", b"rot")
+    damaged = invoke("models", "pull", "digits:1", "elsewhere")
+    assert damaged.returncode == 1 and "digits:1 is damaged, state.safetensors" in damaged.stderr
+    assert sorted(path.name for path in tmp_path.iterdir() if "elsewhere" in path.name) == []
+
+
+def test_verify_finds_damaged_files_and_edited_manifests_and_histories(store: Store) -> None:
+    run("digits-1")
+    kept = api.keep("digits-1", "digits")
+    api.promote("digits:1", "prod")
+    assert invoke("models", "verify").stdout == "1 models read, 0 problems\n"
+    top = f"models/digits/{kept.key}"
+    store.storage.remove(f"{top}/files/state.safetensors")
+    store.storage.write("models/digits/.aliases/prod/000001", b"{}")
+    output = invoke("models", "verify", "digits:1")
+    assert output.returncode == 1 and "history of digits:prod was edited or damaged" in output.stdout
+    assert "state.safetensors is missing" in output.stdout
+    text = store.storage.read(f"{top}/manifest.json") or b""
+    store.storage.write(f"{top}/manifest.json", text.replace(b"0.5", b"0.1"))
+    output = invoke("models", "verify", "--json")
+    assert output.returncode == 1 and "was edited or damaged" in json.loads(output.stdout)["problems"][0]
+    assert "was edited or damaged" in invoke("models", "show", "digits").stderr
+
+
+@pytest.mark.parametrize("text", ["absent", "digits:9", "digits:beta", "digits:..", "digits:1:2", "digits@ffffff"])
+def test_an_unknown_model_is_one_line(store: Store, text: str) -> None:
+    run("digits-1")
+    api.keep("digits-1", "digits")
+    for command in ("show", "pull", "rm", "verify"):
+        output = invoke("models", command, text)
+        assert (output.returncode, len(output.stderr.splitlines())) == (2, 1), output

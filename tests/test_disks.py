@@ -28,6 +28,10 @@ LOCAL = "a file system of the kernel or of the pod alone"
 PLACES = {
     "jobs/spotmpi/agent/checkpoint_files.py": (2, "a checkpoint that is not seen costs the work since an older one"),
     "jobs/spotmpi/agent/fork_server.py": (1, "what is not seen is left to a new interpreter"),
+    "jobs/spotmpi/api/models.py": (
+        7,
+        "what is not seen is refused, or an older checkpoint is kept, which the answer names",
+    ),
     "jobs/spotmpi/api/simulation.py": (2, CHECK),
     "jobs/spotmpi/agent/node.py": (1, LOCAL),
     "jobs/spotmpi/agent/processes.py": (1, LOCAL),

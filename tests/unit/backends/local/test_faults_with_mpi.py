@@ -105,7 +105,8 @@ def test_with_checkpoints_in_memory_a_killed_rank_costs_at_most_an_iteration(
     local.wait_for_state(run, "succeeded")
     first, second = attempts_of(local, run)
     assert first["cause"] == "failure" and first["checkpoint_iteration"] is None
-    assert 0 <= first["last_iteration"] - second["resumed_iteration"] <= 1
+    # An iteration may have ended without its report, so the checkpoint may be newer than the last report.
+    assert second["resumed_iteration"] >= first["last_iteration"] - 1
     assert _result(paths_of(local, run)) == undisturbed(way)
 
 
@@ -151,7 +152,8 @@ def test_a_users_own_ddp_script_goes_on_from_memory_after_a_killed_rank(local: B
     for each in (run, other):
         local.wait_for_state(each, "succeeded")
     first, second = attempts_of(local, run)
-    assert 0 <= first["last_iteration"] - second["resumed_iteration"] <= 1
+    # An iteration may have ended without its report, so the checkpoint may be newer than the last report.
+    assert second["resumed_iteration"] >= first["last_iteration"] - 1
     assert _result(paths_of(local, run)) == _result(paths_of(local, other))
 
 

@@ -28,7 +28,7 @@ def test_a_late_terminal_gets_the_whole_record_of_a_run_without_pods(runs: Runs,
     messages: list[str] = []
     paths = names.RunPaths(other_terminal.backend.pull(first.id, messages.append))
     assert reader.state(paths).state == "succeeded"
-    assert list(paths.checkpoints.rglob("*.npz")), list(paths.folder.rglob("*"))
+    assert list(paths.checkpoints.rglob("*.safetensors")), list(paths.folder.rglob("*"))
     assert not runs.testbed.get("pods", "-n", runs.namespace, "-l", LABEL_PURPOSE)["items"]
 
 
@@ -41,5 +41,5 @@ def test_a_deleted_run_is_pulled_by_the_terminal_that_started_it(runs: Runs) -> 
     run.wait_until_gone()
 
     paths = names.RunPaths(runs.backend.pull(run.id, lambda text: None))
-    assert list(paths.checkpoints.rglob("*.npz")), list(paths.folder.rglob("*"))
+    assert list(paths.checkpoints.rglob("*.safetensors")), list(paths.folder.rglob("*"))
     assert reader.state(paths).state == "stopped" and paths.spec.read_text() == (run.folder / "spec.toml").read_text()

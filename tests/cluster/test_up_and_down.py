@@ -205,7 +205,7 @@ def test_an_environment_is_built_and_taken_down_though_the_command_is_killed_at_
     down = ("down", "lab", "--yes")
     messages = [lab.spotmpi(*down, dies_at=step).stderr for step in range(1, 5)]
     assert [f"stopping {long.id} with a checkpoint" in each for each in messages] == [False, False, True, False]
-    assert list((tmp_path / "volume" / "runs" / long.id / "checkpoints").rglob("*.npz"))
+    assert list((tmp_path / "volume" / "runs" / long.id / "checkpoints").rglob("*.safetensors"))
     lab.cloud.script.fail("delete", NODE_GROUP)
     broken = lab.spotmpi(*down)
     assert broken.returncode == 1 and "`pulumi destroy --stack lab` failed" in broken.stderr, broken.stderr

@@ -11,16 +11,26 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.plan import manifests, pods
 
 _KILLED = "killed"
-# The agent's environment cannot be read (see `agent.processes.protect_output`), and it is no rank.
+# The environment of the agent cannot be read (`agent.processes.protect_output`), and it is no rank. A rank that is a fork
+# has the environment of its server in /proc, and the server as its parent.
 _KILL_RANKS = """
 import os, signal
+def read(process, name):
+    with open("/proc/%s/%s" % (process, name), "rb") as file:
+        return file.read()
+def is_server(process):
+    return b"fork_server.py" in read(process, "cmdline")
+def is_rank(process):
+    if b"SPOTMPI_ATTEMPT=" in read(process, "environ"):
+        return True
+    parent = int(read(process, "stat").rpartition(b")")[2].split()[1])
+    return parent > 0 and is_server(process) and is_server(parent)
 for name in os.listdir("/proc"):
     if name.isdigit() and int(name) != os.getpid():
         try:
-            with open("/proc/%s/environ" % name, "rb") as file:
-                if b"SPOTMPI_ATTEMPT=" in file.read():
-                    os.kill(int(name), signal.SIGKILL)
-                    print("killed")
+            if is_rank(name):
+                os.kill(int(name), signal.SIGKILL)
+                print("killed")
         except OSError:
             continue
 """

@@ -104,6 +104,7 @@ def test_a_killed_agent_costs_a_resumed_run_no_more(local: BackendHarness, kille
         os.kill(guard, signal.SIGKILL)
     os.kill(guarded, signal.SIGKILL)
     wait_until(lambda: not processes.of_run(run) and not processes.agents(folder))
+    local.wait_for_state(run, "lost")  # a process that ends has no command line any more while it still holds the lock
     assert Path(names.memory_folder(run)).exists() == (killed == "both"), "nobody was left to remove it"
     local.resume(run, job(pause=0))
 

@@ -11,8 +11,8 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.plan import manifests, pods
 
 _KILLED = "killed"
-# The environment of the agent cannot be read (`agent.processes.protect_output`), and it is no rank. A rank that is a fork
-# has the environment of its server in /proc, and the server as its parent.
+# The agent's environment cannot be read (see `agent.processes.protect_output`), and it is no rank. A rank that is a
+# fork has the environment of its server in /proc, and the server as its parent.
 _KILL_RANKS = """
 import os, signal
 def read(process, name):

@@ -93,7 +93,7 @@ class CoordinatorStopSource:
     def _deletion(self) -> Outcome | None:
         """The end of a run on this machine whose folder is gone."""
         events = os.path.join(self._context.folder, record.EVENTS)
-        if self._context.mounts.requests is None or stop_requests.is_there(events) is not False:
+        if self._context.mounts.requests is None or stop_requests.file_exists(events) is not False:
             return None
         return Outcome(NOT_RETRYABLE, "the run folder was deleted", protocol.NOT_RETRYABLE)
 

@@ -49,7 +49,7 @@ def pending(mounts: Mounts, kinds: tuple[str, ...] = (KILL, STOP)) -> Request | 
     if mounts.requests is not None:
         for kind in kinds:
             name = os.path.join(mounts.requests, kind)
-            if is_there(name):
+            if file_exists(name):
                 return Request(kind, _reason(name))
     if mounts.pod_info is not None and STOP in kinds:
         from . import pod_context  # delays no start of a local run
@@ -59,7 +59,7 @@ def pending(mounts: Mounts, kinds: tuple[str, ...] = (KILL, STOP)) -> Request | 
     return None
 
 
-def is_there(name: str) -> bool | None:
+def file_exists(name: str) -> bool | None:
     """Whether a file exists; None where a disk does not tell: the next poll asks again."""
     try:
         return mode(name) is not None

@@ -62,10 +62,10 @@ def names(folder: Path) -> list[str]:
     Raises:
         InputError: git cannot list them.
     """
-    return [name for name in without_records(_listing(folder)) if _is_there(folder / name)]
+    return [name for name in without_records(_listing(folder)) if _file_exists(folder / name)]
 
 
-def _is_there(path: Path) -> bool:
+def _file_exists(path: Path) -> bool:
     """Whether a file that git tracks still exists; a disk that does not tell is an error, or code would be missing."""
     try:
         path.lstat()

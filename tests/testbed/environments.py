@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from spotmpi.core import names
 from spotmpi.images.environment import is_installed, mark_installed, run_uv
@@ -20,3 +24,17 @@ def python_with(name: str) -> Path:
         run_uv("pip", "sync", *options, str(lock), purpose=f"install {name}")
         mark_installed(folder)
     return folder / "bin" / "python"
+
+
+def answer_of(module: str, name: str) -> Any:
+    """What *module* of the tests prints last, as JSON, in the environment `python_with(name)`."""
+    path = os.pathsep.join([str(names.PROJECT / "jobs"), str(names.PROJECT)])
+    result = subprocess.run(
+        [str(python_with(name)), "-m", module],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        cwd=names.PROJECT,
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-
 import pytest
 
-from spotmpi.core import names
-from tests.testbed.environments import python_with
+from tests.testbed.environments import answer_of
 
 
 @pytest.mark.nightly("installs s3fs and moto's server; by day fsspec's storage in memory has the same interface")
 @pytest.mark.timeout(600)
 def test_entries_are_created_once_complete_or_absent_and_removed() -> None:
-    path = os.pathsep.join([str(names.PROJECT / "jobs"), str(names.PROJECT)])
-    result = subprocess.run(
-        [str(python_with("s3")), "-m", "tests.unit.entries.s3_journey"],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        cwd=names.PROJECT,
-    )
-    assert result.returncode == 0, result.stderr
-    seen = json.loads(result.stdout.splitlines()[-1])
+    seen = answer_of("tests.unit.entries.s3_journey", "s3")
     assert seen["created"] == [False, False, False, True] and seen["again"] is False
     assert seen["names"] == ["key"]
     assert seen["files"] == ["files/a", "files/more/b", "manifest.json"]

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-
 import pytest
 
-from spotmpi.core import names
-from tests.testbed.environments import python_with
+from tests.testbed.environments import answer_of
 
 
 @pytest.mark.nightly("installs s3fs and moto's server; by day a web server stands for storage behind a network")
 @pytest.mark.timeout(600)
 def test_objects_are_listed_read_and_checked_by_their_etags() -> None:
-    path = os.pathsep.join([str(names.PROJECT / "jobs"), str(names.PROJECT)])
-    result = subprocess.run(
-        [str(python_with("s3")), "-m", "tests.unit.streams.s3_journey"],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        cwd=names.PROJECT,
-    )
-    assert result.returncode == 0, result.stderr
-    seen = json.loads(result.stdout.splitlines()[-1])
+    seen = answer_of("tests.unit.streams.s3_journey", "s3")
     changed = "while the stream reads it"
     assert seen["names"] == ["set/rows/1.parquet", "set/rows/2.parquet"]
     assert seen["rows"] == [[*range(start, start + 5)] for start in (0, 5, 10, 15)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Dict, Set, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Dict, Optional, Set, Tuple, TypeVar
 
 from . import launchers
 from .attempt import Launch
@@ -17,6 +17,9 @@ from .mounts import Mounts
 from .outcomes import Outcome, StopSource
 from .plan import Command, RunPlan, read_plan, workers
 from .record import Record
+
+if TYPE_CHECKING:
+    import socket
 
 PID_FILE = "rank-0.pid"  # in the run folder
 _NODE = "node-%d.pid"  # in the control folder: the process of a worker
@@ -76,6 +79,7 @@ class Children:
 
     def __init__(self, python: str) -> None:
         self._python = python
+        self._reserved: Optional[socket.socket] = None
 
     def open_record(self, context: AgentContext) -> Record:
         """The record in the run folder, which exists."""
@@ -101,7 +105,7 @@ class Children:
             place = place._replace(fork_socket=_fork_socket(context, place, environment, number, record))
         commands = gang_commands(plan, range(launcher_count(plan)), place)
         if place.control is not None or launchers.PORT in str(commands):
-            place = place._replace(port=_free_port())
+            place = place._replace(port=self._reserve_port())
             commands = gang_commands(plan, range(launcher_count(plan)), place)
         replicas = None
         if place.control is not None:
@@ -116,6 +120,15 @@ class Children:
     def remote_launchers(self, context: AgentContext) -> int:
         """None: all are this agent's."""
         return 0
+
+    def _reserve_port(self) -> str:
+        """A port for this attempt, which nobody else gets until the next one."""
+        from . import network  # mpirun needs no port
+
+        if self._reserved is not None:
+            self._reserved.close()
+        self._reserved = network.reserve()
+        return str(self._reserved.getsockname()[1])
 
     def _session(self, context: AgentContext, number: int) -> dict[str, str]:
         """Mpirun's variables for an attempt; none where the user or the spec sets any such.
@@ -224,11 +237,3 @@ def _copy(source: str, target: str) -> None:
         return [name for name in names if os.path.islink(os.path.join(existing, name))]  # which it cannot replace
 
     shutil.copytree(source, target, symlinks=True, ignore=links, dirs_exist_ok=True)
-
-
-def _free_port() -> str:
-    import socket  # mpirun needs no port
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])

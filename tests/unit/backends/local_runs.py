@@ -23,6 +23,16 @@ def attempts_of(local: BackendHarness, run: str) -> list[Any]:
     return list(reader.attempts(paths_of(local, run)))
 
 
+def both_attempts(local: BackendHarness, run: str) -> tuple[Any, Any]:
+    """The records of a run's two attempts; with any other number, the failure says how each ended."""
+    found = attempts_of(local, run)
+    ends = [(attempt["attempt"], attempt["cause"], attempt["reason"]) for attempt in found]
+    logs = sorted(paths_of(local, run).folder.glob("logs/*/*"), key=lambda path: int(path.parent.name))
+    lines = [line for path in logs for line in path.read_text(errors="replace").splitlines()[-40:]]
+    assert len(found) == 2, "\n".join([str(ends), *lines])
+    return found[0], found[1]
+
+
 def shell(text: str, **more: Any) -> dict[str, Any]:
     return {"command": ["sh", "-c", text], "launcher": "none", **more}
 

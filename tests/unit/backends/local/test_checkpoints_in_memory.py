@@ -17,7 +17,7 @@ from spotmpi.runs import reader
 from tests.contract import processes
 from tests.contract.conftest import BackendHarness
 from tests.contract.processes import wait_until
-from tests.unit.backends.local_runs import attempts_of, paths_of, python, rank
+from tests.unit.backends.local_runs import attempts_of, both_attempts, paths_of, python, rank
 
 TOTAL = 60
 # Each iteration depends on all before it. One that is reported has a checkpoint under way, and the one before has it.
@@ -72,7 +72,7 @@ def test_a_killed_rank_loses_at_most_one_iteration_and_no_bit_of_the_result(loca
     os.kill(rank(run, 0), signal.SIGKILL)
 
     local.wait_for_state(run, "succeeded")
-    first, second = attempts_of(local, run)
+    first, second = both_attempts(local, run)
     assert first["cause"] == "failure" and first["last_iteration"] - second["resumed_iteration"] in (0, 1)
     assert result(local, run) == undisturbed()
     wait_for_agents(local, run)

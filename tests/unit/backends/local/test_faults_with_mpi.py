@@ -19,7 +19,7 @@ from spotmpi.runs import reader
 from spotmpi.spec.job import load
 from tests.contract.conftest import BackendHarness, local_harness
 from tests.contract.processes import wait_until
-from tests.unit.backends.local_runs import SLOW, attempts_of, paths_of, rank
+from tests.unit.backends.local_runs import SLOW, attempts_of, both_attempts, paths_of, rank
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
 
@@ -84,7 +84,7 @@ def test_a_killed_rank_costs_at_most_a_checkpoint_interval_and_changes_no_bit_of
     os.kill(rank(run, 1), signal.SIGKILL)
 
     local.wait_for_state(run, "succeeded")
-    first, second = attempts_of(local, run)
+    first, second = both_attempts(local, run)
     assert first["cause"] == "failure" and 0 < first["last_iteration"] < TOTAL, "the kill was to fall in mid-run"
     assert second["resumed_iteration"] == first["checkpoint_iteration"] > 0
     assert second["first_iteration"] == second["resumed_iteration"] + 1
@@ -103,7 +103,7 @@ def test_with_checkpoints_in_memory_a_killed_rank_costs_at_most_an_iteration(
     os.kill(rank(run, 1), signal.SIGKILL)
 
     local.wait_for_state(run, "succeeded")
-    first, second = attempts_of(local, run)
+    first, second = both_attempts(local, run)
     assert first["cause"] == "failure" and first["checkpoint_iteration"] is None
     # An iteration may have ended without its report, so the checkpoint may be newer than the last report.
     assert second["resumed_iteration"] >= first["last_iteration"] - 1
@@ -151,7 +151,7 @@ def test_a_users_own_ddp_script_goes_on_from_memory_after_a_killed_rank(local: B
 
     for each in (run, other):
         local.wait_for_state(each, "succeeded")
-    first, second = attempts_of(local, run)
+    first, second = both_attempts(local, run)
     # An iteration may have ended without its report, so the checkpoint may be newer than the last report.
     assert second["resumed_iteration"] >= first["last_iteration"] - 1
     assert _result(paths_of(local, run)) == _result(paths_of(local, other))

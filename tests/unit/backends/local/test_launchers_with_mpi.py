@@ -25,7 +25,7 @@ from tests.contract.event_values import texts
 from tests.contract.fake_program import SOURCE, fake_job
 from tests.contract.processes import wait_until
 from tests.testbed.environments import python_with
-from tests.unit.backends.local_runs import SLOW, attempts_of, paths_of, rank
+from tests.unit.backends.local_runs import SLOW, attempts_of, both_attempts, paths_of, rank
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
 
@@ -154,7 +154,7 @@ def test_a_killed_rank_is_named_and_the_next_attempt_resumes_above_zero(
     os.kill(rank(run, 1), signal.SIGKILL)
 
     state = local.wait_for_state(run, "succeeded")
-    first, second = attempts_of(local, run)
+    first, second = both_attempts(local, run)
     assert first["reason"] == "rank 1 was killed by SIGKILL" and first["cause"] == "failure"
     assert second["resumed_iteration"] > 0 and second["lost_iterations"] <= 1
     assert (state.attempt, state.failures, state.interruptions) == (2, 1, 0)
@@ -171,7 +171,7 @@ def test_a_killed_launcher_takes_its_ranks_and_files_along_and_is_a_failure(
     os.kill(launcher(run)[-1], signal.SIGKILL)
 
     local.wait_for_state(run, "succeeded")
-    first, second = attempts_of(local, run)
+    first, second = both_attempts(local, run)
     assert "the launcher on node" in first["reason"] and "killed by SIGKILL" in first["reason"]
     assert first["cause"] == "failure" and second["resumed_iteration"] > 0
     assert not before & set(processes.of_run(run))

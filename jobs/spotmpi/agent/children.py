@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Dict, Optional, Set, Tuple, TypeVar
@@ -123,11 +124,9 @@ class Children:
 
     def _reserve_port(self) -> str:
         """A port for this attempt, which nobody else gets until the next one."""
-        from . import network  # mpirun needs no port
-
         if self._reserved is not None:
             self._reserved.close()
-        self._reserved = network.reserve()
+        self._reserved = reserve_port()
         return str(self._reserved.getsockname()[1])
 
     def _session(self, context: AgentContext, number: int) -> dict[str, str]:
@@ -237,3 +236,33 @@ def _copy(source: str, target: str) -> None:
         return [name for name in names if os.path.islink(os.path.join(existing, name))]  # which it cannot replace
 
     shutil.copytree(source, target, symlinks=True, ignore=links, dirs_exist_ok=True)
+
+
+def reserve_port() -> socket.socket:
+    """A socket that keeps a free port of this machine for one who binds to it with SO_REUSEADDR, until it is closed.
+
+    A port that was merely free a moment ago can be that of anybody's connection when a launcher has imported its
+    packages and listens. The kernel gives a port that is bound to no other connection, and lets a second socket listen
+    on it if both have SO_REUSEADDR (man 7 socket), as those of PyTorch's TCPStore, asyncio and Tornado have.
+    """
+    import socket  # mpirun needs no port
+
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            return _bound(socket.AF_INET6)
+    return _bound(socket.AF_INET)
+
+
+def _bound(family: socket.AddressFamily) -> socket.socket:
+    import socket
+
+    reserved = socket.socket(family)
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            reserved.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        reserved.bind(("", 0))
+    except OSError:
+        reserved.close()
+        raise
+    return reserved

@@ -20,32 +20,6 @@ def listen(port: int) -> socket.socket:
     return socket.create_server(("", port), backlog=_BACKLOG)
 
 
-def reserve() -> socket.socket:
-    """A socket that keeps a free port of this machine for one who binds to it with SO_REUSEADDR, until it is closed.
-
-    A port that was merely free a moment ago can be that of anybody's connection when a launcher has imported its
-    packages and listens. The kernel gives a port that is bound to no other connection, and lets a second socket listen
-    on it if both have SO_REUSEADDR (man 7 socket), as those of PyTorch's TCPStore, asyncio and Tornado have.
-    """
-    if socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):
-            return _bound(socket.AF_INET6)
-    return _bound(socket.AF_INET)
-
-
-def _bound(family: socket.AddressFamily) -> socket.socket:
-    reserved = socket.socket(family)
-    try:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            reserved.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        reserved.bind(("", 0))
-    except OSError:
-        reserved.close()
-        raise
-    return reserved
-
-
 def interface_towards(host: str, port: int = 9) -> str:
     """The name of the interface through which packets to *host* leave; nothing is sent.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from spotmpi.agent import coordinator, launchers, processes, protocol, stop_requ
 from spotmpi.agent.__main__ import run_children
 from spotmpi.agent.attempt import Launch
 from spotmpi.agent.attempt_history import AttemptHistory
-from spotmpi.agent.children import Children, NoMembers, read_context
+from spotmpi.agent.children import Children, NoMembers, read_context, reserve_port
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.coordinator import AttemptLoop, CoordinatorStopSource
 from spotmpi.agent.lines import Line
@@ -409,3 +410,18 @@ def test_metrics_have_the_time_awake_beside_the_time_for_people(tmp_path: Path) 
         run_record.close()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["awake"] for line in lines] == pytest.approx([100.0, 100.01, 100.02, 100.03])
+
+
+@pytest.mark.parametrize("available", [True, False], ids=["both families", "a container without IPv6"])
+def test_a_reserved_port_is_no_connections_and_its_launchers_to_listen_on(
+    available: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: available)
+    with reserve_port() as reserved, socket.socket() as connection, socket.socket() as listener:
+        address = ("127.0.0.1", reserved.getsockname()[1])
+        with pytest.raises(OSError, match="Address already in use"):
+            connection.bind(address)  # the kernel chooses ports of connections by the same rule
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("", address[1]))
+        listener.listen()
+        connection.connect(address)

@@ -36,21 +36,6 @@ def test_a_kernel_without_ipv6_has_no_table_of_its_addresses(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("available", [True, False], ids=["both families", "a container without IPv6"])
-def test_a_reserved_port_is_no_connections_and_its_launchers_to_listen_on(
-    available: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: available)
-    with network.reserve() as reserved, socket.socket() as connection, socket.socket() as listener:
-        address = ("127.0.0.1", reserved.getsockname()[1])
-        with pytest.raises(OSError, match="Address already in use"):
-            connection.bind(address)  # the kernel chooses ports of connections by the same rule
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("", address[1]))
-        listener.listen()
-        connection.connect(address)
-
-
-@pytest.mark.parametrize("available", [True, False], ids=["both families", "a container without IPv6"])
 def test_agents_listen_on_every_family_of_addresses_that_there_is(
     available: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

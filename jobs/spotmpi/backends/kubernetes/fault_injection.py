@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
+from spotmpi.backends.kill_ranks import PROGRAM, NotRunning, require_killed
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import node_index
 from spotmpi.core import names
-from spotmpi.core.errors import SpotmpiError
 from spotmpi.plan import manifests, pods
-
-_KILLED = "killed"
-# The agent's environment cannot be read (see `agent.processes.protect_output`), and it is no rank. A rank that is a
-# fork has the environment of its server in /proc, and the server as its parent.
-_KILL_RANKS = """
-import os, signal
-def read(process, name):
-    with open("/proc/%s/%s" % (process, name), "rb") as file:
-        return file.read()
-def is_server(process):
-    return b"fork_server.py" in read(process, "cmdline")
-def is_rank(process):
-    if b"SPOTMPI_ATTEMPT=" in read(process, "environ"):
-        return True
-    parent = int(read(process, "stat").rpartition(b")")[2].split()[1])
-    return parent > 0 and is_server(process) and is_server(parent)
-for name in os.listdir("/proc"):
-    if name.isdigit() and int(name) != os.getpid():
-        try:
-            if is_rank(name):
-                os.kill(int(name), signal.SIGKILL)
-                print("killed")
-        except OSError:
-            continue
-"""
-
-
-class NotRunning(SpotmpiError):
-    """A node has no running pod."""
 
 
 async def pod_of(api: ClusterApi, run: str, node: int) -> Object:
@@ -64,6 +35,4 @@ async def inject_fault(api: ClusterApi, run: str, node: int, how: str) -> None:
         elif how == "delete":
             await api.delete(cluster_api.POD, pod)
         else:
-            printed = await api.execute(pod, pods.python(_KILL_RANKS))
-            if _KILLED not in printed.split():
-                raise NotRunning(f"node {node} of run {run} has no running ranks; see `spotmpi logs {run}`")
+            require_killed(await api.execute(pod, pods.python(PROGRAM, run)), run, node)

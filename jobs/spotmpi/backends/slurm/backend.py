@@ -17,6 +17,7 @@ from spotmpi.agent import record, stop_requests
 from spotmpi.agent import slurm as agent
 from spotmpi.agent.mounts import REQUESTS
 from spotmpi.backends.base import Plan, PoolAddress
+from spotmpi.backends.kill_ranks import PROGRAM, require_killed
 from spotmpi.backends.slurm import queue
 from spotmpi.backends.slurm.files import RunFiles, archive, exists
 from spotmpi.backends.slurm.login import Login
@@ -41,20 +42,6 @@ SYNC_INTERVAL = 1.0  # seconds between copies of the record over ssh
 KILL_LIMIT = 5.0  # seconds in which agents end a run that is to end now; then Slurm does
 END_LIMIT = 60.0  # seconds in which the job of a run that has ended ends as well
 _REMOTE_RUNS = "spotmpi/runs"  # in the home of the login node
-_KILL_RANKS = """
-import os, signal, sys
-for name in os.listdir("/proc"):
-    if name.isdigit() and int(name) != os.getpid():
-        try:
-            with open("/proc/%s/environ" % name, "rb") as file:
-                variables = file.read().split(b"\\0")
-            if b"SPOTMPI_RUN=" + sys.argv[1].encode() in variables and any(
-                each.startswith(b"SPOTMPI_ATTEMPT=") for each in variables
-            ):
-                os.kill(int(name), signal.SIGKILL)
-        except OSError:
-            pass
-"""
 
 
 class SlurmBackend:
@@ -258,7 +245,8 @@ class SlurmBackend:
         if fault == "evict":
             self._login.run("requeue the job", ["scontrol", "requeue", str(job.id)])
         elif fault == "kill":
-            self._login.run("kill the ranks", [*_srun(job, host), self._python, "-c", _KILL_RANKS, job.name])
+            printed = self._login.run("kill the ranks", [*_srun(job, host), self._python, "-c", PROGRAM, job.name])
+            require_killed(printed.decode(), job.name, node)
         else:
             choices = f"{hints.option('fault', 'evict')} and {hints.option('fault', 'kill')}"
             raise input_error(hints.option("fault"), fault, f"a run on Slurm supports {choices}")

@@ -8,21 +8,20 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from spotmpi import __version__
 from spotmpi.api import pools
+from spotmpi.api.entries import Entry
 from spotmpi.backends import targets
-from spotmpi.core import file_status, names
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.names import RunPaths
 from spotmpi.entries import code as code_identity
 from spotmpi.entries import inputs
-from spotmpi.entries.build_lock import only_builder
+from spotmpi.entries.build_lock import collect, only_builder
 from spotmpi.entries.inputs import Resolved
-from spotmpi.entries.manifest import DATASET, FORMAT, Code, File, Manifest, Reference, check_name, digest_of
+from spotmpi.entries.manifest import DATASET, FORMAT, MANIFEST, Code, File, Manifest, Reference, check_name, digest_of
 from spotmpi.entries.store import Store, folder
 from spotmpi.images.environment import known_images, lock_hash
 from spotmpi.pools.progress import print_message
@@ -37,21 +36,8 @@ PARTS = ".parts"  # the folder of parts that are being built, below that of thei
 
 
 @dataclass(frozen=True)
-class DataSet:
-    """A data set in a store: files that never change, and the manifest that says what they were made from."""
-
-    manifest: Manifest
-    store: Store = field(compare=False, repr=False)
-
-    @property
-    def name(self) -> str:
-        """Its name, which its other versions share."""
-        return self.manifest.name
-
-    @property
-    def key(self) -> str:
-        """The SHA-256 over its code, arguments and inputs."""
-        return self.manifest.key
+class DataSet(Entry):
+    """A data set in a store."""
 
     @property
     def rows(self) -> int | None:
@@ -59,17 +45,9 @@ class DataSet:
         return self.manifest.rows
 
     @property
-    def path(self) -> str:
-        """The folder of its files, as a path of this machine or as a URL."""
-        return self.store.place(self.manifest.reference)
-
-    @property
     def table(self) -> Any:
         """All rows as a table of pyarrow."""
         return sources_of(self).table
-
-    def __str__(self) -> str:
-        return str(self.manifest)
 
 
 def sources_of(found: DataSet) -> Any:
@@ -118,39 +96,6 @@ def planned_key(dataset: Dataset, /, *args: Any, **kwargs: Any) -> tuple[str, Co
     """The key that `build_dataset` would give to a data set, and the code that takes part."""
     request = _request(dataset, Store(dataset.settings.store), args, kwargs)
     return request.reference.key, request.code
-
-
-def remove_dataset(name: str, store: str | None = None) -> Manifest:
-    """Remove a data set from the store; what was removed.
-
-    Raises:
-        SpotmpiError: an entry was made from it, or the record of a run names it.
-    """
-    opened = Store(store)
-    manifest = opened.find(name, DATASET)
-    require_unused(manifest)
-    opened.remove(manifest)
-    return manifest
-
-
-def require_unused(manifest: Manifest) -> None:
-    """Refuse an entry that the spec of a recorded run names."""
-    runs = [paths.parent.name for paths in _records() if manifest.key in paths.read_text(errors="replace")]
-    if runs:
-        more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
-        what = "data set" if manifest.kind == DATASET else "model"
-        raise SpotmpiError(
-            f"{manifest} is the data of run {', '.join(sorted(runs)[:3])}{more}: remove its record first "
-            f"(`spotmpi clean`), or keep the {what}"
-        )
-
-
-def _records() -> Iterator[Path]:
-    """The specs of all runs that are recorded on this machine."""
-    folder = names.default_runs_folder()
-    if file_status.is_folder(folder):
-        specs = (RunPaths(each).spec for each in folder.iterdir())
-        yield from (path for path in specs if file_status.is_file(path))
 
 
 def _bound(dataset: Dataset, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,7 +178,15 @@ def _build(request: _Request, store: Store) -> Manifest:
     manifest = _manifest(request, tuple(file for file, _ in files), run, cost)
     found = store.add(manifest, {file.path: place for file, place in files})
     store.storage.remove(f"{DATASET}/{request.reference.name}/{PARTS}/{request.reference.key}")
+    _collect(found, store)
     return found
+
+
+def _collect(built: Manifest, store: Store) -> None:
+    """Remove the parts of other versions of this name that nobody builds: their builders were killed."""
+    top = f"{DATASET}/{built.name}"
+    for key in store.storage.names(f"{top}/{PARTS}"):
+        collect(store.storage, f"{top}/{key}", f"{top}/{PARTS}/{key}", f"{folder(built.reference)}/{MANIFEST}")
 
 
 def _own(store: Store, task: Task) -> str:

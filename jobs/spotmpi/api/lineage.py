@@ -13,13 +13,11 @@ from spotmpi.agent import record
 from spotmpi.core import file_status, names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.entries import models
-from spotmpi.entries.manifest import DATASET, MODEL, SHORT, File, Input, Manifest, Reference
+from spotmpi.entries.manifest import DATASET, SHORT, WORDS, File, Input, Manifest, Reference
 from spotmpi.entries.store import Store, folder, is_reference, reference_in
 from spotmpi.runs import reader
 
 FILE, RUN, CODE, IMAGE, INPUT, RAW = "file", "run", "code", "image", "input", "raw file"
-_KINDS = {"datasets": "data set", "models": "model", "predictions": "prediction"}
 _MAX_RAW = 20  # raw files of an input that a tree has, where no single one is meant
 
 
@@ -52,8 +50,7 @@ def trace(place: str, store: str | None = None) -> Node:
     """
     if is_reference(place):
         opened = Store(store)
-        entry = models.find(opened, place) if place.startswith(f"{MODEL}:") else opened.find(place)
-        return entry_node(entry, opened)
+        return entry_node(opened.find(place), opened)
     path = place if "://" in place else str(Path(place).absolute())
     found = located(path)
     if found is not None:
@@ -102,7 +99,8 @@ def entry_node(manifest: Manifest, store: Store, file: File | None = None) -> No
     """An entry with all that it was made from; for one *file* only with what that part depends on."""
     facts = {
         "key": manifest.key,
-        **{name: manifest.details.get(name) for name in ("version", "metrics")},
+        "version": manifest.version,
+        "metrics": manifest.details.get("metrics"),
         "rows": manifest.rows,
         "bytes": manifest.bytes,
         "created": _time(manifest.created),
@@ -110,7 +108,7 @@ def entry_node(manifest: Manifest, store: Store, file: File | None = None) -> No
         "cost": manifest.cost,
         "spotmpi": manifest.spotmpi,
     }
-    return Node(_KINDS[manifest.kind], str(manifest.reference), _known(facts), tuple(_parents(manifest, store, file)))
+    return Node(WORDS[manifest.kind], str(manifest.reference), _known(facts), tuple(_parents(manifest, store, file)))
 
 
 def _parents(manifest: Manifest, store: Store, file: File | None) -> Iterator[Node]:
@@ -148,7 +146,7 @@ def _input_node(value: Input, store: Store, only: str | None) -> Node:
 def _reference_node(reference: Reference, store: Store, only: str | None = None) -> Node:
     manifest = store.get(reference)
     if manifest is None:
-        return Node(_KINDS[reference.kind], str(reference), {"key": reference.key, "record": "missing"})
+        return Node(WORDS[reference.kind], str(reference), {"key": reference.key, "record": "missing"})
     return entry_node(manifest, store, next((file for file in manifest.files if file.path == only), None))
 
 

@@ -7,22 +7,20 @@ import time
 import tomllib
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from spotmpi import __version__
 from spotmpi.agent import checkpoint_files
 from spotmpi.agent import store as files_of_folder
-from spotmpi.api import runs
-from spotmpi.api.datasets import require_unused
+from spotmpi.api import entries, runs
+from spotmpi.api.entries import Entry
 from spotmpi.api.lineage import cost_of
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
-from spotmpi.entries import models
 from spotmpi.entries.manifest import (
     FILES,
     FORMAT,
@@ -36,47 +34,20 @@ from spotmpi.entries.manifest import (
     describe,
     digest_of,
 )
-from spotmpi.entries.models import Promotion
 from spotmpi.entries.store import Store, folder, reference_in
+from spotmpi.entries.versions import Promotion
 from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
 from spotmpi.runs.recorded_plan import json_object
 
 
-@dataclass(frozen=True)
-class Model:
-    """A version of a model in a store: files that never change, and the manifest that says what they were made from."""
-
-    manifest: Manifest
-    store: Store = field(compare=False, repr=False)
-
-    @property
-    def name(self) -> str:
-        """Its name, which its other versions share."""
-        return self.manifest.name
-
-    @property
-    def version(self) -> int:
-        """Its number among the versions of its name."""
-        return models.version_of(self.manifest)
-
-    @property
-    def key(self) -> str:
-        """The SHA-256 over its files, its run and its parents."""
-        return self.manifest.key
+class Model(Entry):
+    """A version of a model in a store."""
 
     @property
     def metrics(self) -> Mapping[str, Any]:
         """The result that its run has reported, such as ``loss``."""
         return dict(self.manifest.details.get("metrics", {}))
-
-    @property
-    def path(self) -> str:
-        """The folder of its files, as a path of this machine or as a URL."""
-        return self.store.place(self.manifest.reference)
-
-    def __str__(self) -> str:
-        return models.title(self.manifest)
 
 
 def keep(
@@ -108,11 +79,11 @@ def keep(
     described = tuple(describe(source, path) for path, source in sorted(sources.items()))
     if checkpoint:
         _require_intact(paths, checkpoint, described, sources)
-    found = [models.find(opened, each).reference for each in parents]
+    found = [opened.find(each, MODEL).reference for each in parents]
     manifest = _manifest(state, paths, name, described, found, opened)
     manifest.details.update({"checkpoint": checkpoint} if checkpoint else {})
     places = {path: str(source.absolute()) for path, source in sources.items()}
-    return Model(models.add(opened, manifest, places), opened)
+    return Model(opened.add(manifest, places), opened)
 
 
 def _named(paths: RunPaths, files: Sequence[str | Path]) -> dict[str, Path]:
@@ -163,7 +134,7 @@ def _manifest(
 ) -> Manifest:
     summary: Mapping[str, Any] = reader.summary(paths) or {}
     work = summary.get("work") or (json_object(paths.plan) or {}).get("work") or {}
-    entries = _entries(state.id, work, store)
+    read = _entries(state.id, work, store)
     content = [[file.path, file.sha256] for file in files]
     key = digest_of([FORMAT, content, state.id, sorted([each.kind, each.name, each.key] for each in parents)])
     code, data = work.get("code") or {}, work.get("data")
@@ -175,7 +146,7 @@ def _manifest(
         key=key,
         created=time.time(),
         files=files,
-        parents=tuple(sorted({*parents, *entries})),
+        parents=tuple(sorted({*parents, *read})),
         inputs=(_input(data),) if data else (),
         code=Code(digest_of(hashes), values=hashes, commit=code.get("commit"), diff=code.get("diff"))
         if hashes
@@ -232,7 +203,7 @@ def _metrics(summary: Mapping[str, Any], state: RunState) -> dict[str, Any]:
 def find(name: str, store: str | None = None) -> Model:
     """The model that *name* stands for: ``digits``, ``digits:3``, ``digits:prod``, ``digits@KEY`` or ``KEY``."""
     opened = Store(store)
-    return Model(models.find(opened, name), opened)
+    return Model(opened.find(name, MODEL), opened)
 
 
 def promote(name: str, alias: str, remove: bool = False, store: str | None = None) -> Promotion:
@@ -242,7 +213,18 @@ def promote(name: str, alias: str, remove: bool = False, store: str | None = Non
         SpotmpiError: another process has promoted a version at the same time, which holds.
     """
     found = find(name, store)
-    return models.promote(found.store, found.manifest, alias, names.user(), time.time(), remove)
+    return entries.promote(found.manifest, alias, found.store, remove)
+
+
+def remove(name: str, store: str | None = None) -> Model:
+    """Remove a version of a model from the store; what was removed. Its number is not given again.
+
+    Raises:
+        SpotmpiError: an alias, another entry or the spec of a run on this machine names it.
+    """
+    found = find(name, store)
+    entries.remove(found.manifest, found.store)
+    return found
 
 
 def pull(name: str, into: str | Path | None = None, store: str | None = None) -> Path:
@@ -283,20 +265,3 @@ def _has(place: Path, manifest: Manifest) -> bool:
     if not place.is_dir() or sorted(files_of_folder.files(str(place))) != sorted(file.path for file in manifest.files):
         return False
     return all(describe(place / file.path, file.path) == file for file in manifest.files)
-
-
-def remove(name: str, store: str | None = None) -> Model:
-    """Remove a version of a model from the store; what was removed. Its number is not given again.
-
-    Raises:
-        SpotmpiError: an alias, another entry or the spec of a run names it.
-    """
-    model = find(name, store)
-    aliases = models.aliases_of(model.store, model.manifest)
-    if aliases:
-        alias = f"{model.name}:{aliases[0]}"
-        remedy = f"promote another version, or `spotmpi models promote {model} {aliases[0]} --remove`"
-        raise SpotmpiError(f"{model} is {alias}: {remedy}")
-    require_unused(model.manifest)
-    model.store.remove(model.manifest)
-    return model

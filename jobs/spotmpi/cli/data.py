@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.entries import StoreOption
+from spotmpi.cli.entries import add_commands
 from spotmpi.cli.options import Json, On, Set
 
 if TYPE_CHECKING:
@@ -42,9 +42,6 @@ Tolerations = Annotated[
         help="A taint of nodes that the pod tolerates, as kubectl writes it. Repeatable.",
         metavar="KEY[=VALUE][:EFFECT]",
     ),
-]
-DataSetName = Annotated[
-    str, typer.Argument(help="A data set of the store: NAME (its newest), NAME@KEY or KEY.", metavar="NAME")
 ]
 VOC = "voc"  # the data set of that name; a folder of this machine is ./voc
 
@@ -160,84 +157,10 @@ def build(
     from spotmpi.cli.entries import summary
 
     found = build(spec, settings or (), on)
-    print(json.dumps({**summary(found.manifest), "place": found.path}) if as_json else f"{found}: {found.path}")
+    print(json.dumps(summary(found.manifest, found.store)) if as_json else f"{found}: {found.path}")
 
 
-@app.command("list")
-def list_sets(
-    name: Annotated[str | None, typer.Argument(help="Only those of this name.", metavar="NAME")] = None,
-    store: StoreOption = None,
-    as_json: Json = False,
-) -> None:
-    """List the data sets of the store, oldest first."""
-    from spotmpi.api.view import say
-    from spotmpi.cli.entries import show_list
-    from spotmpi.entries.manifest import DATASET
-    from spotmpi.entries.store import Store
-
-    show_list(Store(store).list(DATASET, name, on_damage=say), as_json)
-
-
-@app.command("show")
-def show(name: DataSetName, store: StoreOption = None, as_json: Json = False) -> None:
-    """Show what a data set was made from, and its files."""
-    from spotmpi.cli.entries import show_manifest
-    from spotmpi.entries.manifest import DATASET
-    from spotmpi.entries.store import Store
-
-    found = Store(store)
-    show_manifest(found.find(name, DATASET), found, as_json)
-
-
-@app.command("why")
-def why(
-    one: Annotated[str, typer.Argument(help="A data set: NAME, NAME@KEY or KEY.", metavar="A")],
-    other: Annotated[str, typer.Argument(help="Another version.", metavar="B")],
-    store: StoreOption = None,
-    as_json: Json = False,
-) -> None:
-    """Print what differs between two versions."""
-    from spotmpi.cli.entries import show_differences
-    from spotmpi.entries.differences import differences
-    from spotmpi.entries.manifest import DATASET
-    from spotmpi.entries.store import Store
-
-    found = Store(store)
-    show_differences(differences(found.find(one, DATASET), found.find(other, DATASET)), as_json)
-
-
-@app.command("verify")
-def verify(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Data sets (default: all of the store).", metavar="NAME...")
-    ] = None,
-    store: StoreOption = None,
-    as_json: Json = False,
-) -> None:
-    """Compare every file with its SHA-256; exit 1 if one is wrong."""
-    from spotmpi.cli.entries import show_problems
-    from spotmpi.entries.manifest import DATASET
-    from spotmpi.entries.store import Store
-
-    found = Store(store)
-    problems: list[str] = []
-    chosen = [found.find(name, DATASET) for name in names] if names else found.list(DATASET, on_damage=problems.append)
-    show_problems(chosen, found, problems, as_json, "data sets")
-
-
-@app.command("rm")
-def remove(
-    names: Annotated[list[str], typer.Argument(help="Data sets: NAME@KEY or KEY, or NAME.", metavar="NAME...")],
-    store: StoreOption = None,
-) -> None:
-    """Remove data sets from the store.
-
-    Refused for what another entry or the record of a run names.
-    """
-    from spotmpi.api.datasets import remove_dataset
-
-    for name in names:
-        print(f"removed {remove_dataset(name, store)}")
+add_commands(app, "datasets", "data set")
 
 
 def _storage(

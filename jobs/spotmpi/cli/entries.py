@@ -1,19 +1,21 @@
-"""What `spotmpi data` and `spotmpi models` print of entries: lists, one of them, differences and damage."""
+"""The commands that `spotmpi data` and `spotmpi models` have in common: list, show, diff, promote, verify and rm."""
 
 from __future__ import annotations
 
 import json
 from datetime import datetime
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from spotmpi.cli.options import Json
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from spotmpi.entries.manifest import Manifest
     from spotmpi.entries.store import Store
+    from spotmpi.entries.versions import Promotion
 
 StoreOption = Annotated[
     str | None,
@@ -23,48 +25,189 @@ StoreOption = Annotated[
         metavar="STORE",
     ),
 ]
+EntryName = Annotated[
+    str, typer.Argument(help="NAME (its newest), NAME:VERSION, NAME:ALIAS, NAME@KEY or KEY.", metavar="NAME")
+]
 _FILES = 20  # that `show` prints
+_METRICS = 3  # that the list shows
 
 
-def show_list(manifests: Sequence[Manifest], as_json: bool) -> None:
-    """Print entries, the oldest first."""
+def add_commands(app: typer.Typer, kind: str, word: str) -> None:
+    """Add the commands for the entries of a *kind*, which people call a *word*, such as ``model``."""
+
+    @app.command("list", help=f"List {word}s by name and version.")
+    def list_entries(
+        name: Annotated[str | None, typer.Argument(help="Only versions of this name.", metavar="NAME")] = None,
+        store: StoreOption = None,
+        as_json: Json = False,
+    ) -> None:
+        from spotmpi.api.view import say
+        from spotmpi.entries.store import Store
+
+        opened = Store(store)
+        _show_list([summary(each, opened) for each in opened.list(kind, name, on_damage=say)], as_json)
+
+    @app.command("show", help=f"Show what a {word} was made from, its files and aliases.")
+    def show(name: EntryName, store: StoreOption = None, as_json: Json = False) -> None:
+        from spotmpi.entries.store import Store
+
+        opened = Store(store)
+        _show_manifest(opened.find(name, kind), opened, as_json)
+
+    @app.command("diff", help=f"Print what differs between two {word}s.")
+    def diff(
+        one: Annotated[str, typer.Argument(help="One, as `show` takes it.", metavar="A")],
+        other: Annotated[str, typer.Argument(help="Another one.", metavar="B")],
+        store: StoreOption = None,
+        as_json: Json = False,
+    ) -> None:
+        from spotmpi.core.printable import printable
+        from spotmpi.entries.differences import differences
+        from spotmpi.entries.store import Store
+
+        opened = Store(store)
+        lines = differences(opened.find(one, kind), opened.find(other, kind))
+        if as_json:
+            print(json.dumps(lines))
+            return
+        for line in lines or ["nothing that counts differs"]:
+            print(printable(line))
+
+    @app.command(
+        "promote",
+        help="Let an alias name a version.\n\nOf two promotions at the same time one holds, and the other one fails.",
+    )
+    def promote(
+        name: EntryName,
+        alias: Annotated[str, typer.Argument(help="The alias, such as prod.", metavar="ALIAS")],
+        remove: Annotated[bool, typer.Option("--remove", help="Remove the alias, if it names this version.")] = False,
+        store: StoreOption = None,
+        as_json: Json = False,
+    ) -> None:
+        from spotmpi.api import entries
+        from spotmpi.entries.store import Store
+
+        opened = Store(store)
+        found = opened.find(name, kind)
+        done = entries.promote(found, alias, opened, remove)
+        if as_json:
+            print(json.dumps({"name": found.name, "alias": alias, **_promotion(done)}))
+        else:
+            print(f"{found.name}:{alias} was removed" if remove else f"{found.name}:{alias} is {found.title}")
+
+    @app.command("verify", help="Compare every file with its SHA-256; exit 1 if one is wrong.")
+    def verify(
+        names: Annotated[
+            list[str] | None, typer.Argument(help="As `show` takes them (default: all).", metavar="NAME...")
+        ] = None,
+        store: StoreOption = None,
+        as_json: Json = False,
+    ) -> None:
+        from spotmpi.core.errors import SpotmpiError
+        from spotmpi.entries.store import Store
+
+        opened, problems = Store(store), list[str]()
+        chosen = [opened.find(each, kind) for each in names or ()] or opened.list(kind, on_damage=problems.append)
+        for each in sorted({each.name for each in chosen}):
+            try:
+                opened.versions(kind, each).aliases()
+            except SpotmpiError as error:
+                problems.append(str(error))
+        for manifest in chosen:
+            problems += opened.problems(manifest)
+        if as_json:
+            print(json.dumps({"verified": len(chosen), "problems": problems}))
+        else:
+            print("\n".join([*problems, f"{len(chosen)} {word}s read, {len(problems)} problems"]))
+        if problems:
+            raise typer.Exit(1)
+
+    @app.command(
+        "rm",
+        help=f"Remove {word}s from the store.\n\n"
+        "Refused for what an alias, another entry or the spec of a run on this machine names.",
+    )
+    def remove(
+        names: Annotated[list[str], typer.Argument(help="As `show` takes them.", metavar="NAME...")],
+        store: StoreOption = None,
+        as_json: Json = False,
+    ) -> None:
+        from spotmpi.api import entries
+        from spotmpi.entries.store import Store
+
+        opened, removed = Store(store), list[dict[str, Any]]()
+        for name in names:
+            found = opened.find(name, kind)
+            entries.remove(found, opened)
+            removed.append(summary(found, opened))
+            if not as_json:
+                print(f"removed {found.title}")
+        if as_json:
+            print(json.dumps(removed))
+
+
+def summary(manifest: Manifest, store: Store) -> dict[str, Any]:
+    """The most important of an entry, as JSON values."""
+    from spotmpi.entries.versions import current
+
+    aliases = current(store.versions(manifest.kind, manifest.name).aliases(), manifest.version)
+    return {
+        "name": manifest.name,
+        "version": manifest.version,
+        "key": manifest.key,
+        "aliases": list(aliases),
+        "created": manifest.created,
+        "rows": manifest.rows,
+        "bytes": manifest.bytes,
+        "files": len(manifest.files),
+        "run": manifest.run,
+        "cost": manifest.cost,
+        "metrics": manifest.details.get("metrics", {}),
+        "place": store.place(manifest.reference),
+    }
+
+
+def _show_list(entries: Sequence[dict[str, Any]], as_json: bool) -> None:
+    """Print entries; columns that are empty for all of them are left out."""
     from spotmpi.cli.tables import show_table
 
     if as_json:
-        print(json.dumps([summary(each) for each in manifests]))
+        print(json.dumps(entries))
         return
-    rows = [
-        (
-            each.name,
-            each.key[:12],
-            f"{datetime.fromtimestamp(each.created):%Y-%m-%d %H:%M}",
-            "" if each.rows is None else f"{each.rows:,}",
-            f"{each.bytes / 1e6:,.1f}",
-            str(len(each.files)),
-        )
-        for each in manifests
-    ]
-    show_table(("NAME", "KEY", "CREATED", "ROWS", "MB", "FILES"), rows, right=(3, 4, 5))
+    titles = ("NAME", "KEY", "ALIASES", "CREATED", "ROWS", "MB", "FILES", "RUN", "METRICS")
+    rows = [_row(each) for each in entries]
+    columns = [number for number, _ in enumerate(titles) if not rows or any(row[number] for row in rows)]
+    right = [place for place, number in enumerate(columns) if titles[number] in ("ROWS", "MB", "FILES")]
+    show_table([titles[each] for each in columns], [[row[each] for each in columns] for row in rows], right=right)
 
 
-def summary(manifest: Manifest) -> dict[str, Any]:
-    """The most important of an entry, as JSON values."""
-    size = {"rows": manifest.rows, "bytes": manifest.bytes, "files": len(manifest.files)}
-    return {"name": manifest.name, "key": manifest.key, "created": manifest.created, **size}
+def _row(entry: dict[str, Any]) -> Sequence[str]:
+    metrics = [f"{name}={value}" for name, value in entry["metrics"].items() if isinstance(value, int | float)]
+    return (
+        f"{entry['name']}:{entry['version']}",
+        entry["key"][:12],
+        ", ".join(entry["aliases"]),
+        _moment(entry["created"]),
+        "" if entry["rows"] is None else f"{entry['rows']:,}",
+        f"{entry['bytes'] / 1e6:,.1f}",
+        str(entry["files"]),
+        entry["run"] or "",
+        " ".join(metrics[:_METRICS]),
+    )
 
 
-def show_manifest(
-    manifest: Manifest, store: Store, as_json: bool, more: Mapping[str, Any] = MappingProxyType({})
-) -> None:
-    """Print what an entry was made from, where its files are, and of many files the first ones; as JSON also *more*."""
+def _show_manifest(manifest: Manifest, store: Store, as_json: bool) -> None:
+    """Print what an entry was made from, where its files are, of many files the first ones, and its aliases."""
     from spotmpi.api.lineage import entry_node, lines
     from spotmpi.core.printable import printable
 
     place = store.place(manifest.reference)
+    aliases = store.versions(manifest.kind, manifest.name).aliases()
     if as_json:
         import msgspec
 
-        print(json.dumps({**msgspec.to_builtins(manifest), "place": place, **more}))
+        history = {alias: [_promotion(each) for each in past] for alias, past in aliases.items()}
+        print(json.dumps({**msgspec.to_builtins(manifest), "place": place, "history": history}))
         return
     print(*map(printable, lines(entry_node(manifest, store))), sep="\n")
     print(f"files in {printable(place)}:")
@@ -72,26 +215,15 @@ def show_manifest(
         print(f"  {printable(file.path)}  {file.bytes:,} bytes  {file.sha256[:12]}")
     if len(manifest.files) > _FILES:
         print(f"  and {len(manifest.files) - _FILES} more (--json has all)")
+    for alias, past in aliases.items():
+        print(f"history of {manifest.name}:{alias}:")
+        for each in past:
+            print(f"  {_moment(each.time)}  {f'version {each.version}' if each.version else 'removed'}, by {each.by}")
 
 
-def show_problems(manifests: Sequence[Manifest], store: Store, problems: list[str], as_json: bool, what: str) -> None:
-    """Compare all files of entries with their SHA-256 and print what is wrong, after *problems*; then exit 1."""
-    for manifest in manifests:
-        problems += store.problems(manifest)
-    if as_json:
-        print(json.dumps({"verified": len(manifests), "problems": problems}))
-    else:
-        print("\n".join([*problems, f"{len(manifests)} {what} read, {len(problems)} problems"]))
-    if problems:
-        raise typer.Exit(1)
+def _promotion(promotion: Promotion) -> dict[str, Any]:
+    return {"version": promotion.version, "time": promotion.time, "by": promotion.by}
 
 
-def show_differences(lines: Sequence[str], as_json: bool) -> None:
-    """Print what differs between two versions."""
-    from spotmpi.core.printable import printable
-
-    if as_json:
-        print(json.dumps(lines))
-        return
-    for line in lines or ["nothing that counts differs"]:
-        print(printable(line))
+def _moment(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"

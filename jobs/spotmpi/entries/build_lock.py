@@ -1,4 +1,4 @@
-"""One builder of an entry at a time: the others wait, and find what it has built.
+"""One builder of an entry at a time: the others wait, and find what it has built. What a killed one left is removed.
 
 In a folder it is a lock of a file, which ends with its process. A storage behind a URL has none: there it is a claim
 that its owner renews, and that others take over once it was not renewed for a while.
@@ -53,6 +53,32 @@ def only_builder(
         renewer.join()
         with contextlib.suppress(SpotmpiError):
             storage.remove(claim)
+
+
+def collect(storage: Storage, name: str, parts: str, just_written: str) -> bool:
+    """Remove the folder *parts* of the folder *name*, unless a process builds that; whether it was removed.
+
+    Times of a storage behind a URL are compared with that of the file *just_written*, since clocks may differ.
+    """
+    parent, _, entry = name.rpartition("/")
+    if not storage.folder:
+        claim = f"{parent}/.claim-{entry}.json"
+        renewed, now = storage.modified(claim), storage.modified(just_written)
+        if renewed is not None and (now is None or now - renewed < EXPIRY):
+            return False
+        storage.remove(claim)
+        storage.remove(parts)
+        return True
+    path = storage.folder / parent / f".lock-{entry}"
+    with path.open("a") as file:
+        try:
+            if not lock_file(file):
+                return False  # a file system without locks
+        except BlockingIOError:
+            return False
+        storage.remove(parts)
+        path.unlink(missing_ok=True)
+    return True
 
 
 @contextlib.contextmanager

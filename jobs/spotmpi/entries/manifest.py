@@ -1,4 +1,4 @@
-"""The manifest of an entry, which is a data set, a model or a prediction: its files, and what they were made from.
+"""The manifest of an entry, which is a data set or a model: its files, and what they were made from.
 
 An entry is a folder with ``files`` and a ``manifest.json`` that is written last: without one there is no entry.
 """
@@ -20,8 +20,10 @@ from spotmpi.core.errors import SpotmpiError, input_error
 FORMAT = 1
 MANIFEST = "manifest.json"
 FILES = "files"  # the folder of an entry's files, beside its manifest
-DATASET, MODEL, PREDICTION = "datasets", "models", "predictions"  # kinds of entries
-KINDS = (DATASET, MODEL, PREDICTION)
+DATASET, MODEL = "datasets", "models"  # kinds of entries
+KINDS = (DATASET, MODEL)
+WORDS = {DATASET: "data set", MODEL: "model"}
+COMMANDS = {DATASET: "spotmpi data", MODEL: "spotmpi models"}
 SHORT = 12  # digits of a key that people see
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -93,6 +95,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     run: str | None = None  # the id of the run that made it
     cost: float | None = None  # US dollars
     details: dict[str, Any] = {}
+    version: int = 0  # its number among the entries of its name, which the store gives
     spotmpi: str = ""  # the version that made it
     format: int = FORMAT
 
@@ -100,6 +103,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def reference(self) -> Reference:
         """Kind, name and key."""
         return Reference(self.kind, self.name, self.key)
+
+    @property
+    def title(self) -> str:
+        """Name and number, as people name it: ``digits:3``."""
+        return f"{self.name}:{self.version}"
 
     @property
     def bytes(self) -> int:

@@ -106,6 +106,12 @@ class Storage:
                 return None
         return size, whole.hexdigest()
 
+    def modified(self, name: str) -> float | None:
+        """When a file behind a URL was written, in Unix seconds of that storage's clock; None where there is none."""
+        with errors(f"{self.place(name)} cannot be read"), contextlib.suppress(FileNotFoundError):
+            return float(self._remote[0].modified(self._path(name)).timestamp())
+        return None
+
     def copy(self, name: str, target: Path) -> None:
         """Copy a file to a path of this machine, whose folder exists."""
         with errors(f"{self.place(name)} cannot be copied to {target}"):

@@ -6,16 +6,32 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
+
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.entries import manifest as form
-from spotmpi.entries.manifest import FILES, KINDS, MANIFEST, SHORT, File, Manifest, Reference
+from spotmpi.entries.manifest import (
+    COMMANDS,
+    FILES,
+    KINDS,
+    MANIFEST,
+    SHORT,
+    WORDS,
+    File,
+    Manifest,
+    Reference,
+)
 from spotmpi.entries.storage import Storage
+from spotmpi.entries.versions import Promotion, Versions, current, require_alias
 
 _THREADS = 16
+_SHOWN = 10  # entries that a message names
 _HEX = re.compile(r"[0-9a-f]{6,64}")
 _PLACE = re.compile(rf"/({'|'.join(KINDS)})/([^/]+)/([0-9a-f]{{64}})/{FILES}(?:/|$)")
-_REFERENCE = re.compile(rf"(?:(?P<kind>{'|'.join(KINDS)}):)?(?P<name>[^@]+)(?:@(?P<key>[0-9a-f]+))?")
+_REFERENCE = re.compile(
+    rf"(?:(?P<kind>{'|'.join(KINDS)}):)?(?P<name>[^@:]+)(?:@(?P<key>[0-9a-f]+)|:(?P<label>[^@:]+))?"
+)
 
 
 class UnknownEntry(InputError):
@@ -23,7 +39,7 @@ class UnknownEntry(InputError):
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text names an entry with its kind, such as ``datasets:ratings`` or ``datasets:ratings@1a2b3c4d``."""
+    """Whether a text names an entry with its kind, such as ``datasets:ratings`` or ``models:digits:prod``."""
     return text.startswith(tuple(f"{kind}:" for kind in KINDS))
 
 
@@ -52,7 +68,7 @@ class Store:
     def list(
         self, kind: str | None = None, name: str | None = None, on_damage: Callable[[str], None] | None = None
     ) -> Sequence[Manifest]:
-        """The entries, oldest first; *on_damage* gets a line on each that cannot be read, else that is raised."""
+        """The entries by name and version; *on_damage* gets a line on each that cannot be read, else that is raised."""
         references = [
             Reference(each, known, key)
             for each in ([kind] if kind else KINDS)
@@ -71,10 +87,12 @@ class Store:
 
         with ThreadPoolExecutor(_THREADS) as threads:
             found = [each for each in threads.map(get, references) if each]
-        return sorted(found, key=lambda each: (each.created, each.reference))
+        return sorted(found, key=lambda each: (each.kind, each.name, each.version))
 
     def find(self, text: str, kind: str | None = None) -> Manifest:
-        """The entry that *text* names: the newest of a name, ``name@key``, or a key; keys may be shortened.
+        """The entry that *text* names: the newest of a name, ``name:3``, ``name:alias``, ``name@key``, or a key.
+
+        Keys may be shortened, and the kind is before the name where *kind* does not give it.
 
         Raises:
             UnknownEntry: there is none.
@@ -82,24 +100,73 @@ class Store:
         """
         match = _REFERENCE.fullmatch(text)
         if match is None or (kind and match["kind"] not in (None, kind)):
-            remedy = f"name one as NAME, NAME@KEY or KEY{f' of {kind}' if kind else ''}; `spotmpi data list` has all"
-            raise input_error("entry", text, remedy)
-        kind, key = match["kind"] or kind, match["key"]
-        found = [each for each in self.list(kind, match["name"]) if each.key.startswith(key or "")]
-        if found and key is None:
-            return found[-1]
-        if not found and key is None and _HEX.fullmatch(text.rpartition(":")[2]):
-            found = [each for each in self.list(kind) if each.key.startswith(match["name"])]
-        if len({each.reference for each in found}) > 1:
-            raise input_error("entry", text, f"is the beginning of several keys: {', '.join(map(str, found[:3]))}")
+            remedy = "name one as NAME, NAME:VERSION, NAME:ALIAS, NAME@KEY or KEY"
+            raise input_error("entry", text, remedy + (f" of {kind}; `{COMMANDS[kind]} list` has all" if kind else ""))
+        kind, name, key, label = match["kind"] or kind, match["name"], match["key"], match["label"]
+        if key is not None:
+            found = [each for each in self.list(kind, name) if each.key.startswith(key)]
+        else:
+            found = [each for one in ([kind] if kind else KINDS) if (each := self._version(one, name, label))]
+            if not found and label is None and _HEX.fullmatch(name):
+                found = [each for each in self.list(kind) if each.key.startswith(name)]
+        if len(found) > 1:
+            raise input_error("entry", text, f"can be any of {', '.join(map(str, found[:3]))}: write more of it")
         if not found:
-            known = sorted({each.name for each in self.list(kind, on_damage=lambda text: None)})
-            remedy = f"is not in the store {self.storage.url}; it has: {', '.join(known[:10]) or 'no entry yet'}"
-            raise UnknownEntry(input_error(kind or "entry", text, remedy).problems)
+            remedy = f"is not in the store {self.storage.url}; it has: {self._known(kind, name)}"
+            raise UnknownEntry(input_error(WORDS[kind] if kind else "entry", text, remedy).problems)
         return found[0]
 
+    def _version(self, kind: str, name: str, label: str | None) -> Manifest | None:
+        """The version of a name with that number or alias, by default the newest."""
+        versions = self.versions(kind, name)
+        for each in [label] if label else map(str, versions.numbers()[::-1]):
+            key = versions.key(each)
+            if key and (found := self.get(Reference(kind, name, key))):
+                return found
+        entries = self.list(kind, name)  # a copy of the store may lack the numbers, which manifests have too
+        return next((each for each in reversed(entries) if label in (None, str(each.version))), None)
+
+    def _known(self, kind: str | None, name: str) -> str:
+        """What there is of a name, else the names."""
+        known = self.list(kind, on_damage=lambda line: None)
+        texts = [each.title for each in known if each.name == name][-_SHOWN:]
+        for each in KINDS if texts else ():
+            aliases = self.versions(each, name).aliases() if kind in (each, None) else {}
+            texts += [f"{name}:{alias}" for alias, past in aliases.items() if past[-1].version]
+        return ", ".join(texts or sorted({each.name for each in known})[:_SHOWN]) or "no entry yet"
+
+    def versions(self, kind: str, name: str) -> Versions:
+        """The versions and aliases of a name."""
+        return Versions(self.storage, kind, form.check_name(name))
+
+    def promote(self, manifest: Manifest, alias: str, by: str, now: float, remove: bool = False) -> Promotion:
+        """Let an alias name this version, or with *remove* no version any more; its history stays.
+
+        Raises:
+            InputError: it cannot be an alias, or with *remove* it does not name this version.
+            SpotmpiError: another process has promoted a version meanwhile, which holds, or has removed this one.
+        """
+        require_alias(alias)
+        versions = self.versions(manifest.kind, manifest.name)
+        number, past = versions.last(alias) + 1, versions.history(alias)
+        current = past[-1].version if past else None
+        if remove and current != manifest.version:
+            named = f"{manifest.name}:{current}" if current else "no version"
+            remedy = f"does not name {manifest.title}, but {named}; `{COMMANDS[manifest.kind]} list` shows the aliases"
+            raise input_error("alias", alias, remedy)
+        if not remove and current == manifest.version:
+            return past[-1]
+        promotion = Promotion(None if remove else manifest.version, now, by)
+        versions.append(alias, number, promotion)
+        if not remove and self.get(manifest.reference) is None:
+            versions.append(alias, number + 1, Promotion(current, now, by))
+            raise SpotmpiError(f"{manifest.title} was removed meanwhile: {manifest.name}:{alias} stays as it was")
+        return promotion
+
     def add(self, manifest: Manifest, sources: Mapping[str, str]) -> Manifest:
-        """Create the entry, complete or not at all; the one that there is where another process was first.
+        """Create the entry with the next number of its name, complete or not at all.
+
+        Where there is one of that key already, or another process is first, that one.
 
         *sources* says for each file of the manifest where it is: a name in the store's storage, or an absolute path of
         this machine.
@@ -107,9 +174,15 @@ class Store:
         Raises:
             SpotmpiError: the storage fails, as a full disk does; then there is no entry.
         """
+        form.write(manifest)  # before anything is written
+        existing = self.get(manifest.reference)
+        if existing is not None:
+            return existing
+        self._prepare()
+        number = self.versions(manifest.kind, manifest.name).number(manifest.reference)
+        manifest = msgspec.structs.replace(manifest, version=number)
         text = form.write(manifest).encode()
         files = {f"{FILES}/{file.path}": sources[file.path] for file in manifest.files}
-        self._prepare()
         if self.storage.create(folder(manifest.reference), files, text):
             return manifest
         return self.get(manifest.reference) or manifest
@@ -144,11 +217,17 @@ class Store:
         return [each for each in self.list() if manifest.reference in each.parents]
 
     def remove(self, manifest: Manifest) -> None:
-        """Remove an entry with its files.
+        """Remove an entry with its files; its number is not given again.
 
         Raises:
-            SpotmpiError: another entry was made from it.
+            SpotmpiError: an alias names it, or another entry was made from it.
         """
+        aliases = current(self.versions(manifest.kind, manifest.name).aliases(), manifest.version)
+        if aliases:
+            remedy = f"`{COMMANDS[manifest.kind]} promote {manifest.title} {aliases[0]} --remove`"
+            raise SpotmpiError(
+                f"{manifest.title} is {manifest.name}:{aliases[0]}: promote another version, or {remedy}"
+            )
         children = self.children(manifest)
         if children:
             named = ", ".join(map(str, children[:3]))

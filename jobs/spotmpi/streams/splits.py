@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,7 +66,8 @@ def _place(value: object, seed: int) -> float:
 
 
 def _name(source: Any) -> str:
-    known = getattr(source, "name", None) or str(source).removeprefix("datasets:").partition("@")[0]
+    known = getattr(source, "name", None) or str(source).removeprefix("datasets:")
+    known = re.split("[@:]", known)[0] if isinstance(known, str) and "/" not in known else known
     if not isinstance(known, str) or "/" in known or "*" in known:
         raise ValueError(f"source = {source}: give the data sets a name, name=...")
     return known

@@ -42,7 +42,11 @@ def journey(folder: Path) -> dict[str, Any]:
         "absent": [storage.read("absent"), storage.digest("absent"), storage.names("absent"), storage.files("absent")],
     }
     with build_lock.only_builder(storage, "datasets/x/other", lambda text: None):
+        storage.write("datasets/x/.parts/other/p", b"")
+        own = ("datasets/x/other", "datasets/x/.parts/other", "datasets/x/key/manifest.json")
+        result["collected"] = [build_lock.collect(storage, *own)]
         result["claimed"] = storage.write("datasets/x/.claim-other.json", b"", exclusive=True)
+    result["collected"] += [build_lock.collect(storage, *own), storage.names("datasets/x/.parts/other")]
     result["free"] = storage.read("datasets/x/.claim-other.json") is None
     storage.remove("datasets/x/key")
     result["left"] = storage.files("datasets")

@@ -46,8 +46,8 @@ def versions(tmp_path: Path, modules: Modules, pool: InProcess) -> list[DataSet]
     return [first, second]
 
 
-def test_why_has_code_as_a_diff_arguments_values_and_inputs(versions: list[DataSet]) -> None:
-    output = invoke("data", "why", versions[0].key[:8], "ratings")
+def test_diff_has_code_as_a_diff_arguments_values_and_inputs(versions: list[DataSet]) -> None:
+    output = invoke("data", "diff", versions[0].key[:8], "ratings")
     lines = output.stdout.splitlines()
     assert (output.returncode, lines[0]) == (0, "code helpers.clean:")
     assert lines[2:6] == ["   def clean(x):", "  -    return x", "  +    y = x + 1", "  +    return y"]
@@ -60,18 +60,19 @@ def test_why_has_code_as_a_diff_arguments_values_and_inputs(versions: list[DataS
         "  d.csv was added",
         "  c.csv was removed",
     ]
-    assert json.loads(invoke("data", "why", versions[0].key, versions[1].key, "--json").stdout) == lines
+    assert json.loads(invoke("data", "diff", versions[0].key, versions[1].key, "--json").stdout) == lines
 
 
 def test_the_same_version_differs_in_nothing(versions: list[DataSet]) -> None:
     assert differences(versions[0].manifest, versions[0].manifest) == []
-    assert invoke("data", "why", "ratings", "ratings").stdout == "nothing that counts differs\n"
+    assert invoke("data", "diff", "ratings", "ratings").stdout == "nothing that counts differs\n"
 
 
 def test_list_and_show_print_what_a_script_can_read_too(versions: list[DataSet]) -> None:
     listed = invoke("data", "list").stdout.splitlines()
-    assert listed[0].split() == ["NAME", "KEY", "CREATED", "ROWS", "MB", "FILES"]
-    assert [line.split()[:2] for line in listed[1:]] == [["ratings", each.key[:12]] for each in versions]
+    assert listed[0].split() == ["NAME", "KEY", "CREATED", "ROWS", "MB", "FILES", "RUN"]
+    assert [line.split()[:2] for line in listed[1:]] == [[str(each), each.key[:12]] for each in versions]
+    assert [str(each) for each in versions] == ["ratings:1", "ratings:2"]
     assert [each["key"] for each in json.loads(invoke("data", "list", "ratings", "--json").stdout)] == [
         each.key for each in versions
     ]
@@ -117,12 +118,14 @@ def test_rm_refuses_what_an_entry_or_a_run_names(versions: list[DataSet], module
     old, new = versions
     child = modules.load().child.options(pool=pool)(new)
     refused = invoke("data", "rm", "ratings")
-    assert refused.returncode == 1 and f"is a parent of {child}" in refused.stderr
+    assert refused.returncode == 1 and f"is a parent of {child.manifest}" in refused.stderr
     run = RunPaths(default_runs_folder() / "digits-1")
     run.folder.mkdir(parents=True)
     run.spec.write_text(f'data = "{old.path}"\n')
     refused = invoke("data", "rm", old.key)
-    assert refused.returncode == 1 and f"{old} is the data of run digits-1: remove its record first" in refused.stderr
+    assert (
+        refused.returncode == 1 and f"{old.manifest} is read by run digits-1: remove its record first" in refused.stderr
+    )
     run.spec.unlink()
     assert invoke("data", "rm", old.key).stdout == f"removed {old}\n"
     assert invoke("data", "rm", "child", "ratings").returncode == 0

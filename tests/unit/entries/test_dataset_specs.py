@@ -88,7 +88,7 @@ def test_paths_are_relative_to_the_spec_and_settings_reach_the_pool(
 def test_the_command_builds_it_and_prints_where_it_is(spec: Path, pool: InProcess) -> None:
     output = invoke("data", "build", str(spec))
     found = Store().find("numbers")
-    assert output.stdout == f"{found}: {Store().place(found.reference)}\n"
+    assert output.stdout == f"{found.title}: {Store().place(found.reference)}\n"
     values = json.loads(invoke("data", "build", str(spec), "--json").stdout)
     assert values["key"] == found.key and values["rows"] == 2
 

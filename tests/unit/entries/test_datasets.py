@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -294,6 +295,28 @@ def test_parts_of_a_build_that_broke_off_are_kept(
     assert not Path(Store().storage.url, "datasets/ratings/.parts", found.key).exists()
 
 
+@pytest.mark.parametrize("place", ["folder", "memory"])
+def test_parts_of_a_killed_builder_are_removed_by_the_next_build_and_those_of_a_living_one_are_not(
+    raw: Path, modules: Modules, pool: InProcess, place: str, tmp_path: Path
+) -> None:
+    url = str(tmp_path / "sets") if place == "folder" else f"memory://{uuid.uuid4().hex}"
+    ratings, storage = modules.load().ratings.options(pool=pool, store=url), Store(url).storage
+    killed, living = "a" * 64, "b" * 64
+    for key in (killed, living):
+        storage.write(f"datasets/ratings/.parts/{key}/x.json", b"[]")
+    if storage.folder:
+        (storage.folder / f"datasets/ratings/.lock-{killed}").touch()  # its process is gone, and so is its lock
+    else:
+        storage.write(f"datasets/ratings/.claim-{killed}.json", b"{}")
+        modified = storage._remote[0].store[storage._path(f"datasets/ratings/.claim-{killed}.json")]
+        modified.modified -= timedelta(seconds=build_lock.EXPIRY + 1)
+    with build_lock.only_builder(storage, f"datasets/ratings/{living}", lambda text: None):
+        assert ratings(raw).rows == 3
+        assert storage.names("datasets/ratings/.parts") == [living]
+    left = {path.split("/")[0] for path in storage.files("datasets/ratings")}
+    assert left == {ratings(raw).key, ".parts", ".versions"}
+
+
 def test_builders_at_the_same_time_do_the_work_once(raw: Path, modules: Modules, pool: InProcess) -> None:
     ratings, found = modules.load().ratings.options(pool=pool), list[DataSet]()
     threads = [threading.Thread(target=lambda: found.append(ratings(raw))) for _ in range(4)]
@@ -338,7 +361,7 @@ def test_a_store_behind_a_url_has_the_same_files(raw: Path, modules: Modules, po
     again = ratings.options(store=url)(raw)
     assert pool.built == ["b"] and Store(url).problems(again.manifest) == []
     left = {path.split("/")[0] for path in Store(url).storage.files("datasets/ratings")}
-    assert left == {found.key, again.key}
+    assert left == {found.key, again.key, ".versions"}
 
 
 def test_an_entry_with_a_missing_file_is_no_source(raw: Path, modules: Modules, pool: InProcess) -> None:

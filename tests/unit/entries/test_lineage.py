@@ -62,23 +62,27 @@ def find(tree: Node, what: str) -> list[str]:
 def test_a_file_leads_to_the_raw_file_that_its_part_was_made_from(sets: tuple[DataSet, DataSet]) -> None:
     parent, child = sets
     tree = trace(f"{child.path}/b.parquet")
-    assert find(tree, "data set") == [str(child), str(parent)]
+    assert find(tree, "data set") == [str(child.manifest), str(parent.manifest)]
     assert find(tree, "raw file") == ["b.csv"]
     assert find(tree, "code") == ["sets:doubled", "sets:ratings"]
     assert find(tree, "run") == ["pool-1", "pool-1"]
     assert tree.facts["state"] == "as recorded"
-    assert find(trace(child.path), "raw file") == ["a.csv", "b.csv", "c.csv"] == find(trace(str(parent)), "raw file")
+    assert (
+        find(trace(child.path), "raw file")
+        == ["a.csv", "b.csv", "c.csv"]
+        == find(trace(str(parent.manifest)), "raw file")
+    )
 
 
 def test_the_tree_is_text_and_json(sets: tuple[DataSet, DataSet]) -> None:
     parent, child = sets
     text = invoke("why", f"{child.path}/b.parquet").stdout.splitlines()
     assert text == list(lines(trace(f"{child.path}/b.parquet")))
-    assert text[1].startswith(f"└─ data set {child}, 3 rows, ") and "$0.25" in text[1]
+    assert text[1].startswith(f"└─ data set {child.manifest}, version 1, 3 rows, ") and "$0.25" in text[1]
     assert text[-1].endswith(
-        "└─ raw file b.csv, 4 bytes, digest " + trace(str(parent)).parents[-1].parents[1].facts["digest"][:12]
+        "└─ raw file b.csv, 4 bytes, digest " + trace(str(parent.manifest)).parents[-1].parents[1].facts["digest"][:12]
     )
-    values = json.loads(invoke("why", str(child), "--json").stdout)
+    values = json.loads(invoke("why", str(child.manifest), "--json").stdout)
     assert values["key"] == child.key
     assert values["from"][0]["sources"] == {
         "sets.doubled": "def doubled(raw: spotmpi.Source):\n    return {'x': raw['x'] * 2}"
@@ -88,7 +92,7 @@ def test_the_tree_is_text_and_json(sets: tuple[DataSet, DataSet]) -> None:
 def test_records_alone_are_enough_and_may_be_moved(
     sets: tuple[DataSet, DataSet], tmp_path: Path, modules: Modules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = trace(str(sets[1])).values()
+    before = trace(str(sets[1].manifest)).values()
     shutil.move(tmp_path / "store", tmp_path / "archive")
     for name in ("raw", "code", "cache"):
         shutil.rmtree(tmp_path / name)
@@ -116,7 +120,7 @@ def test_a_missing_parent_is_shown_and_stops_a_reproduction(
     parent, child = sets
     shutil.rmtree(Path(parent.path).parent)
     tree = trace(f"{child.path}/b.parquet")
-    assert [node.facts["record"] for node in tree.walk() if node.name == str(parent)] == ["missing"]
+    assert [node.facts["record"] for node in tree.walk() if node.name == str(parent.manifest)] == ["missing"]
     with pytest.raises(SpotmpiError, match=r"the manifest of datasets:ratings@\w+ is missing: restore it from a copy"):
         reproduce(child.path, modules.folder, pool=pool)
 
@@ -167,7 +171,7 @@ def test_events_are_posted_to_a_catalogue_and_a_refusal_is_one_line(sets: tuple[
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
     try:
-        tree = trace(str(sets[0]))
+        tree = trace(str(sets[0].manifest))
         assert open_lineage.send(tree, f"{url}/api/v1/lineage") == 2
         assert received == open_lineage.events(tree)
         with pytest.raises(
@@ -184,9 +188,9 @@ def test_a_file_is_made_again_from_the_raw_data(
 ) -> None:
     pool.calls.clear()
     result = reproduce(f"{sets[1].path}/b.parquet", modules.folder, pool=pool)
-    assert (result.files, result.different, result.made) == (6, (), (str(sets[0]), str(sets[1])))
+    assert (result.files, result.different, result.made) == (6, (), (str(sets[0].manifest), str(sets[1].manifest)))
     assert pool.built == ["a", "b", "c"] * 2
-    assert [each.key for each in Store().list()] == [each.key for each in sets]
+    assert {each.key for each in Store().list()} == {each.key for each in sets}
 
 
 def test_a_difference_is_named(sets: tuple[DataSet, DataSet], modules: Modules, pool: InProcess) -> None:
@@ -196,8 +200,8 @@ def test_a_difference_is_named(sets: tuple[DataSet, DataSet], modules: Modules, 
         return ([(path, size, "0" * 64, rows) for path, size, _, rows in each] for each in whole(function, tasks))
 
     pool.map = other  # type: ignore[method-assign]
-    result = reproduce(str(sets[0]), modules.folder, pool=pool)
-    assert result.different == tuple(f"{sets[0]}: {name}.parquet" for name in "abc")
+    result = reproduce(str(sets[0].manifest), modules.folder, pool=pool)
+    assert result.different == tuple(f"{sets[0].manifest}: {name}.parquet" for name in "abc")
 
 
 def test_changed_code_and_raw_files_stop_a_reproduction_with_the_remedy(
@@ -233,11 +237,11 @@ def test_a_prediction_leads_to_its_run_and_data_and_is_made_again(
     file = Path(state.folder, "stream/results/results-00000000.jsonl")
     assert file.read_text() == '{"y": 3}\n{"y": 5}\n'
     tree = trace(str(file))
-    assert find(tree, "run")[0] == state.id and find(tree, "data set") == [str(sets[1]), str(sets[0])]
+    assert find(tree, "run")[0] == state.id and find(tree, "data set") == [str(sets[1].manifest), str(sets[0].manifest)]
     assert find(tree, "raw file") == ["a.csv", "b.csv", "c.csv"]
     events = open_lineage.events(tree)
     assert [each["name"] for each in events[-1]["inputs"]] == ["datasets:doubled"]
     assert events[-1]["outputs"][0]["name"] == str(file)
     result = reproduce(str(file), modules.folder, pool=pool)
     assert result.different == () and result.files == 7
-    assert result.made[:2] == (str(sets[0]), str(sets[1])) and result.made[2] != state.id
+    assert result.made[:2] == (str(sets[0].manifest), str(sets[1].manifest)) and result.made[2] != state.id

@@ -16,10 +16,10 @@ from spotmpi.agent.record import Record
 from spotmpi.api import models as api
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.core.names import RunPaths, default_runs_folder
-from spotmpi.entries import models
-from spotmpi.entries.manifest import Reference
+from spotmpi.entries.manifest import MODEL, Reference
 from spotmpi.entries.storage import Storage
 from spotmpi.entries.store import Store
+from spotmpi.entries.versions import Versions
 from spotmpi.programs.checkpoint import Checkpoints, Identity, Progress
 from tests.command_line import invoke
 from tests.unit.entries.test_store import entry
@@ -119,7 +119,7 @@ def test_the_same_again_is_the_same_version(store: Store) -> None:
 
 
 def store_versions(store: Store) -> list[Any]:
-    return [api.Model(each, store) for each in store.list("models", "digits")]
+    return [api.Model(each, store) for each in store.list(MODEL, "digits")]
 
 
 def test_a_version_that_another_process_takes_meanwhile_is_left_to_it(
@@ -164,7 +164,7 @@ def test_a_run_that_has_not_ended_or_has_no_checkpoint_is_refused(store: Store) 
     assert output.returncode == 2 and "has no complete checkpoint in" in output.stderr and "--file" in output.stderr
     with pytest.raises(InputError, match="use up to 100 letters"):
         api.keep("digits-2", "a:b")
-    with pytest.raises(InputError, match="none named base"):
+    with pytest.raises(InputError, match="is not in the store"):
         api.keep("digits-2", "digits", files=["spec.toml"], parents=["base:1"])
     assert store.list() == []
 
@@ -215,7 +215,7 @@ def test_aliases_name_versions_and_have_a_history(store: Store) -> None:
     assert (promoted["name"], promoted["alias"], promoted["version"]) == ("digits", "prod", 2)
     assert invoke("models", "promote", "digits:2", "prod").returncode == 0  # it is already
     assert str(api.find("models:digits:prod")) == "digits:2"
-    assert [each.version for each in models.history(store, "digits", "prod")] == [1, 2]
+    assert [each.version for each in store.versions(MODEL, "digits").history("prod")] == [1, 2]
     shown = json.loads(invoke("models", "show", "digits:prod", "--json").stdout)
     assert [each["version"] for each in shown["history"]["prod"]] == [1, 2]
     lines = invoke("models", "show", "digits:prod").stdout.splitlines()
@@ -236,15 +236,15 @@ def test_of_two_promotions_at_once_one_holds_and_the_other_is_told(
     for number in (1, 2):
         run(f"digits-{number}")
         kept.append(api.keep(f"digits-{number}", "digits").manifest)
-    append, raced = models._append, list[bool]()
+    append, raced = Versions.append, list[bool]()
 
     def append_second(*arguments: Any) -> None:
         if not raced:
             raced.append(True)
-            models.promote(Store(), kept[1], "prod", "ann", 1.0)
+            store.promote(kept[1], "prod", "ann", 1.0)
         append(*arguments)
 
-    monkeypatch.setattr(models, "_append", append_second)
+    monkeypatch.setattr(Versions, "append", append_second)
     output = invoke("models", "promote", "digits:1", "prod")
     assert output.returncode == 1
     assert output.stderr == (
@@ -260,14 +260,14 @@ def test_a_version_that_is_removed_while_it_is_promoted_is_named_by_nothing(
         run(f"digits-{number}")
         api.keep(f"digits-{number}", "digits")
     api.promote("digits:1", "prod")
-    append = models._append
+    append = Versions.append
 
     def remove_first(*arguments: Any) -> None:
-        monkeypatch.setattr(models, "_append", append)
+        monkeypatch.setattr(Versions, "append", append)
         api.remove("digits:2")
         append(*arguments)
 
-    monkeypatch.setattr(models, "_append", remove_first)
+    monkeypatch.setattr(Versions, "append", remove_first)
     assert "digits:2 was removed meanwhile" in invoke("models", "promote", "digits:2", "prod").stderr
     assert str(api.find("digits:prod")) == "digits:1"
 
@@ -283,7 +283,7 @@ def test_rm_refuses_what_an_alias_an_entry_or_a_run_names(store: Store) -> None:
     other = RunPaths(default_runs_folder() / "later-1")
     other.folder.mkdir()
     other.spec.write_text(f'data = "{api.find("digits:2").path}"\n')
-    assert "is the data of run later-1" in invoke("models", "rm", "digits:2").stderr
+    assert "is read by run later-1" in invoke("models", "rm", "digits:2").stderr
     other.spec.unlink()
     removed = json.loads(invoke("models", "rm", "digits:2", "digits:1", "--json").stdout)
     assert [each["version"] for each in removed] == [2, 1]
@@ -298,9 +298,9 @@ def test_list_and_diff_compare_versions(store: Store) -> None:
         api.keep(f"digits-{number}", "digits")
     api.promote("digits:2", "prod")
     lines = invoke("models", "list").stdout.splitlines()
-    assert lines[0].split() == ["MODEL", "ALIASES", "CREATED", "MB", "RUN", "METRICS"]
+    assert lines[0].split() == ["NAME", "KEY", "ALIASES", "CREATED", "MB", "FILES", "RUN", "METRICS"]
     assert [line.split()[0] for line in lines[1:]] == ["digits:1", "digits:2"]
-    assert lines[2].split()[1] == "prod" and lines[2].endswith("digits-2  iteration=5 loss=0.25")
+    assert lines[2].split()[2] == "prod" and lines[2].endswith("digits-2  iteration=5 loss=0.25")
     listed = json.loads(invoke("models", "list", "digits", "--json").stdout)
     assert [(each["version"], each["aliases"], each["run"]) for each in listed] == [
         (1, [], "digits-1"),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from spotmpi.core import code_folder
 from spotmpi.core.errors import InputError, SpotmpiError
@@ -49,7 +50,8 @@ def test_an_entry_is_read_as_it_was_written(store: Store, tmp_path: Path) -> Non
     parent = Reference(DATASET, "raw", KEYS[2])
     made, sources = entry(tmp_path, parents=(parent,), arguments={"cut": 0.5}, cost=0.25)
     assert store.get(made.reference) is None
-    assert store.add(made, sources) == made == store.get(made.reference) == store.find("ratings")
+    added = store.add(made, sources)
+    assert added == replace(made, version=1) == store.get(made.reference) == store.find("ratings")
     assert (made.rows, made.bytes) == (5, 5)
     assert store.storage.read(f"{folder(made.reference)}/files/more/b.txt") == b""
     assert store.storage.read(f"{folder(made.reference)}/files/a.txt") == b"first"
@@ -58,29 +60,59 @@ def test_an_entry_is_read_as_it_was_written(store: Store, tmp_path: Path) -> Non
 def test_the_first_of_two_entries_of_one_key_stays(store: Store, tmp_path: Path) -> None:
     first, sources = entry(tmp_path, created=1.0)
     second, _ = entry(tmp_path, created=2.0)
-    store.add(first, sources)
-    assert store.add(second, sources) == first == store.find("ratings")
+    added = store.add(first, sources)
+    assert store.add(second, sources) == added == store.find("ratings") and added.created == 1.0
 
 
-def test_an_entry_is_found_by_name_and_by_shortened_keys_and_the_newest_of_a_name(store: Store, tmp_path: Path) -> None:
+def test_an_entry_is_found_by_name_number_and_shortened_key_whatever_the_clock(store: Store, tmp_path: Path) -> None:
     for number, (key, name) in enumerate(zip(KEYS, ("ratings", "ratings", "users"), strict=True)):
         store.add(*entry(tmp_path, key, created=10.0 - number, name=name))
-    assert store.find("ratings").key == KEYS[0]
-    assert store.find("datasets:ratings").key == KEYS[0]
-    assert store.find("ratings@bbb", DATASET).key == KEYS[1]
+    assert store.find("ratings").key == store.find("datasets:ratings").key == store.find("ratings:2").key == KEYS[1]
+    assert store.find("datasets:ratings:1", DATASET).key == store.find("ratings@aaa").key == KEYS[0]
     assert store.find("cccccc").key == KEYS[2]
-    assert [each.key for each in store.list(DATASET)] == KEYS[::-1]
-    for text in ("nobody", "ratings@ccc", "dddddd"):
+    assert [each.title for each in store.list(DATASET)] == ["ratings:1", "ratings:2", "users:1"]
+    for text in ("nobody", "dddddd"):
         with pytest.raises(UnknownEntry, match=r"is not in the store .*; it has: ratings, users"):
             store.find(text)
-    with pytest.raises(InputError, match="name one as NAME, NAME@KEY or KEY of models"):
-        store.find("datasets:ratings", MODEL)
+    for text in ("ratings@ccc", "ratings:3", "ratings:prod", "ratings:0", "ratings:²"):
+        with pytest.raises(UnknownEntry, match=r"is not in the store .*; it has: ratings:1, ratings:2"):
+            store.find(text)
+    for text in ("datasets:ratings", "a:b:c:d", "ratings@", "ratings:"):
+        with pytest.raises(InputError, match="name one as NAME, NAME:VERSION, NAME:ALIAS, NAME@KEY or KEY of models"):
+            store.find(text, MODEL)
+
+
+def test_a_name_of_a_data_set_and_of_a_model_needs_its_kind(store: Store, tmp_path: Path) -> None:
+    store.add(*entry(tmp_path, KEYS[0]))
+    store.add(*entry(tmp_path, KEYS[1], kind=MODEL))
+    with pytest.raises(InputError, match="can be any of datasets:ratings@aaaaaaaaaaaa, models:ratings@bbbbbbbbbbbb"):
+        store.find("ratings")
+    assert store.find("models:ratings").key == KEYS[1]
+
+
+def test_numbers_are_given_once_and_not_again_after_a_removal(store: Store, tmp_path: Path) -> None:
+    for key in KEYS[:2]:
+        store.add(*entry(tmp_path, key))
+    store.remove(store.find("ratings:2"))
+    assert store.find("ratings").title == "ratings:1"
+    assert store.add(*entry(tmp_path, KEYS[2])).title == "ratings:3"
+    assert store.add(*entry(tmp_path, KEYS[1])).title == "ratings:2"
+
+
+def test_a_damaged_version_does_not_hide_the_others(store: Store, tmp_path: Path) -> None:
+    for key in KEYS[:2]:
+        store.add(*entry(tmp_path, key))
+    store.storage.remove(f"datasets/ratings/{KEYS[0]}/manifest.json")
+    store.storage.write(f"datasets/ratings/{KEYS[0]}/manifest.json", b"{}")
+    assert store.find("ratings").title == "ratings:2"
+    with pytest.raises(SpotmpiError, match="was edited or damaged"):
+        store.find("ratings:1")
 
 
 def test_a_key_that_begins_like_another_is_refused(store: Store, tmp_path: Path) -> None:
     store.add(*entry(tmp_path, KEYS[0]))
     store.add(*entry(tmp_path, KEYS[0][:-1] + "b"))
-    with pytest.raises(InputError, match="is the beginning of several keys: datasets:ratings@aaaaaaaaaaaa, datasets"):
+    with pytest.raises(InputError, match="can be any of datasets:ratings@aaaaaaaaaaaa, datasets"):
         store.find("aaaaaaaa")
 
 
@@ -101,7 +133,7 @@ def test_an_edited_manifest_is_an_error_and_the_others_are_still_listed(store: S
     with pytest.raises(SpotmpiError, match="was edited or damaged, its digest is not that of its content"):
         store.list()
     lines: list[str] = []
-    assert store.list(on_damage=lines.append) == [whole[0]]
+    assert [each.key for each in store.list(on_damage=lines.append)] == [whole[0].key]
     assert len(lines) == 1 and "restore it from a copy" in lines[0]
 
 
@@ -174,7 +206,7 @@ def test_an_entry_is_removed_unless_another_one_was_made_from_it(store: Store, t
         store.remove(made)
     store.remove(child)
     store.remove(made)
-    assert store.list() == [] == store.storage.files("datasets")
+    assert store.list() == [] and not [name for name in store.storage.files("datasets") if ".versions" not in name]
 
 
 def test_files_of_the_store_are_linked_and_cannot_be_written_by_mistake(tmp_path: Path) -> None:
@@ -200,7 +232,7 @@ def test_a_full_disk_leaves_no_entry_and_no_rest(tmp_path: Path, monkeypatch: py
     with pytest.raises(SpotmpiError, match="cannot be written: No space left on device; free space"):
         store.add(made, sources)
     assert [each.key for each in store.list()] == [KEYS[1]]
-    assert [path.name for path in (tmp_path / "store/datasets/ratings").iterdir()] == [KEYS[1]]
+    assert sorted(path.name for path in (tmp_path / "store/datasets/ratings").iterdir()) == [".versions", KEYS[1]]
 
 
 def test_an_upload_that_broke_off_is_no_entry_and_the_next_one_completes_it(store: Store, tmp_path: Path) -> None:
@@ -265,5 +297,5 @@ def test_what_an_interrupted_removal_has_left_is_no_entry_and_in_nobodys_way(sto
     store.storage.remove(f"{folder(made.reference)}/files/a.txt")
     assert store.list() == []
     later, _ = entry(tmp_path, created=2.0)
-    assert store.add(later, sources) == later == store.find("ratings")
+    assert store.add(later, sources) == store.find("ratings") and store.find("ratings").created == 2.0
     assert store.problems(later) == []

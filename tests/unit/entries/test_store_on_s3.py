@@ -18,5 +18,6 @@ def test_entries_are_created_once_complete_or_absent_and_removed() -> None:
     assert seen["digest"][0] == 5
     assert seen["absent"] == [None, None, [], []]
     assert seen["claimed"] is False and seen["free"]
+    assert seen["collected"] == [False, True, []]
     assert seen["left"] == []
     assert seen["no bucket"].startswith("s3://absent/x cannot be written: ")

@@ -1,0 +1,89 @@
+"""What data sets and models have in common: a version of a name in the store, which is promoted and removed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spotmpi.core import file_status, names
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.names import RunPaths
+from spotmpi.entries.manifest import WORDS, Manifest, Reference
+from spotmpi.entries.store import Store
+from spotmpi.entries.versions import Promotion
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A version of a data set or model: files that never change, and the manifest of what they were made from."""
+
+    manifest: Manifest
+    store: Store = field(compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Its name, which its other versions share."""
+        return self.manifest.name
+
+    @property
+    def version(self) -> int:
+        """Its number among the versions of its name."""
+        return self.manifest.version
+
+    @property
+    def key(self) -> str:
+        """The SHA-256 that stands for it: the same key is the same files."""
+        return self.manifest.key
+
+    @property
+    def parents(self) -> tuple[Reference, ...]:
+        """The entries that it was made from."""
+        return self.manifest.parents
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars of the run that made it, where they are known."""
+        return self.manifest.cost
+
+    @property
+    def path(self) -> str:
+        """The folder of its files, as a path of this machine or as a URL."""
+        return self.store.place(self.manifest.reference)
+
+    def __str__(self) -> str:
+        return self.manifest.title
+
+
+def promote(manifest: Manifest, alias: str, store: Store, remove: bool = False) -> Promotion:
+    """Let an alias such as ``prod`` name a version; with *remove* no version any more.
+
+    Raises:
+        SpotmpiError: another process has promoted a version at the same time, which holds.
+    """
+    return store.promote(manifest, alias, names.user(), time.time(), remove)
+
+
+def remove(manifest: Manifest, store: Store) -> None:
+    """Remove an entry from its store. Its number is not given again.
+
+    Raises:
+        SpotmpiError: an alias, another entry or the spec of a run on this machine names it.
+    """
+    runs = [path.parent.name for path in _specs() if manifest.key in path.read_text(errors="replace")]
+    if runs:
+        more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
+        raise SpotmpiError(
+            f"{manifest} is read by run {', '.join(sorted(runs)[:3])}{more}: remove its record first "
+            f"(`spotmpi clean`), or keep the {WORDS[manifest.kind]}"
+        )
+    store.remove(manifest)
+
+
+def _specs() -> Iterator[Path]:
+    """The specs of all runs that are recorded on this machine."""
+    folder = names.default_runs_folder()
+    if file_status.is_folder(folder):
+        specs = (RunPaths(each).spec for each in folder.iterdir())
+        yield from (path for path in specs if file_status.is_file(path))

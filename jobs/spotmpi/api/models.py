@@ -15,8 +15,7 @@ from spotmpi.agent import checkpoint_files
 from spotmpi.agent import store as files_of_folder
 from spotmpi.api import entries, runs
 from spotmpi.api.entries import Entry
-from spotmpi.api.lineage import cost_of
-from spotmpi.backends.targets import TargetLike
+from spotmpi.backends.targets import Target, TargetLike
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
@@ -153,7 +152,7 @@ def _manifest(
         else None,
         image={name: str(value) for name, value in image.items() if value} or None,
         run=state.id,
-        cost=cost_of(paths),
+        cost=_cost(paths),
         details={
             "function": _command(work),
             "state": state.state,
@@ -162,6 +161,16 @@ def _manifest(
         },
         spotmpi=__version__,
     )
+
+
+def _cost(paths: RunPaths) -> float | None:
+    """US dollars for the run's nodes by their price in the spec or of AWS; None where neither is known."""
+    import spotmpi  # the package's own names: what asks AWS stands above this room
+
+    try:
+        return spotmpi.run_cost(paths.id, Target(None, paths.folder.parent)).dollars
+    except SpotmpiError:
+        return None
 
 
 def _entries(run: str, work: Mapping[str, Any], store: Store) -> list[Reference]:

@@ -19,7 +19,7 @@ from spotmpi.backends import targets
 from spotmpi.backends.base import Backend, Plan
 from spotmpi.backends.follow import follow, submit
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import hints, names
+from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
@@ -144,15 +144,15 @@ def _preview(plan: Plan) -> Mapping[str, Any]:
     return preview(plan, sys.executable, os.geteuid() == 0)
 
 
-def list_runs(on: TargetLike = None, mine: bool = False) -> list[RunState]:
+def list_runs(on: TargetLike = None, mine: bool = False, say: Say = lambda text: None) -> list[RunState]:
     """All recorded runs, oldest first; with *mine* only those that this user submitted."""
-    states = targets.backend(on).list()
+    states = [_kept(state, say, on) for state in targets.backend(on).list()]
     return [state for state in states if state.owner in (None, names.user())] if mine else states
 
 
-def status(run: str, on: TargetLike = None) -> RunState:
+def status(run: str, on: TargetLike = None, say: Say = lambda text: None) -> RunState:
     """The current state of a run; its id may be shortened."""
-    return with_price(targets.backend_of(run, on).state(run))
+    return _kept(with_price(targets.backend_of(run, on).state(run)), say, on)
 
 
 def logs(run: str, follow: bool = False, on: TargetLike = None) -> Iterator[Event]:
@@ -373,7 +373,23 @@ def _submit(
         say(note)
     submit(backend, spec, plan, say)
     run: str = plan["run"]
-    return backend.state(run) if detach else with_price(follow(backend, run, watch, say))
+    state = backend.state(run)
+    if spec.keep:
+        from spotmpi.api import kept  # few runs are
+
+        kept.request(Path(state.folder), spec.keep)
+    if detach:
+        return state
+    return _kept(with_price(follow(backend, run, watch, say)), say)
+
+
+def _kept(state: RunState, say: Say, on: TargetLike = None) -> RunState:
+    """*state*; the model of a run that has succeeded and asks for it is kept, where *state* is not read in vain."""
+    if state.state == record.SUCCEEDED and file_status.is_file(RunPaths(Path(state.folder)).keep):
+        from spotmpi.api import kept
+
+        kept.keep_requested(state, on, say)
+    return state
 
 
 _LIMIT = 3.0  # seconds for AWS's answer

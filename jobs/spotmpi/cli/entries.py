@@ -42,16 +42,13 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
         as_json: Json = False,
     ) -> None:
         from spotmpi.api.view import say
-        from spotmpi.entries.store import Store
 
-        opened = Store(store)
+        opened = open_store(kind, store)
         _show_list([summary(each, opened) for each in opened.list(kind, name, on_damage=say)], as_json)
 
     @app.command("show", help=f"Show what a {word} was made from, its files and aliases.")
     def show(name: EntryName, store: StoreOption = None, as_json: Json = False) -> None:
-        from spotmpi.entries.store import Store
-
-        opened = Store(store)
+        opened = open_store(kind, store)
         _show_manifest(opened.find(name, kind), opened, as_json)
 
     @app.command("diff", help=f"Print what differs between two {word}s.")
@@ -63,9 +60,8 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
     ) -> None:
         from spotmpi.core.printable import printable
         from spotmpi.entries.differences import differences
-        from spotmpi.entries.store import Store
 
-        opened = Store(store)
+        opened = open_store(kind, store)
         lines = differences(opened.find(one, kind), opened.find(other, kind))
         if as_json:
             print(json.dumps(lines))
@@ -85,9 +81,8 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
         as_json: Json = False,
     ) -> None:
         from spotmpi.api import entries
-        from spotmpi.entries.store import Store
 
-        opened = Store(store)
+        opened = open_store(kind, store)
         found = opened.find(name, kind)
         done = entries.promote(found, alias, opened, remove)
         if as_json:
@@ -104,9 +99,8 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
         as_json: Json = False,
     ) -> None:
         from spotmpi.core.errors import SpotmpiError
-        from spotmpi.entries.store import Store
 
-        opened, problems = Store(store), list[str]()
+        opened, problems = open_store(kind, store), list[str]()
         chosen = [opened.find(each, kind) for each in names or ()] or opened.list(kind, on_damage=problems.append)
         for each in sorted({each.name for each in chosen}):
             try:
@@ -133,9 +127,8 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
         as_json: Json = False,
     ) -> None:
         from spotmpi.api import entries
-        from spotmpi.entries.store import Store
 
-        opened, removed = Store(store), list[dict[str, Any]]()
+        opened, removed = open_store(kind, store), list[dict[str, Any]]()
         for name in names:
             found = opened.find(name, kind)
             entries.remove(found, opened)
@@ -144,6 +137,19 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
                 print(f"removed {found.title}")
         if as_json:
             print(json.dumps(removed))
+
+
+def open_store(kind: str, store: str | None) -> Store:
+    """The store; of models with those of runs that have ended and are to be kept (the key `keep` of their specs)."""
+    from spotmpi.entries.manifest import MODEL
+    from spotmpi.entries.store import Store
+
+    if kind == MODEL:
+        from spotmpi.api import kept
+        from spotmpi.api.view import say
+
+        kept.keep_ended(say)
+    return Store(store)
 
 
 def summary(manifest: Manifest, store: Store) -> dict[str, Any]:

@@ -58,12 +58,14 @@ def command(
     With --json it prints every event of the run.
     """
     from spotmpi.api import runs as api
+    from spotmpi.api.view import say
     from spotmpi.cli import final_cost
 
     place = where.target
     print_events(api.logs(run, follow, place), options.filter, as_json, live=follow)
     if follow:
         final_cost.report(run, place)
+        api.status(run, place, say)  # which keeps its model where the spec asks for it
 
 
 @dataclass(frozen=True)

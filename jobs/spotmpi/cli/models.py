@@ -61,8 +61,10 @@ def pull(
 ) -> None:
     """Copy the files of a model to a new folder."""
     from spotmpi.api import models as api
+    from spotmpi.cli.entries import open_store
     from spotmpi.core import names
 
+    open_store("models", store)
     found = api.find(model, store)
     folder = api.pull(str(found), into, store)
     text = f"{found} -> {names.shown(folder)} ({found.manifest.bytes / 1e6:,.1f} MB)"

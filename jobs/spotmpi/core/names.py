@@ -229,6 +229,11 @@ class RunPaths:
         return self.folder / "bill.json"
 
     @property
+    def keep(self) -> Path:
+        """The model that the run becomes a version of, its store, and the version once it is kept, JSON."""
+        return self.folder / "keep.json"
+
+    @property
     def nodes(self) -> Path:
         """The nodes as AWS describes them, JSON; exists if AWS was asked."""
         return self.folder / "nodes.json"

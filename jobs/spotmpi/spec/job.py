@@ -255,6 +255,10 @@ class JobSpec(SpecModel):
     data: Annotated[Data | None, BeforeValidator(data_table), PlainSerializer(_short_data)] = Field(
         None, description='folder of the data set, or { path = ..., stage = "node" or "memory" }'
     )
+    keep: str | None = Field(
+        None,
+        description="name of the model of which the newest checkpoint becomes a version once the run has succeeded",
+    )
     price: Money | None = Field(
         None, description="US dollars per node and hour (default: the current price in the environment)"
     )

@@ -55,6 +55,8 @@ _SAMPLE_VALUES: dict[str, Any] = {
     "lost_work": "10m",
     "cost": 25.0,
     "price": 0.2,
+    "init": "models:digits:prod",
+    "keep": "digits",
     "pattern": r"step (?P<iteration>\d+) loss (?P<loss>\S+)",
     "samples_per_iteration": 64,
     "launcher": "mpirun",

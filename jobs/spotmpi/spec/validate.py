@@ -265,6 +265,19 @@ def _data(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
         yield Problem("data", spec.data.path, "not a readable folder; check the path")
 
 
+def _keep(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    if spec.keep is None:
+        return
+    from spotmpi.entries.manifest import check_name  # few runs are kept
+
+    try:
+        check_name(spec.keep)
+    except InputError as error:
+        yield from (Problem("keep", each.value, each.remedy) for each in error.problems)
+    if spec.launcher == POOL:
+        yield Problem("keep", spec.keep, "a pool writes no checkpoints; remove it")
+
+
 def _resources(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     if capabilities.processes is not None and max(spec.nodes, spec.world_size) > capabilities.processes:
         remedy = f"{spec.nodes} nodes x {spec.slots} slots exceed the {capabilities.processes} processes possible here"
@@ -337,6 +350,7 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_environment, "env env_passthrough kubernetes"),
     (_preload, "preload launcher"),
     (_data, "data"),
+    (_keep, "keep launcher"),
     (_dataset, "dataset"),
     (_resources, "nodes slots resources"),
     (_metrics, "metrics program"),

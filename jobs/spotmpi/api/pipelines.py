@@ -1,4 +1,4 @@
-"""Pipelines: a source, the function that prepares its batches, and the one that trains with them, as one run."""
+"""Pipelines of up to three stages as one run: functions that prepare batches, train or predict, and postprocess."""
 
 from __future__ import annotations
 
@@ -74,19 +74,20 @@ def pipeline(
     train: Function | None = None,
     *,
     predict: Function | None = None,
+    postprocess: Function | None = None,
     write: str | Function | None = None,
     **options: Any,
 ) -> Pipeline:
     """A stream of *source* that workers prepare, and the function that consumes it: *train* or *predict*.
 
-    ``train(batches)`` is an ordinary loop in each rank; ``predict(batches)`` yields one result per batch, which are
-    written as *write* says: ``"parquet"``, ``"jsonl"``, ``"files"`` or a function of results and number. *options* are
-    the other keys of the table ``[stream]``, such as ``batch=4096, workers={"count": 16}``. Functions have to be
-    in modules.
+    ``train(batches)`` is an ordinary loop in each rank; ``predict(batches)`` yields one result per batch. Workers call
+    ``postprocess(result, seed)`` for each, and what it returns is written as *write* says: ``"parquet"``, ``"jsonl"``,
+    ``"files"``, ``kafka://BROKER:9092/TOPIC`` or a function of results and number. *options* are the other keys of the
+    table ``[stream]``, such as ``batch=4096, workers={"count": 16}``. Functions have to be in modules.
 
     Raises:
-        InputError: neither or both of *train* and *predict*, a generator function as *train*, *write* without
-            *predict*, or a function that workers cannot import.
+        InputError: neither or both of *train* and *predict*, a generator function as *train*, *postprocess* or *write*
+            without *predict*, or a function that workers cannot import.
     """
     consumer = train or predict
     if consumer is None or (train and predict):
@@ -94,10 +95,11 @@ def pipeline(
     if train and (inspect.isgeneratorfunction(train) or inspect.isasyncgenfunction(train)):
         remedy = f"yields results, so training would compute nothing: give it as predict={train.__name__}"
         raise input_error("train", _name("train", train), remedy)
-    if write is not None and predict is None:
-        remedy = "is for predictions: give the function that yields results as predict=, or remove it"
-        raise input_error("write", _name("write", write), remedy)
-    functions = {"source": source, "prepare": prepare, "write": write}
+    for field, value in (("postprocess", postprocess), ("write", write)):
+        if value is not None and predict is None:
+            remedy = "is for predictions: give the function that yields results as predict=, or remove it"
+            raise input_error(field, _name(field, value), remedy)
+    functions = {"source": source, "prepare": prepare, "postprocess": postprocess, "write": write}
     values = {key: _name(key, value) for key, value in functions.items() if value is not None}
     unknown = sorted(set(options) - set(Stream.model_fields))
     if unknown:
@@ -106,7 +108,7 @@ def pipeline(
         values = {"last_batch": KEEP, **values}  # every row once
     mode = TRAIN if train else PREDICT
     name = _name(mode, consumer)
-    files = [_file(each) for each in (source, prepare, write, consumer) if callable(each)]
+    files = [_file(each) for each in (source, prepare, postprocess, write, consumer) if callable(each)]
     return Pipeline({**values, **options}, mode, name, tuple(dict.fromkeys(filter(None, files))))
 
 

@@ -10,8 +10,9 @@ from pydantic import Field
 from spotmpi.core.errors import Problem
 from spotmpi.spec.cpus import Cpus
 from spotmpi.spec.kubernetes import FilePath, SpecModel
-from spotmpi.streams.kafka import is_topic
+from spotmpi.streams import topics
 from spotmpi.streams.order import FORMATS, FUNCTION, Settings
+from spotmpi.streams.topics import is_topic
 
 Count = Annotated[int, Field(ge=1)]
 _KEYS_OF_PROGRAMS = ("prefetch", "on_error", "debug", "workers")
@@ -42,9 +43,13 @@ class Stream(SpecModel):
     epochs: Count = Field(1, description="how often the source is read")
     length: Count | None = Field(None, description="batches per epoch, if the source is module:function")
     prepare: str | None = Field(None, description="module:function that workers call with rows and seed of each batch")
+    postprocess: str | None = Field(
+        None, description="module:function that workers call with result and seed of each batch of a prediction"
+    )
     write: str | None = Field(
         None,
-        description='how predictions are written: "parquet", "jsonl", "files", or module:function(results, number)',
+        description='how predictions are written: "parquet", "jsonl", "files", kafka://BROKER:9092/TOPIC, or '
+        "module:function(results, number)",
     )
     prefetch: Count = Field(8, description="number of chunks of batches under way for each rank")
     seed: int = Field(0, ge=0, description="determines the order of batches and the seed of each batch")
@@ -101,10 +106,21 @@ class Stream(SpecModel):
         if self.debug and self.workers.count == 1:
             remedy = "compares batches of two workers: set stream.workers.count to 2 or more, or remove it"
             yield Problem("stream.debug", self.debug, remedy)
-        formats = ", ".join(f'"{each}"' for each in FORMATS)
-        for key, value, others in (("prepare", self.prepare, ""), ("write", self.write, f"{formats} or ")):
-            if value is not None and not (others and value in FORMATS) and not FUNCTION.fullmatch(value):
-                yield Problem(f"stream.{key}", value, f"use {others}a function, such as flow:{key}")
+        for key, value in (("prepare", self.prepare), ("postprocess", self.postprocess)):
+            if value is not None and not FUNCTION.fullmatch(value):
+                yield Problem(f"stream.{key}", value, f"use a function, such as flow:{key}")
+        yield from self._write_problems()
+
+    def _write_problems(self) -> Iterator[Problem]:
+        write = self.write
+        if write is None or write in FORMATS or FUNCTION.fullmatch(write):
+            return
+        if not is_topic(write):
+            formats = ", ".join(f'"{each}"' for each in FORMATS)
+            remedy = f"use {formats}, a function, such as flow:write, or a topic, such as kafka://broker:9092/scores"
+            yield Problem("stream.write", write, remedy)
+        elif wrong := topics.problem(write):
+            yield Problem("stream.write", topics.shown(write), wrong)
 
     def _shuffle_problems(self, called: bool) -> Iterator[Problem]:
         whole = "a function as the source gives whole batches" if called else "messages of a topic are read in sequence"

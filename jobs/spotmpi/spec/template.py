@@ -71,6 +71,7 @@ _SAMPLE_VALUES: dict[str, Any] = {
     "order": ["g5", "g6", "on-demand"],
     "length": 256,
     "split": "train",
+    "postprocess": "flow:postprocess",
     "write": "parquet",
     "instance_type": "g5.xlarge",
     "placement_group": True,

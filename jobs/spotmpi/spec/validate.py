@@ -177,9 +177,10 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
         yield Problem("stream", None, _no_workers("streams"))
     if spec.program is None:
         yield from spec.stream.problems()
-        if spec.stream.write is not None and not validate_cluster.predicts(spec):
-            remedy = "only a prediction writes results: start it as spotmpi.pipeline(..., predict=...), or remove it"
-            yield Problem("stream.write", spec.stream.write, remedy)
+        for key, value in (("postprocess", spec.stream.postprocess), ("write", spec.stream.write)):
+            if value is not None and not validate_cluster.predicts(spec):
+                remedy = "only a prediction has results: start it as spotmpi.pipeline(..., predict=...), or remove it"
+                yield Problem(f"stream.{key}", value, remedy)
     else:
         yield from spec.stream.program_problems()
         if not streams:

@@ -86,10 +86,8 @@ def stream(spec: JobSpec, stream: Stream, persistent: Sequence[str]) -> Iterable
         remedy = "no such file on this machine, and no run volume: set kubernetes.volume to a claim, or use a URL"
         yield Problem("stream.source", source, remedy)
     if pod_context.VOLUME not in persistent and predicts(spec) and stream.write in (None, *FORMATS):
-        remedy = (
-            "results in the run folder are lost with the pods: set kubernetes.volume to a claim, or name a function"
-        )
-        yield Problem("stream.write", stream.write, remedy)
+        remedy = "set kubernetes.volume to a claim, or name a function or a topic"
+        yield Problem("stream.write", stream.write, f"results in the run folder are lost with the pods: {remedy}")
 
 
 def predicts(spec: JobSpec) -> bool:

@@ -1,4 +1,4 @@
-"""A chunk of a stream: several batches of one rank that a worker prepares in one task."""
+"""A chunk of a stream: several batches of one rank that a worker prepares, or postprocesses, in one task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import cloudpickle
 from spotmpi.agent import protocol
 from spotmpi.streams import sources, tensors
 from spotmpi.streams.errors import SourceError, StreamError
-from spotmpi.streams.order import Order, Settings, Slice, describe
+from spotmpi.streams.order import PARQUET, Order, Settings, Slice, describe
+from spotmpi.streams.results import encode
 
 SKIP = "skip"
 _SUBSTITUTES = 16  # batches that are tried in place of one that cannot be prepared
@@ -29,8 +30,17 @@ class Request(NamedTuple):
     choices: tuple[tuple[int, int, tuple[Slice, ...]], ...]  # number, seed and rows
 
 
+class Result(NamedTuple):
+    """What a prediction gave for a batch, with the seed and the rows of that."""
+
+    number: int
+    seed: int
+    rows: str
+    value: Any
+
+
 class Skip(NamedTuple):
-    """A batch that could not be prepared, and why."""
+    """A batch that could not be prepared or postprocessed, and why."""
 
     number: int
     rows: str
@@ -39,13 +49,13 @@ class Skip(NamedTuple):
 
 @dataclass(frozen=True)
 class Chunk:
-    """Prepared batches by number, with what it took."""
+    """Prepared batches, or what is written of results, by number, with what it took."""
 
     batches: list[tuple[int, Any]]
     skips: list[Skip]
     seconds: float
     size: int  # bytes of the arrays and bytes in the batches
-    worker: int = 0  # which prepared them
+    worker: int = 0  # which did that
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (tensors.pack(self.batches), self.skips, self.seconds, self.size, self.worker)
@@ -135,21 +145,74 @@ def prepare(settings: Settings, requests: Sequence[Request]) -> Chunk:
             except (StreamError, SourceError):
                 raise
             except (Exception, SystemExit) as error:  # sys.exit would end the worker
-                where = describe(slices)
-                if settings.on_error != SKIP:
-                    raise StreamError(_failure(settings, number, where)) from None
-                skips.append(Skip(number, where, f"{type(error).__name__}: {error}"))
+                name = settings.prepare or settings.source
+                skips.append(_skip(settings, name, number, describe(slices), error))
         else:
             if len(each.choices) > 1:
                 raise StreamError(
                     f"batch {each.number} and the {_SUBSTITUTES} after it cannot be prepared: {skips[-1].error}"
                 )
-    _current.clear()
-    worker = int(os.environ.get(protocol.ENV_POOL_WORKER, "0"))
-    seconds = time.perf_counter() - begin
-    result = Chunk(batches, skips, seconds, sum(_size(batch) for _, batch in batches), worker)
+    result = _chunk(batches, skips, begin)
     _require_picklable(result, settings.prepare or settings.source)
     return result
+
+
+def pack(name: str, results: Sequence[Result]) -> bytes:
+    """Results of the function *name* for `postprocess`, with tensors of a GPU as those of its host.
+
+    Raises:
+        StreamError: they cannot be pickled.
+    """
+    try:
+        return bytes(
+            cloudpickle.dumps([each._replace(value=tensors.pack(tensors.to_host(each.value))) for each in results])
+        )
+    except Exception as error:
+        remedy = "yield arrays, tensors, numbers, texts and bytes, or dictionaries and lists of them"
+        raise StreamError(
+            f"{name} yielded from batch {results[0].number} on what cannot be pickled: {error}; {remedy}"
+        ) from None
+
+
+def postprocess(settings: Settings, packed: bytes) -> Chunk:
+    """What is written of the results that `pack` has packed, once the user's `postprocess` had each.
+
+    Raises:
+        StreamError: that raised, or it returned what cannot be written.
+    """
+    begin = time.perf_counter()
+    assert settings.postprocess
+    function = sources.function(settings.postprocess)
+    batches: list[tuple[int, Any]] = []
+    skips: list[Skip] = []
+    for each in _unpack(packed):
+        _current[:] = [CurrentBatch(each.number, each.rows, time.monotonic())]
+        try:
+            result = function(each.value, each.seed)
+        except (Exception, SystemExit) as error:
+            skips.append(_skip(settings, settings.postprocess, each.number, each.rows, error))
+        else:
+            content = encode(settings.write or PARQUET, settings.postprocess, each.number, result)
+            batches.append((each.number, content))
+    return _chunk(batches, skips, begin)
+
+
+def _unpack(packed: bytes) -> list[Result]:
+    try:
+        return [each._replace(value=tensors.unpack(each.value)) for each in pickle.loads(packed)]
+    except (Exception, SystemExit) as error:  # a module that is imported may exit
+        remedy = "install what it needs there too, or yield arrays, numbers, texts and bytes"
+        raise StreamError(
+            f"results of the prediction cannot be loaded by a worker's interpreter {sys.executable}: "
+            f"{type(error).__name__}: {error}; {remedy}"
+        ) from None
+
+
+def _chunk(batches: list[tuple[int, Any]], skips: list[Skip], begin: float) -> Chunk:
+    """What this worker has done since *begin*."""
+    _current.clear()
+    worker = int(os.environ.get(protocol.ENV_POOL_WORKER, "0"))
+    return Chunk(batches, skips, time.perf_counter() - begin, sum(size_of(batch) for _, batch in batches), worker)
 
 
 class _NullFile:
@@ -172,23 +235,27 @@ def _require_picklable(value: Chunk, name: str) -> None:
                 ) from None
 
 
-def _failure(settings: Settings, number: int, where: str) -> str:
-    """What a `prepare` raised: the batch, its rows and the traceback without our own frames."""
-    kind, error, trace = sys.exc_info()
-    assert kind is not None and trace is not None
-    own = trace.tb_next or trace
-    text = "".join(traceback.format_exception(kind, error, own)).rstrip()
-    return (
-        f"{settings.prepare or settings.source} failed for batch {number} ({where}): {kind.__name__}: {error}\n{text}"
-    )
+def _skip(settings: Settings, name: str, number: int, where: str, error: BaseException) -> Skip:
+    """The batch for which the function *name* raised *error*, where such batches are skipped.
+
+    Raises:
+        StreamError: they are not; with the batch, its rows and the traceback without our own frames.
+    """
+    cause = f"{type(error).__name__}: {error}"
+    if settings.on_error == SKIP:
+        return Skip(number, where, cause)
+    trace = error.__traceback__
+    own = trace and (trace.tb_next or trace)
+    text = "".join(traceback.format_exception(type(error), error, own)).rstrip()
+    raise StreamError(f"{name} failed for batch {number} ({where}): {cause}\n{text}") from None
 
 
-def _size(value: Any) -> int:
+def size_of(value: Any) -> int:
     """The bytes of a batch: arrays and bytes in tuples, lists, dictionaries."""
     if isinstance(value, dict):
-        return sum(map(_size, value.values()))
+        return sum(map(size_of, value.values()))
     if isinstance(value, (list, tuple)):
-        return sum(map(_size, value))
+        return sum(map(size_of, value))
     if isinstance(value, (bytes, bytearray, str)):
         return len(value)
     return int(getattr(value, "nbytes", 0) or 64)

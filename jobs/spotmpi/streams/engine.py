@@ -66,6 +66,10 @@ class Task(Protocol):
         """Its result; waits for it, and forgets it on the worker. *on_wait* is called now and then in a long wait."""
         ...
 
+    def done(self) -> bool:
+        """Whether a worker has executed it, or cannot: its result takes no longer than its transfer."""
+        ...
+
     def cancel(self) -> None:
         """Forget it."""
         ...
@@ -196,6 +200,9 @@ class _Task:
             raise StreamLost(f"the scheduler of the stream is lost: {error}") from error
         finally:
             self._future.release()
+
+    def done(self) -> bool:
+        return bool(self._future.done())
 
     def cancel(self) -> None:
         self._future.release()

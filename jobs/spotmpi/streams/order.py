@@ -61,6 +61,7 @@ class Settings:
     length: int = 0  # calls per epoch where the source is a function
     arguments: str = ""  # further arguments of that function, as JSON
     prepare: str | None = None
+    postprocess: str | None = None
     write: str | None = None
     split: str | None = None  # of the files of a folder
     prefetch: int = 8

@@ -15,30 +15,49 @@ from dataclasses import replace
 from pathlib import Path
 
 from spotmpi.agent import protocol
+from spotmpi.streams.delivery import Delivery
 from spotmpi.streams.errors import StreamError
-from spotmpi.streams.order import DROP, KEEP, PARQUET, PREDICT, TRAIN, read_settings
-from spotmpi.streams.results import ResultFiles, writer
+from spotmpi.streams.order import DROP, FORMATS, KEEP, PARQUET, PREDICT, TRAIN, read_settings
+from spotmpi.streams.sinks import FunctionSink, ResultFiles, Sink
 from spotmpi.streams.sources import function
 from spotmpi.streams.stream import Stream, stream
+from spotmpi.streams.topic_sink import Identity, TopicSink
+from spotmpi.streams.topics import is_topic
+
+TOPICS = "topics.json"  # in the folder of the stream: the topics to which results were written
 
 
 def predict(name: str, batches: Stream, folder: Path) -> None:
     """Write the result that the function *name* yields for each batch; those that exist are not computed again.
 
     Raises:
-        StreamError: it did not yield one result for each batch.
+        StreamError: it did not yield one result for each batch, or one that cannot be postprocessed or written.
     """
-    write = writer(batches.settings.write or PARQUET, folder)
-    if isinstance(write, ResultFiles):
-        batches.numbers = write.missing(batches.numbers)
-        write = write.write
+    sink = open_sink(batches, folder)
+    batches.numbers = sink.missing(batches.numbers)
+    delivery = Delivery(batches, name, sink)
     count = 0
-    for count, result in enumerate(function(name)(batches), 1):
-        if count != batches.count:
-            break
-        write(result, batches.number)
-    if count != batches.count or not batches.finished:
-        raise StreamError(f"{name} yielded {count} results for {batches.count} batches: yield one for each batch")
+    try:
+        for count, result in enumerate(function(name)(batches), 1):
+            if count != batches.count:
+                break
+            delivery.add(batches.number, result)
+        if count != batches.count or not batches.finished:
+            raise StreamError(f"{name} yielded {count} results for {batches.count} batches: yield one for each batch")
+        delivery.finish()
+    finally:
+        delivery.cancel()
+
+
+def open_sink(batches: Stream, folder: Path) -> Sink:
+    """What takes the results of a stream's rank: files in *folder*, a topic, or the user's function."""
+    write = batches.settings.write or PARQUET
+    if is_topic(write):
+        run, attempt = os.environ[protocol.ENV_RUN], int(os.environ[protocol.ENV_ATTEMPT])
+        assert batches.broadcast  # in a run
+        identity = Identity(run, attempt, batches.rank, batches.size)
+        return TopicSink(write, identity, batches.broadcast, folder.with_name(TOPICS))
+    return ResultFiles(folder, write) if write in FORMATS else FunctionSink(function(write))
 
 
 def train(name: str, batches: Stream) -> None:

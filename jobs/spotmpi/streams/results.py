@@ -1,73 +1,74 @@
-"""The results of a prediction by batch number, each complete or absent, so that a replay replaces its equal."""
+"""What is written of the results of a batch: bytes, files or messages. Pure."""
 
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import FILES, FORMATS, PARQUET
-from spotmpi.streams.sources import function
-
-Write = Callable[[Any, int], Any]
+from spotmpi.streams.topics import is_topic
 
 
-class ResultFiles:
-    """A folder with one file for each batch, or with one folder of files."""
+class Message(NamedTuple):
+    """A message for a topic of Kafka."""
 
-    def __init__(self, folder: Path, suffix: str) -> None:
-        self._folder, self._suffix = folder, suffix
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def path(self, number: int) -> Path:
-        """The file or folder of a batch; names are in the order of batches."""
-        name = f"results-{number:08d}"
-        return self._folder / (name if self._suffix == FILES else f"{name}.{self._suffix}")
-
-    def missing(self, numbers: Sequence[int]) -> list[int]:
-        """Those of *numbers* that have no result yet."""
-        return [number for number in numbers if not self.path(number).exists()]
-
-    def write(self, results: Any, number: int) -> None:
-        """Write the results of a batch: a dictionary of columns, or a list of rows; of files, contents by name."""
-        path = self.path(number)
-        partial = path.with_suffix(".partial")
-        if self._suffix == FILES:
-            _write_files(partial, results)
-            shutil.rmtree(path, ignore_errors=True)
-        elif self._suffix == PARQUET:
-            _write_parquet(partial, results)
-        else:
-            partial.write_text("".join(json.dumps(row, default=_plain) + "\n" for row in _rows(results)))
-        partial.replace(path)
+    key: bytes | None
+    value: bytes | None
 
 
-def writer(write: str, folder: Path) -> ResultFiles | Write:
-    """What writes results: files in *folder*, or the user's function."""
-    if write in FORMATS:
-        return ResultFiles(folder, write)
-    return function(write)
+def encode(write: str, name: str, number: int, results: Any) -> Any:
+    """What is written of the *results* that the function *name* gave for batch *number*.
+
+    That is bytes for Parquet and JSON Lines, bytes by name for files, and messages for a topic; a function gets the
+    results as they are.
+
+    Raises:
+        StreamError: there are none, or they are of a kind that *write* cannot hold.
+    """
+    if results is None:
+        raise StreamError(f"{name} gave nothing for batch {number}: give the results of each batch, such as []")
+    try:
+        return _encode(write, results)
+    except StreamError as error:
+        raise StreamError(f"{name}, batch {number}: {error}") from None
+    except Exception as error:
+        kind = "a topic" if is_topic(write) else f'write = "{write}"'
+        remedy = "give columns by name, or a list of dictionaries"
+        raise StreamError(
+            f"{name}, batch {number}: {kind} cannot hold this {type(results).__name__}: "
+            f"{type(error).__name__}: {error}; {remedy}"
+        ) from None
 
 
-def _write_files(folder: Path, contents: Any) -> None:
+def _encode(write: str, results: Any) -> Any:
+    if write == FILES:
+        return _files(results)
+    if write == PARQUET:
+        return _parquet(results)
+    if is_topic(write):
+        return [_message(row) for row in _rows(results)]
+    return "".join(_json(row) + "\n" for row in _rows(results)).encode() if write in FORMATS else results
+
+
+def _files(contents: Any) -> dict[str, bytes]:
     if not isinstance(contents, dict):
         raise StreamError(f'write = "files" needs a dictionary of bytes or text by name, not {type(contents).__name__}')
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    for name, content in contents.items():
+    for name in contents:
         if Path(name).name != name:
             raise StreamError(f"a result named {name!r} is not a plain file name")
-        (folder / name).write_bytes(content.encode(errors="surrogateescape") if isinstance(content, str) else content)
+    return {name: _bytes(content, "surrogateescape") for name, content in contents.items()}
 
 
-def _write_parquet(path: Path, results: Any) -> None:
+def _parquet(results: Any) -> bytes:
     table = table_of(results)
     import pyarrow.parquet
 
-    pyarrow.parquet.write_table(table, path)
+    file = BytesIO()
+    pyarrow.parquet.write_table(table, file)
+    return file.getvalue()
 
 
 def table_of(results: Any) -> Any:
@@ -84,10 +85,29 @@ def table_of(results: Any) -> Any:
     return pyarrow.table({name: [row.get(name) for row in rows] for name in names})
 
 
+def _message(row: Any) -> Message:
+    """A row as a message: bytes and text as they are, `key` and `value` of a dictionary of these, else JSON."""
+    if isinstance(row, (bytes, str)):
+        return Message(None, _bytes(row))
+    if isinstance(row, dict) and "value" in row and set(row) <= {"key", "value"}:
+        key, value = row.get("key"), row["value"]
+        if all(each is None or isinstance(each, (bytes, str)) for each in (key, value)):
+            return Message(*(None if each is None else _bytes(each) for each in (key, value)))
+    return Message(None, _json(row).encode())
+
+
+def _bytes(content: bytes | str, errors: str = "strict") -> bytes:
+    return content.encode(errors=errors) if isinstance(content, str) else bytes(content)
+
+
 def _rows(results: Any) -> list[Any]:
     if isinstance(results, dict):
         return [dict(zip(results, values, strict=True)) for values in zip(*results.values(), strict=True)]
     return list(results)
+
+
+def _json(row: Any) -> str:
+    return json.dumps(row, default=_plain)
 
 
 def _plain(value: Any) -> Any:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from spotmpi.streams import columns, kafka, tables, tar
+from spotmpi.streams import columns, kafka, tables, tar, topics
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import FUNCTION, Part, Settings, Slice, describe
 from spotmpi.streams.storage import check_unchanged, file_system, version, with_retries
@@ -56,7 +56,7 @@ def parts_of(settings: Settings, record: Sequence[Part] = ()) -> list[Part]:
     if FUNCTION.fullmatch(source):
         function(source)
         return [Part(source, settings.length, 0, "")]
-    if kafka.is_topic(source):
+    if topics.is_topic(source):
         return kafka.partitions(source, record)
     return with_rows(settings, files_of(source, settings.split))
 
@@ -165,7 +165,7 @@ def read(settings: Settings, slices: Sequence[Slice]) -> Any:
     source = settings.source
     if FUNCTION.fullmatch(source):
         return function(source)(slices[0].start, **json.loads(settings.arguments or "{}"))
-    if kafka.is_topic(source):
+    if topics.is_topic(source):
         return kafka.read_messages(source, slices)
     return with_retries(lambda: _read_files(settings, slices), describe(slices))
 

@@ -25,7 +25,7 @@ from spotmpi.streams.errors import SourceError, StreamError, StreamLost
 from spotmpi.streams.figures import percent
 from spotmpi.streams.meter import Meter, Report
 from spotmpi.streams.order import FunctionSource, Order, Part, describe, digest, read_settings
-from spotmpi.streams.source_list import compare_lists, share_list
+from spotmpi.streams.source_list import Broadcast, compare_lists, share_list
 from spotmpi.streams.sources import parts_of
 
 SOURCE = "source.json"  # in the folder of the stream: the source list of the run
@@ -62,7 +62,8 @@ class Stream:
         number: the number of the current batch.
         count: how many batches it has yielded.
         finished: whether it has yielded all of them.
-        skips: the batches that could not be prepared, with ``on_error = "skip"``.
+        skips: the batches that could not be prepared or postprocessed, with ``on_error = "skip"``.
+        broadcast: how rank 0 gives texts to the other ranks; None outside a run.
     """
 
     def __init__(
@@ -74,9 +75,11 @@ class Stream:
         self._submit, self._report = submit, report
         self.position, self.number = start, -1
         self.count, self.finished = 0, False
+        self.broadcast: Broadcast | None = None
         self._begun = False
         self._later: list[Stream] = []  # those that continue from another position
         self.skips: list[Skip] = []
+        self._under_way: deque[_Chunk] = deque()
         self._meter = Meter(rank, size, self.settings.workers, report)
         self._checks = Checks(self.settings, self._recompute)
 
@@ -116,7 +119,7 @@ class Stream:
         self.count, self.finished, self._begun = 0, False, True
         self._meter.begin()
         numbers, length = iter(self.numbers), 1
-        under_way: deque[_Chunk] = deque()
+        self._under_way = under_way = deque[_Chunk]()
         try:
             while True:
                 while len(under_way) < self.settings.prefetch and (own := list(islice(numbers, length))):
@@ -149,22 +152,34 @@ class Stream:
 
     def _result(self, under_way: deque[_Chunk]) -> Chunk:
         """The next chunk, which is under way no more."""
-        begin = time.perf_counter()
         requests, task = under_way[0]
+        number, _, slices = requests[0].choices[0]
+        result = self.receive(task, number, describe(slices))
+        under_way.popleft()
+        if under_way:
+            under_way[0].task.fetch()  # while the rank works with this one
+        if self.settings.debug:
+            self._checks.begin(result, requests, first=self.count == 0)
+        # The first report tells the agent that the stream is used.
+        self._meter.report(self.count, len(under_way), len(self.skips), force=self.count == 0)
+        return result
+
+    def submit(self, title: str, function: Any, *args: Any, priority: int) -> Task:
+        """Have a function executed by a worker; those that prepare batches have priorities up to 0."""
+        return self._submit(title, function, *args, priority=priority)
+
+    def receive(self, task: Task, number: int, rows: str) -> Chunk:
+        """The chunk of a task, which begins with batch *number*; counts the wait and the batches that are skipped."""
+        begin, under_way = time.perf_counter(), len(self._under_way)
 
         def on_wait(place: Place | None) -> None:
             waited = time.perf_counter() - begin
             preparing = min(place.batch[2], waited) if place and place.batch else 0.0
-            pending = _pending(requests[0], place, waited)
-            self._meter.report_pending(self.count, len(under_way), len(self.skips), pending, waited, preparing)
+            pending = _pending(number, rows, place, waited)
+            self._meter.report_pending(self.count, under_way, len(self.skips), pending, waited, preparing)
 
         result: Chunk = task.result(on_wait)
-        under_way.popleft()
-        if under_way:
-            under_way[0].task.fetch()  # while the rank works with this one
         self._meter.add(result, time.perf_counter() - begin)
-        if self.settings.debug:
-            self._checks.begin(result, requests, first=self.count == 0)
         for skip in result.skips:
             self.skips.append(skip)
             print(f"batch {skip.number} skipped ({skip.rows}): {skip.error}", file=sys.stderr, flush=True)
@@ -172,8 +187,6 @@ class Stream:
             raise StreamError(
                 f"rank {self.rank} skipped more than {MAX_SKIPS} batches; the last error: {self.skips[-1].error}"
             )
-        # The first report tells the agent that the stream is used.
-        self._meter.report(self.count, len(under_way), len(self.skips), force=self.count == 0)
         return result
 
     def _finish(self) -> None:
@@ -184,12 +197,11 @@ class Stream:
             print(waiting_share(self.waited, self._meter.seconds), file=sys.stderr, flush=True)
 
 
-def _pending(request: Request, place: Place | None, waited: float) -> dict[str, Any]:
+def _pending(number: int, rows: str, place: Place | None, waited: float) -> dict[str, Any]:
     """What a rank waits for: the batch that its worker is at, else the first one of the chunk."""
-    number, _, slices = request.choices[0]
     if place is None or place.batch is None:
         worker = None if place is None else place.worker
-        return {"batch": number, "rows": describe(slices), "worker": worker, "seconds": round(waited, 1)}
+        return {"batch": number, "rows": rows, "worker": worker, "seconds": round(waited, 1)}
     current, rows, seconds = place.batch
     return {"batch": current, "rows": rows, "worker": place.worker, "seconds": round(seconds, 1)}
 
@@ -243,6 +255,7 @@ def stream(
         order = Order(parts, settings)
     report = functools.partial(_print, os.getpid(), engine if rank == 0 else None, digest(parts)[:DIGEST])
     result = Stream(order, engine.submit, start, rank, own_size if size is None else size, report)
+    result.broadcast = engine
     result.report_empty()
     return result
 

@@ -37,6 +37,14 @@ def pack(batch: Any) -> Any:
     return _map(convert, batch)
 
 
+def to_host(value: Any) -> Any:
+    """A value with its tensors in the memory of the host, without gradients."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return value
+    return _map(lambda each: each.detach().cpu() if isinstance(each, torch.Tensor) else each, value)
+
+
 def unpack(batch: Any) -> Any:
     """The inverse of `pack`."""
     return _map(_tensor, batch)

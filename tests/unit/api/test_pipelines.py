@@ -54,8 +54,12 @@ def test_the_spec_has_resources_limits_and_image(tmp_path: Path) -> None:
 
 
 def test_a_prediction_keeps_every_row_once() -> None:
-    spec = spotmpi.pipeline(flow.numbers, predict=flow.predict, write="jsonl", length=4).spec()
-    assert spec.stream and (spec.stream.last_batch, spec.stream.write) == ("keep", "jsonl")
+    stages = spotmpi.pipeline(
+        flow.numbers, predict=flow.predict, postprocess=flow.root, write="kafka://b:9092/t", length=4
+    )
+    spec = stages.spec()
+    assert spec.stream and (spec.stream.last_batch, spec.stream.write) == ("keep", "kafka://b:9092/t")
+    assert spec.stream.postprocess == "tests.unit.streams.flow:root"
     assert spec.command and spec.command[-2:] == ["predict", "tests.unit.streams.flow:predict"]
 
 
@@ -96,7 +100,7 @@ def test_a_generator_function_in_the_place_of_train_is_refused_with_the_remedy(t
     )
 
 
-@pytest.mark.parametrize("write", ["jsonl", sum])
-def test_write_without_predict_is_refused(write: Any) -> None:
-    with pytest.raises(spotmpi.InputError, match=r"write = .*: is for predictions: give .* as predict=, or remove it"):
-        spotmpi.pipeline("/set", flow.double, train, write=write, batch=1)
+@pytest.mark.parametrize(("key", "value"), [("write", "jsonl"), ("write", sum), ("postprocess", flow.root)])
+def test_what_is_for_results_is_refused_without_predict(key: str, value: Any) -> None:
+    with pytest.raises(spotmpi.InputError, match=rf"{key} = .*: is for predictions: give .* as predict=, or remove it"):
+        spotmpi.pipeline("/set", flow.double, train, batch=1, **{key: value})

@@ -48,25 +48,36 @@ def test_only_folders_have_splits(source: dict[str, Any]) -> None:
     }
 
 
-@pytest.mark.parametrize("write", ["jsonl", "flow:write"])
-def test_only_a_prediction_writes_results(write: str) -> None:
-    stream = {**FILES, "write": write}
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("write", "jsonl"),
+        ("write", "flow:write"),
+        ("write", "kafka://broker:9092/scores?acks=all"),
+        ("postprocess", "flow:post"),
+    ],
+)
+def test_only_a_prediction_has_results(key: str, value: str) -> None:
+    stream = {**FILES, key: value}
     for command in (PREDICT, ["python", "-u", *PREDICT[1:]]):
         assert problems(spec(stream, command=command)) == {}
     for command in (["train"], TRAIN):
         assert problems(spec(stream, command=command)) == {
-            "stream.write": "only a prediction writes results: start it as spotmpi.pipeline(..., predict=...), "
+            f"stream.{key}": "only a prediction has results: start it as spotmpi.pipeline(..., predict=...), "
             "or remove it"
         }
 
 
 def test_all_that_does_not_fit_together_is_said_at_once() -> None:
-    stream = {"source": "flow:rows", "batch": 5, "prepare": "prepare", "write": "csv", "workers": {"count": 9}}
+    stream = {"source": "flow:rows", "batch": 5, "prepare": "prepare", "workers": {"count": 9}}
+    stream |= {"postprocess": "post", "write": "csv"}
     assert problems(spec(stream, command=PREDICT)) == {
         "stream.length": "a function as the source needs its number of batches in an epoch",
         "stream.batch": "a function as the source decides itself how many rows it gives",
         "stream.prepare": "use a function, such as flow:prepare",
-        "stream.write": 'use "parquet", "jsonl", "files" or a function, such as flow:write',
+        "stream.postprocess": "use a function, such as flow:postprocess",
+        "stream.write": 'use "parquet", "jsonl", "files", a function, such as flow:write, or a topic, such as '
+        "kafka://broker:9092/scores",
         "stream.workers.count": "exceeds the 8 processes possible here",
     }
     assert problems(spec({"source": "set", "length": 3, "debug": 0.01})) == {
@@ -121,7 +132,15 @@ def test_a_source_that_pods_do_not_have_is_refused(persistent: tuple[str, ...], 
 def test_results_that_would_be_lost_with_the_pods_are_refused(write: str | None) -> None:
     stream = FILES | ({"write": write} if write else {})
     assert "are lost with the pods" in problems(spec(stream, command=PREDICT), persistent=())["stream.write"]
-    assert problems(spec({**FILES, "write": "flow:write"}, command=PREDICT), persistent=()) == {}
+    for elsewhere in ("flow:write", "kafka://broker:9092/scores"):
+        assert problems(spec({**FILES, "write": elsewhere}, command=PREDICT), persistent=()) == {}
+
+
+def test_an_output_without_a_topic_is_refused() -> None:
+    stream = {**FILES, "write": "kafka://broker:9092?sasl.password=secret"}
+    assert problems(spec(stream, command=PREDICT)) == {
+        "stream.write": "names no topic: write kafka://BROKER:9092/TOPIC"
+    }
 
 
 @pytest.mark.parametrize(

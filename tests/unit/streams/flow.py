@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -93,3 +94,38 @@ def train_end(batches: Any) -> None:
 def train_wrapped(batches: Iterable[list[int]]) -> Iterator[Any]:
     """What a decorator may return: no generator function itself, but a generator."""
     return predict(batches)
+
+
+def root(results: list[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
+    """One more column, and the seed of the batch."""
+    return [{**row, "root": row["number"] ** 0.5, "seed": seed} for row in results]
+
+
+def root_fails_at_7(results: list[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
+    if results[0]["number"] == 7:
+        raise ValueError("seven has no root")
+    return root(results, seed)
+
+
+def count(results: list[Any], seed: int) -> int:
+    return len(results)
+
+
+def as_files(results: list[dict[str, Any]], seed: int) -> dict[str, str]:
+    """A file for each row."""
+    return {f"{row['number']}.txt": str(row["half"]) for row in results}
+
+
+def nothing(results: list[dict[str, Any]], seed: int) -> None:
+    """Forget to return something."""
+
+
+def predict_nothing(batches: Iterable[list[int]]) -> Iterator[None]:
+    for _ in batches:
+        yield
+
+
+def predict_locks(batches: Iterable[list[int]]) -> Iterator[Any]:
+    """What cannot be sent to a worker."""
+    for _ in batches:
+        yield threading.Lock()

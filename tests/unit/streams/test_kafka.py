@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from spotmpi.streams import kafka
+from spotmpi.streams import kafka, topics
 from spotmpi.streams.errors import StreamError
 
 
 def test_a_source_names_brokers_topic_and_properties_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "p&ss")
-    assert kafka.parse("kafka://a:9092,b:9093/my.topic?sasl.mechanism=PLAIN&sasl.password=$KAFKA_PASSWORD") == (
+    assert topics.parse("kafka://a:9092,b:9093/my.topic?sasl.mechanism=PLAIN&sasl.password=$KAFKA_PASSWORD") == (
         "a:9092,b:9093",
         "my.topic",
         {"sasl.mechanism": "PLAIN", "sasl.password": "p&ss"},
@@ -22,12 +22,12 @@ def test_a_source_names_brokers_topic_and_properties_of_the_client(monkeypatch: 
 @pytest.mark.parametrize("source", ["kafka://a:9092", "kafka:///topic", "kafka://a/b/c"])
 def test_a_source_without_a_topic_is_refused(source: str) -> None:
     with pytest.raises(StreamError, match="names no topic: write kafka://BROKER:9092/TOPIC"):
-        kafka.parse(source)
+        topics.parse(source)
 
 
 def test_a_variable_that_is_not_set_is_named_without_the_properties() -> None:
     with pytest.raises(StreamError, match=r"^the source kafka://a/t needs the variable ABSENT_PASSWORD: give it"):
-        kafka.parse("kafka://a/t?sasl.password=$ABSENT_PASSWORD")
+        topics.parse("kafka://a/t?sasl.password=$ABSENT_PASSWORD")
 
 
 def test_a_part_records_its_offsets() -> None:
@@ -49,7 +49,5 @@ def test_messages_that_are_no_longer_kept_are_an_error(ranges: dict[int, tuple[i
 
 def test_without_the_client_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(
-        StreamError, match=r"kafka://a/t cannot be read without confluent-kafka: install spotmpi\[kafka\]"
-    ):
+    with pytest.raises(StreamError, match=r"kafka://a/t needs confluent-kafka: install spotmpi\[kafka\]"):
         kafka.partitions("kafka://a/t?x=y")

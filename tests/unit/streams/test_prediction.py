@@ -14,8 +14,14 @@ import pytest
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Settings, read_settings
 from spotmpi.streams.rank import every_row, predict, train
-from spotmpi.streams.results import ResultFiles
+from spotmpi.streams.results import encode
+from spotmpi.streams.sinks import ResultFiles
 from tests.unit.streams.flow import PREFIX
+
+
+def write(files: ResultFiles, kind: str, results: Any, number: int) -> None:
+    """Write the results of one batch."""
+    files.write([(number, encode(kind, "flow:predict", number, results))])
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -51,7 +57,7 @@ def test_results_that_exist_are_not_computed_again(make_stream: Any, tmp_path: P
     complete = contents(tmp_path)
     for name in ("results-00000004.jsonl", "results-00000007.jsonl"):
         (tmp_path / name).unlink()
-    (tmp_path / "results-00000007.partial").write_text("cut off")
+    (tmp_path / ".results-00000007.0a1b2c3d.part").write_text("cut off")
     again = stream()
     predict(PREFIX + "predict", again, tmp_path)
     assert again.count == 2
@@ -71,15 +77,15 @@ def test_a_prediction_yields_one_result_for_each_batch(
 def test_columns_of_arrays_are_written_as_rows(tmp_path: Path) -> None:
 
     files = ResultFiles(tmp_path, "jsonl")
-    files.write({"x": np.arange(2), "y": ["a", "b"]}, 3)
+    write(files, "jsonl", {"x": np.arange(2), "y": ["a", "b"]}, 3)
     assert files.path(3).read_text() == '{"x": 0, "y": "a"}\n{"x": 1, "y": "b"}\n'
     assert files.missing(range(2, 5)) == [2, 4]
 
 
 def test_files_of_a_batch_are_a_folder_that_a_replay_replaces(tmp_path: Path) -> None:
     files = ResultFiles(tmp_path, "files")
-    files.write({"a.png": b"1", "old.txt": "2"}, 3)
-    files.write({"a.png": b"1", "b.txt": "ü"}, 3)
+    write(files, "files", {"a.png": b"1", "old.txt": "2"}, 3)
+    write(files, "files", {"a.png": b"1", "b.txt": "ü"}, 3)
 
     assert {path.name: path.read_bytes() for path in files.path(3).iterdir()} == {"a.png": b"1", "b.txt": "ü".encode()}
     assert files.missing(range(2, 5)) == [2, 4]
@@ -88,7 +94,7 @@ def test_files_of_a_batch_are_a_folder_that_a_replay_replaces(tmp_path: Path) ->
         ({"../x": b""}, "not a plain file"),
     ):
         with pytest.raises(StreamError, match=message):
-            files.write(wrong, 4)
+            write(files, "files", wrong, 4)
     assert files.missing([4]) == [4]
 
 
@@ -111,7 +117,7 @@ def test_a_training_may_continue_from_a_checkpoint_whether_batches_are_left_or_n
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_a_value_that_only_later_rows_have_is_written(tmp_path: Path, kind: str) -> None:
-    ResultFiles(tmp_path, kind).write([{"n": 1}, {"n": 2, "note": "late"}], 0)
+    write(ResultFiles(tmp_path, kind), kind, [{"n": 1}, {"n": 2, "note": "late"}], 0)
     if kind == "parquet":
         rows = pyarrow.parquet.read_table(tmp_path).to_pylist()
     else:
@@ -121,8 +127,8 @@ def test_a_value_that_only_later_rows_have_is_written(tmp_path: Path, kind: str)
 
 def test_json_has_times_as_text_and_names_what_it_cannot_hold(tmp_path: Path) -> None:
     files, time = ResultFiles(tmp_path, "jsonl"), np.array(["2020-01-01T00:00:00.000000001"], "M8[ns]")
-    files.write({"at": time, "day": time.astype("M8[D]"), "date": [datetime.date(2020, 1, 2)]}, 0)
+    write(files, "jsonl", {"at": time, "day": time.astype("M8[D]"), "date": [datetime.date(2020, 1, 2)]}, 0)
     (row,) = map(json.loads, (tmp_path / "results-00000000.jsonl").read_text().splitlines())
     assert row == {"at": "2020-01-01T00:00:00.000000001", "day": "2020-01-01", "date": "2020-01-02"}
     with pytest.raises(StreamError, match=r'JSON cannot hold a bytes: .* write = "parquet"'):
-        files.write([{"image": b"png"}], 1)
+        write(files, "jsonl", [{"image": b"png"}], 1)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from spotmpi.agent import protocol, record
 from spotmpi.core.events import Event
 from spotmpi.core.printable import printable, printable_lines, printable_output
-from spotmpi.metrics.rates import seconds_between
 from spotmpi.runs.reader import RunState
 from spotmpi.streams.figures import Figures, Reports
 from spotmpi.streams.figures import text as stream_text
@@ -199,6 +198,8 @@ class Pace:
         self._measure(event)
 
     def _measure(self, event: Event) -> None:
+        from spotmpi.metrics.rates import seconds_between  # only after the start of a run, which it would delay by 5 ms
+
         seconds = event.values.get("seconds")
         if seconds and sum(seconds) > 0:
             self.rate = len(seconds) / sum(seconds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import io
 import os
 import sys
@@ -24,7 +23,6 @@ _NOT_UNEXPECTED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.E
 def main() -> None:
     """Run the command line and exit with its code; ``--debug`` before the command shows tracebacks."""
     _open_standard_streams()
-    gc.freeze()  # imported objects live until the end: searching them for garbage at exit takes 10 ms
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # characters that the terminal lacks are replaced, the rest is shown
             stream.reconfigure(errors="replace")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
 import threading
@@ -55,6 +54,23 @@ def take(stream: Callable[[], AsyncIterator[Any]], count: int, *steps: Callable[
         return items
 
     return asyncio.run(asyncio.wait_for(collect(), within))
+
+
+class SimulatedClock:
+    """Seconds that pass only in `sleep`, which raises a TimeoutError after *end*."""
+
+    def __init__(self, end: float) -> None:
+        self._end, self._now = end, 0.0
+        self.pauses: list[float] = []  # seconds
+
+    def monotonic(self) -> float:
+        return self._now
+
+    async def sleep(self, delay: float) -> None:
+        self._now += delay
+        self.pauses.append(delay)
+        if self._now > self._end:
+            raise TimeoutError
 
 
 def names(changes: list[tuple[str, Object]]) -> list[Any]:
@@ -203,18 +219,33 @@ def test_a_refusal_that_persists_is_raised(
 
 
 @pytest.mark.parametrize(
-    ("verb", "code", "text"),
-    [("watch", 200, ""), ("watch", 200, "<html>busy</html>\n"), ("*", 500, "{}"), ("*", 429, "{}")],
+    ("verb", "code", "text", "requests", "pauses"),
+    [
+        ("watch", 200, "", 31, [1] * 31),
+        ("watch", 200, "<html>busy</html>\n", 16, [1, 2, 3, 4, 5, 6, 7, 8]),  # each time all pods are listed
+        ("*", 500, "{}", 8, [1, 2, 3, 4, 5, 6, 7, 8]),
+        ("*", 429, "{}", 8, [1, 2, 3, 4, 5, 6, 7, 8]),
+    ],
     ids=["watches that end at once", "answers of a proxy", "errors", "too many requests"],
 )
 def test_an_error_that_persists_is_repeated_with_pauses(
-    verb: str, code: int, text: str, api: ClusterApi, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    verb: str,
+    code: int,
+    text: str,
+    requests: int,
+    pauses: list[float],
+    api: ClusterApi,
+    cluster: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster_api, "RETRY_DELAY", 0.1)
+    clock = SimulatedClock(end=30)
+    monkeypatch.setattr(cluster_api, "time", clock)
+    monkeypatch.setattr(asyncio, "sleep", clock.sleep)
+    monkeypatch.setattr(cluster_api, "RETRY_DELAY", 1.0)
     cluster.refuse(verb, "pods", code, text)
-    with contextlib.suppress(TimeoutError):
-        take(lambda: api.watch(POD), 99, within=0.5)
-    assert 2 <= len(cluster.requests) <= 12
+    with pytest.raises(TimeoutError):
+        take(lambda: api.watch(POD), 99)
+    assert (len(cluster.requests), clock.pauses) == (requests, pauses)
 
 
 def test_pauses_grow_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

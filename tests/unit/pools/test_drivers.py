@@ -371,6 +371,7 @@ def test_large_results_count_for_what_a_map_has_under_way_and_for_what_is_fetche
     monkeypatch.setattr(results_module, "_BATCH_BYTES", 30_000)
     results = pool.map(make, [10_000] * 40)
     lengths = []
+    gc.freeze()  # what other tests have imported: searching that for garbage 40 times takes seconds
     for result in results:  # by a driver that is slower than its workers
         engine = engine_of(pool)
         wait_until(lambda: not engine._calls and not engine._outbox, SOON)  # noqa: B023

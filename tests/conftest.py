@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from _pytest._code.code import ExceptionChainRepr
 
 from tests.skips import OTHER_TIERS, fail_unlisted
+from tests.tier_files import has_selected, unnamed_tiers
 from tests.tools import ToolError, bin_folder, needed
 
 if TYPE_CHECKING:
@@ -47,8 +50,21 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 0 if marked or single or config.option.keyword else 2 * (os.cpu_count() or 1)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file without a test that the marker expression selects."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_test and not has_selected(_source(collection_path), config.option.markexpr) else None
+
+
+@functools.cache
+def _source(path: Path) -> str:
+    return path.read_text()
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A test that only runs at night says why."""
+    """A test that only runs at night says why, and the file of a test names its tier."""
+    if unnamed := unnamed_tiers(_source(item.path), {mark.name for mark in item.iter_markers()}):
+        raise pytest.UsageError(f"{item.nodeid}: write pytest.mark.{unnamed[0]} in its file, which is left out else")
     for mark in item.iter_markers("nightly"):
         if not (len(mark.args) == 1 and isinstance(mark.args[0], str)):
             raise pytest.UsageError(f"{item.nodeid}: give the reason, @pytest.mark.nightly('...')")

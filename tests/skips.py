@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-OTHER_TIERS = ("images", "engine", "browser", "slurm", "cluster", "nightly")
+from tests.tier_files import TIERS
+
+OTHER_TIERS = (*TIERS, "nightly")
 
 _REAL_MPIRUN = "the chainermn image's environment is not installed yet: tests of programs install it"
 _REAL_SSH = "needs ssh: openssh-client"

@@ -1,0 +1,37 @@
+"""Only files with selected tests are imported."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tier_files import has_selected, unnamed_tiers
+
+PLAIN = "not images and not engine and not browser and not cluster and not slurm and not nightly"
+WHOLE = "pytestmark = [\n    pytest.mark.engine,\n    pytest.mark.timeout(300),\n]\n"
+ONE = "@pytest.mark.engine\ndef test_it() -> None: ...\n"
+NONE = "pytestmark = pytest.mark.timeout(300)\nengine = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("expression", "selected"),
+    [
+        (PLAIN, {"one", "none"}),
+        ("engine and smoke", {"whole", "one"}),
+        ("(engine) and nightly", {"whole", "one"}),
+        ("engine or browser", {"whole", "one"}),
+        ("not engine and nightly", {"one", "none"}),
+        ("browser", set()),
+        ("", {"whole", "one", "none"}),
+        ("nightly", {"whole", "one", "none"}),
+    ],
+)
+def test_a_file_is_left_out_only_if_the_expression_selects_none_of_its_tests(
+    expression: str, selected: set[str]
+) -> None:
+    files = {"whole": WHOLE, "one": ONE, "none": NONE}
+    assert {name for name, source in files.items() if has_selected(source, expression)} == selected
+
+
+def test_a_tier_that_a_test_has_from_another_file_has_to_be_named_in_its_own() -> None:
+    assert unnamed_tiers(ONE, {"engine", "timeout"}) == []
+    assert unnamed_tiers(NONE, {"engine", "timeout"}) == ["engine"]

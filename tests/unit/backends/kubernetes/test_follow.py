@@ -73,29 +73,29 @@ def test_a_snapshot_ends_a_run_that_has_waited_too_long(cluster: FakeCluster) ->
     assert cluster.deleted == [RUN]
 
 
-@pytest.mark.parametrize(
-    ("pods", "of"),
-    [
-        pytest.param([], {"suspend": True}, id="a queue holds it"),
-        pytest.param([pod(0, "Running", 650), pod(1, "Pending", 650)], {}, id="its first node keeps the limit itself"),
-        pytest.param([pod(0, "Pending", 30)], {}, id="it was restarted a moment ago"),
-        pytest.param([], {"status": {"restarts": 1}}, id="since when it restarts is unknown"),
-        pytest.param(
-            [], {"status": condition("Suspended", "False", lastTransitionTime=stamp(5))}, id="just resumed by its queue"
-        ),
-        pytest.param(
-            [],
-            {
-                "status": condition("Suspended", "True", lastTransitionTime=stamp(690)),
-                "labels": {manifests.LABEL_QUEUE: "team"},
-            },
-            id="just admitted by its queue",
-        ),
-    ],
-)
-def test_a_run_that_has_not_waited_too_long_for_its_first_node_is_left_alone(
-    cluster: FakeCluster, pods: list[Object], of: Object
-) -> None:
+# Made in the test, not when it is collected, which may be long before.
+LEFT_ALONE: dict[str, Callable[[], tuple[list[Object], Object]]] = {
+    "a queue holds it": lambda: ([], {"suspend": True}),
+    "its first node keeps the limit itself": lambda: ([pod(0, "Running", 650), pod(1, "Pending", 650)], {}),
+    "it was restarted a moment ago": lambda: ([pod(0, "Pending", 30)], {}),
+    "since when it restarts is unknown": lambda: ([], {"status": {"restarts": 1}}),
+    "just resumed by its queue": lambda: (
+        [],
+        {"status": condition("Suspended", "False", lastTransitionTime=stamp(5))},
+    ),
+    "just admitted by its queue": lambda: (
+        [],
+        {
+            "status": condition("Suspended", "True", lastTransitionTime=stamp(690)),
+            "labels": {manifests.LABEL_QUEUE: "team"},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEFT_ALONE)
+def test_a_run_that_has_not_waited_too_long_for_its_first_node_is_left_alone(cluster: FakeCluster, case: str) -> None:
+    pods, of = LEFT_ALONE[case]()
     cluster.put(*pods)
     assert not any(event.terminal for event in look(cluster, jobset(age=700, **of)))
     assert not cluster.deleted

@@ -118,23 +118,23 @@ def test_missing_workers_are_reported_without_a_countdown_since_the_run_is_up(
     [
         pytest.param(
             jobset,
-            [unscheduled_pod(0, "no node on demand"), unscheduled(0), unscheduled(1)],
+            lambda: [unscheduled_pod(0, "no node on demand"), unscheduled(0), unscheduled(1)],
             "node 0: no node on demand (gives up in",
             id="node 0",
         ),
         pytest.param(
             stream_jobset,
-            [NODE_0, unscheduled_pod(1, "no GPU"), of_stream(unscheduled(0))],
+            lambda: [NODE_0, unscheduled_pod(1, "no GPU"), of_stream(unscheduled(0))],
             "1/2 nodes: no GPU (gives up in",
             id="a gang",
         ),
-        pytest.param(stream_jobset, [of_stream(worker(0))], "no pods yet", id="a gang that is being restarted"),
+        pytest.param(stream_jobset, lambda: [of_stream(worker(0))], "no pods yet", id="a gang that is being restarted"),
     ],
 )
 def test_a_run_waits_for_its_nodes_whatever_its_workers_wait_for(
-    cluster: FakeCluster, of: Callable[[], Object], pods: list[Object], reason: str
+    cluster: FakeCluster, of: Callable[[], Object], pods: Callable[[], list[Object]], reason: str
 ) -> None:
-    cluster.put(*pods)
+    cluster.put(*pods())  # not made when the test is collected, which may be long before
     (event,) = look(cluster, of())
     assert str(event.reason).startswith(reason) and RUNNING not in event.values
 

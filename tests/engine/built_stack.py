@@ -17,15 +17,16 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.up import UpOptions, up
 from spotmpi.runs.reader import RunState
 from tests.engine.engine import Engine, repository_project
-from tests.engine.engine_environment import EngineEnvironment
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP, VPC
 from tests.engine.providers.aws_services import FILE_SYSTEM, REPOSITORY
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.records import Record
 from tests.engine.providers.scaling import autoscale, sizes
 from tests.engine.providers.server import serve_cloud
+from tests.engine.remembered_pulumi import RememberingEnvironment
 from tests.engine.setting_changes import OTHERS, Change, config_of, file_of
 from tests.engine.stack_lifecycle import ACCESS
+from tests.engine.warm_python import warm_environment
 
 RUN = RunState("a-1", "", "a", "running")
 # An instruction that each refusal has to end with.
@@ -42,7 +43,7 @@ class BuiltStack:
 
     stack: str
     config: Mapping[str, Any]
-    lab: EngineEnvironment
+    lab: RememberingEnvironment
     records: dict[str, Record] = field(default_factory=dict)
 
     def build(self) -> None:
@@ -145,11 +146,12 @@ class BuiltStack:
 def built_stack(stack: str, folder: Path) -> Iterator[BuiltStack]:
     """A ready stack, built for as long as the context lasts."""
     cloud = Cloud()
-    with serve_cloud(cloud) as servers, pytest.MonkeyPatch.context() as patch:
+    python = folder / "python"
+    with serve_cloud(cloud) as servers, warm_environment(python), pytest.MonkeyPatch.context() as patch:
         engine = Engine(folder, servers)
-        repository_project(engine)
+        repository_project(engine, python)
         patch.setenv("SPOTMPI_STATE", str(folder / "kept"))
         patch.chdir(engine.project)
-        built = BuiltStack(file_of(stack), config_of(stack), EngineEnvironment(engine, cloud))
+        built = BuiltStack(file_of(stack), config_of(stack), RememberingEnvironment(engine, cloud))
         built.build()
         yield built

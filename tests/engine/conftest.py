@@ -1,10 +1,12 @@
 """What engine tests start from: a stand-in cloud, and the real CLI on a copy of the repository's project."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.engine.built_stack import BuiltStack, built_stack
 from tests.engine.cloud_builder import CloudBuilder
 from tests.engine.engine import Engine, repository_project
 from tests.engine.providers.cloud import Cloud
@@ -51,3 +53,20 @@ OTHERS = [
 def stack_lifecycle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StackLifecycle:
     """The life of one ready stack, from nothing to nothing."""
     return run_lifecycle(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], BuiltStack]]:
+    """Gives a ready stack, which is built only if the one before was another."""
+    # A parametrized fixture would be built for each test, as its other parameters are those of single tests.
+    current: dict[str, BuiltStack] = {}
+    with ExitStack() as context:
+
+        def of(stack: str) -> BuiltStack:
+            if stack not in current:
+                context.close()
+                current.clear()
+                current[stack] = context.enter_context(built_stack(stack, tmp_path_factory.mktemp(stack)))
+            return current[stack]
+
+        yield of

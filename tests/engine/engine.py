@@ -194,12 +194,15 @@ def _steps(log: Path) -> list[Step]:
     return steps
 
 
-def repository_project(engine: Engine) -> None:
-    """Make the engine's project a copy of the repository's, which nothing that the CLI writes can reach."""
+def repository_project(engine: Engine, environment: Path = Path(sys.prefix)) -> None:
+    """Make the engine's project a copy of the repository's, which nothing that the CLI writes can reach.
+
+    The program runs in a virtual environment, by default that of the tests.
+    """
     engine.prepare()
     (engine.project / "Pulumi.yaml").write_text((REPOSITORY / "Pulumi.yaml").read_text())
     (engine.project / "infra").symlink_to(REPOSITORY / "infra")
-    (engine.project / ".venv").symlink_to(sys.prefix)
+    (engine.project / ".venv").symlink_to(environment)
     (engine.project / "stacks").mkdir()
     for stack in (REPOSITORY / "stacks").glob("Pulumi.*.yaml"):
         (engine.project / "stacks" / stack.name).write_text(stack.read_text())

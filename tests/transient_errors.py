@@ -48,9 +48,10 @@ class TransientErrors:
             patch(os, name, self._checked(getattr(os, name), name))
         for name in ("listdir", "scandir"):
             patch(os, name, self._checked(getattr(os, name), "list"))
-        sendfile, copy = os.sendfile, os.copy_file_range  # by which shutil copies
+        sendfile = os.sendfile  # by which shutil copies
         patch(os, "sendfile", lambda target, source, *more: self._copied(sendfile, source, target, source, *more))
-        patch(os, "copy_file_range", lambda source, *more, **to: self._copied(copy, source, source, *more, **to))
+        if copy := getattr(os, "copy_file_range", None):  # which macOS lacks
+            patch(os, "copy_file_range", lambda source, *more, **to: self._copied(copy, source, source, *more, **to))
 
     def add(self, call: str, pattern: str, error: int, times: int = 1) -> None:
         """Let *call* fail with *error* so many times, for names that match.

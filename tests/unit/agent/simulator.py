@@ -393,6 +393,8 @@ class WatchedRecord(PodRecord):
         number = super().take_attempt()
         self._agent.attempt = number
         self._agent.world.note("attempt", number, self._agent.number)
+        if self._agent.replaced:  # during an earlier attempt
+            self._agent.world.note("replaced", number)
         return number
 
     def check_fence(self) -> None:

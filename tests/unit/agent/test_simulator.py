@@ -287,6 +287,7 @@ STALLED_AGENT = Schedule(events=(Event(9, "stall", 15),), nodes=3, ends=("137@2"
 KILLED_RANKS = Schedule(nodes=3, ends=("137@4", "137@2", "75@5"))
 LOST_IN_RECOVERY = Schedule(events=(Event(14, "kill", 1),), nodes=3, ends=("137@2",))
 REPLACED_NODE = Schedule(events=(Event(7, "replace", 40),))
+REPLACED_AT_A_FAILURE = Schedule(events=(Event(9, "replace", 0),), nodes=1, ends=("1@2",))
 SILENT_NODE = Schedule(events=(Event(7, "partition", 1),), nodes=2)
 
 
@@ -294,6 +295,7 @@ SILENT_NODE = Schedule(events=(Event(7, "partition", 1),), nodes=2)
 @example(LATE_CLOCK)
 @example(SILENT_NODE)
 @example(REPLACED_NODE)
+@example(REPLACED_AT_A_FAILURE)
 @example(COSTLY)
 @example(STALLED_AGENT)
 @example(KILLED_RANKS)

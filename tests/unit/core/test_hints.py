@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,10 +37,12 @@ def test_a_hint_is_an_option_in_a_command_and_an_argument_elsewhere(
 def test_one_problem_is_worded_for_who_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOMEE", raising=False)
     with pytest.raises(spotmpi.InputError) as caught:
-        spotmpi.plan_run({"command": [sys.executable], "launcher": "none", "env_passthrough": ["HOMEE"]})
+        spotmpi.plan_run(
+            {"command": ["true"], "launcher": "none", "image": "a/b:1", "env_passthrough": ["HOMEE"]}, on="kubernetes"
+        )
     text = "env_passthrough = 'HOMEE': is not set in this terminal: export it, or give it a value with "
     assert str(caught.value) == text + 'overrides=["env.HOMEE=VALUE"]'
-    _, _, errors = invoke("run", "--env", "HOMEE", "--dry-run", "--", sys.executable)
+    _, _, errors = invoke("run", "--on", "kubernetes", "--image", "a/b:1", "--env", "HOMEE", "--dry-run", "--", "true")
     assert errors == f"spotmpi: {text}--env HOMEE=VALUE\n"
 
 

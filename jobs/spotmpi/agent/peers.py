@@ -29,7 +29,7 @@ import selectors
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from . import network
 from .clock import CLOCK, Clock
@@ -56,29 +56,32 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 T = TypeVar("T")
 
 
+class Channel(NamedTuple):
+    """What both ends of a connection have in common: the run, the port of node 0, the clock and the seconds of silence.
+
+    A host that acknowledges nothing for *silence* seconds is lost.
+    """
+
+    identity: Identity
+    port: int = PORT
+    clock: Clock = CLOCK
+    silence: float = SILENCE
+
+
 class Coordinator:
     """Node 0's end: the connections to all workers, and what they reported in this attempt.
 
     Workers of another run or another generation (pods from before the restart) are refused. A client that proves
     nothing costs one of a limited number of descriptors, and loses it to later ones, first to those of its own address,
-    or after `GREETING_TIMEOUT`. A host that acknowledges nothing for *silence* seconds is lost.
+    or after `GREETING_TIMEOUT`.
 
     Raises:
         InvalidKeys: the run's Secret has no TLS files, or they are of no use.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        nodes: int,
-        generation: int,
-        attempt: int,
-        port: int = PORT,
-        clock: Clock = CLOCK,
-        silence: float = SILENCE,
-    ) -> None:
-        self._clock = clock
-        self._silence = silence
+    def __init__(self, channel: Channel, nodes: int, generation: int, attempt: int) -> None:
+        self._channel = channel
+        self._clock = channel.clock
         self.closed = False
         self.relay: Callable[[dict[str, Any]], None] = lambda message: None  # takes answers to `send_to`
         self.workers: dict[int, Connection] = {}
@@ -89,8 +92,7 @@ class Coordinator:
         self.ended: dict[int, tuple[int, str]] = {}
         self.idle: set[int] = set()
         self.hardware: dict[int, dict[str, Any]] = {}
-        self._identity = identity
-        self._context = identity.accepting
+        self._context = channel.identity.accepting
         self._nodes = nodes
         self._generation = generation
         self._attempt = attempt
@@ -99,10 +101,12 @@ class Coordinator:
         self._limit = _limit_unauthenticated(nodes)
         self._accept_after = 0.0  # as `Clock.awake` counts
         self._unconfirmed: set[int] = set()  # welcomed, but without a message since
-        self._listener = network.listen(port)
+        self._listener = network.listen(channel.port)
         self._listener.setblocking(False)
         self._last_polled = self._clock.awake()
-        self._heartbeat = Heartbeat(lambda: list(self.workers.values()), lambda: self._last_polled, nodes, clock)
+        self._heartbeat = Heartbeat(
+            lambda: list(self.workers.values()), lambda: self._last_polled, nodes, channel.clock
+        )
 
     def begin(self, attempt: int) -> None:
         """Begin the next attempt with the same workers, each of which gets ready for it anew."""
@@ -266,7 +270,11 @@ class Coordinator:
         for greeting in connection.receive(1):
             node: Any = greeting.get("node")
             generation: Any = greeting.get("generation")
-            if greeting.get("run") != self._identity.run or type(node) is not int or type(generation) is not int:
+            if (
+                greeting.get("run") != self._channel.identity.run
+                or type(node) is not int
+                or type(generation) is not int
+            ):
                 refusal: str | None = "not of this run"
             else:
                 refusal = self._refusal(node, generation)
@@ -274,7 +282,7 @@ class Coordinator:
                 connection.send(refused=refusal)
                 self._drop(connection)
                 return
-            connection.admit(self._silence)
+            connection.admit(self._channel.silence)
             connection.send(version=MESSAGE_VERSION, welcome=self._attempt)  # before any heartbeat
             del self._unauthenticated[connection]
             self.workers[node] = connection
@@ -303,19 +311,12 @@ def _limit_unauthenticated(nodes: int) -> int:
     return min(limit, max(soft // 4, 1))
 
 
-def join(
-    host: str,
-    identity: Identity,
-    greeting: Greeting,
-    port: int = PORT,
-    clock: Clock = CLOCK,
-    silence: float = SILENCE,
-    nodes: int = 2,
-) -> tuple[Connection, int] | str:
+def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> tuple[Connection, int] | str:
     """Connect to node 0 and be welcomed: the connection and the attempt's number, or the reason why not yet.
 
     *greeting* holds the node index, the generation and the machine of this worker, *nodes* how many there are in all.
     """
+    identity, port, clock, silence = channel
     try:
         context = identity.connecting
         connection = Connection(socket.create_connection((host, port), timeout=CONNECT_TIMEOUT), context, clock)

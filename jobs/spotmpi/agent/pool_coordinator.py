@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from . import protocol, record
-from .clock import CLOCK, Clock
-from .connection import SILENCE, Connection
+from .connection import Connection
 from .lines import Line
-from .peers import PORT, Coordinator
-from .tls import Identity
+from .peers import Channel, Coordinator
 
 
 class PoolCoordinator(Coordinator):
@@ -22,17 +20,14 @@ class PoolCoordinator(Coordinator):
 
     def __init__(
         self,
-        identity: Identity,
+        channel: Channel,
         nodes: int,
         generation: int,
         attempt: int,
         run_record: record.Record,
         table: str = "pool",
-        port: int = PORT,
-        clock: Clock = CLOCK,
-        silence: float = SILENCE,
     ) -> None:
-        super().__init__(identity, nodes, generation, attempt, port, clock, silence)
+        super().__init__(channel, nodes, generation, attempt)
         self._record = run_record
         self._table = table
         self._generations: dict[int, int] = {}  # of the newest pod of each node

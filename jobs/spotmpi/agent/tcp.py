@@ -50,34 +50,23 @@ class Tcp:
         if self._members is not None and not self._members.closed:
             self._members.begin(number)
             return self._members
-        count, role, identity = len(context.hosts), workers(context.plan), _identity(context)
-        silence = context.plan["limits"]["silence"]
+        role, place = workers(context.plan), (len(context.hosts), context.generation, number)
         try:
             if role is None:
-                self._members = peers.Coordinator(
-                    identity, count, context.generation, number, self._port, context.clock, silence
-                )
+                self._members = peers.Coordinator(self._channel(context), *place)
             else:
-                self._members = PoolCoordinator(
-                    identity,
-                    count,
-                    context.generation,
-                    number,
-                    record,
-                    role["table"],
-                    self._port,
-                    context.clock,
-                    silence,
-                )
+                self._members = PoolCoordinator(self._channel(context), *place, record, role["table"])
         except ssh.InvalidKeys as error:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
         return self._members
 
     def join(self, context: AgentContext, greeting: Greeting) -> tuple[Connection, int] | str:
         """A worker's connection to node 0 and the attempt's number, or the reason why not yet."""
-        plan = context.plan
-        nodes, silence = sum(role["count"] for role in plan["roles"]), plan["limits"]["silence"]
-        return peers.join(context.hosts[0], _identity(context), greeting, self._port, context.clock, silence, nodes)
+        nodes = sum(role["count"] for role in context.plan["roles"])
+        return peers.join(context.hosts[0], self._channel(context), greeting, nodes)
+
+    def _channel(self, context: AgentContext) -> peers.Channel:
+        return peers.Channel(_identity(context), self._port, context.clock, context.plan["limits"]["silence"])
 
     def prepare(
         self,

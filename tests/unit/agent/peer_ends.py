@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.agent.connection import Connection
-from spotmpi.agent.peers import Coordinator, join
+from spotmpi.agent.peers import Channel, Coordinator, join
 from spotmpi.agent.tls import Identity
 from spotmpi.core.certificates import run_certificates, write_certificates
 
@@ -86,7 +86,7 @@ class ServedCoordinator:
     """A coordinator for three nodes that is served while a thread runs the other end."""
 
     def __init__(self) -> None:
-        self.coordinator = Coordinator(identity(), 3, 4, ATTEMPT, port=0)
+        self.coordinator = Coordinator(Channel(identity(), port=0), 3, 4, ATTEMPT)
         self.port = int(self.coordinator._listener.getsockname()[1])
 
     def serve_during(self, act: Callable[[], Any]) -> Any:
@@ -101,7 +101,7 @@ class ServedCoordinator:
 
     def join(self, node: object = 1, generation: object = 4, run: str = RUN, authority: str = RUN) -> Any:
         greeting: Any = {"node": node, "generation": generation}
-        return self.serve_during(lambda: join("127.0.0.1", identity(run, authority), greeting, self.port))
+        return self.serve_during(lambda: join("127.0.0.1", Channel(identity(run, authority), self.port), greeting))
 
     def serve_until_ready(self, node: int, connection: Connection) -> bool:
         """Whether the coordinator takes the connection of a worker that says so for ready."""

@@ -18,7 +18,7 @@ import pytest
 
 from spotmpi.agent import connection, peers
 from spotmpi.agent.connection import Connection
-from spotmpi.agent.peers import join
+from spotmpi.agent.peers import Channel, join
 from spotmpi.agent.schema import Greeting
 from tests.unit.agent.peer_ends import ATTEMPT, ServedCoordinator, identity, new_identity, wait_for_message
 
@@ -39,7 +39,7 @@ class Impostor:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             thread = threading.Thread(target=self._answer, args=(listener,))
             thread.start()
-            joined = join("127.0.0.1", identity(), GREETING, listener.getsockname()[1])
+            joined = join("127.0.0.1", Channel(identity(), listener.getsockname()[1]), GREETING)
             thread.join()
         return joined
 
@@ -150,7 +150,7 @@ def relay(served: ServedCoordinator, request: pytest.FixtureRequest) -> Iterator
     own = new_identity()
     own.connecting.maximum_version = request.param
     relay = Relay(served.port)
-    joined = served.serve_during(lambda: join("127.0.0.1", own, GREETING, relay.port))
+    joined = served.serve_during(lambda: join("127.0.0.1", Channel(own, relay.port), GREETING))
     assert not isinstance(joined, str), joined
     yield relay, joined[0]
     relay.close()

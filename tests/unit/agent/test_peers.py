@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import connection, peers
-from spotmpi.agent.peers import join
+from spotmpi.agent.peers import Channel, join
 from spotmpi.agent.schema import Greeting
 from tests.unit.agent.peer_ends import ATTEMPT, ServedCoordinator, free_port, identity, wait_for_message
 
@@ -114,7 +114,9 @@ def test_a_worker_that_connects_while_node_0_is_busy_connects_again_and_is_not_l
     served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 0.05)
-    assert [join("127.0.0.1", identity(), GREETING, served.port) for _ in range(3)] == ["127.0.0.1 does not answer"] * 3
+    assert [join("127.0.0.1", Channel(identity(), served.port), GREETING) for _ in range(3)] == [
+        "127.0.0.1 does not answer"
+    ] * 3
 
     monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 10.0)
     connection, _ = next(joined for joined in (served.join(1) for _ in range(100)) if not isinstance(joined, str))
@@ -266,11 +268,11 @@ def test_a_broadcast_of_node_0_reaches_every_worker(served: ServedCoordinator) -
 
 
 def test_a_closed_port_and_a_silent_one_have_different_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "refused" in str(join("127.0.0.1", identity(), GREETING, free_port()))
-    assert "not-a-host.invalid" in str(join("not-a-host.invalid", identity(), GREETING, 1))
+    assert "refused" in str(join("127.0.0.1", Channel(identity(), free_port()), GREETING))
+    assert "not-a-host.invalid" in str(join("not-a-host.invalid", Channel(identity(), 1), GREETING))
     monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert join("127.0.0.1", identity(), GREETING, silent.getsockname()[1]) == "127.0.0.1 does not answer"
+        assert join("127.0.0.1", Channel(identity(), silent.getsockname()[1]), GREETING) == "127.0.0.1 does not answer"
 
 
 def test_a_worker_that_joins_again_and_again_keeps_no_thread_of_earlier_connections(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet
 
-from scripts.streams import by_hand, work
+from scripts.streams import by_hand, by_hand_stages, work
 from spotmpi.streams.order import Order, Part, Settings
 from spotmpi.streams.rank import predict
 from spotmpi.streams.sources import parts_of
@@ -25,14 +25,23 @@ if TYPE_CHECKING:
     from spotmpi.streams.engine import Engine
 
 Side = Callable[[str, Path], None]  # predicts into a folder, with the preparation of that name
+STAGED = "staged"  # light preparation, and a postprocess of the scores by workers
 
 
 def stream_side(engine: Engine, source: Path, workers: int) -> Side:
     """A stream, as a rank has it in a run."""
 
     def run(preparation: str, results: Path) -> None:
-        name = f"scripts.streams.work:{preparation}"
-        settings = Settings(str(source), work.BATCH, prepare=name, write="parquet", last_batch="keep", workers=workers)
+        name, staged = "scripts.streams.work:", preparation == STAGED
+        settings = Settings(
+            str(source),
+            work.BATCH,
+            prepare=name + ("light" if staged else preparation),
+            postprocess=name + "ranked" if staged else None,
+            write="parquet",
+            last_batch="keep",
+            workers=workers,
+        )
         parts = [Part(*part) for part in engine.submit("source", parts_of, settings).result()]
         stream = Stream(Order(parts, settings), engine.submit, 0, 0, 1)
         with contextlib.redirect_stderr(io.StringIO()):
@@ -45,7 +54,10 @@ def dask_side(client: Client, source: Path) -> Side:
     """Dask by hand, with the workers of *client*'s scheduler."""
 
     def run(preparation: str, results: Path) -> None:
-        by_hand.predict(client, getattr(work, preparation), str(source), results)
+        if preparation == STAGED:
+            by_hand_stages.predict(client, work.light, work.ranked, str(source), results)
+        else:
+            by_hand.predict(client, getattr(work, preparation), str(source), results)
 
     return run
 

@@ -10,6 +10,7 @@ import numpy as np
 
 BATCH, COLUMNS = 4096, 25  # rows, and float32 values of each: 410 kB
 HEAVY = 8  # draws of noise for each batch
+RESAMPLES = 50  # of the scores of a batch
 
 
 def write_files(folder: Path, files: int, batches: int) -> None:
@@ -48,3 +49,11 @@ def weights() -> Any:
 def score(batch: Any) -> dict[str, Any]:
     """The score of each row."""
     return {"score": batch @ weights()}
+
+
+def ranked(result: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The rows of a batch by falling score, each with the deviation of 50 resampled scores."""
+    scores, generator = result["score"], np.random.default_rng(seed)
+    order = np.argsort(-scores, kind="stable")
+    draws = generator.integers(0, len(scores), (RESAMPLES, len(scores)))
+    return {"row": order, "score": scores[order], "deviation": scores[draws].std(axis=0)}

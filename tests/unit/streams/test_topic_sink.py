@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from hypothesis import strategies as st
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost
 from spotmpi.streams.results import encode
 from spotmpi.streams.topic_sink import Identity, TopicSink, extended, numbers_of
+from tests.contract.conftest import local_harness
 from tests.testbed.java_servers import java_installed, kafka_broker
+from tests.unit.streams import stages
 from tests.unit.streams.kafka_double import Broker
 
 at_night = [
@@ -258,6 +261,31 @@ class TestOnTheDouble:
         kafka.broker.offsets.clear()
         with pytest.raises(StreamError, match=r"have forgotten which results .*: .* offsets.retention.minutes"):
             run.attempt(2, 1)
+
+
+@pytest.mark.nightly("a broker of Java starts for 10 s; by day its double has the tests of the sink")
+@pytest.mark.skipif(not java_installed(), reason="needs Java and Maven: scripts/java-packages")
+@pytest.mark.timeout(600)
+def test_a_run_that_loses_a_process_of_each_stage_writes_each_result_once(broker: str, tmp_path: Path) -> None:
+    kafka = Real(broker)
+    kafka.create("stages")
+    values = {
+        "command": [sys.executable, "-m", "spotmpi.streams.rank", "predict", "flow:predict"],
+        "launcher": "none",
+        "files": stages.write_files(tmp_path, str(tmp_path)),
+        "stream": stages.stream(str(tmp_path / "data.csv"), write=f"kafka://{broker}/stages"),
+        "limits": {"failures": 1},
+    }
+    for local in local_harness(tmp_path / "runs"):
+        events = local.all_events(values)
+    assert events[-1].kind == "succeeded"
+    assert {"prepare", "predict", "postprocess"} <= {path.name for path in tmp_path.iterdir()}
+    written = sorted((partition, value) for partition, _, value in kafka.messages("stages"))
+    assert written == sorted(
+        (number % PARTITIONS, message.value)
+        for number, columns in stages.expected()
+        for message in encode("kafka://b/t", "flow:postprocess", number, columns)
+    )
 
 
 @given(st.lists(st.integers(0, 200), unique=True).map(sorted), st.integers(0, 50))

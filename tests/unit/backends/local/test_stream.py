@@ -11,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
 from spotmpi.core import names
@@ -21,6 +20,7 @@ from spotmpi.streams.stream import Stream
 from tests.contract.conftest import BackendHarness, local_harness
 from tests.contract.event_values import texts
 from tests.unit.backends.local_runs import attempts_of, paths_of
+from tests.unit.streams import stages
 from tests.unit.streams.conftest import InProcess
 
 EXAMPLE = names.EXAMPLES / "factorization_machine.py"
@@ -105,34 +105,6 @@ def predict(batches):
         if batches.count == 6 and batches.number == 5:
             os.kill(os.getpid(), signal.SIGKILL)
         yield {"x": batch["x"], "square": batch["x"] ** 2}
-"""
-# Kills, each once: a worker that prepares, one that postprocesses, and the rank.
-STAGES = """
-import os, signal
-from pathlib import Path
-
-def kill_once(name):
-    try:
-        Path("FOLDER", name).touch(exist_ok=False)
-    except FileExistsError:
-        return
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def prepare(rows, seed):
-    if rows["x"][0] == 28:
-        kill_once("prepare")
-    return {**rows, "noise": rows["x"] * (seed % 1000)}
-
-def predict(batches):
-    for batch in batches:
-        if batches.number == 11:
-            kill_once("predict")
-        yield {**batch, "square": batch["x"] ** 2}
-
-def postprocess(result, seed):
-    if result["x"][0] == 49:
-        kill_once("postprocess")
-    return {**result, "root": result["square"] ** 0.5}
 """
 
 
@@ -300,14 +272,11 @@ def test_the_memory_of_workers_stays_flat_beside_a_slow_rank(local: BackendHarne
 def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_of_each_stage(
     local: BackendHarness, tmp_path: Path
 ) -> None:
-    (tmp_path / "flow.py").write_text(STAGES.replace("FOLDER", str(tmp_path)))
-    (tmp_path / "data.csv").write_text("x\n" + "".join(f"{row}\n" for row in range(100)))
-    stream = {"source": str(tmp_path / "data.csv"), "batch": 7, "last_batch": "keep", "workers": {"count": 2}}
     values = {
         "command": [sys.executable, "-m", "spotmpi.streams.rank", "predict", "flow:predict"],
         "launcher": "none",
-        "files": [str(tmp_path / "flow.py")],
-        "stream": {**stream, "prepare": "flow:prepare", "postprocess": "flow:postprocess"},
+        "files": stages.write_files(tmp_path, str(tmp_path)),
+        "stream": stages.stream(str(tmp_path / "data.csv")),
         "limits": {"failures": 1},
     }
     run = local.submit(values)
@@ -315,12 +284,10 @@ def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_of_each_st
 
     assert [attempt["cause"] for attempt in attempts_of(local, run)] == ["failure", "succeeded"]
     assert {"prepare", "predict", "postprocess"} <= {path.name for path in tmp_path.iterdir()}
-    order = Order([Part("data.csv", 100, 0, "")], Settings("data.csv", 7, last_batch="keep"))
-    expected = {}
-    for number in range(15):
-        x = np.arange(7 * number, min(7 * number + 7, 100))
-        columns = {"x": x, "noise": x * (order.seed(number) % 1000), "square": x**2, "root": (x**2) ** 0.5}
-        expected[f"results-{number:08d}.parquet"] = encode("parquet", "flow:postprocess", number, columns)
+    expected = {
+        f"results-{number:08d}.parquet": encode("parquet", "flow:postprocess", number, columns)
+        for number, columns in stages.expected()
+    }
     folder = paths_of(local, run).stream / "results"
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == expected
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,14 +73,18 @@ class ResultFiles:
         return self._folder / (name if self._suffix == FILES else f"{name}.{self._suffix}")
 
     def missing(self, numbers: Sequence[int]) -> list[int]:
-        """Those of *numbers* that have no result yet; what an interrupted process left of them is removed."""
-        existing = {path.name for path in self._folder.iterdir()}
-        missing = [number for number in numbers if self.path(number).name not in existing]
+        """Those of *numbers* that have no result yet; what an interrupted process left of them is removed.
+
+        Empty files count as missing: that is what a machine that lost its power has of those that it wrote last.
+        """
+        existing = {path.name: path for path in self._folder.iterdir()}
+        places = ((number, existing.get(self.path(number).name)) for number in numbers)
+        missing = [number for number, path in places if path is None or _has_empty_file(path)]
         own = set(missing)
-        for name in existing:
+        for name, path in existing.items():
             partial = _PARTIAL.fullmatch(name)
             if partial and int(partial[1]) in own:
-                _remove(self._folder / name)
+                _remove(path)
         return missing
 
     def write(self, results: Results) -> None:
@@ -106,6 +111,11 @@ class ResultFiles:
                 if isinstance(error, OSError) and error.errno in record.DISK_FULL:
                     raise StreamError(record.disk_full_reason(error, str(path))) from None
                 raise
+
+
+def _has_empty_file(path: Path) -> bool:
+    status = path.stat()
+    return any(map(_has_empty_file, path.iterdir())) if stat.S_ISDIR(status.st_mode) else status.st_size == 0
 
 
 def _remove(path: Path) -> None:

@@ -165,6 +165,22 @@ def test_a_rank_that_waits_for_results_reports_the_worker_and_its_batch(deliver:
     assert second == {"batch": 3, "rows": "set rows 3 to 3", "worker": 1, "seconds": 40.0}
 
 
+@pytest.mark.parametrize(("kind", "post"), [("jsonl", "root"), ("files", "as_files")])
+def test_results_that_a_machine_lost_with_its_power_are_computed_again(
+    make_stream: Any, workers: InProcess, tmp_path: Path, kind: str, post: str
+) -> None:
+    def files() -> dict[Path, bytes]:
+        values = {"length": 9, "last_batch": "keep", "write": kind, "postprocess": PREFIX + post}
+        predict(PREFIX + "predict", make_stream(**values), tmp_path)
+        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    complete = files()
+    next(path for path in complete if "00000004" in str(path)).write_bytes(b"")
+    workers.calls.clear()
+    assert files() == complete
+    assert workers.calls == ["batch 4", "postprocess of batch 4"]
+
+
 def test_two_processes_may_write_the_same_results_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, other = Path.write_bytes, ResultFiles(tmp_path, "jsonl")
 

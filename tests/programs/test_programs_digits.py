@@ -51,6 +51,16 @@ def test_two_ranks_learn_the_digits_and_report_their_work(image: Image) -> None:
     assert [line["iteration"] for line in run.all(protocol.EVALUATION)] == [100, 200, 300, result["iteration"]]
 
 
+def test_training_from_a_model_begins_where_that_ended(image: Image, tmp_path: Path) -> None:
+    first = ("--global-batch", "64", "--epochs", "4", "--checkpoint-path", str(tmp_path))
+    trained = digits(image, 2, *first).succeed().one(protocol.RESULT)
+    newest = max(tmp_path.iterdir())
+    once = ("--global-batch", "64", "--iterations", "1", "--learning-rate", "1e-9")
+    result = digits(image, 2, *once, **{protocol.ENV_INIT: str(newest)}).succeed().one(protocol.RESULT)
+    assert result["accuracy"] == trained["accuracy"] > 0.8
+    assert result["test_loss"] == pytest.approx(trained["test_loss"], rel=1e-4)
+
+
 def test_one_update_is_the_same_on_one_and_two_ranks_and_in_both_frameworks(
     chainermn: Image, pytorch: Image, tmp_path: Path
 ) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from spotmpi.agent import protocol
-from spotmpi.programs.checkpoint import State
+from spotmpi.checkpoint.store import Store
+from spotmpi.programs.checkpoint import State, initial_state, parameters_checksum
 from spotmpi.programs.digits import Digits
 from spotmpi.programs.exits import Failed, Fatal
 from spotmpi.programs.loop import Job, train
@@ -129,6 +130,45 @@ def test_a_run_in_two_parts_ends_bit_for_bit_like_one_in_one(run: Run, tmp_path:
 
     assert ("resumed", 13) in [(kind, values.get("iteration")) for kind, values in second]
     assert second[-1][1]["parameters"] == whole[-1][1]["parameters"] != first[-1][1]["parameters"]
+
+
+def test_training_starts_from_the_parameters_of_a_kept_model_and_not_from_its_optimizer(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = Line()
+    run(trained, "--iterations", "5", "--checkpoint-path", str(tmp_path / "first"))
+    monkeypatch.setenv(protocol.ENV_INIT, str(tmp_path / "first/iteration-000000005"))
+    line = Line()
+    state = initial_state(line.state())
+    assert state is not None and parameters_checksum(state) == parameters_checksum(trained.state())
+    assert not state["optimizer/momentum"].any() and trained.momentum.any()
+    lines = run(line, "--iterations", "3", "--checkpoint-path", str(tmp_path / "second"))
+    assert line.steps == [0, 1, 2] and "resumed" not in [kind for kind, _ in lines]
+    again = Line()
+    run(again, "--iterations", "4", "--checkpoint-path", str(tmp_path / "second"))
+    assert again.steps == [3], "its own checkpoint is newer than the model"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda state: {}, "the model has no such array for parameters/"),
+        (lambda state: {name: value[..., None] for name, value in state.items()}, "the model has shape "),
+        (lambda state: [1], "the model has no such array for parameters/"),
+        (None, "cannot be loaded: it has no manifest.json; `spotmpi models verify`"),
+    ],
+)
+def test_a_model_that_does_not_fit_ends_training_with_one_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, text: str
+) -> None:
+    monkeypatch.setenv(protocol.ENV_INIT, str(tmp_path / "iteration-000000005"))
+    if change:
+        store = Store(str(tmp_path), 3, {}, "other")
+        store.prepare()
+        store.write(5, {}, change(Line().state()), "end")
+    with pytest.raises(Fatal) as caught:
+        run(Line(), "--iterations", "3")
+    assert text in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_finished_run_started_again_only_evaluates(run: Run, tmp_path: Path) -> None:

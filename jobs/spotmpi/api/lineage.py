@@ -115,8 +115,10 @@ def _parents(manifest: Manifest, store: Store, file: File | None) -> Iterator[No
     # The run of a data set is a pool, and its code ours; the record of any other has code, image and data.
     paths = RunPaths(names.default_runs_folder() / manifest.run) if manifest.run and manifest.kind != DATASET else None
     if paths and run_of(paths.folder):
-        yield run_node(paths, store)
-        yield from (_reference_node(each, store) for each in manifest.parents if each.kind != DATASET)
+        node = run_node(paths, store)
+        yield node
+        known = {each.name for each in node.walk()}
+        yield from (_reference_node(each, store) for each in manifest.parents if str(each) not in known)
         return
     if manifest.code:
         code = manifest.code

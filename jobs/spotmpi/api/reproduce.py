@@ -165,11 +165,12 @@ def _reason(manifest: Manifest, code: Code) -> str:
 
 
 def _data_of(paths: RunPaths, store: str | None) -> Iterator[tuple[Manifest, Store]]:
-    """The data sets that a run has read."""
+    """The data sets that a run has read; a model that it started from is taken as it is."""
     work = json.loads(paths.plan.read_text()).get("work") or {}
     for text in work.get("entries") or ():
         opened = lineage.store_of(paths, text, Store(store))
-        yield opened.find(text), opened
+        if text.startswith(DATASET):
+            yield opened.find(text), opened
 
 
 def _run_again(paths: RunPaths, place: Path, maker: _Maker, on: TargetLike) -> Reproduction:

@@ -9,6 +9,6 @@ This room needs Python 3.8, and numpy or torch only for states that have arrays 
 """
 
 from spotmpi.checkpoint.session import Loaded, load, save
-from spotmpi.checkpoint.store import WrongIdentity
+from spotmpi.checkpoint.store import WrongIdentity, read
 
-__all__ = ["Loaded", "WrongIdentity", "load", "save"]
+__all__ = ["Loaded", "WrongIdentity", "load", "read", "save"]

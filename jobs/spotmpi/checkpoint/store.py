@@ -171,3 +171,21 @@ def _remove_unfinished(path: str) -> None:
 
 def _print(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def read(folder: Optional[str] = None) -> Any:
+    """The state in the folder of a checkpoint or of a model that was kept, as it was saved.
+
+    By default that of the model that the spec names with `init`; None where it names none.
+
+    Raises:
+        ValueError: its files are missing or damaged, or no checkpoint.
+    """
+    folder = folder or os.environ.get(protocol.ENV_INIT)
+    if not folder:
+        return None
+    try:
+        return decode(files.read_state(folder, files.read_manifest(folder)))
+    except (files.Damaged, OSError, KeyError, IndexError) as problem:
+        remedy = "`spotmpi models verify` says whether the model is damaged; keep it again, or name another one"
+        raise ValueError("the model in %s cannot be loaded: %s; %s" % (folder, problem, remedy)) from problem

@@ -100,8 +100,8 @@ def _driver_versions(spec: JobSpec, versions: dict[str, str] | None) -> dict[str
     return None if spec.pool is None or spec.command or isinstance(spec.limits.driver, str) else versions
 
 
-def _shared_folder(data: Data, layout: Layout) -> str:
-    return data.path if data.path.startswith("/") else f"{layout.volume}/{data.path}"
+def _shared_folder(path: str, layout: Layout) -> str:
+    return path if path.startswith("/") else f"{layout.volume}/{path}"
 
 
 def _staged_folder(stage: str, layout: Layout) -> str:
@@ -113,7 +113,7 @@ def _staging(data: Data | None, layout: Layout) -> StagingPlan | None:
     if data is None or data.stage is None:
         return None
     return {
-        "from": _shared_folder(data, layout),
+        "from": _shared_folder(data.path, layout),
         "to": _staged_folder(data.stage, layout),
         "stage": data.stage,
     }
@@ -145,8 +145,10 @@ def _environment(spec: JobSpec, run: str, layout: Layout) -> dict[str, str]:
     }
     if spec.data is not None:
         stage = spec.data.stage
-        shared = _shared_folder(spec.data, layout)
+        shared = _shared_folder(spec.data.path, layout)
         environment[protocol.ENV_DATA] = _staged_folder(stage, layout) if stage else shared
+    if spec.init is not None:
+        environment[protocol.ENV_INIT] = _shared_folder(spec.init, layout)
     if workers_of(spec) is not None:
         environment[protocol.ENV_POOL] = f"tls://{layout.hosts[0]}:{protocol.POOL_PORT}"
         environment[protocol.ENV_POOL_TLS] = layout.secret

@@ -107,6 +107,8 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
         environment[protocol.ENV_POOL_CONTROL] = str(paths.pool)
     if spec.data is not None:
         environment[protocol.ENV_DATA] = spec.data.path
+    if spec.init is not None:
+        environment[protocol.ENV_INIT] = spec.init
     return {**environment, **spec.env, **python_path}
 
 

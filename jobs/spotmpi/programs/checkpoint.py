@@ -13,7 +13,7 @@ from spotmpi.agent import protocol
 from spotmpi.agent.checkpoint_files import MANIFEST, Damaged
 from spotmpi.agent.outcomes import is_permanent
 from spotmpi.checkpoint import memory
-from spotmpi.checkpoint.store import Store, WrongIdentity
+from spotmpi.checkpoint.store import Store, WrongIdentity, read
 from spotmpi.programs.exits import Failed, Fatal
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -103,6 +103,27 @@ class Checkpoints:
 
     def _values(self, progress: Progress) -> dict[str, Any]:
         return {**asdict(progress), "random": self._random}
+
+
+def initial_state(own: State) -> State | None:
+    """*own*, the state of a new model, with the parameters of the model that the spec names with `init`; None without.
+
+    Raises Fatal for a model that cannot be loaded, or has other parameters.
+    """
+    try:
+        state = read()
+    except ValueError as problem:
+        raise Fatal(str(problem)) from problem
+    if state is None:
+        return None
+    state = state if isinstance(state, dict) else {}
+    for name in _parameters(own):
+        shapes = [getattr(each.get(name), "shape", None) for each in (own, state)]
+        if shapes[0] != shapes[1]:
+            found = "no such array" if shapes[1] is None else f"shape {shapes[1]}"
+            remedy = "name a model that this program has trained, with the same options"
+            raise Fatal(f"init: the model has {found} for {name}, whose shape is {shapes[0]} here: {remedy}")
+    return {**own, **{name: state[name] for name in _parameters(own)}}
 
 
 def _progress(manifest: Mapping[str, Any]) -> Progress:

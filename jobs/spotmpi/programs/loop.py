@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spotmpi.agent import protocol
-from spotmpi.programs.checkpoint import Checkpoints, Identity, Progress, State, model_fingerprint, parameters_checksum
+from spotmpi.programs.checkpoint import (
+    Checkpoints,
+    Identity,
+    Progress,
+    State,
+    initial_state,
+    model_fingerprint,
+    parameters_checksum,
+)
 from spotmpi.programs.exits import STOPPED, Failed, Notices, leave, wait_for_rank_zero
 from spotmpi.programs.loader import DataSource, Input, rank_batches
 from spotmpi.programs.options import TrainingOptions
@@ -85,12 +93,13 @@ def _checkpoints(job: Job) -> Checkpoints | None:
 
 
 def _restore(job: Job, batching: Batching, checkpoints: Checkpoints | None) -> tuple[Progress, Path | None]:
-    """Broadcast rank 0's state, from a checkpoint or initial, to all ranks; the progress and the checkpoint's path."""
+    """Broadcast rank 0's state, from a checkpoint or not, to all ranks; the progress and the checkpoint's path."""
     world = job.world
     checkpoint = checkpoints.newest() if checkpoints else None
     progress = checkpoint.progress if checkpoint else Progress(0, 0, world.size, batching.global_batch)
-    if checkpoint:
-        job.trainee.load_state(checkpoint.state)
+    state = checkpoint.state if checkpoint else initial_state(job.trainee.state()) if world.rank == 0 else None
+    if state is not None:
+        job.trainee.load_state(state)
     progress = world.broadcast(progress)
     if world.size > 1:
         _broadcast_state(world, job.trainee)

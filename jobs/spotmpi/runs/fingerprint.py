@@ -26,7 +26,19 @@ if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
 
 # Compared key by key; nodes and slots are left out, since comparisons vary them.
-_COMPARED = ("program", "args", "env", "launcher", "stream", "resources", "image", "container", "machine", "versions")
+_COMPARED = (
+    "program",
+    "args",
+    "env",
+    "launcher",
+    "stream",
+    "init",
+    "resources",
+    "image",
+    "container",
+    "machine",
+    "versions",
+)
 _FILES = "files"  # the folder of an entry that has its files
 _NOT_COMPARED = ("system",)  # a newer kernel alone does not make runs incomparable
 _NO_CHECKOUT: dict[str, str | None] = {"commit": None, "diff": None}
@@ -39,7 +51,8 @@ def identify(spec: JobSpec, local: bool = True) -> dict[str, Any]:
     ``program``, ``args``, ``seed``, ``env``, ``launcher``, ``resources``, ``image``, ``container`` (what pods pull),
     ``code``, ``data``, ``machine``, ``versions``, ``spotmpi`` (its version), and ``stream`` where there is one. Large
     data is identified by its listing, so that a start never waits for it to be read. For a run that is not *local*, the
-    data is known by its path only, and the machine not. ``entries`` has the data sets of a store that the run reads.
+    data is known by its path only, and the machine not. ``entries`` has the data sets and the model of a store that the
+    run reads, and ``init`` the folder of that model.
 
     Raises:
         InputError: the data folder cannot be read.
@@ -59,6 +72,7 @@ def identify(spec: JobSpec, local: bool = True) -> dict[str, Any]:
         "versions": _versions(spec, local),
         "spotmpi": __version__,
         **({"stream": _stream(spec)} if spec.stream else {}),
+        **({"init": spec.init} if spec.init else {}),
         **({"entries": entries} if (entries := _entries(spec)) else {}),
     }
 
@@ -70,8 +84,8 @@ def _data_of(spec: JobSpec, local: bool) -> dict[str, Any] | None:
 
 
 def _entries(spec: JobSpec) -> list[str]:
-    """The data sets of a store that are its data and the source of its stream, by kind, name and key."""
-    places = [spec.data.path if spec.data else None, spec.stream.source if spec.stream else None]
+    """The entries of a store that are its data, the source of its stream and its init, by kind, name and key."""
+    places = [spec.data.path if spec.data else None, spec.stream.source if spec.stream else None, spec.init]
     if not any(place and f"/{_FILES}" in place for place in places):
         return []
     from spotmpi.entries.store import reference_in  # few runs have any

@@ -255,6 +255,9 @@ class JobSpec(SpecModel):
     data: Annotated[Data | None, BeforeValidator(data_table), PlainSerializer(_short_data)] = Field(
         None, description='folder of the data set, or { path = ..., stage = "node" or "memory" }'
     )
+    init: FilePath | None = Field(
+        None, description="folder of the model to start from, or models:NAME, models:NAME:VERSION or models:NAME:ALIAS"
+    )
     keep: str | None = Field(
         None,
         description="name of the model of which the newest checkpoint becomes a version once the run has succeeded",

@@ -18,7 +18,8 @@ Convert = Callable[[str], str]
 def resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
     """*values* with absolute paths; relative ones are relative to *base*.
 
-    A relative data path without a folder on this machine stays as it is: on a cluster it is relative to the run volume.
+    A relative path of data or init without a folder on this machine stays as it is: on a cluster it is relative to the
+    run volume.
     So does the source of a stream without a file on this machine, and a relative checkpoint path, which is always
     relative to the run folder.
     """
@@ -26,6 +27,8 @@ def resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
     if isinstance(data, dict) and isinstance(data.get("path"), str):
         path = _resolve(base, data["path"])
         values = {**values, "data": {**data, "path": path if _exists(path) else data["path"]}}
+    if isinstance(values.get("init"), str) and _exists(path := _resolve(base, values["init"])):
+        values = {**values, "init": path}
     checkpoint = values.get("checkpoint")
     if isinstance(checkpoint, dict) and isinstance(checkpoint.get("path"), str):
         values = {**values, "checkpoint": {**checkpoint, "path": str(_expand(checkpoint["path"]))}}

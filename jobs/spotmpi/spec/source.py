@@ -10,7 +10,7 @@ from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.spec import job
 from spotmpi.spec.job import JobSpec
 
-_REFERENCE = "datasets:"  # before the name or key of a data set of the store
+_DATASETS, _MODELS = "datasets:", "models:"  # before the name or key of an entry of the store
 Source = JobSpec | Path | str | dict[str, Any] | list[str]  # a str is a path, a list is a command
 
 
@@ -29,21 +29,27 @@ def read_spec(source: Source, overrides: Iterable[str] = ()) -> JobSpec:
 
 
 def with_entries(spec: JobSpec) -> JobSpec:
-    """*spec* with the folders of the data sets that `data` and `stream.source` name; these have their keys.
+    """*spec* with the folders of the entries that `data`, `init` and `stream.source` name; these have their keys.
 
     Raises:
-        InputError: there is no such data set, or ranks cannot read it as a folder.
+        InputError: there is no such entry, or ranks cannot read it as a folder.
     """
     changes: dict[str, Any] = {}
-    if spec.data and spec.data.path.startswith(_REFERENCE):
-        place = _place(spec.data.path)
-        if "://" in place:
-            remedy = "is behind a URL, which ranks cannot read as a folder: use it as stream.source"
-            raise input_error("data", spec.data.path, remedy)
-        changes["data"] = spec.data.model_copy(update={"path": place})
-    if spec.stream and spec.stream.source and spec.stream.source.startswith(_REFERENCE):
+    if spec.data and spec.data.path.startswith(_DATASETS):
+        changes["data"] = spec.data.model_copy(update={"path": _folder("data", spec.data.path)})
+    if spec.init and spec.init.startswith(_MODELS):
+        changes["init"] = _folder("init", spec.init)
+    if spec.stream and spec.stream.source and spec.stream.source.startswith(_DATASETS):
         changes["stream"] = spec.stream.model_copy(update={"source": _place(spec.stream.source)})
     return spec.model_copy(update=changes) if changes else spec
+
+
+def _folder(key: str, text: str) -> str:
+    place = _place(text)
+    if "://" in place:
+        remedy = "use it as stream.source" if key == "data" else "`spotmpi models pull` copies it to a folder"
+        raise input_error(key, text, f"is behind a URL, which ranks cannot read as a folder: {remedy}")
+    return place
 
 
 def _place(text: str) -> str:

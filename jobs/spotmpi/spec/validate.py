@@ -27,6 +27,7 @@ class TargetCapabilities:
 
     programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by image
     data_is_folder: bool = True
+    init_is_folder: bool = True
     code_is_folder: bool = True
     unreadable_files: tuple[str, ...] = ()  # of the spec's files
     tools: frozenset[str] = frozenset()  # launchers that can be started
@@ -264,6 +265,8 @@ def _preload(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Proble
 def _data(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     if spec.data is not None and not capabilities.data_is_folder:
         yield Problem("data", spec.data.path, "not a readable folder; check the path")
+    if spec.init is not None and not capabilities.init_is_folder:
+        yield Problem("init", spec.init, "not a readable folder; check the path, or name a model: models:NAME")
 
 
 def _keep(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
@@ -350,7 +353,7 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_launcher, "launcher slots run_on image"),
     (_environment, "env env_passthrough kubernetes"),
     (_preload, "preload launcher"),
-    (_data, "data"),
+    (_data, "data init"),
     (_keep, "keep launcher"),
     (_dataset, "dataset"),
     (_resources, "nodes slots resources"),

@@ -20,7 +20,9 @@ import sys
 import numpy as np
 import spotmpi
 
-spotmpi.checkpoint.save(3, {"w": np.full(2, 0.5)}, now=True)
+model = spotmpi.checkpoint.read()
+w = np.full(2, 0.5) if model is None else model["w"] + 1
+spotmpi.checkpoint.save(3, {"w": w}, now=True)
 sys.exit(int(sys.argv[1]))
 """
 
@@ -105,3 +107,58 @@ def test_names_and_pools_that_do_not_fit_are_problems(spec: Path) -> None:
     assert output.returncode == 2 and "keep = 'a:b': use up to 100 letters" in output.stderr
     output = invoke("run", "--set", 'keep="a"', "--set", "launcher=pool", "--set", "pool.workers=1", "--", "true")
     assert output.returncode == 2 and "keep = 'a': a pool writes no checkpoints; remove it" in output.stderr
+
+
+def test_a_run_starts_from_a_model_which_its_record_pins_and_its_own_model_names_as_a_parent(spec: Path) -> None:
+    spotmpi.run(spec)
+    spotmpi.models.promote("small:1", "prod")
+    state = spotmpi.run(spec, ["init=models:small:prod"])
+    first, second = (spotmpi.models.find(name) for name in ("small:1", "small:2"))
+    work = json.loads((Path(state.folder) / "plan.yaml").read_text())["work"]
+    assert work["entries"] == [f"models:small@{first.key}"] and work["init"] == first.path
+    assert spotmpi.checkpoint.read(second.path)["w"].tolist() == [1.5, 1.5]
+    assert second.parents == (first.manifest.reference,)
+    lines = invoke("why", "models:small").stdout.splitlines()
+    assert [line.partition(",")[0].strip("├└─│ ") for line in lines if " model " in f" {line}" or "run " in line] == [
+        f"model {second.manifest}",
+        f"run {state.id}",
+        f"model {first.manifest}",
+        f"run {first.manifest.run}",
+    ]
+    refused = invoke("models", "rm", "small:1")
+    assert refused.returncode == 1 and f"{first.manifest} is read by run {state.id}" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("models:small:beta", "model = 'models:small:beta': is not in the store"),
+        ("models:absent", "model = 'models:absent': is not in the store"),
+        ("absent", "init = 'absent': not a readable folder; check the path, or name a model: models:NAME"),
+    ],
+)
+def test_an_unknown_model_to_start_from_is_one_line(spec: Path, value: str, text: str) -> None:
+    spotmpi.run(spec)
+    output = invoke("run", str(spec), "--set", f"init={value}")
+    assert output.returncode == 2 and len(output.stderr.splitlines()) == 1 and text in output.stderr
+
+
+def test_a_model_that_no_longer_loads_is_one_line_with_the_remedy(spec: Path) -> None:
+    spotmpi.run(spec)
+    found = spotmpi.models.find("small")
+    file = Path(found.path) / "state.safetensors"
+    file.chmod(0o644)
+    file.write_bytes(file.read_bytes()[:-1])
+    state = spotmpi.run(spec, ["init=models:small"])
+    assert state.state == "failed"
+    text = invoke("logs", state.id).stdout.splitlines()[-1]
+    assert text.startswith(f"ValueError: the model in {found.path} cannot be loaded: state.safetensors has ")
+    assert "; `spotmpi models verify` says whether the model is damaged" in text
+    assert invoke("models", "verify").returncode == 1
+
+
+def test_a_model_behind_a_url_is_no_folder(spec: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPOTMPI_STORE", f"memory://{tmp_path}")
+    spotmpi.run(spec)
+    with pytest.raises(spotmpi.InputError, match=r"is behind a URL, .*: `spotmpi models pull` copies it to a folder"):
+        spotmpi.run(spec, ["init=models:small"])

@@ -28,6 +28,15 @@ def test_ranks_read_data_where_it_is_or_where_it_is_copied_to(
         assert (environment, plan["staging"]) == (staged, {"from": folder, "to": staged, "stage": stage})
 
 
+@pytest.mark.parametrize(("path", "folder"), [("/shared/m", "/shared/m"), ("m", "/spotmpi/volume/m")])
+def test_ranks_start_from_the_folder_of_a_model(path: str, folder: str) -> None:
+    plan = agent_plan(from_values({"command": ["x"], "init": path}), "run-1", AgentInputs({}, {}))
+    assert plan["environment"]["SPOTMPI_INIT"] == folder
+    assert (
+        "SPOTMPI_INIT" not in agent_plan(from_values({"command": ["x"]}), "run-1", AgentInputs({}, {}))["environment"]
+    )
+
+
 @pytest.mark.parametrize("values", [{"code": "/mine"}, {"files": ["/a.py"]}])
 def test_code_of_the_users_is_found_before_ours(values: dict[str, Any]) -> None:
     def python_path(**values: Any) -> str:

@@ -32,6 +32,7 @@ def inspect(spec: JobSpec) -> TargetCapabilities:
     return replace(
         inspect_client(spec),
         data_is_folder=spec.data is None or _is_folder(spec.data.path),
+        init_is_folder=spec.init is None or _is_folder(spec.init),
         tools=frozenset(_tools(spec)),
         gpus=_gpus() if spec.resources.gpu or (spec.pool and spec.pool.gpu) else 0,
         processes=MAX_PROCESSES,

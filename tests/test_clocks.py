@@ -46,7 +46,7 @@ READS = {
     "jobs/spotmpi/api/cleanup.py": (1, AGE),
     "jobs/spotmpi/api/datasets.py": (1, SHOWN),
     "jobs/spotmpi/api/entries.py": (1, SHOWN),
-    "jobs/spotmpi/api/models.py": (1, SHOWN),
+    "jobs/spotmpi/api/run_manifest.py": (1, SHOWN),
     "jobs/spotmpi/api/pool_summary.py": (1, SHOWN),
     "jobs/spotmpi/api/runs.py": (2, f"{NAMED}; {AGE}"),
     "jobs/spotmpi/api/studies.py": (1, SHOWN),

@@ -1,60 +1,100 @@
-"""The key `keep` of a spec: the first command that sees that the run has succeeded keeps its model.
+"""The key `keep` of a spec: the first command that sees that the run has succeeded keeps what it has made.
 
-At the submission the run folder gets a file with the name of the model and its store; it has the version later.
+That is a model, and of a prediction a data set. At the submission the run folder gets a file with the name and the
+store; it has the version later.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from spotmpi.agent import record
 from spotmpi.agent.files import write_atomically
+from spotmpi.api.datasets import DataSet
+from spotmpi.api.entries import Entry
 from spotmpi.api.models import keep
+from spotmpi.api.results import keep_results
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core import file_status, names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
+from spotmpi.entries.manifest import DATASET, MODEL, WORDS
 from spotmpi.entries.store import Store
 from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
+from spotmpi.spec.validate_cluster import predicts
+
+if TYPE_CHECKING:
+    from spotmpi.spec.job import JobSpec
 
 
-def request(folder: Path, model: str) -> None:
-    """Note that the run in *folder* becomes a version of *model* in the store of now."""
-    _write(RunPaths(folder), model, Store().storage.url, None)
+class Request(msgspec.Struct, frozen=True):
+    """What a run becomes a version of: an entry of *kind* and *name* in a store, and as which version it is kept."""
+
+    kind: str
+    name: str
+    store: str
+    kept: str | None = None
+
+
+def request(folder: Path, spec: JobSpec) -> None:
+    """Note what the run in *folder* becomes a version of, in the store of now."""
+    assert spec.keep
+    _write(RunPaths(folder), Request(DATASET if predicts(spec) else MODEL, spec.keep, Store().storage.url))
 
 
 def keep_requested(state: RunState, on: TargetLike = None, say: Say = lambda text: None) -> None:
-    """Keep the model of a run that has succeeded and asks for it; *say* tells what was kept, or why that failed."""
+    """Keep what a run has made that has succeeded and asks for it; *say* tells what was kept, or why that failed."""
     paths = RunPaths(Path(state.folder))
     if state.state != record.SUCCEEDED or not file_status.is_file(paths.keep):
         return
     try:
-        wanted = json.loads(paths.keep.read_text())
-        model, store = str(wanted["model"]), str(wanted["store"])
-        if wanted["kept"] is not None:
+        wanted = _read(paths)
+        if wanted.kept is not None:
             return
-        kept = keep(state, model, store=store, on=on, say=say)
-    except (SpotmpiError, OSError, ValueError, KeyError, TypeError) as error:
-        again = f"`spotmpi models keep {state.id} NAME` keeps it"
-        say(f"the model of run {state.id} is not kept: {error}; {again} once that is mended")
+        kept: Entry
+        if wanted.kind == MODEL:
+            kept = keep(state, wanted.name, store=wanted.store, on=on, say=say)
+        else:
+            kept = keep_results(state, wanted.name, Store(wanted.store), on, say)
+    except SpotmpiError as error:
+        remedy = f"`spotmpi status {state.id}` tries again, `spotmpi models keep {state.id} NAME` keeps other files"
+        say(f"what run {state.id} has made is not kept: {error}; {remedy}")
         return
     with contextlib.suppress(OSError):  # else the next command finds the version that there is
-        _write(paths, model, store, str(kept))
-    say(f"the model is kept as {kept}: {kept.path}")
+        _write(paths, msgspec.structs.replace(wanted, kept=str(kept)))
+    say(f"the {WORDS[wanted.kind]} is kept as {kept}: {kept.path}")
 
 
-def keep_ended(say: Say, runs_folder: Path | None = None) -> None:
-    """Keep the models of all runs that ask for it and have succeeded as far as this machine knows."""
-    folder = runs_folder or names.default_runs_folder()
+def results_of(state: RunState) -> DataSet:
+    """The data set of a prediction that has ended; SpotmpiError where it is not kept."""
+    wanted = _read(RunPaths(Path(state.folder)))
+    if wanted.kept is None:
+        raise SpotmpiError(f"the results of {state.id} are not kept: `spotmpi status {state.id}` tries again")
+    store = Store(wanted.store)
+    return DataSet(store.find(wanted.kept, DATASET), store)
+
+
+def keep_ended(say: Say) -> None:
+    """Keep what all runs have made that ask for it and have succeeded as far as this machine knows."""
+    folder = names.default_runs_folder()
     if file_status.is_folder(folder):
         for paths in map(RunPaths, sorted(folder.iterdir())):
             if file_status.is_file(paths.keep):
                 keep_requested(reader.state(paths), say=say)
 
 
-def _write(paths: RunPaths, model: str, store: str, kept: str | None) -> None:
-    write_atomically(paths.keep, json.dumps({"model": model, "store": store, "kept": kept}) + "\n")
+def _read(paths: RunPaths) -> Request:
+    try:
+        return msgspec.json.decode(paths.keep.read_bytes(), type=Request)
+    except (OSError, msgspec.DecodeError) as error:
+        raise SpotmpiError(f"{paths.keep} cannot be read: {error}") from error
+
+
+def _write(paths: RunPaths, wanted: Request) -> None:
+    write_atomically(paths.keep, msgspec.json.encode(wanted).decode() + "\n")

@@ -13,7 +13,7 @@ from spotmpi.agent import record
 from spotmpi.core import file_status, names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.entries.manifest import DATASET, SHORT, WORDS, File, Input, Manifest, Reference
+from spotmpi.entries.manifest import SHORT, WORDS, File, Input, Manifest, Reference
 from spotmpi.entries.store import Store, folder, is_reference, reference_in
 from spotmpi.runs import reader
 
@@ -112,8 +112,9 @@ def entry_node(manifest: Manifest, store: Store, file: File | None = None) -> No
 
 
 def _parents(manifest: Manifest, store: Store, file: File | None) -> Iterator[Node]:
-    # The run of a data set is a pool, and its code ours; the record of any other has code, image and data.
-    paths = RunPaths(names.default_runs_folder() / manifest.run) if manifest.run and manifest.kind != DATASET else None
+    # The run of a function's data set is a pool, and its code ours; the record of any other has code, image and data.
+    recorded = manifest.run and "function" not in manifest.details
+    paths = RunPaths(names.default_runs_folder() / str(manifest.run)) if recorded else None
     if paths and run_of(paths.folder):
         node = run_node(paths, store)
         yield node
@@ -123,7 +124,11 @@ def _parents(manifest: Manifest, store: Store, file: File | None) -> Iterator[No
     if manifest.code:
         code = manifest.code
         facts = {"commit": code.commit, "changes": code.diff, "digest": code.digest, "sources": code.sources}
-        yield Node(CODE, str(manifest.details.get("function", ", ".join(code.sources))), _known(facts))
+        yield Node(
+            CODE,
+            str(manifest.details.get("function") or manifest.details.get("command") or ", ".join(code.sources)),
+            _known(facts),
+        )
     if manifest.image or (manifest.code and manifest.code.packages):
         packages = manifest.code.packages if manifest.code and not manifest.image else None
         yield Node(IMAGE, " ".join((manifest.image or {"": "none"}).values()), _known({"packages": packages}))

@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-import time
 import tomllib
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from spotmpi import __version__
 from spotmpi.agent import checkpoint_files
 from spotmpi.agent import store as files_of_folder
 from spotmpi.api import entries, runs
 from spotmpi.api.entries import Entry
-from spotmpi.backends.targets import Target, TargetLike
+from spotmpi.api.run_manifest import run_manifest
+from spotmpi.backends.targets import TargetLike
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
-from spotmpi.entries.manifest import (
-    FILES,
-    FORMAT,
-    MODEL,
-    Code,
-    File,
-    Input,
-    Manifest,
-    Reference,
-    check_name,
-    describe,
-    digest_of,
-)
-from spotmpi.entries.store import Store, folder, reference_in
+from spotmpi.entries.manifest import FILES, MODEL, File, Manifest, check_name, describe
+from spotmpi.entries.store import Store, folder, is_reference
 from spotmpi.entries.versions import Promotion
-from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
-from spotmpi.runs.recorded_plan import json_object
+
+if TYPE_CHECKING:
+    from spotmpi.api.datasets import DataSet
+    from spotmpi.api.pipelines import Function
+    from spotmpi.spec.source import Source
 
 
 class Model(Entry):
@@ -79,7 +71,7 @@ def keep(
     if checkpoint:
         _require_intact(paths, checkpoint, described, sources)
     found = [opened.find(each, MODEL).reference for each in parents]
-    manifest = _manifest(state, paths, name, described, found, opened)
+    manifest = run_manifest(MODEL, replace(state, folder=str(paths.folder)), name, described, found, opened)
     manifest.details.update({"checkpoint": checkpoint} if checkpoint else {})
     places = {path: str(source.absolute()) for path, source in sources.items()}
     return Model(opened.add(manifest, places), opened)
@@ -128,87 +120,6 @@ def _require_intact(paths: RunPaths, checkpoint: str, described: Sequence[File],
         raise SpotmpiError(f"the newest checkpoint of run {paths.id} is damaged, {checkpoint}: {remedy}")
 
 
-def _manifest(
-    state: RunState, paths: RunPaths, name: str, files: tuple[File, ...], parents: Sequence[Reference], store: Store
-) -> Manifest:
-    summary: Mapping[str, Any] = reader.summary(paths) or {}
-    work = summary.get("work") or (json_object(paths.plan) or {}).get("work") or {}
-    read = _entries(state.id, work, store)
-    content = [[file.path, file.sha256] for file in files]
-    key = digest_of([FORMAT, content, state.id, sorted([each.kind, each.name, each.key] for each in parents)])
-    code, data = work.get("code") or {}, work.get("data")
-    image = {**(work.get("image") or {}), **({"digest": state.container} if state.container else {})}
-    hashes = {str(path): str(each) for path, each in (code.get("files") or {}).items()}
-    return Manifest(
-        kind=MODEL,
-        name=name,
-        key=key,
-        created=time.time(),
-        files=files,
-        parents=tuple(sorted({*parents, *read})),
-        inputs=(_input(data),) if data else (),
-        code=Code(digest_of(hashes), values=hashes, commit=code.get("commit"), diff=code.get("diff"))
-        if hashes
-        else None,
-        image={name: str(value) for name, value in image.items() if value} or None,
-        run=state.id,
-        cost=_cost(paths),
-        details={
-            "function": _command(work),
-            "state": state.state,
-            "spec": _spec(paths),
-            "metrics": _metrics(summary, state),
-        },
-        spotmpi=__version__,
-    )
-
-
-def _cost(paths: RunPaths) -> float | None:
-    """US dollars for the run's nodes by their price in the spec or of AWS; None where neither is known."""
-    import spotmpi  # the package's own names: what asks AWS stands above this room
-
-    try:
-        return spotmpi.run_cost(paths.id, Target(None, paths.folder.parent)).dollars
-    except SpotmpiError:
-        return None
-
-
-def _entries(run: str, work: Mapping[str, Any], store: Store) -> list[Reference]:
-    """The data sets of a store that the run has read."""
-    found = []
-    for text in work.get("entries") or ():
-        kind, _, rest = text.partition(":")
-        reference = Reference(kind, *rest.rpartition("@")[::2])
-        if store.get(reference) is None:
-            remedy = "name the store that has it (--store, SPOTMPI_STORE)"
-            raise SpotmpiError(f"run {run} has read {reference}, which {store.storage.url} does not have: {remedy}")
-        found.append(reference)
-    return found
-
-
-def _input(data: Mapping[str, Any]) -> Input:
-    """The folder of a run's data, which may be an entry; a cluster's is known by its path alone."""
-    parent = reference_in(data["path"])
-    digest = parent.key if parent else str(data.get("content") or data.get("state") or "")
-    return Input("data", data["path"], digest, parent=parent)
-
-
-def _command(work: Mapping[str, Any]) -> str:
-    return " ".join([str(work.get("program") or ""), *map(str, work.get("args") or ())]).strip()
-
-
-def _spec(paths: RunPaths) -> dict[str, Any]:
-    """The spec of a run, without the values of variables: a store is shared, and they may be secrets."""
-    spec = tomllib.loads(paths.spec.read_text(errors="replace"))
-    return {**spec, "env": sorted(spec["env"])} if spec.get("env") else spec
-
-
-def _metrics(summary: Mapping[str, Any], state: RunState) -> dict[str, Any]:
-    """The result of a run, else its last scalars."""
-    values = summary.get("result") or state.scalars
-    return {name: value for name, value in values.items() if isinstance(value, int | float | str)}
-
-
 def find(name: str, store: str | None = None) -> Model:
     """The model that *name* stands for: ``digits``, ``digits:3``, ``digits:prod``, ``digits@KEY`` or ``KEY``."""
     opened = Store(store)
@@ -234,6 +145,47 @@ def remove(name: str, store: str | None = None) -> Model:
     found = find(name, store)
     entries.remove(found.manifest, found.store)
     return found
+
+
+def predict(
+    model: str,
+    data: str | Path | DataSet,
+    function: str | Function,
+    prepare: str | Function | None = None,
+    keep: str | None = None,
+    source: Source | None = None,
+    on: TargetLike = None,
+    **options: Any,
+) -> DataSet:
+    """Predict with a kept model: the results are a data set, *keep*, by default named after model and data.
+
+    *function* is that of a `spotmpi.pipeline`: it gets the batches, loads the model once by `spotmpi.checkpoint.read`,
+    and yields a result for each batch. Functions may be named, as ``flow:predict``. *source* is a spec for resources
+    and limits; *options* are keys of the table ``[stream]``, such as ``batch=4096, write="jsonl"``.
+
+    Raises:
+        InputError: there is no such model or data set, or all problems of the spec.
+        SpotmpiError: the run did not succeed, or its results could not be kept.
+    """
+    from spotmpi.api import kept  # what only starts runs
+    from spotmpi.api.pipelines import pipeline
+
+    chosen = find(model)
+    name = check_name(keep or f"{chosen.name}-{_name_of(data)}")
+    reference = f"models:{chosen.name}@{chosen.key}"
+    started = pipeline(data, prepare, predict=function, **options)
+    state = started.run(source, [f'init="{reference}"', f'keep="{name}"'], on)
+    if state.state != "succeeded":
+        raise SpotmpiError(f"the prediction {state.id} {state.state}: {state.reason or 'no reason is recorded'}")
+    return kept.results_of(state)
+
+
+def _name_of(data: str | Path | DataSet) -> str:
+    """The name of a data set, or of a file or folder."""
+    if not isinstance(data, str | Path):
+        return data.name
+    text = str(data)
+    return re.split("[@:]", text.partition(":")[2])[0] if is_reference(text) else Path(text.rstrip("/")).stem
 
 
 def pull(name: str, into: str | Path | None = None, store: str | None = None) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 from spotmpi.api import runs
 from spotmpi.api.datasets import DataSet
 from spotmpi.backends.targets import TargetLike
+from spotmpi.core import file_status
 from spotmpi.core.errors import input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Say
@@ -21,7 +22,7 @@ from spotmpi.spec import job
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import Source, read_spec
 from spotmpi.spec.stream import Stream
-from spotmpi.streams.order import CONSUMER, KEEP, PREDICT, TRAIN
+from spotmpi.streams.order import CONSUMER, FUNCTION, KEEP, PREDICT, TRAIN
 
 Function = Callable[..., Any]
 
@@ -70,11 +71,11 @@ class Pipeline:
 
 def pipeline(
     source: str | Path | DataSet | Function,
-    prepare: Function | None = None,
+    prepare: Function | str | None = None,
     train: Function | None = None,
     *,
-    predict: Function | None = None,
-    postprocess: Function | None = None,
+    predict: Function | str | None = None,
+    postprocess: Function | str | None = None,
     write: str | Function | None = None,
     **options: Any,
 ) -> Pipeline:
@@ -83,7 +84,8 @@ def pipeline(
     ``train(batches)`` is an ordinary loop in each rank; ``predict(batches)`` yields one result per batch. Workers call
     ``postprocess(result, seed)`` for each, and what it returns is written as *write* says: ``"parquet"``, ``"jsonl"``,
     ``"files"``, ``kafka://BROKER:9092/TOPIC`` or a function of results and number. *options* are the other keys of the
-    table ``[stream]``, such as ``batch=4096, workers={"count": 16}``. Functions have to be in modules.
+    table ``[stream]``, such as ``batch=4096, workers={"count": 16}``. Functions have to be in modules, or
+    named, as ``"flow:prepare"``.
 
     Raises:
         InputError: neither or both of *train* and *predict*, a generator function as *train*, *postprocess* or *write*
@@ -107,8 +109,10 @@ def pipeline(
     if predict:
         values = {"last_batch": KEEP, **values}  # every row once
     mode = TRAIN if train else PREDICT
+    if isinstance(consumer, str) and not FUNCTION.fullmatch(consumer):
+        raise input_error(mode, consumer, f"write module:function, such as flow:{mode}")
     name = _name(mode, consumer)
-    files = [_file(each) for each in (source, prepare, postprocess, write, consumer) if callable(each)]
+    files = [_file(each) for each in (source, prepare, postprocess, write, consumer)]
     return Pipeline({**values, **options}, mode, name, tuple(dict.fromkeys(filter(None, files))))
 
 
@@ -126,7 +130,13 @@ def _name(field: str, value: str | Path | DataSet | Function) -> str:
     return f"{module}:{name}"
 
 
-def _file(function: Function) -> str | None:
-    """The file or package of a function's module, to ship; None where it is installed, as are those of an image."""
-    path = shipped_file(function.__module__)
+def _file(function: Any) -> str | None:
+    """The file or package of a function's module, to ship; None where it is installed, as are those of an image.
+
+    That of a name, module:function, is looked for in the current folder.
+    """
+    if isinstance(function, str) and FUNCTION.fullmatch(function):
+        top = Path.cwd() / function.partition(":")[0].partition(".")[0]
+        return next((str(each) for each in (top.with_suffix(".py"), top) if file_status.exists(each)), None)
+    path = shipped_file(function.__module__) if callable(function) else None
     return str(path) if path else None

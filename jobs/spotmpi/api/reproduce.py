@@ -15,7 +15,7 @@ from spotmpi.agent.store import files, size_and_digest
 from spotmpi.api import lineage, runs
 from spotmpi.api.datasets import DataSet, build_dataset, planned_key
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import file_status, hints
+from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
@@ -58,6 +58,8 @@ def reproduce(
     sys.path.insert(0, str((code or Path.cwd()).absolute()))
     importlib.invalidate_caches()
     found = _entry(place, store)
+    if found is not None and found[0].kind == DATASET and "function" not in found[0].details:
+        place, found = _results(found[0]), None
     with tempfile.TemporaryDirectory(prefix="spotmpi-") as folder:
         maker = _Maker(Store(folder), on, pool, say)
         if found is not None:
@@ -78,6 +80,14 @@ def _entry(place: str, store: str | None) -> tuple[Manifest, Store] | None:
         return opened.find(place), opened
     found = lineage.located(place if "://" in place else str(Path(place).absolute()))
     return found[:2] if found else None
+
+
+def _results(manifest: Manifest) -> str:
+    """The folder of the results of a prediction that a data set was made from."""
+    paths = RunPaths(names.default_runs_folder() / str(manifest.run))
+    if lineage.run_of(paths.folder) is None:
+        raise SpotmpiError(f"the record of run {manifest.run}, which has made {manifest}, is not on this machine")
+    return str(paths.stream / "results")
 
 
 class _Maker:

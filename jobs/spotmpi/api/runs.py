@@ -377,7 +377,7 @@ def _submit(
     if spec.keep:
         from spotmpi.api import kept  # few runs are
 
-        kept.request(Path(state.folder), spec.keep)
+        kept.request(Path(state.folder), spec)
     if detach:
         return state
     return _kept(with_price(follow(backend, run, watch, say)), say)

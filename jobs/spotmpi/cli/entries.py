@@ -43,12 +43,12 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
     ) -> None:
         from spotmpi.api.view import say
 
-        opened = open_store(kind, store)
+        opened = open_store(store)
         _show_list([summary(each, opened) for each in opened.list(kind, name, on_damage=say)], as_json)
 
     @app.command("show", help=f"Show what a {word} was made from, its files and aliases.")
     def show(name: EntryName, store: StoreOption = None, as_json: Json = False) -> None:
-        opened = open_store(kind, store)
+        opened = open_store(store)
         _show_manifest(opened.find(name, kind), opened, as_json)
 
     @app.command("diff", help=f"Print what differs between two {word}s.")
@@ -61,7 +61,7 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
         from spotmpi.core.printable import printable
         from spotmpi.entries.differences import differences
 
-        opened = open_store(kind, store)
+        opened = open_store(store)
         lines = differences(opened.find(one, kind), opened.find(other, kind))
         if as_json:
             print(json.dumps(lines))
@@ -82,7 +82,7 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
     ) -> None:
         from spotmpi.api import entries
 
-        opened = open_store(kind, store)
+        opened = open_store(store)
         found = opened.find(name, kind)
         done = entries.promote(found, alias, opened, remove)
         if as_json:
@@ -100,7 +100,7 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
     ) -> None:
         from spotmpi.core.errors import SpotmpiError
 
-        opened, problems = open_store(kind, store), list[str]()
+        opened, problems = open_store(store), list[str]()
         chosen = [opened.find(each, kind) for each in names or ()] or opened.list(kind, on_damage=problems.append)
         for each in sorted({each.name for each in chosen}):
             try:
@@ -128,7 +128,7 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
     ) -> None:
         from spotmpi.api import entries
 
-        opened, removed = open_store(kind, store), list[dict[str, Any]]()
+        opened, removed = open_store(store), list[dict[str, Any]]()
         for name in names:
             found = opened.find(name, kind)
             entries.remove(found, opened)
@@ -139,16 +139,13 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
             print(json.dumps(removed))
 
 
-def open_store(kind: str, store: str | None) -> Store:
-    """The store; of models with those of runs that have ended and are to be kept (the key `keep` of their specs)."""
-    from spotmpi.entries.manifest import MODEL
+def open_store(store: str | None) -> Store:
+    """The store, with what runs that have ended have made and is to be kept (the key `keep` of their specs)."""
+    from spotmpi.api import kept
+    from spotmpi.api.view import say
     from spotmpi.entries.store import Store
 
-    if kind == MODEL:
-        from spotmpi.api import kept
-        from spotmpi.api.view import say
-
-        kept.keep_ended(say)
+    kept.keep_ended(say)
     return Store(store)
 
 

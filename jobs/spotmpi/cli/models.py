@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.entries import EntryName, StoreOption, add_commands, summary
+from spotmpi.cli.entries import EntryName, StoreOption, add_commands, open_store, summary
 from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
 
 app = typer.Typer(
@@ -50,6 +50,55 @@ def keep(
     print(json.dumps(summary(kept.manifest, kept.store)) if as_json else f"{kept}  {kept.path}")
 
 
+@app.command("predict")
+def predict(
+    model: EntryName,
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data", help="datasets:NAME, or a file, folder, pattern or URL.", metavar="SET", show_default=False
+        ),
+    ],
+    function: Annotated[
+        str,
+        typer.Option(
+            "--with",
+            help="The generator that gets the batches and yields a result for each, as flow:predict.",
+            metavar="MODULE:FUNCTION",
+            show_default=False,
+        ),
+    ],
+    prepare: Annotated[
+        str | None,
+        typer.Option("--prepare", help="What workers call with the rows of each batch.", metavar="MODULE:FUNCTION"),
+    ] = None,
+    batch: Annotated[int | None, typer.Option("--batch", help="Rows of a batch (default: the spec's).")] = None,
+    write: Annotated[
+        str | None, typer.Option("--write", help="parquet, jsonl or files (default: the spec's, else parquet).")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--keep", help="Name of the data set of results (default: MODEL-SET).", metavar="NAME")
+    ] = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option("--spec", help="A spec without a command: image, nodes, limits, workers.", metavar="FILE"),
+    ] = None,
+    on: On = None,
+    runs: RunsFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Predict with a model: the results are a data set.
+
+    Each rank loads the model once, by spotmpi.checkpoint.read() in the function.
+    """
+    from spotmpi.api import models as api
+
+    options = {key: value for key, value in (("batch", batch), ("write", write)) if value is not None}
+    open_store(None)
+    found = api.predict(model, data, function, prepare, name, spec, target(on, runs), **options)
+    print(json.dumps(summary(found.manifest, found.store)) if as_json else f"{found}  {found.path}")
+
+
 @app.command("pull")
 def pull(
     model: EntryName,
@@ -61,10 +110,9 @@ def pull(
 ) -> None:
     """Copy the files of a model to a new folder."""
     from spotmpi.api import models as api
-    from spotmpi.cli.entries import open_store
     from spotmpi.core import names
 
-    open_store("models", store)
+    open_store(store)
     found = api.find(model, store)
     folder = api.pull(str(found), into, store)
     text = f"{found} -> {names.shown(folder)} ({found.manifest.bytes / 1e6:,.1f} MB)"

@@ -260,7 +260,8 @@ class JobSpec(SpecModel):
     )
     keep: str | None = Field(
         None,
-        description="name of the model of which the newest checkpoint becomes a version once the run has succeeded",
+        description="model of which the newest checkpoint becomes a version once the run has succeeded; for a "
+        "prediction, the data set of its results",
     )
     price: Money | None = Field(
         None, description="US dollars per node and hour (default: the current price in the environment)"

@@ -16,6 +16,7 @@ from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.spec import validate_cluster
 from spotmpi.spec.job import POOL, JobSpec
+from spotmpi.streams.order import FORMATS
 
 if TYPE_CHECKING:  # a local run starts faster without it
     from spotmpi.core.environment import NodeGroup
@@ -280,6 +281,8 @@ def _keep(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
         yield from (Problem("keep", each.value, each.remedy) for each in error.problems)
     if spec.launcher == POOL:
         yield Problem("keep", spec.keep, "a pool writes no checkpoints; remove it")
+    if spec.stream and validate_cluster.predicts(spec) and spec.stream.write not in (None, *FORMATS):
+        yield Problem("keep", spec.keep, f'a function writes the results elsewhere: use stream.write = "{FORMATS[0]}"')
 
 
 def _resources(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
@@ -354,7 +357,7 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_environment, "env env_passthrough kubernetes"),
     (_preload, "preload launcher"),
     (_data, "data init"),
-    (_keep, "keep launcher"),
+    (_keep, "keep launcher stream command"),
     (_dataset, "dataset"),
     (_resources, "nodes slots resources"),
     (_metrics, "metrics program"),

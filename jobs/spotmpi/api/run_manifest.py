@@ -1,0 +1,109 @@
+"""The manifest of what a run has made, a model or the results of a prediction, from the record of the run."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spotmpi import __version__
+from spotmpi.backends.targets import Target
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.names import RunPaths
+from spotmpi.entries.manifest import FORMAT, Code, File, Input, Manifest, RawFile, Reference, digest_of
+from spotmpi.entries.store import Store, reference_in
+from spotmpi.runs import reader
+from spotmpi.runs.reader import RunState
+from spotmpi.runs.recorded_plan import json_object
+
+
+def run_manifest(
+    kind: str, state: RunState, name: str, files: tuple[File, ...], parents: Sequence[Reference], store: Store
+) -> Manifest:
+    """The manifest of an entry with *files* of a run, made also from *parents*, as the run's record has the rest.
+
+    Raises:
+        SpotmpiError: the store does not have an entry that the run has read.
+    """
+    paths = RunPaths(Path(state.folder))
+    summary: Mapping[str, Any] = reader.summary(paths) or {}
+    work = summary.get("work") or (json_object(paths.plan) or {}).get("work") or {}
+    read = _entries(state.id, work, store)
+    content = [[file.path, file.sha256] for file in files]
+    key = digest_of([FORMAT, content, state.id, sorted([each.kind, each.name, each.key] for each in parents)])
+    code = work.get("code") or {}
+    image = {**(work.get("image") or {}), **({"digest": state.container} if state.container else {})}
+    hashes = {str(path): str(each) for path, each in (code.get("files") or {}).items()}
+    return Manifest(
+        kind=kind,
+        name=name,
+        key=key,
+        created=time.time(),
+        files=files,
+        parents=tuple(sorted({*parents, *read})),
+        inputs=tuple(_inputs(paths, work)),
+        code=Code(digest_of(hashes), values=hashes, commit=code.get("commit"), diff=code.get("diff"))
+        if hashes
+        else None,
+        image={name: str(value) for name, value in image.items() if value} or None,
+        run=state.id,
+        cost=_cost(paths),
+        details={
+            "command": " ".join([str(work.get("program") or ""), *map(str, work.get("args") or ())]).strip(),
+            "state": state.state,
+            "spec": _spec(paths),
+            "metrics": _metrics(summary, state),
+        },
+        spotmpi=__version__,
+    )
+
+
+def _cost(paths: RunPaths) -> float | None:
+    """US dollars for the run's nodes by their price in the spec or of AWS; None where neither is known."""
+    import spotmpi  # the package's own names: what asks AWS stands above this room
+
+    try:
+        return spotmpi.run_cost(paths.id, Target(None, paths.folder.parent)).dollars
+    except SpotmpiError:
+        return None
+
+
+def _entries(run: str, work: Mapping[str, Any], store: Store) -> list[Reference]:
+    """The data sets of a store that the run has read."""
+    found = []
+    for text in work.get("entries") or ():
+        kind, _, rest = text.partition(":")
+        reference = Reference(kind, *rest.rpartition("@")[::2])
+        if store.get(reference) is None:
+            remedy = "name the store that has it (--store, SPOTMPI_STORE)"
+            raise SpotmpiError(f"run {run} has read {reference}, which {store.storage.url} does not have: {remedy}")
+        found.append(reference)
+    return found
+
+
+def _inputs(paths: RunPaths, work: Mapping[str, Any]) -> Iterator[Input]:
+    """The folder of a run's data, and the source of its stream; each may be an entry."""
+    data = work.get("data")
+    if data:  # a cluster's is known by its path alone
+        parent = reference_in(data["path"])
+        digest = parent.key if parent else str(data.get("content") or data.get("state") or "")
+        yield Input("data", data["path"], digest, parent=parent)
+    source = json_object(paths.stream / "source.json")
+    if source:
+        parent = reference_in(source["source"])
+        files = tuple(RawFile(name, size, str(version)) for name, _, size, version, *_ in source["parts"])
+        yield Input("source", source["source"], source["digest"], () if parent else files, parent)
+
+
+def _spec(paths: RunPaths) -> dict[str, Any]:
+    """The spec of a run, without the values of variables: a store is shared, and they may be secrets."""
+    spec = tomllib.loads(paths.spec.read_text(errors="replace"))
+    return {**spec, "env": sorted(spec["env"])} if spec.get("env") else spec
+
+
+def _metrics(summary: Mapping[str, Any], state: RunState) -> dict[str, Any]:
+    """The result of a run, else its last scalars."""
+    values = summary.get("result") or state.scalars
+    return {name: value for name, value in values.items() if isinstance(value, int | float | str)}

@@ -1,0 +1,133 @@
+"""`spotmpi models predict`: a kept model, a data set and a function give a data set, which tells its lineage."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import spotmpi
+from spotmpi.api.datasets import DataSet
+from spotmpi.api.lineage import Node
+from spotmpi.entries.store import Store
+from tests.command_line import invoke
+from tests.unit.entries.conftest import InProcess, Modules
+from tests.unit.entries.test_lineage import find
+
+pytest.importorskip("distributed")
+SETS = """
+import spotmpi
+
+@spotmpi.dataset
+def numbers(raw: spotmpi.Source):
+    return {"x": raw["x"] * 10}
+"""
+FLOW = """
+import os
+import spotmpi
+
+def prepare(rows, seed):
+    return {"x": rows["x"] + 1}
+
+def predict(batches):
+    w = spotmpi.checkpoint.read()["w"]  # once, before the first batch
+    print("loaded by process", os.getpid())
+    for batch in batches:
+        yield {"y": batch["x"] * w}
+
+def broken(batches):
+    raise KeyError("nothing is predicted")
+"""
+TRAIN = """
+import numpy as np
+import spotmpi
+
+spotmpi.checkpoint.save(3, {"w": np.float64(2)}, now=True)
+"""
+
+
+@pytest.fixture
+def numbers(tmp_path: Path, modules: Modules, pool: InProcess, monkeypatch: pytest.MonkeyPatch) -> DataSet:
+    """A data set of six rows, a model that multiplies by 2, and a module that predicts with it."""
+    monkeypatch.chdir(modules.folder)
+    modules.write(sets=SETS, flow=FLOW, train=TRAIN)
+    for number, name in enumerate("ab"):
+        (tmp_path / f"{name}.csv").write_text("x\n" + "".join(f"{row}\n" for row in range(3 * number, 3 * number + 3)))
+    found = modules.load().numbers.options(pool=pool)(str(tmp_path / "*.csv"))
+    assert isinstance(found, DataSet)
+    spotmpi.run({"command": [sys.executable, "train.py"], "launcher": "none", "keep": "double"})
+    return found
+
+
+PREDICT = ("models", "predict", "double", "--data", "datasets:numbers", "--with", "flow:predict")
+
+
+def test_a_prediction_is_a_data_set_and_leads_back_to_model_run_data_set_and_raw_files(
+    numbers: DataSet, tmp_path: Path
+) -> None:
+    output = invoke(*PREDICT, "--prepare", "flow:prepare", "--batch", "4", "--write", "jsonl")
+    assert output.returncode == 0, output.stderr
+    kept = Store().find("datasets:double-numbers")
+    place = Path(Store().place(kept.reference))
+    assert output.stdout.splitlines()[-1] == f"double-numbers:1  {place}"
+    lines = [json.loads(line) for path in sorted(place.iterdir()) for line in path.read_text().splitlines()]
+    assert lines == [{"y": 2 * (10 * row + 1)} for row in range(6)] and kept.rows == 6
+    model = spotmpi.models.find("double:1").manifest
+    assert kept.parents == (numbers.manifest.reference, model.reference)
+
+    def require(tree: Node) -> None:
+        assert find(tree, "data set") == [str(kept), str(numbers.manifest)]
+        assert find(tree, "model") == [str(model)]
+        assert set(find(tree, "run")) >= {str(kept.run), str(model.run)}
+        assert find(tree, "raw file") == ["a.csv", "b.csv"]
+
+    require(spotmpi.trace(str(place / "results-00000001.jsonl")))
+    shutil.rmtree(tmp_path / "runs")
+    require(spotmpi.trace(str(place / "results-00000001.jsonl")))
+    for name, kind in (("numbers", "data"), ("double", "models")):
+        assert f"is a parent of {kept}" in invoke(kind, "rm", name).stderr
+
+
+def test_each_rank_loads_the_model_once_and_the_same_results_are_one_version(numbers: DataSet) -> None:
+    found = spotmpi.models.predict("double:1", numbers, "flow:predict", keep="scores", batch=1)
+    assert (str(found), found.rows, found.table["y"].to_pylist()) == ("scores:1", 6, [20.0 * row for row in range(6)])
+    log = invoke("logs", str(found.manifest.run)).stdout
+    assert log.count("loaded by process") == 1
+    again = spotmpi.models.predict("double:1", "datasets:numbers:1", "flow:predict", keep="scores", batch=1)
+    assert again.key == found.key and str(again) == "scores:1"
+
+
+def test_a_prediction_is_made_again_from_the_raw_files_and_compared(
+    numbers: DataSet, modules: Modules, pool: InProcess
+) -> None:
+    spotmpi.models.predict("double", numbers, "flow:predict", write="jsonl", batch=4)
+    result = spotmpi.reproduce("datasets:double-numbers", modules.folder, pool=pool)
+    assert result.different == () and result.files == 4  # two of results, two parts of the data set
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("double:9", "datasets:numbers", "flow:predict"), 2, "model = 'double:9': is not in the store"),
+        (("double:beta", "datasets:numbers", "flow:predict"), 2, "it has: double:1"),
+        (("double", "datasets:absent", "flow:predict"), 2, "data set = 'datasets:absent': is not in the store"),
+        (("double", "datasets:numbers", "flow"), 2, "predict = 'flow': write module:function, such as flow:predict"),
+        (("double", "datasets:numbers", "flow:broken"), 1, "failed: "),
+    ],
+)
+def test_what_cannot_be_predicted_is_one_line(
+    numbers: DataSet, arguments: tuple[str, str, str], code: int, text: str
+) -> None:
+    model, data, function = arguments
+    output = invoke("models", "predict", model, "--data", data, "--with", function, "--batch", "2")
+    assert output.returncode == code and text in output.stderr.splitlines()[-1], output.stderr
+    assert [each.name for each in Store().list("datasets")] == ["numbers"]
+
+
+def test_results_that_a_function_writes_elsewhere_cannot_be_kept(numbers: DataSet) -> None:
+    output = invoke(*PREDICT, "--batch", "2", "--write", "flow:write")
+    assert output.returncode == 2
+    assert "keep = 'double-numbers': a function writes the results elsewhere: use stream.write = " in output.stderr

@@ -293,7 +293,12 @@ def _validate(
         from spotmpi.api.dataset_specs import to_check
 
         checked = to_check(spec)
-    require_valid(checked, backend.inspect(checked))
+    capabilities = backend.inspect(checked)
+    if capabilities.persistent is not None:
+        from spotmpi.api.volume_entries import on_volume
+
+        spec, checked = (on_volume(each, capabilities.persistent) for each in (spec, checked))
+    require_valid(checked, capabilities)
     return backend, spec
 
 
@@ -371,6 +376,10 @@ def _submit(
 ) -> RunState:
     for note in plan["notes"]:
         say(note)
+    if plan["backend"] == names.KUBERNETES:
+        from spotmpi.api import volume_entries
+
+        volume_entries.send(spec, plan, say)
     submit(backend, spec, plan, say)
     run: str = plan["run"]
     state = backend.state(run)

@@ -27,6 +27,7 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")  # of taints
 _OURS = {
     "runs": "runs are recorded in it",
     "code": "the code of runs is stored in it",
+    "store": "data sets and models that runs read are copied to it",
 }  # see `spotmpi.agent.pod_context`
 
 

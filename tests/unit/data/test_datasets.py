@@ -190,7 +190,11 @@ def test_a_folder_that_is_none_of_the_storage_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "why"),
-    [(place.RUNS, "runs are recorded in it"), (place.CODE_STORE, "the code of runs is stored in it")],
+    [
+        (place.RUNS, "runs are recorded in it"),
+        (place.CODE_STORE, "the code of runs is stored in it"),
+        (f"{VOLUME}/store", "are copied to it"),
+    ],
 )
 def test_a_folder_of_our_own_can_be_read_but_not_written_over(folder: str, why: str) -> None:
     name = folder.removeprefix(f"{VOLUME}/")

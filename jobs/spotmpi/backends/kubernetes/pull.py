@@ -174,7 +174,8 @@ def _trusted(new: RunPaths, run: str, api: ClusterApi, part: str | None) -> list
         name = plan.get("name")
         own = plan_of_copy(name if isinstance(name, str) else run, run, api.context, api.namespace)
         new.plan.write_text(json.dumps(own, indent=1) + "\n")
-    entries = [entry for entry in new.folder.iterdir() if entry.name not in (new.own.name, record.LOCK)]
+    ours = (new.own.name, new.keep.name, record.LOCK)  # what is kept, and in which store, is decided here too
+    entries = [entry for entry in new.folder.iterdir() if entry.name not in ours]
     return [entry for entry in entries if not part or entry.name == part.split("/")[0]]
 
 

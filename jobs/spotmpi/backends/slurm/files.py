@@ -46,7 +46,7 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as tar:
             entry.size = len(content)
             tar.addfile(entry, io.BytesIO(content))
 """
-_OWN = ("spec.toml", "plan.yaml", ".own", ".lock")  # files of the copy that nothing from the login node replaces
+_OWN = ("spec.toml", "plan.yaml", ".own", ".lock", "keep.json")  # of the copy, which the login node does not replace
 
 
 class RunFiles:

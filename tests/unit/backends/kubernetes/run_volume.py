@@ -24,7 +24,7 @@ VOLUME = Volume("claim", "registry/image:1", ("key",), ({"key": "team", "operato
 
 
 class FakeVolume:
-    """The volume's runs are in *root*, its `archives` of code beside it; a pod that is created goes through `phases`.
+    """The volume's runs are in *root*, `archives` of code and its store beside it; a created pod goes through `phases`.
 
     A run that goes on changes its folder while it is read: `meanwhile` happens once a command has begun to answer. It
     has then come no further than pipes hold (64 KiB, pipe(7)), so a file of some MiB is being read.
@@ -48,6 +48,7 @@ class FakeVolume:
         places = {
             "/spotmpi/volume/runs": str(self.root),
             "/spotmpi/volume/code": str(self.archives),
+            "/spotmpi/volume/store": str(self.root.parent / "store"),
             "/tmp/spotmpi": str(self.root.parent / "code"),
         }
         arguments = [sys.executable if part == "python3" else part for part in command]

@@ -77,6 +77,17 @@ def test_local_records_stay_and_an_older_download_is_replaced(local: RunPaths, v
     assert [path.name for path in local.checkpoints.iterdir()] == ["7"]
 
 
+def test_a_pod_does_not_decide_what_is_kept_and_in_which_store(
+    remote: RunPaths, local: RunPaths, volume: FakeVolume
+) -> None:
+    remote.keep.write_text('{"kind": "models", "name": "m", "store": "/somewhere"}')
+    pull(volume.cluster, local)
+    assert not local.keep.exists()
+    local.keep.write_text("ours")
+    pull(volume.cluster, local)
+    assert local.keep.read_text() == "ours"
+
+
 @pytest.mark.usefixtures("remote")
 def test_a_run_that_another_process_follows_is_not_downloaded(local: RunPaths, volume: FakeVolume) -> None:
     local.folder.mkdir(parents=True)

@@ -1,0 +1,135 @@
+"""Pods read entries of a store on this machine from the run volume, to which they are copied once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spotmpi
+from spotmpi.agent import pod_context
+from spotmpi.api import volume_entries
+from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.core.names import RunPaths
+from spotmpi.entries.manifest import MODEL
+from spotmpi.entries.store import Store
+from spotmpi.plan import manifests
+from spotmpi.plan.manifests import RunVolume
+from spotmpi.runs import fingerprint
+from spotmpi.spec.job import JobSpec
+from spotmpi.spec.source import read_spec
+from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.unit.backends.kubernetes.local_pod import Pod
+from tests.unit.backends.kubernetes.run_volume import VOLUME, FakeVolume
+from tests.unit.entries.test_store import KEYS, entry
+
+PODS = (pod_context.VOLUME,)
+PLAN: dict[str, Any] = {"context": "c", "namespace": "n", "objects": [{}]}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store with a data set and a model."""
+    monkeypatch.setenv("SPOTMPI_RUNS", str(tmp_path / "runs"))
+    found = Store()
+    found.add(*entry(tmp_path))
+    found.add(*entry(tmp_path, KEYS[1], name="digits", kind=MODEL))
+    return found
+
+
+@pytest.fixture
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
+    """What runs commands of pods in a folder in place of the volume."""
+    (tmp_path / "volume").mkdir()
+    pod = Pod(tmp_path / "volume")
+
+    @asynccontextmanager
+    async def access(*arguments: object) -> AsyncIterator[Pod]:
+        yield pod
+
+    monkeypatch.setattr(volume_entries, "volume_access", access)
+    monkeypatch.setattr(volume_entries, "ClusterApi", lambda context, namespace: None)
+    monkeypatch.setattr(manifests, "run_volume", lambda jobset: RunVolume("claim", "image", ()))
+    return pod
+
+
+def spec(**values: Any) -> JobSpec:
+    return read_spec({"command": ["x"], "data": "datasets:ratings", "init": "models:digits:1", **values})
+
+
+def test_entries_are_read_from_the_volume_and_pinned_in_the_record(store: Store) -> None:
+    stream = {"source": "datasets:ratings", "batch": 1}
+    moved = volume_entries.on_volume(spec(stream=stream), PODS)
+    assert moved.data and moved.stream
+    assert moved.data.path == moved.stream.source == f"store/datasets/ratings/{KEYS[0]}/files"
+    assert moved.init == f"store/models/digits/{KEYS[1]}/files"
+    work = fingerprint.identify(moved, local=False)
+    assert work["entries"] == [f"datasets:ratings@{KEYS[0]}"] * 2 + [f"models:digits@{KEYS[1]}"]
+    assert volume_entries.on_volume(spec(), None) == spec(), "this machine reads them where they are"
+    assert volume_entries.on_volume(moved, PODS) == moved
+
+
+def test_other_folders_and_urls_stay_as_they_are(store: Store, tmp_path: Path) -> None:
+    for path in ("/shared/voc", "voc", f"/other/store/datasets/ratings/{KEYS[0]}/files"):
+        other = read_spec({"command": ["x"], "data": path})
+        assert volume_entries.on_volume(other, PODS) == other
+
+
+def test_a_cluster_without_a_run_volume_is_refused_with_the_remedy(store: Store) -> None:
+    with pytest.raises(InputError, match=r"data = .*ratings@.*which pods cannot reach: set kubernetes\.volume, to"):
+        volume_entries.on_volume(spec(), ())
+
+
+def test_entries_are_copied_once_with_their_manifests_and_the_volume_has_a_store(
+    store: Store, pod: Pod, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    moved = volume_entries.on_volume(spec(), PODS)
+    volume_entries.send(moved, PLAN, said.append)
+    copied = Store(str(tmp_path / "volume/store"))
+    for text in ("datasets:ratings:1", "models:digits"):
+        assert copied.find(text) == store.find(text) and copied.problems(copied.find(text)) == []
+    assert said[0] == "copying to the run volume: ratings:1, digits:1"
+    pod.failures = ["take"]  # a second transfer would not succeed
+    volume_entries.send(moved, PLAN, said.append)
+    assert pod.failures == ["take"]
+
+
+def test_what_only_the_volume_has_is_not_sent_again(
+    store: Store, pod: Pod, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    moved = volume_entries.on_volume(spec(), PODS)
+    monkeypatch.setenv("SPOTMPI_STORE", str(tmp_path / "another"))
+    pod.failures = ["missing"]
+    volume_entries.send(moved, PLAN, pytest.fail)
+
+
+def test_a_run_in_pods_is_submitted_once_the_volume_has_what_it_reads(
+    store: Store, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    volume = FakeVolume(cluster, tmp_path / "shared/runs")
+    before: list[bool] = []
+    volume.meanwhile = lambda: before.append(any(each["kind"] == "JobSet" for each in cluster.created))
+    kubernetes = {"image": f"registry/x@sha256:{'0' * 64}", "volume": VOLUME.claim}
+    values = {"command": ["x"], "data": "datasets:ratings", "init": "models:digits", "keep": "digits"}
+    planned = spotmpi.plan_run({**values, "kubernetes": kubernetes}, on="kubernetes")
+    assert volume.commands == [] and f"/spotmpi/volume/store/models/digits/{KEYS[1]}/files" in json.dumps(planned)
+    state = spotmpi.run({**values, "kubernetes": kubernetes}, on="kubernetes", detach=True, say=lambda text: None)
+    copied = Store(str(tmp_path / "shared/store"))
+    assert {each.key for each in copied.list()} == set(KEYS[:2])
+    assert before and not any(before) and any(each["kind"] == "JobSet" for each in cluster.created)
+    assert json.loads(RunPaths(Path(state.folder)).keep.read_text())["name"] == "digits"
+
+
+def test_a_file_that_is_damaged_here_is_one_line_and_nothing_is_submitted(store: Store, pod: Pod) -> None:
+    file = Path(store.place(store.find("datasets:ratings").reference), "a.txt")
+    file.chmod(0o644)
+    file.write_text("fIrst")
+    with pytest.raises(
+        SpotmpiError, match=r"ratings:1 cannot be copied to the run volume: .*; `spotmpi data verify ra"
+    ):
+        volume_entries.send(volume_entries.on_volume(spec(), PODS), PLAN, lambda text: None)

@@ -152,6 +152,8 @@ def predict(
     data: str | Path | DataSet,
     function: str | Function,
     prepare: str | Function | None = None,
+    postprocess: str | Function | None = None,
+    *,
     keep: str | None = None,
     source: Source | None = None,
     on: TargetLike = None,
@@ -173,7 +175,7 @@ def predict(
     chosen = find(model)
     name = check_name(keep or f"{chosen.name}-{_name_of(data)}")
     reference = f"models:{chosen.name}@{chosen.key}"
-    started = pipeline(data, prepare, predict=function, **options)
+    started = pipeline(data, prepare, predict=function, postprocess=postprocess, **options)
     state = started.run(source, [f'init="{reference}"', f'keep="{name}"'], on)
     if state.state != "succeeded":
         raise SpotmpiError(f"the prediction {state.id} {state.state}: {state.reason or 'no reason is recorded'}")

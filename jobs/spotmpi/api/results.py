@@ -32,7 +32,8 @@ def keep_results(state: RunState, name: str, store: Store, on: TargetLike, say: 
     """
     paths = RunPaths(runs.pull(state.id, on, say))
     folder = paths.stream / "results"
-    names = list(files_of_folder.files(str(folder))) if file_status.is_folder(folder) else []
+    found = files_of_folder.files(str(folder)) if file_status.is_folder(folder) else iter(())
+    names = [path for path in found if not Path(path).name.startswith(".")]  # unfinished ones of a lost attempt
     if not names:
         raise input_error("keep", name, f"run {state.id} has no results in its folder: let `write` be a format")
     files = tuple(describe(folder / path, path, _rows(folder / path)) for path in names)

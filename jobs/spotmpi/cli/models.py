@@ -72,6 +72,10 @@ def predict(
         str | None,
         typer.Option("--prepare", help="What workers call with the rows of each batch.", metavar="MODULE:FUNCTION"),
     ] = None,
+    postprocess: Annotated[
+        str | None,
+        typer.Option("--postprocess", help="What workers call with each result.", metavar="MODULE:FUNCTION"),
+    ] = None,
     batch: Annotated[int | None, typer.Option("--batch", help="Rows of a batch (default: the spec's).")] = None,
     write: Annotated[
         str | None, typer.Option("--write", help="parquet, jsonl or files (default: the spec's, else parquet).")
@@ -95,7 +99,9 @@ def predict(
 
     options = {key: value for key, value in (("batch", batch), ("write", write)) if value is not None}
     open_store(None)
-    found = api.predict(model, data, function, prepare, name, spec, target(on, runs), **options)
+    found = api.predict(
+        model, data, function, prepare, postprocess, keep=name, source=spec, on=target(on, runs), **options
+    )
     print(json.dumps(summary(found.manifest, found.store)) if as_json else f"{found}  {found.path}")
 
 

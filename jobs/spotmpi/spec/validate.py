@@ -282,7 +282,7 @@ def _keep(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     if spec.launcher == POOL:
         yield Problem("keep", spec.keep, "a pool writes no checkpoints; remove it")
     if spec.stream and validate_cluster.predicts(spec) and spec.stream.write not in (None, *FORMATS):
-        yield Problem("keep", spec.keep, f'a function writes the results elsewhere: use stream.write = "{FORMATS[0]}"')
+        yield Problem("keep", spec.keep, f'the results are written elsewhere: use stream.write = "{FORMATS[0]}"')
 
 
 def _resources(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:

@@ -193,8 +193,8 @@ def test_the_page_of_commands_is_their_help(request: pytest.FixtureRequest, monk
     parts = ["# Commands\n\nWritten by `pytest tests/unit/cli/test_command_help.py --update-golden` from `--help`.\n"]
     groups = {
         "image": ("build", "push"),
-        "data": ("push", "ls", "pull", "build", "list", "show", "why", "verify", "rm"),
-        "models": ("keep", "list", "show", "diff", "promote", "pull", "verify", "rm"),
+        "data": ("push", "ls", "pull", "build", "list", "show", "diff", "promote", "verify", "rm"),
+        "models": ("keep", "predict", "pull", "list", "show", "diff", "promote", "verify", "rm"),
     }
     for words in ("", *(f"{name} {each}" for name in COMMANDS for each in ("", *groups.get(name, ())))):
         output = invoke(*words.split(), "--help")[1]

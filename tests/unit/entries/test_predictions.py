@@ -38,6 +38,9 @@ def predict(batches):
     for batch in batches:
         yield {"y": batch["x"] * w}
 
+def postprocess(result, seed):
+    return {"y": result["y"] + 0.5}
+
 def broken(batches):
     raise KeyError("nothing is predicted")
 """
@@ -68,13 +71,15 @@ PREDICT = ("models", "predict", "double", "--data", "datasets:numbers", "--with"
 def test_a_prediction_is_a_data_set_and_leads_back_to_model_run_data_set_and_raw_files(
     numbers: DataSet, tmp_path: Path
 ) -> None:
-    output = invoke(*PREDICT, "--prepare", "flow:prepare", "--batch", "4", "--write", "jsonl")
+    output = invoke(
+        *PREDICT, "--prepare", "flow:prepare", "--postprocess", "flow:postprocess", "--batch", "4", "--write", "jsonl"
+    )
     assert output.returncode == 0, output.stderr
     kept = Store().find("datasets:double-numbers")
     place = Path(Store().place(kept.reference))
     assert output.stdout.splitlines()[-1] == f"double-numbers:1  {place}"
     lines = [json.loads(line) for path in sorted(place.iterdir()) for line in path.read_text().splitlines()]
-    assert lines == [{"y": 2 * (10 * row + 1)} for row in range(6)] and kept.rows == 6
+    assert lines == [{"y": 2 * (10 * row + 1) + 0.5} for row in range(6)] and kept.rows == 6
     model = spotmpi.models.find("double:1").manifest
     assert kept.parents == (numbers.manifest.reference, model.reference)
 
@@ -130,4 +135,4 @@ def test_what_cannot_be_predicted_is_one_line(
 def test_results_that_a_function_writes_elsewhere_cannot_be_kept(numbers: DataSet) -> None:
     output = invoke(*PREDICT, "--batch", "2", "--write", "flow:write")
     assert output.returncode == 2
-    assert "keep = 'double-numbers': a function writes the results elsewhere: use stream.write = " in output.stderr
+    assert "keep = 'double-numbers': the results are written elsewhere: use stream.write = " in output.stderr

@@ -132,6 +132,7 @@ STATIC = Tier(
             "jobs/spotmpi/__init__.py",
             "jobs/spotmpi/agent",
             "jobs/spotmpi/checkpoint",
+            "jobs/spotmpi/capacity",
         ],
     ],
     background=True,

@@ -31,6 +31,7 @@ OF_AWS = "AWS's times against now, for bills, prices and changes of hours and da
 ONE_CLOCK = "both are by the API server's clock"
 MONOTONIC = "both are of a clock that nobody sets"
 OF_SLURM = "limits of minutes, by clocks of machines that munge requires to agree within some"
+DEADLINE = "a deadline that is given as a date"
 NO_TIME = "no time: a count or a set"
 
 READS = {
@@ -53,7 +54,9 @@ READS = {
     "jobs/spotmpi/aws/errors.py": (1, "the difference of clocks is what the message is about"),
     "jobs/spotmpi/aws/prices.py": (2, OF_AWS),
     "jobs/spotmpi/backends/kubernetes/client/api.py": (1, "every response corrects it by the API server's clock"),
+    "jobs/spotmpi/backends/kubernetes/backend.py": (2, DEADLINE),
     "jobs/spotmpi/backends/local/backend.py": (1, SHOWN),
+    "jobs/spotmpi/backends/local/machine.py": (1, DEADLINE),
     "jobs/spotmpi/backends/slurm/backend.py": (5, f"{SHOWN}; {OF_SLURM}"),
     "jobs/spotmpi/checkpoint/store.py": (2, f"{NAMED}; {SHOWN}"),
     "jobs/spotmpi/cli/cost.py": (1, OF_AWS),
@@ -61,7 +64,7 @@ READS = {
     "jobs/spotmpi/cli/logs.py": (1, AGE),
     "jobs/spotmpi/entries/code.py": (1, "with its size, tells whether a file has changed: no order"),
     "jobs/spotmpi/entries/inputs.py": (2, "with its size, tells whether a file has changed: no order"),
-    "jobs/spotmpi/cli/simulate.py": (1, "a deadline that is given as a time of day"),
+    "jobs/spotmpi/cli/simulate.py": (1, DEADLINE),
     "jobs/spotmpi/environments/checks/account.py": (1, "dates of support, in months"),
     "jobs/spotmpi/environments/cost.py": (2, OF_AWS),
     "jobs/spotmpi/environments/nodes.py": (1, SHOWN),
@@ -93,6 +96,8 @@ COMPARISONS = {
         4,
         "pauses between agents on two machines, from 0 to 10 min; what records of old agents lack",
     ),
+    "jobs/spotmpi/agent/placement.py": (3, f"{ONE_CLOCK}; {DEADLINE}"),
+    "jobs/spotmpi/agent/placement_controller.py": (1, ONE_CLOCK),
     "jobs/spotmpi/agent/pod_record.py": (1, SHOWN),
     "jobs/spotmpi/agent/pool_wheels.py": (1, MONOTONIC),
     "jobs/spotmpi/agent/progress.py": (2, MONOTONIC),
@@ -110,8 +115,8 @@ COMPARISONS = {
     "jobs/spotmpi/backends/kubernetes/client/api.py": (3, MONOTONIC),
     "jobs/spotmpi/backends/kubernetes/client/eks_access.py": (2, MONOTONIC),
     "jobs/spotmpi/backends/kubernetes/follow/jobset.py": (
-        3,
-        "chooses which of two reasons is shown; the end comes last, whatever clocks say",
+        4,
+        f"chooses which of two reasons is shown; the end comes last, whatever clocks say; {DEADLINE}",
     ),
     "jobs/spotmpi/backends/kubernetes/follow/pod_log.py": (
         7,
@@ -124,6 +129,7 @@ COMPARISONS = {
     "jobs/spotmpi/backends/slurm/backend.py": (1, OF_SLURM),
     "jobs/spotmpi/capacity/chains.py": (2, "ticks of recorded capacity"),
     "jobs/spotmpi/capacity/choice.py": (1, "seconds since the start of a job in a simulation"),
+    "jobs/spotmpi/capacity/controller.py": (7, ONE_CLOCK),
     "jobs/spotmpi/cli/cost.py": (1, OF_AWS),
     "jobs/spotmpi/cli/logs.py": (3, AGE),
     "jobs/spotmpi/cli/zones.py": (1, OF_AWS),

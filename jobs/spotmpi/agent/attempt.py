@@ -164,7 +164,9 @@ class Attempt:
         now = self.clock.awake()
         earlier = [(now - moment, values) for moment, values in self.progress.earlier]
         if self.progress.first_iteration is not None and self.progress.first_iteration_time is None:
-            self.progress.first_iteration_time = self.clock() - (earlier[0][0] if earlier else 0.0)
+            ago = earlier[0][0] if earlier else 0.0
+            self.progress.first_iteration_time = self.clock() - ago
+            self.progress.first_iteration_elapsed = self.clock.elapsed() - ago
         if self.progress.recognized and not self._recognized:
             self._recognized = True
             form, example = self.progress.recognized

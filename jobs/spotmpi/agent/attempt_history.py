@@ -53,7 +53,7 @@ class AttemptHistory:
         self.first = record.first_attempt(run_record.folder, repr(since)) if first is None else first
         self._hold()
         self._has_ended_one = False
-        self.attempts = _read_attempts(run_record.folder)
+        self.attempts = read_attempts(run_record.folder)
         self.world: World | None = None  # of the newest attempt
         self.hardware: dict[int, hardware.Facts] = {}  # of the attempt's nodes, as far as agents reported it
 
@@ -90,15 +90,22 @@ class AttemptHistory:
         )
 
     def record_decisions(self, decisions: Sequence[Mapping[str, Any]]) -> None:
-        """Record where the gang was placed, as far as no earlier agent has: decisions are made while none may run."""
-        if not decisions:
+        """Record where the gang was placed, as far as no earlier agent has: decisions are made while none may run.
+
+        Besides *decisions*, with which this agent's pod was created, these are the newer ones in the run folder.
+        """
+        if self.plan.get("capacity") is None:
             return
         from . import placement  # delays no start of a local run
+
+        state = placement.parse(_read(os.path.join(self.record.folder, record.PLACEMENT)))
+        decisions = [*decisions, *(state["decisions"] if state else ())]
 
         recorded = {each.get("t") for each in _events(self.record.folder) if each.get("event") == record.PLACED}
         for decision in decisions:
             values = placement.event_values(decision, self.since)
             if values["t"] not in recorded:
+                recorded.add(values["t"])
                 self.record.event(record.PLACED, **values)
 
     @property
@@ -129,6 +136,9 @@ class AttemptHistory:
             "resumed_iteration": progress.resumed,
             "first_iteration": progress.first_iteration,
             "first_iteration_time": progress.first_iteration_time,
+            "start": None
+            if progress.first_iteration_elapsed is None
+            else progress.first_iteration_elapsed - self._held_from,
             "last_iteration": progress.iteration,
             "checkpoint_iteration": progress.checkpoint,
             "lost_iterations": self._lost_iterations(progress),
@@ -173,6 +183,7 @@ class AttemptHistory:
 
     def finish(self, outcome: Outcome) -> None:
         """Write the summary and the run's last event."""
+        self.record_decisions(())
         state = run_outcome(cause=outcome.cause) or record.FAILED
         self.record.summary(self._summary(state, outcome))
         self.record.event(state, reason=outcome.reason, **self._counts())
@@ -262,7 +273,7 @@ class AttemptHistory:
         return None if before is None else max(before - start, 0)
 
 
-def _read_attempts(folder: str) -> list[AttemptRecord]:
+def read_attempts(folder: str) -> list[AttemptRecord]:
     """The records of all attempts so far; one without a record ended with its agent, which is an interruption."""
     attempts = os.path.join(folder, "attempts")
     return [
@@ -317,6 +328,15 @@ def _read_summary(folder: str) -> dict[str, Any]:
     except (FileNotFoundError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}
+
+
+def _read(path: str) -> str:
+    """The text of a file, empty where there is none."""
+    try:
+        with open(path, errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
 
 
 def _last_event(folder: str) -> str | None:

@@ -31,7 +31,7 @@ def search_list(text: str) -> Optional[str]:
 
 
 def main() -> None:
-    """Unpack every code archive of the ConfigMap, oldest name first, and exec the agent."""
+    """Unpack every code archive of the ConfigMap, oldest name first, and exec the agent, or the module in argv."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # which -I leaves out
     unpack = importlib.import_module("unpack").unpack
     sys.path.pop(0)
@@ -47,7 +47,7 @@ def main() -> None:
     os.environ[ENV_IMAGE_PATH] = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = CODE
     os.chdir(CODE)
-    os.execv(sys.executable, [sys.executable, "-u", "-m", "spotmpi.agent"])
+    os.execv(sys.executable, [sys.executable, "-u", "-m", *(sys.argv[1:] or ["spotmpi.agent"])])
 
 
 if __name__ == "__main__":

@@ -55,7 +55,10 @@ def cost_reason(plan: RunPlan, rate: float) -> str:
     """The reason of a run that ended at *rate* because of its cost limit."""
     limit = plan["limits"]["cost"]
     assert limit is not None
-    return "limits.cost ($%g) is nearly spent at $%g an hour; raise it and resume the run" % (limit, rate)
+    capacity = plan.get("capacity")
+    deadline = capacity["deadline"] if capacity else None
+    name = "capacity.budget" if deadline and deadline["budget"] == limit else "limits.cost"
+    return "%s ($%g) is nearly spent at $%g an hour; raise it and resume the run" % (name, limit, rate)
 
 
 def repeatedly_lost_node(attempts: Iterable[AttemptRecord]) -> int | None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, TypedDict
 
-from .plan import PlacedCapacity, Placement, RunPlan
+from .plan import Deadline, Forecast, PlacedCapacity, Placement, RunPlan
 from .schema import read_object
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 _KEPT = 20  # decisions in the annotation; node 0's agent records them at each attempt
+_SEEN = 60  # observations in the annotation
 
 
-class Decision(TypedDict):
+class Decision(TypedDict, total=False):
     """One placement: the node group, what all nodes of the run cost there, and why."""
 
     t: Optional[float]  # Unix seconds by the API server's clock; None for that of the submission
@@ -23,6 +24,16 @@ class Decision(TypedDict):
     market: str
     rate: Optional[float]  # US dollars per hour, where known
     reason: str
+    forecast: Forecast  # with the first decision about a run with a deadline
+
+
+class Seen(TypedDict):
+    """What a node group gave at a time: all nodes, or 0 after the patience; None where nodes were lost again."""
+
+    t: float  # Unix seconds by the API server's clock
+    group: str
+    nodes: Optional[int]
+    waited: float  # seconds for which pods had waited
 
 
 class State(TypedDict):
@@ -33,6 +44,7 @@ class State(TypedDict):
     tried: List[str]
     moving: bool  # suspended, to be resumed on the group `at`
     decisions: List[Decision]
+    seen: List[Seen]
 
 
 class Gang(NamedTuple):
@@ -40,21 +52,26 @@ class Gang(NamedTuple):
 
     placed: int  # that have a node
     waiting_since: Optional[float]  # Unix seconds, where a pod has none
+    created: Optional[float] = None  # Unix seconds of the first pod, where there is one
 
     def is_whole(self, size: int) -> bool:
         """Whether every one of *size* pods has a node."""
         return self.placed == size and self.waiting_since is None
 
 
-def initial(placements: Sequence[Placement]) -> State:
-    """The state at the submission: on the first of *placements*."""
-    decision = _decision(placements[0], None, "the first in capacity.order")
+def initial(capacity: PlacedCapacity) -> State:
+    """The state at the submission: on the first of the placements."""
+    placements = capacity["placements"]
+    decision = _decision(placements[0], None, capacity["reason"])
+    if capacity["forecast"] is not None:
+        decision["forecast"] = capacity["forecast"]
     return {
         "order": [each["name"] for each in placements],
         "at": placements[0]["name"],
         "tried": [],
         "moving": False,
         "decisions": [decision],
+        "seen": [],
     }
 
 
@@ -87,14 +104,37 @@ def next_state(state: State, gang: Gang, capacity: PlacedCapacity, size: int, no
     if gang.waiting_since is None or target is None or now < gang.waiting_since + capacity["patience"]:
         return None
     reason = "%s gave %d of %d nodes within %gs" % (state["at"], gang.placed, size, capacity["patience"])
-    decision = _decision(placement_of(capacity, target), now, reason)
-    return {
-        **state,
-        "at": target,
-        "tried": [*state["tried"], state["at"]],
-        "moving": True,
-        "decisions": [*state["decisions"], decision][-_KEPT:],
-    }
+    state = {**state, "tried": [*state["tried"], state["at"]]}
+    return decided(state, placement_of(capacity, target), now, reason)
+
+
+def decided(state: State, target: Placement, now: float, reason: str) -> State:
+    """*state* with the decision for *target*, to which the gang moves unless it is there."""
+    decisions = [*state["decisions"], _decision(target, now, reason)][-_KEPT:]
+    moving = target["name"] != state["at"]
+    return {**state, "at": target["name"], "moving": moving, "decisions": decisions}
+
+
+def observed(state: State, gang: Gang, patience: float, size: int, now: float) -> State:
+    """*state* with what is seen of the gang of *size* nodes: all, the loss of one, or none for the *patience*."""
+    at, seen, tried = state["at"], state["seen"], state["tried"]
+    last = next((each for each in reversed(seen) if each["group"] == at), None)
+    known = last is not None and last["nodes"] == size and last is seen[-1]
+    waited = 0.0 if gang.waiting_since is None else now - gang.waiting_since
+    entry: Seen = {"t": now, "group": at, "nodes": size, "waited": waited}
+    if gang.is_whole(size):
+        if known and not tried:
+            return state
+        began = gang.created if gang.created is not None else now
+        entry["waited"] = now - began
+        return {**state, "tried": [], "seen": [*seen, entry][-_SEEN:]}
+    if gang.waiting_since is None:
+        return state
+    if waited >= patience and at not in tried:
+        entry["nodes"] = 0
+        return {**state, "tried": [*tried, at], "seen": [*seen, entry][-_SEEN:]}
+    entry["nodes"] = None
+    return {**state, "seen": [*seen, entry][-_SEEN:]} if known else state
 
 
 def placement_of(capacity: PlacedCapacity, name: str) -> Placement:
@@ -103,14 +143,28 @@ def placement_of(capacity: PlacedCapacity, name: str) -> Placement:
 
 
 def placed(plan: RunPlan, state: State) -> RunPlan:
-    """*plan* as it is in the current placement; while another one is left, ``limits.start`` allows for the patience."""
+    """*plan* as it is in the current placement; ``limits.start`` allows for the time in which nodes may come there."""
     capacity = plan.get("capacity")
     if capacity is None:
         return plan
     placement, limits = placement_of(capacity, state["at"]), plan["limits"]
-    if untried(state):
-        limits = {**limits, "start": limits["start"] + capacity["patience"]}
+    limits = {**limits, "start": limits["start"] + wait_for_nodes(capacity, state, plan.get("submitted", 0.0))}
     return {**plan, "rate": placement["rate"], "machine": dict(placement["machine"]), "limits": limits}
+
+
+def wait_for_nodes(capacity: PlacedCapacity, state: State, submitted: float) -> float:
+    """Seconds for which a gang may wait for its nodes where it is placed, before it is moved or the time is over."""
+    deadline = capacity["deadline"]
+    if deadline is None:
+        return capacity["patience"] if untried(state) else 0.0
+    return seconds_to(deadline, submitted)
+
+
+def seconds_to(deadline: Deadline, submitted: float) -> float:
+    """Seconds from the submission (Unix seconds by the API server's clock) to the *deadline*."""
+    if deadline["at"] is not None:
+        return max(0.0, deadline["at"] - submitted)
+    return deadline["after"] or 0.0
 
 
 def event_values(decision: Mapping[str, Any], submitted: float) -> Dict[str, Any]:

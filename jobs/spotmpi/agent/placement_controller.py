@@ -16,12 +16,12 @@ import os
 import ssl
 import sys
 from datetime import datetime, timezone
-from typing import Any, Dict, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 from urllib.parse import quote
 
 from . import mounts, placement, pod_context
 from .clock import CLOCK, Clock
-from .plan import PlacedCapacity, RunPlan, read_plan
+from .plan import RunPlan, read_plan
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 INTERVAL = 5.0  # seconds between looks at the run
@@ -92,18 +92,26 @@ class ClusterApi:
         return answer
 
 
+Policy = Callable[[RunPlan, placement.State, placement.Gang, float], Optional[placement.State]]
+
+
+def in_order(plan: RunPlan, state: placement.State, gang: placement.Gang, now: float) -> Optional[placement.State]:
+    """The `Policy` of ``capacity.order``."""
+    return placement.next_state(state, gang, plan["capacity"], len(plan["hosts"]), now)
+
+
 class Controller:
     """Decides for one run, again and again; *api* is a `ClusterApi`."""
 
-    def __init__(self, api: ClusterApi, plan: RunPlan, capacity: PlacedCapacity) -> None:
+    def __init__(self, api: ClusterApi, plan: RunPlan, policy: Policy = in_order) -> None:
         self._api = api
-        self._run = plan["run"]
-        self._size = len(plan["hosts"])
-        self._capacity = capacity
+        self._plan = plan
+        self._capacity = plan["capacity"]
+        self._policy = policy
 
     def look(self) -> bool:
         """Look at the run once, and change what is to be changed; whether there is nothing to decide any more."""
-        jobset = self._api.jobset(self._run)
+        jobset = self._api.jobset(self._plan["run"])
         if jobset is None or _has_ended(jobset):
             return True
         state = placement.parse((jobset["metadata"].get("annotations") or {}).get(pod_context.PLACEMENT_ANNOTATION))
@@ -115,7 +123,7 @@ class Controller:
             if state["moving"] and not pods and _condition(jobset, "Suspended"):
                 self._patch(jobset, {**state, "moving": False}, [_replace("/spec/suspend", False)])
             return False
-        following = placement.next_state(state, gang(pods), self._capacity, self._size, self._api.now)
+        following = self._policy(self._plan, state, gang(pods), self._api.now)
         if following is not None:
             self._patch(jobset, following, self._move(following) if following["moving"] else [])
         return False
@@ -135,7 +143,7 @@ class Controller:
         """Apply *changes* with the *state* to the JobSet as it was seen, or not at all."""
         seen = {"op": "test", "path": "/metadata/resourceVersion", "value": jobset["metadata"]["resourceVersion"]}
         note = _replace("/metadata/annotations/" + _POINTER, placement.to_text(state))
-        self._api.patch(self._run, [seen, *changes, note])
+        self._api.patch(self._plan["run"], [seen, *changes, note])
         sys.stdout.write("%s\n" % placement.to_text(state))
         sys.stdout.flush()
 
@@ -144,14 +152,18 @@ def gang(pods: List[Object]) -> placement.Gang:
     """What is seen of the pods of a gang; those that are going away do not count."""
     own = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     own = [pod for pod in own if pod["status"].get("phase") in ("Pending", "Running")]
-    waiting = [_unix_time(pod["metadata"]["creationTimestamp"]) for pod in own if not pod["spec"].get("nodeName")]
-    return placement.Gang(len(own) - len(waiting), min(waiting) if waiting else None)
+    waiting = [pod for pod in own if not pod["spec"].get("nodeName")]
+    return placement.Gang(len(own) - len(waiting), _first_created(waiting), _first_created(own))
 
 
-def run(clock: Clock = CLOCK) -> int:
-    """Decide for the run of this pod until it has ended; the exit code."""
+def _first_created(pods: List[Object]) -> Optional[float]:
+    return min((_unix_time(pod["metadata"]["creationTimestamp"]) for pod in pods), default=None)
+
+
+def run(policy: Policy = in_order, clock: Clock = CLOCK) -> int:
+    """Decide for the run of this pod by *policy* until it has ended; the exit code."""
     plan = read_plan(mounts.in_pod().plan)
-    controller, failure = Controller(ClusterApi(), plan, plan["capacity"]), ""
+    controller, failure = Controller(ClusterApi(), plan, policy), ""
     while True:
         try:
             if controller.look():

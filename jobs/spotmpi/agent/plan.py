@@ -70,12 +70,38 @@ class Placement(TypedDict):
     rate: Optional[float]  # US dollars per hour of all nodes of the run, where known
 
 
+class Deadline(TypedDict):
+    """By when the work of a run has to be done, and by what its placement is decided; times in seconds."""
+
+    at: Optional[float]  # Unix seconds, where it is a time
+    after: Optional[float]  # since the submission, where it is a duration
+    work: float
+    overhead: float
+    lost_work: float
+    market: Literal["auto", "spot", "on-demand"]
+    budget: Optional[float]  # US dollars
+
+
+class Forecast(TypedDict):
+    """What a run with a deadline was expected to cost before it began, in US dollars."""
+
+    dollars: float
+    low: float  # 5 % of cases cost less
+    high: float  # 5 % cost more
+    in_time: float  # chance, from 0 to 1
+    on_demand: float  # on on-demand nodes alone
+    deadline: float  # seconds from the submission
+
+
 class PlacedCapacity(TypedDict):
-    """The node groups of a run in their order, and when the next one is tried."""
+    """The node groups of a run, the first one first, and when another one is tried."""
 
     patience: float  # seconds for which pods wait for nodes
     pods: str  # selector of the gang's
     placements: List[Placement]
+    reason: str  # for which it begins on the first
+    deadline: Optional[Deadline]  # None where the order alone decides
+    forecast: Optional[Forecast]
 
 
 class Mpi(TypedDict):

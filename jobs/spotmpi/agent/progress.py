@@ -32,6 +32,9 @@ class Progress:
         self.iteration: int | None = None
         self.first_iteration: int | None = None
         self.first_iteration_time: float | None = None  # Unix seconds; whoever has the clock of the record sets it
+        self.first_iteration_elapsed: float | None = (
+            None  # when the first iteration was reported, as `Clock.elapsed` counts
+        )
         self.resumed: int | None = None
         self.checkpoint: int | None = None
         self.notice_checkpoints = 0
@@ -98,7 +101,7 @@ class Progress:
         """Recognize nothing more, since the program reports by itself; lines of our functions are not its own."""
         if kind not in _OF_FUNCTIONS and self._recognizer:
             if self.recognized:
-                self.iteration = self.first_iteration = self.first_iteration_time = None
+                self.iteration = self.first_iteration = self.first_iteration_time = self.first_iteration_elapsed = None
             self._recognizer = None
 
     def _recognize(self, line: Line, now: float) -> Values | None:

@@ -54,6 +54,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 EVENTS = "events.jsonl"
 SUMMARY = "summary.json"
+PLACEMENT = "placement.json"  # where the gang is placed, by the controller of a run with a deadline
 LOCK = ".lock"  # of the run folder; whoever writes the record holds it
 
 _SUBMISSIONS = ".submissions"  # the number of the first attempt of each
@@ -241,16 +242,25 @@ class Record:
 
 def first_attempt(folder: str, submission: str) -> int:
     """The number of the first attempt of *submission*, noted in the run folder by the agent that asks first."""
-    path = os.path.join(folder, _SUBMISSIONS)
-    try:
-        with open(path, errors="replace") as file:
-            noted = read_object(file.read())
-    except FileNotFoundError:
-        noted = {}
+    noted = _submissions(folder)
     if not isinstance(noted.get(submission), int):
         noted[submission] = 1 + max(numbers(os.path.join(folder, "attempts")), default=0)
-        write_atomically(path, json.dumps(noted) + "\n")
+        write_atomically(os.path.join(folder, _SUBMISSIONS), json.dumps(noted) + "\n")
     return int(noted[submission])
+
+
+def noted_first_attempt(folder: str, submission: str) -> int | None:
+    """`first_attempt` where an agent has noted it; otherwise None."""
+    noted = _submissions(folder).get(submission)
+    return noted if isinstance(noted, int) else None
+
+
+def _submissions(folder: str) -> dict[str, Any]:
+    try:
+        with open(os.path.join(folder, _SUBMISSIONS), errors="replace") as file:
+            return read_object(file.read())
+    except FileNotFoundError:
+        return {}
 
 
 def numbers(folder: str) -> list[int]:

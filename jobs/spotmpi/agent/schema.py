@@ -48,6 +48,7 @@ class AttemptRecord(_AttemptBase, total=False):
     resumed_iteration: Optional[int]
     first_iteration: Optional[int]
     first_iteration_time: Optional[float]  # Unix seconds
+    start: Optional[float]  # seconds until then for which it had held its nodes, by a clock that nobody sets
     checkpoint_iteration: Optional[int]
     lost_iterations: Optional[int]  # that this attempt had to repeat
     hardware: List[Dict[str, Any]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from spotmpi.capacity import baselines
+from spotmpi.capacity import baselines, requirements
 from spotmpi.capacity.chains import Indices
 from spotmpi.capacity.expectation import Expectation, expect
 from spotmpi.capacity.job import Job, hours
 from spotmpi.capacity.market import Market
 from spotmpi.capacity.optimum import optimum
+from spotmpi.capacity.requirements import job_of
 from spotmpi.capacity.simulation import Outcome, join, planned, simulate, window_ticks
 from spotmpi.capacity.traces import Trace, market, read_trace
 from spotmpi.core import hints
@@ -65,9 +65,9 @@ def simulate_job(spec: JobSpec, folder: Path, windows: int, prices: Prices, now:
     Raises:
         InputError: with all reasons why it cannot be done within its limits, or does not fit to the traces.
     """
-    job, problems = _job(spec, now)
+    job, problems = job_of(spec, now)
     recorded = _collected(problems, lambda: market(read_traces(folder), job, prices.spot, prices.on_demand))
-    problems += job.problems(recorded.on_demand if recorded else None)
+    problems += requirements.problems(job, recorded.on_demand if recorded else None)
     if windows < 1:
         problems.append(Problem(hints.option("windows"), windows, "must be at least 1"))
     if problems or recorded is None:
@@ -81,30 +81,6 @@ def simulate_job(spec: JobSpec, folder: Path, windows: int, prices: Prices, now:
     pools = tuple(str(pool) for pool in recorded.pools)
     days = recorded.ticks * recorded.step / 86400
     return Simulation(job, pools, days, windows, expect(job, recorded), tuple(_results(job, recorded, blocks)))
-
-
-def _job(spec: JobSpec, now: datetime) -> tuple[Job, list[Problem]]:
-    """The job that the table `capacity` of *spec* describes, and what is missing in it."""
-    table = spec.capacity
-    problems = []
-    if table.work is None:
-        problems.append(Problem("capacity.work", None, 'give the time that it takes on the most nodes, such as "20h"'))
-    if table.deadline is None:
-        problems.append(Problem("capacity.deadline", None, 'give the time by which it has to be done, such as "30h"'))
-    deadline, sizes = table.deadline, tuple(table.nodes or [spec.nodes])
-    job = Job(
-        work=table.work or 0.0,
-        deadline=(deadline - now).total_seconds() if isinstance(deadline, datetime) else deadline or math.inf,
-        sizes=sizes,
-        speeds=tuple(table.speeds or [size / sizes[-1] for size in sizes]),
-        overhead=table.overhead,
-        lost_work=table.lost_work or 0.0,
-        market=table.market,
-        budget=table.budget,
-        zones=tuple(table.zones),
-        instance_types=tuple(table.instance_types),
-    )
-    return job, problems
 
 
 def _collected(problems: list[Problem], read: Callable[[], Market]) -> Market | None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from spotmpi.core.errors import Problem
-
 MarketName = Literal["spot", "on-demand", "auto"]
-_TABLE = "capacity."
 
 
 @dataclass(frozen=True)
@@ -59,34 +55,11 @@ class Job:
         """Dollars on on-demand nodes alone, at *price* per node and hour."""
         return self.on_demand_time(self.on_demand_size) / 3600.0 * price * self.sizes[self.on_demand_size]
 
-    def problems(self, on_demand_price: float | None) -> Iterator[Problem]:
-        """Why this job cannot be done within its limits, each reason with its remedy."""
-        if list(self.sizes) != sorted(set(self.sizes)):
-            yield Problem(_TABLE + "nodes", list(self.sizes), "name each number of nodes once, the smallest first")
-            return
-        if len(self.speeds) != len(self.sizes) or self.speeds[-1] != 1 or min(self.speeds) <= 0 or max(self.speeds) > 1:
-            remedy = f"give {len(self.sizes)} numbers above 0, one for each of `nodes`, the last one 1"
-            yield Problem(_TABLE + "speeds", list(self.speeds), remedy)
-            return
+    def slack(self, elapsed: float, work: float) -> float:
+        """Seconds to the last safe moment with *work* left, *elapsed* seconds after the start; infinite on "spot"."""
         if not self.on_demand_allowed:
-            return
-        shortest = self.on_demand_time(len(self.sizes) - 1)
-        if self.deadline < shortest:
-            remedy = (
-                f"on-demand nodes need {hours(shortest)} ({hours(self.work)} of work and {hours(self.overhead)} for a "
-                f"start): set at least {hours(shortest)}, or allow more nodes"
-            )
-            yield Problem(_TABLE + "deadline", hours(self.deadline), remedy)
-        if (
-            self.budget is not None
-            and on_demand_price is not None
-            and self.budget < self.on_demand_cost(on_demand_price)
-        ):
-            remedy = (
-                f"on-demand nodes for all of the work cost ${self.on_demand_cost(on_demand_price):.2f}, so the "
-                f'deadline cannot be kept for certain: raise it to that, or set market = "spot", which may be late'
-            )
-            yield Problem(_TABLE + "budget", self.budget, remedy)
+            return float("inf")
+        return self.deadline - elapsed - self.overhead - work / self.on_demand_speed
 
 
 def hours(seconds: float) -> str:

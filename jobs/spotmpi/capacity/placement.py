@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Union
 
 from spotmpi.capacity.job import Job
 
@@ -117,4 +117,4 @@ class Keep:
     reason: str
 
 
-Decision = Start | Wait | Switch | Keep
+Decision = Union[Start, Wait, Switch, Keep]

@@ -24,7 +24,10 @@ from spotmpi.capacity.placement import (
     Wait,
 )
 from spotmpi.capacity.values import NONE, ON_DEMAND, SPOT
-from spotmpi.core.errors import input_error
+
+
+class NothingOffered(ValueError):
+    """No nodes are offered on a market that the job needs."""
 
 
 def decide(state: State, offers: Sequence[Offer], history: Sequence[Observation], clock: Clock) -> Decision:
@@ -34,7 +37,8 @@ def decide(state: State, offers: Sequence[Offer], history: Sequence[Observation]
     before the job, and is better with it; the offers of now need not be in it.
 
     Raises:
-        InputError: the deadline is to be kept, and no on-demand nodes are offered.
+        NothingOffered: the deadline is to be kept, and no on-demand nodes are offered; or only spot nodes are allowed,
+            and none are offered.
     """
     view = _View.of(state, offers, history, clock)
     if state.work <= 0:
@@ -68,9 +72,7 @@ class _View:
         on_demand = _on_demand(state, allowed)
         spot = {offer.pool: offer for offer in allowed if offer.market == "spot"}
         if not spot and job.market == "spot":
-            raise input_error(
-                "capacity.market", job.market, "no spot nodes are offered; check zones and instance_types"
-            )
+            raise NothingOffered("no spot nodes are offered; check zones and instance_types")
         here = state.placement
         if here is not None and here.market == "spot":  # its pool may be offered no more, but the nodes are there
             pool = CapacityPool(here.zone, here.instance_type)
@@ -90,10 +92,7 @@ class _View:
     @property
     def slack(self) -> float:
         """Seconds until the last safe moment; infinite if the deadline is only a wish."""
-        job = self.state.job
-        if not job.on_demand_allowed:
-            return float("inf")
-        return job.deadline - self.clock.elapsed - job.overhead - self.state.work / job.on_demand_speed
+        return self.state.job.slack(self.clock.elapsed, self.state.work)
 
     def placement(self, mode: int) -> Placement:
         """The placement that a mode stands for."""
@@ -123,7 +122,7 @@ def _on_demand(state: State, offers: Sequence[Offer]) -> Offer:
     if not found:
         if job.on_demand_allowed:
             remedy = 'no on-demand nodes are offered in the allowed zones: allow more, or set market = "spot"'
-            raise input_error("capacity.market", job.market, remedy)
+            raise NothingOffered(remedy)
         return Offer("", "on-demand", "", max(offer.price for offer in offers) if offers else 0.0)
 
     def rank(offer: Offer) -> tuple[bool, bool, float, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LARGEST = 700_000  # bytes of archive that a ConfigMap takes along
+POLICY = ("__init__", "chains", "choice", "controller", "job", "market", "placement", "policy", "values")
 DIGITS = 16  # hex digits of a SHA-256 that name an archive
 
 
@@ -43,6 +44,12 @@ def agent_files(source: Path) -> list[Member]:
     rooms = ("agent", "checkpoint", "pools", "programs", "streams")
     files = [package / "__init__.py", *(path for room in rooms for path in (package / room).rglob("*.py"))]
     return sorted(Member(str(path.relative_to(source)), path.read_bytes()) for path in files)
+
+
+def policy_side(source: Path) -> bytes:
+    """The archive of what decides for a run with a deadline, in the pod of its controller, beside `pod_side`."""
+    files = [source / "spotmpi" / "capacity" / f"{name}.py" for name in POLICY]
+    return archive(sorted(Member(str(path.relative_to(source)), path.read_bytes()) for path in files))
 
 
 def pod_side(source: Path) -> bytes:

@@ -70,6 +70,12 @@ def in_order(target: ClusterTarget, groups: Sequence[NodeGroup], zone: str) -> C
     return replace(order[0], order=order)
 
 
+def beginning_on(target: ClusterTarget, group: str) -> ClusterTarget:
+    """*target* with the one on this node group as the first of its order."""
+    first = next(each for each in target.order if dict(each.machine)["node_group"] == group)
+    return replace(first, order=(first, *(each for each in target.order if each is not first)))
+
+
 def _distinct(values: Iterable[str]) -> str:
     """The distinct values of several groups."""
     return " or ".join(dict.fromkeys(values))

@@ -176,6 +176,10 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
         notes.append("stream.workers.memory is not enforced on this machine")
     if spec.capacity.order:
         notes.append("capacity.order has no effect on this machine, which has all nodes")
+    if spec.capacity.deadline is not None:
+        notes.append(
+            "capacity.deadline: this machine has all nodes, so there is nothing to choose; the work is in time"
+        )
     if spec.preload and (note := preload_note(spec, _python(machine))):
         notes.append(note)
     if spec.resources.memory is not None:

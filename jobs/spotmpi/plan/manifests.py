@@ -22,6 +22,7 @@ from spotmpi.core.errors import UnreadableRun
 from spotmpi.plan import placement, pods, pool
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.plan.cluster import ClusterTarget, cached_plan
+from spotmpi.plan.placement import Beginning
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.shapes import workers_of
 
@@ -53,6 +54,7 @@ class Submission:
     rate: float | None = None  # US dollars per hour of all nodes, where known
     rates: Mapping[str, float] = field(default_factory=dict)  # and by node group, where the gang may be on several
     versions: dict[str, str] | None = None  # of Python and packages where the run is submitted
+    beginning: Beginning = field(default_factory=Beginning)  # where the gang may be on several
 
 
 def kubernetes_plan(
@@ -67,8 +69,8 @@ def kubernetes_plan(
     agents = agent_plan(spec, submission.run, inputs)
     state = None
     if target.order:
-        agents["capacity"] = placement.capacity(spec, target, submission.run, submission.rates)
-        state = to_text(initial(agents["capacity"]["placements"]))
+        agents["capacity"] = placement.capacity(spec, target, submission.run, submission.rates, submission.beginning)
+        state = to_text(initial(agents["capacity"]))
         job["spec"]["template"]["metadata"]["annotations"][PLACEMENT_ANNOTATION] = state
     parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission, target.egress_denied)]
     if workers_of(spec) is not None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from spotmpi.agent import pod_context
-from spotmpi.agent.plan import PlacedCapacity, Placement
+from spotmpi.agent.plan import Deadline, Forecast, PlacedCapacity, Placement
 from spotmpi.core import names
 from spotmpi.plan import pods
 from spotmpi.plan.cluster import ClusterTarget
@@ -15,15 +16,43 @@ from spotmpi.spec.job import JobSpec
 
 PURPOSE = "placement"  # the label by which a NetworkPolicy lets the controller reach the API server
 _RESTARTS = 1000  # of the controller, which a node may take along
-_RESOURCES = {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
+_POLICY = "spotmpi.capacity.controller"  # the module of a controller that keeps a deadline
 
 
-def capacity(spec: JobSpec, target: ClusterTarget, run: str, rates: Mapping[str, float]) -> PlacedCapacity:
+class Beginning(NamedTuple):
+    """Why a run begins on the first of its node groups, and what it is expected to cost where it has a deadline."""
+
+    reason: str = "the first in capacity.order"
+    forecast: Forecast | None = None
+
+
+def capacity(
+    spec: JobSpec, target: ClusterTarget, run: str, rates: Mapping[str, float], beginning: Beginning
+) -> PlacedCapacity:
     """The node groups of *target* in their order, as the plan of the agents has them."""
     return {
         "patience": spec.capacity.patience,
         "pods": f"{names.LABEL_RUN}={run},{names.LABEL_ROLE}!={names.WORKER}",
         "placements": [_placement(spec, each, run, rates) for each in target.order],
+        "reason": beginning.reason,
+        "forecast": beginning.forecast,
+        "deadline": _deadline(spec),
+    }
+
+
+def _deadline(spec: JobSpec) -> Deadline | None:
+    table = spec.capacity
+    if table.deadline is None:
+        return None
+    assert table.work is not None, "a valid spec has both"
+    return {
+        "at": table.deadline.timestamp() if isinstance(table.deadline, datetime) else None,
+        "after": None if isinstance(table.deadline, datetime) else table.deadline,
+        "work": table.work,
+        "overhead": table.overhead,
+        "lost_work": table.lost_work or 0.0,
+        "market": table.market,
+        "budget": table.budget,
     }
 
 
@@ -42,8 +71,20 @@ def controller_job(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, 
     """The spec of the controller's Job, suspended like the JobSet of its run.
 
     Its pod has no label of the run, whose pods are nodes; it tolerates no taint, so it gets no node that is paid for
-    the run.
+    the run. That of a run with a deadline reads the run folder, and needs memory for its policy.
     """
+    by_deadline = spec.capacity.deadline is not None
+    mounts = [
+        {"name": "config", "mountPath": pod_context.CONFIG, "readOnly": True},
+        {"name": "work", "mountPath": pod_context.WORK},
+    ]
+    volumes: list[dict[str, Any]] = [
+        {"name": "config", "configMap": {"name": names.parts_name(run)}},
+        {"name": "work", "emptyDir": {}},
+    ]
+    if by_deadline:
+        mounts.append({"name": "volume", "mountPath": pod_context.VOLUME})
+        volumes.append({"name": "volume", "persistentVolumeClaim": {"claimName": target.volume}})
     return {
         "suspend": True,
         "backoffLimit": _RESTARTS,
@@ -60,20 +101,17 @@ def controller_job(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, 
                     {
                         "name": pods.CONTAINER,
                         "image": target.image,
-                        "command": [*pods.PYTHON, f"{pod_context.CONFIG}/boot.py"],
+                        "command": [*pods.PYTHON, f"{pod_context.CONFIG}/boot.py", *([_POLICY] if by_deadline else [])],
                         "env": [{"name": pod_context.ENV_ROLE, "value": pod_context.CONTROLLER}],
-                        "resources": {kind: dict(values) for kind, values in _RESOURCES.items()},
+                        "resources": {
+                            "requests": {"cpu": "10m", "memory": "256Mi" if by_deadline else "64Mi"},
+                            "limits": {"memory": "1Gi" if by_deadline else "256Mi"},
+                        },
                         "securityContext": pods.container_security(),
-                        "volumeMounts": [
-                            {"name": "config", "mountPath": pod_context.CONFIG, "readOnly": True},
-                            {"name": "work", "mountPath": pod_context.WORK},
-                        ],
+                        "volumeMounts": mounts,
                     }
                 ],
-                "volumes": [
-                    {"name": "config", "configMap": {"name": names.parts_name(run)}},
-                    {"name": "work", "emptyDir": {}},
-                ],
+                "volumes": volumes,
             },
         },
     }

@@ -44,13 +44,14 @@ def roles(spec: JobSpec, python: str) -> list[Role]:
 def limits(spec: JobSpec) -> Limits:
     """The limits that agents apply: a pool without calls is not stuck, and its own limit is that for drivers."""
     own = spec.limits
+    amounts = [amount for amount in (own.cost, spec.capacity.budget) if amount is not None]
     return {
         "start": own.start,
         "run": own.run,
         "no_progress": 0.0 if spec.launcher == POOL else own.no_progress,
         "failures": own.failures,
         "interruptions": own.interruptions,
-        "cost": own.cost,
+        "cost": min(amounts, default=None),
         "silence": own.silence,
         "driver": None if isinstance(own.driver, str) else own.driver,
     }

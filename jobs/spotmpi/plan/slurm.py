@@ -170,6 +170,10 @@ def _notes(spec: JobSpec) -> list[str]:
     notes = []
     if spec.capacity.order:
         notes.append("capacity.order has no effect on Slurm, where the partition has the nodes")
+    if spec.capacity.deadline is not None:
+        notes.append(
+            "capacity.deadline has no effect on Slurm, where the partition has the nodes and its queue the time"
+        )
     if spec.limits.run is not None and not _sets(spec.slurm.args, "--time", "-t"):
         notes.append("limits.run is the time limit of the Slurm job as well")
     if spec.preload:

@@ -183,13 +183,16 @@ class Limits(SpecModel):
 
 
 class Capacity(SpecModel):
-    """Where the nodes come from: by an order of node groups, or, in a simulation, by a deadline."""
+    """Where the nodes come from: by an order of node groups, or by a deadline."""
 
     order: list[str] = Field(
         [],
         description='node groups or markets ("spot", "on-demand"): all nodes from the first, else all from the next',
     )
     patience: Duration = Field(600.0, description="how long the run waits for all its nodes before it tries the next")
+    prices: dict[str, Money] = Field(
+        {}, description="US dollars per node and hour by node group (default: AWS's current prices)"
+    )
     work: Duration | None = Field(None, description="time that the work takes on the most nodes, without interruption")
     deadline: Deadline | None = Field(
         None, description='when it has to be done: a time since the start, or a date such as "2027-01-31T18:00+01:00"'
@@ -200,9 +203,11 @@ class Capacity(SpecModel):
     )
     zones: list[str] = Field([], description="allowed zones of one region (default: all)")
     instance_types: list[str] = Field([], description="allowed instance types, equally fast (default: all)")
-    nodes: list[Count] = Field([], description="allowed numbers of nodes, the smallest first (default: `nodes`)")
+    nodes: list[Count] = Field(
+        [], description="in a simulation: numbers of nodes, the smallest first (default: `nodes`)"
+    )
     speeds: list[float] = Field(
-        [], description="speeds of `capacity.nodes` relative to the last (default: in proportion to the nodes)"
+        [], description="their speeds relative to the last (default: in proportion to the nodes)"
     )
     overhead: Duration = Field(300.0, description="time from the request for nodes to the first new iteration")
     lost_work: Duration | None = Field(

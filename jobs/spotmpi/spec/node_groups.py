@@ -20,7 +20,7 @@ _CAPABILITIES = {"k80": "3.7", "p100": "6.0", "v100": "7.0", "t4": "7.5", "a100"
 _CAPABILITIES |= {"l40s": "8.9", "h100": "9.0", "h200": "9.0", "b200": "10.0", "b300": "10.3", "t4g": "7.5"}
 _CAPABILITIES |= {"rtx-pro-server-6000": "12.0"}
 MARKETS = ("spot", "on-demand")
-_ORDER = "capacity.order"
+_ORDER, _DEADLINE = "capacity.order", "capacity.deadline"
 _ADD_GROUP = "add one to its stack (spotmpi:groups with `market`)"
 _MIB = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024}
 
@@ -72,6 +72,8 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup], gang: bool = True) -> Cho
     """
     if spec.capacity.order:
         return _choose_in_order(spec, groups)
+    if spec.capacity.deadline is not None:
+        return _choose_for_deadline(spec, groups)
     named = spec.kubernetes.node_groups
     unknown = [name for name in named if name not in {group.name for group in groups}]
     if unknown:
@@ -104,7 +106,10 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup], gang: bool = True) -> Cho
 
 def _choose_in_order(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]:
     """The groups of ``capacity.order``, the first one and its fallbacks; all problems of it."""
-    problems = list(_conflicts(spec))
+    problems = list(_conflicts(spec, _ORDER, spec.capacity.order))
+    if spec.kubernetes.node_groups:
+        remedy = "capacity.order names the groups already: remove one of the two"
+        problems.append(Problem("kubernetes.node_groups", spec.kubernetes.node_groups, remedy))
     order: dict[str, NodeGroup] = {}
     named = spec.capacity.order
     for name in dict.fromkeys(named):
@@ -118,7 +123,42 @@ def _choose_in_order(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | lis
             problems.append(replace(_refusal(spec, candidates, misfits), field=_ORDER, value=name))
         order |= {each.name: each for each in candidates if each.name not in misfits}
     chosen = tuple(order.values())
-    problems += _differences(chosen)
+    problems += _differences(chosen, _ORDER)
+    return problems or Choice(chosen[:1], _shared(spec, chosen[0]), (), chosen[1:])
+
+
+def _choose_for_deadline(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]:
+    """All groups on which a run with a deadline may be placed, one of each market and type, spot groups first."""
+    table, named = spec.capacity, spec.kubernetes.node_groups
+    problems = list(_conflicts(spec, _DEADLINE, None))
+    for key, values, known in (
+        ("capacity.instance_types", table.instance_types, {group.type for group in groups}),
+        ("kubernetes.node_groups", named, {group.name for group in groups}),
+        ("capacity.prices", table.prices, {group.name for group in groups}),
+    ):
+        has = ", ".join(sorted(known))
+        problems += [Problem(key, name, f"the environment has: {has}") for name in values if name not in known]
+    candidates = [group for group in groups if not named or group.name in named]
+    candidates = [group for group in candidates if not table.instance_types or group.type in table.instance_types]
+    misfits = {group.name: why for group in candidates if (why := _misfit(spec, group, group.max))}
+    fitting: dict[tuple[str, str], NodeGroup] = {}
+    for group in candidates:
+        if group.name not in misfits:
+            fitting.setdefault((group.market, group.type), group)
+    markets = MARKETS if table.market == "auto" else (table.market,)
+    chosen = tuple(group for market in markets for group in fitting.values() if group.market == market)
+    if not fitting and not problems:
+        problems.append(_refusal(spec, candidates, misfits))
+    elif fitting and table.market != "spot" and not any(group.market == "on-demand" for group in chosen):
+        without = 'set capacity.market = "spot", which may be late'
+        remedy = (
+            f"the deadline needs an on-demand group that the run fits, and there is none: {_ADD_GROUP}, or {without}"
+        )
+        problems.append(Problem("capacity.market", table.market, remedy))
+    elif fitting and not chosen:
+        remedy = f"the run fits no {table.market} group of the environment: {_ADD_GROUP}, or allow another market"
+        problems.append(Problem("capacity.market", table.market, remedy))
+    problems += _differences(chosen, "capacity.instance_types")
     return problems or Choice(chosen[:1], _shared(spec, chosen[0]), (), chosen[1:])
 
 
@@ -136,28 +176,25 @@ def _without_groups(name: str, groups: Sequence[NodeGroup]) -> str:
     return f"the environment has the groups {', '.join(group.name for group in groups)}; markets are spot and on-demand"
 
 
-def _conflicts(spec: JobSpec) -> Iterable[Problem]:
-    """What does not go together with ``capacity.order``."""
+def _conflicts(spec: JobSpec, field: str, value: object) -> Iterable[Problem]:
+    """What does not go together with *field* of the table `capacity`, a gang being moved from group to group."""
     if spec.pool is not None:
         remedy = "workers of a pool are no gang: name their groups in pool.node_groups"
-        yield Problem(_ORDER, spec.capacity.order, remedy)
-    if spec.kubernetes.node_groups:
-        remedy = "capacity.order names the groups already: remove one of the two"
-        yield Problem("kubernetes.node_groups", spec.kubernetes.node_groups, remedy)
+        yield Problem(field, value, remedy)
     if spec.kubernetes.queue:
-        remedy = "Kueue would decide where the nodes come from as well: remove it, or capacity.order"
+        remedy = f"Kueue would decide where the nodes come from as well: remove it, or {field}"
         yield Problem("kubernetes.queue", spec.kubernetes.queue, remedy)
 
 
-def _differences(groups: Sequence[NodeGroup]) -> Iterable[Problem]:
-    """What groups of one order may not differ in: the requests of a run's pods are the same in each."""
+def _differences(groups: Sequence[NodeGroup], field: str) -> Iterable[Problem]:
+    """What the groups of one run may not differ in: the requests of its pods are the same in each."""
     for what, values in (
         ("GPUs per node", {group.name: group.gpus for group in groups}),
         ("EFA interfaces", {group.name: group.efa_interfaces for group in groups}),
     ):
         if len(set(values.values())) > 1:
             each = ", ".join(f"{name}: {count}" for name, count in values.items())
-            yield Problem(_ORDER, [*values], f"{what} differ ({each}): name groups with the same number")
+            yield Problem(field, [*values], f"{what} differ ({each}): name groups with the same number")
 
 
 def _shared(spec: JobSpec, group: NodeGroup) -> JobSpec:

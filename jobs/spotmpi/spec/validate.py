@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from spotmpi.agent import protocol
+from spotmpi.agent import pod_context, protocol
 from spotmpi.agent.launchers import LAUNCHERS, Launcher, start_count
 from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem
@@ -42,9 +42,12 @@ class TargetCapabilities:
     groups: tuple[NodeGroup, ...] = ()  # of the environment
     workers: bool = True  # whether it runs the workers of pools and streams
     images: bool = True  # whether it has spotmpi's images
+    deadline: tuple[Problem, ...] = ()  # why the work cannot be done there by its deadline
 
 
-_FALLBACK_KEYS = frozenset({"order", "patience"})  # of the table `capacity`
+# Keys of the table `capacity` that need no deadline, and those of simulations alone.
+_WITHOUT_DEADLINE = frozenset({"order", "patience", "prices", "deadline"})
+_OF_SIMULATIONS = frozenset({"nodes", "speeds"})
 Check = Callable[[JobSpec, TargetCapabilities], Iterable[Problem]]
 
 
@@ -338,12 +341,27 @@ def _money(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
         yield Problem("limits.cost", limit, remedy)
 
 
-def _capacity(spec: JobSpec, _capabilities: TargetCapabilities) -> Iterable[Problem]:
-    """Keys that only the simulation honours so far."""
-    given = sorted(set(spec.capacity.model_dump(exclude_defaults=True)) - _FALLBACK_KEYS)
-    if given:
-        remedy = f"only `spotmpi simulate` honours {', '.join(given)} so far; remove them to run the job"
-        yield Problem("capacity", None, remedy)
+def _capacity(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    table = spec.capacity
+    given = table.model_dump(exclude_defaults=True)
+    for key in sorted(_OF_SIMULATIONS & given.keys()):
+        remedy = "only `spotmpi simulate` tries several numbers of nodes: remove it, and set `nodes`"
+        yield Problem(f"capacity.{key}", given[key], remedy)
+    if table.deadline is None:
+        for key in sorted(given.keys() - _WITHOUT_DEADLINE - _OF_SIMULATIONS):
+            yield Problem(f"capacity.{key}", given[key], "is for a deadline: set capacity.deadline, or remove it")
+        if table.prices and not table.order:
+            yield Problem("capacity.prices", table.prices, "is for capacity.order or a deadline: set one, or `price`")
+        return
+    if table.order:
+        yield Problem("capacity.order", table.order, "capacity.deadline decides the order: remove one of the two")
+    if table.work is None:
+        remedy = 'needed for capacity.deadline: the time that the work takes without interruption, such as "20h"'
+        yield Problem("capacity.work", None, remedy)
+    if capabilities.persistent is not None and pod_context.VOLUME not in capabilities.persistent:
+        remedy = "needed for capacity.deadline, or each move starts from zero: name a claim for the run volume"
+        yield Problem("kubernetes.volume", None, remedy)
+    yield from capabilities.deadline
 
 
 # Each check with the keys of a spec that it and the capabilities it looks at depend on.

@@ -42,6 +42,7 @@ def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
     if not groups:
         requested = {
             "capacity.order": spec.capacity.order or None,
+            "capacity.deadline": None if spec.capacity.deadline is None else spec.model_dump()["capacity"]["deadline"],
             "kubernetes.node_groups": spec.kubernetes.node_groups or None,
             "kubernetes.placement_group": spec.kubernetes.placement_group,
         }

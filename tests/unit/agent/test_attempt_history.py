@@ -93,6 +93,7 @@ def test_an_attempt_is_recorded_with_everything_that_its_program_reported(run: R
     history.hardware = {0: CPU, 1: CPU}
     progress = Progress(0.0)
     reported = {"resumed": 20, "first_iteration": 21, "first_iteration_time": 1012.0, "iteration": 50, "checkpoint": 40}
+    reported["first_iteration_elapsed"] = 1012.0
     vars(progress).update(reported, context={"world_size": 2}, result={"loss": 0.5})
     run.clock.seconds = 1100.0
 
@@ -114,6 +115,7 @@ def test_an_attempt_is_recorded_with_everything_that_its_program_reported(run: R
         "resumed_iteration": 20,
         "first_iteration": 21,
         "first_iteration_time": 1012.0,
+        "start": 7.0,
         "last_iteration": 50,
         "checkpoint_iteration": 40,
         "lost_iterations": None,

@@ -54,7 +54,7 @@ def cluster_with(**free: int) -> PlacedCluster:
 def look(cluster: PlacedCluster) -> bool:
     """One look of a controller that was started a moment ago: what it knew before is lost."""
     api: Any = cluster
-    return Controller(api, PLAN, PLAN["capacity"]).look()
+    return Controller(api, PLAN).look()
 
 
 def run_for(cluster: PlacedCluster, seconds: float) -> None:
@@ -167,7 +167,7 @@ def test_the_controller_goes_on_after_answers_that_are_none_and_says_each_once(
     monkeypatch.setattr(cluster, "jobset", jobset)
     monkeypatch.setattr(placement_controller, "ClusterApi", lambda: cluster)
     monkeypatch.setattr("spotmpi.agent.mounts.in_pod", lambda: mounts)
-    assert placement_controller.run(clock) == 0
+    assert placement_controller.run(clock=clock) == 0
     assert capsys.readouterr().err.splitlines() == ["refused; trying again", "GET x: 500 no; trying again"]
     assert clock.pauses == [placement_controller.INTERVAL] * 3
 

@@ -36,6 +36,7 @@ def test_a_program_that_printed_nothing_has_reported_nothing() -> None:
         "iteration": None,
         "first_iteration": None,
         "first_iteration_time": None,
+        "first_iteration_elapsed": None,
         "resumed": None,
         "checkpoint": None,
         "notice_checkpoints": 0,

@@ -20,9 +20,8 @@ from spotmpi.capacity.placement import (
     Switch,
     Wait,
 )
-from spotmpi.capacity.policy import decide
+from spotmpi.capacity.policy import NothingOffered, decide
 from spotmpi.capacity.simulation import planned
-from spotmpi.core.errors import InputError
 from tests.unit.capacity.controller import replay
 from tests.unit.capacity.markets import recorded
 
@@ -134,7 +133,7 @@ def test_only_allowed_zones_types_and_markets_are_used() -> None:
     offers = [spot(A, 0.5), spot(B, 1.0), on_demand(), Offer(B, "on-demand", "g5.xlarge", 3.0)]
     assert placed(decide(idle(job=replace(JOB, zones=(B,))), offers, [], at(0))).zone == B
     assert placed(decide(idle(job=replace(JOB, market="on-demand")), offers, [], at(0))).market == "on-demand"
-    with pytest.raises(InputError, match="no on-demand nodes are offered"):
+    with pytest.raises(NothingOffered, match="no on-demand nodes are offered"):
         decide(idle(job=replace(JOB, instance_types=("p5",))), offers, [], at(0))
 
 

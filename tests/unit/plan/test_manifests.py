@@ -105,7 +105,8 @@ def plan(values: dict[str, Any], target: Target = TARGET, run: str = "digits-1")
     spec = from_values(values)
     if isinstance(target, list):
         base = replace(TARGET, exclusive=True, egress_denied=True, placement_account="mover")
-        target = (in_order if spec.capacity.order else on_groups)(base, target, "us-east-1a")
+        several = spec.capacity.order or spec.capacity.deadline
+        target = (in_order if several else on_groups)(base, target, "us-east-1a")
     workers = on_groups(replace(TARGET, egress_denied=True), [CPUS], "us-east-1a") if spec.stream else None
     return kubernetes_plan(spec, target, submission(run, spec.env_passthrough), workers)
 
@@ -156,6 +157,7 @@ STREAM: dict[str, Any] = {
     },
     "limits": {"interruptions": 7},
 }
+DEADLINE = "2027-01-31T18:00+01:00"
 CASES: dict[str, tuple[dict[str, Any], Target]] = {
     "stream": (STREAM, [GROUP]),
     "small": (SMALL, TARGET),
@@ -166,6 +168,7 @@ CASES: dict[str, tuple[dict[str, Any], Target]] = {
     "efa": (ON_GROUPS, [WITH_EFA]),
     "two-groups": ({**ON_GROUPS, "nodes": 1}, [GROUP, LIKE]),
     "in-order": ({**ON_GROUPS, "capacity": {"order": ["g5", "g6"], "patience": "5m"}}, [GROUP, LIKE]),
+    "by-deadline": ({**ON_GROUPS, "capacity": {"deadline": DEADLINE, "work": "16h", "budget": 90}}, [GROUP, LIKE]),
 }
 every_plan = pytest.mark.parametrize(("values", "target"), CASES.values(), ids=CASES)
 

@@ -229,8 +229,8 @@ def test_all_problems_of_an_order_come_at_once_each_with_its_remedy() -> None:
     assert refusal_of([small, FOUR, CPUS], capacity={"order": order}, kubernetes=kubernetes, nodes=2, slots=4).split(
         "; capacity."
     ) == [
-        "kubernetes.node_groups = ['g6']: capacity.order names the groups already: remove one of the two; "
-        "kubernetes.queue = 'gpus': Kueue would decide where the nodes come from as well: remove it, or capacity.order",
+        "kubernetes.queue = 'gpus': Kueue would decide where the nodes come from as well: remove it, or capacity.order"
+        "; kubernetes.node_groups = ['g6']: capacity.order names the groups already: remove one of the two",
         "order = 'g6': is named twice: remove one of the two",
         "order = 'g6': 2 nodes x 4 slots fit no node group; g6 (g6.xlarge): there are at most 1 nodes",
         "order = 'p9': the environment has the groups g6, g5, c6i; markets are spot and on-demand",
@@ -421,3 +421,82 @@ def test_a_limit_of_cost_goes_by_the_price_of_the_groups_that_the_run_may_use(
 
     assert groups_asked and all(names == ["p3"] for names in groups_asked)
     assert agents_plan_of(plan)["rate"] == 4.0
+
+
+DEADLINE = ("kubernetes.image=mine", "capacity.deadline=30h", "capacity.work=20h")
+
+
+def with_on_demand(lab_file: Path) -> None:
+    """Let the environment of *lab_file* have on-demand nodes like those of g4dn."""
+    outputs = json.loads(lab_file.read_text())
+    stable = {**outputs["node_groups"][0], "name": "stable", "market": "on-demand"}
+    lab_file.write_text(json.dumps({**outputs, "node_groups": [*outputs["node_groups"], stable]}))
+
+
+def test_a_deadline_may_use_each_group_that_the_run_fits_and_the_plan_says_what_to_expect(lab_file: Path) -> None:
+    with_on_demand(lab_file)
+    prices = "capacity.prices={g4dn=0.2, p3=1.05, p2=0.4, stable=0.5}"
+    plan = plan_of(lab_file, *DEADLINE, prices)
+    assert plan["notes"][0] == (
+        "capacity: all 2 nodes from g4dn (g4dn.xlarge, spot, $0.4 an hour) or p3 (p3.xlarge, spot, $2.1 an hour) or "
+        "p2 (p2.xlarge, spot, $0.8 an hour) or stable (g4dn.xlarge, on-demand, $1 an hour); patience: 10m, GPUs per "
+        "slot: 1"
+    )
+    expected, begins = plan["notes"][1:3]
+    assert expected.startswith("deadline: expected to cost $") and "on-demand nodes alone: $20.08" in expected
+    assert begins.startswith("deadline: begins on g4dn: $0.40 per hour, $")
+    agents = agents_plan_of(plan)
+    assert agents["capacity"]["deadline"] == {
+        "at": None,
+        "after": 108000.0,
+        "work": 72000.0,
+        "overhead": 300.0,
+        "lost_work": 0.0,
+        "market": "auto",
+        "budget": None,
+    }
+    forecast = agents["capacity"]["forecast"]
+    assert 8 < forecast["low"] <= forecast["dollars"] <= forecast["high"] < 21 and forecast["in_time"] == 1.0
+    assert "policy.tar.gz" in plan["objects"][1]["binaryData"]
+    (controller,) = [each for each in plan["objects"] if each["metadata"]["name"].endswith("placement")]
+    (container,) = controller["spec"]["template"]["spec"]["containers"]
+    assert container["command"][-1] == "spotmpi.capacity.controller"
+    assert [each["name"] for each in container["volumeMounts"]] == ["config", "work", "volume"]
+    again = plan_of(lab_file, *DEADLINE, prices, "capacity.market=on-demand", "capacity.budget=25")
+    assert agents_plan_of(again)["limits"]["cost"] == 25 and "nothing to choose" in again["notes"][0]
+
+
+def test_all_problems_of_a_deadline_come_before_anything_is_started(
+    lab_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spotmpi.aws.prices.group_prices", raise_no_rights)
+    with pytest.raises(InputError) as caught:
+        plan_of(lab_file, *DEADLINE, 'capacity.zones=["us-east-1b"]', "capacity.deadline=20h", "price=3")
+    assert [str(each) for each in caught.value.problems] == [
+        "capacity.zones = 'us-east-1b': environment spotmpi-lab has nodes in us-east-1a alone: remove it",
+        "price = 3.0: is one price for all markets, by which none is better: give capacity.prices for each node group",
+        "capacity.deadline = '20 h': on-demand nodes need 20 h 5 min (20 h of work and 5 min for a start): set at "
+        "least 20 h 5 min, or allow more nodes",
+        "capacity.market = 'auto': the deadline needs an on-demand group that the run fits, and there is none: add one "
+        'to its stack (spotmpi:groups with `market`), or set capacity.market = "spot", which may be late',
+    ]
+    with_on_demand(lab_file)
+    with pytest.raises(InputError) as caught:
+        plan_of(lab_file, *DEADLINE, "capacity.prices.p9=1", 'capacity.instance_types=["g4dn.xlarge", "p5"]')
+    assert [str(each) for each in caught.value.problems] == [
+        "capacity.instance_types = 'p5': the environment has: g4dn.xlarge, p2.xlarge, p3.xlarge",
+        "capacity.prices = 'p9': the environment has: g4dn, p2, p3, stable",
+    ]
+    with pytest.raises(InputError) as caught:
+        plan_of(lab_file, *DEADLINE, "capacity.budget=5", "capacity.prices={p3=3, p2=2}")
+    (problem,) = caught.value.problems
+    assert str(problem) == (
+        "capacity.prices: needed of g4dn and p3 and p2 and stable for a deadline, since AWS tells none: not permitted"
+    )
+
+
+def test_on_a_machine_with_all_nodes_a_deadline_is_checked_against_the_work_and_there_is_nothing_to_choose() -> None:
+    spec = {"command": ["true"], "launcher": "none", "capacity": {"deadline": "30h", "work": "20h"}}
+    assert any("nothing to choose" in note for note in spotmpi.plan_run(spec)["notes"])
+    with pytest.raises(InputError, match=r"capacity.deadline = '10 h': the work alone takes 20 h: set at least that"):
+        spotmpi.plan_run(spec, ["capacity.deadline=10h"])

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from spotmpi.core.errors import InputError
+from spotmpi.core.errors import InputError, Problem
 from spotmpi.spec.job import JobSpec, from_values
 from spotmpi.spec.validate import CHECKS, Check, TargetCapabilities, require_valid, validate
 
@@ -83,10 +83,28 @@ def test_each_problem_has_field_value_and_remedy(values: dict[str, Any], expecte
     assert problem.startswith(expected)
 
 
-def test_a_run_refuses_what_only_the_simulation_honours() -> None:
-    spec = {"command": ["true"], "capacity": {"deadline": "30h", "work": "20h"}}
+def test_keys_of_a_deadline_without_one_and_of_simulations_alone_are_refused_together() -> None:
+    spec = {"command": ["true"], "capacity": {"budget": 5, "market": "spot", "nodes": [1, 2], "prices": {"g5": 1}}}
     assert problems(spec) == [
-        "capacity: only `spotmpi simulate` honours deadline, work so far; remove them to run the job"
+        "capacity.nodes = [1, 2]: only `spotmpi simulate` tries several numbers of nodes: remove it, and set `nodes`",
+        "capacity.budget = 5.0: is for a deadline: set capacity.deadline, or remove it",
+        "capacity.market = 'spot': is for a deadline: set capacity.deadline, or remove it",
+        "capacity.prices = {'g5': 1.0}: is for capacity.order or a deadline: set one, or `price`",
+    ]
+
+
+def test_a_deadline_needs_the_time_of_the_work_a_run_volume_and_no_order() -> None:
+    tools = frozenset({"none"})
+    target = TargetCapabilities(
+        persistent=(), tools=tools, deadline=(Problem("capacity.zones", "b", "the target's own"),)
+    )
+    spec = {"command": ["true"], "launcher": "none", "capacity": {"deadline": "30h", "order": ["g5"]}}
+    assert problems(spec, target)[:4] == [
+        "capacity.order = ['g5']: capacity.deadline decides the order: remove one of the two",
+        'capacity.work: needed for capacity.deadline: the time that the work takes without interruption, such as "20h"',
+        "kubernetes.volume: needed for capacity.deadline, or each move starts from zero: name a claim for the run "
+        "volume",
+        "capacity.zones = 'b': the target's own",
     ]
 
 

@@ -64,7 +64,7 @@ def _values(kind: Any, metadata: Sequence[Any] = ()) -> st.SearchStrategy[Any]:
     if origin is list:
         return st.lists(_values(arguments[0]), max_size=3)
     if origin is dict:
-        return st.dictionaries(TEXTS, TEXTS, max_size=3)
+        return st.dictionaries(TEXTS, TEXTS if arguments[1] in (str, Any) else _values(arguments[1]), max_size=3)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return tables(kind)
     return _scalars(kind, metadata)

@@ -7,6 +7,7 @@ import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from spotmpi.agent import pod_context, protocol, record
@@ -24,7 +25,7 @@ from spotmpi.backends.kubernetes.client.portal import call, iterate
 from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts, submission_time
 from spotmpi.backends.kubernetes.follow.run import RUNNING, ClusterFollower
 from spotmpi.backends.kubernetes.follow.waiting import CloudDiagnosis
-from spotmpi.backends.kubernetes.submit import adaptation, code, pod_templates, target, wheels
+from spotmpi.backends.kubernetes.submit import adaptation, code, deadline, pod_templates, target, wheels
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.backends.local import machine
@@ -76,6 +77,7 @@ class KubernetesBackend:
             persistent=target.persistent_folders(spec, self._environment),
             groups=self._environment.node_groups if self._environment else (),
             rate=target.hourly_rate(spec, self._environment),
+            deadline=tuple(deadline.problems(spec, self._environment, datetime.now(UTC))),
         )
 
     def plan(self, spec: JobSpec, run: str, say: Say) -> ClusterPlan:
@@ -102,18 +104,25 @@ class KubernetesBackend:
         shipment = code.pack(resolved.spec, resolved.target)
         keys = [*submitting.generate_keys(), *protocol.TLS_FILES, *map(pods.forwarded_key, spec.env_passthrough)]
         rates = target.placement_rates(resolved.spec, self._environment)
+        on, beginning, expectation = deadline.begin(resolved.spec, resolved.target, rates, datetime.now(UTC))
+        policy = {"policy.tar.gz": archives.policy_side(names.SOURCE)} if spec.capacity.deadline and on.order else {}
         submission = manifests.Submission(
             run=run,
             owner=names.user(),
             keys=dict.fromkeys(keys, _KEY_PLACEHOLDER),
-            code={"pod.tar.gz": archives.pod_side(names.SOURCE), **(shipment.config_map_files if shipment else {})},
+            code={
+                "pod.tar.gz": archives.pod_side(names.SOURCE),
+                **policy,
+                **(shipment.config_map_files if shipment else {}),
+            },
             user_code=shipment.agent_plan if shipment else None,
             work=fingerprint.identify(resolved.spec, local=False),
             rate=target.hourly_rate(resolved.spec, self._environment),
             rates=rates,
             versions=versions() if spec.pool else None,
+            beginning=beginning,
         )
-        objects = manifests.kubernetes_plan(resolved.spec, resolved.target, submission, resolved.worker_target)
+        objects = manifests.kubernetes_plan(resolved.spec, on, submission, resolved.worker_target)
         if resolved.target.templates:
             for pod in (manifests.pod_template(objects[0]), manifests.workers_template(objects)):
                 if pod is not None:
@@ -126,7 +135,8 @@ class KubernetesBackend:
             "context": self._api().context,
             "namespace": resolved.target.namespace,
             "notes": [
-                *target.capacity_note(resolved.spec, resolved.target, rates),
+                *target.capacity_note(resolved.spec, on, rates),
+                *expectation,
                 *resolved.notes,
                 *([shipment.note] if shipment else []),
                 *memory_notes(spec, pod_context.MEMORY, copied=True),

@@ -19,6 +19,7 @@ from spotmpi.plan.local import Machine
 from spotmpi.runs import fingerprint
 
 if TYPE_CHECKING:
+    from spotmpi.core.errors import Problem
     from spotmpi.spec.job import JobSpec
     from spotmpi.spec.validate import TargetCapabilities
 
@@ -38,7 +39,19 @@ def inspect(spec: JobSpec) -> TargetCapabilities:
         processes=MAX_PROCESSES,
         command_found=not spec.command or _is_executable(spec.command[0], spec),
         rate=spec.price,
+        deadline=_deadline_problems(spec),
     )
+
+
+def _deadline_problems(spec: JobSpec) -> tuple[Problem, ...]:
+    """Why this machine cannot do the work by its deadline."""
+    if spec.capacity.deadline is None:
+        return ()
+    from datetime import UTC, datetime  # few runs have one
+
+    from spotmpi.capacity.requirements import without_choice
+
+    return tuple(without_choice(spec, datetime.now(UTC)))
 
 
 def inspect_client(spec: JobSpec) -> TargetCapabilities:

@@ -103,7 +103,7 @@ def test_a_run_that_has_not_waited_too_long_for_its_first_node_is_left_alone(clu
 
 def placed_jobset(*decisions: placement.Decision, tried: list[str], **more: Any) -> Object:
     at = decisions[-1]["group"]
-    state = placement.State(order=["g5", "g6"], at=at, tried=tried, moving=False, decisions=[*decisions])
+    state = placement.State(order=["g5", "g6"], at=at, tried=tried, moving=False, decisions=[*decisions], seen=[])
     return jobset(annotations={pod_context.PLACEMENT_ANNOTATION: placement.to_text(state)}, **more)
 
 
@@ -137,6 +137,17 @@ def test_the_start_limit_allows_for_the_patience_while_another_group_is_left(
     cluster.put(unscheduled_pod(0, "no GPU", 900))
     events = look(cluster, placed_jobset(decided("g6", None), tried=tried, age=900))
     assert any(event.terminal for event in events) == ends
+
+
+def test_a_run_with_a_deadline_may_wait_for_its_nodes_up_to_then(cluster: FakeCluster) -> None:
+    cluster.put(unscheduled_pod(0, "no GPU", 900))
+    waits = placed_jobset(decided("g6", None), tried=["g5"], age=900)
+    annotations = waits["metadata"]["annotations"]
+    spec = json.loads(annotations[manifests.ANNOTATION_SPEC])
+    for deadline, ends in (("20m", False), ("4m", True)):
+        capacity = {"deadline": deadline, "work": "1m"}
+        annotations[manifests.ANNOTATION_SPEC] = json.dumps({**spec, "capacity": capacity})
+        assert any(event.terminal for event in look(cluster, waits)) == ends
 
 
 def test_the_end_comes_last_also_where_a_nodes_clock_is_ahead(cluster: FakeCluster) -> None:

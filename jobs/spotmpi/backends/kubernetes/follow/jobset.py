@@ -36,6 +36,7 @@ class RunInfo:
     start_limit: float  # seconds
     max_failures: int  # that another attempt may follow
     patience: float = 0.0  # seconds by which the start is later allowed while the gang may be placed elsewhere
+    deadline: float | None = None  # seconds from the submission, for which the gang may wait for nodes
 
     @property
     def nodes(self) -> int:
@@ -46,17 +47,18 @@ class RunInfo:
 def run_info(jobset: Object) -> RunInfo:
     """The `RunInfo` of a run's JobSet."""
     spec = manifests.spec_of(jobset)
-    workers = workers_of(spec)
+    workers, deadline, submitted = workers_of(spec), spec.capacity.deadline, submission_time(jobset)
     return RunInfo(
         jobset["metadata"]["name"],
         spec.nodes,
         pool.worker_count(jobset) or 0,
         workers.table if workers else "",
         start_count(spec.launcher, spec.nodes, spec.run_on) > 1,
-        submission_time(jobset),
+        submitted,
         spec.limits.start,
         spec.limits.failures,
         spec.capacity.patience,
+        deadline.timestamp() - submitted if isinstance(deadline, datetime) else deadline,
     )
 
 

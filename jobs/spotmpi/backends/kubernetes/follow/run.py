@@ -310,8 +310,12 @@ class ClusterFollower:
     @property
     def _start_limit(self) -> float:
         """Seconds for which the run may wait where its gang is placed now."""
-        state = placement_state(self._jobset)
-        return self._run.start_limit + (self._run.patience if state and untried(state) else 0.0)
+        state, run = placement_state(self._jobset), self._run
+        if state is None:
+            return run.start_limit
+        if run.deadline is not None:
+            return run.start_limit + max(0.0, run.deadline)
+        return run.start_limit + (run.patience if untried(state) else 0.0)
 
     async def _give_up(self, reason: str) -> bool:
         """Delete a run whose first node never came, which would wait for ever; False where that is not possible."""

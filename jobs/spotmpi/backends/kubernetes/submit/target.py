@@ -63,10 +63,11 @@ def hourly_rate(spec: JobSpec, environment: Environment | None) -> float | None:
 def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str, float]:
     """US dollars per hour of all nodes of a run by the node group of its gang, where that may be one of several.
 
-    Empty where AWS does not tell the prices.
+    Empty where AWS does not tell the prices; for a run with a deadline a SpotmpiError says why.
     """
     choices = shapes.choose(spec, environment.node_groups) if environment else []
-    if environment is None or isinstance(choices, list) or not choices[0].fallbacks:
+    decides = spec.capacity.deadline is not None
+    if environment is None or isinstance(choices, list) or not (choices[0].fallbacks or decides):
         return {}
     (gang, *workers), all_shapes = choices, shapes.shapes(spec)
     if spec.price is not None:
@@ -75,12 +76,16 @@ def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str,
     from spotmpi.aws.prices import group_prices, highest_node_price
 
     try:
-        prices = group_prices(environment, gang.every_group)
+        prices = {group.name: price for group in gang.every_group if (price := spec.capacity.prices.get(group.name))}
+        if unpriced := [group for group in gang.every_group if group.name not in prices]:
+            prices |= group_prices(environment, unpriced)
         rest = sum(
             highest_node_price(environment, choice.groups).node_hour * shape.nodes
             for choice, shape in zip(workers, all_shapes[1:], strict=True)
         )
     except SpotmpiError:
+        if decides:
+            raise
         return {}
     return {name: price * spec.nodes + rest for name, price in prices.items()}
 
@@ -144,7 +149,7 @@ def _on_nodes(target: ClusterTarget, choice: Choice, environment: Environment | 
         return on_groups(target, choice.groups, environment.zone)
     if environment.placement_account is None:
         remedy = f"environment {environment.name} has no service account that moves runs; `spotmpi up` adds it"
-        raise input_error("capacity.order", choice.spec.capacity.order, remedy)
+        raise input_error("capacity", None, remedy)
     target = replace(target, placement_account=environment.placement_account)
     return in_order(target, choice.every_group, environment.zone)
 
@@ -193,7 +198,7 @@ def _notes_on_nodes(choice: Choice, target: ClusterTarget) -> list[str]:
 
 
 def capacity_note(spec: JobSpec, target: ClusterTarget, rates: Mapping[str, float]) -> list[str]:
-    """The node groups of ``capacity.order`` with what all nodes of the run cost on each; empty for a run on one."""
+    """The node groups that the run may be on, with what all its nodes cost on each; empty for a run on one."""
     groups = []
     for each in target.order:
         machine = dict(each.machine)
@@ -204,7 +209,8 @@ def capacity_note(spec: JobSpec, target: ClusterTarget, rates: Mapping[str, floa
         return []
     what = "the node" if spec.nodes == 1 else f"all {spec.nodes} nodes"
     patience, gpus = duration(spec.capacity.patience), spec.resources.gpu
-    return [f"capacity: {what} from {', else from '.join(groups)}; patience: {patience}, GPUs per slot: {gpus}"]
+    then = ", else from " if spec.capacity.order else " or "
+    return [f"capacity: {what} from {then.join(groups)}; patience: {patience}, GPUs per slot: {gpus}"]
 
 
 def _notes_on_image(build: Build | None, environment: Environment | None, pinned: Pinned) -> list[str]:

@@ -1,0 +1,88 @@
+"""How far a run is, read from its run folder while it runs: iterations, their pace, how long starts took, and cost."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from . import limits, protocol, record
+from .attempt_history import read_attempts
+from .schema import AttemptRecord, read_object
+
+Point = Tuple[int, float]  # an iteration, and seconds by the clock of the attempt's agent that nobody sets
+
+
+class Measured(NamedTuple):
+    """What a run has reported so far.
+
+    ``done`` are the iterations of which the work is not lost while the newest attempt goes on, ``stored`` those of the
+    newest checkpoint, ``pace`` is in seconds per iteration, ``start`` the longest time in seconds from the nodes to an
+    attempt's first new iteration, and ``spent`` in US dollars. ``iterates`` tells whether the newest attempt has come
+    to an iteration and has not ended.
+    """
+
+    done: int
+    stored: int
+    total: Optional[int]
+    pace: Optional[float]
+    start: float
+    spent: float
+    iterates: bool
+
+
+NOTHING = Measured(0, 0, None, None, 0.0, 0.0, False)
+
+
+class RunProgress:
+    """Reads the run folder of the submission that began at *since* again and again, each time what is new."""
+
+    def __init__(self, folder: str, since: float) -> None:
+        self._folder = folder
+        self._since = since
+        self._offset = 0
+        self._attempt = 0  # the newest with iterations
+        self._points: List[Point] = []  # its first and its newest
+        self._stored = 0
+        self._total: Optional[int] = None
+        self._pace: Optional[float] = None
+
+    def read(self, now: float) -> Measured:
+        """What is known at the Unix time *now*; nothing where the folder does not exist yet."""
+        self._read_metrics()
+        first = record.noted_first_attempt(self._folder, repr(self._since))
+        attempts: List[AttemptRecord] = [] if first is None else read_attempts(self._folder)
+        own = [each for each in attempts if each["attempt"] >= (first or 0)]
+        running = bool(own) and "ended" not in own[-1]
+        iterates = running and own[-1]["attempt"] == self._attempt
+        done = self._points[-1][0] if iterates else self._stored
+        start = max((each.get("start") or 0.0 for each in own), default=0.0)
+        spent = limits.dollars(own, now)
+        return Measured(max(done, self._stored), self._stored, self._total, self._pace, start, spent, iterates)
+
+    def _read_metrics(self) -> None:
+        try:
+            with open(os.path.join(self._folder, "metrics.jsonl"), "rb") as file:
+                file.seek(self._offset)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break  # the agent is still writing it
+                    self._offset += len(line)
+                    self._take(read_object(line.decode("utf-8", "replace")))
+        except FileNotFoundError:
+            pass
+
+    def _take(self, values: Dict[str, Any]) -> None:
+        kind, iteration = values.get("kind"), values.get("iteration")
+        if kind == protocol.CONTEXT:
+            self._total = values.get("total_iterations") or self._total
+        elif kind == protocol.CHECKPOINT and isinstance(iteration, int):
+            self._stored = iteration
+        elif kind == protocol.METRIC and isinstance(iteration, int) and "awake" in values:
+            point = (iteration, float(values["awake"]))
+            if values["attempt"] != self._attempt:
+                self._attempt, self._points = values["attempt"], [point]
+                return
+            self._points = [self._points[0], point]
+            iterations = iteration - self._points[0][0]
+            if iterations > 0:
+                self._pace = (point[1] - self._points[0][1]) / iterations

@@ -1,0 +1,119 @@
+"""What a run with a deadline has to have before it is submitted, where it begins, and what it is expected to cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+from spotmpi.backends.kubernetes.submit.target import placement_rates
+from spotmpi.core.errors import Problem, SpotmpiError
+from spotmpi.plan.cluster import ClusterTarget, beginning_on
+from spotmpi.plan.placement import Beginning
+from spotmpi.spec import shapes
+from spotmpi.spec.job import JobSpec
+
+if TYPE_CHECKING:
+    from spotmpi.agent.plan import Forecast
+    from spotmpi.capacity.market import Market
+    from spotmpi.capacity.placement import Offer
+    from spotmpi.core.environment import Environment
+
+
+def problems(spec: JobSpec, environment: Environment | None, now: datetime) -> Iterable[Problem]:
+    """Why the work of *spec* cannot be done by its deadline in *environment*; none where it has no deadline."""
+    if spec.capacity.deadline is None or environment is None or not environment.node_groups:
+        return
+    from spotmpi.capacity import requirements
+
+    for zone in spec.capacity.zones:
+        if zone != environment.zone:
+            remedy = f"environment {environment.name} has nodes in {environment.zone} alone: remove it"
+            yield Problem("capacity.zones", zone, remedy)
+    if spec.price is not None:
+        remedy = "is one price for all markets, by which none is better: give capacity.prices for each node group"
+        yield Problem("price", spec.price, remedy)
+    price = None
+    choices = shapes.choose(spec, environment.node_groups)
+    if not isinstance(choices, list):
+        gang = choices[0]
+        if gang.fallbacks and environment.placement_account is None:
+            remedy = f"environment {environment.name} has no service account that moves runs; `spotmpi up` adds it"
+            yield Problem("capacity.deadline", None, remedy)
+        try:
+            rates = placement_rates(spec, environment)
+            on_demand = [rates[each.name] for each in gang.every_group if each.market == "on-demand"]
+            price = min(on_demand, default=0.0) / spec.nodes or None
+        except SpotmpiError as error:
+            groups = " and ".join(each.name for each in gang.every_group)
+            yield Problem("capacity.prices", None, f"needed of {groups} for a deadline, since AWS tells none: {error}")
+    job, missing = requirements.job_of(spec, now)
+    if not missing:
+        yield from requirements.problems(replace(job, sizes=(spec.nodes,), speeds=(1.0,)), price)
+
+
+def begin(
+    spec: JobSpec, target: ClusterTarget, rates: Mapping[str, float], now: datetime
+) -> tuple[ClusterTarget, Beginning, list[str]]:
+    """*target* with the node group first on which a valid run begins, why, and notes on what to expect of it."""
+    if spec.capacity.deadline is None:
+        return target, Beginning(), []
+    if not target.order:
+        note = "capacity.deadline: the run fits one node group alone, so there is nothing to choose"
+        return target, Beginning(), [note]
+    from spotmpi.capacity import requirements
+    from spotmpi.capacity.controller import TICK
+    from spotmpi.capacity.expectation import expect
+    from spotmpi.capacity.placement import Clock, Start, State
+    from spotmpi.capacity.policy import decide
+
+    job, _ = requirements.job_of(spec, now)
+    tick = min(TICK, job.deadline / 100)
+    offers = _offers(spec, target, rates)
+    decision = decide(State(job, None, job.work), [*offers.values()], [], Clock(0.0, tick))
+    assert isinstance(decision, Start), "of a valid run nothing is known to be missing"
+    kind = (decision.placement.market, decision.placement.instance_type)
+    first = next(name for name, offer in offers.items() if (offer.market, offer.instance_type) == kind)
+    expected = expect(job, _market([*offers.values()], spec.nodes, tick))
+    forecast: Forecast = {
+        "dollars": round(expected.dollars, 2),
+        "low": round(expected.low, 2),
+        "high": round(expected.high, 2),
+        "in_time": round(expected.in_time, 3),
+        "on_demand": round(expected.on_demand, 2),
+        "deadline": job.deadline,
+    }
+    note = (
+        f"deadline: expected to cost ${expected.dollars:.2f} (90 % of cases: ${expected.low:.2f} to "
+        f"${expected.high:.2f}), {100 * expected.in_time:.0f} % in time; on-demand nodes alone: "
+        f"${expected.on_demand:.2f}; spot nodes are assumed to come and go as they usually do"
+    )
+    notes = [note, f"deadline: begins on {first}: {decision.reason}"]
+    return beginning_on(target, first), Beginning(decision.reason, forecast), notes
+
+
+def _offers(spec: JobSpec, target: ClusterTarget, rates: Mapping[str, float]) -> dict[str, Offer]:
+    """The offer of each node group, of which nobody knows yet whether it has nodes."""
+    from spotmpi.capacity.placement import Offer
+
+    offers = {}
+    for group in (dict(each.machine) for each in target.order):
+        market: Literal["spot", "on-demand"] = "spot" if group["market"] == "spot" else "on-demand"
+        price = rates[group["node_group"]] / spec.nodes
+        offers[group["node_group"]] = Offer(group["zone"], market, group["type"], price)
+    return offers
+
+
+def _market(offers: Sequence[Offer], nodes: int, tick: float) -> Market:
+    """The market of *offers* without any history: all have nodes now."""
+    import numpy as np
+
+    from spotmpi.capacity.market import Market
+
+    prices = [offer.price for offer in offers if offer.market == "on-demand"]
+    highest = min(prices, default=max(offer.price for offer in offers))
+    spot = [offer for offer in offers if offer.market == "spot"]
+    pools = tuple(offer.pool for offer in spot or offers)
+    available = np.full((len(pools), 1), nodes if spot else 0)
+    return Market(pools, available, np.array([[offer.price] for offer in spot or offers]), highest, tick)

@@ -1,0 +1,252 @@
+"""Places the gang of a run with a deadline: the policy of a run's placement controller, in a pod of its own.
+
+    python -m spotmpi.capacity.controller
+
+It asks `policy.decide`, with what the cluster and the run folder tell: offers are the node groups of the plan, the
+history is what they gave so far, and work, pace and starts are as the run itself measured them. A decision needs numpy
+in the image. Without it, or after an error of the policy, the run stays where it is up to the last safe moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
+
+from spotmpi.agent import files, pod_context, record
+from spotmpi.agent import placement as placed
+from spotmpi.agent.placement_controller import INTERVAL, run
+from spotmpi.agent.plan import Placement, RunPlan
+from spotmpi.agent.run_progress import NOTHING, Measured, RunProgress
+from spotmpi.capacity.job import Job, hours
+
+if TYPE_CHECKING:
+    from spotmpi.capacity.placement import Offer
+
+TICK = 600.0  # seconds between decisions about a gang that has all its nodes, less for short runs
+REFUSED = 3600.0  # seconds for which a group that gave no gang is not asked by a gang that has nodes elsewhere
+_WAIT, _STAY = "wait", "stay"
+
+
+class Decided(NamedTuple):
+    """The node group to be on, or `_WAIT` for nodes, or `_STAY`; and why."""
+
+    group: str
+    reason: str
+
+
+class DeadlinePolicy:
+    """The `Policy` of a run's placement controller; *runs* is the folder of run folders."""
+
+    def __init__(self, runs: str = pod_context.RUNS) -> None:
+        self._runs = runs
+        self._progress: Optional[RunProgress] = None
+        self._decided: Optional[Tuple[float, bool]] = None  # when, and whether the gang had all its nodes
+        self._measured = NOTHING
+        self._failure = ""  # of the policy
+        self._shared = ""  # the state in the run folder
+
+    def __call__(self, plan: RunPlan, state: placed.State, gang: placed.Gang, now: float) -> Optional[placed.State]:
+        """The state that follows from what is seen of the gang at the time *now*; None while nothing does."""
+        capacity, size = plan["capacity"], len(plan["hosts"])
+        folder = os.path.join(self._runs, plan["run"])
+        self._share(folder, state)
+        seen = placed.observed(state, gang, capacity["patience"], size, now)
+        view = _View(plan, seen, gang, now, self._read(folder, plan, gang.is_whole(size), now))
+        following = seen
+        if gang.created is not None and self._is_due(view):
+            self._decided = now, view.whole
+            following = _follow(view, self._decide(view), newly_refused=seen["tried"] != state["tried"])
+        return None if following == state else following
+
+    def _decide(self, view: _View) -> Decided:
+        """What `policy.decide` says of *view*, or the last safe moment alone where that cannot be asked."""
+        try:
+            return _by_policy(view)
+        except Exception as error:  # whatever it is, no deadline may be missed for it
+            failure = "%s: %s" % (type(error).__name__, error)
+            if failure != self._failure:
+                sys.stderr.write("%s\n" % failure)
+            self._failure = failure
+            return _by_last_safe_moment(view, failure)
+
+    def _is_due(self, view: _View) -> bool:
+        """Whether it is time for another decision; a gang that waits for nodes needs one at each look."""
+        if self._decided is None or not (view.whole and self._decided[1]):
+            return True
+        return view.now - self._decided[0] >= view.tick
+
+    def _read(self, folder: str, plan: RunPlan, whole: bool, now: float) -> Measured:
+        """What the run measured; only a gang that has all its nodes makes progress."""
+        if self._progress is None:
+            self._progress = RunProgress(folder, plan.get("submitted", 0.0))
+        if self._decided is None or whole or self._decided[1]:
+            with contextlib.suppress(OSError):  # what was known before is still true
+                self._measured = self._progress.read(now)
+        return self._measured
+
+    def _share(self, folder: str, state: placed.State) -> None:
+        """Let node 0's agent record the decisions of *state*, once there is a run folder."""
+        text = placed.to_text(state) + "\n"
+        if text == self._shared:
+            return
+        with contextlib.suppress(OSError):  # there is no folder yet; tried again at the next look
+            files.write_atomically(os.path.join(folder, record.PLACEMENT), text)
+            self._shared = text
+
+
+class _View:
+    """A run as the policy sees it."""
+
+    def __init__(self, plan: RunPlan, state: placed.State, gang: placed.Gang, now: float, measured: Measured) -> None:
+        self.plan, self.state, self.gang, self.now, self.measured = plan, state, gang, now, measured
+        self.capacity, self.size = plan["capacity"], len(plan["hosts"])
+        self.whole = gang.is_whole(self.size)
+        deadline = self.capacity["deadline"]
+        assert deadline is not None, "its controller is another one without"
+        submitted = plan.get("submitted", now)
+        seconds = placed.seconds_to(deadline, submitted)
+        self.elapsed = now - submitted
+        self.tick = max(INTERVAL, min(TICK, math.floor(seconds / 100)))
+        overhead = max(deadline["overhead"], math.ceil(self._start_of_nodes() + measured.start))
+        self.work = self._work_left(deadline["work"], overhead)
+        self.job = Job(
+            work=max(deadline["work"], self.work),
+            deadline=seconds,
+            sizes=(self.size,),
+            overhead=overhead,
+            lost_work=deadline["lost_work"],
+            market=deadline["market"],
+            budget=deadline["budget"],
+        )
+
+    def _start_of_nodes(self) -> float:
+        """Seconds that nodes took to come: at most of on-demand nodes, else at least, with no wait for capacity."""
+        came = [each for each in self.state["seen"] if each["nodes"] and each["waited"] <= self.capacity["patience"]]
+        on_demand = [
+            each["waited"] for each in came if _market(placed.placement_of(self.capacity, each["group"])) == "on-demand"
+        ]
+        return max(on_demand) if on_demand else min((each["waited"] for each in came), default=0.0)
+
+    @property
+    def at(self) -> Placement:
+        """The placement of the gang."""
+        return placed.placement_of(self.capacity, self.state["at"])
+
+    @property
+    def whole_for(self) -> float:
+        """Seconds for which the gang has had all its nodes."""
+        return self.now - self.state["seen"][-1]["t"] if self.whole else 0.0
+
+    @property
+    def starting(self) -> float:
+        """Seconds until the gang's first new iteration."""
+        return 0.0 if not self.whole or self.measured.iterates else max(0.0, self.job.overhead - self.whole_for)
+
+    def _work_left(self, work: float, overhead: float) -> float:
+        """Seconds of work that is left, by what was measured, else by the *work* of the spec."""
+        measured, least = self.measured, 1.0
+        done = measured.done if self.whole else measured.stored
+        if measured.pace and measured.total:
+            return max(least, (measured.total - done) * measured.pace)
+        if measured.pace:
+            return max(least, work - done * measured.pace)
+        return max(least, work - max(0.0, self.whole_for - overhead))  # it reports no iterations, and stores none
+
+    def available(self, group: Placement) -> Optional[int]:
+        """The nodes that *group* has for the run: all, 0 where it gave no gang lately, None where nobody knows."""
+        name, here = group["name"], self.state["at"]
+        if self.whole and name == here:
+            return self.size
+        if self.whole and _market(self.at) == _market(group) == "spot":
+            return 0  # nodes that work are not given back for others that may not come
+        last = next((each for each in reversed(self.state["seen"]) if each["group"] == name), None)
+        refused = (
+            last is not None and last["nodes"] == 0 and (name in self.state["tried"] or self.now - last["t"] < REFUSED)
+        )
+        return 0 if refused else None
+
+
+def _by_policy(view: _View) -> Decided:
+    from spotmpi.capacity import policy
+    from spotmpi.capacity.placement import Clock, Keep, Observation, State, Wait
+    from spotmpi.capacity.placement import Placement as Gang
+
+    groups = {each["name"]: each for each in view.capacity["placements"]}
+    submitted = view.now - view.elapsed
+    history = [
+        Observation(each["t"] - submitted, _offer(view, groups[each["group"]], each["nodes"]))
+        for each in view.state["seen"]
+    ]
+    offers = [_offer(view, each, view.available(each)) for each in groups.values()]
+    here = _offer(view, view.at, None)
+    gang = Gang(here.zone, here.market, here.instance_type, view.size) if view.whole else None
+    state = State(view.job, gang, view.work, view.starting, view.measured.spent)
+    decision = policy.decide(state, offers, history, Clock(view.elapsed, view.tick))
+    if isinstance(decision, (Keep, Wait)):
+        return Decided(_STAY if isinstance(decision, Keep) else _WAIT, decision.reason)
+    wanted = (decision.placement.market, decision.placement.instance_type)
+    return Decided(next(name for name, each in groups.items() if _kind(each) == wanted), decision.reason)
+
+
+def _offer(view: _View, group: Placement, nodes: Optional[int]) -> Offer:
+    from spotmpi.capacity.placement import Offer
+
+    rate = group["rate"]
+    assert rate is not None, "a plan with a deadline has all prices"
+    market, kind = _kind(group)
+    return Offer(group["machine"]["zone"], market, kind, rate / view.size, nodes)
+
+
+def _by_last_safe_moment(view: _View, error: str) -> Decided:
+    """Without the policy: spot nodes up to the last safe moment."""
+    slack = view.job.slack(view.elapsed, view.work) - view.tick
+    fallback = [each for each in view.capacity["placements"] if _market(each) == "on-demand"]
+    why = "the policy cannot be asked (%s), so only the last safe moment is kept" % error
+    if slack > 0 or not fallback or _market(view.at) == "on-demand":
+        return Decided(_STAY if view.whole else _WAIT, why)
+    left = "%s of work left, and a start takes %s" % (hours(view.work), hours(view.job.overhead))
+    return Decided(fallback[0]["name"], "last safe moment: %s; %s" % (left, why))
+
+
+def _follow(view: _View, decided: Decided, newly_refused: bool) -> placed.State:
+    """The state that follows from a decision."""
+    state, here = view.state, view.state["at"]
+    if decided.group not in (_WAIT, _STAY):
+        target = placed.placement_of(view.capacity, decided.group)
+        return state if target["name"] == here else placed.decided(state, target, view.now, decided.reason)
+    if view.whole or here not in state["tried"]:
+        return state
+    following = _next_to_ask(view)
+    if following is not None:
+        return placed.decided(state, following, view.now, "asked next while waiting: " + decided.reason)
+    return placed.decided(state, view.at, view.now, "waits: " + decided.reason) if newly_refused else state
+
+
+def _next_to_ask(view: _View) -> Optional[Placement]:
+    """The group that a waiting gang asks after the present one, once that gave none for the patience."""
+    since = view.gang.waiting_since
+    if since is None or view.now - since < view.capacity["patience"]:
+        return None
+    groups = view.capacity["placements"]
+    late = view.job.slack(view.elapsed, view.work) <= view.tick
+    asked = [each for each in groups if late or _market(each) == "spot" or view.job.market == "on-demand"]
+    names = [each["name"] for each in asked]
+    number = names.index(view.state["at"]) + 1 if view.state["at"] in names else 0
+    following = asked[number % len(asked)] if asked else view.at
+    return None if following["name"] == view.state["at"] else following
+
+
+def _market(group: Placement) -> str:
+    return group["machine"]["market"]
+
+
+def _kind(group: Placement) -> Tuple[Any, str]:
+    """Market and instance type, of which the plan has one group each."""
+    return _market(group), group["machine"]["type"]
+
+
+if __name__ == "__main__":
+    sys.exit(run(DeadlinePolicy()))

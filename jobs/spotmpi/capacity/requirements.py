@@ -1,0 +1,75 @@
+"""The job that the table `capacity` of a spec describes, and why it cannot be done within its limits. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from spotmpi.capacity.job import Job, hours
+from spotmpi.core.errors import Problem
+
+if TYPE_CHECKING:
+    from spotmpi.spec.job import JobSpec
+
+
+def job_of(spec: JobSpec, now: datetime) -> tuple[Job, list[Problem]]:
+    """The job that the table `capacity` of *spec* describes, if it starts *now*, and what is missing in it."""
+    table = spec.capacity
+    problems = []
+    if table.work is None:
+        problems.append(Problem("capacity.work", None, 'give the time that it takes on the most nodes, such as "20h"'))
+    if table.deadline is None:
+        problems.append(Problem("capacity.deadline", None, 'give the time by which it has to be done, such as "30h"'))
+    deadline, sizes = table.deadline, tuple(table.nodes or [spec.nodes])
+    job = Job(
+        work=table.work or 0.0,
+        deadline=(deadline - now).total_seconds() if isinstance(deadline, datetime) else deadline or math.inf,
+        sizes=sizes,
+        speeds=tuple(table.speeds or [size / sizes[-1] for size in sizes]),
+        overhead=table.overhead,
+        lost_work=table.lost_work or 0.0,
+        market=table.market,
+        budget=table.budget,
+        zones=tuple(table.zones),
+        instance_types=tuple(table.instance_types),
+    )
+    return job, problems
+
+
+def without_choice(spec: JobSpec, now: datetime) -> list[Problem]:
+    """Why the deadline of *spec* cannot be kept where all nodes are there already."""
+    if spec.capacity.deadline is None:
+        return []
+    job, missing = job_of(spec, now)
+    if missing or job.work <= job.deadline:
+        return []
+    remedy = f"the work alone takes {hours(job.work)}: set at least that, or use more nodes"
+    return [Problem("capacity.deadline", hours(job.deadline), remedy)]
+
+
+def problems(job: Job, on_demand_price: float | None) -> Iterator[Problem]:
+    """Why *job* cannot be done within its limits, each reason with its remedy; the price is per node and hour."""
+    if list(job.sizes) != sorted(set(job.sizes)):
+        yield Problem("capacity.nodes", list(job.sizes), "name each number of nodes once, the smallest first")
+        return
+    if len(job.speeds) != len(job.sizes) or job.speeds[-1] != 1 or min(job.speeds) <= 0 or max(job.speeds) > 1:
+        remedy = f"give {len(job.sizes)} numbers above 0, one for each of `nodes`, the last one 1"
+        yield Problem("capacity.speeds", list(job.speeds), remedy)
+        return
+    if not job.on_demand_allowed:
+        return
+    shortest = job.on_demand_time(len(job.sizes) - 1)
+    if job.deadline < shortest:
+        remedy = (
+            f"on-demand nodes need {hours(shortest)} ({hours(job.work)} of work and {hours(job.overhead)} for a "
+            f"start): set at least {hours(shortest)}, or allow more nodes"
+        )
+        yield Problem("capacity.deadline", hours(job.deadline), remedy)
+    if job.budget is not None and on_demand_price is not None and job.budget < job.on_demand_cost(on_demand_price):
+        remedy = (
+            f"on-demand nodes for all of the work cost ${job.on_demand_cost(on_demand_price):.2f}, so the "
+            f'deadline cannot be kept for certain: raise it to that, or set market = "spot", which may be late'
+        )
+        yield Problem("capacity.budget", job.budget, remedy)

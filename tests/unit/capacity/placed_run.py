@@ -1,0 +1,162 @@
+"""A run with a deadline on a cluster that a test scripts: its gang works once it has all nodes, and is recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from spotmpi.agent import placement, pod_context
+from spotmpi.agent.attempt_history import AttemptHistory
+from spotmpi.agent.outcomes import INTERRUPTION, SUCCEEDED, Outcome
+from spotmpi.agent.placement_controller import Controller
+from spotmpi.agent.progress import Progress
+from spotmpi.agent.record import Record
+from spotmpi.capacity.controller import DeadlinePolicy
+from spotmpi.plan.cluster import ClusterTarget
+from spotmpi.plan.manifests import Submission, kubernetes_plan
+from spotmpi.plan.placement import Beginning
+from spotmpi.spec.job import from_values
+from tests.clocks import SetClock
+from tests.unit.agent.placed_cluster import START, PlacedCluster
+
+SIZE = 4
+NEAR, OTHER, FAR = "near", "other", "far"
+RATES = {NEAR: 4.0, OTHER: 5.0, FAR: 12.0}  # dollars per hour of all nodes
+PACE = 1.0  # seconds per iteration
+
+
+def target(group: str) -> ClusterTarget:
+    market = "on-demand" if group == FAR else "spot"
+    machine = {"node_group": group, "type": f"{group}.xlarge", "market": market, "zone": "us-east-1a"}
+    return ClusterTarget("here", "any:1", "claim", {"group": group}, (), False, machine=tuple(machine.items()))
+
+
+def planned(groups: tuple[str, ...], **capacity: Any) -> tuple[Any, Any]:
+    """The JobSet of a run on *groups*, and the plan of its agents."""
+    spec = from_values({"command": ["x"], "nodes": SIZE, "capacity": capacity})
+    order = tuple(map(target, groups))
+    submission = Submission("x-1", "ann", {}, {}, {}, rates=RATES, beginning=Beginning("it is the cheapest"))
+    objects = kubernetes_plan(spec, replace(order[0], order=order), submission)
+    return objects[0], {**json.loads(objects[1]["data"]["plan.json"]), "submitted": float(START)}
+
+
+class PlacedRun:
+    """A run of *iterations*, with a controller that is killed after every look where it is *mortal*.
+
+    Its agents take *start* seconds from the nodes to the first iteration. Moves have notice, so a checkpoint is
+    written; where nodes are lost, the iterations since the last whole minute are.
+    """
+
+    def __init__(self, folder: Path, free: dict[str, int], iterations: int, start: float, **capacity: Any) -> None:
+        groups = tuple(group for group in (NEAR, OTHER, FAR) if group in free)
+        jobset, self.plan = planned(groups, **capacity)
+        self.cluster = PlacedCluster(jobset, SIZE, free)
+        self.iterations, self.start = iterations, start
+        self.mortal = False
+        self.ended: float | None = None  # seconds after the submission
+        self.stored = 0
+        self.step = 5.0  # seconds between looks
+        self._runs = folder
+        self._controller: Controller | None = None
+        self._clock = SetClock(0.0)
+        self._clock.unix = float(START)
+        self._whole = 0.0  # seconds for which the gang had all nodes
+        self._history: AttemptHistory | None = None
+        self._progress = Progress(0.0)
+        self._number = 0
+
+    @property
+    def seconds(self) -> float:
+        return self.cluster.now - START
+
+    @property
+    def state(self) -> placement.State:
+        jobset = self.cluster.jobset("x-1")
+        assert jobset is not None
+        state = placement.parse(jobset["metadata"]["annotations"][pod_context.PLACEMENT_ANNOTATION])
+        assert state is not None
+        return state
+
+    @property
+    def groups(self) -> list[str]:
+        return [each["group"] for each in self.state["decisions"]]
+
+    def lose_a_node(self, **free: int) -> None:
+        """Lose a node without notice; from now on so many are *free*."""
+        self.cluster.free |= free
+        self._end_attempt(INTERRUPTION, lost=True)
+        self.cluster.lose_a_node()
+
+    def run_until(self, is_over: Callable[[], bool], limit: float) -> None:
+        """Let time pass until *is_over*, the run has ended, or *limit* seconds after its submission."""
+        while not is_over() and self.ended is None and self.seconds < limit:
+            self.look()
+            self.pass_time()
+
+    def run_for(self, seconds: float) -> None:
+        self.run_until(lambda: False, self.seconds + seconds)
+
+    def look(self) -> None:
+        """One look of the controller."""
+        api: Any = self.cluster
+        if self._controller is None or self.mortal:
+            self._controller = Controller(api, self.plan, DeadlinePolicy(str(self._runs)))
+        self._controller.look()
+        if self.cluster.suspended:
+            self._end_attempt(INTERRUPTION)
+
+    def pass_time(self) -> None:
+        self.cluster.pass_time(self.step)
+        self._clock.seconds = self.seconds
+        if None in self.cluster.places() or not self.cluster.places():
+            self._whole = 0.0
+            return
+        self._whole += self.step
+        if self._whole >= self.start:
+            self._work()
+
+    def _work(self) -> None:
+        if self._history is None:
+            (self._runs / "x-1").mkdir(exist_ok=True)
+            record = Record(str(self._runs / "x-1"), self._clock)
+            plan = placement.placed(self.plan, self.state)
+            self._history = AttemptHistory(record, plan, self.plan["submitted"], self._clock)
+            self._history._held_from -= self.start
+            self._number = self._history.begin()
+            self._progress = Progress(0.0)
+            self._progress.iteration = self.stored
+            self._progress.first_iteration_elapsed = self._clock.elapsed()
+            record.metric(self._number, 0, "context", {"total_iterations": self.iterations})
+        iteration = min(self.iterations, int((self._progress.iteration or 0) + self.step / PACE))
+        self._progress.iteration = iteration
+        self._history.record.metric(self._number, 0, "metric", {"iteration": iteration})
+        if iteration // 60 * 60 > self.stored:
+            self._store(iteration // 60 * 60)
+        if iteration == self.iterations:
+            self.ended = self.seconds
+            self._end_attempt(SUCCEEDED)
+            self.cluster.end()
+
+    def _store(self, iteration: int) -> None:
+        assert self._history is not None
+        self.stored = iteration
+        self._progress.checkpoint = iteration
+        self._history.record.metric(self._number, 0, "checkpoint", {"iteration": iteration})
+
+    def _end_attempt(self, cause: str, lost: bool = False) -> None:
+        history, self._history = self._history, None
+        self._whole = 0.0
+        if history is None:
+            return
+        self._history = history
+        if not lost and self._progress.iteration:
+            self._store(self._progress.iteration)
+        self._history = None
+        outcome = Outcome(cause, "why", 0)
+        history.end(self._number, self._progress, outcome, self._clock())
+        if cause == SUCCEEDED:
+            history.finish(outcome)
+        history.record.close()

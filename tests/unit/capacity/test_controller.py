@@ -1,0 +1,161 @@
+"""The policy places a run with a deadline: a real controller and agent's record on a cluster that a test scripts."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spotmpi.agent import record
+from spotmpi.capacity import policy
+from spotmpi.core import archives, names
+from tests.unit.capacity.placed_run import FAR, NEAR, OTHER, SIZE, PlacedRun
+
+MINUTE = 60.0
+WORK, DEADLINE, START = 20 * MINUTE, 50 * MINUTE, 60.0
+CAPACITY = {"deadline": "50m", "work": "20m", "overhead": "2m", "patience": "3m"}
+
+
+def run_on(folder: Path, **free: int) -> PlacedRun:
+    return PlacedRun(folder, free, int(WORK), START, **CAPACITY)
+
+
+@pytest.mark.parametrize("mortal", [False, True])
+def test_a_run_whose_spot_nodes_vanish_waits_up_to_the_last_safe_moment_and_ends_in_time(
+    tmp_path: Path, mortal: bool
+) -> None:
+    run = run_on(tmp_path, near=SIZE, far=SIZE)
+    run.mortal = mortal
+    run.run_for(10 * MINUTE)
+    assert run.cluster.places() == [NEAR] * SIZE and run.groups == [NEAR]
+    run.lose_a_node(near=1)
+    run.run_until(lambda: run.state["at"] == FAR, DEADLINE)
+    moved = run.seconds
+    left = WORK - run.stored
+    # A start takes two minutes; shortly before the last moment it costs as much to wait as to start.
+    assert DEADLINE - 6 * MINUTE <= moved + left + 2 * MINUTE <= DEADLINE
+    run.run_until(lambda: False, DEADLINE)
+    assert run.ended is not None and run.ended <= DEADLINE
+    first, waits, move = run.state["decisions"]
+    assert first["reason"] == "it is the cheapest"
+    assert waits["group"] == NEAR and waits["reason"].startswith("waits: no zone has 4 spot nodes; $")
+    assert "to the last safe moment" in waits["reason"]
+    assert move["market"] == "on-demand" and "min to the deadline" in move["reason"]
+
+
+def test_each_decision_is_an_event_of_the_run_also_where_no_move_followed(tmp_path: Path) -> None:
+    run = run_on(tmp_path, near=SIZE, far=SIZE)
+    run.run_for(5 * MINUTE)
+    run.lose_a_node(near=0)
+    run.run_for(5 * MINUTE)
+    run.cluster.free[NEAR] = SIZE
+    run.run_until(lambda: False, DEADLINE)
+    assert run.ended is not None and run.cluster.places() == [NEAR] * SIZE
+    events = [json.loads(line) for line in (tmp_path / "x-1" / record.EVENTS).read_text().splitlines()]
+    placed = [each for each in events if each["event"] == record.PLACED]
+    assert [(each["group"], each["reason"].partition(":")[0]) for each in placed] == [
+        (NEAR, "it is the cheapest"),
+        (NEAR, "waits"),
+    ]
+
+
+def test_while_it_waits_it_asks_each_spot_group_in_turn(tmp_path: Path) -> None:
+    run = run_on(tmp_path, near=0, other=0, far=SIZE)
+    run.run_for(12 * MINUTE)
+    assert run.groups[:4] == [NEAR, OTHER, OTHER, NEAR] or run.groups[:3] == [NEAR, OTHER, NEAR], run.groups
+    run.cluster.free[OTHER] = SIZE
+    run.run_until(lambda: run.cluster.places() == [OTHER] * SIZE, DEADLINE)
+    assert run.cluster.places() == [OTHER] * SIZE
+
+
+def test_nodes_that_work_are_not_given_back_for_cheaper_ones_that_may_not_come(tmp_path: Path) -> None:
+    run = run_on(tmp_path, near=0, other=SIZE, far=SIZE)
+    run.run_until(lambda: run.cluster.places() == [OTHER] * SIZE, DEADLINE)
+    run.cluster.free[NEAR] = SIZE
+    run.run_for(15 * MINUTE)
+    assert run.cluster.places() == [OTHER] * SIZE
+
+
+def test_the_pace_that_the_run_measures_decides_and_not_the_guess_of_the_spec(tmp_path: Path) -> None:
+    slow = PlacedRun(tmp_path, {NEAR: SIZE, FAR: SIZE}, int(1.6 * WORK), START, **CAPACITY)
+    slow.run_for(8 * MINUTE)
+    slow.lose_a_node(near=0)
+    slow.run_until(lambda: slow.state["at"] == FAR, DEADLINE)
+    assert slow.seconds <= DEADLINE - (1.6 * WORK - slow.stored) - 2 * MINUTE
+    slow.run_until(lambda: False, DEADLINE)
+    assert slow.ended is not None
+
+
+def test_a_start_that_took_longer_than_the_spec_says_moves_the_last_safe_moment(tmp_path: Path) -> None:
+    run = PlacedRun(tmp_path, {NEAR: SIZE, FAR: SIZE}, int(WORK), 6 * MINUTE, **CAPACITY)
+    run.run_for(10 * MINUTE)
+    run.lose_a_node(near=0)
+    run.run_until(lambda: False, DEADLINE)
+    assert run.ended is not None and run.cluster.places() == [FAR] * SIZE
+
+
+def test_it_returns_from_on_demand_nodes_to_spot_nodes_where_that_pays(tmp_path: Path) -> None:
+    capacity = {"deadline": "20h", "work": "10h", "overhead": "5m", "patience": "10m"}
+    run = PlacedRun(tmp_path, {NEAR: 0, FAR: SIZE}, 36000, START, **capacity)
+    run.step = 60.0
+    run.run_until(lambda: run.cluster.places() == [FAR] * SIZE, 12 * 3600)
+    assert run.cluster.places() == [FAR] * SIZE
+    moved = run.seconds
+    run.cluster.free[NEAR] = SIZE
+    run.run_until(lambda: run.cluster.places() == [NEAR] * SIZE, moved + 2 * 3600)
+    assert run.cluster.places() == [NEAR] * SIZE
+    run.run_until(lambda: False, 20 * 3600)
+    assert run.ended is not None
+
+
+def test_where_the_policy_cannot_be_asked_the_last_safe_moment_alone_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'numpy'")
+
+    monkeypatch.setattr(policy, "decide", fail)
+    run = run_on(tmp_path, near=0, far=SIZE)
+    run.run_until(lambda: False, DEADLINE)
+    assert run.ended is not None and run.groups == [NEAR, NEAR, FAR]
+    reason = (
+        "the policy cannot be asked (ModuleNotFoundError: No module named 'numpy'), so only the last safe moment is"
+    )
+    assert run.state["decisions"][1]["reason"].startswith(f"waits: {reason} kept")
+    assert run.state["decisions"][2]["reason"].startswith("last safe moment: 20 min of work left")
+    assert capsys.readouterr().err.count("ModuleNotFoundError") == 1
+
+
+@pytest.mark.parametrize("hidden", [(), ("numpy",)])
+def test_the_archives_of_a_pod_have_all_that_the_controller_imports(tmp_path: Path, hidden: tuple[str, ...]) -> None:
+    for archive in (archives.pod_side(names.SOURCE), archives.policy_side(names.SOURCE)):
+        with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
+            packed.extractall(tmp_path, filter="data")
+    program = f"import sys; sys.modules.update(dict.fromkeys({hidden})); import spotmpi.capacity.controller"
+    if not hidden:
+        program += ", spotmpi.capacity.policy"
+    done = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, check=False)
+    assert done.returncode == 0
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_whatever_spot_nodes_do_the_deadline_is_kept_and_no_gang_is_of_two_groups(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    run = run_on(tmp_path_factory.mktemp("run"), near=SIZE, other=0, far=SIZE)
+    run.mortal = data.draw(st.booleans())
+    while run.ended is None and run.seconds < DEADLINE:
+        if data.draw(st.integers(0, 2)) == 0 and not run.cluster.suspended and run.state["at"] != FAR:
+            run.lose_a_node()
+        run.cluster.free |= {name: data.draw(st.sampled_from([0, 1, SIZE])) for name in (NEAR, OTHER)}
+        run.run_for(MINUTE * data.draw(st.integers(1, 8)))
+        assert len(set(filter(None, run.cluster.places()))) <= 1
+    assert run.ended is not None and run.ended <= DEADLINE, run.state["decisions"]

@@ -17,7 +17,7 @@ from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import InputError, Problem, UnknownRun, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.price import Price
-from spotmpi.report import rows, sections, trial_results
+from spotmpi.report import rows, sections, spending, trial_results
 from spotmpi.report.figures import counted
 from spotmpi.report.report import Report, baseline_caveats, conditions, method, node_caveats, row_caveats
 from spotmpi.report.trial_results import TrialResult
@@ -159,6 +159,7 @@ def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool = False) -
     table = rows.rows(named, lambda run: _flags(run, differences))
     candidates = (
         sections.stream_section(table),
+        *spending.spending_sections(paths),
         sections.micro_benchmark_section(named),
         sections.node_section(named),
     )

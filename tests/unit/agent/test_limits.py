@@ -63,6 +63,8 @@ def test_each_attempt_costs_what_its_own_world_did() -> None:
 def test_the_reason_of_a_spent_limit_names_money_rate_and_remedy() -> None:
     reason = "limits.cost ($2.5) is nearly spent at $36 an hour; raise it and resume the run"
     assert limits.cost_reason(plan(2.5), 36.0) == reason
+    of_deadline: Any = {**plan(2.5), "capacity": {"deadline": {"budget": 2.5}}}
+    assert limits.cost_reason(of_deadline, 36.0) == reason.replace("limits.cost", "capacity.budget")
 
 
 def lost(*nodes: int, **values: Any) -> AttemptRecord:

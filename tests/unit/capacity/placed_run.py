@@ -12,6 +12,7 @@ from spotmpi.agent import placement, pod_context
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.outcomes import INTERRUPTION, SUCCEEDED, Outcome
 from spotmpi.agent.placement_controller import Controller
+from spotmpi.agent.plan import Forecast
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
 from spotmpi.capacity.controller import DeadlinePolicy
@@ -26,6 +27,14 @@ SIZE = 4
 NEAR, OTHER, FAR = "near", "other", "far"
 RATES = {NEAR: 4.0, OTHER: 5.0, FAR: 12.0}  # dollars per hour of all nodes
 PACE = 1.0  # seconds per iteration
+FORECAST: Forecast = {
+    "dollars": 3.5,
+    "low": 1.4,
+    "high": 4.2,
+    "in_time": 1.0,
+    "on_demand": 4.4,
+    "deadline": 3000.0,
+}
 
 
 def target(group: str) -> ClusterTarget:
@@ -38,7 +47,7 @@ def planned(groups: tuple[str, ...], **capacity: Any) -> tuple[Any, Any]:
     """The JobSet of a run on *groups*, and the plan of its agents."""
     spec = from_values({"command": ["x"], "nodes": SIZE, "capacity": capacity})
     order = tuple(map(target, groups))
-    submission = Submission("x-1", "ann", {}, {}, {}, rates=RATES, beginning=Beginning("it is the cheapest"))
+    submission = Submission("x-1", "ann", {}, {}, {}, rates=RATES, beginning=Beginning("it is the cheapest", FORECAST))
     objects = kubernetes_plan(spec, replace(order[0], order=order), submission)
     return objects[0], {**json.loads(objects[1]["data"]["plan.json"]), "submitted": float(START)}
 
@@ -124,10 +133,14 @@ class PlacedRun:
             record = Record(str(self._runs / "x-1"), self._clock)
             plan = placement.placed(self.plan, self.state)
             self._history = AttemptHistory(record, plan, self.plan["submitted"], self._clock)
-            self._history._held_from -= self.start
+            self._clock.seconds -= self.start  # its agents have held the nodes since then
             self._number = self._history.begin()
+            self._clock.seconds += self.start
+            self._history.record_decisions(self._decisions())
+            self._history.record_start(self._number)
             self._progress = Progress(0.0)
-            self._progress.iteration = self.stored
+            self._progress.resumed = self._progress.iteration = self.stored
+            self._progress.first_iteration = self.stored + 1
             self._progress.first_iteration_elapsed = self._clock.elapsed()
             record.metric(self._number, 0, "context", {"total_iterations": self.iterations})
         iteration = min(self.iterations, int((self._progress.iteration or 0) + self.step / PACE))
@@ -139,6 +152,15 @@ class PlacedRun:
             self.ended = self.seconds
             self._end_attempt(SUCCEEDED)
             self.cluster.end()
+
+    def _decisions(self) -> list[placement.Decision]:
+        """Those with which the present pods were created: JobSet gives them the annotation of their template."""
+        jobset = self.cluster.jobset("x-1")
+        assert jobset is not None
+        template = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+        state = placement.parse(template["metadata"]["annotations"][pod_context.PLACEMENT_ANNOTATION])
+        assert state is not None
+        return state["decisions"]
 
     def _store(self, iteration: int) -> None:
         assert self._history is not None

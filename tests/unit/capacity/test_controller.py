@@ -94,10 +94,13 @@ def test_the_pace_that_the_run_measures_decides_and_not_the_guess_of_the_spec(tm
 
 
 def test_a_start_that_took_longer_than_the_spec_says_moves_the_last_safe_moment(tmp_path: Path) -> None:
-    run = PlacedRun(tmp_path, {NEAR: SIZE, FAR: SIZE}, int(WORK), 6 * MINUTE, **CAPACITY)
-    run.run_for(10 * MINUTE)
+    deadline, start = 65 * MINUTE, 10 * MINUTE
+    run = PlacedRun(tmp_path, {NEAR: SIZE, FAR: SIZE}, int(WORK), start, **{**CAPACITY, "deadline": "65m"})
+    run.run_for(15 * MINUTE)
     run.lose_a_node(near=0)
-    run.run_until(lambda: False, DEADLINE)
+    run.run_until(lambda: run.state["at"] == FAR, deadline)
+    assert run.seconds + WORK - run.stored + start <= deadline
+    run.run_until(lambda: False, deadline)
     assert run.ended is not None and run.cluster.places() == [FAR] * SIZE
 
 

@@ -1,0 +1,164 @@
+"""What runs cost: by market and node group, what each interruption cost, and the forecast beside what came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from spotmpi.agent import limits, record
+from spotmpi.agent.attempt_history import read_attempts
+from spotmpi.agent.outcomes import SUCCEEDED
+from spotmpi.agent.schema import AttemptRecord
+from spotmpi.capacity.job import hours
+from spotmpi.core.names import RunPaths
+from spotmpi.report.figures import MISSING, number
+from spotmpi.report.report import Section
+from spotmpi.runs import reader
+
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Paid:
+    """An attempt with its node group and market, None where unknown, its seconds with nodes and what they cost."""
+
+    run: str
+    attempt: AttemptRecord
+    group: str | None
+    market: str | None
+    seconds: float
+    rate: float | None  # US dollars per hour of all nodes
+
+    @property
+    def dollars(self) -> float | None:
+        """What it cost, with the pause behind it."""
+        return None if self.rate is None else self.seconds * self.rate / _HOUR
+
+
+def paid(paths: RunPaths) -> list[Paid]:
+    """The attempts of a run, each at the rate that its agent recorded for it."""
+    attempts = read_attempts(str(paths.folder))
+    placements, ended = _placements(paths)
+    last = attempts[-1] if attempts else None
+    end = last.get("ended", last["started"]) if last else 0.0
+    seconds = limits.node_seconds(attempts, ended if last and "ended" not in last and ended else end)
+    return [
+        Paid(
+            paths.id,
+            attempt,
+            placements.get(attempt["attempt"], {}).get("group") or _machine(attempt, "node_group"),
+            placements.get(attempt["attempt"], {}).get("market") or _machine(attempt, "market"),
+            seconds[number],
+            attempt["world"]["rate"] if "world" in attempt else None,
+        )
+        for number, attempt in enumerate(attempts)
+    ]
+
+
+def spending_sections(runs: Sequence[RunPaths]) -> Iterator[Section]:
+    """What *runs* cost, as far as their attempts have a known price, and their interruptions."""
+    attempts = [each for paths in runs for each in paid(paths)]
+    priced = [each for each in attempts if each.rate is not None]
+    if not priced:
+        return
+    places: dict[tuple[str, str], list[Paid]] = {}
+    for each in priced:
+        places.setdefault((each.group or MISSING, each.market or MISSING), []).append(each)
+    cells = tuple(
+        (
+            group,
+            market,
+            str(len(own)),
+            number(sum(each.seconds for each in own) / _HOUR),
+            number(sum(each.dollars or 0.0 for each in own)),
+        )
+        for (group, market), own in places.items()
+    )
+    text = [f"${sum(each.dollars or 0.0 for each in priced):.2f} for nodes in {_counted(len(priced))}."]
+    if len(priced) < len(attempts):
+        text.append(f"{_counted(len(attempts) - len(priced))} without a known price not included.")
+    text += [sentence for paths in runs if (sentence := forecast(paths))]
+    yield Section("Spending", tuple(text), ("Node group", "Market", "Attempts", "Hours", "$"), cells, 2)
+    if interruptions := tuple(_interruptions(attempts)):
+        header = ("Run", "Attempt", "Ended by", "Pause s", "Start s", "Repeated iterations", "$")
+        note = "A start is the time from the nodes to the first iteration; the cost has pause, start and repetition."
+        yield Section("Interruptions", (note,), header, interruptions, 3)
+
+
+def forecast(paths: RunPaths) -> str | None:
+    """What a run with a deadline was expected to cost, beside what came; None for other runs."""
+    events = list(reader.lines(paths.events))
+    first: Mapping[str, Any] = next((each for each in events if isinstance(each.get("forecast"), dict)), {})
+    if not first:
+        return None
+    expected, spent = first["forecast"], [each.dollars for each in paid(paths) if each.dollars is not None]
+    end = next((each for each in reversed(events) if each.get("event") in record.TERMINAL), None)
+    text = (
+        f"{paths.id} was expected to cost ${expected['dollars']:.2f} (90 % of cases: ${expected['low']:.2f} to "
+        f"${expected['high']:.2f}), {100 * expected['in_time']:.0f} % in time, and ${expected['on_demand']:.2f} on "
+        f"on-demand nodes alone; it cost ${sum(spent):.2f}"
+    )
+    if end is None or end["event"] != record.SUCCEEDED:
+        return f"{text}, and has not done its work."
+    left = expected["deadline"] - (end["t"] - first["t"])
+    return f"{text}, and ended {hours(abs(left))} {'before' if left >= 0 else 'after'} its deadline."
+
+
+def _placements(paths: RunPaths) -> tuple[dict[int, dict[str, Any]], float | None]:
+    """Where each attempt was placed, by its number, as far as the record says; and when the run ended."""
+    at: dict[str, Any] = {}
+    places: dict[int, dict[str, Any]] = {}
+    ended = None
+    for event in reader.lines(paths.events):
+        if event.get("event") == record.PLACED:
+            at = event
+        elif event.get("event") == record.STARTED and at:
+            places[event.get("attempt", 0)] = at
+        elif event.get("event") in record.TERMINAL:
+            ended = event["t"]
+    return places, ended
+
+
+def _machine(attempt: AttemptRecord, key: str) -> str | None:
+    found = {str(each[key]) for each in attempt.get("hardware", []) if each.get(key)}
+    return " and ".join(sorted(found)) or None
+
+
+def _interruptions(attempts: Sequence[Paid]) -> Iterator[tuple[str, ...]]:
+    """Each attempt of a run that another one followed, and what that cost."""
+    for before, after in pairwise(attempts):
+        if before.run != after.run or before.attempt["cause"] == SUCCEEDED:
+            continue
+        pause = before.seconds - before.attempt.get("held", before.seconds)
+        start, lost = after.attempt.get("start"), after.attempt.get("lost_iterations")
+        repeated = None if lost is None else lost * (_pace(after.attempt) or _pace(before.attempt) or 0.0)
+        known = before.rate is not None and after.rate is not None
+        dollars = (
+            (pause * (before.rate or 0.0) + ((start or 0.0) + (repeated or 0.0)) * (after.rate or 0.0)) / _HOUR
+            if known
+            else None
+        )
+        cause = f"{before.attempt['cause']}: {before.attempt.get('reason') or MISSING}"
+        yield (
+            before.run,
+            str(before.attempt["attempt"]),
+            cause,
+            number(pause, 3),
+            number(start, 3),
+            MISSING if lost is None else str(lost),
+            number(dollars),
+        )
+
+
+def _pace(attempt: AttemptRecord) -> float | None:
+    """Seconds per iteration of an attempt."""
+    start, first, last = attempt.get("start"), attempt.get("first_iteration"), attempt.get("last_iteration")
+    if start is None or first is None or last is None or last <= first or "held" not in attempt:
+        return None
+    return (attempt["held"] - start) / (last - first)
+
+
+def _counted(count: int) -> str:
+    return f"{count} attempt{'s' * (count != 1)}"

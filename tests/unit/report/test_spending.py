@@ -1,0 +1,57 @@
+"""What a run cost by market and node group, what its interruptions cost, and the forecast beside that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spotmpi.core.names import RunPaths
+from spotmpi.report.spending import spending_sections
+from tests.unit.capacity.placed_run import FAR, SIZE, PlacedRun
+
+MINUTE = 60.0
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> PlacedRun:
+    """A run that loses its spot nodes after 620 of 1,200 iterations, repeats 20, and ends on on-demand nodes."""
+    capacity = {"deadline": "50m", "work": "20m", "overhead": "2m", "patience": "3m"}
+    run = PlacedRun(tmp_path, {"near": SIZE, "far": SIZE}, 1200, MINUTE, **capacity)
+    run.run_for(11 * MINUTE + 20)
+    run.lose_a_node(near=0)
+    run.run_until(lambda: False, 50 * MINUTE)
+    assert run.ended is not None and run.cluster.places() == [FAR] * SIZE
+    return run
+
+
+def test_dollars_are_by_node_group_at_the_price_of_each_attempt_and_stand_beside_the_forecast(
+    run: PlacedRun, tmp_path: Path
+) -> None:
+    spending, _ = spending_sections([RunPaths(tmp_path / "x-1")])
+    near, far = spending.cells
+    assert near[:3] == ("near", "spot", "1") and far[:3] == ("far", "on-demand", "1")
+    # Ten minutes of pause are paid for, as by the cost limit: machines idle for longer are taken away.
+    assert [float(value) for value in near[3:]] == pytest.approx([(680 + 600) / 3600, 4.0 * (680 + 600) / 3600], 0.02)
+    assert [float(value) for value in far[3:]] == pytest.approx([660 / 3600, 12.0 * 660 / 3600], 0.02)
+    total = float(spending.text[0].partition(" ")[0][1:])
+    assert spending.text[0].endswith(" for nodes in 2 attempts.")
+    assert total == pytest.approx(float(near[4]) + float(far[4]), 0.005)
+    assert spending.text[1].startswith(
+        "x-1 was expected to cost $3.50 (90 % of cases: $1.40 to $4.20), 100 % in time, and $4.40 on on-demand nodes "
+        f"alone; it cost ${total:.2f}, and ended "
+    )
+    assert run.ended is not None
+    assert spending.text[1].endswith(f" {-int(-(3000 - run.ended) // 60)} min before its deadline.")
+
+
+def test_each_interruption_has_its_pause_start_repetition_and_cost(run: PlacedRun, tmp_path: Path) -> None:
+    _, interruptions = spending_sections([RunPaths(tmp_path / "x-1")])
+    ((name, attempt, cause, pause, start, repeated, dollars),) = interruptions.cells
+    assert (name, attempt, cause, pause, start) == ("x-1", "1", "interruption: why", "600", "60.0")
+    assert float(dollars) == pytest.approx((600 * 4.0 + (60 + int(repeated)) * 12.0) / 3600, 0.02)
+    assert 0 < int(repeated) < 60
+
+
+def test_a_run_without_a_price_has_neither(tmp_path: Path) -> None:
+    assert [*spending_sections([RunPaths(tmp_path)])] == []

@@ -144,6 +144,7 @@ COMPARISONS = {
     "jobs/spotmpi/programs/pool/scheduler.py": (3, MONOTONIC),
     "jobs/spotmpi/programs/pool/settings.py": (1, "the start of Dask's clocks, which nobody sets from then on"),
     "jobs/spotmpi/report/charts.py": (1, "the axis of charts"),
+    "jobs/spotmpi/report/spending.py": (2, SHOWN),
     "jobs/spotmpi/runs/cache.py": (2, "whether a wait that is over is shown"),
     "jobs/spotmpi/runs/folder.py": (1, "the order in which output is shown; each file is read to its end"),
     "jobs/spotmpi/runs/reader.py": (1, "whether it can be shown as a date"),

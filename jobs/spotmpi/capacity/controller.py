@@ -43,8 +43,8 @@ class DeadlinePolicy:
     def __init__(self, runs: str = pod_context.RUNS) -> None:
         self._runs = runs
         self._progress: Optional[RunProgress] = None
-        self._decided: Optional[Tuple[float, bool]] = None  # when, and whether the gang had all its nodes
-        self._measured = NOTHING
+        self._whole: Optional[bool] = None  # whether the gang had all its nodes at the last decision
+        self._measured, self._read_at = NOTHING, -math.inf
         self._failure = ""  # of the policy
         self._shared = ""  # the state in the run folder
 
@@ -53,13 +53,24 @@ class DeadlinePolicy:
         capacity, size = plan["capacity"], len(plan["hosts"])
         folder = os.path.join(self._runs, plan["run"])
         self._share(folder, state)
-        seen = placed.observed(state, gang, capacity["patience"], size, now)
-        view = _View(plan, seen, gang, now, self._read(folder, plan, gang.is_whole(size), now))
-        following = seen
-        if gang.created is not None and self._is_due(view):
-            self._decided = now, view.whole
+        following = seen = placed.observed(state, gang, capacity["patience"], size, now)
+        whole = gang.is_whole(size)
+        is_new = self._whole != whole or now - self._read_at >= _tick(plan)
+        if gang.created is not None and (is_new or not whole):  # a gang that waits needs a decision at each look
+            if is_new:
+                self._read(folder, plan, now)
+            self._whole = whole
+            view = _View(plan, seen, gang, now, self._measured)
             following = _follow(view, self._decide(view), newly_refused=seen["tried"] != state["tried"])
         return None if following == state else following
+
+    def _read(self, folder: str, plan: RunPlan, now: float) -> None:
+        """Read what the run measured."""
+        self._read_at = now
+        if self._progress is None:
+            self._progress = RunProgress(folder, plan.get("submitted", 0.0))
+        with contextlib.suppress(OSError):  # what was known before is still true
+            self._measured = self._progress.read(now)
 
     def _decide(self, view: _View) -> Decided:
         """What `policy.decide` says of *view*, or the last safe moment alone where that cannot be asked."""
@@ -72,21 +83,6 @@ class DeadlinePolicy:
             self._failure = failure
             return _by_last_safe_moment(view, failure)
 
-    def _is_due(self, view: _View) -> bool:
-        """Whether it is time for another decision; a gang that waits for nodes needs one at each look."""
-        if self._decided is None or not (view.whole and self._decided[1]):
-            return True
-        return view.now - self._decided[0] >= view.tick
-
-    def _read(self, folder: str, plan: RunPlan, whole: bool, now: float) -> Measured:
-        """What the run measured; only a gang that has all its nodes makes progress."""
-        if self._progress is None:
-            self._progress = RunProgress(folder, plan.get("submitted", 0.0))
-        if self._decided is None or whole or self._decided[1]:
-            with contextlib.suppress(OSError):  # what was known before is still true
-                self._measured = self._progress.read(now)
-        return self._measured
-
     def _share(self, folder: str, state: placed.State) -> None:
         """Let node 0's agent record the decisions of *state*, once there is a run folder."""
         text = placed.to_text(state) + "\n"
@@ -95,6 +91,13 @@ class DeadlinePolicy:
         with contextlib.suppress(OSError):  # there is no folder yet; tried again at the next look
             files.write_atomically(os.path.join(folder, record.PLACEMENT), text)
             self._shared = text
+
+
+def _tick(plan: RunPlan) -> float:
+    """Seconds between decisions about a gang that has all its nodes."""
+    deadline = plan["capacity"]["deadline"]
+    assert deadline is not None, "its controller is another one without"
+    return max(INTERVAL, min(TICK, math.floor(placed.seconds_to(deadline, plan.get("submitted", 0.0)) / 100)))
 
 
 class _View:
@@ -109,7 +112,7 @@ class _View:
         submitted = plan.get("submitted", now)
         seconds = placed.seconds_to(deadline, submitted)
         self.elapsed = now - submitted
-        self.tick = max(INTERVAL, min(TICK, math.floor(seconds / 100)))
+        self.tick = _tick(plan)
         overhead = max(deadline["overhead"], math.ceil(self._start_of_nodes() + measured.start))
         self.work = self._work_left(deadline["work"], overhead)
         self.job = Job(

@@ -13,7 +13,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.forecast.series import published_tables
 from spotmpi.metrics import intervals
 from spotmpi.metrics.intervals import Bounds
-from spotmpi.report import comparison, scaling, spending
+from spotmpi.report import comparison, scaling
 from spotmpi.report.chart import MEASURED, TRACE, Bar, BarChart, Chart, Curve
 from spotmpi.report.figures import MISSING, counted, interval, number, share
 from spotmpi.report.report import Report, Section, label
@@ -44,7 +44,6 @@ def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Sect
         compared,
         micro_benchmark_section([*report.micro_benchmarks, *report.runs]),
         node_section(report.runs),
-        *spending.spending_sections([paths for _, paths in runs]),
         timeline_section([each for trial, paths in runs for each in attempts_of(trial, paths)]),
     )
     return [section for section in candidates if section]

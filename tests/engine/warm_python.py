@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -114,8 +115,9 @@ def _run(connection: socket.socket) -> None:
         os.environ.update(start["variables"])
         options = start["arguments"]
         sys.argv = options[next(i for i, each in enumerate(options) if each.endswith(PROGRAM)) :]
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(write_through=True)
+        outputs: list[Any] = [sys.stdout, sys.stderr]
+        for output in outputs:
+            output.reconfigure(write_through=True)
         runpy.run_path(sys.argv[0], run_name="__main__")
         status = 0
     except SystemExit as end:

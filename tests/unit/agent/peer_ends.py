@@ -144,10 +144,10 @@ class ServedCoordinator:
 
 
 def wait_for_message(connection: Connection) -> list[dict[str, Any]]:
-    """The first messages that arrive within 5 s; none if the connection is closed before."""
+    """The first messages but heartbeats that arrive within 5 s; none if the connection is closed before."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline and not connection.closed:
-        messages = connection.receive()
+        messages = [message for message in connection.receive() if "beat" not in message]
         if messages:
             return messages
         time.sleep(0.005)

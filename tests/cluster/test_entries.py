@@ -1,0 +1,61 @@
+"""Runs read data sets and models of a store from the run volume, and their models are kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import spotmpi
+from spotmpi.api.lineage import trace
+from spotmpi.backends.targets import Target
+from spotmpi.entries.store import Store
+from tests.cluster.runs import Runs
+from tests.unit.entries.test_lineage import find
+from tests.unit.entries.test_store import entry
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300), pytest.mark.pod_images("base")]
+TRAIN = """
+import os
+import spotmpi
+
+text = open(os.path.join(os.environ["SPOTMPI_DATA"], "a.txt")).read()
+model = spotmpi.checkpoint.read() or {"times": 0}
+print("read", text, "times", model["times"])
+spotmpi.checkpoint.save(1, {"text": text, "times": model["times"] + 1}, now=True)
+"""
+
+
+def test_a_run_reads_a_data_set_by_name_and_the_next_one_starts_from_its_model(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTMPI_RUNS", str(tmp_path / "runs"))
+    store, said = Store(), list[str]()
+    data = store.add(*entry(tmp_path))
+    target = Target(f"kubernetes/{runs.namespace}")
+    kubernetes = {"image": runs.testbed.images["base"], "volume": "shared"}
+    values = {"command": ["python3", "-c", TRAIN], "launcher": "none", "kubernetes": kubernetes, "keep": "counter"}
+    values |= {"data": "datasets:ratings", "name": "entries", "limits": {"failures": 0}}
+    for number in (1, 2):
+        init = [] if number == 1 else ["init=models:counter"]
+        state = spotmpi.run(values, init, target, watch=lambda event: None, say=said.append)
+        assert state.state == "succeeded", (state.reason, said)
+        assert f"counter:{number}" in said[-1]
+        lines = [event.values["text"] for event in spotmpi.logs(state.id, on=target) if event.kind == "line"]
+        assert f"read first times {number - 1}" in lines
+
+    first, second = (spotmpi.models.find(f"counter:{number}") for number in (1, 2))
+    assert first.parents == (data.reference,) and second.parents == (data.reference, first.manifest.reference)
+    assert find(trace("models:counter"), "model") == [str(second.manifest), str(first.manifest)]
+    assert '"missing"' not in json.dumps(trace("models:counter").values())
+    assert runs.volume is not None
+    place = runs.volume / "store"
+    copied = Store(str(place))
+    assert {each.key for each in copied.list()} == {data.key, first.key}
+    assert [line for each in copied.list() for line in copied.problems(each) if "parent" not in line] == []
+    assert copied.find("datasets:ratings:1") == data
+    assert sum("copying to the run volume" in line for line in said) == 2
+    assert sum("0 are missing" in line or "comparing with the volume" in line for line in said) == 3
+    pulled = spotmpi.models.pull("counter:2", tmp_path / "pulled")
+    assert spotmpi.checkpoint.read(str(pulled)) == {"text": "first", "times": 2}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from spotmpi.core.names import RunPaths
+from spotmpi.report.gather import gather
 from spotmpi.report.spending import spending_sections
 from tests.unit.capacity.placed_run import FAR, SIZE, PlacedRun
+from tests.unit.report import recorded_runs
 
 MINUTE = 60.0
 
@@ -55,3 +58,18 @@ def test_each_interruption_has_its_pause_start_repetition_and_cost(run: PlacedRu
 
 def test_a_run_without_a_price_has_neither(tmp_path: Path) -> None:
     assert [*spending_sections([RunPaths(tmp_path)])] == []
+
+
+def test_a_report_of_runs_has_both_sections(tmp_path: Path) -> None:
+    paths = recorded_runs.record(tmp_path, "run-1", recorded_runs.SPEC, recorded_runs.Recorded(interrupted_at=(100,)))
+    world = {"members": [], "ranks": 1, "size": 1, "rate": 36.0}
+    for number, cause in ((1, "interruption"), (2, "succeeded")):
+        folder = paths.folder / "attempts" / str(number)
+        folder.mkdir(parents=True)
+        times = {"present": 100.0 * number, "started": 100.0 * number, "ended": 100.0 * number + 50, "held": 50.0}
+        attempt = {"cause": cause, "last_iteration": 100 * number, "world": world, "start": 10.0, **times}
+        (folder / "node-0.json").write_text(json.dumps(attempt))
+    report = gather(["run-1"], tmp_path, recorded_runs.NOW)
+    cells = {section.title: section.cells for section in report.sections}
+    assert cells["Spending"] == (("-", "-", "2", "0.04167", "1.500"),)
+    assert cells["Interruptions"] == (("run-1", "1", "interruption: -", "50.0", "10.0", "-", "0.6000"),)

@@ -52,6 +52,7 @@ def placed(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
             yield runs
     finally:
         for node in testbed.nodes:
+            testbed.kubectl("uncordon", node.name)
             testbed.kubectl("label", "node", node.name, f"{GROUP}-")
             node.set_gpus(0)
 
@@ -139,3 +140,60 @@ def test_a_run_whose_controller_is_dead_goes_on_where_it_is(placed: Runs) -> Non
     assert run.end().kind == "succeeded", run.recent_events()
     state = placed.backend.state(run.id)
     assert state.placement == {"group": "near", "type": "g4dn.xlarge", "market": "spot", "rate": 3.0}
+
+
+DEADLINE, OVERHEAD, TOTAL = 300.0, 150.0, 100
+# A program that resumes: an iteration takes 0.3 s, and each is in a file of the run volume, its checkpoint.
+RESUMES = f"""
+import os, time
+from spotmpi.agent import protocol
+
+path = "/spotmpi/volume/iteration-" + os.environ["JOB_COMPLETION_INDEX"]
+done = int(open(path).read()) if os.path.exists(path) else 0
+print(protocol.encode("context", total_iterations={TOTAL}), flush=True)
+while done < {TOTAL}:
+    time.sleep(0.3)
+    done += 1
+    with open(path, "w") as file:
+        file.write(str(done))
+    print(protocol.encode("metric", iteration=done), flush=True)
+    print(protocol.encode("checkpoint", iteration=done), flush=True)
+"""
+
+
+@pytest.mark.pod_images("chainermn")
+def test_a_run_with_a_deadline_whose_spot_nodes_vanish_ends_in_time_on_on_demand_nodes(
+    placed: Runs, tmp_path: Path
+) -> None:
+    testbed = placed.testbed
+    near, far = testbed.nodes
+    capacity: dict[str, Any] = {"deadline": f"{DEADLINE:g}s", "work": f"{0.3 * TOTAL:g}s", "overhead": f"{OVERHEAD:g}s"}
+    capacity |= {"patience": f"{PATIENCE:g}s", "prices": {"near": 0.5, "far": 20.0}}
+    values = {**spec(), "command": ["python3", "-c", RESUMES], "capacity": capacity, "price": None}
+    values["resources"] = {"cpu": "100m"}  # the image has no CUDA
+    run = placed.submit(values, image="chainermn")
+    followed = FollowedRun(placed, run)
+    followed.until("an iteration", lambda event: event.values.get("iteration", 0) >= 3)
+    assert places(placed, run) == [near.name, near.name]
+    testbed.kubectl("cordon", near.name)
+    testbed.evict(placed.pod(run, 1)["metadata"]["name"], placed.namespace)
+    followed.until("the decision to wait", lambda event: "waits: " in (event.reason or ""))
+    kill_controller(testbed, placed)
+    wait_for(f"both pods on {far.name}", lambda: places(placed, run) == [far.name, far.name], DEADLINE)
+    assert followed.end().kind == "succeeded", followed.recent_events()
+    submitted, ended = followed.events[0].time, followed.events[-1].time
+    assert ended - submitted <= DEADLINE, followed.recent_events()
+    events = [event for event in followed.events if event.kind == record.PLACED]
+    decisions = [event.values for event in events]
+    assert [(each["group"], each["market"], each["rate"]) for each in decisions] == [
+        ("near", "spot", 1.0),
+        ("near", "spot", 1.0),
+        ("far", "on-demand", 40.0),
+    ], followed.recent_events()
+    assert "to the deadline" in decisions[2]["reason"]
+    assert events[2].time > events[1].time + PATIENCE  # it waited for spot nodes as long as that was safe
+    forecast = decisions[0]["forecast"]
+    assert forecast["deadline"] == DEADLINE and forecast["in_time"] == 1.0
+    summary = followed.summary()
+    assert [each["world"]["rate"] for each in summary["attempts"]][-1] == 40.0 and summary["iteration"] == TOTAL
+    assert summary["attempts"][0]["start"] > 0

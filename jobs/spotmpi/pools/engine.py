@@ -49,6 +49,7 @@ _COLLECTED = "the call of {} is gone: another driver has collected it"
 _ANY = (Exception, asyncio.CancelledError)  # Dask raises the latter in whoever waits for a connection that it closes
 _UPLOADS = 5  # attempts of an upload
 _FORK_TIMEOUT = 1.0  # seconds that a fork waits for the engine's thread, and that for the fork
+_UNCONFIRMED = 10_000  # released keys, the latest, that a cut connection may not have carried to the scheduler
 _RETRY = 0.1  # seconds before a question is asked again after a cut
 
 
@@ -79,6 +80,7 @@ class Engine:
         self._futures: dict[str, DaskFuture] = {}  # of the calls under way, by key
         self._collected: set[str] = set()  # keys of calls of other drivers
         self._released: collections.deque[str] = collections.deque()  # keys that the scheduler need not hold any more
+        self._let_go_of: collections.deque[str] = collections.deque(maxlen=_UNCONFIRMED)  # what it was told of them
         self._results = ResultFetcher(self._is_current, self._note_cut, self._finish, self.under_way)
         self._sending = self._releasing = False  # whether the engine's thread is going to do so
         self._connected = self._closed = False
@@ -400,6 +402,7 @@ class Engine:
         while self._released:
             keys.append(self._released.popleft())
         if keys:
+            self._let_go_of.extend(keys)
             self._client.let_go(keys)
 
     def _release_cancelled(self, call: futures.Future[Any]) -> None:
@@ -494,7 +497,7 @@ class Engine:
 
     async def _resume(self) -> None:
         """Watch the calls that the scheduler still has, and send the others again."""
-        states = await asyncio.wait_for(self._client.ask("calls", driver=self.driver), LOSS_TIMEOUT / 2)
+        states = await self._states()
         self._results.forget()
         for call in list(self._calls.values()):
             if states.get(call.key) == TAKEN:
@@ -509,6 +512,13 @@ class Engine:
         self._send()
         self._release()
 
+    async def _states(self) -> dict[str, str]:
+        """What `states` gives; what it has in spite of being released is released again."""
+        states: dict[str, str] = await asyncio.wait_for(self._client.ask("calls", driver=self.driver), LOSS_TIMEOUT / 2)
+        self._released.extend(key for key in self._let_go_of if states.get(key, TAKEN) != TAKEN)
+        self._let_go_of.clear()
+        return states
+
     def _lose(self, reason: str) -> None:
         self._failure = f"the pool is lost: {reason}"
         self._end_all()
@@ -521,18 +531,30 @@ class Engine:
     async def _shut_down(self) -> None:
         self._end_all()
         self._results.forget()
-        for task in self._tasks - {asyncio.current_task()}:
+        tasks = self._tasks - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        if self._released and self._failure is None and not self._is_current(self._client):
-            # Otherwise others would collect results that this driver has taken.
-            with contextlib.suppress(*_ANY):
-                await asyncio.wait_for(self._connect(), _REJOIN_TIMEOUT)
-        if self._connected:
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CHECK)  # for they hold calls, which are released with them
+        for _ in range(2):  # again where the connection is cut meanwhile
+            if (self._released or self._let_go_of) and self._failure is None and not self._is_current(self._client):
+                # Otherwise others would collect results that this driver has taken.
+                with contextlib.suppress(*_ANY):
+                    await asyncio.wait_for(self._rejoin(), _REJOIN_TIMEOUT)
+            if not self._connected:
+                break
             self._release()
-            self._connected = False
-            with contextlib.suppress(Exception):  # so that others may collect at once what this driver still holds
+            try:  # so that others may collect at once what this driver still holds
                 await asyncio.wait_for(self._client.leave(self.driver), _CHECK)
-            await self._client.shut()
+                break
+            except Exception:
+                await self._shut_client()
+        self._connected = False
+        await self._client.shut()
+
+    async def _rejoin(self) -> None:
+        await self._connect()
+        await self._states()
 
 
 def _pause_all() -> None:

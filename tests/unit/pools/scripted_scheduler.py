@@ -35,6 +35,7 @@ class ScriptedScheduler:
         up: whether it answers; drivers notice a change by `cut`.
         fetched: the number of results of each fetch.
         released: the keys that drivers have let go.
+        loses_messages: whether those do not arrive, as what a connection has buffered when it breaks.
         on_question: called with each question before its answer, which it may replace by raising.
     """
 
@@ -47,6 +48,7 @@ class ScriptedScheduler:
         self.released: list[str] = []
         self.on_question: Callable[[str], None] = lambda question: None
         self.taken: set[str] = set()
+        self.loses_messages = False
         self._client: ScriptedClient | None = None
 
     def client(self, url: str, tls: str, driver: str, on_cut: Callable[[], None]) -> ScriptedClient:
@@ -130,6 +132,8 @@ class ScriptedClient:
 
     def let_go(self, keys: list[str]) -> None:
         """As `PoolClient.let_go`."""
+        if self._scheduler.loses_messages:
+            return
         self._scheduler.released.extend(keys)
         for key in keys:
             self._scheduler.results.pop(key, None)
@@ -137,6 +141,9 @@ class ScriptedClient:
     async def leave(self, driver: str) -> None:
         """As `PoolClient.leave`."""
         self._require_up()
+        if self._scheduler.loses_messages:
+            self._scheduler.loses_messages = False  # on the next connection
+            raise OSError("the connection is cut")
 
     async def shut(self) -> None:
         """As `PoolClient.shut`."""

@@ -469,6 +469,25 @@ def test_a_driver_that_closes_while_its_connection_is_cut_leaves_no_result_that_
     assert scheduler.released == ["abs-spotmpi-9f-0-0"]
 
 
+@pytest.mark.parametrize("probe", [lambda: None])
+@pytest.mark.parametrize("notices", [True, False])
+def test_a_result_whose_release_was_lost_with_the_connection_is_released_again(
+    pool: Pool, scheduler: ScriptedScheduler, notices: bool
+) -> None:
+    """Once the driver is gone, another one would collect what it has taken."""
+    scheduler.loses_messages = True
+    assert pool.submit(abs, -7).result(SOON) == 7
+    engine = engine_of(pool)
+    wait_until(lambda: bool(engine._let_go_of), SOON)
+    assert scheduler.results, "it did not arrive"
+    if notices:
+        scheduler.loses_messages = False
+        scheduler.cut(engine)
+        wait_until(lambda: not scheduler.results, SOON)
+    pool.close()
+    assert not scheduler.results and len(scheduler.released) == 1
+
+
 def joins_after(*answers: str | None) -> tuple[ScriptedScheduler, Callable[[], str | None]]:
     """A scheduler that is up after so many questions for its run, and the answers of that."""
     scheduler, left = ScriptedScheduler(), list(answers)

@@ -195,6 +195,7 @@ def cluster_files(*patterns: str) -> list[str]:
 RECLAIMS = cluster_files("test_runs_reclaims.py")
 CONTRACT = cluster_files("test_runs_contract.py")
 TESTBED = cluster_files("test_testbed_*.py")
+SETTINGS = ["tests/engine/test_setting_changes.py", "tests/engine/test_setting_pairs.py"]
 LONG = cluster_files("test_up_and_down.py", "test_study_on_cluster.py", "test_runs_queue_and_scale.py")
 
 
@@ -213,10 +214,11 @@ NIGHTLY = [
     fresh_machine("noble", "3.12"),
     fresh_machine("trixie", "3.13"),
     fresh_machine("forky", "3.14"),
-    at_night("unit", "long statistics, examples of worker pools, and their drivers under stress", 11, PLAIN),
+    at_night("unit", "long statistics, examples of worker pools, and their drivers under stress", 25, PLAIN),
     at_night("programs", "training programs under real mpirun", 10, "images", ["tests/programs"]),
     at_night("launchers", "every launcher and fault on this machine", 10, "images", all_but(["tests/programs"])),
-    at_night("engine", "every stack, option and refusal in the real Pulumi CLI", 2, "engine"),
+    at_night("engine", "every stack, option and refusal in the real Pulumi CLI", 5, "engine", all_but(SETTINGS)),
+    at_night("settings", "every change of every setting of the ready stacks, and pairs", 30, "engine", SETTINGS),
     at_night("slurm", "the whole contract of backends on Slurm, a lost node, launchers of each node", 4, "slurm"),
     at_night("reclaims", "the whole reclaim matrix", 10, "cluster", RECLAIMS),
     at_night("contract", "the whole contract of backends over pods", 5, "cluster", CONTRACT),

@@ -73,7 +73,7 @@ def test_the_parts_of_the_night_hold_each_tier_once_and_take_about_equally_long(
 
 
 def test_each_file_is_in_one_tier_of_the_night_for_its_marker() -> None:
-    for marker in ("images", "cluster"):
+    for marker in ("images", "engine", "cluster"):
         shares = [tier.commands[0] for tier in tiers.NIGHTLY if f"({marker}) and nightly" in tier.commands[0]]
         whole = [share for share in shares if "tests" in share]
         named = [word for share in shares if share not in whole for word in share if word.startswith("tests/")]

@@ -27,9 +27,9 @@ class Chart(BaseModel):
 CHARTS: Mapping[str, Chart] = {
     "jobset": Chart(
         chart="oci://registry.k8s.io/jobset/charts/jobset",
-        version="0.10.1",
+        version="0.12.0",
         image="registry.k8s.io/jobset/jobset",
-        tag="v0.10.1",
+        tag="v0.12.0",
     ),
     "kueue": Chart(
         chart="oci://registry.k8s.io/kueue/charts/kueue",

@@ -70,6 +70,7 @@ def test_controllers_stay_on_system_nodes_and_plugins_on_gpu_nodes() -> None:
     charts = releases(run("lab", queueing=QUEUES, accelerators={"dcgm": True}))
     system, gpu = {"spotmpi.dev/role": "system"}, {"spotmpi.dev/role": "gpu"}
     assert charts["jobset"]["values"]["controller"]["nodeSelector"] == system
+    assert jobset_configuration(charts["jobset"]["values"])["featureGates"] == {"RestartJob": True}
     assert charts["kueue"]["values"]["controllerManager"]["nodeSelector"] == system
     assert charts["cluster-autoscaler"]["values"]["nodeSelector"] == system
     for name in ("nvidia-device-plugin", "dcgm-exporter"):
@@ -90,6 +91,7 @@ def test_a_mirror_replaces_address_version_and_image() -> None:
     inputs = releases(run("lab", sources={"jobset": jobset}))["jobset"]
     assert {key: inputs[key] for key in chart} == chart
     assert inputs["values"]["image"] == {**image, "pullPolicy": "IfNotPresent"}
+    assert "clientConnection" not in inputs["values"]["controller"], "a feature gate that this version does not know"
 
 
 @pytest.mark.parametrize("name", ["dcgm-exporter", "efa-device-plugin", "nvidia-device-plugin"])
@@ -281,3 +283,27 @@ def test_a_share_of_the_gpus_includes_the_same_share_of_other_resources_and_with
     ]
     without_gpus = quotas(Team(name="ci", gpus=1), [Group(name="c6i", type="c6i.xlarge", max=4)])
     assert without_gpus[0] == {"name": "cpu", "nominalQuota": "4"}
+
+
+# Of the chart 0.12.0, templates/controller/configmap.yaml.
+JOBSET_CONFIG_MAP = """
+data:
+  controller_manager_config.yaml: |2
+
+    apiVersion: config.jobset.x-k8s.io/v1alpha1
+    kind: Configuration
+    clientConnection:
+      qps: 500
+      burst: {burst}
+    internalCertManagement:
+      enable: true
+"""
+
+
+def jobset_configuration(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of JobSet's controller, as its chart writes it."""
+    rendered = JOBSET_CONFIG_MAP.format(burst=values["controller"]["clientConnection"]["burst"])
+    configuration = yaml.safe_load(yaml.safe_load(rendered)["data"]["controller_manager_config.yaml"])
+    assert configuration["clientConnection"] == {"qps": 500, "burst": 500}
+    assert configuration["internalCertManagement"] == {"enable": True}
+    return dict(configuration)

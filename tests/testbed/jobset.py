@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
 from tests.testbed.controller import WebhookController
 from tests.testbed.objects import jobset, pod_spec
 from tests.testbed.programs import module_file
@@ -15,8 +19,27 @@ class JobSet(WebhookController):
     name = "jobset"
 
     def flags(self) -> list[str]:
-        configuration = self.configuration("config.jobset.x-k8s.io/v1alpha1")
-        return [f"--config={configuration}", f"--kubeconfig={self.plane.kubeconfig}"]
+        return [f"--config={self._configure(restarts_jobs=True)}", f"--kubeconfig={self.plane.kubeconfig}"]
+
+    def _configure(self, restarts_jobs: bool) -> Path:
+        """Write its configuration; an environment has the feature gate."""
+        gates = {"RestartJob": restarts_jobs}
+        return self.configuration("config.jobset.x-k8s.io/v1alpha1", featureGates=gates)
+
+    @contextlib.contextmanager
+    def without_restarting_jobs(self) -> Iterator[None]:
+        """Have it run without the feature gate RestartJob during the block, as it does by default."""
+        self._run_with(restarts_jobs=False)
+        try:
+            yield
+        finally:
+            self._run_with(restarts_jobs=True)
+
+    def _run_with(self, restarts_jobs: bool) -> None:
+        self.stop()
+        self._configure(restarts_jobs)
+        self.start()
+        self.wait_until_ready()
 
     def install(self) -> None:
         """Define JobSets in the cluster, and the webhooks that check them."""

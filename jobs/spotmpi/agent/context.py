@@ -20,7 +20,7 @@ class AgentContext(NamedTuple):
 
     plan: RunPlan
     node: int
-    generation: int  # how many agents of this node there were before; of a gang's, how often it was restarted
+    generation: int  # how many agents of this node there were before
     identity: Optional[Identity]  # None where all members are this agent's own processes
     mounts: Mounts
     clock: Clock
@@ -65,6 +65,11 @@ class AgentContext(NamedTuple):
         role = gang(self.plan) if self.worker is None else workers(self.plan)
         assert role is not None, "a worker is one of a role"
         return role
+
+    @property
+    def replaces_nodes(self) -> bool:
+        """Whether a lost node of the gang alone gets a new agent, which joins those that stay."""
+        return self.plan.get("replaces_nodes", False)
 
     @property
     def environment_file(self) -> str:

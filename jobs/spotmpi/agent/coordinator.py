@@ -189,13 +189,14 @@ class AttemptLoop:
     def _exit_code_of_ended_run(self, cause: str) -> int:
         """The exit code that lets JobSet end as the run did, whose other agents find no node 0 to join any more."""
         plan = self._context.plan
-        waits_for_all = plan["launcher"] == "none" and plan["run_on"] == "all"
+        waits_for_all = plan["launcher"] == "none" and plan["run_on"] == "all" and not self._context.replaces_nodes
         return _EXIT[NOT_RETRYABLE] if waits_for_all else _EXIT[cause]
 
     def _run_attempt(self, history: AttemptHistory, final: Outcome | None) -> tuple[Outcome, bool]:
         """One attempt, *final* if it has ended already: what its end means for the run, and whether the next follows.
 
-        It follows here where all members stay; else whatever supervises this agent starts all of them anew.
+        It follows here where all members stay, or lost ones are replaced; else whatever supervises this agent starts
+        all of them anew, or this one alone, which the others join.
         """
         number = self._repeat(history.begin)
         self._repeat(lambda: history.record_decisions(self._context.decisions))
@@ -209,11 +210,11 @@ class AttemptLoop:
             is_over = outcome.cause not in (FAILURE, INTERRUPTION)
             if not is_over:
                 self._pause(lambda: members.serve(0))
-                goes_on = members.is_whole() and self._notice.reason is None
+                goes_on = (members.is_whole() or self._context.replaces_nodes) and self._notice.reason is None
         finally:
             if is_over:
-                members.broadcast(over=1)
-            elif not goes_on:  # the workers of a pool or stream stay for the next attempt
+                members.broadcast(over=1, exit_code=_EXIT[outcome.cause])
+            elif not goes_on and not self._context.replaces_nodes:  # the workers of a pool or stream stay
                 members.broadcast_to_gang(over=1)
             if not goes_on:
                 members.close()

@@ -18,7 +18,7 @@ that closes, or is silent for too long (see `connection`), is a lost host. The t
                        {"start": n, "command": ..., "attempt": attempt}  start a process for mpirun
                        {"end": attempt}                   kill what is left of this attempt
                        {"welcome": attempt}               get ready for this one, once nothing is left of the last
-                       {"over": 1}                        exit
+                       {"over": 1, "exit_code": ...}      exit; with the code of the run, if that has ended
 """
 
 from __future__ import annotations
@@ -71,17 +71,19 @@ class Channel(NamedTuple):
 class Coordinator:
     """Node 0's end: the connections to all workers, and what they reported in this attempt.
 
-    Workers of another run or another generation (pods from before the restart) are refused. A client that proves
-    nothing costs one of a limited number of descriptors, and loses it to later ones, first to those of its own address,
-    or after `GREETING_TIMEOUT`.
+    Workers of another run are refused. So are those of another *generation* (pods from before the restart), or, where
+    that is None, of an older one than a worker of the same node had: there a node that is lost, or about to go, leaves
+    its place at the next attempt to a new pod. A client that proves nothing costs one of a limited number of
+    descriptors, and loses it to later ones, first to those of its own address, or after `GREETING_TIMEOUT`.
 
     Raises:
         InvalidKeys: the run's Secret has no TLS files, or they are of no use.
     """
 
-    def __init__(self, channel: Channel, nodes: int, generation: int, attempt: int) -> None:
+    def __init__(self, channel: Channel, nodes: int, generation: int | None, attempt: int) -> None:
         self._channel = channel
         self._clock = channel.clock
+        self._generations: dict[int, int] = {}  # of the newest pod of each node, where pods are replaced
         self.closed = False
         self.relay: Callable[[dict[str, Any]], None] = lambda message: None  # takes answers to `send_to`
         self.workers: dict[int, Connection] = {}
@@ -109,15 +111,23 @@ class Coordinator:
         )
 
     def begin(self, attempt: int) -> None:
-        """Begin the next attempt with the same workers, each of which gets ready for it anew."""
+        """Begin the next attempt with the same workers, each of which gets ready for it anew, and with new ones."""
         self._attempt = attempt
+        for node in self._leaving():
+            self.workers[node].close()
+            self._forget(node)
+            self.notices.pop(node, None)
         for reported in (self.ready, self.oom_killed, self.ended, self.idle):
             reported.clear()
         self.broadcast(welcome=attempt)
 
     def is_whole(self) -> bool:
         """Whether no node of the gang is lost, or about to go away."""
-        return not self.notices and not any(worker.lost for worker in self.of_gang(self.workers).values())
+        return not self._leaving()
+
+    def _leaving(self) -> list[int]:
+        """The nodes of the gang that are lost or about to go away."""
+        return [node for node, worker in self.of_gang(self.workers).items() if worker.lost or node in self.notices]
 
     def of_gang(self, values: Mapping[int, T]) -> dict[int, T]:
         """Those of *values*, which are by node, that belong to nodes of the gang: all that are no workers of a pool."""
@@ -242,8 +252,9 @@ class Coordinator:
         del self._unauthenticated[connection]
 
     def _forget(self, node: int) -> None:
-        """Forget a worker that gave up before its welcome arrived: nothing is lost with it, and it connects again."""
-        self._unconfirmed.remove(node)
+        """Forget a worker. With one that gave up before its welcome arrived nothing is lost, and it connects again."""
+        self._unconfirmed.discard(node)
+        self.hardware.pop(node, None)
         del self.workers[node], self.machines[node]
 
     def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
@@ -291,11 +302,21 @@ class Coordinator:
 
     def _refusal(self, node: int, generation: int) -> str | None:
         """Why an authenticated worker is not welcome, or None."""
-        if generation != self._generation:
+        replaces = self._generation is None
+        if not replaces and generation != self._generation:
             return "generation %s is not %d" % (generation, self._generation)
-        if not 0 < node < self._nodes or node in self.workers:
+        if not 0 < node < self._nodes:
             return "node %d is not expected" % node
-        return None
+        if generation < self._generations.get(node, 0):
+            return "a newer pod of node %d has joined" % node
+        self._generations[node] = generation
+        if node not in self.workers:
+            return None
+        if not replaces:
+            return "node %d is not expected" % node
+        # Its agent, or that of its next pod, has no other connection: the attempt ends as soon as this one is lost.
+        self.workers[node].close()
+        return "the attempt of the pod before has not ended"
 
 
 def _limit_unauthenticated(nodes: int) -> int:

@@ -148,6 +148,7 @@ class RunPlan(_RunPlan, total=False):
     submitted: float  # Unix seconds by the API server's clock, filled in at submission
     attempts_before: int  # of earlier submissions, as far as the terminal knows that resumed the run
     preload: List[str]  # modules that a fork server imports for the ranks
+    replaces_nodes: bool  # a lost node of the gang alone gets a new pod; else all of them do
     # On this machine.
     backend: Literal["local"]
     spec: Dict[str, Any]

@@ -21,6 +21,8 @@ CODE_STORE = VOLUME + "/code"  # larger archives, by digest, on the run volume
 
 ENV_NODE = "JOB_COMPLETION_INDEX"
 ENV_GENERATION = "SPOTMPI_GENERATION"  # how often JobSet has restarted the gang
+ENV_JOB_INDEX = "SPOTMPI_JOB_INDEX"  # where each node has a Job: the node's index
+ENV_JOB_RESTARTS = "SPOTMPI_JOB_RESTARTS"  # and how often JobSet has restarted that Job
 ENV_ROLE = "SPOTMPI_ROLE"
 WORKER = "worker"  # the role of the workers of a pool or stream; the nodes of a gang have none
 CONTROLLER = "placement"  # the role of the pod that moves a gang to another node group
@@ -30,8 +32,8 @@ PLACEMENT_ANNOTATION = "spotmpi.dev/placement"  # see `placement.State`
 
 
 def index_and_restarts() -> tuple[int, int]:
-    """The completion index of this pod, and how often JobSet has restarted its gang."""
-    return int(os.environ[ENV_NODE]), int(os.environ.get(ENV_GENERATION) or 0)
+    """The index of this pod's node, of a worker that among workers, and how often JobSet has restarted its Job."""
+    return int(os.environ[ENV_NODE]) + _number(ENV_JOB_INDEX), _number(ENV_GENERATION) + _number(ENV_JOB_RESTARTS)
 
 
 def is_worker() -> bool:
@@ -57,6 +59,10 @@ def failure_count(pod_info: str) -> int:
 def stop_reason(pod_info: str) -> str | None:
     """The reason of a request to stop this run, from the pod's annotations, or None."""
     return _annotation(pod_info, STOP_ANNOTATION)
+
+
+def _number(variable: str) -> int:
+    return int(os.environ.get(variable) or 0)
 
 
 def _annotation(pod_info: str, name: str) -> str | None:

@@ -22,7 +22,7 @@ class PoolCoordinator(Coordinator):
         self,
         channel: Channel,
         nodes: int,
-        generation: int,
+        generation: int | None,
         attempt: int,
         run_record: record.Record,
         table: str = "pool",
@@ -30,7 +30,6 @@ class PoolCoordinator(Coordinator):
         super().__init__(channel, nodes, generation, attempt)
         self._record = run_record
         self._table = table
-        self._generations: dict[int, int] = {}  # of the newest pod of each node
         self._leave_reasons: dict[int, str] = {}  # of nodes that have given notice
 
     def serve(self, timeout: float) -> None:
@@ -64,9 +63,8 @@ class PoolCoordinator(Coordinator):
         self._forget(node)
 
     def _forget(self, node: int) -> None:
-        self._unconfirmed.discard(node)
+        super()._forget(node)
         self.ready.discard(node)
-        del self.workers[node], self.machines[node]
 
     def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
         node = next((node for node, worker in self.workers.items() if worker is connection), None)

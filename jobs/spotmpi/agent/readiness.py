@@ -53,6 +53,7 @@ class Readiness:
     def wait(self, limit: float, events: record.Record, stop_source: StopSource) -> Outcome | None:
         """None once nothing is missing, else the outcome of waiting for *limit* seconds; records what is missing."""
         deadline, last_text, last_event = self._clock.awake() + limit, "", 0.0
+        self._all_connected = None
         while True:
             self._coordinator.serve(0.05)
             text = self.missing()
@@ -68,7 +69,7 @@ class Readiness:
                 return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
             if text != last_text and self._clock.awake() > last_event + EVENT_INTERVAL:
                 last_text, last_event = text, self._clock.awake()
-                events.event(record.WAITING, reason=text)
+                events.event(record.WAITING, reason="%s (limits.start allows %gs)" % (text, limit))
 
     def _unresolved(self) -> list[str]:
         """The hosts whose name does not resolve, or still leads to a pod of before."""
@@ -76,10 +77,10 @@ class Readiness:
         self._all_connected = now if self._all_connected is None else self._all_connected
         unresolved = []
         for node, host in enumerate(self.hosts):
-            if host in self.addresses:
+            worker = self._coordinator.workers.get(node)
+            if host in self.addresses and (worker is None or worker.address == self.addresses[host]):
                 continue
             addresses = network.addresses(host)
-            worker = self._coordinator.workers.get(node)
             if worker and worker.address in addresses:
                 self.addresses[host] = worker.address
             elif not addresses or (worker and now < self._all_connected + DNS_GRACE):

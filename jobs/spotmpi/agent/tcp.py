@@ -50,7 +50,8 @@ class Tcp:
         if self._members is not None and not self._members.closed:
             self._members.begin(number)
             return self._members
-        role, place = workers(context.plan), (len(context.hosts), context.generation, number)
+        role, generation = workers(context.plan), None if context.replaces_nodes else context.generation
+        place = (len(context.hosts), generation, number)
         try:
             if role is None:
                 self._members = peers.Coordinator(self._channel(context), *place)

@@ -34,6 +34,7 @@ from .staging import Staging
 from .starts import StartedProcesses
 from .tcp import Tcp
 
+END_GRACE = 60.0  # seconds from the end of a run to the end of its pods
 _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
 
 
@@ -46,6 +47,7 @@ class CoordinatorLink:
         self.newest = attempt  # the newest one that has begun
         self.go = False
         self.over = False
+        self.exit_code = 0  # with which the run has ended
         self.notice = notice
         self.started = StartedProcesses(folder, self.report)
         self._cgroup = cgroup
@@ -70,6 +72,7 @@ class CoordinatorLink:
             self._ended = int(message.get("end", self._ended))
             self.go = self.go or "go" in message
             self.over = self.over or "over" in message
+            self.exit_code = int(message.get("exit_code", self.exit_code))
             if "start" in message and message.get("attempt") == self.attempt and not self.ends:
                 self.started.start(int(message["start"]), str(message["command"]))
         self.started.tend()
@@ -105,29 +108,51 @@ class CoordinatorLink:
 
 
 def run(context: AgentContext, transport: Tcp, notice: Notice, started: float) -> int:
-    """This node's part of the run, attempt after attempt; the pod's exit code."""
-    joined = join_coordinator(context, transport, notice, started)
-    if joined is None:
+    """This node's part of the run, attempt after attempt; the pod's exit code.
+
+    Where nodes are replaced one by one, it joins each agent of node 0 that follows, and outlives the last one: the
+    first pod of a run that ends with 0 ends all of them.
+    """
+    worker = Worker(context)
+    while True:
+        joined = join_coordinator(context, transport, notice, started)
+        if joined is None:
+            return protocol.INTERRUPTED
+        link = CoordinatorLink(*joined, notice, context.mounts.cgroup, context.mounts.work)
+        worker.run(link)
+        started = context.clock()
+        if link.over or notice.reason or not context.replaces_nodes:
+            break
+    worker.close()
+    if notice.reason or not link.over:
         return protocol.INTERRUPTED
-    link = CoordinatorLink(*joined, notice, context.mounts.cgroup, context.mounts.work)
-    Worker(context, link).run()
-    return 0 if link.over and not notice.reason else protocol.INTERRUPTED
+    if not context.replaces_nodes:
+        return 0
+    _wait_for_end(context, notice)
+    return link.exit_code
+
+
+def _wait_for_end(context: AgentContext, notice: Notice) -> None:
+    """Wait until JobSet ends this pod, as it does once node 0's has ended."""
+    deadline = context.clock.awake() + END_GRACE
+    while context.clock.awake() < deadline and not notice.reason:
+        context.clock.sleep(POLL_INTERVAL)
 
 
 class Worker:
     """What the agent of a node of the gang does, apart from node 0's."""
 
-    def __init__(self, context: AgentContext, link: CoordinatorLink) -> None:
+    def __init__(self, context: AgentContext) -> None:
         self._context = context
-        self._link = link
+        self._link: CoordinatorLink  # to the current agent of node 0
         self._facts: hardware.Facts | None = None  # once this node is prepared
         self._is_staged = self._has_sshd = False
         self._record: PodRecord | None = None  # of this node's own launchers
         self._errors = 0  # of this machine, which ended the last attempts
 
-    def run(self) -> None:
+    def run(self, link: CoordinatorLink) -> None:
         """Take part in attempts until node 0 ends the last one, or is lost; then none of their processes is left."""
-        link = self._link
+        self._link = link
         while True:
             link.begin()
             self._take_part()
@@ -141,6 +166,9 @@ class Worker:
             link.report(idle=1)
             while link.newest == link.attempt and not (link.over or link.connection.lost):
                 link.wait()
+
+    def close(self) -> None:
+        """Close what this node has recorded."""
         if self._record is not None:
             self._record.close()
 

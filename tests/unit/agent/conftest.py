@@ -15,3 +15,11 @@ def served() -> Iterator[ServedCoordinator]:
     served = ServedCoordinator()
     yield served
     served.coordinator.close()
+
+
+@pytest.fixture
+def replacing() -> Iterator[ServedCoordinator]:
+    """One of a run whose lost nodes get new pods one by one."""
+    served = ServedCoordinator(generation=None)
+    yield served
+    served.coordinator.close()

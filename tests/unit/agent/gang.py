@@ -120,6 +120,10 @@ class Gang:
 
         self.until(f"output of node {node}", has_printed)
 
+    def printed_by(self, node: int, start: str, generation: int = 0) -> None:
+        """Wait until a program on a node has printed a line with that *start*."""
+        self.until(start, lambda: any(text.startswith(start) for text in self.texts(node, generation)))
+
     def attempt(self) -> dict[str, Any]:
         """The record of the first attempt."""
         values: dict[str, Any] = json.loads((self.paths.attempts / "1" / "node-0.json").read_text())

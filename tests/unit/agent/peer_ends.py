@@ -85,8 +85,8 @@ class Pair:
 class ServedCoordinator:
     """A coordinator for three nodes that is served while a thread runs the other end."""
 
-    def __init__(self) -> None:
-        self.coordinator = Coordinator(Channel(identity(), port=0), 3, 4, ATTEMPT)
+    def __init__(self, generation: int | None = 4) -> None:
+        self.coordinator = Coordinator(Channel(identity(), port=0), 3, generation, ATTEMPT)
         self.port = int(self.coordinator._listener.getsockname()[1])
 
     def serve_during(self, act: Callable[[], Any]) -> Any:

@@ -10,6 +10,9 @@ behaves as the originals do:
   counts towards nothing, any other code but 78 towards ``maxRestarts``, and 78 ends it. A pod that is deleted gets
   SIGTERM, and SIGKILL after ``terminationGracePeriodSeconds``, which is `checkpoint.grace`; its successor starts once
   it is gone, unless it was deleted by force: then it goes on until its machine is gone.
+- Where a JobSet *replaces* single nodes, such a failure starts one pod anew, and agents of others go on: those of the
+  gang join the next agent of node 0, and a new one takes the place of a lost one at the next attempt. An agent that was
+  out of reach joins again.
 - An agent that stalls is silent, but its connection stays.
 - mpirun ends with exit code 1 a moment after one of its nodes is gone. The connection to a node's agent closes with its
   process, but is only silent where the node is out of reach: then it counts as lost after a while, maybe after mpirun.
@@ -75,6 +78,7 @@ class Schedule(NamedTuple):
     interruptions: int = 4
     run: float | None = None  # seconds
     cost: float | None = None  # dollars
+    replaces: bool = False  # JobSet restarts the Job of one node alone
 
 
 class Killed(BaseException):
@@ -210,7 +214,7 @@ class Program:
         self.stdout, self.stderr = (os.fdopen(read, "rb", 0) for read, _ in self._pipes)
         world.programs.append(self)
         agent.programs.append(self)
-        world.note("launched", self.attempt)
+        world.note("launched", self.attempt, sorted(node for node, at in world.up.items() if at > world.now))
         self._later(1.0, self._begin)
 
     def poll(self) -> int | None:
@@ -284,14 +288,11 @@ class SimulatedMembers:
     def __init__(self, agent: Agent) -> None:
         self._world, self._agent = agent.world, agent
         nodes = range(1, agent.world.schedule.nodes)
-        address = "10.0.%d.%d"
-        self.workers: dict[int, Any] = {
-            node: SimpleNamespace(
-                lost=False, silent=False, last_received=0.0, address=address % (agent.generation, node)
-            )
-            for node in nodes
-        }
-        self._ready = {node: self._world.now + 1.0 + node for node in nodes}
+        if not self._world.schedule.replaces:
+            self._world.up = dict.fromkeys(nodes, self._world.now)
+        self._pods = 0
+        self.workers: dict[int, Any] = {node: self._connection(node) for node in nodes}
+        self._ready = {node: max(self._world.now, self._world.up[node]) + 1.0 + node for node in nodes}
         self._idle: dict[int, float] = {}  # when nodes have ended what was left of the attempt
         self.machines: dict[int, dict[str, Any]] = {0: {"node": 0}, **{node: {"node": node} for node in nodes}}
         self.hardware: dict[int, dict[str, Any]] = {}
@@ -299,9 +300,19 @@ class SimulatedMembers:
         self.ended: dict[int, tuple[int, str]] = {}
 
     def begin(self) -> None:
-        """Begin another attempt."""
+        """Begin another attempt, where nodes are replaced without those that are lost or have given notice."""
         self._ready = {node: max(at, self._world.now + 0.1 * node) for node, at in self._ready.items()}
         self._idle.clear()
+        for node in [node for node, worker in self.workers.items() if worker.lost or node in self.notices]:
+            if self.notices.pop(node, None):
+                self._world.replace_pod(node, 0.0)
+            self.workers[node] = self._connection(node)
+            self._ready[node] = max(self._world.now, self._world.up[node]) + 1.0
+
+    def _connection(self, node: int) -> Any:
+        self._pods += 1
+        address = f"10.{self._pods}.{self._agent.generation}.{node}"
+        return SimpleNamespace(lost=False, silent=False, last_received=0.0, address=address)
 
     @property
     def idle(self) -> set[int]:
@@ -457,7 +468,7 @@ class JobSet:
 
     def restart(self) -> None:
         """Delete all pods, because one of another node was disrupted, and start them anew."""
-        if self.end or self._restarting:
+        if self.end or self._restarting or self._world.schedule.replaces:
             return
         self._restarting = True
         agent = self.agent
@@ -540,6 +551,7 @@ class World:
         self.agents: list[Agent] = []
         self.programs: list[Program] = []
         self.checkpoint = 0  # the iteration of the newest
+        self.up = dict.fromkeys(range(1, schedule.nodes), 0.0)  # since when there is an agent on each other node
         self._ends = list(schedule.ends)
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -600,6 +612,7 @@ class World:
             "oversubscribed": False,
         }
         plan |= {"hosts": [f"run-{node}" for node in range(schedule.nodes)], "submitted": EPOCH}
+        plan |= {"replaces_nodes": schedule.replaces}
         plan |= {"roles": [{"name": "ranks", "restart": "gang"}], "metrics_pattern": None, "folder": "/"}
         mounts = Mounts("", str(work), str(self.folder / "runs"), "/nowhere", "", pod_info=str(self.folder / "pod"))
         return AgentContext(plan, 0, agent.generation, None, mounts, agent.clock)
@@ -623,6 +636,7 @@ class World:
             self.jobset.pod_killed(agent, True)
         else:
             self._lose(node, 0.0)
+            self.replace_pod(node, value % 5)
             self.at(value % 5, self.jobset.restart)
 
     def _crash(self, value: int) -> None:
@@ -641,10 +655,12 @@ class World:
             return
         self.note("notice", agent.attempt, node)
         members.notices[node] = "its pod received SIGTERM"
+        worker = members.workers[node]
 
         def take() -> None:
-            if agent is self.jobset.agent and members is agent.members:
+            if agent is self.jobset.agent and members is agent.members and worker is members.workers[node]:
                 self._lose(node, 0.0)
+                self.replace_pod(node, 0.0)
                 self.jobset.restart()
 
         self.at(self.schedule.grace, take)
@@ -652,7 +668,9 @@ class World:
     def _partition(self, value: int) -> None:
         """A node is out of reach, for a while or for good: node 0 gives it up."""
         if self.schedule.nodes > 1:
-            self._lose(1 + value % (self.schedule.nodes - 1), 1.5 * SILENCE)
+            node = 1 + value % (self.schedule.nodes - 1)
+            self._lose(node, 1.5 * SILENCE)
+            self.up[node] = max(self.up[node], self.now + 2.5 * SILENCE)
 
     def _stall(self, value: int) -> None:
         """The agent of a node does nothing for a while, though its host answers."""
@@ -673,6 +691,10 @@ class World:
         self.note("lost", agent.attempt, node)
         for program in agent.programs:
             program.lose_node()
+
+    def replace_pod(self, node: int, seconds: float) -> None:
+        """Another node's pod ends in some *seconds*, and JobSet starts the next one."""
+        self.up[node] = max(self.up[node], self.now + seconds + RESTART_DELAY)
 
     def _replace(self, value: int) -> None:
         """Node 0's machine does not answer the API server, and goes on for a while beside its successor."""

@@ -55,6 +55,85 @@ def test_without_node_0_every_worker_ends_as_interrupted_with_all_its_processes(
     assert not [pid for node in (1, 2) for pid in run.texts(node) if Path(f"/proc/{pid}/cmdline").exists()]
 
 
+WAITS = """
+echo $SPOTMPI_ATTEMPT $$
+while [ ! -e enough ]; do sleep 0.02; done
+"""
+
+
+def replaced_one_by_one(gang: Callable[..., Gang], nodes: int) -> Gang:
+    run = gang("sh", "-c", WAITS, nodes=nodes, started=0)
+    run.plan["replaces_nodes"] = True
+    for node in range(nodes):
+        run.start(node)
+    for node in range(nodes):
+        run.printed_by(node, "1 ")
+    return run
+
+
+def end_well(run: Gang, tmp_path: Path, survivors: int) -> None:
+    """Let the programs end, and the other pods as JobSet does once node 0's has ended."""
+    (tmp_path / "enough").touch()
+    assert run.agents[0].wait(LIMIT) == 0
+    for node in range(1, 1 + survivors):
+        assert run.agents[node].poll() is None, "the first pod that ends well ends the JobSet"
+        run.agents[node].send_signal(signal.SIGTERM)
+        run.agents[node].wait(LIMIT)
+
+
+def test_a_worker_that_is_killed_is_replaced_alone_and_the_others_begin_the_next_attempt(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    run = replaced_one_by_one(gang, 3)
+    ranks = [text.split()[1] for node in range(3) for text in run.texts(node)]
+    run.agents[1].kill()
+    run.until("an interruption", lambda: "restarted" in kinds(run.events()))
+    waits = "1 of 3 hosts are not ready yet: 127.0.0.1 (limits.start allows 600s)"
+    run.until("a wait", lambda: waits in [event.reason for event in run.events() if event.kind == "waiting"])
+    assert all(run.agents[node].poll() is None for node in (0, 2))
+
+    run.start(1, generation=1)
+    run.printed_by(1, "2 ", generation=1)
+    run.printed_by(2, "2 ")
+    end_well(run, tmp_path, 2)
+
+    assert kinds(run.events()) == ["started", "interrupted", "restarted", "started", "succeeded"]
+    summary = json.loads(run.paths.summary.read_text())
+    assert (summary["failures"], summary["interruptions"]) == (0, 1)
+    assert [attempt["lost_nodes"] for attempt in summary["attempts"]] == [[1], []]
+    assert not [rank for rank in ranks if Path(f"/proc/{rank}/cmdline").exists()]
+
+
+def test_a_worker_with_notice_ends_at_once_as_interrupted_and_the_others_stay(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    run = replaced_one_by_one(gang, 3)
+    run.agents[1].send_signal(signal.SIGTERM)
+    assert run.agents[1].wait(LIMIT) == protocol.INTERRUPTED
+    run.start(1, generation=1)
+    run.printed_by(1, "2 ", generation=1)
+    end_well(run, tmp_path, 2)
+    assert kinds(run.events()) == ["started", "interrupted", "restarted", "started", "succeeded"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "with notice"])
+def test_the_agents_of_other_nodes_join_the_next_agent_of_node_0(
+    gang: Callable[..., Gang], tmp_path: Path, number: int
+) -> None:
+    run = replaced_one_by_one(gang, 3)
+    run.agents[0].send_signal(number)
+    assert run.agents[0].wait(LIMIT) == (protocol.INTERRUPTED if number == signal.SIGTERM else -number)
+
+    run.start(0, generation=1)
+    for node in (1, 2):
+        run.printed_by(node, "2 ")
+    end_well(run, tmp_path, 2)
+
+    summary = json.loads(run.paths.summary.read_text())
+    assert [attempt["cause"] for attempt in summary["attempts"]] == ["interruption", "succeeded"]
+    assert (summary["failures"], summary["interruptions"]) == (0, 1)
+
+
 # Beats until the test says that it is enough; no request to end is heard.
 BEATS = """
 trap '' TERM

@@ -39,7 +39,8 @@ def wait_after(errors: int, notice: Notice, clock: SetClock, served: Callable[[]
         served()
 
     link: Any = SimpleNamespace(notice=notice, ends=False, wait=wait)
-    worker = Worker(context, link)
+    worker = Worker(context)
+    worker._link = link
     worker._errors = errors
     worker._wait_after_error()
 

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from spotmpi.agent import fencing
 from spotmpi.agent.attempt import TERM_GRACE, Attempt
 from spotmpi.agent.attempt_history import AttemptHistory
+from spotmpi.agent.context import AgentContext
 from spotmpi.agent.coordinator import CoordinatorStopSource
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, Outcome
+from spotmpi.agent.readiness import Readiness
 from spotmpi.agent.record import TERMINAL
 from tests.unit.agent.simulator import EPOCH, HORIZON, TICK, Event, Fact, Schedule, Volume, World, simulated
 
@@ -57,6 +59,7 @@ def schedules_of(
         interruptions=st.integers(0, 4),
         run=st.sampled_from(run),
         cost=st.sampled_from(cost),
+        replaces=st.booleans(),
     )
 
 
@@ -241,6 +244,22 @@ def check_record(run: Run) -> None:
         assert run.world.jobset.end == expected, "JobSet ends as the run does"
 
 
+def check_pods(run: Run) -> None:
+    """Where single nodes are replaced, node 0's pod ends for its own sake alone."""
+    for fact in run.facts if run.schedule.replaces else ():
+        if fact.kind == "exit" and fact.value not in (0, 78):
+            own = [each for each in run.of(fact.attempt, "notice") if each.value == 0]
+            own += run.of(fact.attempt, "disk error", "replaced")
+            assert own, f"attempt {fact.attempt}: node 0's pod ended with another one's"
+
+
+def check_launches(run: Run) -> None:
+    """Nothing is launched while a node has no agent, unless it was lost a moment ago."""
+    for launched in (fact for fact in run.facts if fact.kind == "launched"):
+        lost = {fact.value for fact in run.facts if fact.kind == "lost" and fact.at > launched.at - 4 * TICK}
+        assert not set(launched.value) - lost, f"attempt {launched.attempt} was launched without {launched.value}"
+
+
 CHECKS: tuple[Callable[[Run], None], ...] = (
     check_numbers,
     check_writers,
@@ -250,6 +269,8 @@ CHECKS: tuple[Callable[[Run], None], ...] = (
     check_cost_limit,
     check_checkpoints,
     check_record,
+    check_pods,
+    check_launches,
 )
 
 
@@ -289,6 +310,12 @@ LOST_IN_RECOVERY = Schedule(events=(Event(14, "kill", 1),), nodes=3, ends=("137@
 REPLACED_NODE = Schedule(events=(Event(7, "replace", 40),))
 REPLACED_AT_A_FAILURE = Schedule(events=(Event(9, "replace", 0),), nodes=1, ends=("1@2",))
 SILENT_NODE = Schedule(events=(Event(7, "partition", 1),), nodes=2)
+LOST_ALONE = Schedule(events=(Event(20, "kill", 1),), nodes=3, replaces=True)
+NODE_0_LOST = Schedule(events=(Event(20, "kill", 0),), nodes=3, replaces=True)
+TWO_LOST = Schedule(events=(Event(20, "kill", 1), Event(20, "kill", 2)), nodes=3, replaces=True)
+LOST_TWICE = Schedule(events=(Event(20, "kill", 1), Event(22, "kill", 2)), nodes=3, replaces=True)
+NODE_0_LOST_IN_RECOVERY = Schedule(events=(Event(20, "kill", 4), Event(22, "kill", 0)), nodes=3, replaces=True)
+RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.0, replaces=True)
 
 
 @example(DISRUPTED_AT_ITS_END)
@@ -300,6 +327,12 @@ SILENT_NODE = Schedule(events=(Event(7, "partition", 1),), nodes=2)
 @example(STALLED_AGENT)
 @example(KILLED_RANKS)
 @example(LOST_IN_RECOVERY)
+@example(LOST_ALONE)
+@example(NODE_0_LOST)
+@example(TWO_LOST)
+@example(LOST_TWICE)
+@example(NODE_0_LOST_IN_RECOVERY)
+@example(RECLAIMED_ALONE)
 @given(schedules)
 @settings(max_examples=EXAMPLES)
 def test_whatever_happens_to_a_run_it_ends_once_and_its_record_is_true(
@@ -334,6 +367,28 @@ def test_a_node_that_is_lost_during_the_recovery_from_another_fault_is_an_interr
     run = Run(world)
     assert run.causes[:2] == ["failure", "interruption"] and run.causes[-1] == "succeeded"
     assert run.summary["failures"] == 1
+
+
+@pytest.mark.parametrize(
+    ("schedule", "interruptions", "pods_of_node_0"),
+    [
+        pytest.param(LOST_ALONE, 1, 1, id="a node"),
+        pytest.param(RECLAIMED_ALONE, 1, 1, id="a node with notice"),
+        pytest.param(TWO_LOST, 1, 1, id="two at once"),
+        pytest.param(LOST_TWICE, 2, 1, id="one during the recovery of another"),
+        pytest.param(NODE_0_LOST, 1, 2, id="node 0"),
+        pytest.param(NODE_0_LOST_IN_RECOVERY, 2, 2, id="node 0 during the recovery of another"),
+    ],
+)
+def test_a_lost_node_alone_is_replaced_and_training_goes_on_from_the_checkpoint(
+    tmp_path: Path, schedule: Schedule, interruptions: int, pods_of_node_0: int
+) -> None:
+    with simulated() as volume:
+        world = World(schedule, tmp_path, volume).run()
+    run = Run(world)
+    assert world.jobset.end == "completed" and len(world.agents) == pods_of_node_0
+    assert run.causes == ["interruption"] * interruptions + ["succeeded"]
+    assert run.records[run.numbers[-1]]["resumed_iteration"] > 0
 
 
 @pytest.mark.timeout(3600)  # 10 to 20 minutes on a busy machine
@@ -388,6 +443,18 @@ def forgetful_of_its_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AttemptHistory, "recorded_end", lambda history: None)
 
 
+def ends_with_a_lost_node(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AgentContext, "replaces_nodes", False)
+
+
+def impatient(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Readiness, "missing", lambda readiness: None)
+
+
+def unaware_of_lost_attempts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AttemptHistory, "settle_lost_attempt", lambda history: None)
+
+
 def forgiving(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AttemptHistory, "_count_limit", lambda history, limit, reason: None)
 
@@ -412,6 +479,9 @@ def silent_about_interruptions(patch: pytest.MonkeyPatch) -> None:
         (forgetful_of_its_end, "a run ends once"),
         (forgiving, "of which . are allowed"),
         (silent_about_interruptions, r"\[1"),
+        (ends_with_a_lost_node, "node 0's pod ended with another one's"),
+        (impatient, "was launched without"),
+        (unaware_of_lost_attempts, r"\[1|a run ends once"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -425,6 +495,8 @@ def test_the_schedules_of_a_day_find_an_agent_that_is(
     defect(monkeypatch)
 
     @example(DISRUPTED_AT_ITS_END)  # of which, and of those below, there are few
+    @example(LOST_ALONE)
+    @example(NODE_0_LOST)
     @example(SILENT_NODE)
     @example(REPLACED_NODE)
     @example(COSTLY)

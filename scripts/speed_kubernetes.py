@@ -12,7 +12,8 @@ stream     rows a second of a prediction by a stream with 16 workers, beside Das
 following  100,000 lines of 20 pods by `spotmpi logs`, beside `kubectl logs`, with the memory of each
 scale      a run of 1,000 nodes that only seem to run (kwok): submitting, showing, following and stopping it, with
            the memory and the requests to the API of each
-recovery   ten deleted workers in a row, from the deletion to the next iteration
+recovery   ten deleted workers in a row, from the deletion to the next iteration; five times node 0; five workers where
+           JobSet replaces all pods for one
 
 A target that is missed is marked, no more. Needs Linux and root, as the cluster tier does.
 """
@@ -145,31 +146,47 @@ def _printed(bench: Bench) -> str:
 
 
 def measure_recovery(bench: Bench, count: int) -> list[Figure]:
-    """Ten deleted workers in a row, image present."""
-    checkpoint = {"every": "5s"}
+    """Ten deleted workers in a row, image present, then node 0, then workers where all pods are replaced for one."""
+    alone, node_0 = _recoveries(bench, STRIKES, 1), _recoveries(bench, STRIKES // 2, 0)
+    with bench.cluster.jobset.without_restarting_jobs():
+        gang = _recoveries(bench, STRIKES // 2, 1)
+    took = [recovery.resumed for recovery in alone]
+    half = len(took) // 2
+    growth = statistics.median(took[half:]) / statistics.median(took[:half])
+    middle, before = statistics.median(took), _median(gang)
+    title = "from a deleted worker to the next iteration"
+    return [
+        Figure(title, middle, "s", "under 15", middle < 15, _marks(alone)),
+        Figure("last five recoveries / first five", growth, "", "about 1", growth < 1.25, {}),
+        Figure("the same of node 0", _median(node_0), "s", "none", None, _marks(node_0)),
+        Figure(f"{title} where all pods are replaced", before, "s", "none", None, _marks(gang)),
+        Figure("its pod alone / all pods", middle / before, "", "under 1", middle < before, {}),
+    ]
+
+
+def _recoveries(bench: Bench, strikes: int, node: int) -> list[Recovery]:
+    """The recoveries of one run from deleted pods of a node, one after another."""
     args = ["--global-batch", "64", "--epochs", "100000", "--report-every", "5"]
-    spec = bench.spec(program="digits", image=IMAGE, nodes=2, args=args, checkpoint=checkpoint)
+    spec = bench.spec(program="digits", image=IMAGE, nodes=2, args=args, checkpoint={"every": "5s"})
     run = spotmpi.run(spec, on=bench.target, detach=True).id
     recoveries = []
-    for number in range(STRIKES):
-        recovery = spotmpi.drill(run, 1, "delete", bench.target)
+    for number in range(strikes):
+        recovery = spotmpi.drill(run, node, "delete", bench.target)
         assert isinstance(recovery, Recovery)  # not that of a pool
         recoveries.append(recovery)
-        print(f"  {number + 1}: {recoveries[-1]}", file=sys.stderr, flush=True)
+        print(f"  {number + 1}: {recovery}", file=sys.stderr, flush=True)
         time.sleep(5)
     spotmpi.stop(run, now=True, on=bench.target)
     bench.remove("jobsets")
-    took = [recovery.resumed for recovery in recoveries]
-    half = len(took) // 2
-    growth = statistics.median(took[half:]) / statistics.median(took[:half])
-    details = {
-        name: [round(getattr(each, name), 1) for each in recoveries] for name in ("detected", "rescheduled", "resumed")
-    }
-    middle = statistics.median(took)
-    return [
-        Figure("from a deleted worker to the next iteration", middle, "s", "under 15", middle < 15, details),
-        Figure("last five recoveries / first five", growth, "", "about 1", growth < 1.25, {}),
-    ]
+    return recoveries
+
+
+def _median(recoveries: Sequence[Recovery]) -> float:
+    return statistics.median(recovery.resumed for recovery in recoveries)
+
+
+def _marks(recoveries: Sequence[Recovery]) -> dict[str, list[float]]:
+    return {name: [round(getattr(each, name), 1) for each in recoveries] for name in MARKS}
 
 
 def measure_scale(bench: Bench, count: int) -> list[Figure]:

@@ -13,6 +13,7 @@ import yaml
 
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
+from spotmpi.core import names
 from spotmpi.core.certificates import run_certificates
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.spec.job import from_values
@@ -115,7 +116,7 @@ def test_wrong_ssh_keys_keep_no_run_from_its_ranks(runs: Runs, monkeypatch: pyte
     run = runs.start({**plain("sh", "-c", "echo from $HOSTNAME", nodes=2), "launcher": "mpirun"})
 
     assert run.end().kind == "succeeded", run.recent_events()
-    assert sorted(run.lines()) == [f"from {run.id}-node-0-{node}" for node in (0, 1)]
+    assert sorted(run.lines()) == [f"from {names.pod_host(run.id, node, job_per_node=True)}" for node in (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_a_user_who_may_not_create_secrets_uses_the_keys_of_the_namespace(
             runs.submit(values)
         run = runs.start({**values, "kubernetes": {"ssh_secret": "mpi-ssh"}})
         assert run.end().kind == "succeeded", run.recent_events()
-        assert sorted(run.lines()) == [f"from {run.id}-node-0-{node}" for node in (0, 1)]
+        assert sorted(run.lines()) == [f"from {names.pod_host(run.id, node, job_per_node=True)}" for node in (0, 1)]
         end = runs.start({**values, "kubernetes": {"ssh_secret": "old-ssh"}}).end()
         assert end.kind == "failed" and "the SSH Secret has no ca.pem, cert.pem, key.pem; " in str(end.reason)
 

@@ -113,7 +113,7 @@ def test_a_lost_host_a_killed_rank_and_an_exit_code_are_distinguished_under_open
     end = run.end(ENOUGH)
     assert (end.kind, end.reason) == ("failed", "rank 1 ended with exit code 78"), run.recent_events()
     assert [(each["cause"], each["reason"]) for each in run.summary()["attempts"]] == [
-        ("interruption", f"lost {run.id}-node-0-1: mpirun's daemon on it no longer answers"),
+        ("interruption", f"lost {run.id}-node-1-0: mpirun's daemon on it no longer answers"),
         ("failure", "rank 1 was killed by SIGKILL"),
         ("not retryable", "rank 1 ended with exit code 78"),
     ]

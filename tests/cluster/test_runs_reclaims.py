@@ -40,7 +40,7 @@ class Fault(NamedTuple):
 
 
 TRAINING = [
-    *(Fault(how, node) for node in (0, 1) for how in ("evict", "delete", "agent")),
+    *(Fault(how, node) for node in (0, 1) for how in ("evict", "delete", "force", "agent")),
     Fault("rank", 0, "failure"),
     Fault("kill", 1, "failure"),
     Fault("launcher", 0, "failure"),
@@ -84,8 +84,9 @@ def inject_fault(run: FollowedRun, fault: Fault) -> None:
         run.runs.testbed.evict(pod, run.runs.namespace)
     elif fault.how == "kill":
         run.runs.backend.inject_fault(run.id, fault.node, "kill")
-    elif fault.how == "delete":
-        run.runs.testbed.kubectl("delete", "pod", pod, "-n", run.runs.namespace, "--wait=false")
+    elif fault.how in ("delete", "force"):
+        options = ["--force", "--grace-period=0"] if fault.how == "force" else []
+        run.runs.testbed.kubectl("delete", "pod", pod, "-n", run.runs.namespace, "--wait=false", *options)
     else:
         os.kill(run.process(fault.node, fault.how, COMMANDS[fault.how]), signal.SIGKILL)
 
@@ -140,13 +141,25 @@ def test_a_fault_during_training_does_not_change_the_final_parameters(
     inject_fault(run, fault)
 
     run.until_attempt(2, observed)
-    is_same = [run.pod(node)["metadata"]["uid"] for node in (0, 1)] == pods
-    assert is_same is (fault.counts == "failure"), "only a lost node costs pods"
+    new = [node for node in (0, 1) if run.pod(node)["metadata"]["uid"] != pods[node]]
+    assert new == ([] if fault.counts == "failure" else [fault.node]), "a lost node costs its own pod alone"
     first = attempts(run)[0]
-    if fault != Fault("agent", 0):  # no agent is left to write that record
+    if fault.how not in ("agent", "force") or fault.node:  # no agent is left to write that record
         assert first["first_iteration"] == 1 and STRUCK_AT <= first["last_iteration"] < EPOCHS * 22, first
         assert not first["result"]
     judge(run, undisturbed, fault, 1)
+
+
+@pytest.mark.nightly("half a minute; what an older JobSet does")
+def test_where_jobset_cannot_restart_single_jobs_a_lost_node_costs_all_pods(runs: Runs, undisturbed: str) -> None:
+    with runs.testbed.jobset.without_restarting_jobs():
+        run = training(runs)
+        observed = wait_for_checkpoint(run)
+        pods = {run.pod(node)["metadata"]["uid"] for node in (0, 1)}
+        inject_fault(run, Fault("evict", 1))
+        run.until_attempt(2, observed)
+        assert not pods & {run.pod(node)["metadata"]["uid"] for node in (0, 1)}
+        judge(run, undisturbed, Fault("evict", 1), 1)
 
 
 @each([Fault("evict", 0), Fault("delete", 1)], {Fault("delete", 1)})

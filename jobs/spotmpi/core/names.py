@@ -109,14 +109,14 @@ def program_module(image: str, program: str) -> str:
     return f"spotmpi.programs.{image}.{program}"
 
 
-def pod_host(run: str, node: int) -> str:
-    """The host name of a run's pod: that with index *node* of its Job."""
-    return f"{job_name(run)}-{node}"
+def pod_host(run: str, node: int, job_per_node: bool = False) -> str:
+    """The host name of a run's pod: that with index *node* of its Job, or the only one of the node's own Job."""
+    return f"{job_name(run, node)}-0" if job_per_node else f"{job_name(run)}-{node}"
 
 
-def job_name(run: str) -> str:
-    """The name of the Job of a run's nodes besides its workers: the one of its JobSet's replicated Job ``node``."""
-    return f"{run}-node-0"
+def job_name(run: str, index: int = 0) -> str:
+    """The name of a Job of a run's nodes besides its workers, of its JobSet's replicated Job ``node``."""
+    return f"{run}-node-{index}"
 
 
 def parts_name(run: str) -> str:

@@ -35,10 +35,10 @@ class Layout(NamedTuple):
     forks: bool = True  # whether a fork server's ranks have all that those of the launcher have
 
 
-def pod_layout(run: str, nodes: int) -> Layout:
+def pod_layout(run: str, nodes: int, job_per_node: bool = False) -> Layout:
     """That of pods."""
     return Layout(
-        hosts=[names.pod_host(run, node) for node in range(nodes)],
+        hosts=[names.pod_host(run, node, job_per_node) for node in range(nodes)],
         folder=f"{pod_context.RUNS}/{run}",
         volume=VOLUME,
         work=pod_context.WORK,

@@ -31,6 +31,7 @@ class ClusterTarget:
     node_cpus: int | None = None  # of the smallest node, where a pod is to fill its node
     efa: int = 0  # Elastic Fabric Adapters of a node, where a pod is to fill its node
     egress_denied: bool = False  # pods reach only what a NetworkPolicy allows, even their peers
+    job_per_node: bool = False  # JobSet restarts the Job of a lost node alone
     machine: tuple[tuple[str, str], ...] = ()  # what is known of the nodes before they start, for the record
     order: tuple[ClusterTarget, ...] = ()  # where a gang may be placed on several node groups: the target on each
     placement_account: str = ""  # the service account that moves it

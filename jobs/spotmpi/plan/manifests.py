@@ -20,7 +20,7 @@ from spotmpi.core import names
 from spotmpi.core.archives import digest
 from spotmpi.core.errors import UnreadableRun
 from spotmpi.plan import placement, pods, pool
-from spotmpi.plan.agent_plan import AgentInputs, agent_plan
+from spotmpi.plan.agent_plan import AgentInputs, agent_plan, pod_layout
 from spotmpi.plan.cluster import ClusterTarget, cached_plan
 from spotmpi.plan.placement import Beginning
 from spotmpi.spec.job import JobSpec
@@ -38,6 +38,9 @@ ANNOTATION_STOPPED = "spotmpi.dev/stopped"  # why it is being deleted
 ANNOTATION_GIVEN_UP = "spotmpi.dev/given-up"  # why a follower ended a run that had no coordinator
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 LABEL_INDEX = "batch.kubernetes.io/job-completion-index"
+LABEL_JOB_INDEX = "jobset.sigs.k8s.io/job-index"
+RESTART_JOB = "RestartJob"  # action of a failure policy: one Job alone
+MAX_JOBS = 1024  # of a JobSet with that action
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 
 
@@ -66,7 +69,9 @@ def kubernetes_plan(
     job = _job(spec, target, submission)
     work = {**submission.work, "container": pods.image(job["spec"]["template"])}
     inputs = AgentInputs(work, files, submission.user_code, submission.rate, dict(target.machine), submission.versions)
-    agents = agent_plan(spec, submission.run, inputs)
+    agents = agent_plan(spec, submission.run, inputs, pod_layout(submission.run, spec.nodes, target.job_per_node))
+    if target.job_per_node:
+        agents["replaces_nodes"] = True
     state = None
     if target.order:
         agents["capacity"] = placement.capacity(spec, target, submission.run, submission.rates, submission.beginning)
@@ -108,7 +113,17 @@ def annotations_of(jobset: Mapping[str, Any]) -> Mapping[str, str]:
 
 def gang_size(jobset: Mapping[str, Any]) -> int:
     """The number of a run's nodes besides its workers."""
-    return int(jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"])
+    (replicated,) = jobset["spec"]["replicatedJobs"]
+    return int(replicated["replicas"]) * int(replicated["template"]["spec"]["completions"])
+
+
+def labels_of_node(jobset: Mapping[str, Any], node: int) -> dict[str, str]:
+    """The labels by which the pods of a node differ from others of the run."""
+    worker = node - gang_size(jobset)
+    if worker >= 0:
+        return {names.LABEL_ROLE: names.WORKER, LABEL_INDEX: str(worker)}
+    has_own_job = jobset["spec"]["replicatedJobs"][0]["replicas"] > 1
+    return {LABEL_INDEX: "0", LABEL_JOB_INDEX: str(node)} if has_own_job else {LABEL_INDEX: str(node)}
 
 
 def workers_template(objects: Sequence[Object]) -> Object | None:
@@ -186,8 +201,10 @@ def _jobset(spec: JobSpec, target: ClusterTarget, submission: Submission, job: O
             "suspend": True,
             "ttlSecondsAfterFinished": TTL_SECONDS,
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-            "failurePolicy": _failure_policy(spec),
-            "replicatedJobs": [{"name": "node", "replicas": 1, "template": job}],
+            # Of Jobs for one node each, node 0's ends first: others wait for the end of the JobSet.
+            **({"successPolicy": {"operator": "Any"}} if target.job_per_node else {}),
+            "failurePolicy": _failure_policy(spec.limits.failures, target.job_per_node),
+            "replicatedJobs": [{"name": "node", "replicas": spec.nodes if target.job_per_node else 1, "template": job}],
         },
     }
 
@@ -198,10 +215,28 @@ def _queued_labels(spec: JobSpec, run: str) -> dict[str, str]:
     return spec.kubernetes.labels | names.run_labels(run) | queue
 
 
-def _failure_policy(spec: JobSpec) -> Object:
-    """The first rule that matches decides: not retryable, an interruption, else a failure that counts."""
+def restart_sample(namespace: str, run: str) -> Object:
+    """A JobSet by which the API server tells whether JobSet restarts single Jobs; never created."""
+    pod = {"restartPolicy": "Never", "containers": [{"name": pods.CONTAINER, "image": pods.CONTAINER}]}
+    job = {"spec": {"backoffLimit": 0, "template": {"spec": pod}}}
     return {
-        "maxRestarts": spec.limits.failures,
+        "apiVersion": JOBSET_API,
+        "kind": "JobSet",
+        "metadata": {"name": run, "namespace": namespace, "labels": names.run_labels(run)},
+        "spec": {
+            "suspend": True,
+            "failurePolicy": _failure_policy(0, job_per_node=True),
+            "replicatedJobs": [{"name": "node", "replicas": 1, "template": job}],
+        },
+    }
+
+
+def _failure_policy(failures: int, job_per_node: bool) -> Object:
+    """The first rule that matches decides: not retryable, an interruption, else a failure that counts."""
+    restart = RESTART_JOB if job_per_node else "RestartJobSet"  # which is the default
+    failed = [{"name": "failed", "action": restart}] if job_per_node else []
+    return {
+        "maxRestarts": failures,
         "rules": [
             {
                 "name": "notRetryable",
@@ -211,17 +246,19 @@ def _failure_policy(spec: JobSpec) -> Object:
             },
             {
                 "name": "interrupted",
-                "action": "RestartJobSetAndIgnoreMaxRestarts",
+                "action": f"{restart}AndIgnoreMaxRestarts",
                 "onJobFailureReasons": ["PodFailurePolicy"],
             },
+            *failed,
         ],
     }
 
 
 def _job(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Object:
+    pods_of_job = 1 if target.job_per_node else spec.nodes
     job: Object = {
-        "parallelism": spec.nodes,
-        "completions": spec.nodes,
+        "parallelism": pods_of_job,
+        "completions": pods_of_job,
         "completionMode": "Indexed",
         "backoffLimit": 0,
         "podFailurePolicy": {
@@ -244,7 +281,7 @@ def _job(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Object
         job["activeDeadlineSeconds"] = math.ceil(spec.limits.run + spec.limits.start)
         if target.order:
             job["activeDeadlineSeconds"] += math.ceil(spec.capacity.patience)
-    if not (spec.launcher == "none" and spec.run_on == "all"):
+    if not target.job_per_node and not (spec.launcher == "none" and spec.run_on == "all"):
         job["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
     return {"metadata": {"labels": spec.kubernetes.labels | names.run_labels(submission.run)}, "spec": job}
 

@@ -122,17 +122,21 @@ def config_files() -> dict[str, str]:
 
 
 def _container(spec: JobSpec, target: ClusterTarget, run: str, worker: bool) -> dict[str, Any]:
-    generation = {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"}}
-    origin: dict[str, Any] = {"name": pod_context.ENV_GENERATION, "valueFrom": generation}
+    origin = [_label(pod_context.ENV_GENERATION, "restart-attempt")]
     if worker:
-        origin = {"name": pod_context.ENV_ROLE, "value": pod_context.WORKER}
+        origin = [{"name": pod_context.ENV_ROLE, "value": pod_context.WORKER}]
+    elif target.job_per_node:
+        origin += [
+            _label(pod_context.ENV_JOB_INDEX, "job-index"),
+            _label(pod_context.ENV_JOB_RESTARTS, "job-restart-attempt"),
+        ]
     machine = {"fieldRef": {"fieldPath": "spec.nodeName"}}
     return {
         "name": CONTAINER,
         "image": target.image,
         "command": [*PYTHON, f"{pod_context.CONFIG}/boot.py"],
         "env": [
-            origin,
+            *origin,
             {"name": hardware.ENV_NODE_NAME, "valueFrom": machine},
             *({"name": name, "value": value} for name, value in (_FABRIC if target.efa else {}).items()),
             *_secret_variables(spec, run),
@@ -153,6 +157,12 @@ def _container(spec: JobSpec, target: ClusterTarget, run: str, worker: bool) -> 
             *_user_mounts(spec),
         ],
     }
+
+
+def _label(variable: str, label: str) -> dict[str, Any]:
+    """The variable of a container that has the value of a label of JobSet."""
+    field = {"fieldPath": f"metadata.labels['jobset.sigs.k8s.io/{label}']"}
+    return {"name": variable, "valueFrom": {"fieldRef": field}}
 
 
 def _in_memory(spec: JobSpec) -> bool:

@@ -43,6 +43,7 @@ class FakeCluster:
     * refusals are Status objects with the messages of apimachinery's ``pkg/api/errors`` and of the authorizer
       (apiserver, ``responsewriters.Forbidden``); an unknown API group is text, "404 page not found"
     * everybody may create a SelfSubjectAccessReview (RBAC's default role system:basic-user), which answers by `forbid`
+    * JobSet's webhook refuses actions that need a feature gate (`restarts_jobs`)
     * custom resources lose the fields that their CRD does not know (`pruned`), without an error ("Field pruning")
     * the log of a pod is that of its kubelet: 400 before its container starts, followed until it has ended
     * deletion in the foreground leaves the object visible until what it owns is gone: here for one more look at it
@@ -65,6 +66,7 @@ class FakeCluster:
         self.patched: list[tuple[str, str, Object]] = []  # kind, name and values
         self.deleted: list[str] = []  # by requests
         self.pruned: Sequence[str] = ()
+        self.restarts_jobs = False  # JobSet has its feature gate RestartJob, which is off by default
         self.missing: set[str] = set()  # API groups that are not installed
         self.watch_epoch = 0  # a watch of an earlier one ends
         self.before_request: Callable[[Request], object] = lambda request: None  # called before each is looked at

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 _FIELDS = ("metadata.name", "involvedObject.name", "involvedObject.kind")  # by which kinds used here can be selected
 _ENDED = ("Succeeded", "Failed")
+# JobSet 0.12, webhooks/jobset_webhook.go, validateFailurePolicy
+NO_RESTART_JOB = (
+    'admission webhook "vjobset.kb.io" denied the request: JobSet.jobset.x-k8s.io: RestartJob and '
+    "RestartJobAndIgnoreMaxRestarts failure policy actions are not allowed when RestartJob feature gate is disabled"
+)
 _VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -154,6 +159,8 @@ class Handler(BaseHTTPRequestHandler):
         if key in cluster.store.objects:
             raise _Refused(409, f'{place.resource.title} "{key.name}" already exists', "AlreadyExists")
         created = _without(item, cluster.pruned) if place.resource.kind == "JobSet" else item
+        if "RestartJob" in _actions(created) and not cluster.restarts_jobs:
+            raise _Refused(422, NO_RESTART_JOB, "Invalid")
         stamps = {"namespace": place.namespace, "creationTimestamp": stamp_of(cluster.now())}
         created = {**created, "metadata": {**created["metadata"], **stamps}}
         if place.resource.kind == "Pod":
@@ -384,6 +391,12 @@ def _merged(item: Any, patch: Any) -> Any:
     old = item if isinstance(item, dict) else {}
     rest = {key: value for key, value in old.items() if key not in patch}
     return rest | {key: _merged(old.get(key), value) for key, value in patch.items() if value is not None}
+
+
+def _actions(jobset: Object) -> set[str]:
+    """The actions of the failure policy of what may be a JobSet."""
+    rules = ((jobset.get("spec") or {}).get("failurePolicy") or {}).get("rules") or []
+    return {str(rule.get("action")) for rule in rules}
 
 
 def _without(values: Any, names: Any) -> Any:

@@ -51,14 +51,14 @@ def jobset(
     metadata["labels"] = {names.LABEL_APP: "spotmpi", **(labels or {})}
     source: Object = {"persistentVolumeClaim": {"claimName": volume}} if volume else {"emptyDir": {}}
     pods = {"containers": [{"name": "node", "image": "any"}], "volumes": [{"name": "volume", **source}]}
-    node = {"template": {"spec": {"completions": nodes, "template": {"spec": pods}}}}
+    node = {"replicas": 1, "template": {"spec": {"completions": nodes, "template": {"spec": pods}}}}
     item = of_kind("JobSet", name, spec={"suspend": suspend, "replicatedJobs": [node]}, status=status or {})
     return {**item, "metadata": {**item["metadata"], **metadata}}
 
 
 def pod(node: int, phase: str, age: float = 0, **status: Any) -> Object:
     """The pod of a node of the run."""
-    labels = {names.LABEL_RUN: RUN, manifests.LABEL_INDEX: str(node)}
+    labels = {names.LABEL_RUN: RUN, manifests.LABEL_INDEX: str(node), manifests.LABEL_JOB_INDEX: "0"}
     return a_pod(f"{RUN}-node-0-{node}-abcde", phase, labels, age, **status)
 
 

@@ -92,6 +92,7 @@ TARGET = ClusterTarget("training", "registry/image@sha256:0", "runs", {}, (), Fa
 NODES = ClusterTarget(
     "training", "registry/image@sha256:0", None, {"group": "gpu-a"}, ({"key": "gpu"},), True, TEMPLATES
 )
+ALONE = replace(TARGET, job_per_node=True)
 Target = ClusterTarget | list[NodeGroup]
 
 
@@ -161,6 +162,7 @@ DEADLINE = "2027-01-31T18:00+01:00"
 CASES: dict[str, tuple[dict[str, Any], Target]] = {
     "stream": (STREAM, [GROUP]),
     "small": (SMALL, TARGET),
+    "job-per-node": ({**PLAIN, "limits": {"failures": 3}}, ALONE),
     "pool": (POOL, TARGET),
     "plain": (PLAIN, TARGET),
     "full": (FULL, NODES),
@@ -256,7 +258,7 @@ def rule_for(jobset: dict[str, Any], reason: str, message: str) -> str:
     """What JobSet does with a failed Job: the first rule that fits."""
     for rule in jobset["spec"]["failurePolicy"]["rules"]:
         patterns = rule.get("onJobFailureMessagePatterns")
-        if reason in rule["onJobFailureReasons"] and (
+        if reason in rule.get("onJobFailureReasons", [reason]) and (
             patterns is None or any(re.fullmatch(pattern, message) for pattern in patterns)
         ):
             return str(rule["action"])
@@ -283,6 +285,22 @@ MESSAGE = "Container node for pod here/x-node-0-0-abcde failed with exit code %d
 )
 def test_each_exit_matches_its_failure_rule(reason: str, message: str, action: str) -> None:
     assert rule_for(plan(SMALL)[0], reason, message) == action
+    alone = action.replace("RestartJobSet", "RestartJob")
+    assert rule_for(plan(SMALL, ALONE)[0], reason, message) == alone
+
+
+def test_where_each_node_has_a_job_its_labels_and_host_names_are_those_of_that_job() -> None:
+    shared, own = plan(PLAIN)[0], plan(PLAIN, ALONE)[0]
+    assert manifests.gang_size(shared) == manifests.gang_size(own) == 4
+    assert manifests.labels_of_node(shared, 2) == {manifests.LABEL_INDEX: "2"}
+    assert manifests.labels_of_node(own, 2) == {manifests.LABEL_INDEX: "0", manifests.LABEL_JOB_INDEX: "2"}
+    worker = {names.LABEL_ROLE: names.WORKER, manifests.LABEL_INDEX: "1"}
+    assert manifests.labels_of_node(own, 5) == manifests.labels_of_node(shared, 5) == worker
+
+
+def test_the_sample_that_asks_whether_jobs_are_restarted_alone_has_the_rules_of_such_a_run() -> None:
+    sample, own = manifests.restart_sample("here", "x-1"), plan(PLAIN, ALONE)[0]
+    assert sample["spec"]["failurePolicy"]["rules"] == own["spec"]["failurePolicy"]["rules"]
 
 
 def test_the_jobset_carries_its_spec() -> None:
@@ -356,6 +374,7 @@ def test_the_longest_run_id_gives_names_that_kubernetes_takes() -> None:
     run = "a" * 40
     (jobset, *parts) = plan({**PLAIN, "nodes": 1000}, run=run)
     hosts = json.loads(next(part for part in parts if part["kind"] == "ConfigMap")["data"]["plan.json"])["hosts"]
+    hosts += [names.pod_host(run, 999, job_per_node=True)]
     for name in [jobset["metadata"]["name"], *(part["metadata"]["name"] for part in parts), *hosts]:
         assert len(name) <= 63 - len("-abcde") and re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
 

@@ -85,7 +85,7 @@ class KubernetesBackend:
 
         Where the cluster does not answer, the plan names that as the reason for which it cannot be submitted.
         """
-        plan, paths = self._draft(spec, run), names.RunPaths(self.runs_folder / run)
+        plan, paths = self._draft(spec, run, self._restart_obstacle(spec, run)), names.RunPaths(self.runs_folder / run)
         if attempts := reader.newest_attempt(paths):  # without a run volume the pods of a resumed run cannot know
             plan["objects"] = [submitting.with_agent_plan(each, attempts_before=attempts) for each in plan["objects"]]
         if shapes.workers_of(spec) and spec.kubernetes.image:
@@ -98,9 +98,18 @@ class KubernetesBackend:
             say(f"{error}; this plan assumes that you may create Secrets, and that egress is not denied")
             return {**plan, "unchecked": str(error)}
 
-    def _draft(self, spec: JobSpec, run: str) -> ClusterPlan:
-        """The plan of a valid spec as far as it needs no answer of the cluster."""
-        resolved = target.resolve(spec, self._environment, self._api())
+    def _restart_obstacle(self, spec: JobSpec, run: str) -> str | None:
+        """Why JobSet cannot restart one node of the run alone, as a note; None where it can, empty for one node."""
+        if spec.nodes == 1:
+            return ""
+        try:
+            return call(adaptation.restart_obstacle(self._api(), run, spec.nodes))
+        except SpotmpiError:
+            return ""  # whatever asks the cluster next says why it does not answer
+
+    def _draft(self, spec: JobSpec, run: str, obstacle: str | None) -> ClusterPlan:
+        """The plan of a valid spec; its nodes have a Job each where there is no *obstacle* to restarting one alone."""
+        resolved = target.resolve(spec, self._environment, self._api(), job_per_node=obstacle is None)
         shipment = code.pack(resolved.spec, resolved.target)
         keys = [*submitting.generate_keys(), *protocol.TLS_FILES, *map(pods.forwarded_key, spec.env_passthrough)]
         rates = target.placement_rates(resolved.spec, self._environment)
@@ -140,6 +149,7 @@ class KubernetesBackend:
                 *resolved.notes,
                 *([shipment.note] if shipment else []),
                 *memory_notes(spec, pod_context.MEMORY, copied=True),
+                *([obstacle] if obstacle else []),
             ],
             "code": {"digest": shipment.packed.digest, "from_volume": shipment.by_volume} if shipment else None,
             "owner": submission.owner,

@@ -15,10 +15,8 @@ async def pod_of(api: ClusterApi, run: str, node: int) -> Object:
     """The running pod of a node of *run*; NotRunning if there is none."""
     labels = {names.LABEL_RUN: run, manifests.LABEL_INDEX: str(node)}
     with translate_errors(f"find node {node} of run {run}"):
-        if node > 0 and (jobset := await api.find(cluster_api.JOBSET, run)):
-            worker = node - manifests.gang_size(jobset)
-            if worker >= 0:
-                labels |= {names.LABEL_ROLE: names.WORKER, manifests.LABEL_INDEX: str(worker)}
+        if jobset := await api.find(cluster_api.JOBSET, run):
+            labels |= manifests.labels_of_node(jobset, node)
         listed = await api.list(cluster_api.POD, labels)
     running = [pod for pod in listed if node_index(pod) == node and pod["status"].get("phase") == "Running"]
     if not running:

@@ -21,7 +21,7 @@ from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.client.port_forward import forward_port
 from spotmpi.backends.kubernetes.client.portal import call, serve
 from spotmpi.backends.kubernetes.fault_injection import pod_of
-from spotmpi.backends.kubernetes.follow.jobset import has_started, is_worker, pod_phase, terminal_condition
+from spotmpi.backends.kubernetes.follow.jobset import has_started, node_index, pod_phase, terminal_condition
 from spotmpi.core import certificates, names
 from spotmpi.core.errors import NotPermitted, Problem, SpotmpiError, UnknownRun, input_error
 from spotmpi.plan import manifests, pods, pool
@@ -113,14 +113,14 @@ async def _node_0(api: ClusterApi, run: str) -> Object | None:
     with translate_errors(f"find node 0 of run {run}"):
         listed = await api.list(cluster_api.POD, _node_0_labels(run))
     return max(
-        (pod for pod in listed if not is_worker(pod)),
+        (pod for pod in listed if node_index(pod) == 0),
         key=lambda pod: str(pod["metadata"]["creationTimestamp"]),
         default=None,
     )
 
 
 def _node_0_labels(run: str) -> dict[str, str]:
-    """The labels of node 0's pods; those of worker 0 have them too."""
+    """The labels of node 0's pods; those of worker 0 have them too, and of other nodes that have a Job each."""
     return {names.LABEL_RUN: run, manifests.LABEL_INDEX: "0"}
 
 

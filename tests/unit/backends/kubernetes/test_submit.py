@@ -18,7 +18,7 @@ from spotmpi.agent import pod_context, protocol, ssh
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.submit import wheels
-from spotmpi.backends.kubernetes.submit.adaptation import adapt
+from spotmpi.backends.kubernetes.submit.adaptation import adapt, restart_obstacle
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError
 from spotmpi.images.wheels import PackedWheels
@@ -429,3 +429,38 @@ def test_a_user_who_may_not_create_runs_hears_so_before_anything_else(cluster: F
     with pytest.raises(NotPermitted, match=r"you may not create JobSets in namespace here.*docs/sharing\.md"):
         submit(cluster, plan("mpi-ssh"))
     assert cluster.created == []
+
+
+def test_each_node_has_a_job_where_jobset_restarts_single_ones(cluster: FakeCluster, tmp_path: Path) -> None:
+    spec = from_values({**SPEC, "kubernetes": {"image": "registry/any@sha256:0"}})
+    backend = KubernetesBackend(tmp_path)
+    cluster.restarts_jobs = True
+    own = backend.plan(spec, "x-1", print)
+    cluster.restarts_jobs = False
+    shared = backend.plan(spec, "x-1", print)
+
+    assert own["objects"][0]["spec"]["replicatedJobs"][0]["replicas"] == 2
+    assert shared["objects"][0]["spec"]["replicatedJobs"][0]["replicas"] == 1
+    (note,) = set(shared["notes"]) - set(own["notes"])
+    assert note.startswith("where a node is lost, all pods of the run are replaced; JobSet 0.12 replaces the lost one")
+    assert note.endswith("not allowed when RestartJob feature gate is disabled)")
+    assert not cluster.created
+
+
+def test_nobody_asks_what_jobset_restarts_for_a_run_of_one_node_or_of_too_many(cluster: FakeCluster) -> None:
+    cluster.restarts_jobs = True
+    reason = asyncio.run(restart_obstacle(cluster.api(), "x-1", 1025))
+    assert (
+        reason
+        == "where a node is lost, all pods of the run are replaced: JobSet restarts single Jobs of at most 1,024 nodes"
+    )
+    assert not cluster.requests
+    assert asyncio.run(restart_obstacle(cluster.api(), "x-1", 1024)) is None
+    (request,) = cluster.requests
+    assert request.parameters["dryRun"] == "All" and request.name == "x-1-sample"
+
+
+def test_a_cluster_that_does_not_answer_what_jobset_restarts_says_so(cluster: FakeCluster) -> None:
+    cluster.refuse("create", "jobsets", 500, "no endpoints available for service jobset-webhook-service")
+    with pytest.raises(SpotmpiError, match=r"look up what JobSet can restart: .*no endpoints available"):
+        asyncio.run(restart_obstacle(cluster.api(), "x-1", 2))

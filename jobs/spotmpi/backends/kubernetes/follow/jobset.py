@@ -20,7 +20,7 @@ from spotmpi.runs.reader import RunState
 from spotmpi.spec.shapes import workers_of
 
 Object = Mapping[str, Any]
-LABEL_RESTARTS = "jobset.sigs.k8s.io/restart-attempt"
+LABELS_RESTARTS = ("jobset.sigs.k8s.io/restart-attempt", "jobset.sigs.k8s.io/job-restart-attempt")
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,10 @@ def add_restart_counts(state: RunState, jobset: Object, earlier: int, waiting: b
     """*state* with the attempts that only the JobSet's counters show; the agents' own counts are never lowered.
 
     *earlier* attempts belong to submissions before this JobSet, whose status counts how often it has restarted the gang
-    (``restarts``) and how many of these count as failures (``restartsCountTowardsMax``). While the gang is *waiting*,
-    no attempt runs.
+    (``restarts``) and how many of these count as failures (``restartsCountTowardsMax``), or the same of node 0's Job,
+    whose agent records the losses of others. While the gang is *waiting*, no attempt runs.
     """
-    status = jobset.get("status") or {}
-    restarts, failed = status.get("restarts") or 0, status.get("restartsCountTowardsMax") or 0
+    restarts, failed = restart_count(jobset), restart_count(jobset, "CountTowardsMax")
     missing = max(restarts - state.failures - state.interruptions, 0)
     failures = min(max(failed - state.failures, 0), missing)
     return replace(
@@ -102,6 +101,13 @@ def add_restart_counts(state: RunState, jobset: Object, earlier: int, waiting: b
         failures=state.failures + failures,
         interruptions=state.interruptions + missing - failures,
     )
+
+
+def restart_count(jobset: Object, which: str = "") -> int:
+    """How often JobSet has restarted node 0's pod: with all others, or alone; by default for whatever reason."""
+    status = jobset.get("status") or {}
+    of_jobs = [each.get(f"jobRestarts{which}") or [0] for each in status.get("replicatedJobsStatus") or []]
+    return sum([status.get(f"restarts{which}") or 0, *(restarts[0] for restarts in of_jobs[:1])])
 
 
 def image_reference(pod: Object) -> str | None:
@@ -115,11 +121,13 @@ def node_index(pod: Object) -> int:
     """The index of a pod's node; those of workers come after the gang's."""
     labels = pod["metadata"].get("labels") or {}
     first = int(labels.get(names.LABEL_FIRST_NODE, 1)) if is_worker(pod) else 0
-    return first + _completion_index(pod)
+    return first + _index(pod)
 
 
-def _completion_index(pod: Object) -> int:
-    return int((pod["metadata"].get("labels") or {}).get(manifests.LABEL_INDEX, 0))
+def _index(pod: Object) -> int:
+    """The index of a pod in its Job, or of the Job that it has to itself."""
+    labels = pod["metadata"].get("labels") or {}
+    return sum(int(labels.get(label, 0)) for label in (manifests.LABEL_INDEX, manifests.LABEL_JOB_INDEX))
 
 
 def is_worker(pod: Object) -> bool:
@@ -129,7 +137,7 @@ def is_worker(pod: Object) -> bool:
 
 def node_title(pod: Object) -> str:
     """A pod's node as messages name it."""
-    return f"{'worker' if is_worker(pod) else 'node'} {_completion_index(pod)}"
+    return f"{'worker' if is_worker(pod) else 'node'} {_index(pod)}"
 
 
 def has_predecessors(pod: Object) -> bool:
@@ -137,7 +145,7 @@ def has_predecessors(pod: Object) -> bool:
     metadata = pod["metadata"]
     if is_worker(pod):
         return any(int((metadata.get("annotations") or {}).get(count) or 0) for count in pod_context.FAILURE_COUNTS)
-    return str((metadata.get("labels") or {}).get(LABEL_RESTARTS, "0")) != "0"
+    return any(str((metadata.get("labels") or {}).get(label, "0")) != "0" for label in LABELS_RESTARTS)
 
 
 def pod_name(pod: Object) -> str:

@@ -20,9 +20,9 @@ from lightkube import ApiError
 
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
-from spotmpi.backends.kubernetes.follow.jobset import is_worker, node_index, pod_name, unix_time
+from spotmpi.backends.kubernetes.follow.jobset import is_worker, node_index, pod_name, restart_count, unix_time
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.names import controller_name, job_name, workers_name
+from spotmpi.core.names import controller_name, workers_name
 from spotmpi.plan.manifests import LABEL_QUEUE
 
 Object = Mapping[str, Any]
@@ -66,6 +66,7 @@ _NODE_RECOVERED = {
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 _CREATING_REASONS = {"ContainerCreating", "PodInitializing"}
 _CREATING = "containers are being created"
+_JOB = r"{}-node-\d+"  # the names of the Jobs of a run's gang, see `core.names`
 
 
 @dataclass
@@ -112,10 +113,10 @@ def waiting_reason(seen: Observations, run: str, nodes: int, workers: int = 0) -
     gang = {name: pod for name, pod in seen.pods.items() if not is_worker(pod)}
     if not gang:
         # Not of workers, which a queue admits on their own, nor of pods, which are those of an earlier attempt.
-        others, earlier = (workers_name(run), controller_name(run)), f"{job_name(run)}-"
+        others, earlier = (workers_name(run), controller_name(run)), re.compile(rf"{_JOB.format(run)}-\d+-")
         messages = ((name, text) for name, text in seen.messages.items() if run in name)
         about_gang = ((name, text) for name, text in messages if not any(other in name for other in others))
-        about_run = next((text for name, text in about_gang if not name.startswith(earlier)), None)
+        about_run = next((text for name, text in about_gang if not earlier.match(name)), None)
         return about_run or f"no pods yet{_permission_note(seen)}"
     reason = _gang_reason(gang, seen, run, nodes, workers)
     # Where the controller has no pod, as without its service account, the run waits in one node group.
@@ -125,7 +126,9 @@ def waiting_reason(seen: Observations, run: str, nodes: int, workers: int = 0) -
 
 def _gang_reason(gang: Mapping[str, Object], seen: Observations, run: str, nodes: int, workers: int) -> str | None:
     reason = _most_frequent_reason(gang.values(), seen, "node 0" if workers and nodes == 1 else f"{nodes} nodes")
-    reason = reason or _missing_pods_reason(seen, job_name(run), nodes - len(gang), f"{nodes} nodes")
+    jobs = re.compile(_JOB.format(run))
+    job = next((name for name in seen.messages if jobs.fullmatch(name)), "")
+    reason = reason or _missing_pods_reason(seen, job, nodes - len(gang), f"{nodes} nodes")
     return reason or _unreachable_nodes(gang, seen, nodes)
 
 
@@ -231,7 +234,7 @@ class StartWait(NamedTuple):
 def start_wait(jobset: Object, submitted: float, pods: Iterable[Object], first_look: float) -> StartWait | None:
     """How a run waits; None while it is suspended, by a queue or because its submission is not complete.
 
-    *first_look* is when this follower began: where the gang was restarted and has no pod yet, nobody knows since when.
+    *first_look* is when this follower began: where node 0 was restarted and has no pod yet, nobody knows since when.
     """
     if jobset["spec"].get("suspend") or _is_being_admitted(jobset):
         return None
@@ -244,7 +247,7 @@ def start_wait(jobset: Object, submitted: float, pods: Iterable[Object], first_l
     for condition in jobset.get("status", {}).get("conditions") or []:
         if condition["type"] == "Suspended" and condition["status"] == "False":
             times.append(unix_time(condition["lastTransitionTime"]))
-    if jobset.get("status", {}).get("restarts") and not leaders:
+    if restart_count(jobset) and not leaders:
         times.append(first_look)
     return StartWait(max(times), False)
 

@@ -16,6 +16,9 @@ from spotmpi.core.progress import Say
 from spotmpi.plan import manifests
 from spotmpi.plan.cluster import ClusterPlan
 
+_REFUSED = (400, 403, 422)  # by a webhook, or by the schema of an older version
+_REASON_LENGTH = 240
+
 
 async def adapt(api: ClusterApi, plan: ClusterPlan, say: Say) -> ClusterPlan:
     """The *plan* as its cluster takes it.
@@ -42,6 +45,29 @@ async def adapt(api: ClusterApi, plan: ClusterPlan, say: Say) -> ClusterPlan:
     return {**plan, "objects": list(objects)}
 
 
+async def restart_obstacle(api: ClusterApi, run: str, nodes: int) -> str | None:
+    """Why JobSet cannot restart the Job of one of *nodes* alone, as a note with the remedy; None where it can.
+
+    Only its webhook knows: the feature gate RestartJob is off by default, and older versions lack the action.
+
+    Raises:
+        SpotmpiError: the cluster does not answer.
+    """
+    consequence = "where a node is lost, all pods of the run are replaced"
+    if nodes > manifests.MAX_JOBS:
+        return f"{consequence}: JobSet restarts single Jobs of at most {manifests.MAX_JOBS:,} nodes"
+    with translate_errors("look up what JobSet can restart"):
+        try:
+            await api.create(manifests.restart_sample(api.namespace, f"{run}-sample"), dry_run=True)
+        except ApiError as error:
+            if error.status.code not in _REFUSED:
+                raise
+            reason = " ".join(str(error.status.message).split())[:_REASON_LENGTH]
+            remedy = "JobSet 0.12 replaces the lost one alone with its feature gate RestartJob"
+            return f"{consequence}; {remedy} (the cluster says: {reason})"
+    return None
+
+
 async def _require_queue(api: ClusterApi, jobset: Object, say: Say) -> None:
     """Refuse a run whose queue does not exist: it would wait for ever, and Kueue writes no event about that.
 
@@ -64,8 +90,7 @@ async def _require_queue(api: ClusterApi, jobset: Object, say: Say) -> None:
 async def _with_egress(api: ClusterApi, objects: Sequence[Object], say: Say) -> Sequence[Object]:
     """The objects, with a policy that lets pods reach each other where the namespace denies egress."""
     jobset, *_ = objects
-    single = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"] == 1
-    single = single and manifests.workers_template(objects) is None
+    single = manifests.gang_size(jobset) == 1 and manifests.workers_template(objects) is None
     labels = manifests.pod_template(jobset)["metadata"]["labels"]
     if single or any(_allows_egress(each) for each in objects) or not await denies_egress(api, labels, say):
         return objects

@@ -98,8 +98,10 @@ def group_names(spec: JobSpec, environment: Environment) -> list[str]:
     return list(dict.fromkeys(group.name for choice in choices for group in choice.every_group))
 
 
-def resolve(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> ResolvedTarget:
-    """The target for a valid spec.
+def resolve(
+    spec: JobSpec, environment: Environment | None, api: ClusterApi, job_per_node: bool = False
+) -> ResolvedTarget:
+    """The target for a valid spec; its nodes have one Job, or a *job_per_node*.
 
     Raises:
         InputError: there is no image to pull, no node group fits, or a template cannot be read.
@@ -126,6 +128,7 @@ def resolve(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> 
         exclusive=False,
         templates=pod_templates.read(spec.kubernetes.templates, api),
         egress_denied=environment is not None,
+        job_per_node=job_per_node,
     )
     targets = [_on_nodes(target, each, environment) for each in choices]
     notes = [

@@ -1,0 +1,79 @@
+"""Runs whose nodes have a Job each, as followers, faults and `status` see them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from spotmpi.backends.kubernetes import stop
+from spotmpi.backends.kubernetes.fault_injection import NotRunning, inject_fault, pod_of
+from spotmpi.backends.kubernetes.follow.jobset import (
+    LABELS_RESTARTS,
+    add_restart_counts,
+    has_predecessors,
+    node_index,
+    node_title,
+)
+from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason
+from spotmpi.core import names
+from spotmpi.plan import manifests
+from spotmpi.runs.reader import RunState
+from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import RUN, a_pod, jobset, of_kind
+from tests.cloud.cluster.store import Object
+
+
+def own_pod(node: int, phase: str = "Running", restarts: int = 0) -> Object:
+    """The pod of a node that has a Job to itself, with the labels of JobSet 0.12."""
+    labels = {names.LABEL_RUN: RUN, manifests.LABEL_INDEX: "0", manifests.LABEL_JOB_INDEX: str(node)}
+    labels |= dict(zip(LABELS_RESTARTS, ("0", str(restarts)), strict=True))
+    return a_pod(f"{names.pod_host(RUN, node, job_per_node=True)}-abcde", phase, labels)
+
+
+def own_jobs(nodes: int, **status: object) -> Object:
+    """The JobSet of such a run."""
+    values = jobset(nodes=nodes, status=status)
+    (replicated,) = values["spec"]["replicatedJobs"]
+    replicated["replicas"], replicated["template"]["spec"]["completions"] = nodes, 1
+    return values
+
+
+def test_the_index_of_a_node_is_that_of_its_job() -> None:
+    assert [node_index(own_pod(node)) for node in (0, 1, 12)] == [0, 1, 12]
+    assert node_title(own_pod(12)) == "node 12"
+    assert [has_predecessors(own_pod(1, restarts=count)) for count in (0, 1)] == [False, True]
+
+
+def test_a_fault_meets_the_node_that_was_named(cluster: FakeCluster) -> None:
+    cluster.put(own_jobs(3), *map(own_pod, (0, 2)), own_pod(1, "Pending"))
+    for node in (0, 2):
+        assert node_index(asyncio.run(pod_of(cluster.api(), RUN, node))) == node
+    with pytest.raises(NotRunning, match="node 1 of run"):
+        asyncio.run(pod_of(cluster.api(), RUN, 1))
+    asyncio.run(inject_fault(cluster.api(), RUN, 2, "delete"))
+    assert cluster.deleted == [own_pod(2)["metadata"]["name"]]
+
+
+def test_a_stop_is_requested_of_node_0_alone(cluster: FakeCluster) -> None:
+    cluster.put(own_jobs(2), *map(own_pod, (0, 1)))
+    cluster.on_request = lambda request: cluster.put(own_pod(0, "Succeeded")) if request.verb == "patch" else None
+    asyncio.run(stop.request_stop(cluster.api(), RUN, "enough"))
+    assert [name for kind, name, _ in cluster.patched if kind == "Pod"] == [own_pod(0)["metadata"]["name"]]
+
+
+def test_restarts_of_node_0_alone_are_attempts_that_no_agent_may_have_recorded() -> None:
+    jobs = {"name": "node", "jobRestarts": [2, 5], "jobRestartsCountTowardsMax": [1, 0]}
+    state = add_restart_counts(RunState(RUN, "", "", "running"), own_jobs(2, replicatedJobsStatus=[jobs]), 0, False)
+    assert (state.attempt, state.failures, state.interruptions) == (3, 1, 1)
+
+
+def test_what_a_run_waits_for_is_told_of_each_job() -> None:
+    seen = Observations(pods={"a": own_pod(0)})
+    about = {"kind": "Job", "name": names.job_name(RUN, 1)}
+    text = f'pods "{names.job_name(RUN, 1)}-0-x7k2p" is forbidden: exceeded quota'
+    seen.add_event(of_kind("Event", "e", involvedObject=about, reason="FailedCreate", message=text))
+    reason = waiting_reason(seen, RUN, 2)
+    assert reason == f'1/2 nodes: FailedCreate: pods "{names.job_name(RUN, 1)}-*" is forbidden: exceeded quota'
+    seen.pods.clear()
+    assert waiting_reason(seen, RUN, 2) == reason.removeprefix("1/2 nodes: ")

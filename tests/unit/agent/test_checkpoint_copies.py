@@ -273,6 +273,29 @@ def test_a_successor_of_node_0_goes_on_from_what_the_next_node_has_in_memory(
     assert [path.name for path in run.paths.checkpoints.iterdir()] == [files.name_of(copied + 1)], "at the end"
 
 
+def test_a_next_node_that_outlives_node_0_gives_its_successor_what_it_has_in_memory(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    run = gang(sys.executable, "-c", SAVING, started=0, checkpoint={"memory": "1", "every": "1h"})
+    run.plan["replaces_nodes"] = True
+    for node in (0, 1):
+        run.start(node)
+    own, copy = (tmp_path / f"node-{node}" / "spotmpi" / "memory" / "checkpoints" for node in (0, 1))
+    run.until("a copy on node 1", lambda: newest_iteration(str(copy)) >= 5)
+    run.agents[0].kill()
+    run.agents[0].wait(LIMIT)
+    shutil.rmtree(own)
+
+    run.start(0, generation=1)
+
+    assert run.agents[0].wait(LIMIT) == 0, (tmp_path / "output-0-1").read_text()
+    second = json.loads((run.paths.attempts / "2" / "node-0.json").read_text())
+    assert second["resumed_iteration"] >= 5
+    text = f"checkpoint of iteration {second['resumed_iteration']} copied from the memory of node 1"
+    assert text in (tmp_path / "output-0-1").read_text()
+    assert run.agents[1].poll() is None
+
+
 def _ends(port: int, request: bytes) -> bool:
     """Whether a connection is ended for *request*; not, where earlier ones have not been counted as ended yet."""
     try:

@@ -302,8 +302,7 @@ class Coordinator:
 
     def _refusal(self, node: int, generation: int) -> str | None:
         """Why an authenticated worker is not welcome, or None."""
-        replaces = self._generation is None
-        if not replaces and generation != self._generation:
+        if self._generation is not None and generation != self._generation:
             return "generation %s is not %d" % (generation, self._generation)
         if not 0 < node < self._nodes:
             return "node %d is not expected" % node
@@ -312,7 +311,7 @@ class Coordinator:
         self._generations[node] = generation
         if node not in self.workers:
             return None
-        if not replaces:
+        if self._generation is not None:
             return "node %d is not expected" % node
         # Its agent, or that of its next pod, has no other connection: the attempt ends as soon as this one is lost.
         self.workers[node].close()

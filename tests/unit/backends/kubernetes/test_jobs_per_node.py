@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from spotmpi.backends.kill_ranks import NotRunning
 from spotmpi.backends.kubernetes import stop
-from spotmpi.backends.kubernetes.fault_injection import NotRunning, inject_fault, pod_of
+from spotmpi.backends.kubernetes.fault_injection import inject_fault, pod_of
 from spotmpi.backends.kubernetes.follow.jobset import (
     LABELS_RESTARTS,
     add_restart_counts,

@@ -1,0 +1,124 @@
+"""What the real JobSet does with the Jobs of a run that has one for each node, without nodes: tests end the Jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from spotmpi.agent import protocol
+from spotmpi.backends.kubernetes.client.api import ClusterApi
+from spotmpi.backends.kubernetes.submit.adaptation import restart_obstacle
+from spotmpi.plan import manifests
+from spotmpi.plan.cluster import ClusterTarget
+from spotmpi.spec.job import from_values
+from tests.testbed.control_plane import ControlPlane
+from tests.testbed.jobset import JobSet
+from tests.testbed.kubernetes import Kubernetes, Object
+from tests.testbed.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+RUN, NODES = "x-1", 3
+EXIT = "Container node for pod here/x-1-node-0-0-abcde failed with exit code %d matching FailJob rule at index 0"
+FAILED, COMPLETE = ("FailureTarget", "Failed"), ("SuccessCriteriaMet", "Complete")
+
+
+class Jobs:
+    """The Jobs of one run, as an API server and the controller of JobSets have them."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._kubernetes = Kubernetes(plane.kubeconfig)
+        target = ClusterTarget("default", "any:1", None, {}, (), False, job_per_node=True)
+        spec = from_values({"command": ["x"], "nodes": NODES, "launcher": "mpirun"})
+        run = manifests.kubernetes_plan(spec, target, manifests.Submission(RUN, "ann", {}, {}, {}))[0]
+        self._kubernetes.apply({**run, "spec": {**run["spec"], "suspend": False}}, namespace="default")
+        wait_for("all Jobs are there", lambda: len(self.uids()) == NODES)
+
+    def uids(self) -> dict[int, str]:
+        """The uid of each Job, by node; those that are deleted go, as by the garbage collector."""
+        found = {}
+        for job in self._kubernetes.get("jobs", "-n", "default")["items"]:
+            if job["metadata"].get("deletionTimestamp"):
+                self._patch(job["metadata"]["name"], {"metadata": {"finalizers": None}})
+            found[int(job["metadata"]["labels"][manifests.LABEL_JOB_INDEX])] = job["metadata"]["uid"]
+        return found
+
+    def end(self, node: int, kinds: tuple[str, str], reason: str, message: str) -> None:
+        """End a node's Job, as the controller of Jobs does."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition = {"status": "True", "reason": reason, "message": message, "lastTransitionTime": now}
+        status: Object = {"startTime": now, "conditions": [{"type": kind, **condition} for kind in kinds]}
+        status |= {"completionTime": now, "succeeded": 1} if kinds == COMPLETE else {"failed": 1}
+        self._patch(f"{RUN}-node-{node}", {"status": status}, "--subresource=status")
+
+    def wait_until_replaced(self, node: int, uid: str) -> None:
+        """Wait until a node has another Job than that with *uid*."""
+        wait_for(f"node {node} has another Job", lambda: self.uids().get(node, uid) != uid)
+
+    def status(self) -> Object:
+        """What the JobSet says of itself."""
+        status: Object = self._kubernetes.get("jobset", RUN, "-n", "default")["status"]
+        return status
+
+    def _patch(self, job: str, values: Object, *options: str) -> None:
+        command = ("patch", "job", job, "-n", "default", "--type=merge", "-p", json.dumps(values), *options)
+        self._kubernetes.try_kubectl(*command)
+
+
+@pytest.fixture
+def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobSet]:
+    """The controller of JobSets at an API server with nothing else."""
+    plane = ControlPlane(tmp_path, alone=True)
+    plane.start()
+    monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig))
+    jobset = JobSet(plane)
+    try:
+        jobset.start()
+        jobset.wait_until_ready()
+        yield jobset
+    finally:
+        jobset.stop()
+        plane.stop()
+
+
+def obstacle() -> str | None:
+    return asyncio.run(restart_obstacle(ClusterApi(None, "default"), RUN, NODES))
+
+
+def test_one_job_alone_is_restarted_and_node_0_ends_the_run(controller: JobSet) -> None:
+    assert obstacle() is None
+    jobs = Jobs(controller.plane)
+    interrupted = EXIT % protocol.INTERRUPTED
+    for node, reason, message in (
+        (1, "PodFailurePolicy", interrupted),
+        (0, "PodFailurePolicy", interrupted),
+        (2, "BackoffLimitExceeded", "Job has reached the specified backoff limit"),
+    ):
+        before = jobs.uids()
+        jobs.end(node, FAILED, reason, message)
+        jobs.wait_until_replaced(node, before[node])
+        assert {other: uid for other, uid in jobs.uids().items() if before[other] == uid}.keys() == {0, 1, 2} - {node}
+    (counts,) = jobs.status()["replicatedJobsStatus"]
+    assert (counts["jobRestarts"], counts["jobRestartsCountTowardsMax"]) == ([1, 1, 1], [0, 0, 1])
+
+    jobs.end(0, COMPLETE, "CompletionsReached", "")
+
+    wait_for("the run is over", lambda: jobs.status().get("terminalState") == "Completed")
+    wait_for("other Jobs are gone", lambda: jobs.uids().keys() == {0})
+
+
+def test_a_job_that_cannot_work_ends_the_run(controller: JobSet) -> None:
+    jobs = Jobs(controller.plane)
+    jobs.end(2, FAILED, "PodFailurePolicy", EXIT % protocol.NOT_RETRYABLE)
+    wait_for("the run is over", lambda: jobs.status().get("terminalState") == "Failed")
+
+
+def test_without_its_feature_gate_jobset_says_that_it_restarts_no_single_jobs(controller: JobSet) -> None:
+    with controller.without_restarting_jobs():
+        assert "not allowed when RestartJob feature gate" in str(obstacle())
+    assert obstacle() is None

@@ -17,7 +17,7 @@ _PROGRAMS = {
     "sbatch": 'cat > "$DOUBLE/script"; [ -e "$DOUBLE/refusal" ] && { cat "$DOUBLE/refusal" >&2; exit 1; }; echo 7',
     "scancel": ":",
     "scontrol": '[ "$1" = show ] && printf "n0\\nn1\\n"',
-    "srun": ":",
+    "srun": '[ ! -e "$DOUBLE/step" ] || cat "$DOUBLE/step"',
 }
 
 

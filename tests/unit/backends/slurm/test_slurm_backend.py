@@ -234,6 +234,9 @@ def test_faults_are_steps_and_commands_of_slurm(backend: SlurmBackend, slurm: Sc
         backend.inject_fault(RUN, 0, "evict")
     slurm.show(RUN, "RUNNING", nodes="n[0-1]")
     backend.inject_fault(RUN, 1, "evict")
+    with pytest.raises(SpotmpiError, match="node 1 of run train-1 has no running ranks"):
+        backend.inject_fault(RUN, 1, "kill")
+    (slurm.folder / "step").write_text("killed\n")
     backend.inject_fault(RUN, 1, "kill")
     assert "scontrol requeue 7" in slurm.calls
     assert any("srun --jobid=7 --overlap" in call and "--nodelist=n1" in call for call in slurm.calls)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +21,15 @@ def agents(folder: Path) -> list[int]:
     """The process ids of a run folder's agent: the guard, then the guarded process."""
     pids = [pid for pid, command, _ in _processes() if command.endswith(f"spotmpi.agent {folder}")]
     return sorted(pids, key=lambda pid: _parent(pid) in pids)
+
+
+def are_gone(pids: Iterable[int]) -> bool:
+    """Whether these processes have ended: a zombie, which nobody has reaped yet, has no command line."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes():
+                return False
+    return True
 
 
 def wait_until(look: Callable[[], T], limit: float = 60.0) -> T:

@@ -166,7 +166,7 @@ class Connection:
             return True
 
     def _flush(self) -> None:
-        """Send what the other end takes now."""
+        """Send what the other end takes now; where it takes no more, what it has sent before is received yet."""
         self._unsent += self._outgoing.read()
         try:
             while self._unsent:
@@ -175,7 +175,7 @@ class Connection:
             if len(self._unsent) > _MAX_UNSENT:
                 self.close()
         except OSError:
-            self.close()
+            self._unsent = b""
 
     def _fail(self, error: ssl.SSLError) -> None:
         reason = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)

@@ -52,6 +52,14 @@ def test_a_large_message_arrives_in_pieces_and_neither_end_waits_for_the_other(p
     assert received == {pair.worker: [], pair.node_0: [{"notice": LARGE}]} and not pair.worker.has_unsent
 
 
+def test_what_an_end_has_sent_before_it_closed_arrives_though_the_other_sent_in_vain(pair: Pair) -> None:
+    pair.node_0.send(over=1)
+    pair.node_0.close()
+    pair.worker.send(beat=1)
+    pair.worker.send(beat=1)
+    assert pair.worker.receive() + pair.worker.receive() == [{"over": 1}] and pair.worker.closed
+
+
 def test_both_ends_send_large_messages_at_once(pair: Pair) -> None:
     for end in (pair.worker, pair.node_0):
         end.send(notice=LARGE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -17,7 +16,7 @@ import pytest
 
 from spotmpi.agent import fork_server, preload, processes
 from spotmpi.core import names
-from tests.contract.processes import wait_until
+from tests.contract.processes import are_gone, wait_until
 
 STARTER = [sys.executable, "-I", "-S", str(names.SOURCE / "spotmpi" / "agent" / "starter.py")]
 # What a program may notice of its process, but for the ids and what the operating system counts.
@@ -192,15 +191,6 @@ child = subprocess.Popen(["sleep", "300"])
 print(os.getpid(), child.pid, flush=True)
 time.sleep(300)
 """
-
-
-def are_gone(pids: Sequence[int]) -> bool:
-    """Whether the processes have ended: a zombie has no command line."""
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/cmdline").read_bytes():
-                return False
-    return True
 
 
 def test_a_rank_and_its_children_end_with_its_starter(ranks: Ranks) -> None:

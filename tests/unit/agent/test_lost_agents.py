@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import fencing, protocol
-from tests.contract.processes import wait_until
+from tests.contract.processes import are_gone, wait_until
 from tests.unit.agent.gang import LIMIT, Gang, kinds
 
 SLEEP = ("sh", "-c", "echo $$; exec sleep 60")
@@ -52,7 +52,7 @@ def test_without_node_0_every_worker_ends_as_interrupted_with_all_its_processes(
         run.printed(node=node)
     run.agents[0].kill()
     assert run.codes() == [-signal.SIGKILL, protocol.INTERRUPTED, protocol.INTERRUPTED]
-    assert not [pid for node in (1, 2) for pid in run.texts(node) if Path(f"/proc/{pid}/cmdline").exists()]
+    assert are_gone(int(pid) for node in (1, 2) for pid in run.texts(node))
 
 
 WAITS = """
@@ -85,7 +85,7 @@ def test_a_worker_that_is_killed_is_replaced_alone_and_the_others_begin_the_next
     gang: Callable[..., Gang], tmp_path: Path
 ) -> None:
     run = replaced_one_by_one(gang, 3)
-    ranks = [text.split()[1] for node in range(3) for text in run.texts(node)]
+    ranks = [int(text.split()[1]) for node in range(3) for text in run.texts(node)]
     run.agents[1].kill()
     run.until("an interruption", lambda: "restarted" in kinds(run.events()))
     waits = "1 of 3 hosts are not ready yet: 127.0.0.1 (limits.start allows 600s)"
@@ -101,7 +101,7 @@ def test_a_worker_that_is_killed_is_replaced_alone_and_the_others_begin_the_next
     summary = json.loads(run.paths.summary.read_text())
     assert (summary["failures"], summary["interruptions"]) == (0, 1)
     assert [attempt["lost_nodes"] for attempt in summary["attempts"]] == [[1], []]
-    assert not [rank for rank in ranks if Path(f"/proc/{rank}/cmdline").exists()]
+    wait_until(lambda: are_gone(ranks))
 
 
 def test_a_worker_with_notice_ends_at_once_as_interrupted_and_the_others_stay(

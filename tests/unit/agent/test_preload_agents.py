@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.processes import wait_until
+from tests.contract.processes import are_gone, wait_until
 from tests.unit.agent.gang import Gang
 
 LIBRARY = "import os\nPROCESS = os.getpid()\nprint('imported')\n"
@@ -53,7 +53,7 @@ def test_each_agent_has_a_fork_server_for_all_attempts_that_ends_with_it(run: Ga
     assert len(servers["0"]) == len(servers["1"]) == 1 and servers["0"] != servers["1"]
     assert run.texts(0).count("imported") == run.texts(1).count("imported") == 2
     assert "SIGKILL" in run.attempt()["reason"]
-    wait_until(lambda: not [pid for pids in servers.values() for pid in pids if Path(f"/proc/{pid}/cmdline").exists()])
+    wait_until(lambda: are_gone(pid for pids in servers.values() for pid in pids))
 
 
 def test_a_node_without_a_fork_server_starts_its_ranks_all_the_same(run: Gang) -> None:

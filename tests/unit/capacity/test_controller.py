@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spotmpi.agent import record
+from spotmpi.agent.unpack import unpack
 from spotmpi.capacity import policy
 from spotmpi.core import archives, names
 from tests.unit.capacity.placed_run import FAR, NEAR, OTHER, SIZE, PlacedRun
@@ -140,7 +141,7 @@ def test_where_the_policy_cannot_be_asked_the_last_safe_moment_alone_is_kept(
 def test_the_archives_of_a_pod_have_all_that_the_controller_imports(tmp_path: Path, hidden: tuple[str, ...]) -> None:
     for archive in (archives.pod_side(names.SOURCE), archives.policy_side(names.SOURCE)):
         with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
-            packed.extractall(tmp_path, filter="data")
+            unpack(packed, str(tmp_path))
     program = f"import sys; sys.modules.update(dict.fromkeys({hidden})); import spotmpi.capacity.controller"
     if not hidden:
         program += ", spotmpi.capacity.policy"

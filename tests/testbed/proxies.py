@@ -18,13 +18,19 @@ class Proxy:
         self._server, self._delay, self._loop = server, delay, loop
         self._writers: set[asyncio.StreamWriter] = set()
         self._refuses = False
+        self._listener: asyncio.Server | None = None
         self.address = ""
         self.accepted = 0  # connections so far
 
     async def listen(self, host: str, port: int = 0) -> None:
         """Accept connections from now on."""
-        listener = await asyncio.start_server(self._connect, host, port)
-        self.address = f"{host}:{listener.sockets[0].getsockname()[1]}"
+        self._listener = await asyncio.start_server(self._connect, host, port)
+        self.address = f"{host}:{self._listener.sockets[0].getsockname()[1]}"
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        if self._listener is not None:
+            self._listener.close()
 
     def cut(self) -> int:
         """Break all connections off, and those to come until `mend`; how many were open."""
@@ -80,5 +86,7 @@ def running_proxies(
             asyncio.run_coroutine_threadsafe(proxy.listen(host, port), loop).result(10)
         yield proxies
     finally:
+        for proxy in proxies:
+            loop.call_soon_threadsafe(proxy.close)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)

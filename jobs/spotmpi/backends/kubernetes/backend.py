@@ -99,8 +99,11 @@ class KubernetesBackend:
             return {**plan, "unchecked": str(error)}
 
     def _restart_obstacle(self, spec: JobSpec, run: str) -> str | None:
-        """Why JobSet cannot restart one node of the run alone, as a note; None where it can, empty for one node."""
-        if spec.nodes == 1:
+        """Why JobSet cannot restart one node of the run alone, as a note; None where it can.
+
+        Empty for one node, and without a run volume: the end of such a run would take away what other nodes printed.
+        """
+        if spec.nodes == 1 or target.volume(spec, self._environment) is None:
             return ""
         try:
             return call(adaptation.restart_obstacle(self._api(), run, spec.nodes))

@@ -432,10 +432,14 @@ def test_a_user_who_may_not_create_runs_hears_so_before_anything_else(cluster: F
 
 
 def test_each_node_has_a_job_where_jobset_restarts_single_ones(cluster: FakeCluster, tmp_path: Path) -> None:
-    spec = from_values({**SPEC, "kubernetes": {"image": "registry/any@sha256:0"}})
+    image = "registry/any@sha256:0"
+    spec = from_values({**SPEC, "kubernetes": {"image": image, "volume": "shared"}})
     backend = KubernetesBackend(tmp_path)
     cluster.restarts_jobs = True
     own = backend.plan(spec, "x-1", print)
+    # The end of the JobSet would take what other nodes printed along.
+    unkept = backend.plan(from_values({**SPEC, "kubernetes": {"image": image}}), "x-1", print)
+    assert unkept["objects"][0]["spec"]["replicatedJobs"][0]["replicas"] == 1
     cluster.restarts_jobs = False
     shared = backend.plan(spec, "x-1", print)
 

@@ -226,5 +226,5 @@ def _notes_on_image(build: Build | None, environment: Environment | None, pinned
 def _notes_on_volume(target: ClusterTarget) -> list[str]:
     if target.volume is not None:
         return []
-    consequence = "an interrupted run starts from zero, and logs are kept for one day"
+    consequence = "an interrupted run starts from zero in new pods, and logs are kept for one day"
     return [f"no run volume: {consequence} (set kubernetes.volume to a claim)"]

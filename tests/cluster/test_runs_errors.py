@@ -170,7 +170,7 @@ def test_a_user_who_may_not_create_secrets_uses_the_keys_of_the_namespace(
             runs.submit(values)
         run = runs.start({**values, "kubernetes": {"ssh_secret": "mpi-ssh"}})
         assert run.end().kind == "succeeded", run.recent_events()
-        assert sorted(run.lines()) == [f"from {names.pod_host(run.id, node, job_per_node=True)}" for node in (0, 1)]
+        assert sorted(run.lines()) == [f"from {names.pod_host(run.id, node)}" for node in (0, 1)]
         end = runs.start({**values, "kubernetes": {"ssh_secret": "old-ssh"}}).end()
         assert end.kind == "failed" and "the SSH Secret has no ca.pem, cert.pem, key.pem; " in str(end.reason)
 

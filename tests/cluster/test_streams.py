@@ -13,16 +13,18 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from spotmpi.agent import protocol, record
+from spotmpi.agent import pod_context, protocol, record
 from spotmpi.api.drill import drill
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.spec.job import from_values
+from spotmpi.streams.results import encode
 from tests.cluster.pools import small_pods
 from tests.cluster.runs import FollowedRun, Runs, digits, parameters
 from tests.testbed.kueue import Kueue
+from tests.unit.streams import stages
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(400)]
 
@@ -299,6 +301,28 @@ def test_a_prediction_on_the_run_volume_equals_the_local_one_byte_for_byte_and_i
     assert results(run.folder) == expected
     pulled = streams.runs.backend.pull(run.id, lambda text: None)
     assert results(pulled) == expected
+
+
+@at_night
+def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_of_each_stage_in_pods(
+    streams: Streams, tmp_path: Path
+) -> None:
+    volume = streams.runs.volume
+    assert volume is not None
+    for name in ("sets", "marks"):
+        (volume / name).mkdir(exist_ok=True)
+        (volume / name).chmod(0o777)
+    files = stages.write_files(tmp_path, f"{pod_context.VOLUME}/marks")
+    (volume / "sets" / "data.csv").write_bytes((tmp_path / "data.csv").read_bytes())
+    command = ["python3", "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
+    values = streams.values(command=command, files=files, stream=stages.stream("sets/data.csv", write="jsonl"))
+    run = streams.start({**values, "limits": {"failures": 1}})
+    assert run.end(LIMIT).kind == record.SUCCEEDED, run.recent_events()
+    assert {path.name for path in (volume / "marks").iterdir()} == {"prepare", "predict", "postprocess"}
+    assert results(run.folder) == {
+        f"results-{number:08d}.jsonl": encode("jsonl", "flow:postprocess", number, columns)
+        for number, columns in stages.expected()
+    }
 
 
 @at_night

@@ -53,6 +53,12 @@ _UNCONFIRMED = 10_000  # released keys, the latest, that a cut connection may no
 _RETRY = 0.1  # seconds before a question is asked again after a cut
 
 
+def _print_unless_unread(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Print as asyncio does, but not a timeout that Dask has not read, as of messages in a connection that broke."""
+    if not (isinstance(context.get("exception"), TimeoutError) and isinstance(context.get("future"), asyncio.Future)):
+        loop.default_exception_handler(context)
+
+
 class Engine:
     """A connection to the scheduler at *url*, with the certificates in the folder *tls*.
 
@@ -94,6 +100,7 @@ class Engine:
         self._cut = asyncio.Event()  # set when the connection has broken
         self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_print_unless_unread)
         self._thread = threading.Thread(target=self._run, name="spotmpi-pool", daemon=True)
         self._thread.start()
         _engines.add(self)
@@ -198,7 +205,7 @@ class Engine:
             with contextlib.suppress(Exception):
                 self._wait(self._shut_down(), timeout=_REJOIN_TIMEOUT + _CLOSE_TIMEOUT)
         self._end_all()  # what came meanwhile, or all of them where the thread is busy
-        # Timeouts of Dask's last messages may pass before it has read them: asyncio would print each on stderr.
+        # Dask may not read the ends of its last messages: asyncio would print each on stderr.
         self._loop.set_exception_handler(lambda loop, context: None)
         if inside:
             self._loop.call_later(_CLOSE_TIMEOUT, self._loop.stop)

@@ -88,22 +88,35 @@ def test_the_certificates_of_a_run_satisfy_a_strict_check_on_both_ends(tmp_path:
     assert all(str(end.getpeercert()).count("scan-1") == 2 for end in ends)  # of the pool, by its authority
 
 
-def test_what_dask_leaves_unread_in_a_closed_connection_prints_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("closed", [True, False])
+def test_what_dask_leaves_unread_in_a_connection_prints_nothing(
+    closed: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def opened(engine: Engine) -> dict[str, Any]:
         return {}
 
     monkeypatch.setattr(Engine, "_open", opened)
+    gc.collect()  # what other tests left
+    caplog.clear()
     engine = Engine("tls://127.0.0.1:1", "")
     unread = engine._loop.create_future()
+    lost = engine._loop.create_future()
+    failed = threading.Event()
     engine._loop.call_soon_threadsafe(unread.set_exception, TimeoutError("Timeout"))
+    engine._loop.call_soon_threadsafe(lost.set_exception, ZeroDivisionError("a defect"))
+    engine._loop.call_soon_threadsafe(failed.set)
+    assert failed.wait(30)
 
-    engine.close()
+    if closed:
+        engine.close()
     del unread
     gc.collect()
-
     assert caplog.text == ""
+
+    del lost
+    gc.collect()
+    assert ("ZeroDivisionError: a defect" in caplog.text) is not closed
+    engine.close()
 
 
 def test_a_pool_ends_without_a_first_driver_and_some_time_after_the_last_one() -> None:

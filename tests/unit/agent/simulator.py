@@ -312,7 +312,7 @@ class SimulatedMembers:
     def _connection(self, node: int) -> Any:
         self._pods += 1
         address = f"10.{self._pods}.{self._agent.generation}.{node}"
-        return SimpleNamespace(lost=False, silent=False, last_received=0.0, address=address)
+        return SimpleNamespace(lost=False, gone=False, silent=False, last_received=0.0, address=address)
 
     @property
     def idle(self) -> set[int]:
@@ -678,15 +678,15 @@ class World:
         worker = agent.members and agent.members.workers.get(1 + value % 2)
         if worker and not worker.silent:
             worker.silent = True
-            self.at(2.0 + value, lambda: setattr(worker, "silent", worker.lost))
+            self.at(2.0 + value, lambda: setattr(worker, "silent", worker.gone))
 
     def _lose(self, node: int, after: float) -> None:
         """A node is gone, which its connection tells *after* some seconds."""
         agent = self.jobset.agent
-        if agent.members is None or agent.members.workers[node].silent:
+        if agent.members is None or agent.members.workers[node].gone:
             return
         worker = agent.members.workers[node]
-        worker.silent = True
+        worker.gone = worker.silent = True
         self.at(after, lambda: setattr(worker, "lost", True))
         self.note("lost", agent.attempt, node)
         for program in agent.programs:

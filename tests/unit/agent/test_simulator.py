@@ -315,6 +315,7 @@ NODE_0_LOST = Schedule(events=(Event(20, "kill", 0),), nodes=3, replaces=True)
 TWO_LOST = Schedule(events=(Event(20, "kill", 1), Event(20, "kill", 2)), nodes=3, replaces=True)
 LOST_TWICE = Schedule(events=(Event(20, "kill", 1), Event(22, "kill", 2)), nodes=3, replaces=True)
 NODE_0_LOST_IN_RECOVERY = Schedule(events=(Event(20, "kill", 4), Event(22, "kill", 0)), nodes=3, replaces=True)
+LOST_WHILE_STALLED = Schedule(events=(Event(1, "stall", 0), Event(2, "partition", 0)))
 RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.0, replaces=True)
 
 
@@ -332,6 +333,7 @@ RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.
 @example(TWO_LOST)
 @example(LOST_TWICE)
 @example(NODE_0_LOST_IN_RECOVERY)
+@example(LOST_WHILE_STALLED)
 @example(RECLAIMED_ALONE)
 @given(schedules)
 @settings(max_examples=EXAMPLES)

@@ -82,11 +82,9 @@ class DataStore:
 
     async def require_other_names(self, index: Index, folder: str, addresses: Sequence[str]) -> None:
         """SpotmpiError if a file of *index* came to *folder* from one of *addresses* too, with other content."""
-        command, request, into = self._command("give", folder), json.dumps([fetch.LOG]).encode(), io.BytesIO()
-        await self._access.exchange(command, io.BytesIO(request), into)
-        into.seek(0)
+        archive = await self._ask("give", folder, json.dumps([fetch.LOG]).encode())
         try:
-            fetched = _fetched(into, set(map(fetch.key_of, addresses)))
+            fetched = _fetched(io.BytesIO(archive), set(map(fetch.key_of, addresses)))
         except (*DAMAGES, KeyError, TypeError, AttributeError) as error:
             raise SpotmpiError(f"the run volume's list of fetched files cannot be used: {error}") from error
         for name in await self._missing(folder, {name: index[name] for name in index if name in fetched}):
@@ -142,9 +140,7 @@ class DataStore:
         return names
 
     async def _ask(self, verb: str, folder: str, stdin: bytes = b"") -> bytes:
-        into = io.BytesIO()
-        await self._access.exchange(self._command(verb, folder), io.BytesIO(stdin), into)
-        return into.getvalue()
+        return await self._access.ask(self._command(verb, folder), stdin)
 
     def _command(self, verb: str, folder: str) -> Sequence[str]:
         return volume_pod.store_command(verb, f"{VOLUME}/{folder}".rstrip("/"))

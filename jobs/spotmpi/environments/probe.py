@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -53,10 +52,8 @@ def probe(access: Access) -> tuple[Finding, ...]:
 
 async def _run(access: Access) -> dict[str, object]:
     async with access() as pod:
-        output = io.BytesIO()
-        command = pods.python(_PROGRAM, VOLUME, NAME)
-        await asyncio.wait_for(pod.exchange(command, io.BytesIO(), output), TIMEOUT)
-        result: dict[str, object] = json_answer(output.getvalue(), dict)
+        output = await asyncio.wait_for(pod.ask(pods.python(_PROGRAM, VOLUME, NAME)), TIMEOUT)
+        result: dict[str, object] = json_answer(output, dict)
         if not result.keys() >= {"whole", "seconds", "address", "why"} or not isinstance(result["seconds"], float):
             raise SpotmpiError("the answer of the pod is not that of the probe; check its image")
         return result

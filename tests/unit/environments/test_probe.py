@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 
@@ -64,8 +64,8 @@ def test_storage_that_cannot_be_written_or_is_slow_is_reported(pod: Pod, monkeyp
 
 def test_a_mount_that_hangs_and_a_pod_that_never_comes_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hanging:
-        async def exchange(self, command: Sequence[str], data: BinaryIO, into: BinaryIO) -> None:
-            await asyncio.sleep(60)
+        async def ask(self, command: Sequence[str]) -> bytes:
+            return await asyncio.sleep(60, b"")
 
     monkeypatch.setattr(probe, "TIMEOUT", 0.05)
     assert probe_findings(Hanging())["probe"].message == "writing a small file took more than 0.05 s"

@@ -16,6 +16,7 @@ from pathlib import Path
 from spotmpi.agent import pod_context, protocol
 from spotmpi.backends.base import PoolAddress
 from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.client.port_forward import forward_port
@@ -28,6 +29,7 @@ from spotmpi.plan import manifests, pods, pool
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.shapes import workers_of
 
+LONGEST_ANSWER = 1 << 20  # bytes: it has the files of TLS
 LISTEN_TIMEOUT = 10  # seconds for which one look waits until the scheduler listens
 _POLL_INTERVAL = 1.0  # seconds between looks, if no pod changes before
 # Prints the TLS files once the scheduler listens: Dask's client does not survive a port without a listener.
@@ -128,9 +130,9 @@ async def _read_files(api: ClusterApi, pod: Object) -> dict[str, str]:
     """The TLS files by name that node 0's pod has; none where its scheduler does not listen, or the pod has gone."""
     try:
         with translate_errors("reach the scheduler"):
-            output = await api.execute(pod["metadata"]["name"], pods.python(_READ_FILES))
+            output = await api.execute(pod["metadata"]["name"], pods.python(_READ_FILES), LONGEST_ANSWER)
         answer = json.loads(output)
-    except NotPermitted:
+    except (NotPermitted, OversizedAnswer):
         raise
     except (SpotmpiError, ValueError, RecursionError):
         return {}

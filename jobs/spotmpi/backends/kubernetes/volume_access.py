@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import secrets
 import time
@@ -14,6 +15,7 @@ from typing import BinaryIO, TypeVar
 from lightkube import ApiError
 
 from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.client.answers import Answer
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason
@@ -54,6 +56,12 @@ class VolumeAccess:
     async def exchange(self, command: Sequence[str], stdin: BinaryIO, stdout: BinaryIO) -> None:
         """Both: run *command* with *stdin*, and write what it prints to *stdout*."""
         await self._execute(command, stdin, stdout)
+
+    async def ask(self, command: Sequence[str], stdin: bytes = b"") -> bytes:
+        """What *command* prints, after it has read *stdin*; OversizedAnswer where that is too much for the memory."""
+        output = Answer(self.pod)
+        await self._execute(command, io.BytesIO(stdin), output)
+        return output.getvalue()
 
     async def _execute(self, command: Sequence[str], stdin: BinaryIO | None, stdout: BinaryIO | None) -> None:
         with translate_errors("access the files on the run volume"):

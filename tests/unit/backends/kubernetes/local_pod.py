@@ -18,7 +18,7 @@ class Pod(VolumeAccess):
     """Runs what a pod would run, on a local folder in place of the volume; fails where a test scripts it."""
 
     def __init__(self, volume: Path) -> None:
-        self.volume = volume
+        self.volume, self.pod = volume, "spotmpi-volume"
         self.failures: list[str] = []  # verbs that fail once each
         self.torn: list[str] = []  # verbs whose output is cut off in the middle, once each
         self.meanwhile: dict[str, Callable[[], None]] = {}  # what others do to the volume before a verb, once each

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +16,9 @@ import httpx2
 import pytest
 from lightkube import ApiError
 
+from spotmpi.backends.kubernetes.client import answers
 from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.client.api import POD, RESYNC, ClusterApi
 from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
 from spotmpi.backends.kubernetes.client.view import ClusterView
@@ -432,6 +435,35 @@ def test_a_command_without_input_has_none_that_stays_open(api: ClusterApi, clust
     cluster.answer_commands("done")
     assert asyncio.run(api.execute("a", ["cat"])) == "done"
     assert "stdin" not in cluster.requests[0].parameters
+
+
+def test_an_answer_beyond_its_limit_is_refused(
+    api: ClusterApi, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image of a pod may be anybody's, and print without an end."""
+    cluster.put(pod("a"))
+    cluster.answer_commands("x" * 100_000)
+    with pytest.raises(OversizedAnswer, match="pod a printed more than 99,999 bytes; check its image"):
+        asyncio.run(api.execute("a", ["cat"], 99_999))
+    assert len(asyncio.run(api.execute("a", ["cat"], 100_000))) == 100_000
+    monkeypatch.setattr(answers, "LIMIT", 10)
+    with pytest.raises(OversizedAnswer), translate_errors("access the files"):
+        asyncio.run(api.stream("a", ["cat"], None, answers.Answer("a")))
+
+
+def test_of_the_errors_of_a_command_the_end_is_kept(api: ClusterApi, cluster: FakeCluster) -> None:
+    cluster.put(pod("a"))
+    errors = b"tar: a warning\n" * 20_000 + b"tar: no space left\n"
+    cluster.run = lambda pod, command, stdin: subprocess.CompletedProcess([], 1, b"", errors)
+    status, end = asyncio.run(api.stream("a", ["tar"], None, None))
+    assert status == 1 and end.endswith("tar: no space left\n") and len(end) <= answers.LONGEST_ERRORS
+
+
+def test_an_answer_that_is_no_text_is_read_all_the_same(api: ClusterApi, cluster: FakeCluster) -> None:
+    cluster.put(pod("a"))
+    cluster.run = lambda pod, command, stdin: subprocess.CompletedProcess([], 1, b"a\xff", b"\xff")
+    assert asyncio.run(api.execute("a", ["cat"])) == "a\ufffd"
+    assert asyncio.run(api.stream("a", ["cat"], None, None)) == (1, "\ufffd")
 
 
 def test_a_timeout_is_reported_with_its_length(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:

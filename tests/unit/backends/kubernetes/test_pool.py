@@ -17,6 +17,7 @@ from spotmpi.backends.base import PoolAddress
 from spotmpi.backends.kubernetes import fault_injection, pool_access, stop
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.client import api
+from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.follow import jobset as jobsets
 from spotmpi.backends.kubernetes.follow import pod_log
 from spotmpi.backends.kubernetes.follow import run as following
@@ -332,6 +333,14 @@ def test_an_answer_without_files_of_tls_is_none(cluster: FakeCluster, answer: st
     cluster.put(NODE_0)
     cluster.answer_commands(answer)
     assert do(pool_access._read_files(cluster.api(), NODE_0)) == {}
+
+
+def test_a_pod_that_prints_without_an_end_is_asked_once(cluster: FakeCluster) -> None:
+    cluster.put(jobset(), NODE_0)
+    cluster.answer_commands("y\n" * (pool_access.LONGEST_ANSWER // 2 + 1))
+    with pytest.raises(OversizedAnswer, match=f"pod {NODE_0['metadata']['name']} printed more than 1,048,576 bytes"):
+        do(pool_access._wait_for_files(cluster.api(), RUN, lambda: GOING_ON))
+    assert len(cluster.requests_of("get", "pods/exec")) == 1
 
 
 def test_a_user_who_may_not_run_commands_in_pods_waits_for_no_files(cluster: FakeCluster) -> None:

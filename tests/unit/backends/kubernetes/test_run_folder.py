@@ -9,6 +9,8 @@ import pytest
 
 import spotmpi
 from spotmpi.agent import record
+from spotmpi.backends.kubernetes.client import answers
+from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.follow import pod_log
 from spotmpi.backends.kubernetes.follow.pod_log import RunFolder
 from spotmpi.backends.kubernetes.follow.run import ClusterFollower
@@ -54,6 +56,17 @@ def test_reading_is_retried_in_the_pod_or_its_successor(cluster: FakeCluster) ->
     cluster.answer_commands(LINE, LINE + "that is all\n")
     assert texts(cluster, ["a"], ["a"], ["b"]) == ["hello"]
     assert pods_asked(cluster) == ["a", "a", "b"], "an answer that broke off is no answer"
+
+
+@pytest.mark.usefixtures("a_and_b")
+def test_a_pod_that_prints_without_an_end_is_not_read_again(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "LIMIT", 1_000)
+    cluster.answer_commands(LINE * 100)
+    with pytest.raises(OversizedAnswer, match="pod a printed more than 1,000 bytes"):
+        texts(cluster, ["a"], ["b"])
+    assert pods_asked(cluster) == ["a"]
 
 
 def test_without_a_running_pod_and_a_volume_the_error_says_so(cluster: FakeCluster) -> None:

@@ -24,6 +24,7 @@ from lightkube.resources import apps_v1, authorization_v1, batch_v1, core_v1, ne
 from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
 
 from spotmpi.agent import protocol
+from spotmpi.backends.kubernetes.client.answers import Answer, ErrorOutput
 from spotmpi.backends.kubernetes.client.eks_access import EksAccess, access_of
 from spotmpi.backends.kubernetes.client.errors import is_missing, status_code
 from spotmpi.backends.kubernetes.client.kubeconfig import Login, configuration, in_pod, proxy_of
@@ -325,24 +326,28 @@ class ClusterApi:
         eviction = core_v1.PodEviction(metadata=ObjectMeta(name=pod, namespace=self.namespace))
         await self._client.request("post", obj=eviction, name=pod)
 
-    async def execute(self, pod: str, command: Sequence[str]) -> str:
-        """What *command* printed in a pod's container, whatever its exit status."""
-        return str((await self._exec(pod, command, None, True)).stdout)
+    async def execute(self, pod: str, command: Sequence[str], limit: int | None = None) -> str:
+        """What *command* printed in a pod's container, whatever its exit status; OversizedAnswer beyond *limit* bytes.
+
+        The limit is `answers.LIMIT` by default.
+        """
+        output = Answer(pod, limit)
+        await self.stream(pod, command, None, output)
+        return output.getvalue().decode("utf-8", "replace")
 
     async def stream(
         self, pod: str, command: Sequence[str], stdin: BinaryIO | None, stdout: BinaryIO | None
     ) -> tuple[int, str]:
-        """Exit status and error output of *command* in a pod that reads *stdin* and writes to *stdout*."""
-        response = await self._exec(pod, command, stdin, stdout or False)
-        return int(response.exit_code), str(response.stderr)
-
-    async def _exec(self, pod: str, command: Sequence[str], stdin: BinaryIO | None, stdout: BinaryIO | bool) -> Any:
-        streams = {"stdout": stdout, "stderr": True} | ({} if stdin is None else {"stdin": stdin})  # else it stays open
+        """Exit status and end of the error output of *command* in a pod that reads *stdin* and writes to *stdout*."""
+        errors = ErrorOutput()
+        streams = {"stdout": stdout or False, "stderr": errors}
+        streams |= {} if stdin is None else {"stdin": stdin}  # else it stays open
         parameters = {"container": CONTAINER, "command": list(command), **streams}
         with _websocket_errors():
-            return await self._client.ws_request(
-                "exec", name=pod, namespace=None, params=parameters, raise_on_error=False, decode="utf-8"
+            response = await self._client.ws_request(
+                "exec", name=pod, namespace=None, params=parameters, raise_on_error=False
             )
+        return int(response.exit_code), errors.text()
 
     async def last_line(self, pod: str) -> str:
         """The newest line of a pod's log, empty where there is none."""

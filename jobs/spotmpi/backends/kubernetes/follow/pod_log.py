@@ -20,6 +20,7 @@ from lightkube import ApiError
 
 from spotmpi.agent import boot, pod_context, record
 from spotmpi.backends.kubernetes.client import api
+from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.client.api import RETRY_DELAY, ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
 from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess, volume_access
@@ -304,7 +305,7 @@ class RunFolder:
                 break
             try:
                 return await self._read(running[0], boot.CODE, arguments)
-            except NotPermitted:
+            except (NotPermitted, OversizedAnswer):
                 raise
             except SpotmpiError as error:
                 why = f"its pod {running[0]} failed: {error}"

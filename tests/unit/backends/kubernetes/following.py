@@ -23,8 +23,6 @@ def follow(
         events: list[Event] = []
         async for entries in ClusterFollower(cluster.api(), of).follow():
             for event in (each.event for entry in entries for each in entry.split() if each.event):
-                if "no pods yet" in str(event.reason) and cluster.all("Pod"):
-                    continue  # it came before the answer to the watch of pods
                 events.append(event)
                 script(events)
             if len(events) >= enough:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +15,8 @@ from lightkube import ApiError
 from spotmpi.agent import placement, pod_context, pod_record, record
 from spotmpi.api.view import Pace, event_text
 from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.client.api import ClusterApi
+from spotmpi.backends.kubernetes.follow import run as following
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests
 from tests.cloud.cluster.fake_cluster import FakeCluster
@@ -51,6 +54,24 @@ def test_the_clouds_diagnosis_is_part_of_the_waiting_reason(cluster: FakeCluster
     assert str(event.reason).startswith(
         "1/2 nodes: 0/2 nodes: insufficient nvidia.com/gpu; scaling group gpu-a: no capacity in the zone (gives up in"
     )
+
+
+def test_no_run_is_given_up_before_its_pods_are_known(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was submitted long ago, and the API server thinks longer about its pods than a check may take to come."""
+    running = pod(0, "Running", 7_000)
+    cluster.put(running)
+    cluster.add_log(running, log_line(1, record.STARTED, attempt=1))
+    monkeypatch.setattr(following, "CHECK_INTERVAL", 0.0)
+    watch = ClusterApi.watch
+
+    async def late_watch(client: ClusterApi, kind: str, *rest: Any, **more: Any) -> AsyncIterator[tuple[str, Object]]:
+        await asyncio.sleep(0.2 if kind == cluster_api.POD else 0.0)
+        async for change in watch(client, kind, *rest, **more):
+            yield change
+
+    monkeypatch.setattr(ClusterApi, "watch", late_watch)
+    events = follow(cluster, jobset(age=7_200), enough=1)
+    assert [event.kind for event in events] == [record.STARTED] and not cluster.deleted
 
 
 def test_the_start_limit_counts_down_and_ends_a_run_whose_first_node_never_comes(cluster: FakeCluster) -> None:

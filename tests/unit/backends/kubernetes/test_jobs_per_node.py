@@ -16,13 +16,15 @@ from spotmpi.backends.kubernetes.follow.jobset import (
     node_index,
     node_title,
 )
+from spotmpi.backends.kubernetes.follow.run import RUNNING
 from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason
 from spotmpi.core import names
 from spotmpi.plan import manifests
 from spotmpi.runs.reader import RunState
 from tests.cloud.cluster.fake_cluster import FakeCluster
-from tests.cloud.cluster.objects import RUN, a_pod, jobset, of_kind
+from tests.cloud.cluster.objects import RUN, a_pod, event, jobset, of_kind
 from tests.cloud.cluster.store import Object
+from tests.unit.backends.kubernetes.following import look
 
 
 def own_pod(node: int, phase: str = "Running", restarts: int = 0) -> Object:
@@ -67,6 +69,18 @@ def test_restarts_of_node_0_alone_are_attempts_that_no_agent_may_have_recorded()
     jobs = {"name": "node", "jobRestarts": [2, 5], "jobRestartsCountTowardsMax": [1, 0]}
     state = add_restart_counts(RunState(RUN, "", "", "running"), own_jobs(2, replicatedJobsStatus=[jobs]), 0, False)
     assert (state.attempt, state.failures, state.interruptions) == (3, 1, 1)
+
+
+def test_a_run_that_waits_for_the_pod_of_a_dead_node_names_the_node_and_the_remedies(cluster: FakeCluster) -> None:
+    """Its other pods stay, unlike those of a run that starts all of them anew."""
+    lost = own_pod(1)
+    lost["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    lost["spec"]["nodeName"] = "n-1"
+    about = {"kind": "Pod", "name": lost["metadata"]["name"]}
+    cluster.put(own_pod(0), lost, event(about, "NodeNotReady", "Node is not ready"))
+    (waiting,) = look(cluster, own_jobs(2))
+    assert waiting.values[RUNNING] and str(waiting.reason).startswith("1/2 nodes: n-1 does not respond; a run that")
+    assert "`kubectl delete node n-1`" in str(waiting.reason)
 
 
 def test_what_a_run_waits_for_is_told_of_each_job() -> None:

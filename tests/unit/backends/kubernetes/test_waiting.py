@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from spotmpi.backends.kubernetes.follow.waiting import Observations, reason_key, waiting_reason, with_countdown
+from spotmpi.backends.kubernetes.follow.waiting import (
+    Observations,
+    lost_node_reason,
+    reason_key,
+    waiting_reason,
+    with_countdown,
+)
+from spotmpi.core import names
 
 
 def pod(name: str, phase: str = "Pending", **status: Any) -> dict[str, Any]:
@@ -27,10 +34,18 @@ def event(name: str, reason: str, note: str, key: str = "involvedObject") -> dic
 
 
 def reason_of(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = (), nodes: int = 4) -> str | None:
+    return waiting_reason(observed(*pods, events=events), "run-1", nodes)
+
+
+def observed(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = ()) -> Observations:
     observations = Observations({item["metadata"]["name"]: item for item in pods})
     for each in events:
         observations.add_event(each)
-    return waiting_reason(observations, "run-1", nodes)
+    return observations
+
+
+def worker_metadata(name: str) -> dict[str, Any]:
+    return {"name": name, "labels": {names.LABEL_ROLE: names.WORKER}}
 
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
@@ -84,6 +99,18 @@ def test_an_unreachable_node_that_delays_the_next_attempt_is_named_with_remedies
 def test_an_unreachable_node_is_no_reason_while_others_run_or_when_it_is_back(other: str, ready: str) -> None:
     dead = event("b", "NodeNotReady", "Node is not ready")
     assert reason_of(on_node("a", "n-1", "True", other), on_node("b", "n-2", ready), events=(dead,), nodes=2) is None
+
+
+def test_an_unreachable_node_is_named_while_others_run_since_only_their_agents_know_whether_its_pod_is_lost() -> None:
+    dead = event("b", "NodeNotReady", "Node is not ready")
+    others = on_node("a", "n-1", "True"), {**on_node("w", "n-3", "False"), "metadata": worker_metadata("w")}
+    seen = observed(*others, on_node("b", "n-2", "False"), events=(dead, event("w", "NodeNotReady", "")))
+    reason = lost_node_reason(seen, 2)
+    assert reason is not None and reason.startswith(
+        "1/2 nodes: n-2 does not respond; a run that waits for it continues"
+    )
+    assert "`kubectl delete node n-2`" in reason and "n-3" not in reason
+    assert lost_node_reason(observed(*others, on_node("b", "n-2", "True"), events=(dead,)), 2) is None
 
 
 def test_a_scheduled_pod_no_longer_waits_for_a_node() -> None:

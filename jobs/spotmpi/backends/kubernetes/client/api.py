@@ -268,14 +268,18 @@ class ClusterApi:
         return [_trim(EVENT, item) async for item in pages]
 
     async def watch(
-        self, kind: str, labels: Mapping[str, str] | None = None, name: str | None = None
+        self, kind: str, labels: Mapping[str, str] | None = None, name: str | None = None, listed: bool = False
     ) -> AsyncIterator[tuple[str, Object]]:
         """Changes (ADDED, MODIFIED, DELETED) with the object, existing objects first, without an end.
 
-        Where changes may have been missed, RESYNC comes with all objects that exist now as ``items``.
+        Where changes may have been missed, RESYNC comes with all objects that exist now as ``items``; at the beginning,
+        too, if *listed*, which tells when all of them are known.
         """
         fields = None if name is None else {"metadata.name": name}
         version, answered, failures = None, False, 0
+        if listed:
+            items, version = await self._resync(kind, labels, fields, 0)
+            yield RESYNC, {"items": items}
         while True:
             parameters = {"resourceVersion": version, **_selectors(labels, fields)}
             request = self._client.prepare_request("list", _RESOURCES[kind], watch=True, params=parameters)

@@ -39,6 +39,7 @@ from spotmpi.backends.kubernetes.follow.waiting import (
     CloudDiagnosis,
     Observations,
     PendingDiagnostics,
+    lost_node_reason,
     reason_key,
     start_wait,
     waiting_reason,
@@ -75,6 +76,7 @@ class ClusterFollower:
         self._recorded_end: Entry | None = None  # the end as node 0's agent recorded it
         self._jobset_end: Event | None = None  # and as the JobSet shows it
         self._ended = asyncio.Event()
+        self._pods_known = asyncio.Event()
         self._has_joined = False  # whether a worker ever has
         self._log_slots = asyncio.Semaphore(MAX_STREAMS)
         self._first_look = client.now()
@@ -233,13 +235,14 @@ class ClusterFollower:
         self._jobset_end = self._jobset_end or end
 
     async def _watch_pods(self) -> None:
-        async for change, pod in self._client.watch(api.POD, labels={names.LABEL_RUN: self._run.run}):
+        async for change, pod in self._client.watch(api.POD, labels={names.LABEL_RUN: self._run.run}, listed=True):
             if change == "DELETED":
                 self._seen.pods.pop(pod_name(pod), None)
             elif change == api.RESYNC:
                 self._seen.pods.clear()
                 for each in pod["items"]:
                     self._update_pod(each)
+                self._pods_known.set()
             else:
                 self._update_pod(pod)
 
@@ -279,7 +282,8 @@ class ClusterFollower:
             self._seen.add_event(event)
 
     async def _report_reasons(self) -> None:
-        """Report why the run waits, whenever that changes."""
+        """Report why the run waits, whenever that changes; not before its pods are known, or it might be given up."""
+        await self._pods_known.wait()
         while not self._ended.is_set():
             await asyncio.sleep(CHECK_INTERVAL)
             if not self._ended.is_set():
@@ -293,6 +297,7 @@ class ClusterFollower:
         is_up = reason is None  # no run waits for any of its workers
         if is_up and self._run.workers:
             reason = workers_waiting_reason(self._seen, self._run.run, self._run.workers)
+        reason = reason or lost_node_reason(self._seen, self._run.gang)
         if reason and wait and not is_up:
             left = wait.since + self._start_limit - self._client.now()
             if left > 0:

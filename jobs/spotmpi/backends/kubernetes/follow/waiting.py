@@ -196,18 +196,36 @@ def _permission_note(seen: Observations) -> str:
     return " (you are not permitted to read events, which may say more)" if seen.events_forbidden else ""
 
 
+def lost_node_reason(seen: Observations, nodes: int) -> str | None:
+    """The nodes that do not respond while other pods of a run's gang run; None when all do.
+
+    Their pods may go on. Where they do not, and nodes are replaced one by one, the others wait for their successors.
+    """
+    unreachable = _unreachable({name: pod for name, pod in seen.pods.items() if not is_worker(pod)}, seen)
+    return _with_remedies(unreachable, seen, nodes, "a run that waits for it") if unreachable else None
+
+
 def _unreachable_nodes(pods: Mapping[str, Object], seen: Observations, nodes: int) -> str | None:
-    running = {name: pod for name, pod in pods.items() if pod["status"].get("phase") == "Running"}
-    unreachable = [
+    unreachable = _unreachable(pods, seen)
+    are_all = len(unreachable) == sum(pod["status"].get("phase") == "Running" for pod in pods.values())
+    return _with_remedies(unreachable, seen, nodes, "the run") if unreachable and are_all else None
+
+
+def _unreachable(pods: Mapping[str, Object], seen: Observations) -> list[Object]:
+    """The pods that run on a node that does not respond, as far as anybody knows."""
+    return [
         pod
-        for name, pod in running.items()
-        if seen.messages.get(name, "").startswith("NodeNotReady") and _is_not_ready(pod)
+        for name, pod in pods.items()
+        if pod["status"].get("phase") == "Running"
+        and seen.messages.get(name, "").startswith("NodeNotReady")
+        and _is_not_ready(pod)
     ]
-    if not unreachable or len(unreachable) < len(running):
-        return None
+
+
+def _with_remedies(unreachable: Sequence[Object], seen: Observations, nodes: int, what: str) -> str:
     names = " ".join(sorted({str(pod["spec"]["nodeName"]) for pod in unreachable}))
     reason = (
-        f"{len(unreachable)}/{nodes} nodes: {names} does not respond; the run continues when it is back or removed: "
+        f"{len(unreachable)}/{nodes} nodes: {names} does not respond; {what} continues when it is back or removed: "
         f"`kubectl delete node {names}`, or `kubectl taint node {names} {_OUT_OF_SERVICE}`"
     )
     return "; ".join([reason, *_node_problems(unreachable, seen)])

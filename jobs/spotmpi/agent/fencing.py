@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 
 from .clock import CLOCK, Clock
 
@@ -46,10 +47,16 @@ class Fence:
             raise Fenced("attempt %d has begun: attempt %d exits without writing" % (self._newest, self._number))
 
     def check_before_write(self, final: bool) -> None:
-        """As `check`, after reading the folder again where the last time is too long ago, and always where *final*."""
-        if final or self._clock.awake() > self._refreshed + MAX_AGE:
-            self._refresh()
+        """As `check`, after reading the folder again where the last time is too long ago, and always where *final*.
+
+        Raises:
+            OSError: the folder could not be read, and who cannot know whether a newer attempt has begun writes nothing.
+        """
+        is_old = final or self._clock.awake() > self._refreshed + MAX_AGE
+        error = self.refresh() if is_old else None
         self.check()
+        if error is not None:
+            raise error
 
     def stop(self) -> None:
         """Stop watching."""
@@ -57,11 +64,19 @@ class Fence:
 
     def _watch(self) -> None:
         while not self._stopped.wait(INTERVAL):
-            self._refresh()
+            self.refresh()
 
-    def _refresh(self) -> None:
-        self._newest = max(self._newest, newest(self._folder))
-        self._refreshed = self._clock.awake()
+    def refresh(self) -> OSError | None:
+        """Read the folder; the error if that failed, after which the last time still counts."""
+        failure = None
+        for read in (_number_in_file, _highest_number):
+            try:
+                self._newest = max(self._newest, _repeated(read, self._folder))
+            except OSError as error:
+                failure = error
+        if failure is None:
+            self._refreshed = self._clock.awake()
+        return failure
 
 
 def announce(folder: str, number: int) -> None:
@@ -76,20 +91,32 @@ def announce(folder: str, number: int) -> None:
 
 def newest(folder: str) -> int:
     """The number of the newest attempt of the run in *folder*, as far as can be read."""
-    return max(_number_in_file(folder), _highest_number(folder))
+    number = 0
+    for read in (_number_in_file, _highest_number):
+        with contextlib.suppress(OSError):
+            number = max(number, read(folder))
+    return number
+
+
+def _repeated(read: Callable[[str], int], folder: str) -> int:
+    """What *read* gives, at the second try where the first one fails: a stale handle is replaced by then."""
+    try:
+        return read(folder)
+    except OSError:
+        return read(folder)
 
 
 def _number_in_file(folder: str) -> int:
-    """The announced number; 0 where it cannot be read: a disk that fails is no newer attempt."""
+    """The announced number; 0 where there is none."""
     try:
         with open(os.path.join(folder, NEWEST)) as file:
             return int(file.read())
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return 0
 
 
 def _highest_number(folder: str) -> int:
     """The highest number that was taken; two agents that took one at once may have announced them in either order."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(FileNotFoundError):
         return max((int(name) for name in os.listdir(os.path.join(folder, "attempts")) if name.isdecimal()), default=0)
     return 0

@@ -53,10 +53,10 @@ class PodRecord(record.Record):
             self._fence.check()
 
     def close(self) -> None:
-        """Close all files; where a newer attempt has begun, the reserve is left to it."""
+        """Close all files; where a newer attempt has begun, or may have, the reserve is left to it."""
         try:
             self._check(final=True)
-        except fencing.Fenced:
+        except (fencing.Fenced, OSError):
             self._close_files()
         else:
             super().close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from spotmpi.agent import fencing
 from spotmpi.agent.pod_record import PodRecord
 from tests.clocks import SetClock
 from tests.contract.processes import wait_until
+from tests.transient_errors import TransientErrors
 
 
 def test_the_end_of_an_attempt_is_not_written_after_a_newer_one_has_begun(tmp_path: Path) -> None:
@@ -64,6 +66,58 @@ def test_an_unreadable_number_fences_no_agent(tmp_path: Path, damage: Callable[[
     ours.take_attempt()
     damage(tmp_path / fencing.NEWEST)
     ours.event("started")
+
+
+def test_an_agent_that_cannot_read_whether_it_is_fenced_off_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was frozen, or out of reach of its volume, whose first answers are errors."""
+    old = PodRecord(str(tmp_path))
+    old.take_attempt()
+    new = PodRecord(str(tmp_path))
+    new.take_attempt()
+    files = sorted(tmp_path.rglob("*"))
+    errors = TransientErrors(monkeypatch.setattr)
+
+    def fail_once() -> None:
+        for call, name in (("open", fencing.NEWEST), ("list", "attempts")):
+            errors.add(call, f"*/{name}", errno.EIO, times=2)
+
+    fail_once()
+    with pytest.raises(OSError, match="Input/output error"):
+        old.event("succeeded")
+    fail_once()
+    old.close()
+    assert sorted(tmp_path.rglob("*")) == files
+    errors.add("open", f"*/{fencing.NEWEST}", errno.ETIMEDOUT, times=2)
+    with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
+        old.event("succeeded")  # one of both tells
+
+
+def test_a_handle_that_is_stale_for_a_moment_keeps_no_agent_from_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = PodRecord(str(tmp_path))
+    ours.take_attempt()
+    errors = TransientErrors(monkeypatch.setattr)
+    for call, name in (("read", fencing.NEWEST), ("list", "attempts")):
+        errors.add(call, f"*/{name}", errno.ESTALE)
+    ours.event("started")
+
+
+def test_a_watch_that_cannot_read_goes_on_and_counts_as_no_check(
+    fence: fencing.Fence, tmp_path: Path, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = TransientErrors(monkeypatch.setattr)
+    errors.add("list", "*/attempts", errno.EIO, times=4)
+    clock.seconds += fencing.MAX_AGE + 1
+    fence.refresh()
+    with pytest.raises(OSError, match="Input/output error"):
+        fence.check_before_write(final=False)
+    fencing.announce(str(tmp_path), 2)
+    fence.refresh()
+    with pytest.raises(fencing.Fenced):
+        fence.check()
 
 
 def test_a_newer_attempt_is_seen_while_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,6 +316,9 @@ TWO_LOST = Schedule(events=(Event(20, "kill", 1), Event(20, "kill", 2)), nodes=3
 LOST_TWICE = Schedule(events=(Event(20, "kill", 1), Event(22, "kill", 2)), nodes=3, replaces=True)
 NODE_0_LOST_IN_RECOVERY = Schedule(events=(Event(20, "kill", 4), Event(22, "kill", 0)), nodes=3, replaces=True)
 LOST_WHILE_STALLED = Schedule(events=(Event(1, "stall", 0), Event(2, "partition", 0)))
+BLIND_SURVIVOR = Schedule(
+    events=(Event(67, "freeze", 30), Event(70, "replace", 26), Event(79, "stumble", 10)), nodes=1, ends=("hang@2",)
+)
 RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.0, replaces=True)
 
 
@@ -334,6 +337,7 @@ RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.
 @example(LOST_TWICE)
 @example(NODE_0_LOST_IN_RECOVERY)
 @example(LOST_WHILE_STALLED)
+@example(BLIND_SURVIVOR)
 @example(RECLAIMED_ALONE)
 @given(schedules)
 @settings(max_examples=EXAMPLES)

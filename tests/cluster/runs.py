@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,20 @@ class FollowedRun:
         wait_for(f"{what} on node {node}", look)
         return pids[0]
 
+    def fork_server(self, node: int) -> int:
+        """The id, on this machine, of the process that forks the ranks of a node."""
+        return self._forks(node)[0]
+
+    def rank(self, node: int) -> int:
+        """The id, on this machine, of a node's only rank; waits for one."""
+        wait_for(f"a rank on node {node}", lambda: len(self._forks(node)) > 1)
+        return self._forks(node)[1]
+
+    def _forks(self, node: int) -> list[int]:
+        """The fork server of a node, then its ranks, which have the same command line."""
+        pids = [pid for pid, command in self.processes(node).items() if "/fork_server.py " in command]
+        return sorted(pids, key=lambda pid: _parent(pid) in pids)
+
     def wait_until_gone(self, limit: float = 60.0) -> None:
         """Wait until no object and no process of the run is left."""
         deadline = time.monotonic() + limit
@@ -161,6 +175,13 @@ class FollowedRun:
         label = f"{names.LABEL_RUN}={self.id}"
         objects = self.runs.testbed.kubectl("get", PARTS, "-n", self.runs.namespace, "-l", label, "-o", "name").split()
         return objects + [f"process {pid}: {command}" for pid, command in processes.of_run(self.id).items()]
+
+
+def _parent(pid: int) -> int:
+    """The parent of a process, 0 where it is gone."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
 
 
 class Runs:

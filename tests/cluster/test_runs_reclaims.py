@@ -87,6 +87,8 @@ def inject_fault(run: FollowedRun, fault: Fault) -> None:
     elif fault.how in ("delete", "force"):
         options = ["--force", "--grace-period=0"] if fault.how == "force" else []
         run.runs.testbed.kubectl("delete", "pod", pod, "-n", run.runs.namespace, "--wait=false", *options)
+    elif fault.how == "rank":
+        os.kill(run.rank(fault.node), signal.SIGKILL)
     else:
         os.kill(run.process(fault.node, fault.how, COMMANDS[fault.how]), signal.SIGKILL)
 
@@ -97,7 +99,6 @@ def is_launcher(command: str) -> bool:
 
 
 COMMANDS: dict[str, Callable[[str], bool]] = {
-    "rank": lambda command: "-m spotmpi.programs." in command and not is_launcher(command),
     "sshd": lambda command: "sshd" in command and " -D" in command,
     "launcher": is_launcher,
     "agent": lambda command: command.endswith("-m spotmpi.agent"),
@@ -175,15 +176,30 @@ def test_notice_costs_no_iteration(runs: Runs, undisturbed: str, fault: Fault) -
     assert second["lost_iterations"] == 0
 
 
+@contextlib.contextmanager
+def no_new_ranks(run: FollowedRun) -> Iterator[None]:
+    """Let attempts after the first one wait for their rank on node 1, whose fork server stands still."""
+    wait_for("the end of attempt 1", (run.folder / "attempts" / "1" / "node-0.json").exists, ENOUGH)
+    server = run.fork_server(1)
+    os.kill(server, signal.SIGSTOP)
+    try:
+        assert not (run.folder / "attempts" / "2").exists(), "the fork server was stopped too late"
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # it ends with its pod
+            os.kill(server, signal.SIGCONT)
+
+
 @each(START, set())
 def test_a_run_with_a_fault_at_the_start_of_an_attempt_starts_again(runs: Runs, undisturbed: str, fault: Fault) -> None:
     run = training(runs)
     observed = wait_for_checkpoint(run)
     inject_fault(run, Fault("evict", 0))
-    run.until_attempt(2, observed)
-    inject_fault(run, fault)
+    with no_new_ranks(run):
+        run.until_attempt(2, observed)
+        inject_fault(run, fault)
+        run.until_attempt(3, observed)
 
-    run.until_attempt(3, observed)
     # An agent that was killed leaves no record: the output of its program shows whether the fault came at the start.
     metrics = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     reported = [each for each in metrics if each["attempt"] == 2 and each["kind"] in ("metric", "result")]
@@ -201,7 +217,7 @@ def state_of(process: int) -> str:
 @contextlib.contextmanager
 def frozen_in_a_write(run: FollowedRun) -> Iterator[int]:
     """Freeze rank 0 while it writes a checkpoint; give the iteration of that checkpoint."""
-    rank = run.process(0, "rank", COMMANDS["rank"])
+    rank = run.rank(0)
     folder = run.folder / "checkpoints"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

@@ -53,8 +53,10 @@ def keep_requested(state: RunState, on: TargetLike = None, say: Say = lambda tex
     paths = RunPaths(Path(state.folder))
     if state.state != record.SUCCEEDED or not file_status.is_file(paths.keep):
         return
+    other = f", `spotmpi models keep {state.id} NAME` keeps other files"
     try:
         wanted = _read(paths)
+        other = other if wanted.kind == MODEL else ""
         if wanted.kept is not None:
             return
         kept: Entry
@@ -63,7 +65,7 @@ def keep_requested(state: RunState, on: TargetLike = None, say: Say = lambda tex
         else:
             kept = keep_results(state, wanted.name, Store(wanted.store), on, say)
     except SpotmpiError as error:
-        remedy = f"`spotmpi status {state.id}` tries again, `spotmpi models keep {state.id} NAME` keeps other files"
+        remedy = f"`spotmpi status {state.id}` tries again{other}"
         say(f"what run {state.id} has made is not kept: {error}; {remedy}")
         return
     with contextlib.suppress(OSError):  # else the next command finds the version that there is

@@ -136,3 +136,16 @@ def test_results_that_a_function_writes_elsewhere_cannot_be_kept(numbers: DataSe
     output = invoke(*PREDICT, "--batch", "2", "--write", "flow:write")
     assert output.returncode == 2
     assert "keep = 'double-numbers': the results are written elsewhere: use stream.write = " in output.stderr
+
+
+def test_results_that_cannot_be_kept_are_one_line_without_the_command_for_models(numbers: DataSet) -> None:
+    command = [sys.executable, "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
+    stream = {"source": "datasets:numbers", "batch": 2}
+    values = {"command": command, "launcher": "none", "init": "models:double", "keep": "scores", "stream": stream}
+    state = spotmpi.run(values, detach=True)
+    for _ in spotmpi.logs(state.id, follow=True):
+        pass
+    shutil.rmtree(Path(state.folder, "stream", "results"))
+    output = invoke("status", state.id)
+    assert output.returncode == 0 and f"`spotmpi status {state.id}` tries again" in output.stderr
+    assert "has no results in its folder" in output.stderr and "models keep" not in output.stderr

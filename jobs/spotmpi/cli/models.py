@@ -105,24 +105,62 @@ def predict(
     print(json.dumps(summary(found.manifest, found.store)) if as_json else f"{found}  {found.path}")
 
 
+@app.command("push")
+def push(
+    model: EntryName,
+    image: Annotated[str, typer.Argument(help="REGISTRY/NAME:TAG, such as ghcr.io/team/digits:3.", metavar="IMAGE")],
+    store: StoreOption = None,
+    as_json: Json = False,
+) -> None:
+    """Push a model to a registry of images.
+
+    Its layout is that of ModelPack, and the login that of docker.
+    """
+    from spotmpi.api import model_registry
+    from spotmpi.api.view import say
+
+    opened = open_store(store)
+    found = opened.find(model, "models")
+    pushed = model_registry.push(str(found), image, store, say)
+    print(json.dumps({**summary(found, opened), "image": pushed}) if as_json else f"{found.title} -> {pushed}")
+
+
 @app.command("pull")
 def pull(
-    model: EntryName,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="NAME (its newest), NAME:VERSION, NAME:ALIAS, NAME@KEY, KEY, or REGISTRY/NAME:TAG.", metavar="MODEL"
+        ),
+    ],
     into: Annotated[
-        Path | None, typer.Argument(help="A new folder (default: NAME-VERSION).", metavar="FOLDER", show_default=False)
+        Path | None,
+        typer.Argument(
+            help="A new folder (default: NAME-VERSION; of a registry none).", metavar="FOLDER", show_default=False
+        ),
     ] = None,
     store: StoreOption = None,
     as_json: Json = False,
 ) -> None:
-    """Copy the files of a model to a new folder."""
+    """Copy the files of a model to a new folder.
+
+    One of a registry becomes a version in the store first.
+    """
+    from spotmpi.api import model_registry
     from spotmpi.api import models as api
+    from spotmpi.api.view import say
     from spotmpi.core import names
 
     open_store(store)
-    found = api.find(model, store)
-    folder = api.pull(str(found), into, store)
-    text = f"{found} -> {names.shown(folder)} ({found.manifest.bytes / 1e6:,.1f} MB)"
-    print(json.dumps({**summary(found.manifest, found.store), "folder": str(folder)}) if as_json else text)
+    of_registry = model_registry.is_image(model)
+    found = model_registry.pull(model, store, say) if of_registry else api.find(model, store)
+    values = summary(found.manifest, found.store)
+    text = f"{found}  {found.path}"
+    if into or not of_registry:
+        folder = api.pull(str(found), into, store)
+        values["folder"] = str(folder)
+        text = f"{found} -> {names.shown(folder)} ({found.manifest.bytes / 1e6:,.1f} MB)"
+    print(json.dumps(values) if as_json else text)
 
 
 add_commands(app, "models", "model")

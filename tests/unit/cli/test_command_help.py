@@ -194,7 +194,7 @@ def test_the_page_of_commands_is_their_help(request: pytest.FixtureRequest, monk
     groups = {
         "image": ("build", "push"),
         "data": ("push", "ls", "pull", "build", "list", "show", "diff", "promote", "verify", "rm"),
-        "models": ("keep", "predict", "pull", "list", "show", "diff", "promote", "verify", "rm"),
+        "models": ("keep", "predict", "push", "pull", "list", "show", "diff", "promote", "verify", "rm"),
     }
     for words in ("", *(f"{name} {each}" for name in COMMANDS for each in ("", *groups.get(name, ())))):
         output = invoke(*words.split(), "--help")[1]

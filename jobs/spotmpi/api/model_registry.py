@@ -1,0 +1,153 @@
+"""Models in registries of images: pushed in the layout of ModelPack, and pulled into the store.
+
+Each file of a version is a layer, as it is, under the SHA-256 that its manifest has already. A further layer is that
+manifest, so that a version comes with all that it was made from.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spotmpi.api.models import Model, find
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.progress import Say
+from spotmpi.entries import manifest as form
+from spotmpi.entries.manifest import FILES, MODEL, File, Manifest
+from spotmpi.entries.store import Store, folder
+from spotmpi.images import oci
+from spotmpi.images.oci import Image, Repository, read_image
+
+# https://github.com/modelpack/model-spec 0.0.7
+_ARTIFACT = "application/vnd.cncf.model.manifest.v1+json"
+_CONFIG = "application/vnd.cncf.model.config.v1+json"
+_WEIGHTS = "application/vnd.cncf.model.weight.v1.raw"  # a file as it is: neither tar nor compressed
+_ENTRY = "application/vnd.cncf.model.doc.v1.raw"  # the manifest of the store
+_PATH = "org.cncf.model.filepath"
+_TITLE = "org.opencontainers.image.title"  # where `oras pull` writes it
+ENTRY_FILE = "spotmpi-model.json"
+_LARGEST = 64 << 20  # bytes of a manifest of the store
+
+
+def is_image(name: str) -> bool:
+    """Whether a text names a model in a registry, as ``ghcr.io/team/digits:3``, and not one of the store."""
+    return "/" in name
+
+
+def push(name: str, image: str, store: str | None = None, say: Say = lambda text: None) -> str:
+    """Push a model to a registry; its reference there by digest.
+
+    Raises:
+        InputError: there is no such model, or *image* is no ``REGISTRY/NAME:TAG``.
+        SpotmpiError: a file is damaged, or the registry cannot be reached or refuses.
+    """
+    target, model = read_image(image), find(name, store)
+    entry = form.write(model.manifest).encode()
+    config = _config(model.manifest)
+    with Repository(target) as repository:
+        for number, file in enumerate(model.manifest.files, 1):
+            digest = f"sha256:{file.sha256}"
+            if not repository.has_blob(digest):
+                say(f"pushing {file.path}, {number} of {len(model.manifest.files)} files, {file.bytes / 1e6:,.1f} MB")
+                with _intact(model, file) as path:
+                    repository.push_blob(digest, file.bytes, path)
+        for content in (entry, config):
+            if not repository.has_blob(oci.digest_of(content)):
+                repository.push_blob(oci.digest_of(content), len(content), content)
+        digest = repository.push_manifest(_image_manifest(model.manifest, config, entry))
+    return f"{target.host}/{target.name}@{digest}"
+
+
+@contextmanager
+def _intact(model: Model, file: File) -> Iterator[Path]:
+    """A file of a model on this machine, as its manifest has it."""
+    name = f"{folder(model.manifest.reference)}/{FILES}/{file.path}"
+    with tempfile.TemporaryDirectory() as temporary:
+        own = model.store.storage.folder
+        path = own / name if own else Path(temporary, "file")
+        if own is None:
+            model.store.storage.copy(name, path)
+        try:
+            found = form.describe(path, file.path)
+        except FileNotFoundError:
+            found = None
+        if found != file:
+            remedy = f"`spotmpi models verify {model}` shows all that is"
+            raise SpotmpiError(f"{model} is damaged, {file.path}: {remedy}")
+        yield path
+
+
+def pull(image: str, store: str | None = None, say: Say = lambda text: None) -> Model:
+    """Keep a model of a registry in the store, as the next version of its name, or as that which it is there already.
+
+    Raises:
+        InputError: *image* is no ``REGISTRY/NAME:TAG``.
+        SpotmpiError: there is none, it was not pushed by `push`, is damaged, or the registry cannot be reached.
+    """
+    source, opened = read_image(image), Store(store)
+    with Repository(source) as repository, tempfile.TemporaryDirectory(prefix="spotmpi-") as temporary:
+        manifest, _ = repository.pull_manifest()
+        entry = _entry(repository, manifest, source, Path(temporary))
+        existing = opened.get(entry.reference)
+        if existing is not None:
+            return Model(existing, opened)
+        places: dict[str, str] = {}
+        for number, file in enumerate(entry.files, 1):
+            place = Path(temporary, file.sha256)
+            if str(place) not in places.values():
+                say(f"pulling {file.path}, {number} of {len(entry.files)} files, {file.bytes / 1e6:,.1f} MB")
+                repository.pull_blob(f"sha256:{file.sha256}", file.bytes, place)
+            places[file.path] = str(place)
+        return Model(opened.add(entry, places), opened)
+
+
+def _entry(repository: Repository, manifest: Mapping[str, Any], source: Image, folder: Path) -> Manifest:
+    """The manifest of the store that an image has as a layer."""
+    layers = manifest.get("layers")
+    for layer in layers if isinstance(layers, list) else ():
+        if isinstance(layer, dict) and (layer.get("annotations") or {}).get(_PATH) == ENTRY_FILE:
+            size = int(layer["size"])
+            if size > _LARGEST:
+                break
+            repository.pull_blob(str(layer["digest"]), size, folder / ENTRY_FILE)
+            found = form.read((folder / ENTRY_FILE).read_text(), str(source))
+            if found.kind == MODEL:
+                return found
+    remedy = "pull it with oras or modctl, and keep its files with a run of yours"
+    raise SpotmpiError(f"{source} is no model that `spotmpi models push` has written: {remedy}")
+
+
+def _image_manifest(manifest: Manifest, config: bytes, entry: bytes) -> dict[str, Any]:
+    files = [_layer(_WEIGHTS, file.path, f"sha256:{file.sha256}", file.bytes) for file in manifest.files]
+    return {
+        "schemaVersion": 2,
+        "mediaType": oci.MANIFEST,
+        "artifactType": _ARTIFACT,
+        "config": {"mediaType": _CONFIG, "digest": oci.digest_of(config), "size": len(config)},
+        "layers": [*files, _layer(_ENTRY, ENTRY_FILE, oci.digest_of(entry), len(entry))],
+        "annotations": {"org.opencontainers.image.created": _created(manifest), _TITLE: manifest.title},
+    }
+
+
+def _layer(kind: str, path: str, digest: str, size: int) -> dict[str, Any]:
+    return {"mediaType": kind, "digest": digest, "size": size, "annotations": {_PATH: path, _TITLE: path}}
+
+
+def _config(manifest: Manifest) -> bytes:
+    """The configuration of ModelPack; the same model has the same bytes."""
+    descriptor = {"name": manifest.name, "version": str(manifest.version), "createdAt": _created(manifest)}
+    if manifest.code and manifest.code.commit:
+        descriptor["revision"] = manifest.code.commit
+    layers = [f"sha256:{file.sha256}" for file in manifest.files]
+    entry = oci.digest_of(form.write(manifest).encode())
+    values = {"descriptor": descriptor, "config": {}, "modelfs": {"type": "layers", "diffIds": [*layers, entry]}}
+    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _created(manifest: Manifest) -> str:
+    return datetime.fromtimestamp(manifest.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

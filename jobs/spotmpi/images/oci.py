@@ -1,0 +1,303 @@
+"""A repository of an OCI registry: its blobs, manifests and tags, over HTTPS, by the OCI distribution API 1.1."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import ipaddress
+import json
+import os
+import re
+import subprocess
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import httpx2
+
+from spotmpi.aws.registry import RegistryError, registry_login
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.images.build import ecr_region
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+_REFERENCE = re.compile(
+    r"(?P<host>[a-z0-9.-]+(:\d+)?|\[[0-9a-f:]+\](:\d+)?)/(?P<name>[a-z0-9]+([._/-]+[a-z0-9]+)*)"
+    r"(:(?P<tag>\w[\w.-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?",
+    re.ASCII,
+)
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_BLOCK = 1 << 20
+_TIMEOUT = httpx2.Timeout(60, connect=10)  # seconds without any byte
+_COMMIT = httpx2.Timeout(600, connect=10)  # the registry hashes the whole blob before it answers
+_TAGS = 10  # that a message names
+_HUB, _HUB_API, _HUB_LOGIN = "docker.io", "registry-1.docker.io", "https://index.docker.io/v1/"
+
+
+@dataclass(frozen=True)
+class Image:
+    """``HOST/NAME:TAG`` or ``HOST/NAME@sha256:...``, as people name what is in a registry."""
+
+    host: str
+    name: str
+    tag: str | None
+    digest: str | None
+
+    @property
+    def label(self) -> str:
+        """The digest, else the tag, by which the registry finds its manifest."""
+        return self.digest or self.tag or "latest"
+
+    @property
+    def url(self) -> str:
+        """The address of the repository. Only a registry on this machine is used without TLS."""
+        host = _HUB_API if self.host == _HUB else self.host
+        return f"{'http' if _is_local(host) else 'https'}://{host}/v2/{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.name}{'@' if self.digest else ':'}{self.label}"
+
+
+def read_image(text: str) -> Image:
+    """What a reference names; InputError for one without a registry."""
+    match = _REFERENCE.fullmatch(text)
+    if match is None or not re.search(r"[.:]|^localhost$", match["host"]):
+        remedy = "write REGISTRY/NAME:TAG in lower case, such as ghcr.io/team/digits:3, without https://"
+        raise input_error("image", text, remedy)
+    return Image(match["host"], match["name"], match["tag"], match["digest"])
+
+
+def digest_of(content: bytes) -> str:
+    """The digest of a blob or manifest, as registries write it."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+class Repository:
+    """The repository of *image*, with the credentials that docker has for its registry, or in ECR those of AWS.
+
+    All methods raise SpotmpiError, with one line, where the registry cannot be reached or refuses.
+    """
+
+    def __init__(self, image: Image) -> None:
+        self.image = image
+        self._client = httpx2.Client(auth=_Login(image), timeout=_TIMEOUT, follow_redirects=True)
+
+    def __enter__(self) -> Repository:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._client.close()
+
+    def has_blob(self, digest: str) -> bool:
+        """Whether it has a blob."""
+        response = self._request("HEAD", f"/blobs/{digest}", accept=(200, 404))
+        return response.status_code == 200
+
+    def push_blob(self, digest: str, size: int, content: Path | bytes) -> None:
+        """Upload a blob of *size* bytes in one piece; the registry compares it with its digest."""
+        started = self._request("POST", "/blobs/uploads/", accept=(202,))
+        url = started.url.join(started.headers.get("location", "")).copy_merge_params({"digest": digest})
+        headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
+        body = content if isinstance(content, bytes) else _Blocks(content)
+        self._request("PUT", str(url), accept=(201,), content=body, headers=headers, timeout=_COMMIT)
+
+    def pull_blob(self, digest: str, size: int, target: Path) -> None:
+        """Download a blob to a new file.
+
+        Raises:
+            SpotmpiError: it is damaged, or cannot be written.
+        """
+        whole, length = hashlib.sha256(), 0
+        with self._errors(), self._client.stream("GET", f"{self.image.url}/blobs/{digest}") as response:
+            if response.status_code != 200:
+                response.read()
+                self._refuse(response, digest)
+            try:
+                with target.open("xb") as file:
+                    for block in response.iter_raw(_BLOCK):
+                        whole.update(block)
+                        length += len(block)
+                        file.write(block)
+                        if length > size:
+                            break
+            except OSError as error:
+                raise SpotmpiError(f"{target} cannot be written: {error.strerror or error}") from error
+        if (length, f"sha256:{whole.hexdigest()}") != (size, digest):
+            remedy = "pull again, and push it again if that does not help"
+            came = f"{length} bytes with the digest sha256:{whole.hexdigest()[:12]}"
+            raise SpotmpiError(f"{self.image} is damaged: {came} came for {size} of {digest[:19]}: {remedy}")
+
+    def push_manifest(self, manifest: Mapping[str, Any]) -> str:
+        """Let the tag of the image name a manifest; its digest."""
+        content = json.dumps(manifest, separators=(",", ":")).encode()
+        headers = {"Content-Type": str(manifest["mediaType"])}
+        self._request("PUT", f"/manifests/{self.image.label}", accept=(201,), content=content, headers=headers)
+        return digest_of(content)
+
+    def pull_manifest(self) -> tuple[dict[str, Any], str]:
+        """The manifest that the image names, and its digest.
+
+        Raises:
+            SpotmpiError: there is none, or it is not of the digest that was asked for.
+        """
+        response = self._request(
+            "GET", f"/manifests/{self.image.label}", accept=(200, 404), headers={"Accept": MANIFEST}
+        )
+        if response.status_code == 404:
+            known = self._tags()
+            remedy = f"it has: {', '.join(known[-_TAGS:])}" if known else "`spotmpi models push` creates one"
+            raise SpotmpiError(f"{self.image.host} has no {self.image.name} with {self.image.label}: {remedy}")
+        digest = digest_of(response.content)
+        if self.image.digest and digest != self.image.digest:
+            remedy = "do not use it, and ask who runs the registry"
+            raise SpotmpiError(f"{self.image} is not what its digest says, the registry sent {digest}: {remedy}")
+        with contextlib.suppress(ValueError):
+            manifest = json.loads(response.content)
+            if isinstance(manifest, dict):
+                return manifest, digest
+        raise SpotmpiError(f"the manifest of {self.image} is no JSON object: name a model, as it was pushed")
+
+    def _tags(self) -> list[str]:
+        response = self._request("GET", "/tags/list", accept=(200, 404))
+        return [str(tag) for tag in response.json().get("tags") or ()] if response.status_code == 200 else []
+
+    def _request(self, method: str, path: str, accept: tuple[int, ...], **options: Any) -> httpx2.Response:
+        url = path if "://" in path else self.image.url + path
+        if httpx2.URL(url).netloc != httpx2.URL(self.image.url).netloc:
+            options["auth"] = None  # a storage behind the registry, which gets no login
+        with self._errors():
+            response = self._client.request(method, url, **options)
+        if response.status_code not in accept:
+            self._refuse(response, path.rpartition("/")[2])
+        return response
+
+    def _refuse(self, response: httpx2.Response, what: str) -> NoReturn:
+        host, status = self.image.host, response.status_code
+        if status in (401, 403):
+            login = f"log in with `docker login {host}`, as somebody who may use {self.image.name}"
+            raise SpotmpiError(f"{host} refuses access to {self.image.name} ({status}): {login}")
+        reason = _reason(response)
+        remedy = "create the repository if it has to exist before" if status == 404 else "try again later"
+        raise SpotmpiError(f"{host} has answered {status} for {self.image.name} ({what}): {reason}; {remedy}")
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Failures of the network as one line."""
+        host = self.image.host
+        try:
+            yield
+        except httpx2.ConnectError as error:
+            remedy = "check its name, its port and your network"
+            if "SSL" in str(error):
+                remedy = "it has to speak TLS with a certificate that this machine trusts, unless it is on this machine"
+            raise SpotmpiError(f"the registry {host} cannot be reached: {error}; {remedy}") from error
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            reason = str(error) or type(error).__name__
+            raise SpotmpiError(f"the registry {host} does not answer: {reason}; try again") from error
+
+
+class _Blocks:
+    """The content of a file, which may be sent again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self._path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                yield block
+
+
+class _Login(httpx2.Auth):
+    """Answers the challenge of a registry, a Basic or a Bearer one, with what docker knows; asks once per scope."""
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+        self._header: str | None = None
+
+    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
+        """Send the request, and again with credentials where the registry asks for them."""
+        if self._header:
+            request.headers["Authorization"] = self._header
+        response = yield request
+        scheme, _, rest = response.headers.get("www-authenticate", "").partition(" ")
+        if response.status_code != 401 or not scheme:
+            return
+        basic = _basic(self._image)
+        self._header = basic
+        if scheme.lower() == "bearer":
+            values = dict(_CHALLENGE.findall(rest))
+            realm = httpx2.URL(values.get("realm", ""))
+            if realm.scheme != "https" and not _is_local(realm.host):
+                return
+            query = {key: values[key] for key in ("service", "scope") if key in values}
+            headers = {"Authorization": basic} if basic else {}
+            answer = yield httpx2.Request("GET", realm.copy_merge_params(query), headers=headers)
+            self._header = _bearer(answer)
+        if self._header:
+            request.headers["Authorization"] = self._header
+            yield request
+
+
+def _bearer(answer: httpx2.Response) -> str | None:
+    with contextlib.suppress(ValueError, AttributeError):
+        values = json.loads(answer.read())
+        token = values.get("token") or values.get("access_token")
+        return f"Bearer {token}" if answer.status_code == 200 and token else None
+    return None
+
+
+def _basic(image: Image) -> str | None:
+    """The credentials for a registry as a header: those of docker's configuration, or in ECR those of AWS."""
+    folder = os.environ.get("DOCKER_CONFIG") or Path("~/.docker").expanduser()
+    try:
+        config = json.loads(Path(folder, "config.json").read_bytes())
+    except FileNotFoundError:
+        config = {}
+    except (OSError, ValueError) as error:
+        remedy = f"mend it, or remove it and `docker login {image.host}`"
+        raise SpotmpiError(f"{folder}/config.json cannot be read: {error}; {remedy}") from error
+    host = _HUB_LOGIN if image.host == _HUB else image.host
+    helper = (config.get("credHelpers") or {}).get(host) or config.get("credsStore")
+    known = (config.get("auths") or {}).get(host) or {}
+    if known.get("auth"):
+        return f"Basic {known['auth']}"
+    if helper and (found := _from_helper(str(helper), host)):
+        return found
+    region = ecr_region(image.host)
+    if region is None:
+        return None
+    try:
+        login = registry_login(region)
+    except RegistryError as error:
+        raise SpotmpiError(f"AWS gives no login for {image.host}: {error}; `spotmpi doctor` checks access") from error
+    return _header(login.user, login.password)
+
+
+def _from_helper(helper: str, host: str) -> str | None:
+    """What a credential helper of docker knows of a registry."""
+    with contextlib.suppress(OSError, ValueError, KeyError, subprocess.SubprocessError):
+        done = subprocess.run(
+            [f"docker-credential-{helper}", "get"], input=host, capture_output=True, text=True, check=True, timeout=60
+        )
+        values = json.loads(done.stdout)
+        return _header(values["Username"], values["Secret"])
+    return None
+
+
+def _header(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _reason(response: httpx2.Response) -> str:
+    with contextlib.suppress(ValueError, LookupError, TypeError):
+        return str(response.json()["errors"][0]["message"])
+    return response.reason_phrase or "no reason given"
+
+
+def _is_local(host: str) -> bool:
+    name = httpx2.URL(f"http://{host}").host
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(name).is_loopback
+    return name == "localhost"

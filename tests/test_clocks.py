@@ -60,6 +60,7 @@ READS = {
     "jobs/spotmpi/backends/slurm/backend.py": (5, f"{SHOWN}; {OF_SLURM}"),
     "jobs/spotmpi/checkpoint/store.py": (2, f"{NAMED}; {SHOWN}"),
     "jobs/spotmpi/cli/cost.py": (1, OF_AWS),
+    "jobs/spotmpi/cli/entries.py": (1, SHOWN),
     "jobs/spotmpi/cli/kubeconfig.py": (1, "tells kubectl until when a login is used; EKS checks it by its own clock"),
     "jobs/spotmpi/cli/logs.py": (1, AGE),
     "jobs/spotmpi/entries/code.py": (1, "with its size, tells whether a file has changed: no order"),

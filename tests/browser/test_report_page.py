@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
+from spotmpi.api.entry_page import entry_report
 from spotmpi.core.names import PROJECT
+from spotmpi.entries.manifest import DATASET, MODEL, Code, Input, Manifest, RawFile, Reference
+from spotmpi.entries.store import Store
+from spotmpi.report import files
 from spotmpi.report.files import page
 from spotmpi.report.report import Report
 from tests.browser.chromium import Page, Tab, running
@@ -86,13 +90,52 @@ def file(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_renders_without_console_output_or_requests(
     tab: Tab, report: Report, file: Path, width: int, dark: bool
 ) -> None:
+    require_readable(tab, report, file, width, dark, ["Iterations per second", "Scaling efficiency", "Loss over time"])
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [DESK, PHONE], ids=["desk", "phone"])
+def test_the_page_of_a_model_renders_too(tab: Tab, tmp_path: Path, width: int, dark: bool) -> None:
+    report = model_report(tmp_path)
+    files.write_page(report, tmp_path / "model.html")
+    require_readable(tab, report, tmp_path / "model.html", width, dark, [])
+    assert tab.show(tmp_path / "model.html", width, dark).evaluate("document.title") == f"{report.title}: Model"
+
+
+def model_report(folder: Path) -> Report:
+    """The page of a model that was fine-tuned from another one and read a data set, with long names."""
+    store, parents = Store(str(folder / "store")), list[Reference]()
+    command = f"train.py --epochs 5 --{'option-' * 20}"
+    values: dict[str, Any] = {"created": 1.7e9, "files": (), "image": {"name": "pytorch", "lock": "c" * 64}}
+    for number, (kind, name) in enumerate(
+        [(DATASET, "ratings"), (DATASET, "ratings-" * 9), (MODEL, "base"), (MODEL, "m")]
+    ):
+        details = {"command": command, "metrics": {"loss": 0.25, "accuracy": 0.97, "note": "best " * 30}}
+        code = Code("d" * 64, sources={f"{name}.py": "..."}, commit="e" * 40)
+        inputs = (Input("data", f"s3://bucket/{name}/*.csv", "f" * 64, (RawFile("1.csv", 9, "1" * 64),)),)
+        made = Manifest(
+            kind=kind,
+            name=name,
+            key=f"{number:064d}",
+            parents=tuple(parents),
+            code=code,
+            details=details,
+            inputs=inputs,
+            **values,
+        )
+        parents.append(store.add(made, {}).reference)
+    return entry_report(store.find("m", MODEL), store, 1.8e9)
+
+
+def require_readable(tab: Tab, report: Report, file: Path, width: int, dark: bool, charts: list[str]) -> None:
+    """Look at a page as its readers do: it has *charts* and those of its sections."""
     opened = tab.show(file, width, dark)
-    opened.screenshot(SCREENSHOTS / f"{'dark' if dark else 'light'}-{width}.png")
+    opened.screenshot(SCREENSHOTS / f"{file.stem}-{'dark' if dark else 'light'}-{width}.png")
 
     assert opened.console == []
     assert [url for url in opened.requests if not url.startswith("data:")] == [file.as_uri()]
     section_titles = [chart.title for section in report.sections for chart in section.charts]
-    assert opened.evaluate(CHARTS) == ["Iterations per second", "Scaling efficiency", "Loss over time", *section_titles]
+    assert opened.evaluate(CHARTS) == [*charts, *section_titles]
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
     background = _luminance(opened.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert background < 0.05 if dark else background > 0.8

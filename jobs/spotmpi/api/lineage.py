@@ -103,7 +103,7 @@ def entry_node(manifest: Manifest, store: Store, file: File | None = None) -> No
         "metrics": manifest.details.get("metrics"),
         "rows": manifest.rows,
         "bytes": manifest.bytes,
-        "created": _time(manifest.created),
+        "created": moment(manifest.created),
         "arguments": manifest.arguments or None,
         "cost": manifest.cost,
         "spotmpi": manifest.spotmpi,
@@ -168,7 +168,7 @@ def run_node(paths: RunPaths, store: Store) -> Node:
     started = next((event["t"] for event in reader.lines(paths.events) if event.get("event") == record.SUBMITTED), None)
     facts = {
         "command": command or work.get("launcher"),
-        "created": None if started is None else _time(started),
+        "created": None if started is None else moment(started),
         "cost": cost_of(paths),
         "spotmpi": work.get("spotmpi"),
     }
@@ -231,7 +231,8 @@ def _json(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _time(seconds: float) -> str:
+def moment(seconds: float) -> str:
+    """A time in Unix seconds as people and catalogues read it, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
@@ -242,14 +243,15 @@ def _known(facts: dict[str, Any]) -> dict[str, Any]:
 def lines(node: Node, prefix: str = "", last: bool | None = None) -> Iterator[str]:
     """The tree for people, a line for each node."""
     mark = "" if last is None else "└─ " if last else "├─ "
-    facts = (_fact(name, value) for name, value in node.facts.items() if name not in ("key", "sources"))
+    facts = (fact(name, value) for name, value in node.facts.items() if name not in ("key", "sources"))
     yield f"{prefix}{mark}{node.what} {node.name}{''.join(f', {text}' for text in facts)}"
     below = prefix if last is None else prefix + ("   " if last else "│  ")
     for number, each in enumerate(node.parents):
         yield from lines(each, below, number == len(node.parents) - 1)
 
 
-def _fact(name: str, value: Any) -> str:
+def fact(name: str, value: Any) -> str:
+    """A fact of a node for people."""
     if name in ("rows", "bytes", "files") and isinstance(value, int):
         return f"{value:,} {name}"
     if name == "cost":
@@ -257,10 +259,11 @@ def _fact(name: str, value: Any) -> str:
     if name == "changes":
         return "with changes"
     if isinstance(value, dict):
-        return f"{name} {', '.join(f'{key}={_shortened(each)}' for key, each in value.items())}"
-    return f"{name} {_shortened(value)}" if name != "state" else str(value)
+        return f"{name} {', '.join(f'{key}={shortened(each)}' for key, each in value.items())}"
+    return f"{name} {shortened(value)}" if name != "state" else str(value)
 
 
-def _shortened(value: Any) -> str:
+def shortened(value: Any) -> str:
+    """A value as text, of a digest the first digits."""
     text = str(value)
     return text[:SHORT] if len(text) in (40, 64) and set(text) <= set("0123456789abcdef") else text

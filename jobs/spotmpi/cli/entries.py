@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,9 +49,20 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
         _show_list([summary(each, opened) for each in opened.list(kind, name, on_damage=say)], as_json)
 
     @app.command("show", help=f"Show what a {word} was made from, its files and aliases.")
-    def show(name: EntryName, store: StoreOption = None, as_json: Json = False) -> None:
+    def show(
+        name: EntryName,
+        html: Annotated[
+            Path | None, typer.Option("--html", help="Write it as a page, with curves and lineage.", metavar="FILE")
+        ] = None,
+        store: StoreOption = None,
+        as_json: Json = False,
+    ) -> None:
         opened = open_store(store)
-        _show_manifest(opened.find(name, kind), opened, as_json)
+        found = opened.find(name, kind)
+        if html is None:
+            _show_manifest(found, opened, as_json)
+        else:
+            _write_page(found, opened, html)
 
     @app.command("diff", help=f"Print what differs between two {word}s.")
     def diff(
@@ -222,6 +235,14 @@ def _show_manifest(manifest: Manifest, store: Store, as_json: bool) -> None:
         print(f"history of {manifest.name}:{alias}:")
         for each in past:
             print(f"  {_moment(each.time)}  {f'version {each.version}' if each.version else 'removed'}, by {each.by}")
+
+
+def _write_page(manifest: Manifest, store: Store, path: Path) -> None:
+    from spotmpi.api.entry_page import entry_report
+    from spotmpi.report import files
+
+    files.write_page(entry_report(manifest, store, time.time()), path)
+    print(f"{manifest.title} -> {path}")
 
 
 def _promotion(promotion: Promotion) -> dict[str, Any]:

@@ -100,7 +100,27 @@ class BarChart:
     percent: bool = False
 
 
-Drawing = Chart | BarChart
+@dataclass(frozen=True)
+class Item:
+    """A line of a tree, *depth* levels below its root, with a *note* under its name."""
+
+    name: str
+    note: str
+    depth: int
+    colour: int = 0
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Items below each other, each followed by those one level deeper; ``legend`` is (colour, label)."""
+
+    title: str
+    subtitle: str
+    items: tuple[Item, ...]
+    legend: tuple[tuple[int, str], ...] = ()
+
+
+Drawing = Chart | BarChart | Tree
 
 
 Object = dict[str, Any]  # of a Vega-Lite specification
@@ -115,6 +135,7 @@ _FONT = "Liberation Sans"  # Vega has it; the page sets its own
 
 # Of bars, in pixels: one with its distances, a line of its name, the bar itself, and the margin to the left of it.
 _ROW, _NAME, _BAR = 30, 16, 18
+_INDENT = 20  # pixels of a level of a tree
 INSIDE = "inside"  # the name of their labels in the drawing
 _LABEL_THRESHOLD = 0.12  # smallest part of a bar that is labelled with its share
 
@@ -184,7 +205,8 @@ def _drawn(chart: Drawing, theme: Theme) -> ElementTree.Element:
 
 def specification(chart: Drawing, theme: Theme) -> Object:
     """The Vega-Lite specification of *chart*. Pure."""
-    content = _bars(chart, theme) if isinstance(chart, BarChart) else _curves(chart, theme)
+    draw: Any = {Chart: _curves, BarChart: _bars, Tree: _tree}[type(chart)]
+    content: Object = draw(chart, theme)
     subtitle = textwrap.wrap(printable(chart.subtitle), _LINE + 8, max_lines=2, placeholder=" ...")
     title = {"title": {"text": printable(chart.title), "subtitle": subtitle}} if theme.with_title else {}
     return {
@@ -214,6 +236,8 @@ def _configuration(theme: Theme) -> Object:
 
 
 def _description(chart: Drawing) -> str:
+    if isinstance(chart, Tree):
+        return printable(f"{chart.title}: {', '.join(item.name for item in chart.items)}")
     over = "" if isinstance(chart, BarChart) else f"{chart.y_label} over "
     return printable(f"{chart.title}: {over}{chart.x_label}")
 
@@ -225,6 +249,8 @@ _CHANNELS: dict[str, tuple[str, Object]] = {
     **{key: (key, {}) for key in ("x2", "y2", "order", "text")},
     "top": ("y", _PIXELS),
     "bottom": ("y2", {}),
+    "left": ("x", _PIXELS),
+    "right": ("x2", {}),
     "words": ("description", {}),
     "colour": ("color", {"type": "nominal", "scale": None}),
     "opacity": ("opacity", {"type": "quantitative", "scale": None}),
@@ -405,3 +431,38 @@ def _intervals(placed: Sequence[tuple[Bar, int]], theme: Theme) -> list[Object]:
         _layer("tick", ends, orient="vertical", size=11, thickness=1.6),
         _layer("circle", values, size=80),
     ]
+
+
+def _tree(chart: Tree, theme: Theme) -> Object:
+    """A dot for each item, with a line from that of the level above, and its name and note to the right."""
+    letters = [max(_LINE - 5 - 3 * item.depth, 16) for item in chart.items]
+    names = [textwrap.wrap(printable(item.name), size) for item, size in zip(chart.items, letters, strict=True)]
+    notes = [
+        textwrap.wrap(printable(item.note), size + 6, max_lines=3, placeholder=" ...")
+        for item, size in zip(chart.items, letters, strict=True)
+    ]
+    heights = [_NAME * (len(name) + len(note)) + 12 for name, note in zip(names, notes, strict=True)]
+    *tops, height = accumulate(heights, initial=4)
+    dots, lines, open_dots = list[Object](), list[Object](), dict[int, float]()
+    texts: tuple[list[Object], list[Object]] = ([], [])
+    for item, top, name, note in zip(chart.items, tops, names, notes, strict=True):
+        left, middle = 8 + _INDENT * item.depth, top + _NAME / 2
+        if item.depth:
+            above = left - _INDENT
+            lines.append({"left": above, "right": above, "top": open_dots[item.depth - 1], "bottom": middle})
+            lines.append({"left": above, "right": left, "top": middle, "bottom": middle})
+        open_dots[item.depth] = middle
+        words = f"{item.name}, {item.note}" if item.note else item.name
+        dots.append({"left": left, "top": middle, "words": printable(words), "colour": theme.colours[item.colour]})
+        texts[0].append({"left": left + 12, "top": top, "text": name})
+        texts[1].append({"left": left + 12, "top": top + _NAME * len(name), "text": note})
+    style = {"align": "left", "baseline": "top", "lineHeight": _NAME}
+    layers = [
+        _layer("rule", lines, color=theme.soft, strokeWidth=1.4),
+        _layer("circle", dots, size=110, opacity=1),
+        _layer("text", texts[0], color=theme.text, fontSize=13, fontWeight=600, **style),
+        _layer("text", [row for row in texts[1] if row["text"]], color=theme.soft, fontSize=12, **style),
+    ]
+    entries = [(name, colour, "circle", _DASHES[0]) for colour, name in chart.legend]
+    drawn = [layer for layer in layers if layer["data"]["values"]]
+    return {"height": height, "layer": [*([_legend(entries, theme)] if entries else []), *drawn]}

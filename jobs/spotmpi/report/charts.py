@@ -124,15 +124,22 @@ def _losses(report: Report) -> Chart | None:
     traces = [(row, points) for row, points in traces if len(points) > 1]
     if not traces:
         return None
+    curves = [(counted(label(row.line, report.lines), row.ranks, "rank"), points) for row, points in traces]
+    return time_chart("loss", curves, subtitle)
+
+
+def time_chart(name: str, traces: Sequence[tuple[str, Sequence[Point]]], subtitle: str = "") -> Chart:
+    """The values of a scalar of this *name* over time, a curve for each of *traces*, which have a label each."""
     longest = max(points[-1].time for _, points in traces)
     unit, size = ("hours", 3600.0) if longest > 7200 else ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)
-    curves = []
-    for colour, (row, points) in enumerate(traces):
-        name = counted(label(row.line, report.lines), row.ranks, "rank")
-        curves.append(Curve(name, TRACE, colour, tuple((x / size, y) for x, y in averaged(points))))
+    curves = [
+        Curve(of, TRACE, colour, tuple((x / size, y) for x, y in averaged(points)))
+        for colour, (of, points) in enumerate(traces)
+    ]
     values = [y for curve in curves for _, y in curve.points]
     log = min(values) > 0 and max(values) / min(values) > _LOG_FROM
-    return Chart("Loss over time", subtitle, f"{unit} since the first report", "loss", tuple(curves), log=log)
+    title = f"{name.replace('_', ' ').capitalize()} over time"
+    return Chart(title, subtitle, f"{unit} since the first report", name, tuple(curves), log=log)
 
 
 def _traced_rows(report: Report) -> tuple[list[Row], str]:

@@ -189,6 +189,14 @@ def write(report: Report, folder: Path) -> ReportFiles:
         ) from error
 
 
+def write_page(report: Report, path: Path) -> None:
+    """Write the page of *report* alone; SpotmpiError where it cannot be written."""
+    try:
+        _write_text(path, page(report))
+    except OSError as error:
+        raise SpotmpiError(f"cannot write the page {path}: {error.strerror}; name another file") from error
+
+
 def _csv(report: Report) -> str:
     """A line per row of the main table, with the values of its JSON form."""
     rows = [{key: value for key, value in row.items() if key != "runs"} for row in report.to_json()["rows"]]
@@ -274,7 +282,7 @@ def page(report: Report) -> str:
     facts = dict(report.conditions)
     return _page_template().render(
         report=report,
-        kind="Sweep report" if "Sweep" in facts else "Run report",
+        kind=report.kind or ("Sweep report" if "Sweep" in facts else "Run report"),
         moment=f"{datetime.fromtimestamp(report.created, UTC):%d %B %Y, %H:%M} UTC",
         machine=facts.get("Machine", ""),
         cards=cards(report),

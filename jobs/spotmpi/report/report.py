@@ -58,7 +58,8 @@ class Report:
     caveats, ``commands`` reproduce the measurement with the TOML in ``spec``. ``subfolder`` is the default folder of
     the files, below the runs folder. ``without_allreduce`` holds the runs that skipped the allreduce of gradients by
     (variant, nodes), ``micro_benchmarks`` their results; ``sections`` follow the main table. For a sweep ``prices`` has
-    the highest price of a node of each variant, as far as known, and ``specs`` the spec of each.
+    the highest price of a node of each variant, as far as known, and ``specs`` the spec of each. ``kind`` is what its
+    page calls it.
     """
 
     title: str
@@ -76,6 +77,7 @@ class Report:
     sections: list[Section] = field(default_factory=list)
     prices: Mapping[str, Price] = field(default_factory=dict)
     specs: Mapping[str, JobSpec] = field(default_factory=dict)
+    kind: str = ""
 
     def folder(self, runs_folder: Path) -> Path:
         """The default folder of the files of the report."""

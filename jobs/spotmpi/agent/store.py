@@ -5,6 +5,9 @@ python3 -I -S -c SOURCE index FOLDER     {name: [bytes, SHA-256]} of every file
 python3 -I -S -c SOURCE missing FOLDER   stdin: such an index; stdout: the names that are missing or differ
 python3 -I -S -c SOURCE voc FOLDER       {"VOC2007/trainval": images of that list that are complete, ...}
 python3 -I -S -c SOURCE give FOLDER      stdin: a list of names; stdout: a tar of them
+python3 -I -S -c SOURCE renew FOLDER     lets the manifest of an entry be as new as if it was copied now
+python3 -I -S -c SOURCE unused VOLUME BEFORE   stdin: keys in use; stdout: the entries that no run has named since
+python3 -I -S -c SOURCE remove-unused VOLUME BEFORE   the same, and removes them
 python3 -I -S -c SOURCE put FOLDER NAME BYTES SHA256   stdin: the content of a file, which appears once it is verified
 
 Answers are padded with blanks or zeros: with a slow reader, what is still in pipes 2 s after the end of a command is
@@ -159,6 +162,56 @@ def _is_complete(year: str, image: str) -> bool:
     return all(size_of(os.path.join(year, part, image + end)) is not None for part, end in parts)
 
 
+def unused(volume: str, before: float, keys: list[str]) -> list[dict[str, Any]]:
+    """The entries of the volume's store that were copied *before* that Unix time, and that nothing names since.
+
+    That is none of *keys*, and no spec of a run whose folder has a file that is newer.
+    """
+    named = "\n".join([*keys, *_specs_since(os.path.join(volume, "runs"), before)])
+    found = []
+    for kind in _names(os.path.join(volume, "store")):
+        for name in _names(os.path.join(volume, "store", kind)):
+            for key in _names(os.path.join(volume, "store", kind, name)):
+                place = os.path.join(volume, "store", kind, name, key)
+                if len(key) == 64 and key not in named and _newest(place) < before:
+                    size = sum(os.path.getsize(os.path.join(place, each)) for each in files(place))
+                    found.append({"kind": kind, "name": name, "key": key, "bytes": size})
+    return found
+
+
+def _specs_since(runs: str, since: float) -> Iterator[str]:
+    """The specs of the runs in whose folder a file is as new as that Unix time."""
+    for run in _names(runs):
+        if _newest(os.path.join(runs, run)) >= since:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                with open(os.path.join(runs, run, "spec.toml"), encoding="utf-8", errors="replace") as spec:
+                    yield spec.read()
+
+
+def _names(folder: str) -> list[str]:
+    """What is in a folder, sorted; nothing where there is none."""
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _newest(folder: str) -> float:
+    """When the newest of what is directly in a folder was changed, in Unix seconds, or the folder itself."""
+    times = [os.stat(folder).st_mtime]
+    for name in _names(folder):
+        with contextlib.suppress(FileNotFoundError):
+            times.append(os.stat(os.path.join(folder, name)).st_mtime)
+    return max(times)
+
+
+def remove_entry(place: str) -> None:
+    """Remove a folder, its manifest first: without one an entry is none."""
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(place, "manifest.json"))
+    shutil.rmtree(place)
+
+
 def require_folder(folder: str) -> None:
     """Exit with a message unless *folder* is one; OSError where a disk does not tell."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -179,6 +232,13 @@ def main(verb: str, folder: str, *rest: str) -> None:
         print_padded(missing(folder, json.load(sys.stdin)))
     elif verb == "voc":
         print_padded(voc(folder))
+    elif verb == "renew":
+        os.utime(os.path.join(folder, "manifest.json"))
+    elif verb in ("unused", "remove-unused"):
+        entries = unused(folder, float(rest[0]), json.load(sys.stdin))
+        for each in entries if verb == "remove-unused" else ():
+            remove_entry(os.path.join(folder, "store", each["kind"], each["name"], each["key"]))
+        print_padded(entries)
     elif verb == "put":
         name, size, sha256 = rest
         put(safe_path(folder, name), sys.stdin.buffer, [int(size), sha256])

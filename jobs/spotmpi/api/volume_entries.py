@@ -84,8 +84,10 @@ def send(spec: JobSpec, plan: Mapping[str, Any], say: Say) -> None:
         async with volume_access(api, Volume(*volume), say) as pod:
             for each in entries:
                 place, name = top / folder(each.reference), f"{STORE}/{folder(each.reference)}"
+                copied = DataStore(pod, say)
                 try:
-                    await DataStore(pod, say).push(Folder(place), name, _index(each, place))
+                    await copied.push(Folder(place), name, _index(each, place))
+                    await copied.renew(name)  # `spotmpi data clean` removes what is old and named by no run
                 except SpotmpiError as error:
                     remedy = f"`{COMMANDS[each.kind]} verify {each.title}` says whether its files are damaged"
                     raise SpotmpiError(f"{each.title} cannot be copied to the run volume: {error}; {remedy}") from error

@@ -145,6 +145,36 @@ def pull(
     )
 
 
+@app.command("clean")
+def clean(
+    older: Annotated[str, typer.Option("--older", help="What no run has named for longer than this, such as 30d.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Delete them; without it they are only listed.")] = False,
+    on: On = None,
+    volume: Claim = None,
+    image: Image = None,
+    pull_secret: PullSecrets = None,
+    toleration: Tolerations = None,
+    as_json: Json = False,
+) -> None:
+    """List versions on the storage that no run names, and delete them.
+
+    These are copies of data sets and models for runs of the cluster. Nothing is deleted without --yes.
+    """
+    from spotmpi.api.view import say
+    from spotmpi.cli.tables import show_table
+    from spotmpi.data import datasets
+    from spotmpi.spec.job import read_duration
+
+    storage = _storage(on, volume, image, pull_secret, toleration)
+    found = datasets.clean(read_duration("--older", older), yes, storage, say)
+    if as_json:
+        print(json.dumps(found))
+        return
+    rows = [(f"{each['bytes'] / 1e6:,.1f}", f"{each['kind']}:{each['name']}@{each['key'][:12]}") for each in found]
+    show_table(("MB", "VERSION"), rows)
+    say(f"versions deleted: {len(found)}" if yes else f"versions: {len(found)}; --yes deletes them")
+
+
 @app.command("build")
 def build(
     spec: Annotated[Path, typer.Argument(help="A spec with the table [dataset].", metavar="SPEC")],

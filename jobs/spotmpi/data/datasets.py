@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -9,7 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from spotmpi.backends import targets
-from spotmpi.backends.kubernetes.client.api import ClusterApi
+from spotmpi.backends.kubernetes.client.api import JOBSET, ClusterApi
+from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.backends.kubernetes.volume_access import Volume, volume_access
 from spotmpi.backends.targets import TargetLike
@@ -20,6 +23,7 @@ from spotmpi.data.local_source import Index, Source, source_of
 from spotmpi.data.remote_source import Download, authority_of, downloads_of, is_remote
 from spotmpi.data.store import OTHER_FOLDERS, DataStore, Transfer, index_of
 from spotmpi.images.build import build_for
+from spotmpi.plan import manifests
 
 T = TypeVar("T")
 _VOC_TARS = 3
@@ -159,6 +163,24 @@ def ls(folder: str, storage: Storage, say: Say = lambda text: None) -> list[dict
 def pull(folder: str, into: Path, storage: Storage, say: Say = lambda text: None) -> Transfer:
     """Copy every file below *folder* of the volume to *into* on this machine; the same call continues after a break."""
     return _with_store(storage, say, lambda store: store.pull(folder_name(folder, reading=True), into))
+
+
+def clean(older: float, delete: bool, storage: Storage, say: Say = lambda text: None) -> list[dict[str, Any]]:
+    """Versions of data sets and models on the volume that no run has named for *older* seconds: kind, name, key, bytes.
+
+    They were copied there for runs that read them from a store on somebody's machine. A run names them while its JobSet
+    is in the cluster, or while its folder on the volume changes. With *delete* they are deleted.
+    """
+    api, volume = open_storage(storage)
+
+    async def work() -> list[dict[str, Any]]:
+        async with volume_access(api, volume, say) as access:
+            with translate_errors("list the runs of the cluster"):
+                specs = [str(manifests.annotations_of(each)) for each in await api.list(JOBSET)]
+            keys = [key for text in specs for key in re.findall("[0-9a-f]{64}", text)]
+            return await DataStore(access, say).unused(time.time() - older, keys, delete)
+
+    return call(work())
 
 
 def folder_name(text: str, reading: bool = False) -> str:

@@ -107,6 +107,20 @@ class DataStore:
             raise unreadable_answer()
         return entries
 
+    async def renew(self, folder: str) -> None:
+        """Let the entry in *folder* count as copied now."""
+        await self._access.run(self._command("renew", folder))
+
+    async def unused(self, before: float, keys: Sequence[str], remove: bool) -> list[dict[str, Any]]:
+        """Kind, name, key and bytes of the entries of the volume that no run has named since *before*, in Unix seconds.
+
+        Those of *keys* are in use, whatever the volume says. With *remove* they are removed.
+        """
+        command = volume_pod.store_command("remove-unused" if remove else "unused", VOLUME, str(before))
+        into = io.BytesIO()
+        await self._access.exchange(command, io.BytesIO(json.dumps(list(keys)).encode()), into)
+        return json_answer(into.getvalue(), list)
+
     async def pull(self, folder: str, into: Path) -> Transfer:
         """Copy every file below *folder* to *into*, except those that are in it already."""
         index = _checked(json_answer(await self._ask("index", folder), dict), into)

@@ -193,7 +193,7 @@ def test_the_page_of_commands_is_their_help(request: pytest.FixtureRequest, monk
     parts = ["# Commands\n\nWritten by `pytest tests/unit/cli/test_command_help.py --update-golden` from `--help`.\n"]
     groups = {
         "image": ("build", "push"),
-        "data": ("push", "ls", "pull", "build", "list", "show", "diff", "promote", "verify", "rm"),
+        "data": ("push", "ls", "pull", "clean", "build", "list", "show", "diff", "promote", "verify", "rm"),
         "models": ("keep", "predict", "push", "pull", "list", "show", "diff", "promote", "verify", "rm"),
     }
     for words in ("", *(f"{name} {each}" for name in COMMANDS for each in ("", *groups.get(name, ())))):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +18,7 @@ from spotmpi.agent import pod_context
 from spotmpi.api import volume_entries
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.core.names import RunPaths
+from spotmpi.data.store import DataStore
 from spotmpi.entries.manifest import MODEL
 from spotmpi.entries.store import Store
 from spotmpi.plan import manifests
@@ -23,6 +27,8 @@ from spotmpi.runs import fingerprint
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import read_spec
 from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import of_kind
+from tests.command_line import invoke
 from tests.unit.backends.kubernetes.local_pod import Pod
 from tests.unit.backends.kubernetes.run_volume import VOLUME, FakeVolume
 from tests.unit.entries.test_store import KEYS, entry
@@ -133,3 +139,76 @@ def test_a_file_that_is_damaged_here_is_one_line_and_nothing_is_submitted(store:
         SpotmpiError, match=r"ratings:1 cannot be copied to the run volume: .*; `spotmpi data verify ra"
     ):
         volume_entries.send(volume_entries.on_volume(spec(), PODS), PLAN, lambda text: None)
+
+
+DAYS = 86400.0
+CLEAN = ("data", "clean", "--older", "30d", "--on", "kubernetes", "--volume", VOLUME.claim, "--image", "x")
+
+
+def aged(folder: Path, days: float) -> None:
+    """Let all files below a folder, and itself, have been written days ago."""
+    moment = time.time() - days * DAYS
+    for path in (*folder.rglob("*"), folder):
+        os.utime(path, (moment, moment))
+
+
+def volume_store(tmp_path: Path, cluster: FakeCluster) -> Path:
+    """A volume with copies of data set and model of 40 days ago, and a run of then that has read the model."""
+    FakeVolume(cluster, tmp_path / "shared/runs")
+    run = tmp_path / "shared/runs/digits-1"
+    run.mkdir(parents=True)
+    (run / "spec.toml").write_text(f'init = "store/models/digits/{KEYS[1]}/files"\n')
+    (run / "events.jsonl").write_text("{}\n")
+    there = Store(str(tmp_path / "shared/store"))
+    for manifest in Store().list():
+        there.add(*entry(tmp_path, manifest.key, name=manifest.name, kind=manifest.kind))
+    aged(tmp_path / "shared", 40)
+    return tmp_path / "shared"
+
+
+def test_copies_that_no_run_has_named_for_long_are_listed_and_removed(
+    store: Store, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    shared = volume_store(tmp_path, cluster)
+    aged(shared / "runs", 10)  # the run was under way then
+    listed = invoke(*CLEAN)
+    assert listed.returncode == 0 and f"datasets:ratings@{KEYS[0][:12]}" in listed.stdout, listed.stderr
+    assert "digits" not in listed.stdout and "versions: 1; --yes deletes them" in listed.stderr
+    assert len(Store(str(shared / "store")).list()) == 2
+    removed = invoke(*CLEAN, "--yes", "--json")
+    assert json.loads(removed.stdout) == [
+        {"kind": "datasets", "name": "ratings", "key": KEYS[0], "bytes": json.loads(removed.stdout)[0]["bytes"]}
+    ]
+    assert [each.name for each in Store(str(shared / "store")).list()] == ["digits"]
+    assert not (shared / f"store/datasets/ratings/{KEYS[0]}").exists()
+    assert [each.name for each in store.list()] == ["ratings", "digits"], "those of this machine stay"
+
+
+def test_a_version_is_kept_while_its_run_is_in_the_cluster_or_its_copy_is_new(
+    store: Store, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    shared = volume_store(tmp_path, cluster)
+    waiting = of_kind("JobSet", "queued")
+    waiting["metadata"]["annotations"] = {manifests.ANNOTATION_SPEC: json.dumps({"data": f"store/x/{KEYS[0]}/files"})}
+    cluster.put(waiting)
+    assert [each["name"] for each in json.loads(invoke(*CLEAN, "--json").stdout)] == ["digits"]
+    asyncio.run(DataStore(Pod(shared), lambda text: None).renew(f"store/models/digits/{KEYS[1]}"))
+    assert json.loads(invoke(*CLEAN, "--yes", "--json").stdout) == []
+
+
+def test_a_copy_counts_as_new_after_each_submission(store: Store, pod: Pod, tmp_path: Path) -> None:
+    moved = volume_entries.on_volume(spec(), PODS)
+    volume_entries.send(moved, PLAN, lambda text: None)
+    aged(tmp_path / "volume", 40)
+    volume_entries.send(moved, PLAN, lambda text: None)
+    kept = asyncio.run(DataStore(pod, lambda text: None).unused(time.time() - DAYS, [], remove=False))
+    assert kept == []
+
+
+def test_nothing_is_removed_where_a_record_cannot_be_read(store: Store, cluster: FakeCluster, tmp_path: Path) -> None:
+    shared = volume_store(tmp_path, cluster)
+    (shared / "runs/digits-1/spec.toml").unlink()
+    (shared / "runs/digits-1/spec.toml").mkdir()  # also root cannot read that
+    output = invoke(*CLEAN, "--yes")
+    assert output.returncode == 1 and "could not access the files on the run volume" in output.stderr
+    assert len(Store(str(shared / "store")).list()) == 2

@@ -50,6 +50,7 @@ class FakeVolume:
             "/spotmpi/volume/code": str(self.archives),
             "/spotmpi/volume/store": str(self.root.parent / "store"),
             "/tmp/spotmpi": str(self.root.parent / "code"),
+            "/spotmpi/volume": str(self.root.parent),
         }
         arguments = [sys.executable if part == "python3" else part for part in command]
         for place, path in places.items():

@@ -96,28 +96,29 @@ def pull(image: str, store: str | None = None, say: Say = lambda text: None) -> 
         existing = opened.get(entry.reference)
         if existing is not None:
             return Model(existing, opened)
-        places: dict[str, str] = {}
+        places: dict[str, str] = {}  # by digest
         for number, file in enumerate(entry.files, 1):
-            place = Path(temporary, file.sha256)
-            if str(place) not in places.values():
+            if file.sha256 not in places:
                 say(f"pulling {file.path}, {number} of {len(entry.files)} files, {file.bytes / 1e6:,.1f} MB")
+                place = Path(temporary, str(number))  # names and digests are whatever the registry says
                 repository.pull_blob(f"sha256:{file.sha256}", file.bytes, place)
-            places[file.path] = str(place)
-        return Model(opened.add(entry, places), opened)
+                places[file.sha256] = str(place)
+        return Model(opened.add(entry, {file.path: places[file.sha256] for file in entry.files}), opened)
 
 
 def _entry(repository: Repository, manifest: Mapping[str, Any], source: Image, folder: Path) -> Manifest:
     """The manifest of the store that an image has as a layer."""
-    layers = manifest.get("layers")
-    for layer in layers if isinstance(layers, list) else ():
-        if isinstance(layer, dict) and (layer.get("annotations") or {}).get(_PATH) == ENTRY_FILE:
-            size = int(layer["size"])
-            if size > _LARGEST:
-                break
-            repository.pull_blob(str(layer["digest"]), size, folder / ENTRY_FILE)
-            found = form.read((folder / ENTRY_FILE).read_text(), str(source))
-            if found.kind == MODEL:
-                return found
+    try:
+        layer = next(each for each in manifest["layers"] if each["annotations"].get(_PATH) == ENTRY_FILE)
+        digest, size = str(layer["digest"]), int(layer["size"])
+    except (StopIteration, LookupError, TypeError, ValueError, AttributeError):
+        size = _LARGEST + 1
+    if size <= _LARGEST:
+        repository.pull_blob(digest, size, folder / ENTRY_FILE)
+        found = form.read((folder / ENTRY_FILE).read_text(errors="replace"), str(source))
+        form.write(found)  # which checks it
+        if found.kind == MODEL:
+            return found
     remedy = "pull it with oras or modctl, and keep its files with a run of yours"
     raise SpotmpiError(f"{source} is no model that `spotmpi models push` has written: {remedy}")
 

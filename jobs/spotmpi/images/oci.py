@@ -177,8 +177,10 @@ class Repository:
         if status in (401, 403):
             login = f"log in with `docker login {host}`, as somebody who may use {self.image.name}"
             raise SpotmpiError(f"{host} refuses access to {self.image.name} ({status}): {login}")
-        reason = _reason(response)
-        remedy = "create the repository if it has to exist before" if status == 404 else "try again later"
+        reason, remedy = _reason(response), "try again later"
+        if status == 404:
+            pushes = response.request.method != "GET"
+            remedy = "create the repository, if it has to exist before" if pushes else "push the model again"
         raise SpotmpiError(f"{host} has answered {status} for {self.image.name} ({what}): {reason}; {remedy}")
 
     @contextlib.contextmanager

@@ -232,6 +232,24 @@ def storage_behind(registry: Registry) -> Iterator[Double]:
         yield registry.data
 
 
+class _HostileHandler(_Handler):
+    """Answers each request with the manifest, the entry, or for anything else with the same four bytes."""
+
+    manifest: bytes
+    entry: bytes
+
+    def do_GET(self) -> None:
+        is_entry = hashlib.sha256(self.entry).hexdigest() in self.path
+        self.answer(200, self.manifest if "/manifests/" in self.path else self.entry if is_entry else b"evil")
+
+
+@contextmanager
+def hostile_registry(entry: bytes, layers: object) -> Iterator[str]:
+    """A registry that gives what it likes: an image with these *layers*; its host."""
+    with _serving(_HostileHandler, manifest=json.dumps({"layers": layers}).encode(), entry=entry) as host:
+        yield host
+
+
 @contextmanager
 def _serving(handler: type[_Handler], **values: object) -> Iterator[str]:
     """A server of this handler, by its host and port."""

@@ -14,7 +14,8 @@ import pytest
 
 from spotmpi.api import models as api
 from spotmpi.core.errors import InputError
-from spotmpi.entries.manifest import MODEL, Manifest, describe
+from spotmpi.entries import manifest as form
+from spotmpi.entries.manifest import MODEL, File, Manifest, describe
 from spotmpi.entries.store import Store
 from spotmpi.images.oci import MANIFEST, digest_of, read_image
 from tests.command_line import invoke
@@ -237,6 +238,42 @@ def test_logins_come_from_the_helper_of_docker_and_a_broken_configuration_is_one
         (tmp_path / "docker" / "config.json").write_text("{")
         line = failure("pull", f"{registry.host}/team/digits:2")
         assert "docker/config.json cannot be read" in line and f"`docker login {registry.host}`" in line
+
+
+def test_stores_behind_urls_push_and_pull_too(
+    opened: Open, model: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = opened()
+    remote = Store(f"memory://{tmp_path}/first")
+    remote.add(model, {file.path: f"{Store().place(model.reference)}/{file.path}" for file in model.files})
+    image = f"{registry.host}/team/digits:2"
+    assert invoke("models", "push", "digits", image, "--store", remote.storage.url).returncode == 0
+    monkeypatch.setenv("SPOTMPI_STORE", f"memory://{tmp_path}/second")
+    assert invoke("models", "pull", image).returncode == 0
+    found = Store().find("digits", MODEL)
+    assert replace_version(found) == replace_version(model) and Store().problems(found) == []
+
+
+def test_a_hostile_registry_leads_no_file_out_of_its_folder(model: Manifest, tmp_path: Path) -> None:
+    outside = str(tmp_path / "evil")
+    entry = msgspec.structs.replace(model, key="c" * 64, files=(File("a", 4, outside),))
+    text = form.write(entry)
+    values = {key: value for key, value in json.loads(text).items() if key != "digest"}
+    values["files"][0] |= {"path": "../../evil", "sha256": hashlib.sha256(b"evil").hexdigest()}
+    for content in (text, json.dumps({**values, "digest": form.digest_of(values)})):
+        layer = {"digest": digest_of(content.encode()), "size": len(content)}
+        layers = [{**layer, "annotations": {"org.cncf.model.filepath": "spotmpi-model.json"}}]
+        with registries.hostile_registry(content.encode(), layers) as host:
+            failure("pull", f"{host}/team/evil:1", code=2 if content is not text else 1)
+    assert not [*tmp_path.rglob("*evil*")] and len(Store().list()) == 2
+
+
+@pytest.mark.parametrize(
+    "layers", [None, 1, [1], [{}], [{"annotations": {"org.cncf.model.filepath": "spotmpi-model.json"}}]]
+)
+def test_a_malformed_image_is_one_line(layers: object) -> None:
+    with registries.hostile_registry(b"", layers) as host:
+        assert "is no model that `spotmpi models push` has written" in failure("pull", f"{host}/team/evil:1")
 
 
 @pytest.mark.parametrize("auth", ["basic", "token"])

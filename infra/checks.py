@@ -77,12 +77,25 @@ def _kind(settings: Settings) -> Iterator[Problem]:
 def _zones(settings: Settings) -> Iterator[Problem]:
     if settings.region.startswith(("cn-", "us-gov-")):
         yield Problem("aws:region", settings.region, "use another region: ARNs of China and GovCloud differ")
-    for key, zone in (("zone", settings.zone), ("second_zone", settings.other_zone)):
+    zones = {f"zones.{index}": zone for index, zone in enumerate(settings.zones)}
+    for key, zone in (*zones.items(), ("second_zone", settings.other_zone)):
         if zone[:-1] != settings.region or not zone[-1:].isalpha():
             remedy = f"use a zone of region {settings.region}, for example {settings.region}a, or change aws:region"
             yield Problem(f"spotmpi:{key}", zone, remedy)
+    for index, zone in enumerate(settings.zones):
+        if zone in settings.zones[:index]:
+            yield Problem(f"spotmpi:zones.{index}", zone, "listed twice, remove one")
     if settings.second_zone == settings.zone:
-        yield Problem("spotmpi:second_zone", settings.second_zone, "use a zone other than `zone`: EKS needs two")
+        yield Problem("spotmpi:second_zone", settings.second_zone, "use a zone other than the first: EKS needs two")
+    if settings.kind == "data" and len(settings.zones) > 1:
+        remedy = "leave one, that of One Zone storage: this stack has storage alone"
+        yield Problem("spotmpi:zones", settings.zones, remedy)
+    for index, group in enumerate(settings.groups):
+        for zone in sorted(set(group.zones) - set(settings.zones)):
+            remedy = f"use zones of the environment ({', '.join(settings.zones)}), or add it to `zones`"
+            yield Problem(f"spotmpi:groups.{index}.zones", zone, remedy)
+        if len(set(group.zones)) < len(group.zones):
+            yield Problem(f"spotmpi:groups.{index}.zones", group.zones, "list each zone once")
 
 
 def _names(settings: Settings) -> Iterator[Problem]:
@@ -199,16 +212,11 @@ def _network(settings: Settings) -> Iterator[Problem]:
 
 def _capacity(settings: Settings) -> Iterator[Problem]:
     """Whether subnet addresses and EKS's quotas suffice for the most nodes that can run at once."""
-    nodes = sum(group.max for group in settings.groups) + settings.cluster.system.nodes
     network = _network_of(settings.network.cidr)
     if network is not None and addresses.LARGEST_VPC <= network.prefixlen <= addresses.SMALLEST_VPC:
-        fit = addresses.nodes_that_fit(addresses.plan(settings.network.cidr).nodes)
-        if nodes > fit:
-            prefix = addresses.prefix_for(nodes)
-            remedy = f"room for {fit} of {nodes} nodes with {addresses.ADDRESSES_PER_NODE} addresses each: "
-            remedy += f"use a /{prefix} in a new stack" if prefix else "lower the max of the groups; no VPC is larger"
-            yield Problem("spotmpi:network.cidr", settings.network.cidr, remedy)
-    eks_groups = 1 + sum(len(names.eks_groups(group)) for group in settings.groups)
+        for zone in settings.zones:
+            yield from _room(settings, zone)
+    eks_groups = 1 + sum(len(names.eks_groups(group)) for group in settings.zone_groups)
     quota = settings.cluster.max_node_groups
     if eks_groups > quota:
         remedy = (
@@ -218,15 +226,36 @@ def _capacity(settings: Settings) -> Iterator[Problem]:
         yield Problem("spotmpi:groups", eks_groups, remedy)
 
 
+def _room(settings: Settings, zone: str) -> Iterator[Problem]:
+    """Whether the subnet of a zone has addresses for its nodes."""
+
+    def subnet(plan: addresses.SubnetPlan) -> IPv4Network:
+        return plan.of_zones(settings.zones, settings.other_zone)[zone]
+
+    cidr = settings.network.cidr
+    nodes = sum(group.max for group in settings.zone_groups if zone in group.zones)
+    nodes += settings.cluster.system.nodes if zone == settings.zone else 0
+    plan = addresses.plan(cidr)
+    if zone not in plan.of_zones(settings.zones, settings.other_zone):
+        yield Problem("spotmpi:zones", zone, "remove it: the network has no subnet for it")
+    elif nodes > (fit := addresses.nodes_that_fit(subnet(plan))):
+        prefix = addresses.prefix_for(nodes, subnet)
+        where = f" in {zone}" * (len(settings.zones) > 1)
+        remedy = f"room for {fit} of {nodes} nodes{where} with {addresses.ADDRESSES_PER_NODE} addresses each: "
+        remedy += f"use a /{prefix} in a new stack" if prefix else "lower the max of the groups; no VPC is larger"
+        yield Problem("spotmpi:network.cidr", cidr, remedy)
+
+
 def _groups(settings: Settings) -> Iterator[Problem]:
     if not settings.groups:
         yield Problem("spotmpi:groups", [], "define at least one group with name, type and max")
     seen: set[str] = {"system"}
     for index, group in enumerate(settings.groups):
         key = f"spotmpi:groups.{index}"
-        if seen & set(names.eks_groups(group)):
+        own = {name for each in settings.in_zones(group) for name in names.eks_groups(each)}
+        if seen & own:
             yield Problem(f"{key}.name", group.name, "use a name that no other group has (`system` is reserved)")
-        seen |= set(names.eks_groups(group))
+        seen |= own
         if group.min > group.max:
             yield Problem(f"{key}.min", group.min, f"use at most max, which is {group.max}")
         yield from _type(f"{key}.type", group.type)
@@ -285,6 +314,12 @@ def _features(key: str, group: Group, kind: InstanceType, settings: Settings) ->
 def find_warnings(settings: Settings) -> list[str]:
     """Warnings about settings that can be built, but may not have the expected effect."""
     warnings = [f"spotmpi:groups: {warning}" for group in settings.groups for warning in _warnings(group)]
+    if settings.kind == "compute" and len(settings.zones) > 1 and settings.storage.one_zone:
+        others = " and ".join(settings.zones[1:])
+        warnings.append(
+            f"spotmpi:zones: nodes in {others} reach the storage in {settings.zone} across zones, which is slower and "
+            "billed in both directions; a new stack with storage.one_zone: false has a mount target in each"
+        )
     if settings.accelerators.dcgm and not any(catalog()[group.type].gpus for group in settings.groups):
         warnings.append("spotmpi:accelerators.dcgm: no group has GPUs, so there are no metrics to export")
     return warnings
@@ -323,7 +358,9 @@ def _ignored_storage(settings: Settings) -> set[str]:
     if settings.kind == "data":
         return {"keep", "mount_options"}
     borrowed = settings.storage.keep or settings.storage.file_system_id
-    return {"one_zone", "backup"} if borrowed and settings.kind == "compute" else set()
+    if not borrowed or settings.kind != "compute":
+        return set()
+    return {"backup"} if len(settings.zones) > 1 else {"one_zone", "backup"}
 
 
 def _owner_of_storage(settings: Settings) -> str:
@@ -346,7 +383,7 @@ def _sources(settings: Settings) -> Iterator[Problem]:
 
 
 def _units(settings: Settings) -> int:
-    return units([group for group in settings.groups if group.type in catalog()])
+    return units([group for group in settings.zone_groups if group.type in catalog()])
 
 
 def _queues(settings: Settings) -> Iterator[Problem]:

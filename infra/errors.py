@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_origin
 
 import pulumi
 from pydantic import BaseModel, ValidationError
@@ -38,7 +38,9 @@ def _problem(detail: Any, model: type[BaseModel]) -> Problem:
     path = [str(part) for part in detail["loc"]]
     key = "aws:region" if path == ["region"] else "spotmpi:" + ".".join(path)
     if detail["type"] == "missing":
-        return Problem(key, None, f"set it: pulumi config set --path '{'.'.join(path)}' VALUE" if path else "set it")
+        field = model.model_fields[path[0]] if len(path) == 1 else None
+        first = "[0]" if field is not None and get_origin(field.annotation) is tuple else ""
+        return Problem(key, None, f"set it: pulumi config set --path '{'.'.join(path)}{first}' VALUE")
     if detail["type"] == "extra_forbidden":
         return Problem(key, detail["input"], f"unknown setting; use one of: {', '.join(_siblings(model, path))}")
     if detail["type"] == "string_pattern_mismatch":

@@ -38,7 +38,11 @@ def environment(
         "uid": names.UID,
         "gid": names.GID,
         "repositories": dict(repositories),
-        "node_groups": [node_group(group, settings.network.private) for group in settings.groups],
+        "node_groups": [
+            node_group(each, settings.network.private) | ({"group": group.name} if each.name != group.name else {})
+            for group in settings.groups
+            for each in settings.in_zones(group)
+        ],
         "queues": queues,
         "file_system_id": storage.file_system_id,
         "access_point_id": storage.access_point_id,
@@ -55,10 +59,11 @@ def data(settings: Settings, storage: FileSystemIds) -> None:
 
 
 def node_group(group: Group, private: bool) -> dict[str, Any]:
-    """A node group for `spotmpi`: its machines, how many may run, and the labels and taint to schedule onto one."""
+    """A group in one zone: its machines, how many may run, and the labels and taint to schedule onto one."""
     kind = catalog()[group.type]
     return {
         "name": group.name,
+        "zone": group.zones[0],
         "type": group.type,
         "market": group.market,
         "gpus": kind.gpus,

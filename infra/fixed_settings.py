@@ -16,6 +16,7 @@ from infra.settings import FIXED, ONE_WAY, PROJECT, Settings
 
 # Of the file system; all others are of the network, which exists before and after everything else.
 _STORAGE = ("storage.one_zone",)
+_FIRST_ZONE = "zones.0"  # others may come and go
 # With another region or kind there is another network, or none, whose tag could be compared.
 _NOT_IN_TAGS = ("region", "kind")
 
@@ -23,17 +24,20 @@ _NOT_IN_TAGS = ("region", "kind")
 def of_network(settings: Settings) -> dict[str, str]:
     """The settings that the network keeps, by key."""
     keys = set(_marks()) - {*_STORAGE, *_NOT_IN_TAGS}
-    return {key: _text(settings, key) for key in keys} | {"second_zone": settings.other_zone}
+    return {key: _text(settings, key) for key in keys} | {
+        _FIRST_ZONE: settings.zone,
+        "second_zone": settings.other_zone,
+    }
 
 
 def of_storage(settings: Settings) -> dict[str, str]:
     """The settings that the file system keeps, by key; its zone only where it is in one."""
-    keys = (*_STORAGE, "zone") if settings.storage.one_zone else _STORAGE
-    return {key: _text(settings, key) for key in keys}
+    kept = {key: _text(settings, key) for key in _STORAGE}
+    return kept | ({_FIRST_ZONE: settings.zone} if settings.storage.one_zone else {})
 
 
 def as_tag(values: Mapping[str, str]) -> str:
-    """The settings as the value of a tag: `network.cidr=10.0.0.0/16 zone=us-east-1a`."""
+    """The settings as the value of a tag: `network.cidr=10.0.0.0/16 zones.0=us-east-1a`."""
     return " ".join(f"{key}={value}" for key, value in sorted(values.items()))
 
 
@@ -52,7 +56,7 @@ def require_same(built: Mapping[str, str], new: Mapping[str, str]) -> None:
     changed = [
         f"{PROJECT}:{key} = {new[key]} (built with {value})"
         for key, value in built.items()
-        if new.get(key, value) != value and not (_marks()[key] == ONE_WAY["change"] and new[key] == "true")
+        if new.get(key, value) != value and not (_marks().get(key) == ONE_WAY["change"] and new[key] == "true")
     ]
     if changed:
         remedy = "set it back, use another stack, or destroy this one first (`spotmpi down`)"

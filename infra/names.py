@@ -92,7 +92,7 @@ def overlong_names(settings: Settings) -> Iterator[tuple[str, int, str]]:
         (f"{stem}-eksRole-role", 64 - _SUFFIX, "IAM role"),
         *(
             (f"{stem}-{name}", 63 - _SUFFIX, "EKS node group")
-            for group in settings.groups
+            for group in settings.zone_groups
             for name in eks_groups(group)
         ),
     ]

@@ -1,6 +1,6 @@
-"""The VPC: a subnet for nodes, one in the second zone that EKS needs, and routes to the internet and S3."""
+"""The VPC: a subnet for the nodes of each zone, one in the second zone of EKS, and routes to the internet and S3."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pulumi
@@ -13,12 +13,15 @@ from infra.fixed_settings import as_tag, refuse_changes
 
 @dataclass(frozen=True)
 class NetworkArgs:
-    """The inputs of a network; `private` puts nodes behind one NAT gateway, `fixed` are settings that it keeps."""
+    """The inputs of a network; `private` puts nodes behind one NAT gateway, `fixed` are settings that it keeps.
+
+    The first of the `zones` has the NAT gateway.
+    """
 
     vpc_cidr: str
     subnets: SubnetPlan
     region: str
-    zone: str
+    zones: Sequence[str]
     second_zone: str
     private: bool
     fixed: Mapping[str, str]
@@ -26,7 +29,7 @@ class NetworkArgs:
 
 
 class Network(pulumi.ComponentResource):
-    """A VPC with closed default security group; provides `vpc_id`, `node_subnet_id` and `subnet_ids` (for EKS)."""
+    """A VPC with closed default security group; provides `vpc_id`, `node_subnet_ids` by zone and EKS's `subnet_ids`."""
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None):
         super().__init__("spotmpi:network:Network", name, None, opts)
@@ -58,14 +61,22 @@ class Network(pulumi.ComponentResource):
         else:
             nodes = public
         self._s3(tables)
-        first = self._subnet("nodes", args.zone, str(args.subnets.nodes), nodes)
-        second = self._subnet("second", args.second_zone, str(args.subnets.second), nodes)
-        self.subnet_ids: list[pulumi.Output[str]] = [first.id, second.id]
-        # Dependent on the routes: nodes can't join before them, and must be deleted before them.
-        reachable = pulumi.Output.all(first.id, *[route.urn for route in self._routes])
-        self.node_subnet_id: pulumi.Output[str] = reachable.apply(lambda values: str(values[0]))
-        outputs = {"vpc_id": self.vpc_id, "node_subnet_id": self.node_subnet_id, "subnet_ids": self.subnet_ids}
+        subnets = {
+            args.zones[0]: self._subnet("nodes", args.zones[0], str(args.subnets.nodes), nodes),
+            args.second_zone: self._subnet("second", args.second_zone, str(args.subnets.second), nodes),
+        }
+        self.subnet_ids: list[pulumi.Output[str]] = [subnet.id for subnet in subnets.values()]
+        for zone, cidr in args.subnets.of_zones(args.zones, args.second_zone).items():
+            if zone not in subnets:
+                subnets[zone] = self._subnet(f"nodes-{zone[-1]}", zone, str(cidr), nodes)
+        self.node_subnet_ids = {zone: self._reachable(subnets[zone]) for zone in args.zones}
+        outputs = {"vpc_id": self.vpc_id, "node_subnet_ids": self.node_subnet_ids, "subnet_ids": self.subnet_ids}
         self.register_outputs(outputs)
+
+    def _reachable(self, subnet: ec2.Subnet) -> pulumi.Output[str]:
+        """The subnet's id, dependent on the routes: nodes can't join before them, and must be deleted before them."""
+        both = pulumi.Output.all(subnet.id, *[route.urn for route in self._routes])
+        return both.apply(lambda values: str(values[0]))
 
     def _tags(self, name: str) -> dict[str, str]:
         return {**self._args.tags, "Name": name}
@@ -107,9 +118,9 @@ class Network(pulumi.ComponentResource):
         return subnet
 
     def _nat(self, public: ec2.RouteTable, gateway: ec2.InternetGateway) -> ec2.NatGateway:
-        """One NAT gateway in the nodes' zone, so that no traffic is billed for crossing zones."""
+        """One NAT gateway in the first zone, so that no traffic of its nodes is billed for crossing zones."""
         name = f"{self._name}-nat"
-        subnet = self._subnet("gateway", self._args.zone, str(self._args.subnets.gateway), public, public=False)
+        subnet = self._subnet("gateway", self._args.zones[0], str(self._args.subnets.gateway), public, public=False)
         address = ec2.Eip(name, domain="vpc", tags=self._tags(name), opts=self._child)
         after = pulumi.ResourceOptions(parent=self, depends_on=[gateway])
         return ec2.NatGateway(name, subnet_id=subnet.id, allocation_id=address.id, tags=self._tags(name), opts=after)

@@ -23,7 +23,16 @@ from infra.queueing import Queueing, QueueingArgs
 from infra.registry import Registry, RegistryArgs
 from infra.settings import Group, Settings
 from infra.sources import Sources
-from infra.storage import FileSystemIds, Mount, MountArgs, Volume, VolumeArgs, file_system_ids
+from infra.storage import (
+    FileSystemIds,
+    Mount,
+    MountArgs,
+    Volume,
+    VolumeArgs,
+    file_system_ids,
+    mount_options,
+    mount_zones,
+)
 
 
 def build(settings: Settings) -> None:
@@ -63,7 +72,7 @@ class _Machines:
 
 
 def _machines(settings: Settings, storage: FileSystemIds, aws: pulumi.ResourceOptions) -> _Machines:
-    """Network, control plane, nodes, and the mount target of the storage."""
+    """Network, control plane, nodes, and the mount targets of the storage."""
     name, tags = settings.name, settings.all_tags
     network = _network(settings, aws)
     cluster = Cluster(
@@ -74,7 +83,7 @@ def _machines(settings: Settings, storage: FileSystemIds, aws: pulumi.ResourceOp
             access=settings.access,
             vpc_id=network.vpc_id,
             subnet_ids=network.subnet_ids,
-            node_subnet_id=network.node_subnet_id,
+            node_subnet_id=network.node_subnet_ids[settings.zone],
             tags=tags,
         ),
         aws,
@@ -84,7 +93,7 @@ def _machines(settings: Settings, storage: FileSystemIds, aws: pulumi.ResourceOp
         MountArgs(
             file_system_id=storage.file_system_id,
             vpc_id=network.vpc_id,
-            subnet_id=network.node_subnet_id,
+            subnet_ids={zone: network.node_subnet_ids[zone] for zone in mount_zones(settings)},
             cluster_security_group_id=cluster.security_group_id,
             tags=tags,
         ),
@@ -101,7 +110,7 @@ def _network(settings: Settings, aws: pulumi.ResourceOptions) -> Network:
         vpc_cidr=cidr,
         subnets=addresses.plan(cidr),
         region=settings.region,
-        zone=settings.zone,
+        zones=settings.zones,
         second_zone=settings.other_zone,
         private=settings.network.private,
         fixed=fixed_settings.of_network(settings),
@@ -117,24 +126,24 @@ def _node_groups(
     after: Sequence[pulumi.Resource],
     aws: pulumi.ResourceOptions,
 ) -> list[NodeGroup]:
-    """The groups of the settings, all in one cluster and one zone."""
-    host = Host(
-        region=settings.region,
-        environment=settings.name,
-        cluster_name=cluster.name,
-        cluster_version=settings.cluster.version,
-        node_role_arn=cluster.node_role_arn,
-        vpc_id=network.vpc_id,
-        subnet_id=network.node_subnet_id,
-        security_group_id=cluster.security_group_id,
-        after=after,
-    )
+    """The groups of the settings in each of their zones, all in one cluster."""
 
     def node_group(group: Group) -> NodeGroup:
+        host = Host(
+            region=settings.region,
+            environment=settings.name,
+            cluster_name=cluster.name,
+            cluster_version=settings.cluster.version,
+            node_role_arn=cluster.node_role_arn,
+            vpc_id=network.vpc_id,
+            subnet_id=network.node_subnet_ids[group.zones[0]],
+            security_group_id=cluster.security_group_id,
+            after=after,
+        )
         args = NodeGroupArgs(group, catalog()[group.type], host, _group_tags(group, settings.all_tags))
         return NodeGroup(f"{settings.name}-{group.name}", args, aws)
 
-    return [node_group(group) for group in settings.groups]
+    return [node_group(group) for group in settings.zone_groups]
 
 
 def _group_tags(group: Group, tags: dict[str, str]) -> dict[str, str]:
@@ -159,7 +168,7 @@ def _cluster_objects(settings: Settings, storage: FileSystemIds, machines: _Mach
             cluster_name=cluster.name,
             environment=name,
             region=settings.region,
-            groups=[name for group in settings.groups for name in names.eks_groups(group)],
+            groups=[name for group in settings.zone_groups for name in names.eks_groups(group)],
             chart=charts["cluster-autoscaler"],
             tags=settings.all_tags,
         ),
@@ -179,11 +188,11 @@ def _cluster_objects(settings: Settings, storage: FileSystemIds, machines: _Mach
         name, AccessArgs(settings.namespace, settings.network.https_out, settings.queueing.enabled), in_cluster
     )
     if settings.queueing.enabled:
-        teams, groups = settings.queueing.teams, settings.groups
+        teams, groups = settings.queueing.teams, settings.zone_groups
         Queueing(
             name, QueueingArgs(teams, groups, access.namespace, charts["kueue"]), _after(in_cluster, jobset.installed)
         )
-    Volume(name, VolumeArgs(settings.storage, storage, access.namespace), in_cluster)
+    Volume(name, VolumeArgs(mount_options(settings), storage, access.namespace), in_cluster)
     MpiSsh(name, access.namespace, in_cluster)
 
 

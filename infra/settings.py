@@ -89,12 +89,13 @@ class Cluster(_Part):
 
 
 class Group(_Part):
-    """One group of identical machines in the environment's zone."""
+    """One group of identical machines, in each of its zones with nodes of its own."""
 
     name: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$")] = Field(description="name of the group")
     type: str = Field(description="EC2 instance type")
-    max: int = Field(ge=1, description="the most nodes that may run at once")
-    min: int = Field(0, ge=0, description="how many nodes are kept when nothing runs (all are billed)")
+    zones: tuple[str, ...] = Field((), description="the zones of the group; default: all of the environment")
+    max: int = Field(ge=1, description="the most nodes that may run at once in a zone")
+    min: int = Field(0, ge=0, description="how many nodes are kept in a zone when nothing runs (all are billed)")
     market: Literal["spot", "on-demand"] = Field("spot", description="how the machines are bought")
     placement_group: bool = Field(True, description="keep the nodes close together in a cluster placement group")
     efa: bool = Field(
@@ -143,7 +144,9 @@ class Storage(_Part):
 
     keep: bool = Field(False, description="the file system lives in the stack `<stack>-data` and outlives this one")
     one_zone: bool = Field(
-        True, description="One Zone storage in the environment's zone (cheaper, one copy)", json_schema_extra=FIXED
+        True,
+        description="One Zone storage in the first zone (cheaper, one copy; from others it is reached across zones)",
+        json_schema_extra=FIXED,
     )
     backup: bool = Field(
         False, description="daily AWS Backup of the file system (billed by the GB, also for the 35 days after `down`)"
@@ -212,9 +215,10 @@ class Settings(_Part):
     account: Annotated[str, Field(pattern=r"^\d{12}$")] | None = Field(
         None, description="the AWS account that this stack belongs to; any other is refused"
     )
-    zone: str = Field(
-        description="Availability Zone of the GPUs and the storage, for example us-east-1a (none for an account)",
-        json_schema_extra=FIXED,
+    zones: tuple[str, ...] = Field(
+        min_length=1,
+        description="Availability Zones of the groups, such as us-east-1a (none for an account); a run is in one of "
+        "them. The first, fixed once built, also has the system nodes and One Zone storage",
     )
     second_zone: str | None = Field(
         None,
@@ -246,9 +250,28 @@ class Settings(_Part):
         return f"{self.project}-{self.stack}"
 
     @property
+    def zone(self) -> str:
+        """The first zone, which has the system nodes, the NAT gateway and One Zone storage."""
+        return self.zones[0]
+
+    @property
     def other_zone(self) -> str:
-        """The second zone: as set, else zone a, or b where the nodes are in a."""
+        """The second zone of EKS: as set, else zone a, or b where the first is a."""
         return self.second_zone or self.region + ("b" if self.zone.endswith("a") else "a")
+
+    def in_zones(self, group: Group) -> tuple[Group, ...]:
+        """A group as one of its own in each of its zones; outside of the first zone its name ends with the letter."""
+        return tuple(
+            group.model_copy(
+                update={"name": group.name + (f"-{zone[-1]}" if zone != self.zone else ""), "zones": (zone,)}
+            )
+            for zone in group.zones or self.zones
+        )
+
+    @property
+    def zone_groups(self) -> tuple[Group, ...]:
+        """All groups, each in one zone, in the order of preference."""
+        return tuple(each for group in self.groups for each in self.in_zones(group))
 
     @property
     def all_tags(self) -> dict[str, str]:

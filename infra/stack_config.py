@@ -35,7 +35,7 @@ def read(stack: str, config: Mapping[str, str]) -> Settings:
         if namespace == PROJECT:
             values[field] = _decode(text)
     if values.get("kind") == "account":
-        values.setdefault("zone", f"{values.get('region', '')}a")  # none of its resources is in a zone
+        values.setdefault("zones", [f"{values.get('region', '')}a"])  # none of its resources is in a zone
     reserved = sorted(
         {"project", "stack", "region"} & {key.partition(":")[2] for key in config if key.startswith(PROJECT)}
     )

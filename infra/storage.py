@@ -1,6 +1,6 @@
 """Shared storage: the EFS file system, or an existing one, its mount target, and the volume that runs claim."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pulumi
@@ -95,7 +95,12 @@ def _data_stack_ids(settings: Settings) -> FileSystemIds:
         if value is None:
             raise pulumi.RunError(f"stack {stack!r} has no output {key!r}: run `pulumi up --stack {stack}` first")
         if zone is not None and zone != settings.zone:
-            raise pulumi.RunError(f"the storage of {stack!r} is in {zone}: set `zone` of {settings.stack!r} to {zone}")
+            remedy = f"make it the first of `zones` of {settings.stack!r}"
+            raise pulumi.RunError(f"the storage of {stack!r} is in {zone}: {remedy}")
+        if len(settings.zones) > 1 and (zone is not None) != settings.storage.one_zone:
+            is_one, wanted = (f"in {zone} alone", "true") if zone else ("in all zones", "false")
+            remedy = f"set storage.one_zone of {settings.stack!r} to {wanted}, which decides where it is mounted"
+            raise pulumi.RunError(f"the storage of {stack!r} is {is_one}: {remedy}")
         return value
 
     def output(key: str) -> pulumi.Output[str]:
@@ -105,19 +110,36 @@ def _data_stack_ids(settings: Settings) -> FileSystemIds:
     return FileSystemIds(output("file_system_id"), output("access_point_id"))
 
 
+def mount_zones(settings: Settings) -> Sequence[str]:
+    """The zones with a mount target: One Zone storage can't have another than that of its own zone."""
+    return settings.zones[:1] if settings.storage.one_zone else settings.zones
+
+
+def mount_options(settings: Settings) -> list[str]:
+    """The NFS mount options of the volume; nodes in other zones have to name the one with the mount target.
+
+    https://docs.aws.amazon.com/efs/latest/ug/mounting-one-zone.html
+    """
+    crossing = len(mount_zones(settings)) < len(settings.zones)
+    return [*settings.storage.mount_options, *([f"az={settings.zone}"] if crossing else [])]
+
+
 @dataclass(frozen=True)
 class MountArgs:
-    """A file system, and the nodes that may mount it (those that carry the cluster's security group)."""
+    """A file system, and the nodes that may mount it (those that carry the cluster's security group).
+
+    `subnet_ids` has the subnet of each zone in which it can be mounted, the first zone first.
+    """
 
     file_system_id: pulumi.Input[str]
     vpc_id: pulumi.Input[str]
-    subnet_id: pulumi.Input[str]
+    subnet_ids: Mapping[str, pulumi.Input[str]]
     cluster_security_group_id: pulumi.Input[str]
     tags: Mapping[str, str]
 
 
 class Mount(pulumi.ComponentResource):
-    """A mount target that only the cluster's nodes reach, on the NFS port; provides `ready` to wait for."""
+    """A mount target in each zone that only the cluster's nodes reach, by NFS; provides `ready` to wait for."""
 
     def __init__(self, name: str, args: MountArgs, opts: pulumi.ResourceOptions | None = None):
         super().__init__("spotmpi:storage:Mount", name, None, opts)
@@ -141,18 +163,25 @@ class Mount(pulumi.ComponentResource):
             tags=tags,
             opts=child,
         )
-        target = efs.MountTarget(
-            name, file_system_id=args.file_system_id, subnet_id=args.subnet_id, security_groups=[group.id], opts=child
-        )
-        self.ready: list[pulumi.Resource] = [target, rule]
-        self.register_outputs({"mount_target_id": target.id})
+        targets = [
+            efs.MountTarget(
+                f"{name}-{zone[-1]}" if index else name,
+                file_system_id=args.file_system_id,
+                subnet_id=subnet,
+                security_groups=[group.id],
+                opts=child,
+            )
+            for index, (zone, subnet) in enumerate(args.subnet_ids.items())
+        ]
+        self.ready: list[pulumi.Resource] = [*targets, rule]
+        self.register_outputs({"mount_target_ids": [target.id for target in targets]})
 
 
 @dataclass(frozen=True)
 class VolumeArgs:
-    """The file system behind the volume, and the namespace of its claim."""
+    """The file system behind the volume, its NFS mount options, and the namespace of its claim."""
 
-    storage: Storage
+    mount_options: Sequence[str]
     ids: FileSystemIds
     namespace: pulumi.Input[str]
 
@@ -174,7 +203,7 @@ class Volume(KubernetesComponent):
                 persistent_volume_reclaim_policy="Retain",
                 storage_class_name="",
                 volume_mode="Filesystem",
-                mount_options=list(args.storage.mount_options),
+                mount_options=list(args.mount_options),
                 csi=core.v1.CSIPersistentVolumeSourceArgs(driver="efs.csi.aws.com", volume_handle=handle),
                 # No other claim may bind it.
                 claim_ref=core.v1.ObjectReferenceArgs(namespace=args.namespace, name=names.VOLUME_CLAIM),

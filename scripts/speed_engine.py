@@ -36,7 +36,7 @@ atexit.register(tell)
 from infra.program import build
 from infra.settings import Group, Settings
 groups = [Group(name=f"g{n}", type="g4dn.xlarge", max=4) for n in range(int(os.environ["SPEED_GROUPS"]))]
-build(Settings(stack="small", region="us-east-1", zone="us-east-1a", access=["198.51.100.0/24"], groups=groups))
+build(Settings(stack="small", region="us-east-1", zones=["us-east-1a"], access=["198.51.100.0/24"], groups=groups))
 """
 
 

@@ -69,6 +69,7 @@ READS = {
     "jobs/spotmpi/cli/simulate.py": (1, DEADLINE),
     "jobs/spotmpi/data/datasets.py": (1, AGE),
     "jobs/spotmpi/environments/checks/account.py": (1, "dates of support, in months"),
+    "jobs/spotmpi/environments/checks/capacity.py": (1, OF_AWS),
     "jobs/spotmpi/environments/cost.py": (2, OF_AWS),
     "jobs/spotmpi/environments/nodes.py": (1, SHOWN),
     "jobs/spotmpi/environments/up.py": (1, "AWS scales groups to 0 at a date of its clock"),

@@ -26,7 +26,7 @@ from tests.cloud.fake_pulumi import FakePulumi
 from tests.unit.core.test_environment import OUTPUTS
 
 GROUP_TAGS = {CLUSTER_TAG: "spotmpi-lab", GROUP_TAG: "g4dn", "spotmpi:nodes": "0-2"}
-SETTINGS = "config:\n  aws:region: us-east-1\n  spotmpi:zone: us-east-1a\n"
+SETTINGS = "config:\n  aws:region: us-east-1\n  spotmpi:zones: [us-east-1a]\n"
 CNI = {"node.k8s.amazonaws.com/instance_id": "i-1"}
 
 

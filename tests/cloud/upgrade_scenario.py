@@ -14,7 +14,7 @@ from tests.cloud.fake_environment import FakeEnvironment
 STACK = """# The lab.
 config:
   aws:region: us-east-1
-  spotmpi:zone: us-east-1a # beside the data
+  spotmpi:zones: [us-east-1a] # beside the data
   spotmpi:cluster:
     version: "1.35"
   spotmpi:groups:

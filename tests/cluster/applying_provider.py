@@ -68,7 +68,7 @@ def _resource(inputs: dict[str, Any]) -> str:
 def join_group(testbed: Cluster, node: str, environment: Environment, taint: bool = True) -> None:
     """Give a node the labels, the GPUs and the taint of the first group; a system node, too, without the *taint*."""
     (group, *_) = environment.node_groups
-    more = {"node.kubernetes.io/instance-type": group.type, "topology.kubernetes.io/zone": environment.zone}
+    more = {"node.kubernetes.io/instance-type": group.type, "topology.kubernetes.io/zone": group.zone}
     labels = [f"{key}={value}" for key, value in (group.labels | more).items()]
     testbed.kubectl("label", "node", node, "--overwrite", *labels)
     value = f"{group.taint.key}={group.taint.value}:{group.taint.effect}"

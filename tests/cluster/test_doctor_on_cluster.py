@@ -123,7 +123,7 @@ def test_doctor_finds_no_fault_in_a_healthy_cluster_and_then_each_fault(lab_clus
     lab_cluster.assert_finding(f"node {NODE}", "error", "has 0 of 1 GPUs")
     testbed.node(NODE).set_gpus(1)
     lab_cluster.change("label", "node", NODE, "--overwrite", "topology.kubernetes.io/zone=us-east-1f")
-    lab_cluster.assert_finding(f"node {NODE}", "error", "is in us-east-1f, but the environment is in us-east-1a")
+    lab_cluster.assert_finding(f"node {NODE}", "error", "is in us-east-1f, but group g4dn is in us-east-1a")
 
     lab_cluster.change("scale", "deployment", "coredns", "-n", SYSTEM, "--replicas=0")
     lab_cluster.assert_finding("DNS", "error", "is not running")

@@ -112,7 +112,7 @@ def test_a_gang_moves_as_a_whole_while_no_terminal_follows_it_and_goes_back_only
         ("near", "spot", 3.0),
     ], followed.recent_events()
     assert [each["reason"] for each in placements[:2]] == [
-        "the first in capacity.order",
+        "the first in the order of its node groups",
         f"near gave 1 of 2 nodes within {PATIENCE:g}s",
     ]
     recorded = [line for line in (followed.folder / record.EVENTS).read_text().splitlines() if '"placed"' in line]

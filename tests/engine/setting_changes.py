@@ -31,15 +31,16 @@ _LARGER = {
     **{"c6i.xlarge": "c6i.2xlarge", "g4dn.xlarge": "g4dn.2xlarge"},
     **{"p3.2xlarge": "p3.8xlarge", "g5.xlarge": "g5.2xlarge"},
 }
-_OF_DATA = ("kind", "zone", "tags", "storage.")
+_OF_DATA = ("kind", "zones", "tags", "storage.")
 
 Config = dict[str, Any]
-# The stack `full`: cpu with what others can only switch on, and a group past EKS's quota.
+# The stack `full`: cpu with what others can only switch on, a second zone, and a group past EKS's quota.
 _FULL: Mapping[str, Any] = {
+    "spotmpi:zones": ["us-east-1a", "us-east-1b"],
     "spotmpi:network": {"private": True},
     "spotmpi:cluster": {"encrypt_secrets": True, "admins": [ROLE, USER]},
     "spotmpi:groups": [{"name": "c6i", "type": "c6i.xlarge", "max": 460, "placement_group": False}],
-    "spotmpi:storage": {"backup": True},
+    "spotmpi:storage": {"one_zone": False, "backup": True},
     "spotmpi:images": ["chainermn", "pytorch", "mine"],
     "spotmpi:tags": {"team": "vision"},
     "spotmpi:queueing": _QUEUES,
@@ -49,7 +50,7 @@ _FULL: Mapping[str, Any] = {
 VALUES: Mapping[str, tuple[Any, ...]] = {
     "aws:region": ("us-west-2",),
     "account": ("123456789012", "210987654321"),
-    "zone": ("us-east-1b",),
+    "zones": (["us-east-1b"], ["us-east-1a"], ["us-east-1a", "us-east-1b", "us-east-1c"]),
     "second_zone": ("us-east-1d",),
     "access": (["203.0.113.0/24"], ["198.51.100.0/24", "203.0.113.0/24"]),
     "namespace": ("other",),
@@ -57,6 +58,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "tags": ({"team": "vision"},),
     "groups": ([],),
     "groups[].name": ("other",),
+    "groups[].zones": (["us-east-1a"], ["us-east-1b"]),
     "groups[].type": (lambda now: _LARGER[now], "r5.xlarge"),
     "groups[].disk_throughput": (250,),
     "groups[].ami_release": ("1.36.1-20261110", "1.36.0-20261001", "1.36.9-20270101"),
@@ -111,7 +113,7 @@ class Change:
 _KEYS_OF_FULL = {
     "spotmpi:network": "network.private",
     "spotmpi:cluster": "cluster.encrypt_secrets",
-    "spotmpi:storage": "storage.backup",
+    "spotmpi:storage": "storage.one_zone",
     "spotmpi:images": "images",
     "spotmpi:tags": "tags",
     "spotmpi:queueing": "queueing.enabled",
@@ -134,7 +136,7 @@ def changes(stack: str) -> list[Change]:
     """Every change of one setting of a ready stack and of its persistent storage, in the order of the schema."""
     found = [*_changes(config_of(stack), False), *_whole_changes(config_of(stack))]
     if stack == "full":  # what is the same as in cpu is left to that
-        inside = {f"{key.removeprefix('spotmpi:')}" for key in _FULL}
+        inside = {key.removeprefix("spotmpi:") for key in _FULL}
         found = [each for each in found if re.split(r"[.\[]", each.key)[0] in inside]
         found += [
             Change(_KEYS_OF_FULL[key], f"{key.removeprefix('spotmpi:')} removed", partial(_remove, key=key))
@@ -224,7 +226,7 @@ def _whole_changes(config: Config) -> Iterator[Change]:
     }
     for name, value in lists.items():
         yield Change("groups", name, partial(_write, key="groups", value=value))
-    region = {"aws:region": "us-west-2", "spotmpi:zone": "us-west-2a"}
+    region = {"aws:region": "us-west-2", "spotmpi:zones": ["us-west-2a"]}
     yield Change("aws:region", "region and zone", lambda config: config.update(region))
     own = {"file_system_id": FILE_SYSTEM, "access_point_id": ACCESS_POINT}
     yield Change("storage.file_system_id", "storage=own", lambda config: config.update({"spotmpi:storage": own}))

@@ -92,7 +92,7 @@ def test_another_account_is_refused_before_anything_is_made(engine: Engine, clou
 
 def test_every_problem_of_the_settings_is_reported_at_once_and_nothing_is_made(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "cpu")
-    engine.configure("cpu", {"spotmpi:zone": "eu-west-1a", "spotmpi:network": {"cidr": "8.8.0.0/16"}})
+    engine.configure("cpu", {"spotmpi:zones": ["eu-west-1a"], "spotmpi:network": {"cidr": "8.8.0.0/16"}})
     refused = engine.up("cpu").require_failure()
     assert "eu-west-1a" in refused.text
     assert "8.8.0.0/16" in refused.text

@@ -189,8 +189,8 @@ def run(stack: str = "lab", **values: Any) -> Recording:
     return _RUNS[key]
 
 
-def run_with_data_stack(stack: str, outputs: Mapping[str, Any]) -> Recording:
+def run_with_data_stack(stack: str, outputs: Mapping[str, Any], **values: Any) -> Recording:
     """Run the whole program for a ready stack with a data stack that has these outputs."""
     # A refused program leaves futures that nobody awaits; their errors are not printed.
     asyncio.get_event_loop().set_exception_handler(lambda loop, context: None)
-    return record(lambda: program.build(settings_of(stack)), stack, outputs)
+    return record(lambda: program.build(settings_of(stack, **values)), stack, outputs)

@@ -35,11 +35,11 @@ def test_components_register_what_they_provide() -> None:
     recording = run("lab")
     outputs = {urn.split("::")[2].rpartition("$")[2].split(":")[-1]: each for urn, each in recording.outputs.items()}
     assert {component: set(each) for component, each in outputs.items() if each and component != "Stack"} == {
-        "Network": {"vpc_id", "node_subnet_id", "subnet_ids"},
+        "Network": {"vpc_id", "node_subnet_ids", "subnet_ids"},
         "Cluster": {"name", "arn", "security_group_id", "node_role_arn"},
         "NodeGroup": {"node_groups"},
         "FileSystem": {"file_system_id", "access_point_id"},
-        "Mount": {"mount_target_id"},
+        "Mount": {"mount_target_ids"},
         "Access": {"namespace"},
         "Volume": {"volume", "claim"},
         "Registry": {"urls"},

@@ -44,7 +44,7 @@ def test_every_ready_stack_is_on_the_page() -> None:
 
 
 def test_idle_costs_have_every_resource_that_runs_without_jobs() -> None:
-    lab = Settings(stack="lab", region="us-east-1", zone="us-east-1a")
+    lab = Settings(stack="lab", region="us-east-1", zones=("us-east-1a",))
     items = costs.idle(lab)
     assert items["EKS control plane"] == 0.10
     assert items["2 x t3.medium"] == pytest.approx(0.0832)
@@ -53,7 +53,7 @@ def test_idle_costs_have_every_resource_that_runs_without_jobs() -> None:
 
 def test_a_gpu_hour_includes_its_share_of_idle_costs() -> None:
     group = {"name": "p3", "type": "p3.2xlarge", "max": 8}
-    p3 = Settings.model_validate({"stack": "p3", "region": "us-east-1", "zone": "us-east-1a", "groups": [group]})
+    p3 = Settings.model_validate({"stack": "p3", "region": "us-east-1", "zones": ["us-east-1a"], "groups": [group]})
     assert costs.gpu_hour_ceiling(p3)["p3"] == pytest.approx(
         3.06 + 0.005 + (100 * 0.08 + 375 * 0.04) / 730 + sum(costs.idle(p3).values()) / 8
     )

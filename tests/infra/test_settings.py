@@ -29,7 +29,7 @@ def groups(count: int, most: int) -> list[dict[str, Any]]:
 
 def problems(stack: str, settings: dict[str, Any]) -> dict[str, tuple[Any, str]]:
     """The problems of a configuration: key to (value, remedy); `spotmpi:` is left out of keys."""
-    base = {"aws:region": "us-east-1", "zone": "us-east-1a", "access": ["198.51.100.7/32"], "groups": [GROUP]}
+    base = {"aws:region": "us-east-1", "zones": ["us-east-1a"], "access": ["198.51.100.7/32"], "groups": [GROUP]}
     config = {
         key if ":" in key else f"spotmpi:{key}": value if isinstance(value, str) else json.dumps(value)
         for key, value in {**base, **settings}.items()
@@ -50,12 +50,12 @@ def test_defaults_of_the_model_reach_the_settings() -> None:
     assert (settings.cluster.version, settings.network.cidr, settings.storage.keep) == ("1.36", "10.0.0.0/16", False)
     assert settings.groups[0].market == "spot"
     assert settings.other_zone == "us-east-1b"
-    assert settings_of("lab", zone="us-east-1d").other_zone == "us-east-1a"
+    assert settings_of("lab", zones=["us-east-1d"]).other_zone == "us-east-1a"
 
 
 def test_the_program_reads_what_pulumi_passes_to_it_and_finds_unknown_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     group = {"name": "g", "type": "g4dn.xlarge", "max": 1}
-    config = {"aws:region": "us-east-1", "spotmpi:zone": "us-east-1a", "spotmpi:groups": json.dumps([group])}
+    config = {"aws:region": "us-east-1", "spotmpi:zones": '["us-east-1a"]', "spotmpi:groups": json.dumps([group])}
     config["spotmpi:access"] = json.dumps(["198.51.100.7/32"])
     monkeypatch.setattr("pulumi.get_stack", lambda: "lab")
     monkeypatch.setenv("PULUMI_CONFIG", json.dumps(config))
@@ -73,11 +73,32 @@ def test_an_account_keeps_its_leading_zero_and_a_version_stays_text() -> None:
 CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"aws:region": None}, "aws:region", "set it"),
     ({"aws:region": "virginia"}, "aws:region", "does not match the pattern"),
-    ({"aws:region": "cn-north-1", "zone": "cn-north-1a"}, "aws:region", "ARNs of China and GovCloud differ"),
-    ({"zone": None}, "zone", "set it: pulumi config set --path 'zone' VALUE"),
-    ({"zone": "us-west-2a"}, "zone", "use a zone of region us-east-1"),
-    ({"zone": "us-east-1-bos-1a"}, "zone", "use a zone of region us-east-1"),
-    ({"second_zone": "us-east-1a"}, "second_zone", "use a zone other than `zone`"),
+    ({"aws:region": "cn-north-1", "zones": ["cn-north-1a"]}, "aws:region", "ARNs of China and GovCloud differ"),
+    ({"zones": None}, "zones", "set it: pulumi config set --path 'zones[0]' VALUE"),
+    ({"zones": []}, "zones", "tuple should have at least 1 item"),
+    ({"zone": "us-east-1a"}, "zone", "unknown setting; use one of:"),
+    ({"zones": ["us-west-2a"]}, "zones.0", "use a zone of region us-east-1"),
+    ({"zones": ["us-east-1a", "us-east-1-bos-1a"]}, "zones.1", "use a zone of region us-east-1"),
+    ({"zones": ["us-east-1a", "us-east-1b", "us-east-1a"]}, "zones.2", "listed twice, remove one"),
+    ({"zones": ["us-east-1a", "us-east-1z"]}, "zones", "remove it: the network has no subnet for it"),
+    ({"groups": [group(zones=["us-east-1b"])]}, "groups.0.zones", "(us-east-1a), or add it to `zones`"),
+    ({"groups": [group(zones=["us-east-1a"] * 2)]}, "groups.0.zones", "list each zone once"),
+    (
+        {"zones": ["us-east-1a", "us-east-1b"], "groups": [group(), group(name="g4dn-b", zones=["us-east-1a"])]},
+        "groups.1.name",
+        "use a name that no other group has",
+    ),
+    (
+        {"zones": ["us-east-1a", "us-east-1b", "us-east-1c"], "groups": [group(max=410)]},
+        "network.cidr",
+        "room for 407 of 410 nodes in us-east-1c with 10 addresses each: lower the max of the groups",
+    ),
+    (
+        {"zones": ["us-east-1a", "us-east-1b"], "groups": [group(max=24)], "network": {"cidr": "10.0.0.0/21"}},
+        "network.cidr",
+        "room for 23 of 24 nodes in us-east-1b with 10 addresses each: use a /20 in a new stack",
+    ),
+    ({"second_zone": "us-east-1a"}, "second_zone", "use a zone other than the first"),
     ({"second_zone": "eu-west-1a"}, "second_zone", "use a zone of region us-east-1"),
     ({"account": "1234"}, "account", "does not match"),
     ({"access": None}, "access", "list the addresses that may reach the Kubernetes API"),
@@ -233,10 +254,10 @@ def test_only_the_first_interface_of_an_efa_node_takes_an_address() -> None:
 
 
 def test_all_problems_are_reported_at_once_with_their_values() -> None:
-    invalid = {"zone": "eu-west-1a", "access": ["0.0.0.0/0"], "groups": [group(min=9)]}
+    invalid = {"zones": ["eu-west-1a"], "access": ["0.0.0.0/0"], "groups": [group(min=9)]}
     reported = problems("lab", invalid)
     assert {key: value for key, (value, _) in reported.items()} == {
-        "zone": "eu-west-1a",
+        "zones.0": "eu-west-1a",
         "access.0": "0.0.0.0/0",
         "groups.0.min": 9,
     }
@@ -244,7 +265,9 @@ def test_all_problems_are_reported_at_once_with_their_values() -> None:
 
 def test_the_message_has_key_value_and_remedy_line_by_line() -> None:
     with pytest.raises(SettingsError) as caught:
-        read("lab", {"aws:region": "us-east-1", "spotmpi:zone": "us-east-1a", "spotmpi:groups": json.dumps([GROUP])})
+        read(
+            "lab", {"aws:region": "us-east-1", "spotmpi:zones": '["us-east-1a"]', "spotmpi:groups": json.dumps([GROUP])}
+        )
     assert str(caught.value).splitlines() == [
         "stack 'lab' can't be built, settings to change: 1",
         "  - spotmpi:access = []: list the addresses that may reach the Kubernetes API: "

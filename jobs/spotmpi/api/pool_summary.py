@@ -21,7 +21,8 @@ def summarize(folder: Path, price: float | None, now: float | None = None) -> Po
     uses = node_usage.machine_uses(paths)
     nodes = sorted({use.machine for use in uses if use.ended is None} - {node_usage.HERE})
     environment = recorded_plan.read(paths).environment
-    zone = str(environment["zone"]) if environment else None
+    zones = {zone for _, _, zone in node_usage.machine_kinds(paths).values() if zone}
+    zone = " and ".join(sorted(zones)) or (str(environment["zone"]) if environment else None)
     return PoolSummary(tuple(nodes), zone, None if price is None else _dollars(uses, price, now))
 
 

@@ -20,7 +20,10 @@ class LaunchFailure(NamedTuple):
 
 
 _ACTIVITIES = 10  # the newest activities that are read; launches and terminations alternate
-_OTHER_ZONE = "`spotmpi zones` compares zones and types; a run goes to another node group only if its spec names it"
+_OTHER_ZONE = (
+    "`spotmpi zones` compares zones and types; a run goes on to other zones of its environment by itself, and to "
+    "another group if its spec names it"
+)
 LAUNCH_FAILURES: dict[str, LaunchFailure] = {
     "InsufficientInstanceCapacity": LaunchFailure("AWS has no capacity for this type in the zone", _OTHER_ZONE),
     "UnfulfillableCapacity": LaunchFailure("AWS has no spot capacity for this type in the zone", _OTHER_ZONE),

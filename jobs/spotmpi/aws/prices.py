@@ -150,7 +150,7 @@ def highest_node_price(
     prices = group_prices(environment, groups, aws, now)
     group = max(groups, key=lambda group: prices[group.name])
     kind = "spot price" if group.market == "spot" else "list price on demand"
-    what = f"{kind} of {group.type} in {environment.zone}, with its disk" + " and address" * group.public_address
+    what = f"{kind} of {group.type} in {group.zone}, with its disk" + " and address" * group.public_address
     return Price(prices[group.name], f"{what}, {now:%Y-%m-%d %H:%M} UTC")
 
 
@@ -168,10 +168,10 @@ def group_price(environment: Environment, group: NodeGroup, aws: Aws, now: datet
     if group.market == "on-demand":
         price = on_demand_price(aws, environment.region, group.type)
     else:
-        spot = spot_prices(aws, environment.region, [group.type], now).get((group.type, environment.zone))
+        spot = spot_prices(aws, environment.region, [group.type], now).get((group.type, group.zone))
         price = spot.now if spot else None
     if price is None:
-        raise SpotmpiError(f"AWS has no {group.market} price of {group.type} in {environment.zone}")
+        raise SpotmpiError(f"AWS has no {group.market} price of {group.type} in {group.zone}")
     return price + node_extras(group)
 
 

@@ -90,7 +90,7 @@ def _lifetimes(aws: Aws, environment: Environment, group: ScalingGroup) -> list[
         # A failed launch has no machine; one in progress has one already.
         if machine is None or each["StatusCode"] in _NOT_DONE:
             continue
-        zone = json.loads(each.get("Details") or "{}").get("Availability Zone", environment.zone)
+        zone = json.loads(each.get("Details") or "{}").get("Availability Zone", node_group.zone)
         began, end = each["StartTime"].timestamp(), ends.get(machine)
         result.append(
             Lifetime(

@@ -190,7 +190,7 @@ def _by_policy(view: _View) -> Decided:
     decision = policy.decide(state, offers, history, Clock(view.elapsed, view.tick))
     if isinstance(decision, (Keep, Wait)):
         return Decided(_STAY if isinstance(decision, Keep) else _WAIT, decision.reason)
-    wanted = (decision.placement.market, decision.placement.instance_type)
+    wanted = (decision.placement.zone, decision.placement.market, decision.placement.instance_type)
     return Decided(next(name for name, each in groups.items() if _kind(each) == wanted), decision.reason)
 
 
@@ -199,8 +199,8 @@ def _offer(view: _View, group: Placement, nodes: Optional[int]) -> Offer:
 
     rate = group["rate"]
     assert rate is not None, "a plan with a deadline has all prices"
-    market, kind = _kind(group)
-    return Offer(group["machine"]["zone"], market, kind, rate / view.size, nodes)
+    zone, market, kind = _kind(group)
+    return Offer(zone, market, kind, rate / view.size, nodes)
 
 
 def _by_last_safe_moment(view: _View, error: str) -> Decided:
@@ -246,9 +246,9 @@ def _market(group: Placement) -> str:
     return group["machine"]["market"]
 
 
-def _kind(group: Placement) -> Tuple[Any, str]:
-    """Market and instance type, of which the plan has one group each."""
-    return _market(group), group["machine"]["type"]
+def _kind(group: Placement) -> Tuple[str, Any, str]:
+    """Zone, market and instance type, of which the plan has one group each."""
+    return group["machine"]["zone"], _market(group), group["machine"]["type"]
 
 
 if __name__ == "__main__":

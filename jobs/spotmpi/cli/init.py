@@ -81,5 +81,5 @@ def _write_environment(name: str) -> None:
     for path in project.write(name, Path()):
         print(path)
     stack = stack_of(name)
-    typer.echo(f"next: set zone, groups and spotmpi:access in {project.stack_file(name)}", err=True)
+    typer.echo(f"next: set zones, groups and spotmpi:access in {project.stack_file(name)}", err=True)
     typer.echo(f"      ./scripts/setup && spotmpi doctor {stack} && spotmpi up {stack}", err=True)

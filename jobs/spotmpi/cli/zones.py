@@ -119,9 +119,9 @@ def write_row(comparison: ZoneComparison, number: int, stack: str, group: str | 
     if after.second_zone not in (None, before.second_zone):
         say(f"second zone set to {after.second_zone}: EKS needs a second one, and supports this one")
     if before.zone not in (None, row.zone):
-        say(f"the zone was {before.zone}: if {stack} is already built, `up` refuses another one")
+        say(f"the first zone was {before.zone}: if {stack} is already built, `up` refuses another one")
     if before.keep:
-        say(f"its storage is in the stack {stack}-data: set the same zone in that stack's file")
+        say(f"its storage is in the stack {stack}-data: set the same first zone in that stack's file")
     for each in after.groups:
         if each.type == row.type and each.max is not None and each.max < comparison.nodes:
             say(f"group {each.name} has max {each.max}: raise it to {comparison.nodes} for {comparison.nodes} nodes")

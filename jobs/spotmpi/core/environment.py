@@ -32,11 +32,14 @@ class Taint(_Part):
 class NodeGroup(_Part):
     """Like machines in one zone; `gpus`, `vcpus` and `memory_mib` are what one node has in all.
 
+    `group` is its name in the settings where that is another, as the group is in several zones: `g5` of `g5-b`.
     `allocatable_mib` is the memory for its pods; the root disk of a node, with its MiB/s, and a public address are
     billed besides the machine.
     """
 
+    group: str | None = None
     name: str
+    zone: str
     type: str
     market: Literal["spot", "on-demand"]
     gpus: int = Field(ge=0)
@@ -53,9 +56,14 @@ class NodeGroup(_Part):
     labels: dict[str, str]
     taint: Taint
 
+    @property
+    def shared_name(self) -> str:
+        """The name that it shares with the groups of other zones."""
+        return self.group or self.name
+
 
 class Environment(_Part):
-    """An environment as its stack exports it; holds no secrets."""
+    """An environment as its stack exports it; holds no secrets. `zone` has its system nodes and One Zone storage."""
 
     contract: Literal[1]
     name: str
@@ -80,6 +88,11 @@ class Environment(_Part):
     def context(self) -> str:
         """The name of its cluster where contexts of a kubeconfig are named; it needs no kubeconfig."""
         return names.EKS + self.cluster_arn
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """The zones that have node groups."""
+        return tuple(dict.fromkeys(group.zone for group in self.node_groups))
 
     @property
     def has_gpus(self) -> bool:

@@ -17,10 +17,11 @@ CLUSTER = "aws:eks/cluster:Cluster"
 NODE_GROUP = "aws:eks/nodeGroup:NodeGroup"
 # An update that changes one of these ends every node of the group (UpdateNodegroupVersion of EKS).
 _REPLACES_NODES = ("launchTemplate", "releaseVersion", "version")
+_SUBNET = "aws:ec2/subnet:Subnet"
 _ENVIRONMENT = {
     CLUSTER: "cluster",
     "aws:ec2/vpc:Vpc": "network",
-    "aws:ec2/subnet:Subnet": "subnet",
+    _SUBNET: "subnet",
     "kubernetes:core/v1:Namespace": "namespace",
 }
 _DATA = {
@@ -166,7 +167,7 @@ def _impossible(gone: Iterable[Step]) -> tuple[str, ...]:
         f"{'delete' if step.op == 'delete' else 'replace'} {_ENVIRONMENT[step.type]} {step.id}"
         + (f" ({', '.join(step.changed)})" if step.changed else "")
         for step in gone
-        if step.type in _ENVIRONMENT
+        if step.type in _ENVIRONMENT and (step.type, step.op) != (_SUBNET, "delete")  # goes with its zone and nodes
     )
 
 

@@ -216,7 +216,7 @@ def _environment(target: Target, paths: RunPaths) -> Environment:
 def _kind(machine: str, paths: RunPaths, environment: Environment | None) -> Kind:
     if environment is None:
         return _NODE
-    recorded, market = node_usage.machine_kinds(paths).get(machine, (None, None))
+    recorded, market, zone = node_usage.machine_kinds(paths).get(machine, (None, None, None))
     groups = [group for group in environment.node_groups if recorded in (None, group.type)]
     # A run whose nodes may be of several groups records both of their markets.
     groups = [group for group in groups if market in (None, group.market)] or groups
@@ -227,7 +227,8 @@ def _kind(machine: str, paths: RunPaths, environment: Environment | None) -> Kin
             None,
             f"{machine} is of type {recorded or 'unknown'}, {environment.name} has {has}: give {hints.option('price')}",
         )
-    return (groups[0].type, environment.zone, groups[0].market)
+    zones = {group.zone for group in groups}
+    return (groups[0].type, zone if zone in zones else groups[0].zone, groups[0].market)
 
 
 def _span(uses: Sequence[Usage], machine: str, now: float) -> tuple[float, float, float]:

@@ -18,6 +18,7 @@ from spotmpi.environments.zones.ranking import usable
 from spotmpi.environments.zones.rows import Row
 
 _PREFIX = "spotmpi:"
+_ZONES = _PREFIX + "zones"
 _ENVIRONMENT = "spotmpi-"
 SYSTEM = "system"  # the name of the system nodes among node groups
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -32,6 +33,7 @@ class StackGroup:
     max: int | None
     market: str
     placement_group: bool
+    zones: tuple[str, ...] = ()  # none for all of the stack
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class StackFile:
     stack: str
     path: Path
     region: str | None
-    zone: str | None
+    zones: tuple[str, ...]
     second_zone: str | None
     groups: tuple[StackGroup, ...]
     system: StackGroup
@@ -50,9 +52,14 @@ class StackFile:
     kind: str
     account: str | None
     kubernetes: str | None
-    ami_releases: Mapping[str, str]  # by node group, or `system`
+    ami_releases: Mapping[str, str]  # by node group, of each zone, or `system`
     secrets_provider: str | None  # of Pulumi's state; None for a passphrase
     design: Design
+
+    @property
+    def zone(self) -> str | None:
+        """The first zone, which has the system nodes and One Zone storage; None where it is not chosen yet."""
+        return self.zones[0] if self.zones else None
 
     @property
     def environment(self) -> str:
@@ -88,7 +95,7 @@ def read_stack(stack: str, folder: Path | None = None) -> StackFile:
         stack=stack,
         path=path,
         region=_text(config.get("aws:region")),
-        zone=_text(config.get(_PREFIX + "zone")),
+        zones=_texts(config.get(_ZONES)),
         second_zone=_text(config.get(_PREFIX + "second_zone")),
         groups=tuple(_group(each) for each in _groups(config) if isinstance(each, Mapping)),
         system=_system(cluster.get(SYSTEM)),
@@ -97,7 +104,7 @@ def read_stack(stack: str, folder: Path | None = None) -> StackFile:
         kind=_text(config.get(_PREFIX + "kind")) or "compute",
         account=str(account) if isinstance(account := config.get(_PREFIX + "account"), str | int) else None,
         kubernetes=str(version) if isinstance(version := cluster.get("version"), str | float) else None,
-        ami_releases=_ami_releases(cluster, _groups(config)),
+        ami_releases=_ami_releases(cluster, config),
         secrets_provider=_text(document.get("secretsprovider")),
         design=_design(config, _system(cluster.get(SYSTEM))),
     )
@@ -124,8 +131,9 @@ def _design(config: Any, system: StackGroup) -> Design:
 
 
 def write_choice(stack: str, row: Row, group: str | None = None, folder: Path | None = None) -> Path:
-    """Write region, zone and the type of *group* into a stack's file; the rest, comments included, stays.
+    """Write region, first zone and the type of *group* into a stack's file; the rest, comments included, stays.
 
+    Further zones stay if they are others of the same region.
     A second zone, also the default one, that does not exist or is not supported by EKS is replaced by one that is.
     *group* may be omitted where only one exists, or one has the type already. InputError with the remedy.
     """
@@ -141,12 +149,24 @@ def write_choice(stack: str, row: Row, group: str | None = None, folder: Path | 
     config = _config(document, path)
     second = _second_zone(config, row)
     target = _group_to_change(_groups(config), row.type, group, path)
-    config["aws:region"], config[_PREFIX + "zone"], target["type"] = row.region, row.zone, row.type
+    config["aws:region"], target["type"] = row.region, row.type
+    _write_first_zone(config, row)
     if second is not None:
         config.pop(_PREFIX + "second_zone", None)
-        config.insert(list(config).index(_PREFIX + "zone"), _PREFIX + "second_zone", second)
+        config.insert(list(config).index(_ZONES), _PREFIX + "second_zone", second)
     write_stack(path, _text_of(document))
     return path
+
+
+def _write_first_zone(config: Any, row: Row) -> None:
+    zones = config.get(_ZONES)
+    if not isinstance(zones, list) or not zones:
+        config[_ZONES] = [row.zone]
+        return
+    zones[0] = row.zone
+    for index in range(len(zones) - 1, 0, -1):
+        if zones[index] == row.zone or str(zones[index])[:-1] != row.region:
+            del zones[index]
 
 
 def _second_zone(config: Any, row: Row) -> str | None:
@@ -185,8 +205,9 @@ def with_pins(stack: str, pins: Pins, folder: Path | None = None) -> str:
     if pins.addons:
         _mapping(cluster, "addon_versions").update(pins.addons)
     for group in _groups(config):
-        if isinstance(group, Mapping) and group.get("name") in pins.ami_releases:
-            group["ami_release"] = pins.ami_releases[group["name"]]  # type: ignore[index]
+        own = [pins.ami_releases[name] for name in _zone_groups(config, group) if name in pins.ami_releases]
+        if own:  # zones share the setting, and EKS takes none back to an older release
+            group["ami_release"] = max(own, key=lambda each: [int(part) for part in re.findall(r"\d+", each)])
     if SYSTEM in pins.ami_releases:
         _mapping(cluster, SYSTEM)["ami_release"] = pins.ami_releases[SYSTEM]
     return _text_of(document)
@@ -264,6 +285,7 @@ def _group(values: Mapping[str, Any]) -> StackGroup:
         max=_count(values.get("max")),
         market=_text(values.get("market")) or "spot",
         placement_group=values.get("placement_group") is not False,
+        zones=_texts(values.get("zones")),
     )
 
 
@@ -280,15 +302,29 @@ def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _ami_releases(cluster: Mapping[str, Any], groups: list[Any]) -> dict[str, str]:
+def _zone_groups(config: Any, group: Any) -> list[str]:
+    """The names of the node groups of a group of the file, one in each zone, as infra/settings.py makes them."""
+    name = _text(group.get("name")) if _is_map(group) else None
+    if name is None:
+        return []
+    first, *_ = zones = _texts(config.get(_ZONES)) or ("",)
+    return [name if zone == first else f"{name}-{zone[-1:]}" for zone in _texts(group.get("zones")) or zones]
+
+
+def _ami_releases(cluster: Mapping[str, Any], config: Any) -> dict[str, str]:
     """The AMI releases in the file, by node group or `system`."""
-    named = [(SYSTEM, cluster.get(SYSTEM)), *((_text(each.get("name")), each) for each in groups if _is_map(each))]
+    groups = [(name, each) for each in _groups(config) for name in _zone_groups(config, each)]
+    named = [(SYSTEM, cluster.get(SYSTEM)), *groups]
     releases = {name: _text(each.get("ami_release")) for name, each in named if name and _is_map(each)}
     return {name: release for name, release in releases.items() if release}
 
 
 def _is_map(value: Any) -> bool:
     return isinstance(value, Mapping)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(filter(None, map(_text, value))) if isinstance(value, list) else ()
 
 
 def _text(value: Any) -> str | None:

@@ -143,7 +143,7 @@ class _Up:
         if self._stack.zone is None:
             types = ",".join(sorted({group.type for group in self._stack.groups if group.type})) or "TYPES"
             command = f"spotmpi zones --types {types} --nodes N --write {self._stack.stack}"
-            raise input_error("spotmpi:zone", None, f"not set: `{command}` compares zones and sets one")
+            raise input_error("spotmpi:zones", None, f"not set: `{command}` compares zones and sets one")
         findings = [
             each
             for each in self._dependencies.run_doctor(self._stack.stack, self._dependencies.aws)

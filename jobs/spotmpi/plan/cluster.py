@@ -37,13 +37,13 @@ class ClusterTarget:
     placement_account: str = ""  # the service account that moves it
 
 
-def on_groups(target: ClusterTarget, groups: Sequence[NodeGroup], zone: str) -> ClusterTarget:
+def on_groups(target: ClusterTarget, groups: Sequence[NodeGroup]) -> ClusterTarget:
     """*target* on the nodes of *groups*: their labels, taints and size."""
     labels = [dict(group.labels) for group in groups]
     common = {key: value for key, value in labels[0].items() if all(each.get(key) == value for each in labels)}
     taints = {(group.taint.key, group.taint.value, group.taint.effect) for group in groups}
     known = {
-        "zone": zone,
+        "zone": _distinct(group.zone for group in groups),
         "node_group": _distinct(group.name for group in groups),
         "type": _distinct(group.type for group in groups),
         "market": _distinct(group.market for group in groups),
@@ -62,11 +62,11 @@ def on_groups(target: ClusterTarget, groups: Sequence[NodeGroup], zone: str) -> 
     )
 
 
-def in_order(target: ClusterTarget, groups: Sequence[NodeGroup], zone: str) -> ClusterTarget:
+def in_order(target: ClusterTarget, groups: Sequence[NodeGroup]) -> ClusterTarget:
     """*target* on the first of *groups*, from where a gang can be moved to the others: its pods request the same."""
-    together = on_groups(target, groups, zone)
+    together = on_groups(target, groups)
     order = tuple(
-        replace(on_groups(target, [group], zone), node_cpus=together.node_cpus, efa=together.efa) for group in groups
+        replace(on_groups(target, [group]), node_cpus=together.node_cpus, efa=together.efa) for group in groups
     )
     return replace(order[0], order=order)
 

@@ -174,8 +174,8 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
         notes.append("pool.memory is not enforced on this machine")
     if spec.stream and spec.stream.workers.memory:
         notes.append("stream.workers.memory is not enforced on this machine")
-    if spec.capacity.order:
-        notes.append("capacity.order has no effect on this machine, which has all nodes")
+    if choices := spec.capacity.choices:
+        notes.append(f"no effect on this machine, which has all nodes: {', '.join(choices)}")
     if spec.capacity.deadline is not None:
         notes.append(
             "capacity.deadline: this machine has all nodes, so there is nothing to choose; the work is in time"

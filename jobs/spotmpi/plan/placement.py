@@ -22,7 +22,7 @@ _POLICY = "spotmpi.capacity.controller"  # the module of a controller that keeps
 class Beginning(NamedTuple):
     """Why a run begins on the first of its node groups, and what it is expected to cost where it has a deadline."""
 
-    reason: str = "the first in capacity.order"
+    reason: str = "the first in the order of its node groups"
     forecast: Forecast | None = None
 
 

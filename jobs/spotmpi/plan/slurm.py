@@ -168,8 +168,8 @@ def _layout(spec: JobSpec, run: str, target: SlurmTarget) -> Layout:
 
 def _notes(spec: JobSpec) -> list[str]:
     notes = []
-    if spec.capacity.order:
-        notes.append("capacity.order has no effect on Slurm, where the partition has the nodes")
+    if choices := spec.capacity.choices:
+        notes.append(f"no effect on Slurm, where the partition has the nodes: {', '.join(choices)}")
     if spec.capacity.deadline is not None:
         notes.append(
             "capacity.deadline has no effect on Slurm, where the partition has the nodes and its queue the time"

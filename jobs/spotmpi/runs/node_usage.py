@@ -68,12 +68,12 @@ def worker_machines(paths: RunPaths) -> set[str]:
     return {machine for machine, *_ in _worker_uses(paths)} - gang
 
 
-def machine_kinds(paths: RunPaths) -> dict[str, tuple[str | None, str | None]]:
-    """The EC2 type and the market of a run's machines by name, as far as recorded."""
+def machine_kinds(paths: RunPaths) -> dict[str, tuple[str | None, str | None, str | None]]:
+    """The EC2 type, the market and the zone of a run's machines by name, as far as recorded."""
     machines = [machine for start, _ in _attempts(paths) for machine in start.get("machines") or []]
     machines += [event.get("machine") or {} for event in reader.lines(paths.events) if event["event"] == record.JOINED]
     named = {each.get("instance") or each.get("name"): each for each in machines}
-    return {name: (each.get("type"), each.get("market")) for name, each in named.items() if name}
+    return {name: (each.get("type"), each.get("market"), each.get("zone")) for name, each in named.items() if name}
 
 
 def all_uses(folder: Path) -> list[Usage]:

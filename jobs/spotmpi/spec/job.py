@@ -183,11 +183,12 @@ class Limits(SpecModel):
 
 
 class Capacity(SpecModel):
-    """Where the nodes come from: by an order of node groups, or by a deadline."""
+    """Where the nodes come from: by an order of node groups, by a deadline, or in the first zone that has them."""
 
     order: list[str] = Field(
         [],
-        description='node groups or markets ("spot", "on-demand"): all nodes from the first, else all from the next',
+        description='node groups or markets ("spot", "on-demand"): all nodes from the first (in each of its zones), '
+        "else all from the next",
     )
     patience: Duration = Field(600.0, description="how long the run waits for all its nodes before it tries the next")
     prices: dict[str, Money] = Field(
@@ -199,10 +200,14 @@ class Capacity(SpecModel):
     )
     budget: Money | None = Field(None, description="US dollars for nodes, which are not exceeded")
     market: Literal["auto", "spot", "on-demand"] = Field(
-        "auto", description='"auto" keeps the deadline for the least expected cost, "spot" only if capacity allows'
+        "auto",
+        description='which node groups are allowed: "auto" for all; it keeps a deadline for the least expected cost, '
+        '"spot" only if capacity allows',
     )
-    zones: list[str] = Field([], description="allowed zones of one region (default: all)")
-    instance_types: list[str] = Field([], description="allowed instance types, equally fast (default: all)")
+    zones: list[str] = Field([], description="allowed zones of the environment (default: all); a run is in one of them")
+    instance_types: list[str] = Field(
+        [], description="allowed instance types, equally fast where there is a deadline (default: all)"
+    )
     nodes: list[Count] = Field(
         [], description="in a simulation: numbers of nodes, the smallest first (default: `nodes`)"
     )
@@ -213,6 +218,13 @@ class Capacity(SpecModel):
     lost_work: Duration | None = Field(
         None, description="work that a loss of nodes may cost (default: none, as with a checkpoint at the notice)"
     )
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """What is given of the keys that choose among the node groups of an environment, by key of the spec."""
+        given = self.model_dump(exclude_defaults=True)
+        keys = ("order", "zones", "instance_types", "market")
+        return {f"capacity.{key}": given[key] for key in keys if key in given}
 
 
 class Metrics(SpecModel):

@@ -68,24 +68,47 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup], gang: bool = True) -> Cho
     """The groups that the spec names, or else the first that it fits; the problems if there is none.
 
     A spec without GPUs takes groups without GPUs first; if pods fill nodes with GPUs, each slot gets its share.
-    Only nodes that are no *gang* may be of several groups.
+    Only nodes that are no *gang* may be of several groups, all in one zone. The fallbacks of a gang are the same group
+    in other zones, as long as no queue decides where its nodes come from.
     """
     if spec.capacity.order:
         return _choose_in_order(spec, groups)
     if spec.capacity.deadline is not None:
         return _choose_for_deadline(spec, groups)
-    named = spec.kubernetes.node_groups
-    unknown = [name for name in named if name not in {group.name for group in groups}]
-    if unknown:
-        known = ", ".join(group.name for group in groups)
-        return [Problem("kubernetes.node_groups", name, f"the environment has: {known}") for name in unknown]
-    candidates = [group for group in groups if not named or group.name in named]
-    if len(named) > 1 and spec.nodes > 1 and gang:
+    if problems := _unknown(spec, groups):
+        return problems
+    named, candidates = spec.kubernetes.node_groups, _named(spec, groups)
+    if len({group.shared_name for group in candidates}) > 1 and named and spec.nodes > 1 and gang:
         remedy = (
             "each node would be of any of them, and the gang in several placement groups: name one, or name them in "
             "capacity.order, one after the other"
         )
         return [Problem("kubernetes.node_groups", named, remedy)]
+    whole = _choose_in_zone(spec, candidates)
+    zones = dict.fromkeys(group.zone for group in candidates)
+    if len(zones) < 2 or isinstance(whole, list):
+        return whole
+    by_zone = [_choose_in_zone(spec, [group for group in candidates if group.zone == zone]) for zone in zones]
+    found = [choice for choice in by_zone if isinstance(choice, Choice)]
+    if not found:
+        return by_zone[0]
+    best = min(found, key=lambda choice: _rank(spec, choice.groups[0], candidates))
+    (first, *more) = best.groups
+    like = [each for choice in found for each in choice.groups if each.shared_name == first.shared_name]
+    moves = gang and not more and not spec.kubernetes.queue
+    fallbacks = tuple(each for each in like if each is not first) if moves else ()
+    others = dict.fromkeys(name for choice in found for name in choice.others if name != first.shared_name)
+    return replace(best, others=tuple(others), fallbacks=fallbacks)
+
+
+def _rank(spec: JobSpec, group: NodeGroup, groups: Sequence[NodeGroup]) -> tuple[bool, int]:
+    """Sorts *groups* by preference: a spec without GPUs takes those without GPUs first."""
+    return group.gpus > 0 and not spec.resources.gpu, groups.index(group)
+
+
+def _choose_in_zone(spec: JobSpec, candidates: Sequence[NodeGroup]) -> Choice | list[Problem]:
+    """The choice among the allowed groups of one zone."""
+    named = spec.kubernetes.node_groups
     together = sum(group.max for group in candidates)
     misfits = {
         group.name: why for group in candidates if (why := _misfit(spec, group, together if named else group.max))
@@ -93,10 +116,9 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup], gang: bool = True) -> Cho
     fitting = [group for group in candidates if group.name not in misfits]
     if not fitting or (misfits and named):
         return [_refusal(spec, candidates, misfits)]
-    if not spec.resources.gpu:
-        fitting.sort(key=lambda group: group.gpus > 0)
+    fitting.sort(key=lambda group: _rank(spec, group, candidates))
     chosen = tuple(fitting if named else fitting[:1])
-    others = tuple(group.name for group in fitting if group not in chosen)
+    others = tuple(dict.fromkeys(group.shared_name for group in fitting if group not in chosen))
     if named and len({group.gpus for group in chosen}) > 1:
         return [
             Problem("kubernetes.node_groups", named, "have different numbers of GPUs: name groups with the same number")
@@ -104,22 +126,85 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup], gang: bool = True) -> Cho
     return Choice(chosen, _shared(spec, chosen[0]), others)
 
 
+def _names(group: NodeGroup) -> tuple[str, str]:
+    """The names by which a spec may mean a group."""
+    return group.name, group.shared_name
+
+
+def _allowed(spec: JobSpec, groups: Sequence[NodeGroup]) -> list[NodeGroup]:
+    """The groups that the spec's zones, instance types and (without a deadline) market allow."""
+    table = spec.capacity
+    markets = MARKETS if table.market == "auto" or table.deadline is not None else (table.market,)
+    return [
+        group
+        for group in groups
+        if (not table.zones or group.zone in table.zones)
+        and (not table.instance_types or group.type in table.instance_types)
+        and group.market in markets
+    ]
+
+
+def _named(spec: JobSpec, groups: Sequence[NodeGroup]) -> list[NodeGroup]:
+    """The allowed groups that the spec names, all where it names none."""
+    named = set(spec.kubernetes.node_groups)
+    return [group for group in _allowed(spec, groups) if not named or named & set(_names(group))]
+
+
+def _unknown(spec: JobSpec, groups: Sequence[NodeGroup]) -> list[Problem]:
+    """What a spec allows and the environment has not, or not together."""
+    problems = list(_unknown_names(spec, groups))
+    if groups and not problems and not _named(spec, groups):
+        key, value = next((key, value) for key, value in spec.capacity.choices.items() if key != _ORDER)
+        has = ", ".join(f"{group.name} ({group.type}, {group.market}, in {group.zone})" for group in groups)
+        remedy = f"with other keys it leaves no node group of the environment, which has {has}"
+        problems.append(Problem(key, value, f"{remedy}: allow more"))
+    return problems
+
+
+def _unknown_names(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
+    """The zones, types and node groups of a spec that the environment has not, or not in the zones of the spec."""
+    table, zones = spec.capacity, {group.zone for group in groups}
+    for zone in (zone for zone in table.zones if zone not in zones):
+        has = ", ".join(sorted(zones))
+        remedy = f"the environment has nodes in {has}: use one of these, or add it to `zones` of its stack"
+        yield Problem("capacity.zones", zone, remedy)
+    by_type = {group.type: (group.type,) for group in groups}
+    by_name = {group.name: _names(group) for group in groups}
+    for key, values, known in (
+        ("capacity.instance_types", table.instance_types, by_type),
+        ("kubernetes.node_groups", spec.kubernetes.node_groups, by_name),
+        ("capacity.prices", table.prices, by_name),
+    ):
+        for value in values:
+            where = {group.zone for group in groups if value in (group.type, *_names(group))}
+            if not any(value in names for names in known.values()):
+                yield Problem(key, value, f"the environment has: {', '.join(sorted(known))}")
+            elif zones & set(table.zones) and not where & set(table.zones) and key != "capacity.prices":
+                remedy = f"the environment has it in {', '.join(sorted(where))} alone, which capacity.zones leaves out"
+                yield Problem(key, value, f"{remedy}: allow one of these zones")
+
+
 def _choose_in_order(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]:
     """The groups of ``capacity.order``, the first one and its fallbacks; all problems of it."""
-    problems = list(_conflicts(spec, _ORDER, spec.capacity.order))
+    unknown, allowed = _unknown(spec, groups), _allowed(spec, groups)
+    problems = [*_conflicts(spec, _ORDER, spec.capacity.order), *unknown]
     if spec.kubernetes.node_groups:
         remedy = "capacity.order names the groups already: remove one of the two"
         problems.append(Problem("kubernetes.node_groups", spec.kubernetes.node_groups, remedy))
     order: dict[str, NodeGroup] = {}
     named = spec.capacity.order
     for name in dict.fromkeys(named):
-        candidates = _entry(name, named, groups)
+        entry = _entry(name, named, groups)
+        candidates = [each for each in entry if each in allowed]
         misfits = {each.name: why for each in candidates if (why := _misfit(spec, each, each.max))}
         if named.count(name) > 1:
             problems.append(Problem(_ORDER, name, "is named twice: remove one of the two"))
-        if not candidates:
+        if not entry:
             problems.append(Problem(_ORDER, name, _without_groups(name, groups)))
-        elif len(misfits) == len(candidates):
+        elif not candidates and not unknown:
+            remedy = "capacity.zones, instance_types and market leave none of its node groups: allow more, or remove it"
+            problems.append(Problem(_ORDER, name, remedy))
+        elif candidates and len(misfits) == len(candidates):
             problems.append(replace(_refusal(spec, candidates, misfits), field=_ORDER, value=name))
         order |= {each.name: each for each in candidates if each.name not in misfits}
     chosen = tuple(order.values())
@@ -128,23 +213,15 @@ def _choose_in_order(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | lis
 
 
 def _choose_for_deadline(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]:
-    """All groups on which a run with a deadline may be placed, one of each market and type, spot groups first."""
-    table, named = spec.capacity, spec.kubernetes.node_groups
-    problems = list(_conflicts(spec, _DEADLINE, None))
-    for key, values, known in (
-        ("capacity.instance_types", table.instance_types, {group.type for group in groups}),
-        ("kubernetes.node_groups", named, {group.name for group in groups}),
-        ("capacity.prices", table.prices, {group.name for group in groups}),
-    ):
-        has = ", ".join(sorted(known))
-        problems += [Problem(key, name, f"the environment has: {has}") for name in values if name not in known]
-    candidates = [group for group in groups if not named or group.name in named]
-    candidates = [group for group in candidates if not table.instance_types or group.type in table.instance_types]
+    """All groups on which a run with a deadline may be placed, one of each zone, market and type, spot groups first."""
+    table = spec.capacity
+    problems = [*_conflicts(spec, _DEADLINE, None), *_unknown(spec, groups)]
+    candidates = _named(spec, groups)
     misfits = {group.name: why for group in candidates if (why := _misfit(spec, group, group.max))}
-    fitting: dict[tuple[str, str], NodeGroup] = {}
+    fitting: dict[tuple[str, str, str], NodeGroup] = {}
     for group in candidates:
         if group.name not in misfits:
-            fitting.setdefault((group.market, group.type), group)
+            fitting.setdefault((group.zone, group.market, group.type), group)
     markets = MARKETS if table.market == "auto" else (table.market,)
     chosen = tuple(group for market in markets for group in fitting.values() if group.market == market)
     if not fitting and not problems:
@@ -163,8 +240,11 @@ def _choose_for_deadline(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice |
 
 
 def _entry(name: str, named: Sequence[str], groups: Sequence[NodeGroup]) -> list[NodeGroup]:
-    """The groups of one entry: the one of that name, or those of a market that no entry names."""
-    return [each for each in groups if name == each.name or (name == each.market and each.name not in named)]
+    """The groups of one entry: those of that name in all zones, or those of a market, without what others name."""
+    others = set(named) - {name}
+    like = [each for each in groups if name == each.shared_name and each.name not in others]
+    alone = [each for each in groups if name == each.name]
+    return like or alone or [each for each in groups if name == each.market and not others & set(_names(each))]
 
 
 def _without_groups(name: str, groups: Sequence[NodeGroup]) -> str:

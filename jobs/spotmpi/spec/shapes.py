@@ -85,14 +85,41 @@ def worker_spec(spec: JobSpec) -> JobSpec:
     else:
         placement |= {"instance_type": None, "placement_group": None}
     changes: dict[str, Any] = {"nodes": workers.count, "slots": 1, "resources": workers.resources}
-    changes["capacity"] = Capacity()
+    changes["capacity"] = Capacity(zones=spec.capacity.zones)
     if spec.stream is not None and spec.stream.workers.price is not None:
         changes["price"] = spec.stream.workers.price
     return spec.model_copy(update={**changes, "kubernetes": spec.kubernetes.model_copy(update=placement)})
 
 
 def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> ShapeChoice | tuple[Choice] | list[Problem]:
-    """The groups of each shape, for node 0 of a pool on-demand ones where they fit; all problems where it fits none."""
+    """The groups of each shape, for node 0 of a pool on-demand ones where they fit; all problems where it fits none.
+
+    Workers are in the zone of their gang: the first that has nodes for both.
+    """
+    choices = _choose_shapes(spec, groups)
+    if isinstance(choices, list) or len(choices) < 2:
+        return choices
+    found = [{each.zone for each in choice.every_group} for choice in choices]
+    if len(set.union(*found)) < 2:
+        return choices
+    for zone in dict.fromkeys(
+        each.zone for each in groups if not spec.capacity.zones or each.zone in spec.capacity.zones
+    ):
+        capacity = spec.capacity.model_copy(update={"zones": [zone]})
+        there = _choose_shapes(spec.model_copy(update={"capacity": capacity}), groups)
+        if isinstance(there, ShapeChoice):
+            as_written = there.gang.spec.model_copy(update={"capacity": spec.capacity})
+            return there._replace(gang=replace(there.gang, spec=as_written))
+    gang, workers = (", ".join(sorted(zones)) for zones in found)
+    remedy = (
+        f"no zone has nodes for all of the run: {gang} for {spec.nodes} nodes, {workers} for its workers: "
+        "add a group to a zone of the stack"
+    )
+    return [Problem("nodes", spec.nodes, remedy)]
+
+
+def _choose_shapes(spec: JobSpec, groups: Sequence[NodeGroup]) -> ShapeChoice | tuple[Choice] | list[Problem]:
+    """The groups of each shape in any zone."""
     gang = _choose_gang(spec, groups)
     if (own := workers_of(spec)) is None:
         return gang if isinstance(gang, list) else (gang,)
@@ -102,7 +129,8 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> ShapeChoice | tuple[Ch
         workers = [replace(problem, field=fields.get(problem.field, problem.field)) for problem in workers]
     if isinstance(gang, Choice) and isinstance(workers, Choice):
         return ShapeChoice(gang, workers)
-    return [problem for choice in (gang, workers) if isinstance(choice, list) for problem in choice]
+    problems = [problem for choice in (gang, workers) if isinstance(choice, list) for problem in choice]
+    return [problem for index, problem in enumerate(problems) if problem not in problems[:index]]
 
 
 def _choose_gang(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]:

@@ -41,7 +41,7 @@ def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
     """Why the run fits no node group of its environment."""
     if not groups:
         requested = {
-            "capacity.order": spec.capacity.order or None,
+            **spec.capacity.choices,
             "capacity.deadline": None if spec.capacity.deadline is None else spec.model_dump()["capacity"]["deadline"],
             "kubernetes.node_groups": spec.kubernetes.node_groups or None,
             "kubernetes.placement_group": spec.kubernetes.placement_group,

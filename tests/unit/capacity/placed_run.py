@@ -39,7 +39,9 @@ FORECAST: Forecast = {
 
 def target(group: str) -> ClusterTarget:
     market = "on-demand" if group == FAR else "spot"
-    machine = {"node_group": group, "type": f"{group}.xlarge", "market": market, "zone": "us-east-1a"}
+    zone = "us-east-1b" if group == OTHER else "us-east-1a"  # otherwise like NEAR
+    kind = "far.xlarge" if group == FAR else "near.xlarge"
+    machine = {"node_group": group, "type": kind, "market": market, "zone": zone}
     return ClusterTarget("here", "any:1", "claim", {"group": group}, (), False, machine=tuple(machine.items()))
 
 

@@ -28,7 +28,9 @@ OUTPUTS: dict[str, Any] = {
     "repositories": {"chainermn": "1.dkr.ecr.us-east-1.amazonaws.com/spotmpi-lab/chainermn"},
     "node_groups": [
         {
+            "group": None,
             "name": "g4dn",
+            "zone": "us-east-1a",
             "type": "g4dn.xlarge",
             "market": "spot",
             "gpus": 1,

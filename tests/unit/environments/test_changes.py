@@ -19,6 +19,7 @@ from tests.command_line import CommandLine
 
 NODE_GROUP = "aws:eks/nodeGroup:NodeGroup"
 FILE_SYSTEM = "aws:efs/fileSystem:FileSystem"
+SUBNET = "aws:ec2/subnet:Subnet"
 RUNNING = {"eks-g4dn": 3, "eks-g4dn-2": 10, "eks-system": 2}
 UP = "up --yes --skip-preview @lab"
 
@@ -55,6 +56,9 @@ def lost(tmp_path: Path, *steps: dict[str, Any]) -> str:
         ([node_group("create"), node_group("same")], ""),
         ([node_group("delete", "idle")], ""),
         ([node_group("replace", "system")], "2 system nodes, one after the other"),
+        # A zone that goes takes its nodes and its subnet along; a subnet that is replaced would take nodes that stay.
+        ([node_group("delete"), step("delete", SUBNET)], "3 running nodes of g4dn"),
+        ([step("replace", SUBNET, id="subnet-1", keys=["cidrBlock"])], "replace subnet subnet-1 (cidrBlock)"),
         ([step("delete", FILE_SYSTEM, id="fs-1")], "file system fs-1 with all data on it"),
         ([step("delete-replaced", FILE_SYSTEM, id="fs-1")], "file system fs-1 with all data on it"),
         (

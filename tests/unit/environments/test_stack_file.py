@@ -10,7 +10,7 @@ import pytest
 
 from spotmpi.core import names
 from spotmpi.core.errors import InputError
-from spotmpi.environments.stack_file import StackGroup, read_stack, write_choice
+from spotmpi.environments.stack_file import Pins, StackGroup, read_stack, with_pins, write_choice
 from spotmpi.environments.zones.rows import Row
 
 STACKS = sorted(path.name[7:-5] for path in (names.PROJECT / "stacks").glob("Pulumi.*.yaml"))
@@ -22,7 +22,7 @@ FILE = f"""# first line
 encryptionsalt: {LONG}
 config:
   aws:region: us-east-1   # where we live
-  spotmpi:zone: "us-east-1a"
+  spotmpi:zones: ["us-east-1a"]
   # the groups
   spotmpi:groups:
     - name: one    # with a word
@@ -77,8 +77,30 @@ def test_every_ready_stack_is_written_in_place_or_refused_where_it_has_no_groups
 
     write_choice(stack, row, groups[0].name, tmp_path)
 
-    assert path.read_text() == before.replace("spotmpi:zone: us-east-1a", "spotmpi:zone: us-east-1f")
+    assert path.read_text() == before.replace("spotmpi:zones: [us-east-1a]", "spotmpi:zones: [us-east-1f]")
     assert path.read_text() != before
+
+
+def test_further_zones_stay_if_they_are_others_of_the_region(stacks: Path) -> None:
+    zones = FILE.replace('["us-east-1a"]', "[us-east-1a, us-east-1c, us-east-1b]  # near")
+    (stacks / "Pulumi.mine.yaml").write_text(zones)
+    path = write_choice("mine", replace(ROW, region="us-east-1", zone="us-east-1b"), "one", stacks)
+    assert read_stack("mine", stacks).zones == ("us-east-1b", "us-east-1c")
+    assert comments(path.read_text()) == comments(zones)
+    write_choice("mine", ROW, "one", stacks)
+    assert read_stack("mine", stacks).zones == ("eu-west-1c",)
+
+
+def test_zones_share_the_release_of_their_group_of_which_the_newest_is_pinned(stacks: Path) -> None:
+    zones = FILE.replace('["us-east-1a"]', "[us-east-1a, us-east-1c]").replace(
+        "      max: 4", "      zones: [us-east-1c]"
+    )
+    (stacks / "Pulumi.mine.yaml").write_text(zones)
+    releases = {"one-c": "1.36.1-20261110", "one": "1.36.9-20270101"}
+    releases |= {"two": "1.36.1-20261110", "two-c": "1.36.2-20261110"}
+    (stacks / "Pulumi.mine.yaml").write_text(with_pins("mine", Pins("1.36", {}, releases), stacks))
+    pinned = read_stack("mine", stacks).ami_releases
+    assert pinned == {"one-c": "1.36.1-20261110", "two": "1.36.2-20261110", "two-c": "1.36.2-20261110"}
 
 
 def test_the_only_group_with_the_type_is_changed(stacks: Path) -> None:

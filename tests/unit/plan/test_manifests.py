@@ -107,8 +107,8 @@ def plan(values: dict[str, Any], target: Target = TARGET, run: str = "digits-1")
     if isinstance(target, list):
         base = replace(TARGET, exclusive=True, egress_denied=True, placement_account="mover")
         several = spec.capacity.order or spec.capacity.deadline
-        target = (in_order if several else on_groups)(base, target, "us-east-1a")
-    workers = on_groups(replace(TARGET, egress_denied=True), [CPUS], "us-east-1a") if spec.stream else None
+        target = (in_order if several else on_groups)(base, target)
+    workers = on_groups(replace(TARGET, egress_denied=True), [CPUS]) if spec.stream else None
     return kubernetes_plan(spec, target, submission(run, spec.env_passthrough), workers)
 
 
@@ -123,8 +123,14 @@ def values_of(value: Any, key: str) -> Iterator[Any]:
 
 GROUP = NodeGroup.model_validate(
     {
-        **{"name": "g5", "type": "g5.12xlarge", "market": "spot", "gpus": 4, "vcpus": 48, "memory_mib": 196608},
-        **{"allocatable_mib": 190000, "disk_gib": 100, "disk_throughput": 125, "public_address": True},
+        **{"name": "g5", "zone": "us-east-1a", "type": "g5.12xlarge", "market": "spot", "gpus": 4, "vcpus": 48},
+        **{
+            "memory_mib": 196608,
+            "allocatable_mib": 190000,
+            "disk_gib": 100,
+            "disk_throughput": 125,
+            "public_address": True,
+        },
         **{"min": 0, "max": 8, "placement_group": True, "efa_interfaces": 0},
         "labels": {"spotmpi.dev/group": "g5", "nvidia.com/gpu.present": "true"},
         "taint": {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"},
@@ -208,9 +214,7 @@ def test_data_that_is_staged_in_memory_has_a_volume_there() -> None:
 
 
 def test_pods_that_share_nodes_know_their_groups_and_not_their_size() -> None:
-    target = on_groups(
-        replace(TARGET, exclusive=False), [GROUP, WITH_EFA.model_copy(update={"name": "p4"})], "us-east-1a"
-    )
+    target = on_groups(replace(TARGET, exclusive=False), [GROUP, WITH_EFA.model_copy(update={"name": "p4"})])
     assert (target.node_cpus, target.efa, len(target.one_of)) == (None, 0, 2)
     assert dict(target.machine) == {
         **{"zone": "us-east-1a", "node_group": "g5 or p4", "type": "g5.12xlarge or p4d.24xlarge", "market": "spot"},
@@ -222,7 +226,7 @@ def test_pods_that_share_nodes_know_their_groups_and_not_their_size() -> None:
 def test_pods_request_no_efa_on_shared_nodes_or_where_some_nodes_lack_it(
     exclusive: bool, groups: list[NodeGroup]
 ) -> None:
-    text = json.dumps(plan(ON_GROUPS, on_groups(replace(TARGET, exclusive=exclusive), groups, "us-east-1a")))
+    text = json.dumps(plan(ON_GROUPS, on_groups(replace(TARGET, exclusive=exclusive), groups)))
     assert pods.EFA not in text and "FI_PROVIDER" not in text
 
 

@@ -40,7 +40,7 @@ def test_each_worker_is_counted_from_its_pods_start_until_it_left_or_the_pool_en
         ("c", 55.0, 60.0, 100.0),
         ("small", 10.0, 20.0, 100.0),
     ]
-    assert machine_kinds(paths) == {"small": (None, None), **dict.fromkeys("abc", ("g5.xlarge", None))}
+    assert machine_kinds(paths) == {"small": (None, None, None), **dict.fromkeys("abc", ("g5.xlarge", None, None))}
 
 
 def test_a_worker_that_joins_the_next_node_0_is_counted_once(tmp_path: Path) -> None:

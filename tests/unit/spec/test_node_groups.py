@@ -404,7 +404,7 @@ def test_an_order_needs_gpus_that_one_build_of_the_image_fits_and_an_environment
 
 def test_elsewhere_an_order_has_no_effect_and_the_plan_says_so() -> None:
     plan = spotmpi.plan_run({"command": ["true"], "launcher": "none", "capacity": {"order": ["spot"]}})
-    assert "capacity.order has no effect on this machine, which has all nodes" in plan["notes"]
+    assert "no effect on this machine, which has all nodes: capacity.order" in plan["notes"]
 
 
 def test_a_limit_of_cost_goes_by_the_price_of_the_groups_that_the_run_may_use(
@@ -471,12 +471,14 @@ def test_all_problems_of_a_deadline_come_before_anything_is_started(
 ) -> None:
     monkeypatch.setattr("spotmpi.aws.prices.group_prices", raise_no_rights)
     with pytest.raises(InputError) as caught:
-        plan_of(lab_file, *DEADLINE, 'capacity.zones=["us-east-1b"]', "capacity.deadline=20h", "price=3")
+        zones = 'capacity.zones=["us-east-1a", "us-east-1b"]'
+        plan_of(lab_file, *DEADLINE, zones, "capacity.deadline=20h", "price=3")
     assert [str(each) for each in caught.value.problems] == [
-        "capacity.zones = 'us-east-1b': environment spotmpi-lab has nodes in us-east-1a alone: remove it",
         "price = 3.0: is one price for all markets, by which none is better: give capacity.prices for each node group",
         "capacity.deadline = '20 h': on-demand nodes need 20 h 5 min (20 h of work and 5 min for a start): set at "
         "least 20 h 5 min, or allow more nodes",
+        "capacity.zones = 'us-east-1b': the environment has nodes in us-east-1a: use one of these, or add it to "
+        "`zones` of its stack",
         "capacity.market = 'auto': the deadline needs an on-demand group that the run fits, and there is none: add one "
         'to its stack (spotmpi:groups with `market`), or set capacity.market = "spot", which may be late',
     ]

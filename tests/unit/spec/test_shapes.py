@@ -18,7 +18,14 @@ TAINT = {"key": "spotmpi.dev/runs", "value": "only", "effect": "NoSchedule"}
 
 
 def group(name: str, market: str, gpus: int = 0, vcpus: int = 8) -> NodeGroup:
-    values: dict[str, Any] = {"name": name, "type": "c7i.2xlarge", "market": market, "gpus": gpus, "vcpus": vcpus}
+    values: dict[str, Any] = {
+        "name": name,
+        "zone": "us-east-1a",
+        "type": "c7i.2xlarge",
+        "market": market,
+        "gpus": gpus,
+        "vcpus": vcpus,
+    }
     sizes = {
         "memory_mib": 16384,
         "allocatable_mib": 15454,

@@ -84,11 +84,10 @@ def test_each_problem_has_field_value_and_remedy(values: dict[str, Any], expecte
 
 
 def test_keys_of_a_deadline_without_one_and_of_simulations_alone_are_refused_together() -> None:
-    spec = {"command": ["true"], "capacity": {"budget": 5, "market": "spot", "nodes": [1, 2], "prices": {"g5": 1}}}
+    spec = {"command": ["true"], "capacity": {"budget": 5, "zones": ["b"], "nodes": [1, 2], "prices": {"g5": 1}}}
     assert problems(spec) == [
         "capacity.nodes = [1, 2]: only `spotmpi simulate` tries several numbers of nodes: remove it, and set `nodes`",
         "capacity.budget = 5.0: is for a deadline: set capacity.deadline, or remove it",
-        "capacity.market = 'spot': is for a deadline: set capacity.deadline, or remove it",
         "capacity.prices = {'g5': 1.0}: is for capacity.order or a deadline: set one, or `price`",
     ]
 

@@ -53,27 +53,29 @@ def region(subject: Subject) -> Iterator[Finding]:
 
 
 def zone(subject: Subject) -> Iterator[Finding]:
-    """Whether the stack's zones exist in its region, EKS supports them, and the first has the storage it needs."""
+    """Whether the stack's zones exist in its region, EKS supports them, and the first has the storage that it needs."""
     stack = subject.stack
     if stack is None or stack.kind == "account":
         return
     zones = aws_zones.zones(subject.aws, subject.region)
-    yield _first_zone(subject.region, stack, {each.name: each.id for each in zones})
+    ids = {each.name: each.id for each in zones}
+    for name in stack.zones or (None,):
+        yield _zone(subject.region, stack, name, ids)
     if stack.kind != "data" and stack.zone is not None:
         yield _second_zone(subject.region, stack, stack.zone, zones)
 
 
-def _first_zone(region: str, stack: StackFile, ids: Mapping[str, str]) -> Finding:
-    if stack.zone is None or stack.zone not in ids:
+def _zone(region: str, stack: StackFile, name: str | None, ids: Mapping[str, str]) -> Finding:
+    if name is None or name not in ids:
         known = ", ".join(ids)
-        return Finding("zone", "error", f"{region} has no zone {stack.zone}", f"set spotmpi:zone to one of {known}")
-    id = ids[stack.zone]
+        return Finding("zone", "error", f"{region} has no zone {name}", f"set spotmpi:zones to some of {known}")
+    id = ids[name]
     if stack.kind != "data" and not eks_supports(id):
-        return Finding("zone", "error", f"EKS does not support zone {stack.zone} ({id})", "use another zone")
-    if stack.one_zone and has_one_zone_storage(region, id) is False:
+        return Finding("zone", "error", f"EKS does not support zone {name} ({id})", "use another zone")
+    if name == stack.zone and stack.one_zone and has_one_zone_storage(region, id) is False:
         remedy = "set storage.one_zone to false, or use another zone"
-        return Finding("zone", "error", f"EFS has no One Zone storage in {stack.zone} ({id})", remedy)
-    return Finding("zone", "ok", f"{stack.zone} is {id}")
+        return Finding("zone", "error", f"EFS has no One Zone storage in {name} ({id})", remedy)
+    return Finding("zone", "ok", f"{name} is {id}")
 
 
 def _second_zone(region: str, stack: StackFile, first: str, zones: Sequence[Zone]) -> Finding:

@@ -134,23 +134,28 @@ def _expected_tags(group: NodeGroup, live: LiveEnvironment) -> dict[str, str]:
 
 
 def storage(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
-    """Whether the file system has a mount target in the zone, and the nodes can reach its port."""
+    """Whether the file system has mount targets, one in the first zone, and the nodes can reach their port."""
     environment, aws, region = live.environment, subject.aws, subject.region
     arguments = {"FileSystemId": environment.file_system_id}
     targets = aws.pages("efs", region, "describe_mount_targets", "MountTargets", **arguments)
-    local = [each for each in targets if each.get("AvailabilityZoneName") == environment.zone]
-    if not local:
-        zones = ", ".join(str(each.get("AvailabilityZoneName")) for each in targets) or "none"
+    local = {str(each.get("AvailabilityZoneName")): each for each in targets}
+    if environment.zone not in local:
+        zones = ", ".join(local) or "none"
         yield Finding(
             "mount target", "error", f"none in {environment.zone} (in other zones: {zones})", "run `pulumi up`"
         )
         return
-    state = local[0]["LifeCycleState"]
-    if state != "available":
-        yield Finding("mount target", "error", f"is {state}", "wait a few minutes, then run `pulumi up`")
-        return
-    yield Finding("mount target", "ok", f"available in {environment.zone}")
-    yield _port(subject, environment.cluster, local[0]["MountTargetId"])
+    for zone in environment.zones:
+        if zone not in local:
+            across = f"none in {zone}: its nodes reach the one in {environment.zone} across zones, which is billed"
+            yield Finding("mount target", "ok", across)
+    for zone, target in local.items():
+        if (state := target["LifeCycleState"]) != "available":
+            where = f"in {zone} " * (len(local) > 1)
+            yield Finding("mount target", "error", f"{where}is {state}", "wait a few minutes, then run `pulumi up`")
+            continue
+        yield Finding("mount target", "ok", f"available in {zone}")
+        yield _port(subject, environment.cluster, target["MountTargetId"])
 
 
 def _port(subject: Subject, cluster: str, target: str) -> Finding:

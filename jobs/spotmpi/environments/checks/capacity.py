@@ -1,18 +1,21 @@
-"""Capacity for the stack: node groups' types offered in the zone, quotas against `max`, and room for a network."""
+"""Capacity for the stack: types offered in each zone and their prices, quotas against `max`, and room for a network."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 
-from spotmpi.aws import instances, quotas
+from spotmpi.aws import instances, prices, quotas
+from spotmpi.aws.errors import CallError
 from spotmpi.environments.checks.check import Check, Finding, Level, Subject
 from spotmpi.environments.resource_kinds import TAG
 from spotmpi.environments.stack_file import SYSTEM, StackFile, StackGroup
 
 
 def offers(subject: Subject) -> Iterator[Finding]:
-    """Whether each group's type exists, is offered in the zone, and supports the placement group if one is set."""
+    """Whether each group's type exists, is offered in its zones and at what price, and supports its placement group."""
     stack = subject.stack
     if stack is None or stack.zone is None:
         return
@@ -21,9 +24,31 @@ def offers(subject: Subject) -> Iterator[Finding]:
         return
     known = instances.instance_types(subject.aws, subject.region, names)
     offerings = instances.offerings(subject.aws, subject.region, names)
+    price = _prices(subject, names)
     for group in stack.groups:
-        if group.type:
-            yield _offer(stack, group, known.get(group.type), (group.type, stack.zone) in offerings)
+        for zone in (group.zones or stack.zones) if group.type else ():
+            offered = (group.type, zone) in offerings
+            yield _offer(stack, group, zone, known.get(group.type or ""), price(group, zone) if offered else None)
+
+
+def _prices(subject: Subject, machines: list[str]) -> Callable[[StackGroup, str], str]:
+    """What gives the price of a group's nodes in a zone in words, without their disks; nothing where AWS refuses."""
+    aws, region, spot, listed = subject.aws, subject.region, dict[tuple[str, str], prices.SpotPrice](), {}
+    with suppress(CallError):
+        spot = prices.spot_prices(aws, region, machines, datetime.now(UTC))
+    bought = {group.market for group in subject.stack.groups} if subject.stack else set()
+    with suppress(CallError):
+        if quotas.ON_DEMAND in bought:
+            listed = {machine: prices.on_demand_price(aws, region, machine) for machine in machines}
+
+    def of(group: StackGroup, zone: str) -> str:
+        if group.market == quotas.ON_DEMAND:
+            price = listed.get(group.type or "")
+        else:
+            price = found.now if (found := spot.get((group.type or "", zone))) else None
+        return "" if price is None else f", {group.market} for ${price:.4g} an hour"
+
+    return of
 
 
 def quota(subject: Subject) -> Iterator[Finding]:
@@ -42,7 +67,10 @@ def quota(subject: Subject) -> Iterator[Finding]:
         limits = {code: quotas.limit(subject.aws, subject.region, code) for code in codes.values() if code}
         for group, code in codes.items():
             if code:
-                yield _quota(subject, group, known[group.type or ""].vcpus, code, limits[code], used.get(code, 0))
+                finding = _quota(subject, group, known[group.type or ""].vcpus, code, limits[code], used.get(code, 0))
+                zones = len(group.zones or stack.zones)
+                shared = f" in a zone; its {zones} zones share the quota" * (zones > 1 and group.name != SYSTEM)
+                yield replace(finding, message=finding.message + shared)
 
 
 def network(subject: Subject) -> Iterator[Finding]:
@@ -71,19 +99,24 @@ def _while_updated(system: StackGroup) -> StackGroup:
     return replace(system, max=3) if system.max == 1 else system
 
 
-def _offer(stack: StackFile, group: StackGroup, kind: instances.InstanceType | None, in_zone: bool) -> Finding:
+def _offer(
+    stack: StackFile, group: StackGroup, zone: str, kind: instances.InstanceType | None, price: str | None
+) -> Finding:
+    """What is found of a group in a zone; *price* in words, None where the zone has no such type."""
     name = f"group {group.name}"
     command = f"spotmpi zones --types {group.type} --nodes {group.max or 1} --write {stack.stack}"
     if kind is None:
         remedy = "change the group's type"
         return Finding(name, "error", f"{stack.region} has no instance type {group.type}", remedy, command)
-    if not in_zone:
+    if price is None:
         remedy = "use another zone or type"
-        return Finding(name, "error", f"{group.type} is not offered in {stack.zone}", remedy, command)
+        if len(stack.zones) > 1:
+            remedy += ", or set the group's `zones` to those that offer it"
+        return Finding(name, "error", f"{group.type} is not offered in {zone}", remedy, command)
     if group.placement_group and not kind.placement_group:
         remedy = "set the group's placement_group to false"
         return Finding(name, "error", f"{group.type} does not support cluster placement groups", remedy)
-    return Finding(name, "ok", f"{group.type} is offered in {stack.zone}")
+    return Finding(name, "ok", f"{group.type} is offered in {zone}{price}")
 
 
 def _quota(subject: Subject, group: StackGroup, vcpus: int, code: str, limit: int, used: int) -> Finding:

@@ -27,11 +27,11 @@ def nodes(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
     for node in with_placement(cluster_nodes, subject.aws, subject.region):
         known = {group.name: group for group in live.environment.node_groups}
         if node.group in known:
-            yield _node(node, known[node.group], live)
+            yield _node(node, known[node.group])
 
 
-def _node(node: Node, group: NodeGroup, live: LiveEnvironment) -> Finding:
-    name, zone = f"node {node.name}", live.environment.zone
+def _node(node: Node, group: NodeGroup) -> Finding:
+    name = f"node {node.name}"
     if node.state == "not ready":
         command = f"kubectl describe node {node.name}"
         return Finding(name, "error", "is not ready", "wait a few minutes: EKS replaces it", command)
@@ -39,8 +39,9 @@ def _node(node: Node, group: NodeGroup, live: LiveEnvironment) -> Finding:
         return Finding(
             name, "error", f"is of type {node.type}, but group {group.name} has {group.type}", "run `pulumi up`"
         )
-    if node.zone != zone:
-        return Finding(name, "error", f"is in {node.zone}, but the environment is in {zone}", "run `pulumi up`")
+    if node.zone != group.zone:
+        message = f"is in {node.zone}, but group {group.name} is in {group.zone}"
+        return Finding(name, "error", message, "run `pulumi up`")
     grouped = node.placement_group not in (None, "none")
     if group.placement_group and not grouped:
         return Finding(name, "error", "is in no placement group, but its node group sets one", "run `pulumi up`")

@@ -22,7 +22,7 @@ from tests.unit.core.test_environment import OUTPUTS
 
 STACK = """config:
   aws:region: us-east-1
-  spotmpi:zone: us-east-1a
+  spotmpi:zones: [us-east-1a]
   spotmpi:second_zone: us-east-1c
   spotmpi:groups:
     - {name: gpus, type: g5.xlarge, max: 8}

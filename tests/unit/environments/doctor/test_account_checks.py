@@ -10,6 +10,7 @@ import pytest
 from spotmpi.aws.launch_failures import LAUNCH_FAILURES, explain_failure
 from spotmpi.environments.checks.account import kubernetes_version
 from spotmpi.environments.checks.check import Finding, LiveEnvironment, Subject
+from spotmpi.environments.doctor import doctor
 from tests.unit.environments.doctor.scenarios import (
     AUTOSCALER_TAGS,
     FROM_NODES,
@@ -149,6 +150,24 @@ def test_an_unusable_mount_target_is_an_error(
     healthy.account.script("DescribeMountTargets", MountTargets=[{**MOUNT_TARGET, **difference}])
     findings = healthy.findings()
     assert findings["mount target"].message == message and "port 2049" not in findings
+
+
+def test_a_zone_without_a_mount_target_of_its_own_is_said(healthy: HealthyEnvironment) -> None:
+    (first,) = healthy.environment.node_groups
+    second = first.model_copy(update={"name": "g4dn-b", "group": "g4dn", "zone": "us-east-1b"})
+    healthy.environment = healthy.environment.model_copy(update={"node_groups": (first, second)})
+
+    def messages() -> list[str]:
+        findings = doctor("mine", healthy.account, tool_output, healthy.open_live)
+        return [each.message for each in findings if each.check == "mount target"]
+
+    assert messages() == [
+        "none in us-east-1b: its nodes reach the one in us-east-1a across zones, which is billed",
+        "available in us-east-1a",
+    ]
+    other = {**MOUNT_TARGET, "AvailabilityZoneName": "us-east-1b", "MountTargetId": "fsmt-2", "LifeCycleState": "error"}
+    healthy.account.script("DescribeMountTargets", MountTargets=[MOUNT_TARGET, other])
+    assert messages() == ["available in us-east-1a", "in us-east-1b is error"]
 
 
 @pytest.mark.parametrize(

@@ -96,11 +96,23 @@ REGIONAL = "  spotmpi:storage: {one_zone: false}\n"
     [
         ("us-east-1\n", "af-south-1\n", "region", "error", "is not enabled in this account: enable it"),
         ("us-east-1\n", "eu-nowhere-1\n", "region", "error", "AWS has no region eu-nowhere-1: change aws:region"),
-        ("us-east-1a", "us-west-2a", "zone", "error", "set spotmpi:zone to one of us-east-1a, us-east-1b, us-east-1c"),
+        (
+            "us-east-1a",
+            "us-west-2a",
+            "zone",
+            "error",
+            "set spotmpi:zones to some of us-east-1a, us-east-1b, us-east-1c",
+        ),
         ("us-east-1a", "us-east-1d", "zone", "error", "EFS has no One Zone storage in us-east-1d (use1-az9): set"),
-        ("us-east-1a\n", f"us-east-1d\n{REGIONAL}", "zone", "ok", "us-east-1d is use1-az9"),
-        ("us-east-1a\n", f"us-east-1b\n{REGIONAL}", "zone", "error", "EKS does not support zone us-east-1b (use1-az3)"),
-        ("us-east-1a\n", f"us-east-1c\n{REGIONAL}", "zone", "ok", "us-east-1c is use1-az1"),
+        ("us-east-1a]\n", f"us-east-1d]\n{REGIONAL}", "zone", "ok", "us-east-1d is use1-az9"),
+        (
+            "us-east-1a]\n",
+            f"us-east-1b]\n{REGIONAL}",
+            "zone",
+            "error",
+            "EKS does not support zone us-east-1b (use1-az3)",
+        ),
+        ("us-east-1a]\n", f"us-east-1c]\n{REGIONAL}", "zone", "ok", "us-east-1c is use1-az1"),
         ("g5.xlarge", "g99.xlarge", "group gpus", "error", "us-east-1 has no instance type g99.xlarge: change"),
         ("g5.xlarge", "t3.xlarge", "group gpus", "error", "t3.xlarge does not support cluster placement groups: set"),
         ("g5.xlarge", "t3.xlarge, placement_group: false", "group gpus", "ok", "t3.xlarge is offered in us-east-1a"),
@@ -146,7 +158,7 @@ def test_the_default_second_zone_is_that_of_infra_and_checked_by_its_id(account:
     write_stack(DEFAULT)
     assert finding_of(account, "second zone").message == "us-east-1b is use1-az4"
     for zone in ("us-east-1a", "us-east-1b", "us-east-1f"):
-        settings = Settings(stack="mine", region="us-east-1", zone=zone)
+        settings = Settings(stack="mine", region="us-east-1", zones=(zone,))
         assert settings.other_zone == default_second_zone("us-east-1", zone)
 
 
@@ -261,7 +273,7 @@ def test_nodes_that_the_environment_runs_already_are_part_of_what_it_needs(accou
 
 
 def test_the_system_nodes_of_a_stack_that_names_none_are_those_of_infra(account: FakeAccount) -> None:
-    system, settings = read_stack("mine").system, Settings(stack="mine", region="us-east-1", zone="us-east-1a")
+    system, settings = read_stack("mine").system, Settings(stack="mine", region="us-east-1", zones=("us-east-1a",))
     assert (system.type, system.max) == (settings.cluster.system.type, settings.cluster.system.nodes)
 
 
@@ -306,5 +318,31 @@ def test_a_stack_with_the_roles_of_ci_has_neither_zone_nor_quota(account: FakeAc
 
 
 def test_persistent_storage_is_no_leftover_of_its_own_stack(account: FakeAccount) -> None:
-    write_stack("config:\n  aws:region: us-east-1\n  spotmpi:zone: us-east-1a\n  spotmpi:kind: data\n")
+    write_stack("config:\n  aws:region: us-east-1\n  spotmpi:zones: [us-east-1a]\n  spotmpi:kind: data\n")
     assert not [finding for finding in doctor("mine", account, tool_output) if finding.check.startswith("leftover")]
+
+
+THREE = STACK.replace("[us-east-1a]", "[us-east-1a, us-east-1c, us-east-1d]")
+
+
+def test_each_zone_has_its_offer_with_its_price_and_its_support_by_eks(account: FakeAccount) -> None:
+    account.ec2.zones["us-east-1"]["us-east-1d"] = "use1-az4"
+    account.ec2.not_offered.add(("g5.xlarge", "us-east-1d"))
+    account.ec2.spot_prices["g5.xlarge"] = 0.4
+    account.ec2.zone_prices["g5.xlarge", "us-east-1c"] = 0.5
+    write_stack(THREE)
+    findings = doctor("mine", account, tool_output)
+    assert [each.message for each in findings if each.check == "zone"] == [
+        "us-east-1a is use1-az6",
+        "us-east-1c is use1-az1",
+        "us-east-1d is use1-az4",
+    ]
+    offers = [each for each in findings if each.check == "group gpus"]
+    assert [each.message for each in offers] == [
+        "g5.xlarge is offered in us-east-1a, spot for $0.4 an hour",
+        "g5.xlarge is offered in us-east-1c, spot for $0.5 an hour",
+        "g5.xlarge is not offered in us-east-1d",
+    ]
+    assert offers[-1].remedy == "use another zone or type, or set the group's `zones` to those that offer it"
+    quota = finding_of(account, "quota of gpus").message
+    assert quota.endswith("of 8 x g5.xlarge in a zone; its 3 zones share the quota")

@@ -47,7 +47,7 @@ def test_a_node_that_differs_from_its_group_is_an_error(
 @pytest.mark.parametrize(
     ("zone", "placement_group", "message"),
     [
-        ("us-east-1b", "x", "is in us-east-1b, but the environment is in us-east-1a"),
+        ("us-east-1b", "x", "is in us-east-1b, but group g4dn is in us-east-1a"),
         ("us-east-1a", "", "is in no placement group, but its node group sets one"),
     ],
 )

@@ -101,9 +101,9 @@ def test_write_changes_only_region_zone_and_type_and_prints_the_reason(spotmpi: 
     before = LAB_FILE.read_text().splitlines()
     code, _, err = spotmpi(*ZONES, "--region", "us-west-2", "--write", "lab")
     changed = [line.strip() for line in LAB_FILE.read_text().splitlines() if line not in before]
-    assert code == 0 and changed == ["aws:region: us-west-2", "spotmpi:zone: us-west-2a"]
+    assert code == 0 and changed == ["aws:region: us-west-2", "spotmpi:zones: [us-west-2a]"]
     assert "zone us-west-2a, type g4dn.xlarge (row 1: best of 4)" in err
-    assert "the zone was us-east-1a: if lab is already built" in err
+    assert "the first zone was us-east-1a: if lab is already built" in err
 
 
 def test_write_sets_a_second_zone_where_eks_does_not_support_the_default_one(spotmpi: CommandLine) -> None:
@@ -123,7 +123,7 @@ def test_another_row_is_written_only_with_row(spotmpi: CommandLine) -> None:
 def test_write_warns_of_a_smaller_max_and_of_storage_in_another_stack(spotmpi: CommandLine) -> None:
     err = spotmpi("zones", "--types", "g5.xlarge", "-n", "20", "--write", "g5")[2]
     assert "group g5 has max 16: raise it to 20 for 20 nodes" in err
-    assert "its storage is in the stack g5-data: set the same zone in that stack's file" in err
+    assert "its storage is in the stack g5-data: set the same first zone in that stack's file" in err
 
 
 def test_the_price_of_an_environment_is_that_of_the_stack_to_write(spotmpi: CommandLine) -> None:

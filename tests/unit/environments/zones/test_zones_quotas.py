@@ -97,7 +97,7 @@ def test_a_family_without_known_quota_is_compared_without_it(account: FakeAccoun
 
 
 def test_idle_costs_are_those_of_the_default_settings() -> None:
-    settings = Settings(stack="x", region="us-east-1", zone="us-east-1a")
+    settings = Settings(stack="x", region="us-east-1", zones=("us-east-1a",))
     price = prices.environment_price(8, None, None)
     assert price.idle == pytest.approx(sum(costs.idle(settings).values())) and price.busy is None
     assert settings.cluster.system.type == prices.SYSTEM_TYPE
@@ -118,7 +118,7 @@ def test_idle_costs_of_a_stack_are_those_of_its_own_settings(stack: str) -> None
     """A private network has a NAT gateway, and one address instead of one for each node."""
     file = yaml.safe_load((names.PROJECT / "stacks" / f"Pulumi.{stack}.yaml").read_text())["config"]
     values = {key.removeprefix("spotmpi:"): value for key, value in file.items() if key.startswith("spotmpi:")}
-    settings = Settings(stack=stack, region="us-east-1", **{"zone": "us-east-1a", **values})
+    settings = Settings(stack=stack, region="us-east-1", **{"zones": ["us-east-1a"], **values})
     design = read_stack(stack, names.PROJECT / "stacks").design
     price = prices.environment_price(1, 0.4, None, design)
     assert price.idle == pytest.approx(sum(costs.idle(settings).values()))
@@ -139,14 +139,14 @@ def test_the_disk_of_a_node_costs_what_its_throughput_does(
 ) -> None:
     """GPUs that keep their images on the root disk get a faster one, which is billed by the hour."""
     group = {"name": "g", "type": machine, "max": 1, "market": "on-demand", **more}
-    settings = Settings(stack="x", region="us-east-1", zone="us-east-1a", groups=[group])
+    settings = Settings(stack="x", region="us-east-1", zones=("us-east-1a",), groups=[group])
     text = f"config:\n  aws:region: us-east-1\n  spotmpi:groups: {json.dumps([group])}\n"
     (tmp_path / "Pulumi.x.yaml").write_text(text)
     kind, design = catalog()[machine], read_stack("x", tmp_path).design
     throughput = design.throughput(kind.gpus, kind.local_disk_gb > 0)
     price = prices.environment_price(1, costs.MACHINES[machine], None, design, throughput)
     assert price.busy == pytest.approx(costs.gpu_hour_ceiling(settings)["g"] * max(1, kind.gpus))
-    exported = prices.node_extras(NodeGroup.model_validate(exports.node_group(settings.groups[0], False)))
+    exported = prices.node_extras(NodeGroup.model_validate(exports.node_group(settings.zone_groups[0], False)))
     assert price.idle is not None and price.busy == pytest.approx(price.idle + costs.MACHINES[machine] + exported)
 
 

@@ -27,10 +27,6 @@ def problems(spec: JobSpec, environment: Environment | None, now: datetime) -> I
         return
     from spotmpi.capacity import requirements
 
-    for zone in spec.capacity.zones:
-        if zone != environment.zone:
-            remedy = f"environment {environment.name} has nodes in {environment.zone} alone: remove it"
-            yield Problem("capacity.zones", zone, remedy)
     if spec.price is not None:
         remedy = "is one price for all markets, by which none is better: give capacity.prices for each node group"
         yield Problem("price", spec.price, remedy)
@@ -73,8 +69,8 @@ def begin(
     offers = _offers(spec, target, rates)
     decision = decide(State(job, None, job.work), [*offers.values()], [], Clock(0.0, tick))
     assert isinstance(decision, Start), "of a valid run nothing is known to be missing"
-    kind = (decision.placement.market, decision.placement.instance_type)
-    first = next(name for name, offer in offers.items() if (offer.market, offer.instance_type) == kind)
+    wanted = (decision.placement.zone, decision.placement.market, decision.placement.instance_type)
+    first = next(name for name, each in offers.items() if (each.zone, each.market, each.instance_type) == wanted)
     expected = expect(job, _market([*offers.values()], spec.nodes, tick))
     forecast: Forecast = {
         "dollars": round(expected.dollars, 2),

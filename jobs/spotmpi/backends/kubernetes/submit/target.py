@@ -76,7 +76,12 @@ def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str,
     from spotmpi.aws.prices import group_prices, highest_node_price
 
     try:
-        prices = {group.name: price for group in gang.every_group if (price := spec.capacity.prices.get(group.name))}
+        given = spec.capacity.prices
+        prices = {
+            group.name: price
+            for group in gang.every_group
+            if (price := given.get(group.name) or given.get(group.shared_name))
+        }
         if unpriced := [group for group in gang.every_group if group.name not in prices]:
             prices |= group_prices(environment, unpriced)
         rest = sum(
@@ -149,12 +154,12 @@ def _on_nodes(target: ClusterTarget, choice: Choice, environment: Environment | 
     if environment is None or not choice.groups:
         return target
     if not choice.fallbacks:
-        return on_groups(target, choice.groups, environment.zone)
+        return on_groups(target, choice.groups)
     if environment.placement_account is None:
         remedy = f"environment {environment.name} has no service account that moves runs; `spotmpi up` adds it"
         raise input_error("capacity", None, remedy)
     target = replace(target, placement_account=environment.placement_account)
-    return in_order(target, choice.every_group, environment.zone)
+    return in_order(target, choice.every_group)
 
 
 def _choices(spec: JobSpec, environment: Environment | None) -> Sequence[Choice]:
@@ -202,17 +207,18 @@ def _notes_on_nodes(choice: Choice, target: ClusterTarget) -> list[str]:
 
 def capacity_note(spec: JobSpec, target: ClusterTarget, rates: Mapping[str, float]) -> list[str]:
     """The node groups that the run may be on, with what all its nodes cost on each; empty for a run on one."""
-    groups = []
+    groups, zones = [], {dict(each.machine)["zone"] for each in target.order}
     for each in target.order:
         machine = dict(each.machine)
         rate = rates.get(machine["node_group"])
         price = "price unknown" if rate is None else f"${rate:.4g} an hour"
-        groups.append(f"{machine['node_group']} ({machine['type']}, {machine['market']}, {price})")
+        where = f"in {machine['zone']}, " * (len(zones) > 1)
+        groups.append(f"{machine['node_group']} ({machine['type']}, {machine['market']}, {where}{price})")
     if not groups:
         return []
     what = "the node" if spec.nodes == 1 else f"all {spec.nodes} nodes"
     patience, gpus = duration(spec.capacity.patience), spec.resources.gpu
-    then = ", else from " if spec.capacity.order else " or "
+    then = " or " if spec.capacity.deadline is not None else ", else from "
     return [f"capacity: {what} from {then.join(groups)}; patience: {patience}, GPUs per slot: {gpus}"]
 
 

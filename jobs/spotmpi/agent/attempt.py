@@ -88,6 +88,8 @@ class Attempt:
         self._awaiting_checkpoint: tuple[int, float] | None = None  # (count before, deadline)
         self._term_sent: float | None = None
         self._failed_node: int | None = None
+        self._rank_end: tuple[int, int] | None = None  # the rank that has failed there, if known, and its exit code
+        self._reported_ends: set[tuple[int, str]] = set()  # of ranks, by stream
         self._abort_by: float | None = None  # when processes are killed, also those that write a checkpoint
         self._last_exit = 0.0
         self._recognized = False  # and recorded
@@ -149,6 +151,13 @@ class Attempt:
             pipe.close()
 
     def _handle_line(self, source: Source, node: int, line: Line) -> None:
+        end = protocol.read_rank_end(line.text)
+        if end is not None:
+            text, rank, code = end
+            if text:
+                self._handle_line(source, node, line._replace(text=text))
+            self._rank_ended(node, line.stream, rank, code)
+            return
         report = self.progress.read(node, line, self.clock.awake())
         self._handle_report(node, report)
         # What a pattern or recognition reads is output as well; what a stream reports is not the program's.
@@ -174,6 +183,14 @@ class Attempt:
         for ago, values in earlier:
             self.record.metric(self.number, node, protocol.METRIC, values, ago)
         self.record.metric(self.number, node, *report)
+
+    def _rank_ended(self, node: int, stream: str, rank: int, code: int) -> None:
+        """End the attempt once all output of a failed rank has arrived: its launcher takes its time to end others."""
+        self._reported_ends.add((rank, stream))
+        is_complete = {(rank, "o"), (rank, "e")} <= self._reported_ends
+        if is_complete and node not in self._exit_codes and not self._stop_request and self._failed_node is None:
+            self._failed_node, self._rank_end = node, (rank, code)
+            self._abort()
 
     def _reap_launchers(self) -> None:
         for node, process in self._processes.items():
@@ -357,6 +374,8 @@ class Attempt:
         """Why the launcher of a node ended with *code*; a pool's scheduler may be there without one."""
         from . import exit_diagnosis  # delays no start
 
+        if self._rank_end is not None:
+            return exit_diagnosis.rank_end(self._rank_end[0], code, self._tails[node])
         command = next(each for each in self.launch.commands if each["node"] == node)
         if command["name"] == SCHEDULER:
             return exit_diagnosis.SCHEDULER_END + exit_diagnosis.process_reason(code, self._tails[node])
@@ -365,6 +384,8 @@ class Attempt:
     def _effective_exit_code(self, node: int) -> int:
         from . import exit_diagnosis  # delays no start
 
+        if self._rank_end is not None:
+            return self._rank_end[1]
         return exit_diagnosis.effective_exit_code(self._exit_codes[node], self._tails[node])
 
     def _outcome(self) -> Outcome:

@@ -36,6 +36,11 @@ def process_reason(code: int, lines: Iterable[Line]) -> str:
     return protocol.truncate(_reason(code, [line for line in lines if line.stream == "e"]))
 
 
+def rank_end(rank: int, code: int, lines: Iterable[Line]) -> str:
+    """Why a rank ended with *code* (negative: killed by that signal), of whose launcher *lines* are the last."""
+    return protocol.truncate(_worker(str(rank), str(code), [line for line in lines if line.stream == "e"]))
+
+
 def is_harmless(text: str) -> bool:
     """Whether a line is a harmless warning of mpirun."""
     return _HARMLESS.match(text) is not None

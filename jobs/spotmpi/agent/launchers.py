@@ -63,7 +63,7 @@ class Launcher(NamedTuple):
 
     def starter_options(self) -> list[str]:
         """The options of the starter of each rank."""
-        return [] if self.tags else ["--tag"]
+        return [*(["--report"] if self.parallel else []), *([] if self.tags else ["--tag"])]
 
 
 def family(version: str) -> int:

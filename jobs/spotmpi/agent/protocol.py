@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import struct
 from typing import Any, Sequence
 
@@ -35,6 +36,7 @@ RESERVED_KEYS = frozenset(
 )
 
 _START = b'{"spotmpi":'
+_RANK_END = re.compile(r'\{"spotmpi":"rank_end","rank":(\d{1,9}),"code":(-?\d{1,3})\}$')
 KINDS = (CONTEXT, RESUMED, METRIC, EVALUATION, CHECKPOINT, RESULT, FATAL, STREAM)
 STREAM_COUNTS = (
     "rank",
@@ -123,6 +125,15 @@ def decode(text: str) -> tuple[str, dict[str, Any]] | None:
         return None
     kind = values.pop(KEY, None)
     return (kind, values) if kind in KINDS and valid(kind, values) else None
+
+
+def read_rank_end(text: str) -> tuple[str, int, int] | None:
+    """What a rank that has failed printed last, its number, and its exit code, negative for a signal.
+
+    A starter adds them to the rank's output. None for other lines.
+    """
+    end = _RANK_END.search(text) if text.endswith("}") else None
+    return (text[: end.start()], int(end.group(1)), int(end.group(2))) if end else None
 
 
 def read_json(text: str) -> Any:

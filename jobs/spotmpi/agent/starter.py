@@ -1,9 +1,11 @@
 """Starts one rank: it dies with its launcher, and gets the environment that the agent wrote for it.
 
-    python starter.py [--env FILE] [--fork SOCKET] [--tag] COMMAND [ARGUMENT ...]
+    python starter.py [--env FILE] [--fork SOCKET] [--report] [--tag] COMMAND [ARGUMENT ...]
 
 FILE holds one JSON object of strings; mpirun over ssh carries neither an image's ENV nor a pod's variables.
 SOCKET is that of this node's fork server (fork_server.py), whose process becomes the rank in place of this one.
+--report tells the agent at once that a rank has failed, for which launchers take half a second: by a line at the end of
+its output, which `protocol.read_rank_end` reads. A rank that replaces this process is not reported.
 --tag marks every line of output with its rank, as mpirun does by itself: torchrun lets all ranks write into one pipe,
 where parts of their lines would mix.
 It is run by path, alone, and imports nothing else of this package; every rank waits for it, so it imports little.
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9  # on every POSIX system; the import of `signal` would take a third of this start
+# Seconds after a report until the launcher learns that the rank has ended. It passes on no output while it ends others.
+_REPORT_TIME = 0.25
+_signals: list[int] = []  # that have arrived
 
 
 def die_with_parent(number: int = _SIGKILL) -> None:
@@ -46,19 +51,23 @@ def main(arguments: list[str]) -> int:
     server = None
     if arguments[:1] == ["--fork"]:
         server, arguments = arguments[1], arguments[2:]
+    reports, arguments = arguments[:1] == ["--report"], arguments[arguments[:1] == ["--report"] :]
     die_with_parent()
-    if arguments[:1] == ["--tag"]:
-        return _run_tagged(arguments[1:], server)
-    return _run(arguments, server)
+    is_tagged = arguments[:1] == ["--tag"]
+    status = _run_tagged(arguments[1:], server) if is_tagged else _run(arguments, server)
+    if reports and status:
+        _report(status, is_tagged)
+    return _end_as(status)
 
 
 def _run(arguments: list[str], server: str | None) -> int:
-    """Run the command as a fork of the server, where it can fork, else in the place of this process."""
+    """The wait status of the command as a fork of the server, where that can fork; else it replaces this process."""
     status = None if server is None else _run_forked(arguments, server)
-    return _exec(arguments) if status is None else _end_as(status)
+    return _exec(arguments) << 8 if status is None else status
 
 
 def _exec(arguments: list[str]) -> int:
+    """The exit code of a command that cannot be executed."""
     try:
         os.execvp(arguments[0], arguments)
     except FileNotFoundError:
@@ -79,6 +88,7 @@ def _run_forked(arguments: list[str], server: str) -> int | None:
 
     def forward(number: int, frame: object) -> None:
         """Send a signal on; where no process has been forked yet, end by it."""
+        _signals.append(number)
         try:
             if is_forked or connection.recv(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT) == b"f":
                 connection.send(bytes([number]))
@@ -131,6 +141,32 @@ def _rest(connection: socket) -> bytes:
     return b"".join(parts)
 
 
+def _report(status: int, is_tagged: bool) -> None:
+    """Report a failed rank on stdout and stderr, after what it has printed there, and leave the agent time to act.
+
+    One that was asked to end has not failed, and of one that exits under MPI only mpirun tells whether by MPI_Abort.
+    """
+    import contextlib
+    import select
+    import signal
+
+    rank, code = os.environ.get("OMPI_COMM_WORLD_RANK"), os.WEXITSTATUS(status)
+    if os.WIFSIGNALED(status):
+        code = -os.WTERMSIG(status)
+    if {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}.intersection(_signals) or (rank is not None and code > 0):
+        return
+    rank = rank or os.environ.get("RANK", "0")
+    line = b'{"spotmpi":"rank_end","rank":%d,"code":%d}\n' % (int(rank), code)
+    with contextlib.suppress(OSError):  # the launcher has ended
+        for descriptor, stream in ((1, "stdout"), (2, "stderr")):
+            if descriptor in select.select([], [descriptor], [], 0)[1]:  # it may read no more
+                if is_tagged:
+                    Tagger(rank, stream, descriptor).feed(line)
+                else:
+                    os.write(descriptor, line)
+    select.select([], [], [], _REPORT_TIME)
+
+
 def _end_as(status: int) -> int:
     """The exit code of a wait status, or the end of this process by the same signal."""
     if os.WIFSIGNALED(status):
@@ -145,7 +181,8 @@ def _end_as(status: int) -> int:
 
 
 def _run_tagged(arguments: list[str], server: str | None) -> int:
-    """Start the command as a child, forward its output line by line, and exit as it exits."""
+    """Start the command as a child and forward its output line by line; its wait status."""
+    import contextlib
     import selectors
     import signal
 
@@ -157,15 +194,20 @@ def _run_tagged(arguments: list[str], server: str | None) -> int:
             os.dup2(writing, descriptor)
             os.close(writing)
         die_with_parent()
-        os._exit(_run(arguments, server))
+        os._exit(_end_as(_run(arguments, server)))
+
+    def forward(number: int, frame: object) -> None:
+        _signals.append(number)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(child, number)
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, lambda received, frame: os.kill(child, received))
+        signal.signal(number, forward)
     with selectors.DefaultSelector() as selector:
         for descriptor, (stream, (reading, writing)) in enumerate(pipes.items(), 1):
             os.close(writing)
             selector.register(reading, selectors.EVENT_READ, Tagger(os.environ.get("RANK", "0"), stream, descriptor))
-        status = _forward(selector, child)
-    return _end_as(status)
+        return _forward(selector, child)
 
 
 def _forward(selector: selectors.BaseSelector, child: int) -> int:

@@ -14,7 +14,8 @@ behaves as the originals do:
   gang join the next agent of node 0, and a new one takes the place of a lost one at the next attempt. An agent that was
   out of reach joins again.
 - An agent that stalls is silent, but its connection stays.
-- mpirun ends with exit code 1 a moment after one of its nodes is gone. The connection to a node's agent closes with its
+- mpirun ends a while after one of its ranks was killed, which the starter of that rank reports in its output before.
+  It ends with exit code 1 a moment after one of its nodes is gone. The connection to a node's agent closes with its
   process, but is only silent where the node is out of reach: then it counts as lost after a while, maybe after mpirun.
 - A process that is killed runs no cleanup; what it holds open is closed.
 - A full disk refuses what needs a new block, until a file is removed (`Record` keeps one for that); see
@@ -71,7 +72,8 @@ class Schedule(NamedTuple):
 
     events: tuple[Event, ...] = ()
     nodes: int = 2
-    ends: tuple[str, ...] = ()  # of the programs of the first attempts: exit code and iteration, as "1@3"; or "hang@2"
+    # Of the programs of the first attempts: exit code and iteration, as "1@3", "-9@3" of a killed rank, or "hang@2".
+    ends: tuple[str, ...] = ()
     checkpoint: float = 1.0  # seconds
     grace: float = 6.0
     failures: int = 2
@@ -266,10 +268,18 @@ class Program:
         if self.iteration % 3 == 0:
             self._store("timer")
         if self.iteration >= self._end_at:
-            self.world.note("program ended", self.attempt, int(self._end))
-            self.end(int(self._end))
+            code = int(self._end)
+            self.world.note("program ended", self.attempt, code)
+            if code < 0:
+                self._report_rank(code)
+            self._later(2.0 if code < 0 else 0.0, lambda: self.end(128 - code if code < 0 else code))
         else:
             self._later(STEP, self._step)
+
+    def _report_rank(self, code: int) -> None:
+        """Report a killed rank as its starter does, at the end of what it has printed."""
+        for _, write in self._pipes:
+            WRITE(write, b'half a line{"spotmpi":"rank_end","rank":0,"code":%d}\n' % code)
 
     def _store(self, reason: str) -> None:
         if not self.agent.replaced:

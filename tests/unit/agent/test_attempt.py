@@ -237,3 +237,56 @@ def test_what_is_left_when_a_node_is_lost_is_killed_at_once_but_for_a_checkpoint
     record.close()
     assert outcome.reason == "lost run-1"
     assert (tmp_path / "whole").exists() is (does == "writes")
+
+
+END = '{"spotmpi":"rank_end","rank":1,"code":%d}'
+WAITS = """
+import sys, time
+for text in sys.argv[1:]:
+    print(text, flush=True)
+    print(text, file=sys.stderr, flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "reason", "exit_code"),
+    [
+        (-9, FAILURE, "rank 1 was killed by SIGKILL", 1),
+        (3, FAILURE, "rank 1 ended with exit code 3: ValueError: no", 1),
+        (75, INTERRUPTION, "rank 1 ended with exit code 75: ValueError: no", 75),
+        (78, NOT_RETRYABLE, "rank 1 ended with exit code 78: ValueError: no", 78),
+    ],
+)
+def test_a_rank_that_is_reported_as_failed_ends_the_attempt_before_its_launcher_does(
+    tmp_path: Path, code: int, cause: str, reason: str, exit_code: int
+) -> None:
+    output = [
+        "[1,1]<stderr>: ValueError: no",
+        *(f"[1,1]<{stream}>: half" + END % code for stream in ("stderr", "stdout")),
+    ]
+    outcome, texts = run_to_the_end(tmp_path, [sys.executable, "-c", WAITS, *output])
+    assert (outcome.cause, outcome.reason, outcome.exit_code) == (cause, reason, exit_code)
+    assert texts == ["ValueError: no"] * 2 + ["half"] * len(texts[2:]) and len(texts) > 3, (
+        "what it has printed, and not the report"
+    )
+
+
+def test_a_report_on_one_stream_alone_leaves_the_end_to_the_launcher(tmp_path: Path) -> None:
+    """More of the other stream may be under way."""
+    script = f"echo '[1,1]<stdout>: {END % -9}'; sleep 0.1; exit 3"
+    outcome, _ = run_to_the_end(tmp_path, ["sh", "-c", script])
+    assert outcome.reason == "the launcher on node 0 ended with exit code 3"
+
+
+def run_to_the_end(folder: Path, arguments: list[str]) -> tuple[Outcome, list[str]]:
+    """The outcome of an attempt whose launcher has these arguments, and the lines that were recorded."""
+    command: Command = {"node": 0, "name": "launcher", "arguments": arguments, "environment": {}}
+    plan: Any = {"folder": str(folder), "launcher": "mpirun", "metrics_pattern": None, "limits": LIMITS, "grace": 1.0}
+    record, source = Record(str(folder)), SuspendingSource(folder, JumpingClock(), 0.0, 0.0)
+    plan["environment"] = {}
+    launch = Launch([command], {}, str(folder / "rank-0.pid"))
+    outcome = Attempt(1, plan, launch, record, source, {"start": None, "run": None}).run()
+    record.close()
+    log = folder / "logs" / "1" / "node-0.log"
+    return outcome, sorted(text.split(" ", 3)[3] for text in log.read_text().splitlines()) if log.exists() else []

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import fork_server, preload, processes
+from spotmpi.agent import fork_server, preload, processes, protocol
 from spotmpi.core import names
 from tests.contract.processes import are_gone, wait_until
 
@@ -350,6 +350,17 @@ def test_a_forked_rank_may_be_tagged(ranks: Ranks) -> None:
         "[0,3]<stdout>: out\n",
         "[0,3]<stderr>: err\n",
     )
+
+
+@pytest.mark.parametrize(("code", "end"), [("os.kill(os.getpid(), 9)", -9), ("os._exit(4)", 4), ("os._exit(0)", 0)])
+def test_a_killed_rank_under_mpi_is_reported_after_its_output(ranks: Ranks, code: str, end: int) -> None:
+    """Of one that exits only mpirun tells whether it called MPI_Abort."""
+    ranks.serve(f"import os, sys; print('half', end='', flush=True); print('err', file=sys.stderr); {code}", ["json"])
+    status, output, errors = ranks.run(options=["--report"], env={**os.environ, "OMPI_COMM_WORLD_RANK": "1"})
+
+    assert status == end
+    ends = [protocol.read_rank_end(text.rstrip("\n")) for text in (output, errors.replace("err\n", ""))]
+    assert ends == ([("half", 1, -9), ("", 1, -9)] if end < 0 else [None, None])
 
 
 def test_a_request_that_breaks_off_costs_no_other_rank_anything(ranks: Ranks) -> None:

@@ -47,7 +47,7 @@ def schedules_of(
 ) -> st.SearchStrategy[Schedule]:
     """Runs to which events of these kinds happen, with one of those limits each."""
     events = st.one_of(*(st.builds(Event, st.integers(0, until), st.just(kind), EVENTS[kind]) for kind in kinds))
-    ends = st.sampled_from(("1@2", "1@5", "137@4", "75@3", "78@4", "hang@2", "0@10"))
+    ends = st.sampled_from(("1@2", "1@5", "137@4", "-9@4", "75@3", "78@4", "hang@2", "0@10"))
     return st.builds(
         Schedule,
         events=st.lists(events, max_size=7).map(tuple),
@@ -305,7 +305,8 @@ DISRUPTED_AT_ITS_END = Schedule(events=(Event(0, "kill", 4),), nodes=3, interrup
 LATE_CLOCK = Schedule(events=(Event(11, "clock", -600),), nodes=3, ends=("hang@2",), run=40.0)
 COSTLY = Schedule(ends=("hang@5",), cost=20.0)
 STALLED_AGENT = Schedule(events=(Event(9, "stall", 15),), nodes=3, ends=("137@2",))
-KILLED_RANKS = Schedule(nodes=3, ends=("137@4", "137@2", "75@5"))
+KILLED_RANKS = Schedule(nodes=3, ends=("-9@4", "137@2", "75@5"))
+KILLED_RANK_AND_LOST_NODE = Schedule(events=(Event(11, "kill", 1),), nodes=3, ends=("-9@2",), replaces=True)
 LOST_IN_RECOVERY = Schedule(events=(Event(14, "kill", 1),), nodes=3, ends=("137@2",))
 REPLACED_NODE = Schedule(events=(Event(7, "replace", 40),))
 REPLACED_AT_A_FAILURE = Schedule(events=(Event(9, "replace", 0),), nodes=1, ends=("1@2",))
@@ -330,6 +331,7 @@ RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.
 @example(COSTLY)
 @example(STALLED_AGENT)
 @example(KILLED_RANKS)
+@example(KILLED_RANK_AND_LOST_NODE)
 @example(LOST_IN_RECOVERY)
 @example(LOST_ALONE)
 @example(NODE_0_LOST)
@@ -356,6 +358,21 @@ def test_ranks_that_are_killed_cost_no_pod_and_count_as_failures(tmp_path: Path)
     between = [run.begun(number + 1) - run.over(number) for number in (1, 2, 3)]
     assert max(between) <= 4 * TICK, "nothing is waited for"
     assert [run.records[number]["resumed_iteration"] for number in (2, 3)] == [3, 3]
+
+
+def test_a_killed_rank_ends_the_attempt_before_mpirun_does(tmp_path: Path) -> None:
+    with simulated() as volume:
+        world = World(Schedule(ends=("-9@4",)), tmp_path, volume).run()
+    run = Run(world)
+    assert run.records[1]["reason"] == "rank 0 was killed by SIGKILL"
+    (killed,), (ended,) = run.of(1, "program ended"), run.of(1, "launcher ended")
+    assert ended.value == -9 and ended.at <= killed.at + TICK, "it was not waited for"
+
+
+def test_a_node_that_is_lost_with_a_killed_rank_is_an_interruption(tmp_path: Path) -> None:
+    with simulated() as volume:
+        world = World(KILLED_RANK_AND_LOST_NODE, tmp_path, volume).run()
+    assert Run(world).causes == ["interruption", "succeeded"]
 
 
 def test_an_agent_that_stalls_while_ranks_die_is_waited_for_and_is_no_lost_node(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi.agent import protocol
 from spotmpi.agent.lines import LineSplitter
 from spotmpi.core import names
 from tests.contract.processes import wait_until
@@ -57,6 +58,37 @@ def test_a_tagged_rank_forwards_signals_and_does_not_wait_for_background_process
 
     assert rank.wait(timeout=10) == 3 and rank.stdout.read() == "[0,0]<stdout>: taken\n"
     os.killpg(rank.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("code", "end"), [("exit 7", 7), ("kill -9 $$", -9), ("kill -TERM $$", -15), ("true", None)])
+def test_a_tagged_rank_that_fails_is_reported_after_its_output(code: str, end: int | None) -> None:
+    environment = {**os.environ, "RANK": "3"}
+    command = [*STARTER, "--report", "--tag", "sh", "-c", f"printf 'half'; echo err >&2; {code}"]
+    rank = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=20)
+
+    assert rank.returncode == (end or 0)
+    for stream, output in (("out", rank.stdout), ("err", rank.stderr)):
+        lines = LineSplitter("o").feed(output.encode())
+        assert lines[0].text == {"out": "half", "err": "err"}[stream]
+        ends = [protocol.read_rank_end(line.text) for line in lines[1:]]
+        assert ends == ([] if end is None else [("", 3, end)])
+
+
+def test_a_rank_that_was_asked_to_end_is_not_reported() -> None:
+    code = "trap 'exit 3' TERM; echo up; while :; do sleep 0.01; done"
+    with subprocess.Popen([*STARTER, "--report", "--tag", "sh", "-c", code], stdout=subprocess.PIPE, text=True) as rank:
+        assert rank.stdout is not None and rank.stdout.readline()
+        rank.send_signal(signal.SIGTERM)
+        assert rank.stdout.read() == ""
+    assert rank.returncode == 3
+
+
+def test_a_report_needs_nobody_who_reads_it() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    rank = subprocess.run([*STARTER, "--report", "--tag", "sh", "-c", "exit 7"], stdout=writing, stderr=writing)
+    os.close(writing)
+    assert rank.returncode == 7
 
 
 def test_a_bar_without_line_end_passes_through_a_tagged_rank() -> None:

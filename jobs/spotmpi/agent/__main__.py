@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Dict, Optional
 
 from . import coordinator, mounts, processes, protocol
 from .clock import CLOCK, Clock
@@ -69,17 +69,25 @@ def run_member(context: AgentContext, transport: Tcp, notice: Notice, copies_por
     processes.protect_output()
     os.makedirs(context.mounts.work, exist_ok=True)
     started = context.clock()
-    copies = _start_copies(context, copies_port)
+    copies: Dict[int, Optional[Copies]] = {}  # by the node for which they are exchanged: this one
+
+    def exchange(context: AgentContext) -> None:
+        """Exchange checkpoints in memory as what this node is now: where pods stand by, that changes."""
+        if context.node not in copies:
+            _close(copies)
+            copies[context.node] = _start_copies(context, copies_port)
+
     try:
+        exchange(context)
         if context.is_coordinator:
             code = coordinator.run(context, transport, notice)
             _keep_checkpoints(context)
             return code
-        run_worker = worker.run if context.worker is None else pool_worker.run
-        return run_worker(context, transport, notice, started)
+        if context.worker is not None:
+            return pool_worker.run(context, transport, notice, started)
+        return worker.run(context, transport, notice, started, exchange)
     finally:
-        if copies is not None:
-            copies.close()
+        _close(copies)
         processes.kept.clear()
         processes.kill_descendants()
 
@@ -118,6 +126,13 @@ def _start_copies(context: AgentContext, port: int | None) -> Copies | None:
     from . import checkpoint_copies  # few runs need it
 
     return checkpoint_copies.start(context, checkpoint_copies.PORT if port is None else port)
+
+
+def _close(copies: Dict[int, Optional[Copies]]) -> None:
+    for each in copies.values():
+        if each is not None:
+            each.close()
+    copies.clear()
 
 
 def _keep_checkpoints(context: AgentContext, clear: bool = False) -> None:

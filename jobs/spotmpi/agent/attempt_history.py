@@ -89,6 +89,12 @@ class AttemptHistory:
             record.STARTED, attempt=number, **self._counts(), machines=list(machines) or None, container=container
         )
 
+    def set_pods(self, plan: RunPlan, pods: list[int]) -> None:
+        """Record that the nodes of the newest attempt are those of *plan*, and which of all pods do their work."""
+        assert self.world is not None, "it has begun"
+        self.world = self.world._replace(members=world_of(plan, self.world.attempt).members, pods=pods)
+        self.record.write_json(os.path.join("attempts", str(self.world.attempt), _WORLD), self.world.record())
+
     def record_decisions(self, decisions: Sequence[Mapping[str, Any]]) -> None:
         """Record where the gang was placed, as far as no earlier agent has: decisions are made while none may run.
 
@@ -280,6 +286,16 @@ def read_attempts(folder: str) -> list[AttemptRecord]:
         _read_file(os.path.join(attempts, str(number), "node-0.json"), number) or _lost(folder, number)
         for number in record.numbers(attempts)
     ]
+
+
+def pods_at_work(folder: str) -> list[int] | None:
+    """The pods that did the work of the nodes when ranks were last started, where pods stand by; None before."""
+    attempts = os.path.join(folder, "attempts")
+    for number in reversed(list(record.numbers(attempts))):
+        pods = read_object(_read(os.path.join(attempts, str(number), _WORLD))).get("pods")
+        if isinstance(pods, list) and all(isinstance(pod, int) for pod in pods):
+            return pods
+    return None
 
 
 def _read_file(path: str, number: int) -> AttemptRecord | None:

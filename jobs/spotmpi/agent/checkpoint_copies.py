@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Tuple
 
 from . import checkpoint_files as files
 from . import fencing, hardware, network, protocol, tls
+from .attempt_history import pods_at_work
 from .checkpoint_files import newest_iteration
 from .checkpoint_memory import folder_of
 from .clock import CLOCK, Clock
@@ -233,8 +234,9 @@ def _fetch(context: AgentContext, copies: Copies, memory: str, port: int) -> Non
     """Get what node 1 has of earlier attempts, if it is newer than what is in memory and on the volume."""
     volume = context.plan["environment"].get(protocol.ENV_CHECKPOINT_PATH, "")
     own = max(newest_iteration(memory), newest_iteration(volume))
+    next_host = context.with_pods(pods_at_work(context.folder) if context.standby else None).hosts[1]
     try:
-        iteration = copies.fetch(context.hosts[1], port + 1, own)
+        iteration = copies.fetch(next_host, port + 1, own)
     except (OSError, files.Damaged, InvalidKeys) as error:
         sys.stderr.write("no checkpoint from the memory of node 1: %s\n" % error)
         return

@@ -41,7 +41,7 @@ class NoMembers:
         self.hardware: Dict[int, Dict[str, Any]] = {}
         self.notices: Dict[int, str] = {}
         self.ended: Dict[int, Tuple[int, str]] = {}
-
+        self.pods = None
         self.idle: Set[int] = set()
 
     def of_gang(self, values: Mapping[int, T]) -> Dict[int, T]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 
 from .clock import Clock
 from .launch import launcher_count
@@ -19,7 +19,7 @@ class AgentContext(NamedTuple):
     """One agent of a run."""
 
     plan: RunPlan
-    node: int
+    node: int  # where pods stand by, the place of this one (see `places`), at first its number
     generation: int  # how many agents of this node there were before
     identity: Optional[Identity]  # None where all members are this agent's own processes
     mounts: Mounts
@@ -42,7 +42,7 @@ class AgentContext(NamedTuple):
     def worker(self) -> int | None:
         """The number of this worker of a pool or stream; None on the nodes of the gang, the run's other nodes."""
         number = self.node - len(self.hosts)
-        return number if number >= 0 else None
+        return number if number >= 0 and workers(self.plan) is not None else None
 
     @property
     def has_launcher(self) -> bool:
@@ -58,6 +58,19 @@ class AgentContext(NamedTuple):
     def hosts(self) -> list[str]:
         """The host name of every node of the gang, by node index."""
         return self.plan["hosts"]
+
+    @property
+    def standby(self) -> list[str]:
+        """The host name of every pod that stands by at the beginning."""
+        return self.plan.get("standby", [])
+
+    def with_pods(self, pods: Optional[List[int]]) -> AgentContext:
+        """The context of an attempt with the *pods* of these numbers as its nodes; the same one where it is None."""
+        if pods is None:
+            return self
+        hosts = [*self.hosts, *self.standby]
+        plan: RunPlan = {**self.plan, "hosts": [hosts[pod] for pod in pods]}
+        return self._replace(plan=plan)
 
     @property
     def role(self) -> Role:
@@ -108,6 +121,8 @@ def read_pod_context(mounts: Mounts, clock: Clock) -> AgentContext:
     if pod_context.is_worker():
         node += len(plan["hosts"])
         generation = pod_context.failure_count(mounts.pod_info)
+    if pod_context.is_standby():
+        node += len(plan["hosts"])
     context = AgentContext(plan, node, generation, Identity(plan["run"], mounts.secret), mounts, clock)
     text = pod_context.placement(mounts.pod_info)
     return context if text is None else _placed(context, text)

@@ -136,7 +136,8 @@ class CoordinatorStopSource:
         lost = self._members.lost()
         if not lost:
             return None
-        reason = "lost %s" % ", ".join(self._context.hosts[node] for node in lost)
+        hosts = self._context.with_pods(self._members.pods).hosts
+        reason = "lost %s" % ", ".join(hosts[node] for node in lost)
         return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED, self.lost_nodes())
 
 
@@ -268,7 +269,9 @@ class AttemptLoop:
         stop_source: CoordinatorStopSource,
     ) -> Attempt:
         """The attempt, once all members know that it starts."""
-        machines = members.of_gang(members.machines)
+        machines, pods = members.of_gang(members.machines), members.pods
+        if pods is not None:
+            self._repeat(lambda: history.set_pods(self._context.with_pods(pods).plan, pods))
         self._repeat(lambda: history.record_start(number, [machines[node] for node in sorted(machines)]))
         members.broadcast(go=1)
         plan, clock = self._context.plan, self._context.clock

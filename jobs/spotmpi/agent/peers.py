@@ -4,7 +4,7 @@ Messages are JSON objects, one a line, over TLS in which both ends show the run'
 that closes, or is silent for too long (see `connection`), is a lost host. The types of messages are in `schema`.
 
     worker -> node 0   {"version": 1, "run": name, "node": 1, "generation": 0, "machine": {...}}
-    node 0 -> worker   {"version": 1, "welcome": attempt} or {"refused": reason}
+    node 0 -> worker   {"version": 1, "welcome": attempt} or {"refused": reason}; where pods stand by, with "place"
 
     worker -> node 0   {"beat": 1}                        at once after the welcome, then as heartbeat
                        {"notice": reason}                 its machine is about to go away
@@ -17,7 +17,8 @@ that closes, or is silent for too long (see `connection`), is a lost host. The t
                        {"go": 1}                          start your launcher, if you have one
                        {"start": n, "command": ..., "attempt": attempt}  start a process for mpirun
                        {"end": attempt}                   kill what is left of this attempt
-                       {"welcome": attempt}               get ready for this one, once nothing is left of the last
+                       {"welcome": attempt}               get ready for this one, once nothing is left of the last;
+                                                          where pods stand by, with the "place" that the worker has now
                        {"over": 1, "exit_code": ...}      exit; with the code of the run, if that has ended
 """
 
@@ -29,11 +30,12 @@ import selectors
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Optional, TypeVar
 
 from . import network
 from .clock import CLOCK, Clock
 from .connection import SILENCE, Connection, Heartbeat
+from .places import Promotion
 from .schema import MESSAGE_VERSION, Greeting
 from .ssh import InvalidKeys
 from .tls import Identity
@@ -73,17 +75,21 @@ class Coordinator:
 
     Workers of another run are refused. So are those of another *generation* (pods from before the restart), or, where
     that is None, of an older one than a worker of the same node had: there a node that is lost, or about to go, leaves
-    its place at the next attempt to a new pod. A client that proves nothing costs one of a limited number of
-    descriptors, and loses it to later ones, first to those of its own address, or after `GREETING_TIMEOUT`.
+    its place at the next attempt to a new pod. *numbers* is how many pods there are, by default one for each node.
+
+    A client that proves nothing costs one of a limited number of descriptors, and loses it to later ones, first to
+    those of its own address, or after `GREETING_TIMEOUT`.
 
     Raises:
         InvalidKeys: the run's Secret has no TLS files, or they are of no use.
     """
 
-    def __init__(self, channel: Channel, nodes: int, generation: int | None, attempt: int) -> None:
+    def __init__(
+        self, channel: Channel, nodes: int, generation: int | None, attempt: int, numbers: int | None = None
+    ) -> None:
         self._channel = channel
         self._clock = channel.clock
-        self._generations: dict[int, int] = {}  # of the newest pod of each node, where pods are replaced
+        self._generations: dict[int, int] = {}  # of the newest pod of each number, where pods are replaced
         self.closed = False
         self.relay: Callable[[dict[str, Any]], None] = lambda message: None  # takes answers to `send_to`
         self.workers: dict[int, Connection] = {}
@@ -96,11 +102,12 @@ class Coordinator:
         self.hardware: dict[int, dict[str, Any]] = {}
         self._context = channel.identity.accepting
         self._nodes = nodes
+        self._numbers = numbers or nodes
         self._generation = generation
         self._attempt = attempt
         # Oldest first; those that have authenticated themselves stay until their greeting.
         self._unauthenticated: dict[Connection, None] = {}
-        self._limit = _limit_unauthenticated(nodes)
+        self._limit = _limit_unauthenticated(self._numbers)
         self._accept_after = 0.0  # as `Clock.awake` counts
         self._unconfirmed: set[int] = set()  # welcomed, but without a message since
         self._listener = network.listen(channel.port)
@@ -119,7 +126,28 @@ class Coordinator:
             self.notices.pop(node, None)
         for reported in (self.ready, self.oom_killed, self.ended, self.idle):
             reported.clear()
-        self.broadcast(welcome=attempt)
+        self._fill_places()
+        for node in self.workers:
+            self._welcome(node)
+
+    @property
+    def pods(self) -> list[int] | None:
+        """The number of each node's pod, where pods stand by."""
+        return None
+
+    def _fill_places(self) -> list[Promotion]:
+        """Let pods that stand by do the work of nodes that are lost, as far as there are any."""
+        return []
+
+    def _place(self, number: int) -> int:
+        """The node whose work the pod with a number does; its own where none stand by."""
+        return number
+
+    def _welcome(self, node: int, **more: Any) -> None:
+        """Let a worker get ready for the current attempt."""
+        worker = self.workers[node]
+        if not worker.closed:
+            worker.send(**more, welcome=self._attempt)
 
     def is_whole(self) -> bool:
         """Whether no node of the gang is lost, or about to go away."""
@@ -294,27 +322,29 @@ class Coordinator:
                 self._drop(connection)
                 return
             connection.admit(self._channel.silence)
-            connection.send(version=MESSAGE_VERSION, welcome=self._attempt)  # before any heartbeat
             del self._unauthenticated[connection]
-            self.workers[node] = connection
-            self._unconfirmed.add(node)
-            self.machines[node] = greeting.get("machine") or {"node": node}
+            place = self._place(node)
+            self.workers[place] = connection
+            self._welcome(place, version=MESSAGE_VERSION)  # before any heartbeat
+            self._unconfirmed.add(place)
+            self.machines[place] = {**(greeting.get("machine") or {}), "node": place}
 
     def _refusal(self, node: int, generation: int) -> str | None:
         """Why an authenticated worker is not welcome, or None."""
         if self._generation is not None and generation != self._generation:
             return "generation %s is not %d" % (generation, self._generation)
-        if not 0 < node < self._nodes:
+        if not 0 < node < self._numbers:
             return "node %d is not expected" % node
         if generation < self._generations.get(node, 0):
             return "a newer pod of node %d has joined" % node
         self._generations[node] = generation
-        if node not in self.workers:
+        place = self._place(node)
+        if place not in self.workers:
             return None
         if self._generation is not None:
             return "node %d is not expected" % node
         # Its agent, or that of its next pod, has no other connection: the attempt ends as soon as this one is lost.
-        self.workers[node].close()
+        self.workers[place].close()
         return "the attempt of the pod before has not ended"
 
 
@@ -331,8 +361,16 @@ def _limit_unauthenticated(nodes: int) -> int:
     return min(limit, max(soft // 4, 1))
 
 
-def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> tuple[Connection, int] | str:
-    """Connect to node 0 and be welcomed: the connection and the attempt's number, or the reason why not yet.
+class Joined(NamedTuple):
+    """A worker's connection to node 0, the attempt that it is welcome in, and its place, where pods stand by."""
+
+    connection: Connection
+    attempt: int
+    place: Optional[int]
+
+
+def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Joined | str:
+    """Connect to node 0 and be welcomed; the reason why not yet otherwise.
 
     *greeting* holds the node index, the generation and the machine of this worker, *nodes* how many there are in all.
     """
@@ -349,7 +387,7 @@ def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> tup
         connection.admit(silence)
         connection.send(beat=1)
         connection.heartbeat = Heartbeat(lambda: [connection], lambda: connection.last_polled, nodes, clock)
-        return connection, int(answer["welcome"])
+        return Joined(connection, int(answer["welcome"]), answer.get("place"))
     connection.close()
     refusal = (answer or {}).get("refused")
     if isinstance(refusal, str):

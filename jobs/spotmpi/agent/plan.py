@@ -149,6 +149,7 @@ class RunPlan(_RunPlan, total=False):
     attempts_before: int  # of earlier submissions, as far as the terminal knows that resumed the run
     preload: List[str]  # modules that a fork server imports for the ranks
     replaces_nodes: bool  # a lost node of the gang alone gets a new pod; else all of them do
+    standby: List[str]  # host names of pods that stand by for lost nodes; their numbers follow those of the nodes
     # On this machine.
     backend: Literal["local"]
     spec: Dict[str, Any]

@@ -25,6 +25,7 @@ ENV_JOB_INDEX = "SPOTMPI_JOB_INDEX"  # where each node has a Job: the node's ind
 ENV_JOB_RESTARTS = "SPOTMPI_JOB_RESTARTS"  # and how often JobSet has restarted that Job
 ENV_ROLE = "SPOTMPI_ROLE"
 WORKER = "worker"  # the role of the workers of a pool or stream; the nodes of a gang have none
+STANDBY = "standby"  # the role of the pods that stand by for lost nodes
 CONTROLLER = "placement"  # the role of the pod that moves a gang to another node group
 FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")
 STOP_ANNOTATION = "spotmpi.dev/stop"
@@ -39,6 +40,11 @@ def index_and_restarts() -> tuple[int, int]:
 def is_worker() -> bool:
     """Whether this pod is a worker of a pool or stream."""
     return os.environ.get(ENV_ROLE) == WORKER
+
+
+def is_standby() -> bool:
+    """Whether this pod stands by at the beginning."""
+    return os.environ.get(ENV_ROLE) == STANDBY
 
 
 def is_controller() -> bool:

@@ -97,7 +97,7 @@ class PoolWorker:
             joined = join_coordinator(self._context, self._transport, self._notice, since, limit)
             if joined is None:
                 break
-            link = PoolLink(*joined, self._notice, self._context.mounts.cgroup)
+            link = PoolLink(joined, self._notice, self._context.mounts.cgroup)
             self._take_part(link)
             while link.is_connected and link.newest > link.attempt:
                 link.begin()

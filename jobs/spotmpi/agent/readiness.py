@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from . import network, protocol, record
 from .clock import CLOCK, Clock
 from .outcomes import NOT_RETRYABLE, Outcome, StopSource
@@ -16,18 +18,19 @@ class Readiness:
     """Knows what is still missing.
 
     The pods of before a restart had the same names, and DNS may lead to them for seconds: a host counts when its name
-    resolves to the address from which its worker connected, unless names are fixed, as those of machines are.
+    resolves to the address from which its worker connected, unless names are fixed, as those of machines are. *hosts*
+    gives the name of each node, which may have another one once a pod that stood by does its work.
     """
 
     def __init__(
         self,
-        hosts: list[str],
+        hosts: Callable[[], list[str]],
         coordinator: Coordinator,
         staging: Staging,
         clock: Clock = CLOCK,
         fixed_names: bool = False,
     ) -> None:
-        self.hosts = hosts
+        self._hosts = hosts
         self.addresses: dict[str, str] = {}  # of hosts whose name resolves to their worker's address
         self._fixed_names = fixed_names
         self._coordinator = coordinator
@@ -42,7 +45,8 @@ class Readiness:
 
     def missing(self) -> str | None:
         """What is still missing, as a sentence, or None."""
-        unready = [self.hosts[node] for node in self._coordinator.missing()]
+        hosts = self._hosts()
+        unready = [hosts[node] for node in self._coordinator.missing()]
         if unready:
             return self._describe(unready, "are not ready yet")
         unresolved = [] if self._fixed_names else self._unresolved()
@@ -76,7 +80,7 @@ class Readiness:
         now = self._clock.awake()
         self._all_connected = now if self._all_connected is None else self._all_connected
         unresolved = []
-        for node, host in enumerate(self.hosts):
+        for node, host in enumerate(self._hosts()):
             worker = self._coordinator.workers.get(node)
             if host in self.addresses and (worker is None or worker.address == self.addresses[host]):
                 continue
@@ -89,4 +93,4 @@ class Readiness:
 
     def _describe(self, hosts: list[str], what: str) -> str:
         names = ", ".join(hosts[:8]) + (" ..." if len(hosts) > 8 else "")
-        return "%d of %d hosts %s: %s" % (len(hosts), len(self.hosts), what, names)
+        return "%d of %d hosts %s: %s" % (len(hosts), len(self._hosts()), what, names)

@@ -15,13 +15,18 @@ SUMMARY_VERSION = 1
 MESSAGE_VERSION = 1
 
 
-class WorldRecord(TypedDict):
-    """What an attempt ran on, see `world.World`."""
-
+class _WorldBase(TypedDict):
     members: List[str]
     ranks: int
     size: int
     rate: Optional[float]
+
+
+class WorldRecord(_WorldBase, total=False):
+    """What an attempt ran on, see `world.World`."""
+
+    standby: int
+    pods: List[int]
 
 
 class _AttemptBase(TypedDict):
@@ -93,6 +98,7 @@ class CoordinatorMessage(TypedDict, total=False):
 
     version: int
     welcome: int  # an attempt that begins
+    place: int  # with it: that of the worker's pod, where pods stand by
     refused: str
     go: int
     start: int  # a request of mpirun in ``attempt``, and the ``command`` that it asks for

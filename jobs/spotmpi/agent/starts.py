@@ -34,9 +34,7 @@ class StartServer:
 
     def __init__(self, path: str, hosts: Sequence[str], send: Callable[..., bool], clock: Clock = CLOCK) -> None:
         self._clock = clock
-        self._nodes: Dict[str, int] = {}
-        for node, host in enumerate(hosts):  # mpirun leaves out the domain of a name
-            self._nodes.update({host: node, host.split(".")[0]: node})
+        self._nodes = _by_name(hosts)
         self._send = send
         self._clients: Dict[int, socket.socket] = {}
         with contextlib.suppress(FileNotFoundError):
@@ -59,8 +57,9 @@ class StartServer:
             self._clients.pop(answer["start"], None)
             client.close()
 
-    def clear(self) -> None:
-        """Forget the processes of the attempt before."""
+    def begin(self, hosts: Sequence[str]) -> None:
+        """Forget the processes of the attempt before; the nodes of this one have the names *hosts*."""
+        self._nodes = _by_name(hosts)
         for number in list(self._clients):
             self._clients.pop(number).close()
 
@@ -87,6 +86,11 @@ class StartServer:
         if node is None or not self._send(node, start=number, command=str(request["command"])):
             output = "node %s is not connected\n" % request["host"]
             self.relay({"start": number, "output": output, "code": UNREACHABLE})
+
+
+def _by_name(hosts: Sequence[str]) -> dict[str, int]:
+    """Nodes by their host names, from which mpirun leaves out the domain."""
+    return {name: node for node, host in enumerate(hosts) for name in (host, host.split(".")[0])}
 
 
 class StartedProcesses:

@@ -7,7 +7,7 @@ import os
 
 from . import hardware, launchers, peers, protocol, ssh
 from .attempt import Launch
-from .connection import Connection
+from .attempt_history import pods_at_work
 from .context import AgentContext
 from .launch import gang_commands
 from .node import check_hardware, clear_shared_memory, place, serve_forks, start_sshd, unpack_code, write_environment
@@ -19,6 +19,7 @@ from .readiness import Readiness
 from .record import Record
 from .schema import Greeting
 from .staging import Staging
+from .standby_coordinator import StandbyCoordinator
 from .starts import StartServer
 from .tls import Identity
 
@@ -53,7 +54,10 @@ class Tcp:
         role, generation = workers(context.plan), None if context.replaces_nodes else context.generation
         place = (len(context.hosts), generation, number)
         try:
-            if role is None:
+            if context.standby:
+                before = pods_at_work(context.folder)
+                self._members = StandbyCoordinator(self._channel(context), context, number, record, before)
+            elif role is None:
                 self._members = peers.Coordinator(self._channel(context), *place)
             else:
                 self._members = PoolCoordinator(self._channel(context), *place, record, role["table"])
@@ -61,9 +65,9 @@ class Tcp:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
         return self._members
 
-    def join(self, context: AgentContext, greeting: Greeting) -> tuple[Connection, int] | str:
-        """A worker's connection to node 0 and the attempt's number, or the reason why not yet."""
-        nodes = sum(role["count"] for role in context.plan["roles"])
+    def join(self, context: AgentContext, greeting: Greeting) -> peers.Joined | str:
+        """A worker's connection to node 0, or the reason why not yet."""
+        nodes = sum(role["count"] for role in context.plan["roles"]) + len(context.standby)
         return peers.join(context.hosts[0], self._channel(context), greeting, nodes)
 
     def _channel(self, context: AgentContext) -> peers.Channel:
@@ -86,14 +90,14 @@ class Tcp:
         try:
             members.machines[0] = hardware.identify(0, since)
             members.hardware[0] = self._prepare_node(context)
-            readiness = self._expect(context, members)
-            failure = readiness.wait(context.plan["limits"]["start"], record, stop_source)
+            failure = self._expect(context, members).wait(context.plan["limits"]["start"], record, stop_source)
             if failure is not None:
                 return failure
         except (ssh.InvalidKeys, hardware.Incompatible) as error:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
+        context = context.with_pods(members.pods)
         if self._starts is not None:
-            self._starts.clear()
+            self._starts.begin(context.hosts)
         elif launchers.is_mpi(context.plan["launcher"]) and not context.slurm:
             self._starts = StartServer(context.start_socket, context.hosts, members.send_to)
             members.relay = self._starts.relay
@@ -120,7 +124,9 @@ class Tcp:
         """What this attempt has to wait for; data is staged once, and again where that has failed."""
         if self._readiness is None or self._readiness.failure:
             staging = Staging(context.plan.get("staging"), context.mounts.cgroup)
-            self._readiness = Readiness(context.hosts, members, staging, context.clock, fixed_names=context.slurm)
+            self._readiness = Readiness(
+                lambda: context.with_pods(members.pods).hosts, members, staging, context.clock, context.slurm
+            )
         return self._readiness
 
     def oom_nodes(self, context: AgentContext) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Dict, Protocol, Set, Tuple, TypeVar, Union
+from typing import Any, Dict, List, Optional, Protocol, Set, Tuple, TypeVar, Union
 
 from .attempt import Launch
 from .context import AgentContext
@@ -45,6 +45,11 @@ class Members(Protocol):
     @property
     def idle(self) -> Set[int]:
         """The nodes on which no process of the attempt is left."""
+        ...
+
+    @property
+    def pods(self) -> Optional[List[int]]:
+        """The numbers of the pods of all nodes; None where no pods stand by."""
         ...
 
     def is_whole(self) -> bool:

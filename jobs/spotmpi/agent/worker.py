@@ -1,6 +1,7 @@
 """The part of every node but 0: be reachable, run what this node has to run, and exit when node 0 says so.
 
-The agent stays from one attempt to the next, with its connection to node 0, and ends what is left of the last one.
+The agent stays from one attempt to the next, with its connection to node 0, and ends what is left of the last one. That
+of a pod that stands by gets as ready as others, and starts nothing until node 0 gives it the place of a lost node.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from . import hardware, processes, protocol
 from .attempt import Attempt, Launch
-from .connection import Connection
 from .context import AgentContext
 from .launch import gang_commands
 from .node import (
@@ -27,6 +28,7 @@ from .node import (
 )
 from .notice import Notice
 from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error, restart_pause
+from .peers import Joined
 from .plan import RunPlan
 from .pod_record import PodRecord
 from .schema import Greeting
@@ -39,12 +41,12 @@ _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
 
 
 class CoordinatorLink:
-    """The connection to node 0 and what it requested, from *attempt* on; a `StopSource`."""
+    """The connection by which node 0 was *joined* and what it requested from then on; a `StopSource`."""
 
-    def __init__(self, connection: Connection, attempt: int, notice: Notice, cgroup: str, folder: str = "/") -> None:
-        self.connection = connection
-        self.attempt = attempt  # the one that this node works for
-        self.newest = attempt  # the newest one that has begun
+    def __init__(self, joined: Joined, notice: Notice, cgroup: str, folder: str = "/") -> None:
+        self.connection = joined.connection
+        # The attempt that this node works for and its place, where pods stand by; and the newest that node 0 has sent.
+        self.attempt, self.place = self.newest, self.newest_place = joined.attempt, joined.place
         self.go = False
         self.over = False
         self.exit_code = 0  # with which the run has ended
@@ -58,17 +60,23 @@ class CoordinatorLink:
     @property
     def ends(self) -> bool:
         """Whether what is left of this attempt is to be killed."""
-        return self.over or self.connection.lost or self._ended >= self.attempt or self.newest > self.attempt
+        return self.over or self.connection.lost or self._ended >= self.attempt or self.has_next
+
+    @property
+    def has_next(self) -> bool:
+        """Whether there is a newer attempt, or another place in this one."""
+        return (self.newest, self.newest_place) != (self.attempt, self.place)
 
     def begin(self) -> None:
         """Work for the newest attempt from now on."""
-        self.attempt, self.go, self._oom_sent = self.newest, False, False
+        self.attempt, self.place, self.go, self._oom_sent = self.newest, self.newest_place, False, False
         self._oom_kills = hardware.oom_kills(self._cgroup)
 
     def poll(self) -> None:
         """Receive messages, and tell node 0 when this node is about to go or lacked memory."""
         for message in self.connection.receive():
             self.newest = int(message.get("welcome", self.newest))
+            self.newest_place = message.get("place", self.newest_place)
             self._ended = int(message.get("end", self._ended))
             self.go = self.go or "go" in message
             self.over = self.over or "over" in message
@@ -107,18 +115,24 @@ class CoordinatorLink:
         return self.ends and not self.over
 
 
-def run(context: AgentContext, transport: Tcp, notice: Notice, started: float) -> int:
-    """This node's part of the run, attempt after attempt; the pod's exit code.
+def run(
+    context: AgentContext,
+    transport: Tcp,
+    notice: Notice,
+    started: float,
+    on_begin: Callable[[AgentContext], None] = lambda context: None,
+) -> int:
+    """This node's part of the run, attempt after attempt; the pod's exit code. Each begins with *on_begin*.
 
     Where nodes are replaced one by one, it joins each agent of node 0 that follows, and outlives the last one: the
     first pod of a run that ends with 0 ends all of them.
     """
-    worker = Worker(context)
+    worker = Worker(context, on_begin)
     while True:
         joined = join_coordinator(context, transport, notice, started)
         if joined is None:
             return protocol.INTERRUPTED
-        link = CoordinatorLink(*joined, notice, context.mounts.cgroup, context.mounts.work)
+        link = CoordinatorLink(joined, notice, context.mounts.cgroup, context.mounts.work)
         worker.run(link)
         started = context.clock()
         if link.over or notice.reason or not context.replaces_nodes:
@@ -142,8 +156,9 @@ def _wait_for_end(context: AgentContext, notice: Notice) -> None:
 class Worker:
     """What the agent of a node of the gang does, apart from node 0's."""
 
-    def __init__(self, context: AgentContext) -> None:
+    def __init__(self, context: AgentContext, on_begin: Callable[[AgentContext], None] = lambda context: None) -> None:
         self._context = context
+        self._on_begin = on_begin
         self._link: CoordinatorLink  # to the current agent of node 0
         self._facts: hardware.Facts | None = None  # once this node is prepared
         self._is_staged = self._has_sshd = False
@@ -155,6 +170,9 @@ class Worker:
         self._link = link
         while True:
             link.begin()
+            if link.place is not None:
+                self._context = self._context._replace(node=link.place)
+            self._on_begin(self._context)
             self._take_part()
             while not link.ends:
                 link.wait()
@@ -164,7 +182,7 @@ class Worker:
                 break
             clear_shared_memory(self._context.mounts.shared_memory)
             link.report(idle=1)
-            while link.newest == link.attempt and not (link.over or link.connection.lost):
+            while not (link.has_next or link.over or link.connection.lost):
                 link.wait()
 
     def close(self) -> None:
@@ -243,8 +261,8 @@ class Worker:
 
 def join_coordinator(
     context: AgentContext, transport: Tcp, notice: Notice, started: float, limit: float | None = None
-) -> tuple[Connection, int] | None:
-    """The connection to node 0 and the attempt's number; None after *limit* seconds, or on notice.
+) -> Joined | None:
+    """The connection to node 0; None after *limit* seconds, or on notice.
 
     *started* is the Unix time from which on this node works for the run. By default *limit* is ``limits.start``.
 

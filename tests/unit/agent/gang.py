@@ -75,6 +75,8 @@ class Gang:
             environment |= {pod_context.ENV_NODE: str(worker), pod_context.ENV_ROLE: pod_context.WORKER}
             annotation = f"{pod_context.FAILURE_COUNTS[0]}={json.dumps(str(generation))}\n"
             (mounts / "pod" / "annotations").write_text(annotation)
+        elif (place := node - len(self.plan["hosts"])) >= 0:
+            environment |= {pod_context.ENV_NODE: str(place), pod_context.ENV_ROLE: pod_context.STANDBY}
         environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
         environment["COPIES_PORT"] = str(self.copies_port)
         environment[transient_errors.VARIABLE] = json.dumps(list(errors))

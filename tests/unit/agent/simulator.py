@@ -10,6 +10,7 @@ behaves as the originals do:
   counts towards nothing, any other code but 78 towards ``maxRestarts``, and 78 ends it. A pod that is deleted gets
   SIGTERM, and SIGKILL after ``terminationGracePeriodSeconds``, which is `checkpoint.grace`; its successor starts once
   it is gone, unless it was deleted by force: then it goes on until its machine is gone.
+- Pods that stand by are ready a while after those of the nodes; `Places` decides which takes the place of a lost node.
 - Where a JobSet *replaces* single nodes, such a failure starts one pod anew, and agents of others go on: those of the
   gang join the next agent of node 0, and a new one takes the place of a lost one at the next attempt. An agent that was
   out of reach joins again.
@@ -40,14 +41,17 @@ import pytest
 
 from spotmpi.agent import coordinator, fencing, network, processes, protocol, record
 from spotmpi.agent.attempt import Launch
+from spotmpi.agent.attempt_history import pods_at_work
 from spotmpi.agent.clock import Clock
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.mounts import Mounts
 from spotmpi.agent.outcomes import Outcome, StopSource
+from spotmpi.agent.places import Places
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.readiness import Readiness
 from spotmpi.agent.record import Record
 from spotmpi.agent.staging import Staging
+from spotmpi.agent.standby_coordinator import JOIN_GRACE
 from tests.transient_errors import TransientErrors
 
 EPOCH = 1_795_000_000.0
@@ -81,6 +85,12 @@ class Schedule(NamedTuple):
     run: float | None = None  # seconds
     cost: float | None = None  # dollars
     replaces: bool = False  # JobSet restarts the Job of one node alone
+    standby: int = 0  # pods that stand by for lost nodes, where it does
+
+    @property
+    def pods(self) -> int:
+        """The number of all pods."""
+        return self.nodes + (self.standby if self.replaces and self.nodes > 1 else 0)
 
 
 class Killed(BaseException):
@@ -216,7 +226,11 @@ class Program:
         self.stdout, self.stderr = (os.fdopen(read, "rb", 0) for read, _ in self._pipes)
         world.programs.append(self)
         agent.programs.append(self)
-        world.note("launched", self.attempt, sorted(node for node, at in world.up.items() if at > world.now))
+        members = agent.members
+        assert members is not None, "they are ready"
+        pods = [0, *(members.pod(node) for node in sorted(members.workers))]
+        absent = [pod for pod in pods[1:] if world.up[pod] > world.now]
+        world.note("launched", self.attempt, SimpleNamespace(pods=pods, absent=absent))
         self._later(1.0, self._begin)
 
     def poll(self) -> int | None:
@@ -293,35 +307,86 @@ class Program:
 
 
 class SimulatedMembers:
-    """The other nodes of a run, each ready a while after it was started, and sooner for another attempt."""
+    """The other nodes of a run, each ready a while after it was started, and sooner for another attempt.
 
-    def __init__(self, agent: Agent) -> None:
+    Connections are by place, as node 0 has them; `World.up` is by pod.
+    """
+
+    def __init__(self, agent: Agent, folder: str) -> None:
         self._world, self._agent = agent.world, agent
-        nodes = range(1, agent.world.schedule.nodes)
-        if not self._world.schedule.replaces:
-            self._world.up = dict.fromkeys(nodes, self._world.now)
-        self._pods = 0
-        self.workers: dict[int, Any] = {node: self._connection(node) for node in nodes}
-        self._ready = {node: max(self._world.now, self._world.up[node]) + 1.0 + node for node in nodes}
+        self._schedule = agent.world.schedule
+        self._places = Places(self._schedule.nodes, self._schedule.pods, pods_at_work(folder))
+        others = range(1, self._schedule.pods)
+        if not self._schedule.replaces:
+            self._world.up = dict.fromkeys(others, self._world.now)
+        self._pods, self._opened = 0, self._world.now
+        self.connections: dict[int, Any] = {place: self._connection(place) for place in others}
+        self._ready = {place: self._since(place) + 1.0 + place for place in others}
         self._idle: dict[int, float] = {}  # when nodes have ended what was left of the attempt
-        self.machines: dict[int, dict[str, Any]] = {0: {"node": 0}, **{node: {"node": node} for node in nodes}}
+        self.machines: dict[int, dict[str, Any]] = {node: {"node": node} for node in range(self._schedule.nodes)}
         self.hardware: dict[int, dict[str, Any]] = {}
         self.notices: dict[int, str] = {}
         self.ended: dict[int, tuple[int, str]] = {}
 
+    @property
+    def pods(self) -> list[int] | None:
+        return self._places.at_work if self._schedule.pods > self._schedule.nodes else None
+
+    @property
+    def workers(self) -> dict[int, Any]:
+        return self.of_gang(self.connections)
+
+    def pod(self, place: int) -> int:
+        """The number of the pod at a place."""
+        return self._places.pods[place]
+
+    def place(self, pod: int) -> int:
+        """The place of a pod."""
+        return self._places.of(pod)
+
     def begin(self) -> None:
         """Begin another attempt, where nodes are replaced without those that are lost or have given notice."""
-        self._ready = {node: max(at, self._world.now + 0.1 * node) for node, at in self._ready.items()}
+        standing_by = self._standing_by()
+        self._ready = {place: max(at, self._world.now + 0.1 * place) for place, at in self._ready.items()}
         self._idle.clear()
-        for node in [node for node, worker in self.workers.items() if worker.lost or node in self.notices]:
-            if self.notices.pop(node, None):
-                self._world.replace_pod(node, 0.0)
-            self.workers[node] = self._connection(node)
-            self._ready[node] = max(self._world.now, self._world.up[node]) + 1.0
+        leaving = [place for place, each in self.connections.items() if each.lost or place in self.notices]
+        for place in leaving:
+            if self.notices.pop(place, None):
+                self._world.replace_pod(self.pod(place), 0.0)
+        for place in leaving:
+            self._connect(place)
+        self._fill([place for place in leaving if place in self.workers], standing_by - set(leaving))
 
-    def _connection(self, node: int) -> Any:
+    def _standing_by(self) -> set[int]:
+        """The places whose pods stand by and are ready."""
+        return {place for place in set(self.connections) - set(self.workers) if self._is_ready(place)}
+
+    def _fill(self, vacant: list[int], standing_by: set[int]) -> None:
+        """Let pods that stand by take the places of nodes that have no agent."""
+        for promotion in self._places.promote(vacant, standing_by):
+            node, place = promotion.node, promotion.place
+            self._world.note("promoted", self._agent.attempt, promotion.pod)
+            self.connections[node] = self.connections[place]
+            self._ready[node] = self._world.now + 0.1 * node
+            self._connect(place)
+
+    def _connect(self, place: int) -> None:
+        """Expect an agent at a place, which gets ready once it is there."""
+        self.connections[place] = self._connection(place)
+        self._ready[place] = self._since(place) + 1.0
+
+    def _is_vacant(self, place: int) -> bool:
+        return self._world.up[self.pod(place)] > self._world.now and not self.connections[place].silent
+
+    def _since(self, place: int) -> float:
+        return max(self._world.now, self._world.up[self.pod(place)])
+
+    def _is_ready(self, place: int) -> bool:
+        return self._world.now >= self._ready[place] and not self.connections[place].silent
+
+    def _connection(self, place: int) -> Any:
         self._pods += 1
-        address = f"10.{self._pods}.{self._agent.generation}.{node}"
+        address = f"10.{self._pods}.{self._agent.generation}.{place}"
         return SimpleNamespace(lost=False, gone=False, silent=False, last_received=0.0, address=address)
 
     @property
@@ -332,10 +397,10 @@ class SimulatedMembers:
         return not self.notices and not any(worker.lost for worker in self.workers.values())
 
     def of_gang(self, values: Mapping[int, Any]) -> dict[int, Any]:
-        return dict(values)
+        return {place: value for place, value in values.items() if place < self._schedule.nodes}
 
     def missing(self) -> list[int]:
-        return [node for node, at in self._ready.items() if self._world.now < at or self.workers[node].silent]
+        return [node for node in self.workers if not self._is_ready(node)]
 
     def lost(self) -> list[int]:
         return [node for node, worker in self.workers.items() if worker.lost and node not in self.ended]
@@ -343,9 +408,14 @@ class SimulatedMembers:
     def serve(self, timeout: float) -> None:
         if timeout:
             self._agent.wait(max(timeout, TICK))
-        for worker in self.workers.values():
+        for worker in self.connections.values():
             if not worker.silent:
                 worker.last_received = self._agent.clock.awake()
+        for place in set(self.connections) - set(self.workers):
+            if self.connections[place].lost and self._world.up[self.pod(place)] <= self._world.now:
+                self._connect(place)
+        if self._world.now >= self._opened + JOIN_GRACE:
+            self._fill([node for node in self.workers if self._is_vacant(node)], self._standing_by())
 
     def name_of(self, node: int) -> str:
         return f"node {node}"
@@ -361,7 +431,8 @@ class SimulatedMembers:
 
     def addresses(self) -> dict[str, set[str]]:
         """What DNS knows."""
-        return {f"run-{node}": {worker.address} for node, worker in self.workers.items()} | {"run-0": {"10.0.0.0"}}
+        found = {f"run-{self.pod(place)}": {each.address} for place, each in self.connections.items()}
+        return found | {"run-0": {"10.0.0.0"}}
 
 
 class SimulatedTransport:
@@ -378,7 +449,7 @@ class SimulatedTransport:
 
     def open_members(self, context: AgentContext, number: int, run_record: Record) -> SimulatedMembers:
         if self._agent.members is None:
-            self._agent.members = SimulatedMembers(self._agent)
+            self._agent.members = SimulatedMembers(self._agent, context.folder)
         else:
             self._agent.members.begin()
         return self._agent.members
@@ -387,8 +458,7 @@ class SimulatedTransport:
         self, context: AgentContext, number: int, stop_source: StopSource, run_record: Record, since: float
     ) -> Launch | Outcome:
         members: Any = self._agent.members
-        readiness = Readiness(context.hosts[1:], members, Staging(None, ""), context.clock)
-        readiness.hosts = context.hosts
+        readiness = Readiness(lambda: context.with_pods(members.pods).hosts, members, Staging(None, ""), context.clock)
         readiness.addresses["run-0"] = "10.0.0.0"
         failure = readiness.wait(context.plan["limits"]["start"], run_record, stop_source)
         if failure is not None:
@@ -561,7 +631,7 @@ class World:
         self.agents: list[Agent] = []
         self.programs: list[Program] = []
         self.checkpoint = 0  # the iteration of the newest
-        self.up = dict.fromkeys(range(1, schedule.nodes), 0.0)  # since when there is an agent on each other node
+        self.up = dict.fromkeys(range(1, schedule.pods), 0.0)  # since when each other pod has an agent, by its number
         self._ends = list(schedule.ends)
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -621,7 +691,8 @@ class World:
             "work": {},
             "oversubscribed": False,
         }
-        plan |= {"hosts": [f"run-{node}" for node in range(schedule.nodes)], "submitted": EPOCH}
+        hosts = [f"run-{pod}" for pod in range(schedule.pods)]
+        plan |= {"hosts": hosts[: schedule.nodes], "standby": hosts[schedule.nodes :], "submitted": EPOCH}
         plan |= {"replaces_nodes": schedule.replaces}
         plan |= {"roles": [{"name": "ranks", "restart": "gang"}], "metrics_pattern": None, "folder": "/"}
         mounts = Mounts("", str(work), str(self.folder / "runs"), "/nowhere", "", pod_info=str(self.folder / "pod"))
@@ -640,13 +711,13 @@ class World:
         getattr(self, "_" + event.kind)(event.value)
 
     def _kill(self, value: int) -> None:
-        """The machine of a node is gone."""
-        node, agent = value % self.schedule.nodes, self.jobset.agent
-        if node == 0:
+        """The machine of a pod is gone."""
+        pod, agent = value % self.schedule.pods, self.jobset.agent
+        if pod == 0:
             self.jobset.pod_killed(agent, True)
         else:
-            self._lose(node, 0.0)
-            self.replace_pod(node, value % 5)
+            self._lose(pod, 0.0)
+            self.replace_pod(pod, value % 5)
             self.at(value % 5, self.jobset.restart)
 
     def _crash(self, value: int) -> None:
@@ -654,33 +725,38 @@ class World:
         self.jobset.pod_killed(self.jobset.agent, False)
 
     def _reclaim(self, value: int) -> None:
-        """A node gets notice, and is gone after the grace of its pod."""
-        node, agent = value % self.schedule.nodes, self.jobset.agent
-        if node == 0:
+        """A pod gets notice, and is gone after its grace; one that stands by is given up at once."""
+        pod, agent = value % self.schedule.pods, self.jobset.agent
+        if pod == 0:
             self.give_notice(agent)
             self.at(self.schedule.grace, lambda: self.jobset.pod_killed(agent, True))
             return
         members = agent.members
         if members is None:
             return
-        self.note("notice", agent.attempt, node)
+        node = members.place(pod)
+        if node not in members.workers:
+            self._lose(pod, 0.0)
+            self.replace_pod(pod, self.schedule.grace)
+            return
+        self.note("notice", agent.attempt, pod)
         members.notices[node] = "its pod received SIGTERM"
-        worker = members.workers[node]
+        worker = members.connections[node]
 
         def take() -> None:
-            if agent is self.jobset.agent and members is agent.members and worker is members.workers[node]:
-                self._lose(node, 0.0)
-                self.replace_pod(node, 0.0)
+            if agent is self.jobset.agent and members is agent.members and worker is members.connections[node]:
+                self._lose(pod, 0.0)
+                self.replace_pod(pod, 0.0)
                 self.jobset.restart()
 
         self.at(self.schedule.grace, take)
 
     def _partition(self, value: int) -> None:
-        """A node is out of reach, for a while or for good: node 0 gives it up."""
-        if self.schedule.nodes > 1:
-            node = 1 + value % (self.schedule.nodes - 1)
-            self._lose(node, 1.5 * SILENCE)
-            self.up[node] = max(self.up[node], self.now + 2.5 * SILENCE)
+        """A pod is out of reach, for a while or for good: node 0 gives it up."""
+        if self.schedule.pods > 1:
+            pod = 1 + value % (self.schedule.pods - 1)
+            self._lose(pod, 1.5 * SILENCE)
+            self._expect(pod, 2.5 * SILENCE)
 
     def _stall(self, value: int) -> None:
         """The agent of a node does nothing for a while, though its host answers."""
@@ -690,21 +766,32 @@ class World:
             worker.silent = True
             self.at(2.0 + value, lambda: setattr(worker, "silent", worker.gone))
 
-    def _lose(self, node: int, after: float) -> None:
-        """A node is gone, which its connection tells *after* some seconds."""
+    def _lose(self, pod: int, after: float) -> None:
+        """A pod is gone, which its connection tells *after* some seconds."""
         agent = self.jobset.agent
-        if agent.members is None or agent.members.workers[node].gone:
+        if agent.members is None:
             return
-        worker = agent.members.workers[node]
+        place = agent.members.place(pod)
+        worker = agent.members.connections[place]
+        if worker.gone:
+            return
         worker.gone = worker.silent = True
         self.at(after, lambda: setattr(worker, "lost", True))
-        self.note("lost", agent.attempt, node)
+        if place not in agent.members.workers:
+            self.note("standby lost", agent.attempt, pod)
+            return
+        self.note("lost", agent.attempt, pod)
         for program in agent.programs:
             program.lose_node()
 
-    def replace_pod(self, node: int, seconds: float) -> None:
-        """Another node's pod ends in some *seconds*, and JobSet starts the next one."""
-        self.up[node] = max(self.up[node], self.now + seconds + RESTART_DELAY)
+    def replace_pod(self, pod: int, seconds: float) -> None:
+        """A pod ends in some *seconds*, and JobSet starts the next one."""
+        self._expect(pod, seconds + RESTART_DELAY)
+
+    def _expect(self, pod: int, seconds: float) -> None:
+        """No agent of a pod answers for some *seconds*."""
+        self.note("gone", self.jobset.agent.attempt, pod)
+        self.up[pod] = max(self.up[pod], self.now + seconds)
 
     def _replace(self, value: int) -> None:
         """Node 0's machine does not answer the API server, and goes on for a while beside its successor."""

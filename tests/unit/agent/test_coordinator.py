@@ -42,7 +42,7 @@ def dns(monkeypatch: pytest.MonkeyPatch) -> Dns:
 def expecting(dns: Dns) -> Readiness:
     """The readiness of three nodes, all of which have connected."""
     coordinator: Any = SimpleNamespace(workers=WORKERS, missing=lambda: [])
-    return Readiness(HOSTS, coordinator, Staging(None, ""), dns.clock)
+    return Readiness(lambda: HOSTS, coordinator, Staging(None, ""), dns.clock)
 
 
 def test_nothing_is_missing_when_every_name_resolves_to_its_pod(dns: Dns) -> None:
@@ -92,7 +92,7 @@ def test_a_name_without_any_address_is_waited_for_as_long_as_it_takes(dns: Dns, 
 )
 def test_hosts_that_are_missing_are_named_of_many_the_first_eight(missing: list[int], description: str) -> None:
     coordinator: Any = SimpleNamespace(workers={}, missing=lambda: missing)
-    assert Readiness(TWELVE, coordinator, Staging(None, "")).missing() == description
+    assert Readiness(lambda: TWELVE, coordinator, Staging(None, "")).missing() == description
 
 
 class Waiting:
@@ -114,7 +114,7 @@ class Waiting:
             event=lambda kind, reason: self.events.append((self.dns.clock.seconds, kind, reason))
         )
         source: Any = SimpleNamespace(pending=lambda: self.stop_request)
-        return Readiness(HOSTS, coordinator, self.staging, self.dns.clock).wait(limit, events, source)
+        return Readiness(lambda: HOSTS, coordinator, self.staging, self.dns.clock).wait(limit, events, source)
 
     def _serve(self, seconds: float) -> None:
         assert seconds < 1, "stop requests are answered in time"
@@ -175,9 +175,8 @@ def stop_source(
     folder: Path | None = None,
 ) -> CoordinatorStopSource:
     """The stop source of three nodes: what coordinator and notice (*reason*) of node 0 report."""
-    context: Any = SimpleNamespace(
-        hosts=["a", "b", "c"], plan={}, folder="/", mounts=mounts_below(str(folder or "/nowhere"))
-    )
+    context: Any = SimpleNamespace(plan={}, folder="/", mounts=mounts_below(str(folder or "/nowhere")))
+    context.with_pods = lambda pods: SimpleNamespace(hosts=["a", "b", "c"])
     coordinator: Any = SimpleNamespace(
         notices=notices or {},
         ended=ended or {},
@@ -185,6 +184,7 @@ def stop_source(
         serve=lambda timeout: None,  # nothing arrives
         name_of=lambda node: f"node {node}",
         of_gang=lambda values: values,
+        pods=None,
     )
     notice: Any = SimpleNamespace(reason=reason)
     transport: Any = SimpleNamespace(remote_launchers=lambda context: 0)

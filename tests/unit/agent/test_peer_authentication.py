@@ -251,13 +251,13 @@ def descriptors() -> int:
 def test_strangers_take_a_limited_number_of_descriptors_and_keep_no_worker_out(
     served: ServedCoordinator, data: bytes
 ) -> None:
-    first, _ = served.join(1)
+    first, *_ = served.join(1)
     before = descriptors()
     silent = silent_clients(served, 3 * peers.MAX_UNAUTHENTICATED, data=data)
     served.coordinator.serve(0)
     assert descriptors() - before - len(silent) <= peers.MAX_UNAUTHENTICATED + 3
 
-    second, _ = served.join(2)
+    second, *_ = served.join(2)
     for worker in (first, second):
         worker.send(ready=1, attempt=ATTEMPT)
     served.coordinator.serve(0.5)
@@ -369,7 +369,7 @@ def test_a_node_0_without_a_free_descriptor_accepts_workers_once_it_has_one(
     served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "_ACCEPT_PAUSE", 0.05)
-    first, _ = served.join(1)
+    first, *_ = served.join(1)
     waiting = socket.create_connection(("127.0.0.1", served.port))
     with no_free_descriptor():
         for _ in range(3):

@@ -24,7 +24,7 @@ GREETING: Greeting = {"node": 1, "generation": 4}
 
 
 def test_a_worker_is_welcomed_with_the_attempt_and_missing_until_it_is_ready(served: ServedCoordinator) -> None:
-    connection, attempt = served.join(1)
+    connection, attempt, *_ = served.join(1)
     assert attempt == ATTEMPT
     assert served.coordinator.missing() == [1, 2]
     assert served.serve_until_ready(1, connection)
@@ -51,7 +51,7 @@ def test_a_worker_of_another_run_or_node_is_refused(served: ServedCoordinator, g
 
 
 def test_a_second_worker_for_the_same_node_is_refused_and_the_first_one_stays(served: ServedCoordinator) -> None:
-    connection, _ = served.join(1)
+    connection, *_ = served.join(1)
     assert "node 1 is not expected" in served.join(1)
     assert served.serve_until_ready(1, connection)
 
@@ -69,7 +69,7 @@ def test_a_second_worker_for_the_same_node_is_refused_and_the_first_one_stays(se
     ],
 )
 def test_noise_of_a_client_without_the_key_closes_its_connection_only(served: ServedCoordinator, noise: bytes) -> None:
-    connection, _ = served.join(1)
+    connection, *_ = served.join(1)
     answer = served.raw(noise)
     assert answer == b"" or answer[0] == ALERT
     assert served.serve_until_ready(1, connection)
@@ -90,7 +90,7 @@ def test_noise_of_a_client_without_the_key_closes_its_connection_only(served: Se
 def test_a_client_with_the_key_and_without_a_greeting_is_not_welcome(
     served: ServedCoordinator, greeting: bytes
 ) -> None:
-    connection, _ = served.join(1)
+    connection, *_ = served.join(1)
     answer = served.raw(greeting, identity().connecting)
     assert answer == b"" or json.loads(answer) == {"refused": "not of this run"}
     assert not served.coordinator._unauthenticated
@@ -98,8 +98,8 @@ def test_a_client_with_the_key_and_without_a_greeting_is_not_welcome(
 
 
 def test_a_closed_connection_is_a_lost_node_unless_it_had_ended(served: ServedCoordinator) -> None:
-    first, _ = served.join(1)
-    second, _ = served.join(2)
+    first, *_ = served.join(1)
+    second, *_ = served.join(2)
     second.send(ended=3, reason="exit code 3", attempt=ATTEMPT)
     served.coordinator.serve(0.5)
     first.close()
@@ -119,7 +119,7 @@ def test_a_worker_that_connects_while_node_0_is_busy_connects_again_and_is_not_l
     ] * 3
 
     monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 10.0)
-    connection, _ = next(joined for joined in (served.join(1) for _ in range(100)) if not isinstance(joined, str))
+    connection, *_ = next(joined for joined in (served.join(1) for _ in range(100)) if not isinstance(joined, str))
     connection.send(ready=1, attempt=ATTEMPT)
     served.coordinator.serve(5)
 
@@ -136,7 +136,7 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short_timeouts")
 def test_an_agent_that_waits_for_its_disk_beyond_the_heartbeat_timeout_is_not_lost(served: ServedCoordinator) -> None:
-    connection, _ = served.join(1)
+    connection, *_ = served.join(1)
     time.sleep(0.6)  # neither side polls
     assert not connection.lost and served.coordinator.lost() == []
     connection.receive()
@@ -150,7 +150,7 @@ def test_an_agent_that_stalls_is_lost_to_the_other_side(
 ) -> None:
     monkeypatch.setattr(connection, "STALL", 0.1)
     served.join(1)
-    polling, _ = served.join(2)
+    polling, *_ = served.join(2)
     deadline = time.monotonic() + 1
     while time.monotonic() < deadline:
         polling.receive()
@@ -208,7 +208,7 @@ def test_many_nodes_send_fewer_heartbeats_each(nodes: int, interval: float) -> N
 
 
 def test_workers_stay_for_the_next_attempt_in_which_nothing_of_the_last_one_counts(served: ServedCoordinator) -> None:
-    coordinator, (worker, attempt) = served.coordinator, served.join(1)
+    coordinator, (worker, attempt, _) = served.coordinator, served.join(1)
     worker.send(ready=1, attempt=attempt)
     worker.send(ended=0, reason=None, attempt=attempt)
     coordinator.serve(0.5)
@@ -233,7 +233,7 @@ def test_workers_stay_for_the_next_attempt_in_which_nothing_of_the_last_one_coun
 
 
 def test_the_last_message_reaches_a_worker_that_sends_heartbeats_before_it_reads(served: ServedCoordinator) -> None:
-    worker, _ = served.join(1)
+    worker, *_ = served.join(1)
     worker.send(beat=1)
     served.coordinator.broadcast(over=1)
     closing = threading.Thread(target=served.coordinator.close)
@@ -249,7 +249,7 @@ def test_the_last_message_reaches_a_worker_that_sends_heartbeats_before_it_reads
 
 @pytest.mark.parametrize("how", ["a notice", "a lost connection"])
 def test_a_gang_is_not_whole_with(served: ServedCoordinator, how: str) -> None:
-    worker, attempt = served.join(1)
+    worker, attempt, _ = served.join(1)
     worker.send(ended=0, reason=None, attempt=attempt)
     if how == "a notice":
         worker.send(notice="its pod received SIGTERM")
@@ -281,7 +281,7 @@ def test_a_worker_that_joins_again_and_again_keeps_no_thread_of_earlier_connecti
     """As a worker of a pool does, for each attempt of node 0."""
     monkeypatch.setattr(connection, "HEARTBEAT_INTERVAL", 0.001)
     before = set(threading.enumerate())
-    for joined, _ in [served.join(1), served.join(2)]:
+    for joined, *_ in [served.join(1), served.join(2)]:
         joined.close()
     for thread in set(threading.enumerate()) - before:
         thread.join(5)
@@ -291,8 +291,8 @@ def test_a_worker_that_joins_again_and_again_keeps_no_thread_of_earlier_connecti
 def test_a_lost_node_leaves_its_place_at_the_next_attempt_and_its_old_pod_is_refused(
     replacing: ServedCoordinator,
 ) -> None:
-    old, _ = replacing.join(1, generation=0)
-    other, _ = replacing.join(2, generation=3)
+    old, *_ = replacing.join(1, generation=0)
+    other, *_ = replacing.join(2, generation=3)
     assert replacing.serve_until_ready(1, old) and replacing.serve_until_ready(2, other)
     old.close()
     replacing.serve_during(lambda: None)
@@ -303,7 +303,7 @@ def test_a_lost_node_leaves_its_place_at_the_next_attempt_and_its_old_pod_is_ref
     assert replacing.coordinator.lost() == [] and replacing.coordinator.is_whole()
     assert any({"welcome": ATTEMPT + 1} in wait_for_message(other) for _ in range(9)), "among heartbeats"
     assert replacing.coordinator.missing() == [1, 2]
-    new, attempt = replacing.join(1, generation=1)
+    new, attempt, _ = replacing.join(1, generation=1)
     assert attempt == ATTEMPT + 1 and not new.closed
     assert "a newer pod of node 1 has joined" in replacing.join(1, generation=0)
     assert not replacing.coordinator.workers[1].closed
@@ -313,7 +313,7 @@ def test_a_lost_node_leaves_its_place_at_the_next_attempt_and_its_old_pod_is_ref
 def test_an_agent_that_joins_again_shows_that_its_first_connection_is_lost(
     replacing: ServedCoordinator, generation: int
 ) -> None:
-    old, _ = replacing.join(1, generation=0)
+    old, *_ = replacing.join(1, generation=0)
     assert replacing.serve_until_ready(1, old)
     assert "the attempt of the pod before has not ended" in replacing.join(1, generation=generation)
     assert replacing.coordinator.lost() == [1]
@@ -322,7 +322,7 @@ def test_an_agent_that_joins_again_shows_that_its_first_connection_is_lost(
 
 
 def test_a_node_with_notice_is_let_go_at_the_next_attempt(replacing: ServedCoordinator) -> None:
-    leaving, _ = replacing.join(1, generation=0)
+    leaving, *_ = replacing.join(1, generation=0)
     leaving.send(notice="its pod received SIGTERM")
     assert replacing.serve_until_ready(1, leaving)
     assert replacing.coordinator.notices == {1: "its pod received SIGTERM"}

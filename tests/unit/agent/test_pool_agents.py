@@ -13,6 +13,7 @@ import pytest
 
 from spotmpi.agent import launchers, pool_worker
 from spotmpi.agent.context import AgentContext
+from spotmpi.agent.peers import Joined
 from spotmpi.agent.pool_worker import PoolWorker
 from spotmpi.agent.tcp import Tcp
 from tests.clocks import SetClock
@@ -167,8 +168,8 @@ def test_workers_are_not_paid_for_where_node_0_does_not_come(pool: Callable[...,
 def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
     monkeypatch: pytest.MonkeyPatch, generation: int, limits: list[float]
 ) -> None:
-    lost = SimpleNamespace(close=lambda: None, lost=True)
-    answers: list[Any] = [(lost, 1), None]
+    lost: Any = SimpleNamespace(close=lambda: None, lost=True)
+    answers: list[Any] = [Joined(lost, 1, None), None]
     waits: list[float] = []
     lines: list[str] = []
 
@@ -179,7 +180,7 @@ def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
     monkeypatch.setattr(pool_worker, "join_coordinator", join)
     monkeypatch.setattr(PoolWorker, "_work", lambda worker, link: None)
     monkeypatch.setattr(PoolWorker, "_print", lambda worker, text: lines.append(text))
-    plan: Any = {"limits": {"start": 1.0}, "hosts": ["run-0"], "run": "run"}
+    plan: Any = {"limits": {"start": 1.0}, "hosts": ["run-0"], "run": "run", "roles": [{"restart": "each"}]}
     notice: Any = SimpleNamespace(reason=None)
     record: Any = None
     context = AgentContext(plan, 1, generation, None, mounts_below(""), SetClock())

@@ -21,7 +21,18 @@ from spotmpi.agent.coordinator import CoordinatorStopSource
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, Outcome
 from spotmpi.agent.readiness import Readiness
 from spotmpi.agent.record import TERMINAL
-from tests.unit.agent.simulator import EPOCH, HORIZON, TICK, Event, Fact, Schedule, Volume, World, simulated
+from tests.unit.agent.simulator import (
+    EPOCH,
+    HORIZON,
+    RESTART_DELAY,
+    TICK,
+    Event,
+    Fact,
+    Schedule,
+    Volume,
+    World,
+    simulated,
+)
 
 EXAMPLES = 300
 BY_ITSELF = ("program ended", "program hangs")
@@ -29,8 +40,8 @@ OF_THE_MACHINE = ("notice", "lost", "disk error", "agent killed", "replaced")
 EVENTS = {
     "kill": st.integers(0, 9),
     "crash": st.just(0),
-    "reclaim": st.integers(0, 2),
-    "partition": st.integers(0, 2),
+    "reclaim": st.integers(0, 4),
+    "partition": st.integers(0, 3),
     "stall": st.integers(0, 20),
     "replace": st.integers(0, 60),
     "freeze": st.integers(1, 40),
@@ -60,6 +71,7 @@ def schedules_of(
         run=st.sampled_from(run),
         cost=st.sampled_from(cost),
         replaces=st.booleans(),
+        standby=st.integers(0, 2),
     )
 
 
@@ -253,11 +265,25 @@ def check_pods(run: Run) -> None:
             assert own, f"attempt {fact.attempt}: node 0's pod ended with another one's"
 
 
+def check_promotions(run: Run) -> None:
+    """A pod that stands by takes the place of a lost one alone, and the record says which pods were the nodes."""
+    for fact in run.facts:
+        if fact.kind == "promoted":
+            assert run.happened("gone", "lost", "notice", before=fact.at), "no node was lost"
+    for number, values in run.records.items():
+        assert "not in DNS" not in ((values or {}).get("reason") or ""), "a node has the name of another pod"
+        launched = [fact for fact in run.of(number, "launched") if fact.attempt == number]
+        if values and launched and run.schedule.pods > run.schedule.nodes:
+            assert values["world"]["pods"] == launched[0].value.pods, "the record has other pods"
+            assert values["world"]["members"] == [f"run-{pod}" for pod in launched[0].value.pods]
+
+
 def check_launches(run: Run) -> None:
     """Nothing is launched while a node has no agent, unless it was lost a moment ago."""
     for launched in (fact for fact in run.facts if fact.kind == "launched"):
         lost = {fact.value for fact in run.facts if fact.kind == "lost" and fact.at > launched.at - 4 * TICK}
-        assert not set(launched.value) - lost, f"attempt {launched.attempt} was launched without {launched.value}"
+        absent = launched.value.absent
+        assert not set(absent) - lost, f"attempt {launched.attempt} was launched without {absent}"
 
 
 CHECKS: tuple[Callable[[Run], None], ...] = (
@@ -271,6 +297,7 @@ CHECKS: tuple[Callable[[Run], None], ...] = (
     check_record,
     check_pods,
     check_launches,
+    check_promotions,
 )
 
 
@@ -320,6 +347,15 @@ LOST_WHILE_STALLED = Schedule(events=(Event(1, "stall", 0), Event(2, "partition"
 BLIND_SURVIVOR = Schedule(
     events=(Event(67, "freeze", 30), Event(70, "replace", 26), Event(79, "stumble", 10)), nodes=1, ends=("hang@2",)
 )
+STANDBY = Schedule(events=(Event(20, "kill", 1),), nodes=3, replaces=True, standby=1)
+STANDBY_AND_NOTICE = STANDBY._replace(events=(Event(20, "reclaim", 2),), grace=12.0)
+STANDBY_LOST = STANDBY._replace(events=(Event(20, "kill", 3),))
+STANDBY_LOST_BEFORE = STANDBY._replace(events=(Event(20, "kill", 3), Event(21, "kill", 1)))
+PROMOTED_LOST = STANDBY._replace(events=(Event(20, "kill", 1), Event(20, "kill", 3)))
+LOST_IN_PROMOTION = STANDBY._replace(events=(Event(20, "kill", 1), Event(21.2, "kill", 7)))
+TWO_LOST_ONE_STANDS_BY = STANDBY._replace(events=(Event(20, "kill", 1), Event(20, "kill", 2)))
+REPLACED_STANDS_BY = STANDBY._replace(events=(Event(20, "kill", 1), Event(30, "kill", 3)))
+NODE_0_LOST_AFTER_PROMOTION = STANDBY._replace(events=(Event(20, "kill", 1), Event(30, "kill", 0)))
 RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.0, replaces=True)
 
 
@@ -341,6 +377,9 @@ RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.
 @example(LOST_WHILE_STALLED)
 @example(BLIND_SURVIVOR)
 @example(RECLAIMED_ALONE)
+@example(LOST_IN_PROMOTION)
+@example(TWO_LOST_ONE_STANDS_BY)
+@example(NODE_0_LOST_AFTER_PROMOTION)
 @given(schedules)
 @settings(max_examples=EXAMPLES)
 def test_whatever_happens_to_a_run_it_ends_once_and_its_record_is_true(
@@ -412,6 +451,46 @@ def test_a_lost_node_alone_is_replaced_and_training_goes_on_from_the_checkpoint(
     assert world.jobset.end == "completed" and len(world.agents) == pods_of_node_0
     assert run.causes == ["interruption"] * interruptions + ["succeeded"]
     assert run.records[run.numbers[-1]]["resumed_iteration"] > 0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pods"),
+    [
+        pytest.param(STANDBY, [[0, 1, 2], [0, 3, 2]], id="a node"),
+        pytest.param(STANDBY_AND_NOTICE, [[0, 1, 2], [0, 1, 3]], id="a node with notice"),
+        pytest.param(STANDBY_LOST, [[0, 1, 2]], id="the pod that stands by"),
+        pytest.param(STANDBY_LOST_BEFORE, [[0, 1, 2], [0, 1, 2]], id="the pod that stands by, then a node"),
+        pytest.param(PROMOTED_LOST, [[0, 1, 2], [0, 1, 2]], id="both at once"),
+        pytest.param(LOST_IN_PROMOTION, [[0, 1, 2], None, [0, 1, 2]], id="the promoted pod before the ranks start"),
+        pytest.param(TWO_LOST_ONE_STANDS_BY, [[0, 1, 2], [0, 3, 2]], id="two nodes"),
+        pytest.param(REPLACED_STANDS_BY, [[0, 1, 2], [0, 3, 2], [0, 1, 2]], id="one after the other"),
+        pytest.param(NODE_0_LOST_AFTER_PROMOTION, [[0, 1, 2], None, [0, 3, 2]], id="node 0 after a promotion"),
+    ],
+)
+def test_a_pod_that_stands_by_takes_the_place_of_a_lost_one(
+    tmp_path: Path, schedule: Schedule, pods: list[list[int] | None]
+) -> None:
+    with simulated() as volume:
+        world = World(schedule, tmp_path, volume).run()
+    run = Run(world)
+    assert world.jobset.end == "completed" and run.causes == ["interruption"] * (len(pods) - 1) + ["succeeded"]
+    found = [(run.records[number] or {}).get("world", {}).get("pods") for number in run.numbers]
+    assert found == pods
+    for check in CHECKS:
+        check(run)
+
+
+def test_a_promoted_pod_is_not_waited_for(tmp_path: Path) -> None:
+    starts = []
+    for standby in (0, 1):
+        folder = tmp_path / str(standby)
+        folder.mkdir()
+        with simulated() as volume:
+            run = Run(World(STANDBY._replace(standby=standby), folder, volume).run())
+        starts.append(
+            next(event["t"] for event in run.events if (event["event"], event.get("attempt")) == ("started", 2))
+        )
+    assert starts[0] - starts[1] >= RESTART_DELAY
 
 
 @pytest.mark.timeout(3600)  # 10 to 20 minutes on a busy machine
@@ -490,9 +569,15 @@ def silent_about_interruptions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AttemptHistory, "final_outcome", final_outcome)
 
 
+def forgetful_of_places(patch: pytest.MonkeyPatch) -> None:
+    """As if places were those of the first attempt for whoever launches and records."""
+    patch.setattr(AgentContext, "with_pods", lambda context, pods: context)
+
+
 @pytest.mark.parametrize(
     ("defect", "message"),
     [
+        (forgetful_of_places, "the name of another pod|the record has other pods"),
         (without_fencing, r"attempt \d+ wrote .* after attempt \d+ had begun"),
         (blind_to_lost_nodes, "an interruption counts as a failure"),
         (without_checkpoint, "no checkpoint was asked for"),
@@ -520,6 +605,7 @@ def test_the_schedules_of_a_day_find_an_agent_that_is(
     @example(DISRUPTED_AT_ITS_END)  # of which, and of those below, there are few
     @example(LOST_ALONE)
     @example(NODE_0_LOST)
+    @example(STANDBY)
     @example(SILENT_NODE)
     @example(REPLACED_NODE)
     @example(COSTLY)

@@ -99,7 +99,7 @@ def test_several_commands_run_at_once_and_those_of_an_attempt_that_is_over_end(n
     with nodes.start("elsewhere", "echo up; sleep 60") as first:
         assert first.stderr and first.stderr.readline() == "up\n"
         assert nodes.run("elsewhere", "true") == (0, "")
-        nodes.server.clear()
+        nodes.server.begin(["here", "elsewhere.example"])
         assert first.wait(60) == 255
         assert "elsewhere: the agent of this node has ended the attempt" in first.stderr.read()
 

@@ -1,0 +1,172 @@
+"""Agents of pods that stand by, as processes of this machine: they take the places of lost ones."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import protocol
+from spotmpi.agent.checkpoint_files import newest_iteration
+from tests.contract.processes import are_gone, wait_until
+from tests.unit.agent.gang import LIMIT, Gang, kinds
+
+# Rank 0 computes each state from the last one, as training does its parameters.
+TRAINS = """
+import hashlib, os, sys, time, spotmpi
+rank = os.environ["RANK"]
+print(os.environ["SPOTMPI_ATTEMPT"], os.getpid(), flush=True)
+found = spotmpi.checkpoint.load(broadcast=lambda value: value) if rank == "0" else None
+iteration, text = found or (0, "")
+while not os.path.exists("enough"):
+    iteration += 1
+    text = hashlib.sha256((text + rank + str(iteration)).encode()).hexdigest()
+    if rank == "0":
+        spotmpi.checkpoint.save(iteration, text)
+    time.sleep(0.01)
+print("parameters", iteration, text, flush=True)
+"""
+WAITS = """
+echo $SPOTMPI_ATTEMPT $RANK $$
+while [ ! -e enough ]; do sleep 0.02; done
+"""
+
+
+def started(gang: Callable[..., Gang], *command: str, nodes: int = 3, standby: int = 1, **values: Any) -> Gang:
+    """A run whose pods that stand by are ready."""
+    run = gang(*command, nodes=nodes, started=0, **values)
+    run.plan |= {"replaces_nodes": True, "standby": ["127.0.0.1"] * standby}
+    for node in range(nodes):
+        run.start(node)
+    for node in range(nodes):
+        run.printed_by(node, "1 ")
+    for pod in range(nodes, nodes + standby):
+        run.start(pod)
+    run.until("standby", lambda: kinds(run.events()).count("joined") == standby)
+    return run
+
+
+def events(run: Gang, kind: str) -> list[dict[str, Any]]:
+    return [event.values for event in run.events() if event.kind == kind]
+
+
+def end_well(run: Gang, tmp_path: Path) -> dict[str, Any]:
+    """Let the programs end, and the other pods as JobSet does once node 0's has; the summary."""
+    (tmp_path / "enough").touch()
+    assert run.agents[0].wait(LIMIT) == 0
+    for agent in run.agents.values():
+        if agent.poll() is None:
+            agent.send_signal(signal.SIGTERM)
+            agent.wait(LIMIT)
+    summary: dict[str, Any] = json.loads(run.paths.summary.read_text())
+    return summary
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "with notice"])
+def test_a_pod_that_stands_by_takes_the_place_of_a_lost_one_whose_next_pod_stands_by(
+    gang: Callable[..., Gang], tmp_path: Path, number: int
+) -> None:
+    run = started(gang, "sh", "-c", WAITS)
+    assert run.texts(3) == [], "it starts nothing"
+    ranks = [int(run.texts(node)[0].split()[2]) for node in range(3)]
+    run.agents[1].send_signal(number)
+
+    run.printed_by(3, "2 1 ")
+    for node in (0, 2):
+        run.printed_by(node, f"2 {node} ")
+    wait_until(lambda: are_gone(ranks))
+    run.until("the promotion", lambda: events(run, "promoted"))
+    (promoted,) = events(run, "promoted")
+    assert (promoted["node"], promoted["standby"], promoted["replaces"]) == (1, "127.0.0.1", "127.0.0.1")
+    assert 0 <= promoted["seconds"] < LIMIT
+
+    run.start(1, generation=1)  # JobSet's replacement
+    run.until("the next to stand by", lambda: len(events(run, "joined")) >= 2)
+    assert run.texts(1, generation=1) == []
+    run.agents[3].kill()
+    run.printed_by(1, "3 1 ", generation=1)
+
+    summary = end_well(run, tmp_path)
+    assert (summary["failures"], summary["interruptions"]) == (0, 2)
+    assert [attempt["world"]["pods"] for attempt in summary["attempts"]] == [[0, 1, 2], [0, 3, 2], [0, 1, 2]]
+
+
+def test_results_are_those_of_a_run_without_a_loss(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    memory = {"memory": "1", "every": "1h"}
+    run = started(gang, sys.executable, "-c", TRAINS, checkpoint=memory)
+    copy = tmp_path / "node-1" / "spotmpi" / "memory" / "checkpoints"
+    run.until("a copy on node 1", lambda: newest_iteration(str(copy)) >= 5)
+    run.agents[1].kill()
+    run.printed_by(3, "2 ")
+    promoted = tmp_path / "node-3" / "spotmpi" / "memory" / "checkpoints"
+    run.until("a copy on the promoted pod", lambda: newest_iteration(str(promoted)) >= 10)
+
+    # Node 0 is lost with its memory: its next agent asks the pod that is node 1 now.
+    run.agents[0].kill()
+    run.agents[0].wait(LIMIT)
+    shutil.rmtree(tmp_path / "node-0" / "spotmpi" / "memory" / "checkpoints")
+    run.start(0, generation=1)
+    run.until("the third attempt", lambda: any(text.startswith("3 ") for text in run.texts(0, 1)))
+    (tmp_path / "enough").touch()
+    assert run.agents[0].wait(LIMIT) == 0
+
+    third = json.loads(run.paths.summary.read_text())["attempts"][2]
+    assert third["world"]["pods"] == [0, 3, 2] and third["resumed_iteration"] >= 10
+    (_, last, parameters) = run.texts(0, 1)[-1].split()
+    text = ""
+    for iteration in range(1, int(last) + 1):
+        text = hashlib.sha256((text + "0" + str(iteration)).encode()).hexdigest()
+    assert parameters == text
+
+
+def test_the_loss_of_a_pod_that_stands_by_costs_nothing(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    run = started(gang, "sh", "-c", WAITS, nodes=2)
+    run.agents[2].kill()
+    run.until("the loss", lambda: events(run, "left"))
+    run.start(2, generation=1)
+    run.until("the next", lambda: len(events(run, "joined")) == 2)
+    run.agents[2].send_signal(signal.SIGTERM)
+    assert run.agents[2].wait(LIMIT) == protocol.INTERRUPTED
+    run.until("its notice", lambda: len(events(run, "left")) == 2)
+
+    summary = end_well(run, tmp_path)
+    assert len(summary["attempts"]) == 1
+
+
+def test_of_two_lost_nodes_one_waits_for_its_next_pod(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    run = started(gang, "sh", "-c", WAITS)
+    for node in (1, 2):
+        run.agents[node].kill()
+    run.until("a wait", lambda: any("hosts are not ready yet" in str(each.reason) for each in run.events()))
+    run.start(1, generation=1)
+    run.start(2, generation=1)
+    run.until("ranks on all nodes", lambda: len(run.texts(0)) > 1)
+
+    summary = end_well(run, tmp_path)
+    assert summary["attempts"][-1]["world"]["pods"] in ([0, 3, 2], [0, 3, 1])
+
+
+def test_a_pod_that_cannot_get_ready_does_not_stand_by(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    run = gang("sh", "-c", WAITS, started=0, resources={"gpu": 1})
+    run.plan |= {"replaces_nodes": True, "standby": ["127.0.0.1"]}
+    for node in (0, 1):
+        run.start(node)
+    run.printed_by(1, "1 1 ")
+    (tmp_path / "node-2").mkdir()
+    (tmp_path / "node-2" / "image.json").write_text(json.dumps({"python": "3.11"}))
+    run.start(2)
+    run.until("the reason", lambda: any("cannot stand by: " in text for text in run.texts(0)))
+
+    run.agents[1].kill()
+    run.until("a wait", lambda: any("hosts are not ready yet" in str(each.reason) for each in run.events()))
+    run.start(1, generation=1)
+    run.printed_by(1, "2 1 ", generation=1)
+    assert events(run, "promoted") == []
+    end_well(run, tmp_path)

@@ -13,6 +13,7 @@ import pytest
 from spotmpi.agent import protocol
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.submit.adaptation import restart_obstacle
+from spotmpi.core import names
 from spotmpi.plan import manifests
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.spec.job import from_values
@@ -31,22 +32,29 @@ FAILED, COMPLETE = ("FailureTarget", "Failed"), ("SuccessCriteriaMet", "Complete
 class Jobs:
     """The Jobs of one run, as an API server and the controller of JobSets have them."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, standby: int = 0) -> None:
         self._kubernetes = Kubernetes(plane.kubeconfig)
         target = ClusterTarget("default", "any:1", None, {}, (), False, job_per_node=True)
-        spec = from_values({"command": ["x"], "nodes": NODES, "launcher": "mpirun"})
+        spec = from_values({"command": ["x"], "nodes": NODES, "standby": standby, "launcher": "mpirun"})
         run = manifests.kubernetes_plan(spec, target, manifests.Submission(RUN, "ann", {}, {}, {}))[0]
         self._kubernetes.apply({**run, "spec": {**run["spec"], "suspend": False}}, namespace="default")
         wait_for("all Jobs are there", lambda: len(self.uids()) == NODES)
 
     def uids(self) -> dict[int, str]:
-        """The uid of each Job, by node; those that are deleted go, as by the garbage collector."""
+        """The uid of each Job, by node, and after them those of pods that stand by; deleted ones are collected."""
         found = {}
         for job in self._kubernetes.get("jobs", "-n", "default")["items"]:
             if job["metadata"].get("deletionTimestamp"):
                 self._patch(job["metadata"]["name"], {"metadata": {"finalizers": None}})
-            found[int(job["metadata"]["labels"][manifests.LABEL_JOB_INDEX])] = job["metadata"]["uid"]
+            labels = job["metadata"]["labels"]
+            first = NODES if labels[manifests.LABEL_REPLICATED_JOB] == manifests.STANDBY else 0
+            found[first + int(labels[manifests.LABEL_JOB_INDEX])] = job["metadata"]["uid"]
         return found
+
+    def start(self, node: int) -> None:
+        """Let a node's pod be ready."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._set_status(node, {"startTime": now, "active": 1, "ready": 1})
 
     def end(self, node: int, kinds: tuple[str, str], reason: str, message: str) -> None:
         """End a node's Job, as the controller of Jobs does."""
@@ -54,7 +62,7 @@ class Jobs:
         condition = {"status": "True", "reason": reason, "message": message, "lastTransitionTime": now}
         status: Object = {"startTime": now, "conditions": [{"type": kind, **condition} for kind in kinds]}
         status |= {"completionTime": now, "succeeded": 1} if kinds == COMPLETE else {"failed": 1}
-        self._patch(f"{RUN}-node-{node}", {"status": status}, "--subresource=status")
+        self._set_status(node, {"active": 0, "ready": 0, **status})
 
     def wait_until_replaced(self, node: int, uid: str) -> None:
         """Wait until a node has another Job than that with *uid*."""
@@ -64,6 +72,14 @@ class Jobs:
         """What the JobSet says of itself."""
         status: Object = self._kubernetes.get("jobset", RUN, "-n", "default")["status"]
         return status
+
+    def counts(self) -> dict[str, Object]:
+        """What the JobSet says of its replicated Jobs, by name; it has them in any order."""
+        return {each["name"]: each for each in self.status()["replicatedJobsStatus"]}
+
+    def _set_status(self, node: int, status: Object) -> None:
+        name = names.job_name(RUN, node) if node < NODES else names.standby_name(RUN, node - NODES)
+        self._patch(name, {"status": status}, "--subresource=status")
 
     def _patch(self, job: str, values: Object, *options: str) -> None:
         command = ("patch", "job", job, "-n", "default", "--type=merge", "-p", json.dumps(values), *options)
@@ -108,6 +124,36 @@ def test_one_job_alone_is_restarted_and_node_0_ends_the_run(controller: JobSet) 
 
     jobs.end(0, COMPLETE, "CompletionsReached", "")
 
+    wait_for("the run is over", lambda: jobs.status().get("terminalState") == "Completed")
+    wait_for("other Jobs are gone", lambda: jobs.uids().keys() == {0})
+
+
+def test_pods_stand_by_once_all_nodes_have_theirs_and_count_towards_no_limit(controller: JobSet) -> None:
+    jobs = Jobs(controller.plane, standby=1)
+    for node in (0, 1):
+        jobs.start(node)
+    wait_for("two are ready", lambda: jobs.counts()["node"]["ready"] == 2)
+    assert jobs.uids().keys() == {0, 1, 2}, "it would take the room of a node"
+    jobs.start(2)
+    wait_for("one stands by", lambda: jobs.uids().keys() == {0, 1, 2, 3})
+
+    for node, reason, message in (
+        (1, "PodFailurePolicy", EXIT % protocol.INTERRUPTED),
+        (3, "BackoffLimitExceeded", "Job has reached the specified backoff limit"),
+        (3, "PodFailurePolicy", EXIT % protocol.INTERRUPTED),
+    ):
+        before = jobs.uids()
+        jobs.end(node, FAILED, reason, message)
+        if node < NODES:
+            wait_for("a next pod", lambda: jobs.uids().get(1, before[1]) != before[1])  # noqa: B023
+            jobs.start(node)
+        jobs.wait_until_replaced(node, before[node])
+        assert {other for other, uid in jobs.uids().items() if before[other] == uid} == {0, 1, 2, 3} - {node}
+    counts = jobs.counts()
+    assert (counts["node"]["jobRestarts"], counts["node"]["jobRestartsCountTowardsMax"]) == ([0, 1, 0], [0, 0, 0])
+    assert (counts["standby"]["jobRestarts"], counts["standby"]["jobRestartsCountTowardsMax"]) == ([2], [0])
+
+    jobs.end(0, COMPLETE, "CompletionsReached", "")
     wait_for("the run is over", lambda: jobs.status().get("terminalState") == "Completed")
     wait_for("other Jobs are gone", lambda: jobs.uids().keys() == {0})
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from spotmpi.agent import record
+from spotmpi.core import names
 from tests.cluster.runs import FollowedRun, Runs, digits, local_events, parameters
 from tests.testbed.cluster import Cluster
 from tests.testbed.node import Node
@@ -149,6 +150,24 @@ def test_a_fault_during_training_does_not_change_the_final_parameters(
         assert first["first_iteration"] == 1 and STRUCK_AT <= first["last_iteration"] < EPOCHS * 22, first
         assert not first["result"]
     judge(run, undisturbed, fault, 1)
+
+
+def test_a_pod_that_stands_by_takes_over_the_node_of_a_lost_one(runs: Runs, undisturbed: str) -> None:
+    run = training(runs, standby=1)
+    joined = run.until_kind(record.JOINED)
+    assert joined.values["standby"] == names.standby_host(run.id, 0)
+    observed = wait_for_checkpoint(run)
+    pods = [run.pod(number)["metadata"]["uid"] for number in range(3)]
+    inject_fault(run, Fault("force", 1))
+
+    promoted = run.until_kind(record.PROMOTED, observed).values
+    lost = names.pod_host(run.id, 1, job_per_node=True)
+    assert (promoted["node"], promoted["standby"], promoted["replaces"]) == (1, joined.values["standby"], lost)
+    run.until_attempt(2, observed)
+    wait_for("the next pod, which stands by", lambda: run.pod(1)["metadata"]["uid"] != pods[1])
+    assert [run.pod(number)["metadata"]["uid"] for number in (0, 2)] == [pods[0], pods[2]]
+    judge(run, undisturbed, Fault("force", 1), 1)
+    assert [each["world"]["pods"] for each in run.summary()["attempts"]] == [[0, 1], [0, 2]]
 
 
 @pytest.mark.nightly("half a minute; what an older JobSet does")

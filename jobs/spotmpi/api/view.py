@@ -264,10 +264,22 @@ def event_text(event: Event, pace: Pace) -> str:
     if event.kind == record.PLACED:
         return printable(f"capacity: {placement_text(event.values)}: {event.reason}")
     if event.kind in (record.JOINED, record.LEFT):
+        if standby := printable(event.values.get("standby") or ""):
+            return f"{standby} {'stands by' if event.kind == record.JOINED else 'stands by no longer'}{because}"
         return f"worker {event.values.get('worker')} {event.kind}{because}"
+    if event.kind == record.PROMOTED:
+        return promotion_text(event.values)
     if event.kind in (record.WAITING, record.INTERRUPTED, record.GAP):
         return event.kind + because
     return ""
+
+
+def promotion_text(values: Mapping[str, Any]) -> str:
+    """Which pod does the work of a lost node, and how long after its last sign of life the ranks were started."""
+    standby, replaced = (printable(values.get(key) or "") for key in ("standby", "replaces"))
+    seconds = values.get("seconds")
+    after = f", {seconds:.1f} s after its last sign of life" if isinstance(seconds, int | float) else ""
+    return f"{standby} took over node {values.get('node')} from {replaced}{after}"
 
 
 def placement_text(values: Mapping[str, Any]) -> str:

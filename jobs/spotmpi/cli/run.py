@@ -64,6 +64,11 @@ class SpecOptions:
     ] = None
     nodes: Annotated[Nodes, Key("nodes")] = None
     slots: Annotated[Slots, Key("slots")] = None
+    standby: Annotated[
+        int | None,
+        typer.Option("--standby", help="Further pods that take the places of lost nodes at once; on a cluster only."),
+        Key("standby"),
+    ] = None
     launcher: Annotated[
         str | None,
         typer.Option(

@@ -16,8 +16,9 @@ class Event:
 
     ``kind`` is one of submitted, waiting, started, line, metric, interrupted, restarted, succeeded, failed, stopped,
     lost, gap; recognized, once the form is known in which a program prints its progress, with ``form`` and ``line``;
-    for a pool's workers also joined and left; placed, where capacity has an order, with ``group``, ``type``, ``market``
-    and ``rate``, the US dollars per hour of all nodes.
+    for a pool's workers, and for pods that stand by (``standby``), also joined and left; promoted, where such a pod
+    took over a lost ``node`` from the pod that it ``replaces``, ``seconds`` after that was last heard; placed, where
+    capacity has an order, with ``group``, ``type``, ``market`` and ``rate``, the US dollars per hour of all nodes.
     ``time`` is in Unix seconds. Lines carry ``node`` and ``number`` (from 1, in that attempt and node) and in
     ``values`` rank, stream and text; metrics carry what the program reported; the others a reason, if there is one.
     """

@@ -119,6 +119,16 @@ def job_name(run: str, index: int = 0) -> str:
     return f"{run}-node-{index}"
 
 
+def standby_name(run: str, index: int) -> str:
+    """The name of the Job of a pod that stands by, of its JobSet's replicated Job ``standby``."""
+    return f"{run}-{STANDBY}-{index}"
+
+
+def standby_host(run: str, index: int) -> str:
+    """The host name of a pod that stands by."""
+    return f"{standby_name(run, index)}-0"
+
+
 def parts_name(run: str) -> str:
     """The name of the ConfigMap, the Secret and the NetworkPolicy of a run."""
     return f"{run}-parts"
@@ -149,9 +159,10 @@ KUBERNETES = "kubernetes"
 SLURM = "slurm"
 EKS = "eks:"  # before the ARN of a cluster that is reached by way of EKS, where others are contexts of a kubeconfig
 LABEL_RUN = "spotmpi.dev/run"
-LABEL_ROLE = "spotmpi.dev/role"  # of the workers of a pool or stream; no other pod of a run has one
+LABEL_ROLE = "spotmpi.dev/role"  # of the workers of a pool or stream, and of pods that stand by; others have none
 WORKER = "worker"
-LABEL_FIRST_NODE = "spotmpi.dev/first-node"  # of these: the node index of worker 0, which is the number of other nodes
+STANDBY = "standby"
+LABEL_FIRST_NODE = "spotmpi.dev/first-node"  # of these: the node index of the first, which is the number of other nodes
 LABEL_TYPE = "node.kubernetes.io/instance-type"  # every cloud sets it on its nodes
 LABEL_APP = "app.kubernetes.io/managed-by"
 PREFIX = "spotmpi.dev/"  # of labels and annotations by which runs are found, kept apart and ended

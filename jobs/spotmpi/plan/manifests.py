@@ -39,6 +39,8 @@ ANNOTATION_GIVEN_UP = "spotmpi.dev/given-up"  # why a follower ended a run that 
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 LABEL_INDEX = "batch.kubernetes.io/job-completion-index"
 LABEL_JOB_INDEX = "jobset.sigs.k8s.io/job-index"
+LABEL_REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
+NODE, STANDBY = "node", names.STANDBY  # names of replicated Jobs
 RESTART_JOB = "RestartJob"  # action of a failure policy: one Job alone
 MAX_JOBS = 1024  # of a JobSet with that action
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
@@ -72,6 +74,8 @@ def kubernetes_plan(
     agents = agent_plan(spec, submission.run, inputs, pod_layout(submission.run, spec.nodes, target.job_per_node))
     if target.job_per_node:
         agents["replaces_nodes"] = True
+    if spec.standby:
+        agents["standby"] = [names.standby_host(submission.run, index) for index in range(spec.standby)]
     state = None
     if target.order:
         agents["capacity"] = placement.capacity(spec, target, submission.run, submission.rates, submission.beginning)
@@ -113,17 +117,25 @@ def annotations_of(jobset: Mapping[str, Any]) -> Mapping[str, str]:
 
 def gang_size(jobset: Mapping[str, Any]) -> int:
     """The number of a run's nodes besides its workers."""
-    (replicated,) = jobset["spec"]["replicatedJobs"]
+    replicated = jobset["spec"]["replicatedJobs"][0]
     return int(replicated["replicas"]) * int(replicated["template"]["spec"]["completions"])
+
+
+def standby_count(jobset: Mapping[str, Any]) -> int:
+    """The number of a run's pods that stand by for lost nodes."""
+    return sum(int(each["replicas"]) for each in jobset["spec"]["replicatedJobs"][1:])
 
 
 def labels_of_node(jobset: Mapping[str, Any], node: int) -> dict[str, str]:
     """The labels by which the pods of a node differ from others of the run."""
-    worker = node - gang_size(jobset)
-    if worker >= 0:
-        return {names.LABEL_ROLE: names.WORKER, LABEL_INDEX: str(worker)}
-    has_own_job = jobset["spec"]["replicatedJobs"][0]["replicas"] > 1
-    return {LABEL_INDEX: "0", LABEL_JOB_INDEX: str(node)} if has_own_job else {LABEL_INDEX: str(node)}
+    other = node - gang_size(jobset)
+    if other >= 0 and standby_count(jobset):
+        return {names.LABEL_ROLE: names.STANDBY, LABEL_INDEX: "0", LABEL_JOB_INDEX: str(other)}
+    if other >= 0:
+        return {names.LABEL_ROLE: names.WORKER, LABEL_INDEX: str(other)}
+    if jobset["spec"]["replicatedJobs"][0]["replicas"] == 1:
+        return {LABEL_INDEX: str(node)}
+    return {LABEL_REPLICATED_JOB: NODE, LABEL_INDEX: "0", LABEL_JOB_INDEX: str(node)}
 
 
 def workers_template(objects: Sequence[Object]) -> Object | None:
@@ -133,9 +145,13 @@ def workers_template(objects: Sequence[Object]) -> Object | None:
 
 
 def pod_template(jobset: Mapping[str, Any]) -> Object:
-    """The pod template within a run's JobSet."""
-    template: Object = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
-    return template
+    """The pod template of the nodes within a run's JobSet."""
+    return pod_templates(jobset)[0]
+
+
+def pod_templates(jobset: Mapping[str, Any]) -> list[Object]:
+    """The pod templates within a run's JobSet: of its nodes, and of its pods that stand by, if there are any."""
+    return [each["template"]["spec"]["template"] for each in jobset["spec"]["replicatedJobs"]]
 
 
 class RunVolume(NamedTuple):
@@ -169,7 +185,7 @@ def forwarded_variables(objects: Sequence[Object]) -> list[str]:
 def with_shared_keys(objects: Sequence[Object], secret: str) -> list[Object]:
     """A plan's objects without its Secret; the pods take the SSH key pair and the TLS files of *secret* instead."""
     remaining = [copy.deepcopy(each) for each in objects if each["kind"] != "Secret"]
-    for volume in pod_template(remaining[0])["spec"]["volumes"]:
+    for volume in (each for pod in pod_templates(remaining[0]) for each in pod["spec"]["volumes"]):
         if volume["name"] == pods.KEYS:
             keys = (ssh.CLIENT_KEY, ssh.PUBLIC_KEY, ssh.AUTHORIZED, *protocol.TLS_FILES)
             # Where keys are missing, the agent says which ones, instead of a pod that waits for ever.
@@ -186,6 +202,10 @@ def _jobset(spec: JobSpec, target: ClusterTarget, submission: Submission, job: O
         ANNOTATION_OWNER: submission.owner,
         ANNOTATION_FOLDER: f"runs/{run}" if target.volume else "",
     }
+    replicas = spec.nodes if target.job_per_node else 1
+    replicated = [{"name": NODE, "replicas": replicas, "template": job}]
+    if standby := _standby(spec, target, submission):
+        replicated.append(standby)
     if (workers := workers_of(spec)) is not None:
         annotations[pool.ANNOTATION_WORKERS] = str(workers.count)
     return {
@@ -203,8 +223,8 @@ def _jobset(spec: JobSpec, target: ClusterTarget, submission: Submission, job: O
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             # Of Jobs for one node each, node 0's ends first: others wait for the end of the JobSet.
             **({"successPolicy": {"operator": "Any"}} if target.job_per_node else {}),
-            "failurePolicy": _failure_policy(spec.limits.failures, target.job_per_node),
-            "replicatedJobs": [{"name": "node", "replicas": spec.nodes if target.job_per_node else 1, "template": job}],
+            "failurePolicy": _failure_policy(spec.limits.failures, target.job_per_node, standby is not None),
+            "replicatedJobs": replicated,
         },
     }
 
@@ -231,10 +251,27 @@ def restart_sample(namespace: str, run: str) -> Object:
     }
 
 
-def _failure_policy(failures: int, job_per_node: bool) -> Object:
-    """The first rule that matches decides: not retryable, an interruption, else a failure that counts."""
+def _standby(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Object | None:
+    """The replicated Job of the pods that stand by, if there are any: created once all nodes have their pods.
+
+    So they take no place that a node needs, and the run begins without them where there is no room.
+    """
+    if not spec.standby:
+        return None
+    assert target.job_per_node, "else no lost node is replaced alone"
+    job = _job(spec, target, submission, names.STANDBY)
+    ready = {"name": NODE, "status": "Ready"}
+    return {"name": STANDBY, "replicas": spec.standby, "dependsOn": [ready], "template": job}
+
+
+def _failure_policy(failures: int, job_per_node: bool, standby: bool = False) -> Object:
+    """The first rule that matches decides: not retryable, an interruption, else a failure that counts.
+
+    Of pods that stand by none counts: agents record what happens to one that was promoted.
+    """
     restart = RESTART_JOB if job_per_node else "RestartJobSet"  # which is the default
     failed = [{"name": "failed", "action": restart}] if job_per_node else []
+    of_standby = {"name": "standby", "action": f"{restart}AndIgnoreMaxRestarts", "targetReplicatedJobs": [STANDBY]}
     return {
         "maxRestarts": failures,
         "rules": [
@@ -244,6 +281,7 @@ def _failure_policy(failures: int, job_per_node: bool) -> Object:
                 "onJobFailureReasons": ["PodFailurePolicy"],
                 "onJobFailureMessagePatterns": [f".* exit code {protocol.NOT_RETRYABLE} .*"],
             },
+            *([of_standby] if standby else []),
             {
                 "name": "interrupted",
                 "action": f"{restart}AndIgnoreMaxRestarts",
@@ -254,7 +292,7 @@ def _failure_policy(failures: int, job_per_node: bool) -> Object:
     }
 
 
-def _job(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Object:
+def _job(spec: JobSpec, target: ClusterTarget, submission: Submission, role: str | None = None) -> Object:
     pods_of_job = 1 if target.job_per_node else spec.nodes
     job: Object = {
         "parallelism": pods_of_job,
@@ -274,7 +312,7 @@ def _job(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Object
                 {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
-        "template": pods.template(spec, target, submission.run),
+        "template": pods.template(spec, target, submission.run, role, spec.nodes),
     }
     if spec.limits.run is not None:
         # It starts anew with each attempt: a backstop of the deadline that the agents enforce.

@@ -34,15 +34,16 @@ _FABRIC = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0", "FI_EFA_FORK_SAFE"
 FILLING = 600  # millicores that a pod requests of each CPU of a node that it is to fill
 
 
-def template(spec: JobSpec, target: ClusterTarget, run: str, first_node: int | None = None) -> dict[str, Any]:
+def template(
+    spec: JobSpec, target: ClusterTarget, run: str, role: str | None = None, first_node: int = 0
+) -> dict[str, Any]:
     """The pod template of every node of *run*, with the user's templates merged over it.
 
-    With *first_node* it is that of the run's workers, and the first one of them has this node index.
+    With a *role* it is that of the run's workers, or of its pods that stand by; the first one has this node index.
     """
-    worker = first_node is not None
     labels = names.run_labels(run)
-    if worker:
-        labels |= {names.LABEL_ROLE: names.WORKER, names.LABEL_FIRST_NODE: str(first_node)}
+    if role is not None:
+        labels |= {names.LABEL_ROLE: role, names.LABEL_FIRST_NODE: str(first_node)}
     own = {
         "metadata": {
             "labels": spec.kubernetes.labels | labels,
@@ -62,9 +63,9 @@ def template(spec: JobSpec, target: ClusterTarget, run: str, first_node: int | N
             **_affinity(target),
             "tolerations": _tolerations(spec, target),
             "imagePullSecrets": [{"name": name} for name in spec.kubernetes.pull_secrets],
-            "containers": [_container(spec, target, run, worker)],
+            "containers": [_container(spec, target, run, role)],
             "volumes": _volumes(spec, target, run),
-            **_spread(target, _selector(spec, run, worker)),
+            **_spread(target, _selector(spec, run, role == names.WORKER)),
         },
     }
     return _restricted(templates.merge(own, target.templates, CONTAINER))
@@ -121,11 +122,11 @@ def config_files() -> dict[str, str]:
     }
 
 
-def _container(spec: JobSpec, target: ClusterTarget, run: str, worker: bool) -> dict[str, Any]:
-    origin = [_label(pod_context.ENV_GENERATION, "restart-attempt")]
-    if worker:
-        origin = [{"name": pod_context.ENV_ROLE, "value": pod_context.WORKER}]
-    elif target.job_per_node:
+def _container(spec: JobSpec, target: ClusterTarget, run: str, role: str | None) -> dict[str, Any]:
+    origin = [] if role == names.WORKER else [_label(pod_context.ENV_GENERATION, "restart-attempt")]
+    if role is not None:
+        origin.append({"name": pod_context.ENV_ROLE, "value": role})
+    if target.job_per_node and role != names.WORKER:
         origin += [
             _label(pod_context.ENV_JOB_INDEX, "job-index"),
             _label(pod_context.ENV_JOB_RESTARTS, "job-restart-attempt"),

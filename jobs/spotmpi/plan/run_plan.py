@@ -102,6 +102,19 @@ def memory_notes(spec: JobSpec, folder: str, limited: bool = True, copied: bool 
     return [f"checkpoints in memory take twice the size of a checkpoint on {nodes}, in {folder}{limit}"]
 
 
+def standby_notes(spec: JobSpec, rate: float | None, replaces_nodes: bool) -> list[str]:
+    """What pods that stand by cost, of *rate* US dollars per hour for all, or why none does."""
+    if not spec.standby:
+        return []
+    count = "1 pod stands" if spec.standby == 1 else f"{spec.standby} pods stand"
+    if not replaces_nodes:
+        return [f"standby = {spec.standby} has no effect: no pod can take the place of a single lost node here"]
+    cost = "at an unknown price (`price` in the spec gives one)"
+    if rate is not None:
+        cost = f"for ${rate * spec.standby / (spec.nodes + spec.standby):.4g} of ${rate:.4g} an hour"
+    return [f"{count} by for lost nodes {cost}; where there is no room, the run goes on without"]
+
+
 def _command(spec: JobSpec, python: str) -> list[str]:
     if spec.program:
         assert spec.image is not None

@@ -29,12 +29,20 @@ class Paid:
     group: str | None
     market: str | None
     seconds: float
-    rate: float | None  # US dollars per hour of all nodes
+    rate: float | None  # US dollars per hour of all nodes and pods that stood by
 
     @property
     def dollars(self) -> float | None:
         """What it cost, with the pause behind it."""
         return None if self.rate is None else self.seconds * self.rate / _HOUR
+
+    @property
+    def standby_dollars(self) -> float:
+        """What the pods that stood by cost of that."""
+        world = self.attempt.get("world")
+        if world is None or not (standby := world.get("standby", 0)):
+            return 0.0
+        return (self.dollars or 0.0) * standby / (len(world.get("pods", world["members"])) + standby)
 
 
 def paid(paths: RunPaths) -> list[Paid]:
@@ -79,6 +87,8 @@ def spending_sections(runs: Sequence[RunPaths]) -> Iterator[Section]:
     text = [f"${sum(each.dollars or 0.0 for each in priced):.2f} for nodes in {_counted(len(priced))}."]
     if len(priced) < len(attempts):
         text.append(f"{_counted(len(attempts) - len(priced))} without a known price not included.")
+    if (standby := sum(each.standby_dollars for each in priced)) > 0:
+        text.append(f"${standby:.2f} of these are for pods that stood by.")
     text += [sentence for paths in runs if (sentence := forecast(paths))]
     yield Section("Spending", tuple(text), ("Node group", "Market", "Attempts", "Hours", "$"), cells, 2)
     if interruptions := tuple(_interruptions(attempts)):

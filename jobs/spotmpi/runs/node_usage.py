@@ -21,7 +21,7 @@ _ENDS = (record.INTERRUPTED, record.RESTARTED, *record.TERMINAL)
 def machine_uses(paths: RunPaths) -> list[Usage]:
     """One use per machine and attempt of a run; none for an attempt that never had all its machines.
 
-    A pool's workers have one for each time that they joined.
+    A pool's workers, and pods that stand by for lost nodes, have one for each time that they joined.
     """
     owner, team = _owner_and_team(paths)
     ended = {int(each["attempt"]): float(each["ended"]) for each in reader.attempts(paths)}
@@ -37,7 +37,10 @@ def machine_uses(paths: RunPaths) -> list[Usage]:
 
 
 def _worker_uses(paths: RunPaths) -> Iterator[tuple[str, float, float, float | None]]:
-    """The machine of each worker that joined a pool, from when it was held, since when it worked, and until when."""
+    """The machine of each worker that joined a pool, from when it was held, since when it worked, and until when.
+
+    The same of each pod that stood by for lost nodes, until it was promoted: then it is one of the attempt's.
+    """
     joined: dict[object, dict[str, Any]] = {}
     ends: dict[object, float] = {}  # of the uses so far, by worker
 
@@ -51,10 +54,10 @@ def _worker_uses(paths: RunPaths) -> Iterator[tuple[str, float, float, float | N
         return name, since, time, until
 
     for event in reader.lines(paths.events):
-        kind, worker = event.get("event"), event.get("worker")
+        kind, worker = event.get("event"), event.get("worker", event.get("standby"))
         if kind == record.JOINED:
             joined[worker] = event
-        elif kind == record.LEFT and worker in joined:
+        elif kind in (record.LEFT, record.PROMOTED) and worker in joined:
             yield use(worker, float(event["t"]))
         elif kind in _ENDS:
             yield from [use(each, float(event["t"])) for each in list(joined)]

@@ -262,6 +262,7 @@ class JobSpec(SpecModel):
     files: list[FilePath] = Field([], description="files and folders that are copied to where the command starts")
     nodes: Count = Field(1, description="number of nodes")
     slots: Count = Field(1, description="processes per node")
+    standby: int = Field(0, ge=0, description="on a cluster: further pods that take the places of lost nodes at once")
     launcher: LauncherName = Field("mpirun", description="what starts the ranks; pool: workers that stay up")
     run_on: Literal["all", "first"] = Field("all", description='with launcher "none": on all nodes or on the first')
     preload: list[str] | None = Field(

@@ -364,6 +364,10 @@ def _capacity(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Probl
     yield from capabilities.deadline
 
 
+def _standby(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    yield from validate_cluster.standby(spec, capabilities.persistent)
+
+
 # Each check with the keys of a spec that it and the capabilities it looks at depend on.
 CHECKS: tuple[tuple[Check, str], ...] = (
     (_work, "program command args image code files env launcher"),
@@ -379,7 +383,8 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_dataset, "dataset"),
     (_resources, "nodes slots resources"),
     (_metrics, "metrics program"),
-    (_money, "limits checkpoint price capacity kubernetes nodes pool stream"),
+    (_money, "limits checkpoint price capacity kubernetes nodes standby pool stream"),
     (_capacity, "capacity"),
+    (_standby, "standby nodes capacity kubernetes pool stream"),
     (_cluster, "capacity kubernetes nodes slots resources image env mpi checkpoint pool stream"),
 )

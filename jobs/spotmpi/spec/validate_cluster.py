@@ -57,6 +57,29 @@ def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
             yield from _kernels(spec.image, each) if each.spec.resources.gpu else ()
 
 
+def standby(spec: JobSpec, persistent: Sequence[str] | None) -> Iterable[Problem]:
+    """Why no pods can stand by for lost nodes of a run; *persistent* as for `problems`."""
+    if not spec.standby:
+        return
+    if persistent is None:
+        reasons = [f"only pods stand by for lost nodes: leave it out, or use {hints.option('on', 'kubernetes')}"]
+    else:
+        capacity = "order" if spec.capacity.order else "deadline" if spec.capacity.deadline is not None else None
+        reasons = [
+            reason
+            for applies, reason in (
+                (spec.pool is not None, "a pool restarts its workers by itself: give more of them as pool.workers"),
+                (spec.stream is not None, "the nodes of a run with a stream have no pods that stand by: leave it out"),
+                (spec.pool is None and spec.nodes == 1, "node 0 is not taken over by another pod: use more nodes"),
+                (pod_context.VOLUME not in persistent, "needs a run volume: set kubernetes.volume to a claim"),
+                (spec.kubernetes.queue, "Kueue admits all pods of a run or none: remove it, or kubernetes.queue"),
+                (capacity, f"capacity.{capacity} moves all nodes of a run together: remove one of the two"),
+            )
+            if applies
+        ]
+    yield from (Problem("standby", spec.standby, reason) for reason in reasons)
+
+
 def driver_python(spec: JobSpec, python: str) -> Iterable[Problem]:
     """Why a driver with this minor version of *python* cannot use a pool in one of spotmpi's images."""
     if spec.pool is None or spec.image is None or spec.kubernetes.image:

@@ -169,6 +169,7 @@ CASES: dict[str, tuple[dict[str, Any], Target]] = {
     "stream": (STREAM, [GROUP]),
     "small": (SMALL, TARGET),
     "job-per-node": ({**PLAIN, "limits": {"failures": 3}}, ALONE),
+    "standby": ({**PLAIN, "standby": 2, "limits": {"failures": 3}}, ALONE),
     "pool": (POOL, TARGET),
     "plain": (PLAIN, TARGET),
     "full": (FULL, NODES),
@@ -249,13 +250,14 @@ def test_the_same_arguments_give_the_same_plan_and_no_object_twice(values: dict[
 @every_plan
 def test_pods_refer_only_to_objects_of_the_plan(values: dict[str, Any], target: Target) -> None:
     jobset, *parts = plan(values, target)
-    (template,) = values_of(jobset, "volumes")
-    (mounts,) = values_of(jobset, "volumeMounts")
-    assert {mount["name"] for mount in mounts} == {volume["name"] for volume in template}
     config_map = next(part for part in parts if part["kind"] == "ConfigMap")
-    for mount in mounts:
-        if "subPath" in mount:
-            assert mount["subPath"] in config_map["data"]
+    templates, mounts_of = list(values_of(jobset, "volumes")), list(values_of(jobset, "volumeMounts"))
+    assert len(templates) == len(mounts_of) == len(jobset["spec"]["replicatedJobs"])
+    for template, mounts in zip(templates, mounts_of, strict=True):
+        assert {mount["name"] for mount in mounts} == {volume["name"] for volume in template}
+        for mount in mounts:
+            if "subPath" in mount:
+                assert mount["subPath"] in config_map["data"]
 
 
 def rule_for(jobset: dict[str, Any], reason: str, message: str) -> str:
@@ -297,7 +299,11 @@ def test_where_each_node_has_a_job_its_labels_and_host_names_are_those_of_that_j
     shared, own = plan(PLAIN)[0], plan(PLAIN, ALONE)[0]
     assert manifests.gang_size(shared) == manifests.gang_size(own) == 4
     assert manifests.labels_of_node(shared, 2) == {manifests.LABEL_INDEX: "2"}
-    assert manifests.labels_of_node(own, 2) == {manifests.LABEL_INDEX: "0", manifests.LABEL_JOB_INDEX: "2"}
+    assert manifests.labels_of_node(own, 2) == {
+        manifests.LABEL_REPLICATED_JOB: "node",
+        manifests.LABEL_INDEX: "0",
+        manifests.LABEL_JOB_INDEX: "2",
+    }
     worker = {names.LABEL_ROLE: names.WORKER, manifests.LABEL_INDEX: "1"}
     assert manifests.labels_of_node(own, 5) == manifests.labels_of_node(shared, 5) == worker
 
@@ -378,7 +384,7 @@ def test_the_longest_run_id_gives_names_that_kubernetes_takes() -> None:
     run = "a" * 40
     (jobset, *parts) = plan({**PLAIN, "nodes": 1000}, run=run)
     hosts = json.loads(next(part for part in parts if part["kind"] == "ConfigMap")["data"]["plan.json"])["hosts"]
-    hosts += [names.pod_host(run, 999, job_per_node=True)]
+    hosts += [names.pod_host(run, 999, job_per_node=True), names.standby_host(run, 999)]
     for name in [jobset["metadata"]["name"], *(part["metadata"]["name"] for part in parts), *hosts]:
         assert len(name) <= 63 - len("-abcde") and re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
 

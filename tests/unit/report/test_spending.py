@@ -62,7 +62,7 @@ def test_a_run_without_a_price_has_neither(tmp_path: Path) -> None:
 
 def test_a_report_of_runs_has_both_sections(tmp_path: Path) -> None:
     paths = recorded_runs.record(tmp_path, "run-1", recorded_runs.SPEC, recorded_runs.Recorded(interrupted_at=(100,)))
-    world = {"members": [], "ranks": 1, "size": 1, "rate": 36.0}
+    world = {"members": ["a", "b"], "ranks": 1, "size": 2, "rate": 36.0, "standby": 1, "pods": [0, 2]}
     for number, cause in ((1, "interruption"), (2, "succeeded")):
         folder = paths.folder / "attempts" / str(number)
         folder.mkdir(parents=True)
@@ -71,5 +71,7 @@ def test_a_report_of_runs_has_both_sections(tmp_path: Path) -> None:
         (folder / "node-0.json").write_text(json.dumps(attempt))
     report = gather(["run-1"], tmp_path, recorded_runs.NOW)
     cells = {section.title: section.cells for section in report.sections}
+    spending = next(section for section in report.sections if section.title == "Spending")
+    assert spending.text == ("$1.50 for nodes in 2 attempts.", "$0.50 of these are for pods that stood by.")
     assert cells["Spending"] == (("-", "-", "2", "0.04167", "1.500"),)
     assert cells["Interruptions"] == (("run-1", "1", "interruption: -", "50.0", "10.0", "-", "0.6000"),)

@@ -43,6 +43,18 @@ def test_each_worker_is_counted_from_its_pods_start_until_it_left_or_the_pool_en
     assert machine_kinds(paths) == {"small": (None, None, None), **dict.fromkeys("abc", ("g5.xlarge", None, None))}
 
 
+def test_a_pod_that_stands_by_is_counted_until_it_is_promoted(tmp_path: Path) -> None:
+    machine = {"node": "x-1-standby-0-0", "name": "s", "since": 30.0, "type": "g5.xlarge"}
+    paths = pool(
+        tmp_path,
+        {"t": 40.0, "event": "joined", "attempt": 1, "standby": "x-1-standby-0-0", "machine": machine},
+        {"t": 60.0, "event": "promoted", "attempt": 2, "node": 1, "standby": "x-1-standby-0-0"},
+        {"t": 100.0, "event": "stopped"},
+    )
+    assert [use for use in uses(paths) if use[0] == "s"] == [("s", 30.0, 40.0, 60.0)]
+    assert machine_kinds(paths)["s"] == ("g5.xlarge", None)
+
+
 def test_a_worker_that_joins_the_next_node_0_is_counted_once(tmp_path: Path) -> None:
     paths = pool(
         tmp_path,

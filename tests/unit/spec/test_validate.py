@@ -107,6 +107,40 @@ def test_a_deadline_needs_the_time_of_the_work_a_run_volume_and_no_order() -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("values", "persistent", "expected"),
+    [
+        ({}, None, ['only pods stand by for lost nodes: leave it out, or use on="kubernetes"']),
+        ({}, RUN_VOLUME, []),
+        ({}, (), ["needs a run volume: set kubernetes.volume to a claim"]),
+        ({"nodes": 1}, RUN_VOLUME, ["node 0 is not taken over by another pod: use more nodes"]),
+        (
+            {"kubernetes": {"queue": "team"}},
+            RUN_VOLUME,
+            ["Kueue admits all pods of a run or none: remove it, or kubernetes.queue"],
+        ),
+        (
+            {"capacity": {"order": ["g5"]}},
+            RUN_VOLUME,
+            ["capacity.order moves all nodes of a run together: remove one of the two"],
+        ),
+        (
+            {"stream": {"source": "s3://b/*.csv", "prepare": "m:f"}},
+            RUN_VOLUME,
+            ["the nodes of a run with a stream have no pods that stand by: leave it out"],
+        ),
+    ],
+    ids=["not a cluster", "fits", "no volume", "one node", "queue", "order", "stream"],
+)
+def test_pods_stand_by_where_they_can_take_the_place_of_a_lost_one(
+    values: dict[str, Any], persistent: tuple[str, ...] | None, expected: list[str]
+) -> None:
+    spec = {**COMMAND, "launcher": "none", "nodes": 2, "standby": 1, **values}
+    target = TargetCapabilities(tools=frozenset({"none"}), persistent=persistent)
+    found = [problem for problem in problems(spec, target) if problem.startswith("standby")]
+    assert found == [f"standby = 1: {each}" for each in expected]
+
+
 def test_each_missing_capability_of_the_target_is_a_problem() -> None:
     bare = TargetCapabilities(tools=frozenset({"none"}), data_is_folder=False, command_found=False)
     assert problems({**COMMAND, "data": "/nowhere", "launcher": "torchrun"}, bare) == [

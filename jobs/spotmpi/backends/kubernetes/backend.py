@@ -38,7 +38,7 @@ from spotmpi.images.build import build_for
 from spotmpi.images.environment import launchers_of
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import BACKEND, ClusterPlan, cached_plan
-from spotmpi.plan.run_plan import memory_notes
+from spotmpi.plan.run_plan import memory_notes, standby_notes
 from spotmpi.programs.pool.settings import versions
 from spotmpi.runs import cache as run_cache
 from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
@@ -106,12 +106,13 @@ class KubernetesBackend:
         if spec.nodes == 1 or target.volume(spec, self._environment) is None:
             return ""
         try:
-            return call(adaptation.restart_obstacle(self._api(), run, spec.nodes))
+            return call(adaptation.restart_obstacle(self._api(), run, spec.nodes + spec.standby))
         except SpotmpiError:
             return ""  # whatever asks the cluster next says why it does not answer
 
     def _draft(self, spec: JobSpec, run: str, obstacle: str | None) -> ClusterPlan:
         """The plan of a valid spec; its nodes have a Job each where there is no *obstacle* to restarting one alone."""
+        requested, spec = spec, spec if obstacle is None else spec.model_copy(update={"standby": 0})
         resolved = target.resolve(spec, self._environment, self._api(), job_per_node=obstacle is None)
         shipment = code.pack(resolved.spec, resolved.target)
         keys = [*submitting.generate_keys(), *protocol.TLS_FILES, *map(pods.forwarded_key, spec.env_passthrough)]
@@ -136,7 +137,7 @@ class KubernetesBackend:
         )
         objects = manifests.kubernetes_plan(resolved.spec, on, submission, resolved.worker_target)
         if resolved.target.templates:
-            for pod in (manifests.pod_template(objects[0]), manifests.workers_template(objects)):
+            for pod in (*manifests.pod_templates(objects[0]), manifests.workers_template(objects)):
                 if pod is not None:
                     pod_templates.validate(pod, resolved.target.templates)
         return {
@@ -150,6 +151,7 @@ class KubernetesBackend:
                 *target.capacity_note(resolved.spec, on, rates),
                 *expectation,
                 *resolved.notes,
+                *standby_notes(requested, submission.rate, obstacle is None),
                 *([shipment.note] if shipment else []),
                 *memory_notes(spec, pod_context.MEMORY, copied=True),
                 *([obstacle] if obstacle else []),

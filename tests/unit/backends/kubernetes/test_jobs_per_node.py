@@ -17,7 +17,7 @@ from spotmpi.backends.kubernetes.follow.jobset import (
     node_title,
 )
 from spotmpi.backends.kubernetes.follow.run import RUNNING
-from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason
+from spotmpi.backends.kubernetes.follow.waiting import Observations, standby_waiting_reason, waiting_reason
 from spotmpi.core import names
 from spotmpi.plan import manifests
 from spotmpi.runs.reader import RunState
@@ -30,16 +30,49 @@ from tests.unit.backends.kubernetes.following import look
 def own_pod(node: int, phase: str = "Running", restarts: int = 0) -> Object:
     """The pod of a node that has a Job to itself, with the labels of JobSet 0.12."""
     labels = {names.LABEL_RUN: RUN, manifests.LABEL_INDEX: "0", manifests.LABEL_JOB_INDEX: str(node)}
+    labels[manifests.LABEL_REPLICATED_JOB] = manifests.NODE
     labels |= dict(zip(LABELS_RESTARTS, ("0", str(restarts)), strict=True))
     return a_pod(f"{names.pod_host(RUN, node, job_per_node=True)}-abcde", phase, labels)
 
 
-def own_jobs(nodes: int, **status: object) -> Object:
+def own_jobs(nodes: int, standby: int = 0, **status: object) -> Object:
     """The JobSet of such a run."""
     values = jobset(nodes=nodes, status=status)
     (replicated,) = values["spec"]["replicatedJobs"]
     replicated["replicas"], replicated["template"]["spec"]["completions"] = nodes, 1
+    if standby:
+        values["spec"]["replicatedJobs"].append({**replicated, "name": manifests.STANDBY, "replicas": standby})
     return values
+
+
+def standby_pod(nodes: int, index: int, phase: str = "Running", **status: object) -> Object:
+    """A pod that stands by for the nodes of such a run."""
+    labels = {names.LABEL_RUN: RUN, manifests.LABEL_INDEX: "0", manifests.LABEL_JOB_INDEX: str(index)}
+    labels |= {manifests.LABEL_REPLICATED_JOB: manifests.STANDBY}
+    labels |= {names.LABEL_ROLE: names.STANDBY, names.LABEL_FIRST_NODE: str(nodes)}
+    pod = a_pod(f"{names.standby_host(RUN, index)}-abcde", phase, labels)
+    pod["status"] |= status
+    return pod
+
+
+def test_pods_that_stand_by_come_after_the_nodes(cluster: FakeCluster) -> None:
+    standby = standby_pod(2, 1)
+    assert (node_index(standby), node_title(standby)) == (3, "standby 1")
+    cluster.put(own_jobs(2, standby=2), *map(own_pod, (0, 1)), *(standby_pod(2, index) for index in (0, 1)))
+    for node in range(4):
+        assert node_index(asyncio.run(pod_of(cluster.api(), RUN, node))) == node
+
+
+def test_the_run_goes_on_without_pods_that_stand_by_for_which_there_is_no_room() -> None:
+    scheduler = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+    unscheduled = [{"type": "PodScheduled", "status": "False", "message": scheduler}]
+    seen = Observations(
+        pods={"0": own_pod(0), "1": own_pod(1), "s": standby_pod(2, 0, "Pending", conditions=unscheduled)}
+    )
+    assert waiting_reason(seen, RUN, 2) is None
+    assert standby_waiting_reason(seen) == f"1/1 standby pods: {scheduler}; the run goes on without"
+    seen.pods["s"] = standby_pod(2, 0)
+    assert standby_waiting_reason(seen) is None
 
 
 def test_the_index_of_a_node_is_that_of_its_job() -> None:

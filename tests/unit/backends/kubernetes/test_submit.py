@@ -451,6 +451,35 @@ def test_each_node_has_a_job_where_jobset_restarts_single_ones(cluster: FakeClus
     assert not cluster.created
 
 
+def test_pods_stand_by_where_jobset_restarts_single_jobs_and_elsewhere_a_line_says_that_none_do(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    kubernetes = {"image": "registry/any@sha256:0", "volume": "shared"}
+    spec = from_values({**SPEC, "standby": 1, "price": 2.5, "kubernetes": kubernetes})
+    backend = KubernetesBackend(tmp_path)
+    cluster.restarts_jobs = True
+    own = backend.plan(spec, "x-1", print)
+    cluster.restarts_jobs = False
+    shared = backend.plan(spec, "x-1", print)
+
+    _, standby = own["objects"][0]["spec"]["replicatedJobs"]
+    assert (standby["replicas"], standby["dependsOn"]) == (1, [{"name": "node", "status": "Ready"}])
+    note = "1 pod stands by for lost nodes for $2.5 of $7.5 an hour; where there is no room, the run goes on without"
+    assert note in own["notes"]
+    assert agent_plan(own)["rate"] == 7.5 and agent_plan(own)["standby"] == ["x-1-standby-0-0"]
+
+    assert len(shared["objects"][0]["spec"]["replicatedJobs"]) == 1
+    assert "standby = 1 has no effect: no pod can take the place of a single lost node here" in shared["notes"]
+    assert agent_plan(shared)["rate"] == 5.0 and "standby" not in agent_plan(shared), "for which nobody pays"
+
+
+def agent_plan(plan: Any) -> dict[str, Any]:
+    """The agent plan in the ConfigMap of a plan."""
+    (part,) = [each for each in plan["objects"] if each["kind"] == "ConfigMap"]
+    values: dict[str, Any] = json.loads(part["data"]["plan.json"])
+    return values
+
+
 def test_nobody_asks_what_jobset_restarts_for_a_run_of_one_node_or_of_too_many(cluster: FakeCluster) -> None:
     cluster.restarts_jobs = True
     reason = asyncio.run(restart_obstacle(cluster.api(), "x-1", 1025))

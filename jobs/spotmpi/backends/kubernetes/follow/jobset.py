@@ -106,8 +106,9 @@ def add_restart_counts(state: RunState, jobset: Object, earlier: int, waiting: b
 def restart_count(jobset: Object, which: str = "") -> int:
     """How often JobSet has restarted node 0's pod: with all others, or alone; by default for whatever reason."""
     status = jobset.get("status") or {}
-    of_jobs = [each.get(f"jobRestarts{which}") or [0] for each in status.get("replicatedJobsStatus") or []]
-    return sum([status.get(f"restarts{which}") or 0, *(restarts[0] for restarts in of_jobs[:1])])
+    of_nodes = [each for each in status.get("replicatedJobsStatus") or [] if each["name"] == manifests.NODE]
+    of_jobs = [each.get(f"jobRestarts{which}") or [0] for each in of_nodes]
+    return sum([status.get(f"restarts{which}") or 0, *(restarts[0] for restarts in of_jobs)])
 
 
 def image_reference(pod: Object) -> str | None:
@@ -118,9 +119,9 @@ def image_reference(pod: Object) -> str | None:
 
 
 def node_index(pod: Object) -> int:
-    """The index of a pod's node; those of workers come after the gang's."""
+    """The index of a pod's node; those of workers, and of pods that stand by, come after the gang's."""
     labels = pod["metadata"].get("labels") or {}
-    first = int(labels.get(names.LABEL_FIRST_NODE, 1)) if is_worker(pod) else 0
+    first = int(labels.get(names.LABEL_FIRST_NODE, 1)) if _role(pod) else 0
     return first + _index(pod)
 
 
@@ -132,12 +133,22 @@ def _index(pod: Object) -> int:
 
 def is_worker(pod: Object) -> bool:
     """Whether the pod is a worker of a pool or stream."""
-    return str((pod["metadata"].get("labels") or {}).get(names.LABEL_ROLE)) == names.WORKER
+    return _role(pod) == names.WORKER
+
+
+def is_standby(pod: Object) -> bool:
+    """Whether the pod stood by at the beginning; it may have been promoted since."""
+    return _role(pod) == names.STANDBY
+
+
+def _role(pod: Object) -> str | None:
+    role: str | None = (pod["metadata"].get("labels") or {}).get(names.LABEL_ROLE)
+    return role
 
 
 def node_title(pod: Object) -> str:
     """A pod's node as messages name it."""
-    return f"{'worker' if is_worker(pod) else 'node'} {_index(pod)}"
+    return f"{_role(pod) or 'node'} {_index(pod)}"
 
 
 def has_predecessors(pod: Object) -> bool:

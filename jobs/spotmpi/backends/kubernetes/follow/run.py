@@ -41,6 +41,7 @@ from spotmpi.backends.kubernetes.follow.waiting import (
     PendingDiagnostics,
     lost_node_reason,
     reason_key,
+    standby_waiting_reason,
     start_wait,
     waiting_reason,
     with_countdown,
@@ -298,6 +299,8 @@ class ClusterFollower:
         if is_up and self._run.workers:
             reason = workers_waiting_reason(self._seen, self._run.run, self._run.workers)
         reason = reason or lost_node_reason(self._seen, self._run.gang)
+        if is_up and not self._run.workers:
+            reason = reason or standby_waiting_reason(self._seen)
         if reason and wait and not is_up:
             left = wait.since + self._start_limit - self._client.now()
             if left > 0:

@@ -20,7 +20,14 @@ from lightkube import ApiError
 
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
-from spotmpi.backends.kubernetes.follow.jobset import is_worker, node_index, pod_name, restart_count, unix_time
+from spotmpi.backends.kubernetes.follow.jobset import (
+    is_standby,
+    is_worker,
+    node_index,
+    pod_name,
+    restart_count,
+    unix_time,
+)
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import controller_name, workers_name
 from spotmpi.plan.manifests import LABEL_QUEUE
@@ -110,7 +117,7 @@ def waiting_reason(seen: Observations, run: str, nodes: int, workers: int = 0) -
     Unreachable nodes are one where no other pods are left: no attempt starts before their pods are gone. *workers* of a
     pool or stream do not count.
     """
-    gang = {name: pod for name, pod in seen.pods.items() if not is_worker(pod)}
+    gang = {name: pod for name, pod in seen.pods.items() if not (is_worker(pod) or is_standby(pod))}
     if not gang:
         # Not of workers, which a queue admits on their own, nor of pods, which are those of an earlier attempt.
         others, earlier = (workers_name(run), controller_name(run)), re.compile(rf"{_JOB.format(run)}-\d+-")
@@ -130,6 +137,13 @@ def _gang_reason(gang: Mapping[str, Object], seen: Observations, run: str, nodes
     job = next((name for name in seen.messages if jobs.fullmatch(name)), "")
     reason = reason or _missing_pods_reason(seen, job, nodes - len(gang), f"{nodes} nodes")
     return reason or _unreachable_nodes(gang, seen, nodes)
+
+
+def standby_waiting_reason(seen: Observations) -> str | None:
+    """Why pods that stand by for lost nodes have no node, without which the run goes on; None where none waits."""
+    pods = list(filter(is_standby, seen.pods.values()))
+    reason = _most_frequent_reason(pods, seen, f"{len(pods)} standby pods")
+    return reason and f"{reason}; the run goes on without"
 
 
 def workers_waiting_reason(seen: Observations, run: str, workers: int) -> str | None:

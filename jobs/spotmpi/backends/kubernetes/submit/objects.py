@@ -121,7 +121,7 @@ async def _check_job(api: ClusterApi, jobset: Object) -> None:
 
     JobSet would try to create it again and again, and say so in its own log only (kubernetes-sigs/jobset#1024).
     """
-    (replicated,) = jobset["spec"]["replicatedJobs"]
+    replicated = jobset["spec"]["replicatedJobs"][0]  # others have the same
     metadata = {"name": names.job_name(jobset["metadata"]["name"]), "namespace": jobset["metadata"]["namespace"]}
     metadata["labels"] = replicated["template"]["metadata"]["labels"]
     job = {"apiVersion": "batch/v1", "kind": cluster_api.JOB, "metadata": metadata}

@@ -45,11 +45,14 @@ def persistent_folders(spec: JobSpec, environment: Environment | None) -> tuple[
 
 
 def hourly_rate(spec: JobSpec, environment: Environment | None) -> float | None:
-    """US dollars per hour of all nodes, where known; AWS is only asked where the run has a cost limit."""
+    """US dollars per hour of all nodes and pods that stand by, where known.
+
+    AWS is only asked where the run has a cost limit, or pods that stand by.
+    """
     all_shapes = shapes.shapes(spec)
     if spec.price is not None:
-        return sum((shape.price or spec.price) * shape.nodes for shape in all_shapes)
-    if spec.limits.cost is None or not environment or not environment.node_groups:
+        return sum((shape.price or spec.price) * (shape.nodes + shape.standby) for shape in all_shapes)
+    if (spec.limits.cost is None and not spec.standby) or not environment or not environment.node_groups:
         return None
     from spotmpi.aws.prices import node_price
 
@@ -57,7 +60,13 @@ def hourly_rate(spec: JobSpec, environment: Environment | None) -> float | None:
     unknown = [environment.node_groups] * len(all_shapes)
     choices = shapes.choose(spec, environment.node_groups)
     groups = unknown if isinstance(choices, list) else [choice.every_group for choice in choices]
-    return sum(node_price(environment, each) * shape.nodes for each, shape in zip(groups, all_shapes, strict=True))
+    pairs = zip(groups, all_shapes, strict=True)
+    try:
+        return sum(node_price(environment, each) * (shape.nodes + shape.standby) for each, shape in pairs)
+    except SpotmpiError:
+        if spec.limits.cost is not None:
+            raise
+        return None  # it would be shown alone
 
 
 def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str, float]:

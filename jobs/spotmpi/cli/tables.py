@@ -11,6 +11,8 @@ from spotmpi.core import names
 from spotmpi.core.printable import printable
 from spotmpi.runs.reader import RunState
 
+_PROMOTIONS = 3  # that are shown, the newest ones
+
 
 def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
     """Print rows in columns under their titles, never cut or folded; the columns numbered in *right* align there.
@@ -57,7 +59,7 @@ def show_status(state: RunState, as_json: bool) -> None:
     if as_json:
         print(json.dumps(vars(state)))
         return
-    from spotmpi.api.view import placement_text
+    from spotmpi.api.view import placement_text, promotion_text
 
     facts = {
         "run": state.id,
@@ -68,6 +70,8 @@ def show_status(state: RunState, as_json: bool) -> None:
         "iteration": _iterations(state),
         "loss": state.scalars.get("loss"),
         "capacity": placement_text(state.placement) if state.placement else None,
+        "standby": ", ".join(state.standby),
+        "promoted": "; ".join(map(promotion_text, state.promotions[-_PROMOTIONS:])),
         **_stream(state),
         "container": state.container,
         "folder": state.folder,

@@ -55,6 +55,8 @@ class RunState:
     owner: str | None = None
     container: str | None = None  # the image that pods run, by digest: from the plan, or as observed when pulled
     placement: dict[str, Any] | None = None  # the node group of its gang, where capacity has an order, and its price
+    standby: list[str] = field(default_factory=list)  # pods that are ready to take the place of a lost one
+    promotions: list[dict[str, Any]] = field(default_factory=list)  # node, standby, replaces and seconds of each
     stream: dict[str, Any] | None = None  # the figures of its stream, with the digest of the source and advice
 
     @property
@@ -262,6 +264,8 @@ def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
             failures=0,
             interruptions=0,
             placement=None,
+            standby=[],
+            promotions=[],
         )
         values["state"] = "submitted"
     elif kind == record.STARTED:
@@ -270,12 +274,19 @@ def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
         values["container"] = _text(event.get("container")) or values.get("container")
     elif kind == record.PLACED:
         values["placement"] = {key: event.get(key) for key in ("group", "type", "market", "rate")}
+    elif kind in (record.JOINED, record.LEFT, record.PROMOTED) and "standby" in event:
+        pod = str(event["standby"])
+        others = [each for each in values.get("standby", []) if each != pod]
+        values["standby"] = [*others, pod] if kind == record.JOINED else others
+        if kind == record.PROMOTED:
+            promotion = {key: event.get(key) for key in ("node", "standby", "replaces", "seconds")}
+            values["promotions"] = [*values.get("promotions", []), promotion]
     elif kind == record.WAITING:
         values.update(state=record.WAITING, reason=reason)
     elif kind in (record.INTERRUPTED, record.RESTARTED):
         values.update(**counts, reason=reason or values.get("reason"))
     elif kind in record.TERMINAL:
-        values.update(**counts, state=kind, reason=reason, ended=event["t"])
+        values.update(**counts, state=kind, reason=reason, ended=event["t"], standby=[])
 
 
 def _text(value: Any) -> str | None:

@@ -168,6 +168,30 @@ def test_the_status_of_a_run_with_an_order_of_capacity_says_where_it_is_and_what
     assert "capacity: g6 (g6.xlarge, spot, price unknown): g5 gave 3 of 4 nodes within 600s" in logged
 
 
+def test_status_and_logs_say_who_stands_by_and_who_was_promoted(tmp_path: Path) -> None:
+    promoted = {"event": "promoted", "attempt": 2, "node": 1, "standby": "x-1-standby-0-0"}
+    events: list[dict[str, object]] = [
+        {"event": "submitted", "name": "x"},
+        {"event": "joined", "attempt": 1, "standby": "x-1-standby-0-0", "machine": {}},
+        {"event": "joined", "attempt": 1, "standby": "x-1-standby-1-0", "machine": {}},
+        {"event": "left", "attempt": 1, "standby": "x-1-standby-1-0", "reason": "node 0 lost the connection to it"},
+        {**promoted, "replaces": "x-1-node-1-0", "seconds": 1.24},
+        {"event": "joined", "attempt": 2, "standby": "x-1-node-1-0", "machine": {}},
+    ]
+    (tmp_path / "x-1").mkdir()
+    lines = [json.dumps({"t": 1_795_000_000.0 + number, **event}) for number, event in enumerate(events)]
+    (tmp_path / "x-1" / "events.jsonl").write_text("\n".join(lines) + "\n")
+
+    shown = invoke("status", "x-1", "--runs", str(tmp_path)).stdout.splitlines()
+    taken_over = "x-1-standby-0-0 took over node 1 from x-1-node-1-0, 1.2 s after its last sign of life"
+    assert {"standby    x-1-node-1-0", f"promoted   {taken_over}"} <= set(shown)
+    values = json.loads(invoke("status", "x-1", "--runs", str(tmp_path), "--json").stdout)
+    assert values["standby"] == ["x-1-node-1-0"] and values["promotions"][0]["seconds"] == 1.24
+    logged = invoke("logs", "x-1", "--runs", str(tmp_path)).stderr
+    assert "x-1-standby-0-0 stands by\n" in logged and taken_over in logged
+    assert "x-1-standby-1-0 stands by no longer: node 0 lost the connection to it" in logged
+
+
 def test_columns_align_with_wide_and_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     show_table(("A", "NUMBER", "B"), [("日本", "1", "b"), ("x\x1b", "22", "")], right=[1])
     assert capsys.readouterr().out.splitlines() == ["A      NUMBER  B", "日本        1  b", "x\\x1b      22"]

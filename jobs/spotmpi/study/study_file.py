@@ -151,6 +151,8 @@ def _limit_problems(file: StudyFile, base: JobSpec, wrong: frozenset[str]) -> li
         problems.append(
             Problem("micro_benchmarks", True, "the micro-benchmarks need an image: set `image` in the spec")
         )
+    if base.standby and "standby" not in wrong:
+        problems.append(Problem("standby", base.standby, "the costs of trials are those of their nodes: remove it"))
     if file.compare is not None and file.compare not in published_tables():
         problems.append(Problem("compare", file.compare, f"published tables: {', '.join(published_tables())}"))
     return problems

@@ -104,6 +104,12 @@ def test_several_commands_run_at_once_and_those_of_an_attempt_that_is_over_end(n
         assert "elsewhere: the agent of this node has ended the attempt" in first.stderr.read()
 
 
+def test_a_node_has_the_name_of_the_pod_that_does_its_work_in_this_attempt(nodes: Nodes) -> None:
+    nodes.server.begin(["here", "promoted.example"])
+    assert nodes.run("promoted", "echo started") == (0, "started\n")
+    assert nodes.run("elsewhere", "true") == (255, "node elsewhere is not connected\n")
+
+
 def test_a_node_that_cannot_be_reached_is_named(nodes: Nodes, tmp_path: Path) -> None:
     assert nodes.run("nowhere", "true") == (255, "node nowhere is not connected\n")
     nodes.is_connected = False

@@ -52,7 +52,7 @@ def test_a_pod_that_stands_by_is_counted_until_it_is_promoted(tmp_path: Path) ->
         {"t": 100.0, "event": "stopped"},
     )
     assert [use for use in uses(paths) if use[0] == "s"] == [("s", 30.0, 40.0, 60.0)]
-    assert machine_kinds(paths)["s"] == ("g5.xlarge", None)
+    assert machine_kinds(paths)["s"] == ("g5.xlarge", None, None)
 
 
 def test_a_worker_that_joins_the_next_node_0_is_counted_once(tmp_path: Path) -> None:

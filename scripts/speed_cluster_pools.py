@@ -120,7 +120,7 @@ def measure_refusal(bench: Bench, count: int) -> list[Figure]:
     """From the start of node 0's container until a driver with another Python has read that it does not fit."""
     script = bench.folder / "refused.py"
     script.write_text(REFUSED)
-    command = [sys.executable, str(script), str(bench.spec(launcher="pool", pool={"workers": 1}))]
+    command = [sys.executable, str(script), str(bench.spec(launcher="pool", pool={"count": 1}))]
     os.environ["SPOTMPI_ON"], os.environ["SPOTMPI_RUNS"] = str(bench.target.on), str(bench.target.runs_folder)
     samples = []
     for _ in range(count):
@@ -236,4 +236,4 @@ def scheduler_host() -> str:
 def _pool_spec(bench: Bench, **values: Any) -> Path:
     """The spec of a pool whose pods request little."""
     kubernetes = {"templates": bench.small_pods()}
-    return bench.spec(launcher="pool", pool={"workers": WORKERS}, kubernetes=kubernetes, **values)
+    return bench.spec(launcher="pool", pool={"count": WORKERS}, kubernetes=kubernetes, **values)

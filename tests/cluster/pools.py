@@ -33,7 +33,7 @@ class PoolRun:
     """A pool on the test cluster with a driver on this machine."""
 
     def __init__(self, runs: Runs, workers: int, **values: Any) -> None:
-        spec = {"name": "pool", "launcher": "pool", "pool": {"workers": workers}, **values}
+        spec = {"name": "pool", "launcher": "pool", "pool": {"count": workers}, **values}
         self.runs = runs
         self.run: FollowedRun = runs.start(spec)
 

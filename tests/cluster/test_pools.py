@@ -186,7 +186,7 @@ def test_a_killed_worker_process_comes_back_in_its_pod(start: Callable[..., Pool
 
 @at_night
 def test_a_call_that_eats_all_memory_is_given_up_and_its_worker_works_on(start: Callable[..., PoolRun]) -> None:
-    up = start(1, pool={"workers": 1, "memory": "600Mi"})
+    up = start(1, pool={"count": 1, "memory": "600Mi"})
     with up.join() as pool:
         wait_for("the worker", lambda: has_workers(pool, 1), LIMIT)
         with pytest.raises(CallAborted, match="a call of eat_memory ended the process of its worker 3 times"):

@@ -48,7 +48,7 @@ def test_a_driver_that_is_suspended_for_a_minute_loses_no_call_and_the_pool_of_a
 ) -> None:
     kubernetes = {"image": runs.testbed.images["chainermn"], "volume": "shared"}
     # A driver counts as gone half a minute after its last heartbeat.
-    spec = {"launcher": "pool", "pool": {"workers": 2}, "limits": {"driver": "45s"}, "kubernetes": kubernetes}
+    spec = {"launcher": "pool", "pool": {"count": 2}, "limits": {"driver": "45s"}, "kubernetes": kubernetes}
     (tmp_path / "pool.toml").write_text(tomli_w.dumps(spec))
     environment = {**os.environ, "SPOTMPI_ON": f"kubernetes/{runs.namespace}", "SPOTMPI_RUNS": str(tmp_path / "runs")}
     command = [sys.executable, "-c", DRIVER]

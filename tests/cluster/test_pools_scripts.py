@@ -82,7 +82,7 @@ def test_a_load_test_drives_a_server_by_one_pool_and_checks_its_values_by_anothe
         "templates": [small_pods(tmp_path)],
     }
     spec = tmp_path / "pool.toml"
-    spec.write_text(tomli_w.dumps({"launcher": "pool", "pool": {"workers": 1}, "kubernetes": kubernetes}))
+    spec.write_text(tomli_w.dumps({"launcher": "pool", "pool": {"count": 1}, "kubernetes": kubernetes}))
     environment = {**os.environ, "SPOTMPI_ON": f"kubernetes/{runs.namespace}", "SPOTMPI_RUNS": str(tmp_path / "runs")}
     training = runs.start(digits(10_000, kubernetes={"templates": [small_pods(tmp_path)]}))
     training.until_iteration(1)

@@ -17,7 +17,6 @@ from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
 from spotmpi.spec import job
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.shapes import workers_of
 
 _MEMBERSHIP = (record.JOINED, record.LEFT, record.STARTED, record.RESTARTED)
 
@@ -57,7 +56,7 @@ def _spec(state: RunState) -> JobSpec | None:
 
 def _worker(spec: JobSpec, node: int) -> int | None:
     """The number of the worker that is *node*; None for a node of the gang."""
-    return node - spec.nodes if workers_of(spec) and node >= spec.nodes else None
+    return node - spec.nodes if spec.workers and node >= spec.nodes else None
 
 
 def drill_pool(

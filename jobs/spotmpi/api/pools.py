@@ -59,7 +59,7 @@ def pool(
         return Pool(ExistingRun(source, on))
     if is_reference(image) and (targets.target_of(on).is_local or targets.target_of(on).is_slurm):
         raise input_error("image", image, "only pods pull an image: add on= with a cluster, or name one under images/")
-    changes = [f"pool.workers={workers}"] if workers is not None else []
+    changes = [f"pool.count={workers}"] if workers is not None else []
     changes += [f'image="{image}"'] if image is not None else []
     paths = [str(Path(file).expanduser().absolute()) for file in files]
     changes += [f"files+={json.dumps(paths, ensure_ascii=False)}"] if paths else []

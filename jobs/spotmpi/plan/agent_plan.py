@@ -12,7 +12,6 @@ from spotmpi.core import names
 from spotmpi.plan.run_plan import limits, memory_variables, preload, roles, thread_variables
 from spotmpi.spec.job import Data, JobSpec
 from spotmpi.spec.paths import is_path
-from spotmpi.spec.shapes import workers_of
 from spotmpi.spec.stream import Stream
 from spotmpi.streams.order import Settings
 
@@ -79,7 +78,7 @@ def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs, layout: Layout | No
         "pool_python": None,
         "mpi": {"args": list(spec.mpi.args), "path": None, "family": 0},
         "environment": _environment(spec, run, layout),
-        "folder": layout.code if inputs.code or workers_of(spec) else layout.start,
+        "folder": layout.code if inputs.code or spec.workers else layout.start,
         "code": inputs.code,
         "staging": _staging(spec.data, layout),
         "limits": limits(spec),
@@ -149,7 +148,7 @@ def _environment(spec: JobSpec, run: str, layout: Layout) -> dict[str, str]:
         environment[protocol.ENV_DATA] = _staged_folder(stage, layout) if stage else shared
     if spec.init is not None:
         environment[protocol.ENV_INIT] = _shared_folder(spec.init, layout)
-    if workers_of(spec) is not None:
+    if spec.workers is not None:
         environment[protocol.ENV_POOL] = f"tls://{layout.hosts[0]}:{protocol.POOL_PORT}"
         environment[protocol.ENV_POOL_TLS] = layout.secret
     if spec.stream is not None:

@@ -152,7 +152,7 @@ def _cached(folder: str) -> str:
 def _threads(spec: JobSpec) -> int:
     """The threads that compute at a time: of all ranks and of a stream's workers, or of a pool's."""
     if spec.pool:
-        return spec.pool.workers * threads(spec.pool.cpu)
+        return spec.pool.count * threads(spec.pool.cpu)
     workers = spec.stream.workers.count * threads(spec.stream.workers.cpu) if spec.stream else 0
     return spec.world_size * threads(spec.resources.cpu) + workers
 
@@ -161,7 +161,7 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
     notes = []
     count = _threads(spec)
     if count > machine.cores:
-        processes = f"{spec.pool.workers} workers" if spec.pool else f"{spec.world_size} ranks"
+        processes = f"{spec.pool.count} workers" if spec.pool else f"{spec.world_size} ranks"
         processes += f" and {spec.stream.workers.count} workers" if spec.stream else ""
         notes.append(f"oversubscribed: {count} threads of {processes} share {machine.cores} cores")
     if spec.files:

@@ -24,7 +24,6 @@ from spotmpi.plan.agent_plan import AgentInputs, agent_plan, pod_layout
 from spotmpi.plan.cluster import ClusterTarget, cached_plan
 from spotmpi.plan.placement import Beginning
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.shapes import workers_of
 
 Object = dict[str, Any]
 
@@ -82,7 +81,7 @@ def kubernetes_plan(
         state = to_text(initial(agents["capacity"]))
         job["spec"]["template"]["metadata"]["annotations"][PLACEMENT_ANNOTATION] = state
     parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission, target.egress_denied)]
-    if workers_of(spec) is not None:
+    if spec.workers is not None:
         parts.append(_workers(spec, worker_target or target, submission))
     if state is not None:
         parts.append(_controller(spec, target, submission))
@@ -206,7 +205,7 @@ def _jobset(spec: JobSpec, target: ClusterTarget, submission: Submission, job: O
     replicated = [{"name": NODE, "replicas": replicas, "template": job}]
     if standby := _standby(spec, target, submission):
         replicated.append(standby)
-    if (workers := workers_of(spec)) is not None:
+    if (workers := spec.workers) is not None:
         annotations[pool.ANNOTATION_WORKERS] = str(workers.count)
     return {
         "apiVersion": JOBSET_API,

@@ -289,7 +289,7 @@ def _affinity(target: ClusterTarget) -> dict[str, Any]:
 
 
 def _selector(spec: JobSpec, run: str, worker: bool) -> dict[str, Any]:
-    """What selects the pods of this shape among those of the run."""
+    """What selects the pods of this role among those of the run."""
     selector: dict[str, Any] = {"matchLabels": {names.LABEL_RUN: run}}
     if worker:
         selector["matchLabels"][names.LABEL_ROLE] = names.WORKER

@@ -14,7 +14,7 @@ from spotmpi.core import names
 from spotmpi.plan import pods
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.shapes import worker_spec
+from spotmpi.spec.roles import worker_spec
 
 Object = dict[str, Any]
 

@@ -9,7 +9,6 @@ from spotmpi.agent.plan import DRIVER, EACH, GANG, RANKS, WORKERS, Limits, Role
 from spotmpi.core import names
 from spotmpi.core.cpus import threads
 from spotmpi.spec.job import POOL, seconds
-from spotmpi.spec.shapes import workers_of
 
 if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
@@ -26,7 +25,7 @@ def roles(spec: JobSpec, python: str) -> list[Role]:
         "environment": {},
         "table": "resources",
     }
-    workers = workers_of(spec)
+    workers = spec.workers
     if workers is None:
         return [gang]
     role: Role = {
@@ -34,8 +33,8 @@ def roles(spec: JobSpec, python: str) -> list[Role]:
         "count": workers.count,
         "restart": EACH,
         "command": [],
-        "gpus": workers.resources.gpu,
-        "environment": thread_variables(workers.resources.cpu),
+        "gpus": workers.gpus,
+        "environment": thread_variables(workers.cpu),
         "table": workers.table,
     }
     return [gang, role]

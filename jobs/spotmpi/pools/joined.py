@@ -29,7 +29,7 @@ class JoinedRun:
         """Request another number of workers of a pool on this machine."""
         control = os.environ.get(protocol.ENV_POOL_CONTROL)
         if control is None:
-            remedy = f"set pool.workers, or run `spotmpi resize {self.run} {workers}` outside of the pool"
+            remedy = f"set pool.count, or run `spotmpi resize {self.run} {workers}` outside of the pool"
             raise PoolError(f"pods have no access to the cluster's API and cannot resize their pool: {remedy}")
         write_atomically(Path(control, WORKERS), str(workers))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
 from spotmpi.core.errors import Problem
-from spotmpi.spec.cpus import Cpus
 from spotmpi.spec.kubernetes import SpecModel
+from spotmpi.spec.workers import Count, Cpus, Memory
 from spotmpi.streams.order import FUNCTION
 
 
@@ -18,13 +18,9 @@ class DatasetBuild(SpecModel):
 
     build: str = Field(description="module:function with @spotmpi.dataset, of `code` or `files`")
     arguments: dict[str, Any] = Field({}, description="its arguments by name; paths are relative to the spec")
-    workers: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="number of workers (default: that of the function)"
-    )
+    workers: Count | None = Field(None, description="number of workers (default: that of the function)")
     cpu: Cpus | None = Field(None, description='CPUs of each worker, such as 2, 0.5 or "500m"')
-    memory: str | None = Field(
-        None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory of each worker, such as "4Gi"'
-    )
+    memory: Memory | None = Field(None, description='memory of each worker, such as "4Gi"')
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong with it."""

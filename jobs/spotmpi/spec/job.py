@@ -17,14 +17,13 @@ from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
 from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
-from spotmpi.spec.cpus import Cpus
 from spotmpi.spec.dataset import DatasetBuild
 from spotmpi.spec.kubernetes import FilePath, Kubernetes, SpecModel
 from spotmpi.spec.overrides import data_table, override, reference_moved
 from spotmpi.spec.paths import relative_paths, resolve_paths
-from spotmpi.spec.pool import Pool
 from spotmpi.spec.slurm import Slurm
 from spotmpi.spec.stream import Stream
+from spotmpi.spec.workers import Count, Cpus, Memory, Pool, Workers
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -118,7 +117,6 @@ DriverLimit = Annotated[
     PlainSerializer(_driver_limit),
 ]
 Deadline = Annotated[float | datetime, BeforeValidator(_deadline), PlainSerializer(_deadline_text)]
-Count = Annotated[int, Field(ge=1)]
 Money = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -140,7 +138,7 @@ class Resources(SpecModel):
     """Resources of one slot."""
 
     cpu: Cpus = Field(1, description='CPUs per slot, such as 2, 0.5 or "500m"; it has as many threads, rounded up')
-    memory: str | None = Field(None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory per slot, such as "4Gi"')
+    memory: Memory | None = Field(None, description='memory per slot, such as "4Gi"')
     gpu: int = Field(0, ge=0, description="GPUs per slot")
 
 
@@ -305,6 +303,11 @@ class JobSpec(SpecModel):
     def world_size(self) -> int:
         """Ranks of the whole run: nodes x slots."""
         return self.nodes * self.slots
+
+    @property
+    def workers(self) -> Workers | None:
+        """The workers of a pool or of a stream; None for a run without."""
+        return self.pool or (self.stream.workers if self.stream else None)
 
     @property
     def code_paths(self) -> tuple[Path | None, list[Path]]:

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from spotmpi.core.errors import Problem
-from spotmpi.spec.cpus import Cpus
 from spotmpi.spec.kubernetes import FilePath, SpecModel
+from spotmpi.spec.workers import Count, StreamWorkers
 from spotmpi.streams import topics
 from spotmpi.streams.order import FORMATS, FUNCTION, Settings
 from spotmpi.streams.topics import is_topic
 
-Count = Annotated[int, Field(ge=1)]
 _KEYS_OF_PROGRAMS = ("prefetch", "on_error", "debug", "workers")
-
-
-class StreamWorkers(SpecModel):
-    """The workers that prepare batches, each one process."""
-
-    count: Count = Field(1, description="number of workers")
-    cpu: Cpus = Field(1, description='CPUs of each worker, such as 2, 0.5 or "500m"')
-    memory: str | None = Field(
-        None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory of each worker, such as "4Gi"'
-    )
-    node_groups: list[str] = Field([], description="node groups of the environment that workers may use")
-    price: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None, description="US dollars per worker and hour (default: `price`)"
-    )
 
 
 class Stream(SpecModel):

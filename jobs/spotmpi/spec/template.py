@@ -16,10 +16,10 @@ from spotmpi.core.errors import input_error
 from spotmpi.images.environment import launchers_of
 from spotmpi.spec.dataset import DatasetBuild
 from spotmpi.spec.job import JobSpec, Metrics, read_toml
-from spotmpi.spec.pool import Pool
 from spotmpi.spec.script_output import pattern_of
 from spotmpi.spec.source import write_new_file
-from spotmpi.spec.stream import Stream, StreamWorkers
+from spotmpi.spec.stream import Stream
+from spotmpi.spec.workers import Pool, StreamWorkers
 
 _HEADER = """\
 # A spotmpi job spec. `spotmpi run THIS-FILE` runs it; what is commented out shows its default or a possible value.
@@ -110,7 +110,7 @@ def template(script: str | None = None) -> str:
     for name, info in JobSpec.model_fields.items():
         kind = info.annotation
         if name == "pool":
-            parts.append(_table(name, Pool, Pool(workers=4).model_dump(mode="json")))
+            parts.append(_table(name, Pool, Pool(count=4).model_dump(mode="json")))
         elif name == "dataset":
             raw = {"raw": "s3://set/*.csv", "cut": 0.5}
             call = DatasetBuild(build="sets:ratings", arguments=raw, workers=4, cpu=2, memory="4Gi")

@@ -149,10 +149,10 @@ def _pool(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     if not capabilities.workers:
         yield Problem("launcher", POOL, _no_workers("pools"))
     if spec.pool is None:
-        yield Problem("pool", None, "a pool needs workers: add the table [pool] with workers = N")
+        yield Problem("pool", None, "a pool needs workers: add the table [pool] with count = N")
     for key, value in (("nodes", spec.nodes), ("slots", spec.slots)):
         if value != 1:
-            yield Problem(key, value, "a pool has one driver: give its number of workers as pool.workers")
+            yield Problem(key, value, "a pool has one driver: give its number of workers as pool.count")
     if spec.program is not None:
         yield Problem("program", spec.program, "a pool executes functions: leave it out, or give a driver as command")
     if spec.mpi.args:
@@ -160,9 +160,9 @@ def _pool(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     for key, set_ in (("path", spec.checkpoint.path), ("memory", spec.checkpoint.memory)):
         if set_ is not None:
             yield Problem(f"checkpoint.{key}", set_, "a pool writes no checkpoints; remove it")
-    workers = spec.pool.workers if spec.pool else 0
+    workers = spec.pool.count if spec.pool else 0
     if capabilities.processes is not None and workers > capabilities.processes:
-        yield Problem("pool.workers", workers, f"exceeds the {capabilities.processes} processes possible here")
+        yield Problem("pool.count", workers, f"exceeds the {capabilities.processes} processes possible here")
     gpus = spec.pool.gpu * workers if spec.pool else 0
     if gpus > capabilities.gpus:
         yield Problem("pool.gpu", spec.pool and spec.pool.gpu, f"requested {gpus} GPUs, {capabilities.gpus} available")

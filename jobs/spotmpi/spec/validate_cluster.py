@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from spotmpi.agent import pod_context
 from spotmpi.core import hints, names
 from spotmpi.core.errors import Problem
-from spotmpi.spec import shapes
+from spotmpi.spec import roles
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice, capability
 from spotmpi.spec.paths import is_path
@@ -49,7 +49,7 @@ def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
         remedy = f"needs an environment with node groups: use {hints.option('on', 'STACK')}, or node_selector"
         yield from (Problem(field, value, remedy) for field, value in requested.items() if value is not None)
         return
-    choices = shapes.choose(spec, groups)
+    choices = roles.choose(spec, groups)
     if isinstance(choices, list):
         yield from choices
     elif spec.image and not spec.kubernetes.image:

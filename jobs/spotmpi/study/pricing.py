@@ -17,7 +17,7 @@ from spotmpi.forecast.forecast import Goal
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice, pods_per_node
 from spotmpi.spec.node_groups import choose as fitting
-from spotmpi.spec.shapes import worker_spec
+from spotmpi.spec.roles import worker_spec
 from spotmpi.study.study import Configuration, Study
 
 _SHARE = "; with a node's share of"

@@ -14,9 +14,10 @@ from spotmpi.core.errors import Problem, input_error
 from spotmpi.core.price import Price
 from spotmpi.forecast.series import published_tables
 from spotmpi.spec import job
-from spotmpi.spec.job import Count, Duration, JobSpec
+from spotmpi.spec.job import Duration, JobSpec
 from spotmpi.spec.kubernetes import SpecModel
 from spotmpi.spec.paths import resolve_paths
+from spotmpi.spec.workers import Count
 from spotmpi.study import configurations
 from spotmpi.study.parameters import NODES
 from spotmpi.study.study import REPEATS, RETRIES, SEED, Budget, Faults, Study, StudyOptions, read_base

@@ -53,7 +53,7 @@ class Pool(Gang):
         (package / "driver.py").symlink_to(REAL / "programs" / "pool" / "driver.py")
         (package.parent.parent / "agent").symlink_to(REAL / "agent")
         environment = {"PYTHONPATH": str(folder / "programs"), "FOLDER": str(folder)}
-        both = {"launcher": "pool", "nodes": 1, "pool": {"workers": 2}, "env": environment, **values}
+        both = {"launcher": "pool", "nodes": 1, "pool": {"count": 2}, "env": environment, **values}
         super().__init__(folder, {key: value for key, value in both.items() if value is not None})
 
     def end(self, process: str, code: int) -> None:

@@ -135,7 +135,7 @@ class PoolBackend(ScriptedBackend):
 
     def __init__(self, folder: Path, past: list[Event], *events: Event, state: str = "running") -> None:
         super().__init__([*past, *events], recorded=len(past))
-        (folder / "spec.toml").write_text('launcher = "pool"\n[pool]\nworkers = 2\n')
+        (folder / "spec.toml").write_text('launcher = "pool"\n[pool]\ncount = 2\n')
         lines = [{"t": event.time, "event": event.kind, **event.values} for event in past]
         (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         self._state = RunState("pool-1", str(folder), "pool", state)

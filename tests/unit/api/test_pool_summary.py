@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     paths = RunPaths(tmp_path)
     paths.events.write_text("".join(json.dumps(each) + "\n" for each in EVENTS))
     paths.plan.write_text(json.dumps({"backend": "kubernetes", "outputs": {"zone": "zone-a"}}))
-    paths.spec.write_text('launcher = "pool"\nprice = 2.0\n[pool]\nworkers = 3\n')
+    paths.spec.write_text('launcher = "pool"\nprice = 2.0\n[pool]\ncount = 3\n')
     return tmp_path
 
 

@@ -64,7 +64,7 @@ def test_a_pool_on_this_machine_pulls_no_image(tmp_path: Path) -> None:
 def test_an_unknown_image_of_a_pool_is_answered_with_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     from spotmpi.spec.validate import TargetCapabilities, validate
 
-    spec = spotmpi.read_spec({"launcher": "pool", "pool": {"workers": 1}}, ["image=nowhere"])
+    spec = spotmpi.read_spec({"launcher": "pool", "pool": {"count": 1}}, ["image=nowhere"])
     (problem,) = validate(spec, TargetCapabilities(programs={"pytorch": ()}, persistent=()))
     expected = 'use one of: pytorch; pods pull any other image by its reference, such as image="REGISTRY/nowhere:TAG"'
     assert problem.remedy == expected

@@ -105,7 +105,7 @@ def test_a_damaged_request_is_one_line(spec: Path) -> None:
 def test_names_and_pools_that_do_not_fit_are_problems(spec: Path) -> None:
     output = invoke("run", str(spec), "--set", 'keep="a:b"')
     assert output.returncode == 2 and "keep = 'a:b': use up to 100 letters" in output.stderr
-    output = invoke("run", "--set", 'keep="a"', "--set", "launcher=pool", "--set", "pool.workers=1", "--", "true")
+    output = invoke("run", "--set", 'keep="a"', "--set", "launcher=pool", "--set", "pool.count=1", "--", "true")
     assert output.returncode == 2 and "keep = 'a': a pool writes no checkpoints; remove it" in output.stderr
 
 

@@ -63,14 +63,14 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
         BARE,
     ),
     "pool": (
-        {"launcher": "pool", "pool": {"workers": 4, "cpu": 2, "memory": "2Gi"}, "limits": {"driver": "1h"}},
+        {"launcher": "pool", "pool": {"count": 4, "cpu": 2, "memory": "2Gi"}, "limits": {"driver": "1h"}},
         MACHINE,
     ),
     "pool-with-command": (
-        {"launcher": "pool", "pool": {"workers": 1}, "command": ["python3", "drive it.py"], "code": "/home/ann/src"},
+        {"launcher": "pool", "pool": {"count": 1}, "command": ["python3", "drive it.py"], "code": "/home/ann/src"},
         BARE,
     ),
-    "pool-without-limit": ({"launcher": "pool", "pool": {"workers": 1}, "limits": {"driver": "none"}}, BARE),
+    "pool-without-limit": ({"launcher": "pool", "pool": {"count": 1}, "limits": {"driver": "none"}}, BARE),
     "none-with-code-and-files": (
         {"command": ["./mine"], "launcher": "none", "code": "/home/ann/src", "files": ["/home/ann/helper.py"]},
         replace(BARE, folder="/runs/digits-261121083059-bcdf/code", python_path="/home/ann/lib"),
@@ -139,9 +139,9 @@ def test_a_transport_that_the_user_chooses_for_mpi_stays(own: str) -> None:
     [
         ({"slots": 4}, []),
         ({"slots": 5}, ["oversubscribed: 5 threads of 5 ranks share 4 cores"]),
-        ({"launcher": "pool", "pool": {"workers": 2, "cpu": 2}}, []),
+        ({"launcher": "pool", "pool": {"count": 2, "cpu": 2}}, []),
         (
-            {"launcher": "pool", "pool": {"workers": 2, "cpu": 3, "memory": "2Gi"}},
+            {"launcher": "pool", "pool": {"count": 2, "cpu": 3, "memory": "2Gi"}},
             [
                 "oversubscribed: 6 threads of 2 workers share 4 cores",
                 "pool.memory is not enforced on this machine",
@@ -171,7 +171,7 @@ def test_what_this_machine_shares_or_does_not_heed_is_noted(values: dict[str, An
     ("values", "folders"),
     [
         ({**DIGITS, "image": "chainermn"}, "/checkout/jobs:/lib"),
-        ({"launcher": "pool", "pool": {"workers": 1}}, "/runs/digits-261121083059-bcdf/code:/checkout/jobs:/lib"),
+        ({"launcher": "pool", "pool": {"count": 1}}, "/runs/digits-261121083059-bcdf/code:/checkout/jobs:/lib"),
         ({"command": ["x"], "code": "/home/ann/src"}, "/home/ann/work it's:/lib"),
         ({"command": ["x"]}, "/lib"),
     ],
@@ -201,7 +201,7 @@ def test_python_is_that_of_the_image_or_the_one_on_path() -> None:
     [
         ({"command": ["./a"], "code": COLON}, replace(BARE, folder=COLON), PATHS, "code = "),
         ({"command": ["./a"], "files": ["a"]}, BARE, names.RunPaths(Path(COLON, "r-1")), "run folder = "),
-        ({"launcher": "pool", "pool": {"workers": 1}}, BARE, names.RunPaths(Path(COLON, "r-1")), "run folder = "),
+        ({"launcher": "pool", "pool": {"count": 1}}, BARE, names.RunPaths(Path(COLON, "r-1")), "run folder = "),
         ({**DIGITS, "image": "chainermn"}, replace(MACHINE, source=COLON), PATHS, "spotmpi = "),
         ({**DIGITS, "image": "chainermn"}, replace(MACHINE, image_bin=COLON), PATHS, "spotmpi = "),
     ],

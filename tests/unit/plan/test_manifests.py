@@ -146,7 +146,7 @@ POOL: dict[str, Any] = {
     "name": "scan",
     "launcher": "pool",
     "command": ["python3", "scan.py"],
-    "pool": {"workers": 8, "cpu": 2, "memory": "4Gi", "gpu": 1},
+    "pool": {"count": 8, "cpu": 2, "memory": "4Gi", "gpu": 1},
     "limits": {"run": "2h", "interruptions": 7},
     "kubernetes": {"queue": "gpus", "labels": {"team": "vision"}},
 }

@@ -26,7 +26,7 @@ def pieces_of_four_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pool_plan(**values: Any) -> list[dict[str, Any]]:
-    spec = from_values({"launcher": "pool", "pool": {"workers": 2}, **values})
+    spec = from_values({"launcher": "pool", "pool": {"count": 2}, **values})
     target = ClusterTarget("team", "debian", None, {}, (), False)
     return kubernetes_plan(spec, target, Submission("pool-1", "ann", {}, {}, {}, versions=VERSIONS))
 

@@ -75,7 +75,7 @@ def _closed(closed: bool = True) -> Engine:
 
 def test_a_run_ends_with_the_command_of_its_pool(target: Target, tmp_path: Path) -> None:
     (tmp_path / "drive.py").write_text(DRIVER)
-    spec = {"launcher": "pool", "command": [sys.executable, "drive.py"], "pool": {"workers": 2}}
+    spec = {"launcher": "pool", "command": [sys.executable, "drive.py"], "pool": {"count": 2}}
     events: list[Event] = []
     state = spotmpi.run(spec, on=target, watch=events.append)
     lines = [(event.values["rank"], event.values["text"]) for event in events if event.kind == "line"]
@@ -120,7 +120,7 @@ def test_ctrl_c_in_a_driver_stops_its_run(target: Target) -> None:
 
 
 def test_a_detached_pool_is_joined_by_its_id_and_resized(target: Target) -> None:
-    state = spotmpi.run({"launcher": "pool", "pool": {"workers": 1}}, on=target, detach=True)
+    state = spotmpi.run({"launcher": "pool", "pool": {"count": 1}}, on=target, detach=True)
     try:
         with spotmpi.pool(state.id[:-2], on=target) as pool:
             resize(state.id, 2, on=target)

@@ -14,7 +14,7 @@ TABLES = ("resources", "pool", "stream.workers")
 
 
 def spec_with(table: str, cpu: object) -> JobSpec:
-    values: dict[str, dict[str, Any]] = {"resources": {}, "pool": {"workers": 1}, "stream": {"workers": {}}}
+    values: dict[str, dict[str, Any]] = {"resources": {}, "pool": {"count": 1}, "stream": {"workers": {}}}
     outer, _, inner = table.partition(".")
     (values[outer][inner] if inner else values[outer])["cpu"] = cpu
     return from_values(values)

@@ -246,7 +246,7 @@ def test_groups_of_an_order_have_as_many_efa_interfaces_and_a_pool_has_no_gang_t
     assert refusal_of([T4, fabric], capacity={"order": ["g4dn", "p4d"]}) == (
         "capacity.order = ['g4dn', 'p4d']: EFA interfaces differ (g4dn: 0, p4d: 4): name groups with the same number"
     )
-    pool = {"launcher": "pool", "pool": {"workers": 2}, "program": None}
+    pool = {"launcher": "pool", "pool": {"count": 2}, "program": None}
     assert refusal_of([T4], **pool, capacity={"order": ["g4dn"]}) == (
         "capacity.order = ['g4dn']: workers of a pool are no gang: name their groups in pool.node_groups"
     )

@@ -13,7 +13,7 @@ from spotmpi.spec import validate_cluster
 from spotmpi.spec.job import from_values
 from tests.unit.spec.test_validate import COMMAND, GOOD, TARGET, problems
 
-POOL: dict[str, Any] = {"launcher": "pool", "pool": {"workers": 2, "gpu": 1}}
+POOL: dict[str, Any] = {"launcher": "pool", "pool": {"count": 2, "gpu": 1}}
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,14 @@ POOL: dict[str, Any] = {"launcher": "pool", "pool": {"workers": 2, "gpu": 1}}
     [
         (POOL, []),
         ({**POOL, "command": ["python3", "driver.py"]}, []),
-        ({"launcher": "pool"}, ["pool: a pool needs workers: add the table [pool] with workers = N"]),
+        ({"launcher": "pool"}, ["pool: a pool needs workers: add the table [pool] with count = N"]),
         ({**POOL, "preload": ["torch"]}, ["preload = ['torch']: is for ranks, which a pool has not; remove it"]),
-        ({**COMMAND, "pool": {"workers": 2}}, ['pool: needs launcher = "pool", not "mpirun"']),
+        ({**COMMAND, "pool": {"count": 2}}, ['pool: needs launcher = "pool", not "mpirun"']),
         (
             {**POOL, "nodes": 2, "slots": 3, "mpi": {"args": ["-x"]}, "checkpoint": {"path": "/mine", "memory": 1}},
             [
-                "nodes = 2: a pool has one driver: give its number of workers as pool.workers",
-                "slots = 3: a pool has one driver: give its number of workers as pool.workers",
+                "nodes = 2: a pool has one driver: give its number of workers as pool.count",
+                "slots = 3: a pool has one driver: give its number of workers as pool.count",
                 "mpi.args = ['-x']: a pool starts no mpirun; remove it",
                 "checkpoint.path = '/mine': a pool writes no checkpoints; remove it",
                 "checkpoint.memory = '1': a pool writes no checkpoints; remove it",
@@ -38,9 +38,9 @@ POOL: dict[str, Any] = {"launcher": "pool", "pool": {"workers": 2, "gpu": 1}}
             {**POOL, **GOOD},
             ["program = 'digits': a pool executes functions: leave it out, or give a driver as command"],
         ),
-        ({**POOL, "pool": {"workers": 64, "gpu": 0}}, []),
-        ({**POOL, "pool": {"workers": 65}}, ["pool.workers = 65: exceeds the 64 processes possible here"]),
-        ({**POOL, "pool": {"workers": 3, "gpu": 1}}, ["pool.gpu = 1: requested 3 GPUs, 2 available"]),
+        ({**POOL, "pool": {"count": 64, "gpu": 0}}, []),
+        ({**POOL, "pool": {"count": 65}}, ["pool.count = 65: exceeds the 64 processes possible here"]),
+        ({**POOL, "pool": {"count": 3, "gpu": 1}}, ["pool.gpu = 1: requested 3 GPUs, 2 available"]),
     ],
 )
 def test_a_pool_has_workers_and_one_driver(values: dict[str, Any], expected: list[str]) -> None:

@@ -91,7 +91,7 @@ def test_all_that_does_not_fit_together_is_said_at_once() -> None:
     ("values", "field", "remedy"),
     [
         ({"launcher": "torchrun", "nodes": 2}, "nodes", "needs one launcher process: use slots"),
-        ({"launcher": "pool", "pool": {"workers": 1}}, "stream", "a pool has no ranks"),
+        ({"launcher": "pool", "pool": {"count": 1}}, "stream", "a pool has no ranks"),
     ],
 )
 def test_launchers_that_a_stream_cannot_feed_are_refused(values: dict[str, Any], field: str, remedy: str) -> None:

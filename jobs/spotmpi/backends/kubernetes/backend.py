@@ -46,7 +46,7 @@ from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.folder import folder_events
 from spotmpi.runs.pod_output import Entry
 from spotmpi.runs.recorded_plan import ClusterNamespace
-from spotmpi.spec import shapes
+from spotmpi.spec import roles
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.validate import TargetCapabilities
 
@@ -73,7 +73,7 @@ class KubernetesBackend:
         return replace(
             machine.inspect_client(spec),
             tools=frozenset(launchers_of(spec.image or "")),
-            gpus=sum(shape.resources.gpu * shape.world_size for shape in shapes.shapes(spec)),
+            gpus=sum(role.resources.gpu * role.world_size for role in roles.role_specs(spec)),
             persistent=target.persistent_folders(spec, self._environment),
             groups=self._environment.node_groups if self._environment else (),
             rate=target.hourly_rate(spec, self._environment),
@@ -88,7 +88,7 @@ class KubernetesBackend:
         plan, paths = self._draft(spec, run, self._restart_obstacle(spec, run)), names.RunPaths(self.runs_folder / run)
         if attempts := reader.newest_attempt(paths):  # without a run volume the pods of a resumed run cannot know
             plan["objects"] = [submitting.with_agent_plan(each, attempts_before=attempts) for each in plan["objects"]]
-        if shapes.workers_of(spec) and spec.kubernetes.image:
+        if spec.workers and spec.kubernetes.image:
             plan["objects"] = wheels.mount(plan["objects"], spec, say)
         try:
             return call(adaptation.adapt(self._api(), plan, say))

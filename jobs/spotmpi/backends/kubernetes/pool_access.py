@@ -27,7 +27,6 @@ from spotmpi.core import certificates, names
 from spotmpi.core.errors import NotPermitted, Problem, SpotmpiError, UnknownRun, input_error
 from spotmpi.plan import manifests, pods, pool
 from spotmpi.runs.reader import RunState
-from spotmpi.spec.shapes import workers_of
 
 LONGEST_ANSWER = 1 << 20  # bytes: it has the files of TLS
 LISTEN_TIMEOUT = 10  # seconds for which one look waits until the scheduler listens
@@ -163,7 +162,7 @@ async def resize(api: ClusterApi, run: str, workers: int) -> None:
     spec = manifests.spec_of(jobset)
     if terminal_condition(jobset) or jobset["metadata"].get("deletionTimestamp"):
         raise input_error("run", run, "has ended; submit it again")
-    own = workers_of(spec)
+    own = spec.workers
     submitted = own.count if own else 0
     if spec.limits.cost is not None and workers > submitted:
         remedy = f"limits.cost is counted for the {submitted} workers of its submission; submit it again with more"

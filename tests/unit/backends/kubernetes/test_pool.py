@@ -38,7 +38,7 @@ from tests.cloud.cluster.store import Object
 from tests.unit.backends.kubernetes.following import follow, look
 
 T = TypeVar("T")
-POOL: Object = {"launcher": "pool", "pool": {"workers": 3}}
+POOL: Object = {"launcher": "pool", "pool": {"count": 3}}
 STREAM: Object = {"source": "s3://set", "batch": 8, "workers": {"count": 3}}
 JOB = of_kind("Job", f"{RUN}-workers", spec={"template": {"spec": {"containers": []}}})
 NODE_0, NODE_1 = objects.pod(0, "Running"), objects.pod(1, "Running")
@@ -393,7 +393,7 @@ def test_workers_that_wait_for_a_node_0_that_has_failed_are_ended_before_their_l
 @pytest.mark.parametrize(
     ("values", "rate"),
     [
-        pytest.param({"launcher": "pool", "pool": {"workers": 3, "gpu": 2}}, 4 * 1.5, id="pool"),
+        pytest.param({"launcher": "pool", "pool": {"count": 3, "gpu": 2}}, 4 * 1.5, id="pool"),
         pytest.param({"command": ["x"], "nodes": 2, "stream": STREAM}, 5 * 1.5, id="stream"),
         pytest.param(
             {"command": ["x"], "nodes": 2, "stream": {**STREAM, "workers": {"count": 3, "price": 0.1}}},
@@ -408,5 +408,5 @@ def test_all_pods_count_for_the_rate(tmp_path: Path, values: Object, rate: float
 
 
 def test_gpus_of_workers_are_left_to_the_scheduler(tmp_path: Path) -> None:
-    spec = from_values({"launcher": "pool", "pool": {"workers": 3, "gpu": 2}})
+    spec = from_values({"launcher": "pool", "pool": {"count": 3, "gpu": 2}})
     assert validate(spec, KubernetesBackend(tmp_path, namespace="here").inspect(spec)) == []

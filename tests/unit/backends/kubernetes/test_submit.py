@@ -48,7 +48,7 @@ def plan(ssh_secret: str | None = None, **values: Any) -> Any:
 
 
 def pool(**kubernetes: Any) -> JobSpec:
-    return from_values({"launcher": "pool", "pool": {"workers": 3}, "kubernetes": kubernetes})
+    return from_values({"launcher": "pool", "pool": {"count": 3}, "kubernetes": kubernetes})
 
 
 def submit(cluster: FakeCluster, run_plan: Any) -> tuple[list[Object], list[str]]:

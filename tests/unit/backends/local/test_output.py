@@ -149,7 +149,7 @@ def interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def python_path(command: list[str], search: str) -> str:
     plan: Any = {"environment": {"PATH": search, "PYTHONPATH": "/code:/source"}}
-    spec = from_values({"launcher": "pool", "pool": {"workers": 1}, **({"command": command} if command else {})})
+    spec = from_values({"launcher": "pool", "pool": {"count": 1}, **({"command": command} if command else {})})
     return backend._with_dask(plan, spec, lambda text: None)["environment"]["PYTHONPATH"]
 
 
@@ -164,7 +164,7 @@ def test_commands_without_such_an_interpreter_are_left_as_they_are(interpreter: 
     assert python_path([], str(interpreter.parent)) == "/code:/source", "there is no command"
 
 
-@pytest.mark.parametrize("values", [shell("true"), {**shell("true"), "launcher": "pool", "pool": {"workers": 1}}])
+@pytest.mark.parametrize("values", [shell("true"), {**shell("true"), "launcher": "pool", "pool": {"count": 1}}])
 def test_the_plan_that_is_carried_out_is_the_printed_one(local: BackendHarness, values: dict[str, Any]) -> None:
     spec = local.spec(values)
     planned = local.backend.plan(spec, "same-1", print)

@@ -245,7 +245,7 @@ def test_faults_are_steps_and_commands_of_slurm(backend: SlurmBackend, slurm: Sc
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"launcher": "pool", "pool": {"workers": 2}}, "pools need workers besides the nodes"),
+        ({"launcher": "pool", "pool": {"count": 2}}, "pools need workers besides the nodes"),
         ({"stream": {"source": "/data", "workers": {"count": 1}}, "launcher": "none"}, "streams need workers besides"),
     ],
 )

@@ -17,7 +17,6 @@ from spotmpi.plan import manifests, pool
 from spotmpi.plan.pods import CONTAINER
 from spotmpi.runs.pod_output import Entry
 from spotmpi.runs.reader import RunState
-from spotmpi.spec.shapes import workers_of
 
 Object = Mapping[str, Any]
 LABELS_RESTARTS = ("jobset.sigs.k8s.io/restart-attempt", "jobset.sigs.k8s.io/job-restart-attempt")
@@ -47,7 +46,7 @@ class RunInfo:
 def run_info(jobset: Object) -> RunInfo:
     """The `RunInfo` of a run's JobSet."""
     spec = manifests.spec_of(jobset)
-    workers, deadline, submitted = workers_of(spec), spec.capacity.deadline, submission_time(jobset)
+    workers, deadline, submitted = spec.workers, spec.capacity.deadline, submission_time(jobset)
     return RunInfo(
         jobset["metadata"]["name"],
         spec.nodes,

@@ -11,7 +11,7 @@ from spotmpi.backends.kubernetes.submit.target import placement_rates
 from spotmpi.core.errors import Problem, SpotmpiError
 from spotmpi.plan.cluster import ClusterTarget, beginning_on
 from spotmpi.plan.placement import Beginning
-from spotmpi.spec import shapes
+from spotmpi.spec import roles
 from spotmpi.spec.job import JobSpec
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def problems(spec: JobSpec, environment: Environment | None, now: datetime) -> I
         remedy = "is one price for all markets, by which none is better: give capacity.prices for each node group"
         yield Problem("price", spec.price, remedy)
     price = None
-    choices = shapes.choose(spec, environment.node_groups)
+    choices = roles.choose(spec, environment.node_groups)
     if not isinstance(choices, list):
         gang = choices[0]
         if gang.fallbacks and environment.placement_account is None:

@@ -17,10 +17,10 @@ from spotmpi.images.registry import Pinned
 from spotmpi.plan.agent_plan import VOLUME
 from spotmpi.plan.cluster import ClusterTarget, in_order, on_groups
 from spotmpi.plan.run_plan import preload_note
-from spotmpi.spec import shapes
+from spotmpi.spec import roles
 from spotmpi.spec.job import JobSpec, duration
 from spotmpi.spec.node_groups import Choice
-from spotmpi.spec.shapes import ShapeChoice
+from spotmpi.spec.roles import RoleChoices
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,20 @@ def hourly_rate(spec: JobSpec, environment: Environment | None) -> float | None:
 
     AWS is only asked where the run has a cost limit, or pods that stand by.
     """
-    all_shapes = shapes.shapes(spec)
+    specs = roles.role_specs(spec)
     if spec.price is not None:
-        return sum((shape.price or spec.price) * (shape.nodes + shape.standby) for shape in all_shapes)
+        return sum((role.price or spec.price) * (role.nodes + role.standby) for role in specs)
     if (spec.limits.cost is None and not spec.standby) or not environment or not environment.node_groups:
         return None
     from spotmpi.aws.prices import node_price
 
     # A spec that fits no group is refused later; until then assume the most expensive of all groups.
-    unknown = [environment.node_groups] * len(all_shapes)
-    choices = shapes.choose(spec, environment.node_groups)
+    unknown = [environment.node_groups] * len(specs)
+    choices = roles.choose(spec, environment.node_groups)
     groups = unknown if isinstance(choices, list) else [choice.every_group for choice in choices]
-    pairs = zip(groups, all_shapes, strict=True)
+    pairs = zip(groups, specs, strict=True)
     try:
-        return sum(node_price(environment, each) * (shape.nodes + shape.standby) for each, shape in pairs)
+        return sum(node_price(environment, each) * (role.nodes + role.standby) for each, role in pairs)
     except SpotmpiError:
         if spec.limits.cost is not None:
             raise
@@ -74,13 +74,13 @@ def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str,
 
     Empty where AWS does not tell the prices; for a run with a deadline a SpotmpiError says why.
     """
-    choices = shapes.choose(spec, environment.node_groups) if environment else []
+    choices = roles.choose(spec, environment.node_groups) if environment else []
     decides = spec.capacity.deadline is not None
     if environment is None or isinstance(choices, list) or not (choices[0].fallbacks or decides):
         return {}
-    (gang, *workers), all_shapes = choices, shapes.shapes(spec)
+    (gang, *workers), specs = choices, roles.role_specs(spec)
     if spec.price is not None:
-        total = sum((shape.price or spec.price) * shape.nodes for shape in all_shapes)
+        total = sum((role.price or spec.price) * role.nodes for role in specs)
         return {group.name: total for group in gang.every_group}
     from spotmpi.aws.prices import group_prices, highest_node_price
 
@@ -94,8 +94,8 @@ def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str,
         if unpriced := [group for group in gang.every_group if group.name not in prices]:
             prices |= group_prices(environment, unpriced)
         rest = sum(
-            highest_node_price(environment, choice.groups).node_hour * shape.nodes
-            for choice, shape in zip(workers, all_shapes[1:], strict=True)
+            highest_node_price(environment, choice.groups).node_hour * role.nodes
+            for choice, role in zip(workers, specs[1:], strict=True)
         )
     except SpotmpiError:
         if decides:
@@ -106,7 +106,7 @@ def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str,
 
 def group_names(spec: JobSpec, environment: Environment) -> list[str]:
     """The environment's node groups that a run takes nodes from; none where it fits none."""
-    choices = shapes.choose(spec, environment.node_groups)
+    choices = roles.choose(spec, environment.node_groups)
     if isinstance(choices, list):
         return []
     return list(dict.fromkeys(group.name for choice in choices for group in choice.every_group))
@@ -146,8 +146,8 @@ def resolve(
     )
     targets = [_on_nodes(target, each, environment) for each in choices]
     notes = [
-        *_notes_on_shapes(choices, targets),
-        *([choices.note] if isinstance(choices, ShapeChoice) and choices.note else []),
+        *_notes_on_roles(choices, targets),
+        *([choices.note] if isinstance(choices, RoleChoices) and choices.note else []),
         *_notes_on_image(build, environment, pinned),
         *_notes_on_volume(target),
         *filter(None, [preload_note(spec, "python3")]),
@@ -157,7 +157,7 @@ def resolve(
 
 
 def _on_nodes(target: ClusterTarget, choice: Choice, environment: Environment | None) -> ClusterTarget:
-    """*target* for pods of one shape, on the nodes that were chosen for them."""
+    """*target* for pods of one role, on the nodes that were chosen for them."""
     exclusive = choice.spec.kubernetes.exclusive
     target = replace(target, exclusive=bool(choice.groups) if exclusive is None else exclusive)
     if environment is None or not choice.groups:
@@ -172,11 +172,11 @@ def _on_nodes(target: ClusterTarget, choice: Choice, environment: Environment | 
 
 
 def _choices(spec: JobSpec, environment: Environment | None) -> Sequence[Choice]:
-    """The choice for each shape of pods."""
+    """The choice for each role."""
     if environment is None or not environment.node_groups:
-        without_groups = [Choice((), each, ()) for each in shapes.shapes(spec)]
-        return without_groups if len(without_groups) == 1 else ShapeChoice(*without_groups)
-    choices = shapes.choose(spec, environment.node_groups)
+        without_groups = [Choice((), each, ()) for each in roles.role_specs(spec)]
+        return without_groups if len(without_groups) == 1 else RoleChoices(*without_groups)
+    choices = roles.choose(spec, environment.node_groups)
     if isinstance(choices, list):
         raise InputError(choices)
     return choices
@@ -192,7 +192,7 @@ def _build(choice: Choice, environment: Environment | None) -> Build | None:
     return images.build_with_kernels(image, choice.capability)
 
 
-def _notes_on_shapes(choices: Sequence[Choice], targets: Sequence[ClusterTarget]) -> list[str]:
+def _notes_on_roles(choices: Sequence[Choice], targets: Sequence[ClusterTarget]) -> list[str]:
     gang = "node 0: " if choices[0].spec.pool else "nodes: "
     names = (gang, "workers: ") if len(choices) > 1 else ("",)
     named = zip(names, choices, targets, strict=True)

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotmpi.core.environment import NodeGroup
-from spotmpi.spec import node_groups, shapes
+from spotmpi.spec import node_groups, roles
 from spotmpi.spec.job import from_values
 from spotmpi.spec.node_groups import Choice
-from spotmpi.spec.shapes import ShapeChoice
+from spotmpi.spec.roles import RoleChoices
 from tests.unit.spec.test_node_groups import environments
 
 TAINT = {"key": "spotmpi.dev/runs", "value": "only", "effect": "NoSchedule"}
@@ -43,9 +43,9 @@ SPOT, STABLE, GPUS = group("spot", "spot"), group("stable", "on-demand"), group(
 
 
 def choose(*groups: NodeGroup, kubernetes: dict[str, Any] | None = None, **pool: Any) -> Any:
-    values = {"launcher": "pool", "pool": {"workers": 16, **pool}, "kubernetes": kubernetes or {}}
-    choice = shapes.choose(from_values(values), groups)
-    if not isinstance(choice, ShapeChoice):
+    values = {"launcher": "pool", "pool": {"count": 16, **pool}, "kubernetes": kubernetes or {}}
+    choice = roles.choose(from_values(values), groups)
+    if not isinstance(choice, RoleChoices):
         return [str(problem) for problem in choice]
     return [each.name for each in choice.gang.groups], [each.name for each in choice.workers.groups], choice.note
 
@@ -62,11 +62,11 @@ def test_node_0_takes_a_group_on_demand_and_workers_the_first_that_fits_unless_t
 def test_each_shape_of_a_pool_gets_a_group_of_its_own_choice_and_node_0_one_on_demand_if_one_fits(
     groups: list[NodeGroup], workers: int, gpu: int
 ) -> None:
-    spec = from_values({"launcher": "pool", "pool": {"workers": workers, "gpu": gpu}})
-    gang, own = (node_groups.choose(each, groups) for each in shapes.shapes(spec))
-    stable = node_groups.choose(shapes.gang_spec(spec), [each for each in groups if each.market == "on-demand"])
-    choice = shapes.choose(spec, groups)
-    if isinstance(choice, ShapeChoice):
+    spec = from_values({"launcher": "pool", "pool": {"count": workers, "gpu": gpu}})
+    gang, own = (node_groups.choose(each, groups) for each in roles.role_specs(spec))
+    stable = node_groups.choose(roles.gang_spec(spec), [each for each in groups if each.market == "on-demand"])
+    choice = roles.choose(spec, groups)
+    if isinstance(choice, RoleChoices):
         assert choice.gang == (stable if isinstance(stable, Choice) else gang) and choice.workers == own
     else:
         assert isinstance(gang, list) or isinstance(own, list)
@@ -82,7 +82,7 @@ def test_all_problems_of_both_shapes_come_at_once_and_name_their_fields() -> Non
     problems = choose(SPOT, kubernetes={"node_groups": ["nowhere"]}, gpu=8)
     assert len(problems) == 2
     assert problems[0].startswith("kubernetes.node_groups") and "nowhere" in problems[0]
-    assert problems[1].startswith("pool.workers = 16:") and "GPUs per node: 0, requested: 8" in problems[1]
+    assert problems[1].startswith("pool.count = 16:") and "GPUs per node: 0, requested: 8" in problems[1]
 
 
 def test_gang_and_workers_of_a_stream_take_node_groups_of_their_own() -> None:
@@ -94,10 +94,10 @@ def test_gang_and_workers_of_a_stream_take_node_groups_of_their_own() -> None:
         "kubernetes": {"node_groups": ["gpus"], "instance_type": "c7i.2xlarge", "exclusive": True},
         "stream": {"source": "s3://set", "batch": 8, "workers": {"count": 16, "cpu": 2, "memory": "4Gi"}},
     }
-    choice = shapes.choose(from_values(values), [SPOT, STABLE, GPUS])
-    assert isinstance(choice, ShapeChoice) and choice.note is None
+    choice = roles.choose(from_values(values), [SPOT, STABLE, GPUS])
+    assert isinstance(choice, RoleChoices) and choice.note is None
     assert [[group.name for group in each.groups] for each in choice] == [["gpus"], ["spot"]]
-    gang, workers = shapes.shapes(from_values(values))
+    gang, workers = roles.role_specs(from_values(values))
     assert (gang.world_size, workers.world_size) == (8, 16)
     assert (workers.resources.cpu, workers.resources.memory, workers.resources.gpu) == (2, "4Gi", 0)
     assert (workers.kubernetes.exclusive, workers.kubernetes.instance_type) == (False, None)
@@ -110,6 +110,6 @@ def test_problems_of_the_workers_of_a_stream_name_their_keys() -> None:
     ):
         stream = {"source": "s3://set", "batch": 8, "workers": workers}
         spec = from_values({"command": ["train"], "stream": stream, "kubernetes": {"node_groups": ["spot"]}})
-        problems = shapes.choose(spec, [SPOT])
+        problems = roles.choose(spec, [SPOT])
         assert isinstance(problems, list)
         assert [problem.field for problem in problems] == [field]

@@ -1,12 +1,12 @@
-"""The shapes of a run's pods as specs, its gang and its workers, and the node groups that each fits. Pure.
+"""The roles of a run as specs, its gang and its workers, and the node groups that each fits. Pure.
 
-A pool and a stream have workers besides the gang, which is node 0 alone in a pool. Worker k of a run is node nodes + k.
+The gang of a pool is node 0 alone. Worker k of a run is node nodes + k.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spotmpi.core.errors import Problem
@@ -18,32 +18,8 @@ if TYPE_CHECKING:  # a local run starts faster without it
     from spotmpi.core.environment import NodeGroup
 
 
-@dataclass(frozen=True)
-class Workers:
-    """The workers of a pool or of a stream, one pod each on a cluster."""
-
-    table: str  # of the spec
-    count_field: str
-    count: int
-    resources: Resources
-    node_groups: tuple[str, ...]
-
-
-def workers_of(spec: JobSpec) -> Workers | None:
-    """The workers of a run; None for a run without."""
-    if spec.pool is not None:
-        pool = spec.pool
-        resources = Resources(cpu=pool.cpu, memory=pool.memory, gpu=pool.gpu)
-        return Workers("pool", "pool.workers", pool.workers, resources, tuple(pool.node_groups))
-    if spec.stream is not None:
-        table, workers = "stream.workers", spec.stream.workers
-        resources = Resources(cpu=workers.cpu, memory=workers.memory)
-        return Workers(table, f"{table}.count", workers.count, resources, tuple(workers.node_groups))
-    return None
-
-
-class ShapeChoice(NamedTuple):
-    """The groups for each shape."""
+class RoleChoices(NamedTuple):
+    """The groups for each role."""
 
     gang: Choice
     workers: Choice
@@ -60,9 +36,9 @@ class ShapeChoice(NamedTuple):
         )
 
 
-def shapes(spec: JobSpec) -> tuple[JobSpec, ...]:
-    """The spec of each shape of a run's pods: of its gang and, where it has any, of its workers."""
-    return (gang_spec(spec),) if workers_of(spec) is None else (gang_spec(spec), worker_spec(spec))
+def role_specs(spec: JobSpec) -> tuple[JobSpec, ...]:
+    """The spec of each role of a run: of its gang and, where it has any, of its workers."""
+    return (gang_spec(spec),) if spec.workers is None else (gang_spec(spec), worker_spec(spec))
 
 
 def gang_spec(spec: JobSpec) -> JobSpec:
@@ -77,26 +53,26 @@ def worker_spec(spec: JobSpec) -> JobSpec:
 
     Instance type, placement group and order of capacity of a run are those of its gang.
     """
-    workers = workers_of(spec)
+    workers = spec.workers
     assert workers is not None
     placement: dict[str, Any] = {"node_groups": list(workers.node_groups), "exclusive": False}
     if spec.pool is not None:
         placement["exclusive"] = bool(spec.kubernetes.exclusive)
     else:
         placement |= {"instance_type": None, "placement_group": None}
-    changes: dict[str, Any] = {"nodes": workers.count, "slots": 1, "resources": workers.resources}
-    changes["capacity"] = Capacity(zones=spec.capacity.zones)
+    changes: dict[str, Any] = {"nodes": workers.count, "slots": 1, "capacity": Capacity(zones=spec.capacity.zones)}
+    changes["resources"] = Resources(cpu=workers.cpu, memory=workers.memory, gpu=workers.gpus)
     if spec.stream is not None and spec.stream.workers.price is not None:
         changes["price"] = spec.stream.workers.price
     return spec.model_copy(update={**changes, "kubernetes": spec.kubernetes.model_copy(update=placement)})
 
 
-def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> ShapeChoice | tuple[Choice] | list[Problem]:
-    """The groups of each shape, for node 0 of a pool on-demand ones where they fit; all problems where it fits none.
+def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> RoleChoices | tuple[Choice] | list[Problem]:
+    """The groups of each role, for node 0 of a pool on-demand ones where they fit; all problems where it fits none.
 
     Workers are in the zone of their gang: the first that has nodes for both.
     """
-    choices = _choose_shapes(spec, groups)
+    choices = _choose_roles(spec, groups)
     if isinstance(choices, list) or len(choices) < 2:
         return choices
     found = [{each.zone for each in choice.every_group} for choice in choices]
@@ -106,8 +82,8 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> ShapeChoice | tuple[Ch
         each.zone for each in groups if not spec.capacity.zones or each.zone in spec.capacity.zones
     ):
         capacity = spec.capacity.model_copy(update={"zones": [zone]})
-        there = _choose_shapes(spec.model_copy(update={"capacity": capacity}), groups)
-        if isinstance(there, ShapeChoice):
+        there = _choose_roles(spec.model_copy(update={"capacity": capacity}), groups)
+        if isinstance(there, RoleChoices):
             as_written = there.gang.spec.model_copy(update={"capacity": spec.capacity})
             return there._replace(gang=replace(there.gang, spec=as_written))
     gang, workers = (", ".join(sorted(zones)) for zones in found)
@@ -118,17 +94,17 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> ShapeChoice | tuple[Ch
     return [Problem("nodes", spec.nodes, remedy)]
 
 
-def _choose_shapes(spec: JobSpec, groups: Sequence[NodeGroup]) -> ShapeChoice | tuple[Choice] | list[Problem]:
-    """The groups of each shape in any zone."""
+def _choose_roles(spec: JobSpec, groups: Sequence[NodeGroup]) -> RoleChoices | tuple[Choice] | list[Problem]:
+    """The groups of each role in any zone."""
     gang = _choose_gang(spec, groups)
-    if (own := workers_of(spec)) is None:
+    if (own := spec.workers) is None:
         return gang if isinstance(gang, list) else (gang,)
     workers = node_groups.choose(worker_spec(spec), groups, gang=False)
     if isinstance(workers, list):
-        fields = {"kubernetes.node_groups": f"{own.table}.node_groups", "nodes": own.count_field}
+        fields = {"kubernetes.node_groups": f"{own.table}.node_groups", "nodes": f"{own.table}.count"}
         workers = [replace(problem, field=fields.get(problem.field, problem.field)) for problem in workers]
     if isinstance(gang, Choice) and isinstance(workers, Choice):
-        return ShapeChoice(gang, workers)
+        return RoleChoices(gang, workers)
     problems = [problem for choice in (gang, workers) if isinstance(choice, list) for problem in choice]
     return [problem for index, problem in enumerate(problems) if problem not in problems[:index]]
 

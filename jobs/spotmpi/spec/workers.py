@@ -1,0 +1,54 @@
+"""The workers of a run, which it has in addition to its ranks or its driver: those of a pool, or of a stream."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field, PlainValidator
+
+from spotmpi.core.cpus import number_of_cpus
+from spotmpi.spec.kubernetes import SpecModel
+
+Count = Annotated[int, Field(ge=1)]
+Cpus = Annotated[int | float, PlainValidator(number_of_cpus)]
+Memory = Annotated[str, Field(pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$")]
+
+
+class Workers(SpecModel):
+    """Workers that are restarted each by itself, each one process with resources of its own, on a cluster in a pod."""
+
+    table: ClassVar[str]  # of the spec
+
+    count: Count = Field(1, description="number of workers")
+    cpu: Cpus = Field(1, description='CPUs of each worker, such as 2, 0.5 or "500m"')
+    memory: Memory | None = Field(None, description='memory of each worker, such as "4Gi"')
+    node_groups: list[str] = Field([], description="node groups of the environment that workers may use")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of each worker."""
+        return 0
+
+
+class Pool(Workers):
+    """The workers of a pool, which execute the calls of a driver, one at a time."""
+
+    table = "pool"
+
+    count: Count = Field(description="number of workers")
+    gpu: int = Field(0, ge=0, description="GPUs of each worker")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of each worker."""
+        return self.gpu
+
+
+class StreamWorkers(Workers):
+    """The workers of a stream, which prepare batches."""
+
+    table = "stream.workers"
+
+    price: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None, description="US dollars per worker and hour (default: `price`)"
+    )

@@ -80,10 +80,10 @@ def measure(pairs: int, iterations: int) -> None:
     options = digits.parse(["--global-batch", "64", "--iterations", "1"])
     comm = communicator(options)
     world, (training, test) = create_world(comm), load_digits(0)
-    trainee = digits.build(options, comm, test)
+    adapter = digits.build(options, comm, test)
     batches = Loader(training, Order(0, len(training)), divide(64, None, world.size), world.rank).batches(0)
-    empty = _Empty(trainee.clock)
-    whole = _by_turns(lambda measured: _window(trainee, world, batches, iterations, measured), world, pairs)
+    empty = _Empty(adapter.clock)
+    whole = _by_turns(lambda measured: _window(adapter, world, batches, iterations, measured), world, pairs)
     bare = _by_turns(lambda measured: _window(empty, world, repeat(None), iterations, measured), world, 2 * pairs)
     if world.rank == 0:
         usual = Spent(*(statistics.median(side) / iterations for side in zip(*(one for one, _ in whole), strict=True)))
@@ -100,7 +100,7 @@ def measure(pairs: int, iterations: int) -> None:
 
 
 class _Empty:
-    """A trainee that does nothing."""
+    """An adapter that does nothing."""
 
     def __init__(self, clock: Any) -> None:
         self.clock = clock
@@ -150,16 +150,16 @@ def _summary(differences: list[float], iterations: int, usual: float) -> str:
     return f"{middle * 1e6:.1f} us an iteration, {shares}"
 
 
-def _window(trainee: Any, world: Any, batches: Iterator[Any], iterations: int, measured: bool) -> Spent:
+def _window(adapter: Any, world: Any, batches: Iterator[Any], iterations: int, measured: bool) -> Spent:
     """What a window took on this rank."""
     from spotmpi.agent import protocol
     from spotmpi.programs.reporting import Stopwatch
 
-    watch = Stopwatch(trainee.clock)
+    watch = Stopwatch(adapter.clock)
     watch.start()
     began, worked = time.perf_counter(), time.process_time()
     for number in range(1, iterations + 1):
-        scalars = trainee.step(watch.next_batch(batches) if measured else next(batches), number)
+        scalars = adapter.step(watch.next_batch(batches) if measured else next(batches), number)
         if measured:
             watch.split()
         if number % _EVERY == 0:

@@ -164,7 +164,7 @@ class AttemptHistory:
         limit: Literal["failures", "interruptions"] = "failures" if outcome.cause == FAILURE else "interruptions"
         return self._count_limit(limit, outcome.reason) or self._repeated_loss(outcome) or self._cost_limit()
 
-    def settle_lost_attempt(self) -> Outcome | None:
+    def reconcile_lost_attempt(self) -> Outcome | None:
         """`final_outcome` of the last attempt if its agent was lost before it could record one; otherwise None."""
         last = self._counted()[-1:]
         if not last or "ended" in last[0]:

@@ -181,7 +181,7 @@ class AttemptLoop:
         if end is not None:
             return self._exit_code_of_ended_run(end)
         self._run_deadline = self._deadline_of_run(history)
-        final = history.settle_lost_attempt() or self._restart_limit()
+        final = history.reconcile_lost_attempt() or self._restart_limit()
         while True:
             outcome, goes_on = self._run_attempt(history, final)
             if not goes_on:

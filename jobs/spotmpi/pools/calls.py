@@ -30,7 +30,7 @@ class Call(Future[Any]):
         self.key, self.payload, self.asynchronous, self.worker = key, payload, asynchronous, worker
         self.received = 0
         self.thread: threading.Thread | None = None
-        self._unsettled = True
+        self._unfinished = True
 
     @property
     def name(self) -> str:
@@ -50,9 +50,9 @@ class Call(Future[Any]):
         self._require_another_thread()
         return super().exception(timeout)
 
-    def settle(self, result: Any = None, error: BaseException | None = None) -> None:
+    def finish(self, result: Any = None, error: BaseException | None = None) -> None:
         """End the call, unless it has ended; those who wait for a cancelled one hear of it. Nothing is raised."""
-        if not self.__dict__.pop("_unsettled", False):  # in one step: several threads may end it
+        if not self.__dict__.pop("_unfinished", False):  # in one step: several threads may end it
             return
         try:
             if not self.set_running_or_notify_cancel():
@@ -72,8 +72,8 @@ class Call(Future[Any]):
         if self.running():
             self.set_exception(error)
         elif self._state in ("PENDING", "CANCELLED"):
-            self._unsettled = True
-            self.settle(error=error)
+            self._unfinished = True
+            self.finish(error=error)
 
     def _require_another_thread(self) -> None:
         if self.thread is threading.current_thread() and not self.done():

@@ -142,7 +142,7 @@ class Engine:
         return len(self._calls) + len(self._outbox)
 
     def states(self) -> dict[str, str]:
-        """The state of every call that the scheduler holds, of any driver, by key; see `Keeper.calls`."""
+        """The state of every call that the scheduler holds, of any driver, by key; see `CallsPlugin.calls`."""
         return dict(self._ask("calls", driver=self.driver))
 
     def collect(self, name: str | None) -> list[str]:
@@ -239,7 +239,7 @@ class Engine:
                 ended.append(self._outbox.popleft())
         for call in ended:
             early = f"the pool was closed before the call of {call.name} had ended"
-            call.settle(error=PoolLost(self._failure) if self._failure is not None else PoolError(early))
+            call.finish(error=PoolLost(self._failure) if self._failure is not None else PoolError(early))
 
     def pause(self, resumed: threading.Event) -> None:
         """Hold the engine's thread between two steps until *resumed*: it must hold no lock while the process forks."""
@@ -342,7 +342,7 @@ class Engine:
         while self._outbox:
             call = self._outbox.popleft()
             if call.done():
-                call.settle()  # cancelled
+                call.finish()  # cancelled
             else:
                 kinds.setdefault((call.asynchronous, call.worker, not call.payload), []).append(call)
         for (asynchronous, worker, foreign), group in kinds.items():
@@ -387,7 +387,7 @@ class Engine:
         future = self._futures.pop(call.key, None) or future
         if future is not None:
             future.release()
-        call.settle(result, error)
+        call.finish(result, error)
         if call.payload and not call.cancelled():
             # The result stays in the pool for as long as this process has the call: should it die, another collects it.
             weakref.finalize(call, self._let_go, call.key).atexit = False
@@ -509,7 +509,7 @@ class Engine:
         for call in list(self._calls.values()):
             if states.get(call.key) == TAKEN:
                 del self._calls[call.key]  # it is not this driver's to let go
-                call.settle(error=PoolError(_COLLECTED.format(call.name)))
+                call.finish(error=PoolError(_COLLECTED.format(call.name)))
             elif call.key not in states and not call.payload:
                 self._finish(call, None, error=PoolError(f"the result of {call.name} is no longer in the pool"))
         known = {key: call for key, call in self._calls.items() if key in states}

@@ -76,7 +76,7 @@ class MapCalls:
             raise
         except BaseException as error:
             failed.append(Call(""))
-            failed[0].settle(error=error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
+            failed[0].finish(error=error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
             self._calls = iter(())
         self._under_way.extend(batch + failed)
         try:
@@ -84,7 +84,7 @@ class MapCalls:
                 self._engine.submit(batch)
         except Exception as error:
             for call in batch:
-                call.settle(error=error)
+                call.finish(error=error)
         if self._expected is not None:
             self._refill = len(self._under_way) // 2
         # On Python 3.13 the frame of an iterable that raised leads back to this one (f_back), which would keep them.

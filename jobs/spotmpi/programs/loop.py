@@ -25,7 +25,7 @@ from spotmpi.programs.sampling import Batching, Dataset, divide, iteration_seed,
 from spotmpi.programs.world import World
 
 
-class Trainee(Protocol):
+class TrainingAdapter(Protocol):
     """The model to train, in some framework. Every rank has one and calls the same methods."""
 
     clock: Clock
@@ -57,7 +57,7 @@ class Job:
     options: TrainingOptions
     world: World
     dataset: Dataset
-    trainee: Trainee
+    adapter: TrainingAdapter
     details: Mapping[str, Any] = field(default_factory=dict)
     source: DataSource | None = None
 
@@ -86,7 +86,7 @@ def _checkpoints(job: Job) -> Checkpoints | None:
     # Without allreduce the ranks' parameters diverge: nobody should resume from them.
     if job.world.rank or not options.checkpoint_path or options.no_allreduce:
         return None
-    identity = Identity(job.program, model_fingerprint(job.trainee.state()), job.dataset.fingerprint(), options.seed)
+    identity = Identity(job.program, model_fingerprint(job.adapter.state()), job.dataset.fingerprint(), options.seed)
     checkpoints = Checkpoints(options.checkpoint_path, options.checkpoint_keep, identity)
     checkpoints.prepare()
     return checkpoints
@@ -97,21 +97,21 @@ def _restore(job: Job, batching: Batching, checkpoints: Checkpoints | None) -> t
     world = job.world
     checkpoint = checkpoints.newest() if checkpoints else None
     progress = checkpoint.progress if checkpoint else Progress(0, 0, world.size, batching.global_batch)
-    state = checkpoint.state if checkpoint else initial_state(job.trainee.state()) if world.rank == 0 else None
+    state = checkpoint.state if checkpoint else initial_state(job.adapter.state()) if world.rank == 0 else None
     if state is not None:
-        job.trainee.load_state(state)
+        job.adapter.load_state(state)
     progress = world.broadcast(progress)
     if world.size > 1:
-        _broadcast_state(world, job.trainee)
+        _broadcast_state(world, job.adapter)
     return progress, checkpoint.path if checkpoint else None
 
 
-def _broadcast_state(world: World, trainee: Trainee) -> None:
-    state = trainee.state() if world.rank == 0 else {}
+def _broadcast_state(world: World, adapter: TrainingAdapter) -> None:
+    state = adapter.state() if world.rank == 0 else {}
     # One array at a time, so that no message is larger than the largest of them.
     shared = {name: world.broadcast(state.get(name)) for name in world.broadcast(sorted(state))}
     if world.rank:
-        trainee.load_state(shared)
+        adapter.load_state(shared)
 
 
 def _context(job: Job, batching: Batching, total: int) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class _Training:
         self._checkpoints = checkpoints
         self._iteration = progress.iteration
         self._position = progress.position
-        self._stopwatch = Stopwatch(job.trainee.clock)
+        self._stopwatch = Stopwatch(job.adapter.clock)
         self._last_scalars = dict(progress.scalars)
         pid_file = os.environ.get(protocol.ENV_PID_FILE) if checkpoints else None
         self._notices = Notices(self._handle_notice, Path(pid_file) if pid_file else None)
@@ -170,9 +170,9 @@ class _Training:
         self._finish(evaluated)
 
     def _iterate(self, batch: Any) -> Mapping[str, Any]:
-        trainee = self._job.trainee
-        trainee.seed(iteration_seed(self._options.seed, self._job.world.rank, self._iteration))
-        scalars = trainee.step(batch, self._iteration)
+        adapter = self._job.adapter
+        adapter.seed(iteration_seed(self._options.seed, self._job.world.rank, self._iteration))
+        scalars = adapter.step(batch, self._iteration)
         self._iteration += 1
         self._position += self._batching.global_batch
         self._stopwatch.split()
@@ -186,7 +186,7 @@ class _Training:
         evaluate = options.evaluate_every > 0 and self._iteration % options.evaluate_every == 0
         # Before the report: each iteration that was reported costs at most itself.
         if self._checkpoints and not last:
-            self._checkpoints.remember(self._progress(), self._job.trainee.state)
+            self._checkpoints.remember(self._progress(), self._job.adapter.state)
         if report:
             self._report(scalars)
         written = self._write_if_due()
@@ -204,7 +204,7 @@ class _Training:
 
     def _evaluate(self) -> Mapping[str, float]:
         with self._notices.parameters_unchanged():
-            scalars = self._job.trainee.evaluate()
+            scalars = self._job.adapter.evaluate()
         if scalars:
             self._reporter.evaluation(self._iteration, scalars)
         return scalars
@@ -214,7 +214,7 @@ class _Training:
         saved = self._write("end")
         scalars = self._evaluate() if evaluated is None else evaluated
         self._notices.close()
-        checksum = parameters_checksum(self._job.trainee.state()) if self._job.world.rank == 0 else ""
+        checksum = parameters_checksum(self._job.adapter.state()) if self._job.world.rank == 0 else ""
         self._reporter.result(self._iteration, {**self._last_scalars, **scalars, "parameters": checksum})
         if not saved:
             raise Failed("the trained model could not be saved; free some space or choose another --checkpoint-path")
@@ -251,7 +251,7 @@ class _Training:
         self._due = time.monotonic() + self._options.checkpoint_every
         start = time.perf_counter()
         try:
-            path = self._checkpoints.write(self._progress(), self._job.trainee.state(), reason)
+            path = self._checkpoints.write(self._progress(), self._job.adapter.state(), reason)
         except OSError as problem:
             retry = f"; training continues, the next try is in {self._options.checkpoint_every:g} s"
             self._reporter.warn(

@@ -81,10 +81,10 @@ def network(batch: Path, target: Path) -> None:
     out["count"] = np.array(sum(parameter.numel() for parameter in model.parameters()))
     inputs = np.load(batch)
     options = ssd.parse(["--data", "unused", "--global-batch", "1", "--iterations", "1", "--learning-rate", "1"])
-    trainee = ssd.build(model, options, alone(), None)  # type: ignore[arg-type]  # nothing is evaluated
+    adapter = ssd.build(model, options, alone(), None)  # type: ignore[arg-type]  # nothing is evaluated
     with torch.no_grad():
         out["offsets"], out["confidences"] = model(torch.from_numpy(inputs["pixels"]))
-    output = trainee.step((inputs["pixels"], inputs["targets"], inputs["labels"]), 0)
+    output = adapter.step((inputs["pixels"], inputs["targets"], inputs["labels"]), 0)
     out["loss"] = output["loss"]
     out |= {f"after/{name}": value.detach() for name, value in model.named_parameters()}
     out |= {f"gradient/{name}": value.grad for name, value in model.named_parameters()}

@@ -217,7 +217,7 @@ def test_attempts_count_whatever_the_clocks_of_their_machines_say(run: RecordedR
     run.leave_unrecorded(4, started=SUBMITTED - 10 * 3600)
     history = run.history()
     assert (history.failures, history.interruptions) == (0, 4)
-    final = history.settle_lost_attempt()
+    final = history.reconcile_lost_attempt()
     assert final and str(final.reason).endswith("no retries left (limits.interruptions = 2)")
 
 
@@ -327,23 +327,23 @@ def test_attempts_are_read_in_the_order_of_their_numbers_whatever_else_the_folde
     assert attempts[1] == {**record, "attempt": 9} and attempts[0]["last_iteration"] is None
 
 
-def test_the_attempt_of_an_agent_that_was_lost_is_settled_by_its_successor_within_a_submission(
+def test_the_attempt_of_an_agent_that_was_lost_is_ended_by_its_successor_within_a_submission(
     run: RecordedRun,
 ) -> None:
     run.plan["limits"]["interruptions"] = 0
-    assert run.history().settle_lost_attempt() is None
+    assert run.history().reconcile_lost_attempt() is None
     run.leave_unrecorded(1)
-    assert run.history(since=SUBMITTED + 1).settle_lost_attempt() is None
-    assert run.history().settle_lost_attempt()
+    assert run.history(since=SUBMITTED + 1).reconcile_lost_attempt() is None
+    assert run.history().reconcile_lost_attempt()
     (run.folder / "events.jsonl").unlink()
 
-    final = run.history().settle_lost_attempt()
+    final = run.history().reconcile_lost_attempt()
 
     assert final == Outcome(NOT_RETRYABLE, f"{LOST}; no retries left (limits.interruptions = 0)", protocol.FAILED)
     assert run.events() == [{"t": SUBMITTED, "event": "interrupted", "reason": LOST, "interruptions": 1}]
     history = run.history()
     run.attempt(history, INTERRUPTED)
-    assert history.settle_lost_attempt() is None, "it was recorded"
+    assert history.reconcile_lost_attempt() is None, "it was recorded"
 
 
 def test_the_summary_holds_the_end_of_the_run_and_all_its_attempts(run: RecordedRun) -> None:

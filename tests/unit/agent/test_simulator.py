@@ -554,7 +554,7 @@ def impatient(patch: pytest.MonkeyPatch) -> None:
 
 
 def unaware_of_lost_attempts(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(AttemptHistory, "settle_lost_attempt", lambda history: None)
+    patch.setattr(AttemptHistory, "reconcile_lost_attempt", lambda history: None)
 
 
 def forgiving(patch: pytest.MonkeyPatch) -> None:

@@ -45,10 +45,10 @@ def test_of_several_calls_the_executed_one_is_blamed(executed: str | None, blame
     scheduler = PoolScheduler.__new__(PoolScheduler)  # before its event loop starts
     scheduler.deaths, scheduler.unclear, scheduler.tasks = {}, {0: [FINISHED, ENDING]}, {}
 
-    scheduler.settle(1, executed)
+    scheduler.attribute_death(1, executed)
     assert not scheduler.deaths, "another worker"
-    scheduler.settle(0, executed)
-    scheduler.settle(0, executed)  # nothing is left to settle
+    scheduler.attribute_death(0, executed)
+    scheduler.attribute_death(0, executed)  # none is left
 
     assert scheduler.deaths == dict.fromkeys(blamed, 1)
 
@@ -94,7 +94,7 @@ def test_a_call_that_waits_for_a_worker_can_be_given_up() -> None:
                 await asyncio.sleep(0.01)
             for _ in range(MAX_DEATHS):
                 scheduler.unclear = {0: [FINISHED, ENDING]}
-                scheduler.settle(0, ENDING)
+                scheduler.attribute_death(0, ENDING)
             with pytest.raises(CallAborted, match=r"a call of end ended the process of its worker 3 times"):
                 await ending
             assert not finished.done()

@@ -24,7 +24,7 @@ from spotmpi.pools.dask_client import PoolClient
 from spotmpi.programs.pool import call, files
 from spotmpi.programs.pool.call import CallFailure
 from spotmpi.programs.pool.output import LEFT_OUT, RATE, ForwardedStream
-from spotmpi.programs.pool.scheduler import Keeper, PoolScheduler
+from spotmpi.programs.pool.scheduler import CallsPlugin, PoolScheduler
 
 NOT_UTF8 = b"caf\xe9.txt".decode(errors="surrogateescape")
 
@@ -151,8 +151,8 @@ def test_the_latest_upload_counts_whatever_the_clocks_of_drivers_say(
 
     async def upload() -> None:
         async with PoolScheduler(protocol="inproc", dashboard=False) as scheduler:
-            keeper = Keeper(scheduler, 1, None)
-            scheduler.add_plugin(keeper)
+            plugin = CallsPlugin(scheduler, 1, None)
+            scheduler.add_plugin(plugin)
             async with Worker(scheduler.address, nthreads=1, memory_limit=0, dashboard=False):
                 for clock, version in ((9e9, b"1"), (1e9, b"2"), (5e9, b"3")):
                     monkeypatch.setattr("time.time", lambda clock=clock: clock)
@@ -197,7 +197,7 @@ def test_an_upload_that_a_worker_cannot_write_is_an_error_of_the_driver(worker_f
 
     async def upload() -> None:
         async with PoolScheduler(protocol="inproc", dashboard=False) as scheduler:
-            Keeper(scheduler, 1, None)
+            CallsPlugin(scheduler, 1, None)
             async with Worker(scheduler.address, nthreads=1, memory_limit=0, dashboard=False):
                 with pytest.raises(FileExistsError):
                     await driver_of(scheduler).upload("scan.py", {"scan.py": b"1"})

@@ -7,6 +7,7 @@ import chainer
 import chainer.functions as F
 import chainer.links as L
 
+from spotmpi.programs.chainermn.adapter import ChainerAdapter
 from spotmpi.programs.chainermn.gradients import (
     communicator,
     create_optimizer,
@@ -15,7 +16,6 @@ from spotmpi.programs.chainermn.gradients import (
     uses_gpu,
     versions,
 )
-from spotmpi.programs.chainermn.trainee import ChainerTrainee
 from spotmpi.programs.digits import TRAINING, Digits, Layers, initial_layers, load_digits
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loader import DataSource
@@ -68,10 +68,10 @@ def main() -> None:
     options = parse()
     comm = communicator(options)
     training, test = load_digits(options.seed)
-    trainee = build(options, comm, test)
+    adapter = build(options, comm, test)
     source = DataSource(TRAINING, {"seed": options.seed})
     world = create_world(comm)
-    train(Job("chainermn/digits", TrainingOptions.of(options), world, training, trainee, details(options), source))
+    train(Job("chainermn/digits", TrainingOptions.of(options), world, training, adapter, details(options), source))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -83,13 +83,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def build(options: argparse.Namespace, comm: Any, test: Digits) -> ChainerTrainee:
+def build(options: argparse.Namespace, comm: Any, test: Digits) -> ChainerAdapter:
     """The model with its optimizer, initialised by the seed and broadcast from rank 0."""
     model = Network(initial_layers(options.seed), options.dropout)
     if uses_gpu(options):
         model.to_device(f"@cupy:{comm.intra_rank}")
     optimizer = create_optimizer(chainer.optimizers.MomentumSGD(lr=options.learning_rate), model, comm, options)
-    return ChainerTrainee(model, optimizer, loss, lambda trained: evaluate(trained, test))
+    return ChainerAdapter(model, optimizer, loss, lambda trained: evaluate(trained, test))
 
 
 def details(options: argparse.Namespace) -> dict[str, Any]:

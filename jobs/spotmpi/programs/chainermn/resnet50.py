@@ -8,6 +8,7 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 
+from spotmpi.programs.chainermn.adapter import ChainerAdapter
 from spotmpi.programs.chainermn.gradients import (
     communicator,
     create_optimizer,
@@ -16,7 +17,6 @@ from spotmpi.programs.chainermn.gradients import (
     uses_gpu,
     versions,
 )
-from spotmpi.programs.chainermn.trainee import ChainerTrainee
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import (
@@ -65,13 +65,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def build(options: argparse.Namespace, comm: Any) -> ChainerTrainee:
+def build(options: argparse.Namespace, comm: Any) -> ChainerAdapter:
     """The model with its optimizer, initialised by the seed and broadcast from rank 0."""
     model = network(options.classes, options.seed)
     if uses_gpu(options):
         model.to_device(f"@cupy:{comm.intra_rank}")
     optimizer = create_optimizer(chainer.optimizers.MomentumSGD(lr=options.learning_rate), model, comm, options)
-    return ChainerTrainee(model, optimizer, loss, lambda trained: {})
+    return ChainerAdapter(model, optimizer, loss, lambda trained: {})
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import chainer
 import numpy as np
 from chainer.optimizer_hooks import WeightDecay
 
+from spotmpi.programs.chainermn.adapter import ChainerAdapter
 from spotmpi.programs.chainermn.gradients import (
     communicator,
     create_optimizer,
@@ -17,7 +18,6 @@ from spotmpi.programs.chainermn.gradients import (
     versions,
 )
 from spotmpi.programs.chainermn.ssd_model import Ssd300, multibox_sums, trunk_names
-from spotmpi.programs.chainermn.trainee import ChainerTrainee
 from spotmpi.programs.detection import evaluate
 from spotmpi.programs.detection_data import DetectionData
 from spotmpi.programs.exits import exit_together
@@ -40,14 +40,14 @@ def main() -> None:
     np.random.seed(options.seed)
     model = Ssd300(len(CLASSES), options.width)
     weights = load_weights(model, options, world)
-    trainee = build(model, options, comm, world, test)
+    adapter = build(model, options, comm, world, test)
     details = (
         describe_options(options, "chainermn", versions())
         | {"model_parameters": sum(p.size for p in model.params())}
         | weights
     )
     source = ssd_source(options)
-    train(Job("chainermn/ssd", TrainingOptions.of(options), world, training, trainee, details, source))
+    train(Job("chainermn/ssd", TrainingOptions.of(options), world, training, adapter, details, source))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -86,7 +86,7 @@ class ScaledRate:
         parameter.grad *= self._rate
 
 
-def build(model: Ssd300, options: argparse.Namespace, comm: Any, world: World, test: DetectionData) -> ChainerTrainee:
+def build(model: Ssd300, options: argparse.Namespace, comm: Any, world: World, test: DetectionData) -> ChainerAdapter:
     """*model* on its device with its optimizer."""
     if uses_gpu(options):
         model.to_device(f"@cupy:{comm.intra_rank}")
@@ -95,7 +95,7 @@ def build(model: Ssd300, options: argparse.Namespace, comm: Any, world: World, t
     for name, parameter in model.namedparams():
         hook = ScaledRate(BIAS_RATE) if name.endswith("/b") else WeightDecay(WEIGHT_DECAY)
         parameter.update_rule.add_hook(hook)
-    return ChainerTrainee(
+    return ChainerAdapter(
         model,
         optimizer,
         loss(comm),

@@ -42,7 +42,7 @@ from spotmpi.programs.pool.settings import (
     worker_index,
 )
 
-KEEPER = "spotmpi-keeper"  # the client of Dask that holds calls for drivers that lost their connection
+HELD_CALLS = "spotmpi-held-calls"  # the client of Dask that holds calls for drivers that lost their connection
 MAX_DEATHS = 3  # of its worker's process, after which a call is given up
 _CONTACT = 30.0  # seconds since a client's last heartbeat, which comes every 5 s, for which it counts as connected
 _POLL = 0.01  # seconds
@@ -128,7 +128,7 @@ class PoolScheduler(Scheduler):
                 self.unclear[worker_index(str(worker.name))] = [task.key for task in tasks]
         return await super().remove_worker(address=address, stimulus_id=stimulus_id, expected=expected, close=close)
 
-    def settle(self, worker: int, executed: str | None) -> None:
+    def attribute_death(self, worker: int, executed: str | None) -> None:
         """Blame the end of a worker's process on the key that it *executed*; None where nobody knows it."""
         keys = self.unclear.pop(worker, [])
         blamed = keys[:1] if executed is None else [key for key in keys if cut(key) == executed]
@@ -151,10 +151,10 @@ class PoolScheduler(Scheduler):
         self.transitions(self.transition(key, "erred", stimulus_id=stimulus_id, **values), stimulus_id)
 
 
-class Keeper(SchedulerPlugin):
+class CallsPlugin(SchedulerPlugin):
     """Holds the calls of drivers, so that a cut connection loses none, and answers their questions about the pool."""
 
-    name = "spotmpi-keeper"
+    name = "spotmpi-calls"
 
     def __init__(self, scheduler: PoolScheduler, workers: int, replacement_limit: float | None) -> None:
         self.scheduler = scheduler
@@ -175,7 +175,7 @@ class Keeper(SchedulerPlugin):
             spotmpi_collect=self.collect,
             spotmpi_left=self.wait_for_leave,
             spotmpi_size=self.set_size,
-            spotmpi_settle=self.settle,
+            spotmpi_death=self.attribute_death,
             spotmpi_upload=self.upload,
             spotmpi_dashboard=self.open_dashboard,
         )
@@ -186,7 +186,7 @@ class Keeper(SchedulerPlugin):
         own = [key for key in keys if KEY_MARK in str(key) and key not in self._released]
         self._released.difference_update(keys)
         if own:
-            scheduler.client_desires_keys(keys=own, client=KEEPER)
+            scheduler.client_desires_keys(keys=own, client=HELD_CALLS)
         if any(self._is_misplaced(scheduler.tasks[key]) for key in keys):
             asyncio.get_running_loop().call_soon(self._refuse_misplaced)  # once Dask has placed them
 
@@ -205,7 +205,7 @@ class Keeper(SchedulerPlugin):
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Count a worker, also as one of the pool where it is beyond the size that is known here."""
-        self.scheduler.settle(worker_index(str(scheduler.workers[worker].name)), None)
+        self.scheduler.attribute_death(worker_index(str(scheduler.workers[worker].name)), None)
         if not self._resized:
             self.size = max(self.size, worker_index(str(scheduler.workers[worker].name)) + 1)
         self.joined += 1
@@ -229,8 +229,8 @@ class Keeper(SchedulerPlugin):
     async def release(self, keys: list[Any], client: str) -> None:
         """Release calls whose results a driver has, or does not want any more."""
         self._released.update(key for key in keys if key not in self.scheduler.tasks)  # it overtook its own call
-        if KEEPER in self.scheduler.clients:
-            self.scheduler.client_releases_keys(keys=keys, client=KEEPER)
+        if HELD_CALLS in self.scheduler.clients:
+            self.scheduler.client_releases_keys(keys=keys, client=HELD_CALLS)
         for key in keys:
             self.scheduler.deaths.pop(key, None)
 
@@ -247,9 +247,9 @@ class Keeper(SchedulerPlugin):
         description = {"id": self.scheduler.id, "versions": versions(), "size": self.size, "joined": self.joined}
         return {**description, "workers": workers, "replacement_limit": self._replacement_limit}
 
-    async def settle(self, worker: int, executed: str) -> None:
+    async def attribute_death(self, worker: int, executed: str) -> None:
         """Learn which key the former process of a worker *executed* when it ended, if any."""
-        self.scheduler.settle(worker, executed)
+        self.scheduler.attribute_death(worker, executed)
 
     async def upload(self, key: str, packed: bytes) -> dict[str, Any]:
         """Give files to all workers, those to come included: by worker, whether that succeeded."""
@@ -294,8 +294,8 @@ class Keeper(SchedulerPlugin):
             await asyncio.sleep(_POLL)
 
     def _held(self) -> dict[Any, str]:
-        keeper = self.scheduler.clients.get(KEEPER)
-        return {task.key: task.state for task in keeper.wants_what} if keeper else {}
+        client = self.scheduler.clients.get(HELD_CALLS)
+        return {task.key: task.state for task in client.wants_what} if client else {}
 
     async def set_size(self, workers: int) -> None:
         """Set the desired number of workers of the pool."""
@@ -367,8 +367,8 @@ async def serve(options: argparse.Namespace) -> int:
         dashboard=False,
         dashboard_address="127.0.0.1:0",
     )
-    keeper = Keeper(scheduler, options.workers, options.replacement_limit)
-    scheduler.add_plugin(keeper)
+    plugin = CallsPlugin(scheduler, options.workers, options.replacement_limit)
+    scheduler.add_plugin(plugin)
     async with scheduler:
         if options.address_file:
             write_atomically(
@@ -378,7 +378,7 @@ async def serve(options: argparse.Namespace) -> int:
         stopped = asyncio.ensure_future(stop.wait())
         watch = DriverWatch(options.start_limit, options.driver_limit, scheduler.clock.read())
         while not stop.is_set():
-            connected = keeper.take_arrival() or driver_connected(scheduler)
+            connected = plugin.take_arrival() or driver_connected(scheduler)
             reason = watch.reason(connected, scheduler.clock.read())
             if reason:
                 print(protocol.encode(protocol.FATAL, reason=reason), flush=True)

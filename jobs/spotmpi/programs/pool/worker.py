@@ -61,7 +61,7 @@ async def work(options: argparse.Namespace) -> int:
     try:
         if execution.former is not None:  # before the scheduler sends a call, which may end this process too
             async with rpc(options.address, connection_args=certificates.get_connection_args("worker")) as scheduler:
-                await scheduler.spotmpi_settle(worker=options.worker, executed=execution.former)
+                await scheduler.spotmpi_death(worker=options.worker, executed=execution.former)
         await worker
     except Exception as error:  # Dask wraps what it could not do
         print(f"worker {options.worker} cannot reach {options.address}: {error}", file=sys.stderr)

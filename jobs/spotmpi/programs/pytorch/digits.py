@@ -12,9 +12,9 @@ from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loader import DataSource
 from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, describe_options, learning_rate_option, share, training_parser
+from spotmpi.programs.pytorch.adapter import TorchAdapter, precision_option
 from spotmpi.programs.pytorch.gradients import distribute, gradient_options, versions
 from spotmpi.programs.pytorch.processes import device, finish, join, process_options
-from spotmpi.programs.pytorch.trainee import TorchTrainee, precision_option
 from spotmpi.programs.world import World
 
 
@@ -62,10 +62,10 @@ def main() -> None:
     options = parse()
     world = join(options)
     training, test = load_digits(options.seed)
-    trainee = build(options, world, test)
+    adapter = build(options, world, test)
     details = describe_options(options, "pytorch", versions())
     source = DataSource(TRAINING, {"seed": options.seed})
-    train(Job("pytorch/digits", TrainingOptions.of(options), world, training, trainee, details, source))
+    train(Job("pytorch/digits", TrainingOptions.of(options), world, training, adapter, details, source))
     finish()
 
 
@@ -80,12 +80,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def build(options: argparse.Namespace, world: World, test: Digits) -> TorchTrainee:
+def build(options: argparse.Namespace, world: World, test: Digits) -> TorchAdapter:
     """The model with its optimizer, initialised by the seed and broadcast from rank 0."""
     network = Network(initial_layers(options.seed), options.dropout)
     model = distribute(network.to(device(world, options)), world, options)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.learning_rate, momentum=0.9)
-    return TorchTrainee(model, optimizer, loss, lambda trained: evaluate(trained, test), precision=options.precision)
+    return TorchAdapter(model, optimizer, loss, lambda trained: evaluate(trained, test), precision=options.precision)
 
 
 if __name__ == "__main__":

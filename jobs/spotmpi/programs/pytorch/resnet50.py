@@ -17,9 +17,9 @@ from spotmpi.programs.options import (
     learning_rate_option,
     training_parser,
 )
+from spotmpi.programs.pytorch.adapter import TorchAdapter, precision_option
 from spotmpi.programs.pytorch.gradients import distribute, gradient_options, versions
 from spotmpi.programs.pytorch.processes import device, finish, join, process_options
-from spotmpi.programs.pytorch.trainee import TorchTrainee, precision_option
 from spotmpi.programs.synthetic_images import SyntheticImages
 from spotmpi.programs.world import World
 
@@ -51,13 +51,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def build(options: argparse.Namespace, world: World) -> TorchTrainee:
+def build(options: argparse.Namespace, world: World) -> TorchAdapter:
     """The model with its optimizer, initialised by the seed and broadcast from rank 0."""
     torch.manual_seed(options.seed)
     network = resnet50(weights=None, num_classes=options.classes).to(device(world, options))
     model = distribute(network, world, options)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.learning_rate, momentum=0.9)
-    return TorchTrainee(model, optimizer, loss, lambda trained: {}, precision=options.precision)
+    return TorchAdapter(model, optimizer, loss, lambda trained: {}, precision=options.precision)
 
 
 if __name__ == "__main__":

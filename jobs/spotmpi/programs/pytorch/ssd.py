@@ -13,10 +13,10 @@ from spotmpi.programs.detection_data import DetectionData
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, describe_options, training_parser
+from spotmpi.programs.pytorch.adapter import TorchAdapter, precision_option
 from spotmpi.programs.pytorch.gradients import distribute, gradient_options, versions
 from spotmpi.programs.pytorch.processes import device, finish, join, process_options
 from spotmpi.programs.pytorch.ssd_model import Ssd300, multibox_sums, read_state, trunk_names
-from spotmpi.programs.pytorch.trainee import TorchTrainee, precision_option
 from spotmpi.programs.ssd import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_data, ssd_options, ssd_source
 from spotmpi.programs.voc import CLASSES
 from spotmpi.programs.weights import Weights, read_weights
@@ -33,11 +33,11 @@ def main() -> None:
     torch.manual_seed(options.seed)
     model = Ssd300(len(CLASSES), options.width)
     weights = load_weights(model, options, world)
-    trainee = build(model, options, world, test)
+    adapter = build(model, options, world, test)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     details = describe_options(options, "pytorch", versions()) | {"model_parameters": parameters} | weights
     source = ssd_source(options)
-    train(Job("pytorch/ssd", TrainingOptions.of(options), world, training, trainee, details, source))
+    train(Job("pytorch/ssd", TrainingOptions.of(options), world, training, adapter, details, source))
     finish()
 
 
@@ -61,7 +61,7 @@ def load_weights(model: Ssd300, options: argparse.Namespace, world: World) -> di
     return {"weights": weights.describe(len(shapes))}
 
 
-def build(model: Ssd300, options: argparse.Namespace, world: World, test: DetectionData) -> TorchTrainee:
+def build(model: Ssd300, options: argparse.Namespace, world: World, test: DetectionData) -> TorchAdapter:
     """*model* on its device, inside DDP, with its optimizer."""
     rate = learning_rate(options)
     distributed = distribute(model.to(device(world, options)), world, options)
@@ -69,7 +69,7 @@ def build(model: Ssd300, options: argparse.Namespace, world: World, test: Detect
     weights = [parameter for name, parameter in model.named_parameters() if not name.endswith(".bias")]
     groups = [{"params": weights, "weight_decay": WEIGHT_DECAY}, {"params": biases, "rate_factor": BIAS_RATE}]
     optimizer = torch.optim.SGD(groups, lr=rate(0), momentum=MOMENTUM)
-    return TorchTrainee(
+    return TorchAdapter(
         distributed,
         optimizer,
         loss(world),

@@ -24,7 +24,7 @@ def precision_option(parser: Parser) -> None:
     parser.add_argument("--precision", choices=(FP32, BF16), default=FP32, help=about)
 
 
-class TorchTrainee:
+class TorchAdapter:
     """Trains *model* (bare; *distributed* is the same model inside DDP, or itself).
 
     *loss* takes (model, batch as the data set makes it, on the model's device) and gives the loss of this rank's share,

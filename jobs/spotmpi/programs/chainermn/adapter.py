@@ -15,7 +15,7 @@ _PARAMETERS, _OPTIMIZER = "parameters", "optimizer/"
 Loss = Callable[[Any, Any], tuple[Any, Mapping[str, Any]]]
 
 
-class ChainerTrainee:
+class ChainerAdapter:
     """Trains *model* with a multi-node *optimizer*.
 
     *loss* takes (model, batch of arrays on the model's device) and gives the loss of this rank's share, averaged such

@@ -10,7 +10,7 @@ import pytest
 from distributed import Client, Worker
 
 from spotmpi.programs.pool.call import TAKEN, CallAborted
-from spotmpi.programs.pool.scheduler import DRIVER_CLIENT, Keeper, PoolScheduler
+from spotmpi.programs.pool.scheduler import DRIVER_CLIENT, CallsPlugin, PoolScheduler
 from spotmpi.programs.pool.settings import resource
 
 END = threading.Event()
@@ -30,11 +30,11 @@ class NamedClient(Client):
         self.id = self.id.replace(type(self).__name__, DRIVER_CLIENT)
 
 
-def pool_of(workers: int) -> tuple[PoolScheduler, Keeper]:
+def pool_of(workers: int) -> tuple[PoolScheduler, CallsPlugin]:
     scheduler = PoolScheduler(protocol="inproc", dashboard=False)
-    keeper = Keeper(scheduler, workers, None)
-    scheduler.add_plugin(keeper)
-    return scheduler, keeper
+    plugin = CallsPlugin(scheduler, workers, None)
+    scheduler.add_plugin(plugin)
+    return scheduler, plugin
 
 
 def new_worker(scheduler: PoolScheduler, number: int) -> Worker:
@@ -44,7 +44,7 @@ def new_worker(scheduler: PoolScheduler, number: int) -> Worker:
 
 def test_calls_for_a_worker_that_the_pool_has_no_more_end_whether_they_come_before_or_after_it_shrinks() -> None:
     async def shrink() -> None:
-        scheduler, keeper = pool_of(3)
+        scheduler, plugin = pool_of(3)
         async with scheduler, NamedClient(scheduler.address, "9f") as client:
 
             def send(function: Any, worker: int) -> Any:
@@ -55,18 +55,18 @@ def test_calls_for_a_worker_that_the_pool_has_no_more_end_whether_they_come_befo
                 waiting, executing, other = send(int, 1), send(wait_for_end, 2), send(str, 0)
                 while not third.state.executing:
                     await asyncio.sleep(0.01)
-                await keeper.set_size(2)
+                await plugin.set_size(2)
                 with pytest.raises(CallAborted, match="wait_for_end was sent to worker 2, and the pool has 2 workers"):
                     await executing
                 END.set()
                 with pytest.raises(CallAborted, match="a call of int was sent to worker 2, and the pool has 2 workers"):
                     await send(int, 2)
                 assert await other == "" and not waiting.done(), "worker 1 may still come"
-                await keeper.set_size(1)
+                await plugin.set_size(1)
                 with pytest.raises(CallAborted, match="int was sent to worker 1, and the pool has 1 worker now"):
                     await waiting
             async with new_worker(scheduler, 2):
-                assert (await keeper.describe())["size"] == 1, "one that was about to start is about to leave"
+                assert (await plugin.describe())["size"] == 1, "one that was about to start is about to leave"
 
     asyncio.run(shrink())
 
@@ -76,24 +76,24 @@ def test_calls_of_a_driver_are_handed_over_once_and_only_when_it_is_gone(monkeyp
     key = "int-spotmpi-a1-0-0"
 
     async def hand_over() -> None:
-        scheduler, keeper = pool_of(1)
+        scheduler, plugin = pool_of(1)
         async with scheduler, new_worker(scheduler, 0):
             async with NamedClient(scheduler.address, "a1") as first:
                 assert await first.submit(int, key=key) == 0
-                assert await keeper.collect("b2", None) == [], "its driver is connected"
-            collecting = asyncio.ensure_future(keeper.collect("b2", None))
+                assert await plugin.collect("b2", None) == [], "its driver is connected"
+            collecting = asyncio.ensure_future(plugin.collect("b2", None))
             await asyncio.sleep(0.05)
             assert not collecting.done(), "its connection was cut, and it may come back"
             async with NamedClient(scheduler.address, "a1") as again:
                 assert await collecting == [], "it has come back"
-                await keeper.leave("a1", again.id)
-                await keeper.wait_for_leave("a1")
-                assert await keeper.collect("b2", "str") == []
+                await plugin.leave("a1", again.id)
+                await plugin.wait_for_leave("a1")
+                assert await plugin.collect("b2", "str") == []
                 async with NamedClient(scheduler.address, "b2"), NamedClient(scheduler.address, "c3"):
-                    taken = await asyncio.gather(*(keeper.collect(driver, "int") for driver in ("b2", "c3")))
+                    taken = await asyncio.gather(*(plugin.collect(driver, "int") for driver in ("b2", "c3")))
                     assert taken == [[key], []]
-                    assert await keeper.collect("b2", None) == [key], "an answer may be lost with its connection"
-                assert (await keeper.calls("a1"))[key] == TAKEN
-                assert (await keeper.calls("b2"))[key] == "memory"
+                    assert await plugin.collect("b2", None) == [key], "an answer may be lost with its connection"
+                assert (await plugin.calls("a1"))[key] == TAKEN
+                assert (await plugin.calls("b2"))[key] == "memory"
 
     asyncio.run(hand_over())

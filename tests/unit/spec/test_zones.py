@@ -14,10 +14,10 @@ import spotmpi
 from spotmpi.backends.targets import Target
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import Problem
-from spotmpi.spec import shapes
+from spotmpi.spec import roles
 from spotmpi.spec.job import from_values
 from spotmpi.spec.node_groups import Choice
-from spotmpi.spec.shapes import ShapeChoice
+from spotmpi.spec.roles import RoleChoices
 from tests.unit.core.test_environment import OUTPUTS
 from tests.unit.spec.test_node_groups import group
 
@@ -35,7 +35,7 @@ GROUPS = [*in_zones("g5"), *in_zones("g6", (A, B)), *in_zones("od", (A, C), type
 
 
 def choose(groups: list[NodeGroup] = GROUPS, **values: Any) -> Choice:
-    choices = shapes.choose(from_values({"command": ["true"], "nodes": 2, **values}), groups)
+    choices = roles.choose(from_values({"command": ["true"], "nodes": 2, **values}), groups)
     assert not isinstance(choices, list), choices
     return choices[0]
 
@@ -48,7 +48,7 @@ def tried(groups: list[NodeGroup] = GROUPS, **values: Any) -> list[str]:
 
 
 def refused(groups: list[NodeGroup] = GROUPS, **values: Any) -> list[str]:
-    problems = shapes.choose(from_values({"command": ["true"], "nodes": 2, **values}), groups)
+    problems = roles.choose(from_values({"command": ["true"], "nodes": 2, **values}), groups)
     assert isinstance(problems, list) and all(isinstance(each, Problem) for each in problems), problems
     return list(map(str, problems))
 
@@ -138,8 +138,8 @@ def test_workers_are_in_the_zone_of_the_gang() -> None:
             {"command": ["true"], "nodes": 2, "slots": 1, "resources": {"gpu": 1}, "capacity": table}
             | {"stream": {"source": "s", "batch": 8, "workers": {"count": 2, "node_groups": ["c6i"]}}}
         )
-        choice = shapes.choose(spec, [*GROUPS, *cpus])
-        assert isinstance(choice, ShapeChoice)
+        choice = roles.choose(spec, [*GROUPS, *cpus])
+        assert isinstance(choice, RoleChoices)
         zone = C if table else B
         assert [each.zone for each in (*choice.gang.every_group, *choice.workers.groups)] == [zone, zone]
         assert choice.gang.spec.capacity == spec.capacity
@@ -187,7 +187,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
 @given(specs(), environments())
 def test_a_run_never_spans_zones(values: dict[str, Any], groups: list[NodeGroup]) -> None:
     spec = from_values({"command": ["true"], **values})
-    choices = shapes.choose(spec, groups)
+    choices = roles.choose(spec, groups)
     if isinstance(choices, list):
         assert choices
         return

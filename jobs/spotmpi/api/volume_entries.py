@@ -1,24 +1,23 @@
-"""Data sets and models of a store on this machine that pods read: they are copied to the run volume, once.
+"""Data sets and models of a store that pods read as folders: they are copied to the run volume, once.
 
 There they lie as in a store, below ``store``: the same files with the same manifest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
 
 from spotmpi.agent import pod_context
-from spotmpi.agent.store import size_and_digest
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.backends.kubernetes.volume_access import Volume, volume_access
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.progress import Say
-from spotmpi.data.local_source import Folder
+from spotmpi.data.local_source import Index
 from spotmpi.data.store import DataStore
 from spotmpi.entries.manifest import COMMANDS, FILES, MANIFEST, Manifest
+from spotmpi.entries.storage import Storage, errors
 from spotmpi.entries.store import Store, folder, reference_in
 from spotmpi.plan import manifests
 from spotmpi.spec.job import JobSpec
@@ -37,7 +36,7 @@ def places(spec: JobSpec) -> dict[str, str]:
 
 
 def on_volume(spec: JobSpec, persistent: tuple[str, ...] | None) -> JobSpec:
-    """*spec*, whose entries of the store on this machine are read from the run volume where it runs in pods.
+    """*spec*, whose entries of the store are read from the run volume where it runs in pods.
 
     *persistent* are the folders of the pods that outlive them; None where it runs on machines.
 
@@ -49,11 +48,16 @@ def on_volume(spec: JobSpec, persistent: tuple[str, ...] | None) -> JobSpec:
     store, changes = Store(), dict[str, Any]()
     for key, place in places(spec).items():
         reference = reference_in(place)
-        if reference is None or place != store.place(reference) or "://" in place:
-            continue
+        if reference is None or place != store.place(reference) or (key == "stream.source" and "://" in place):
+            continue  # workers read a source behind a URL where it is
         if pod_context.VOLUME not in persistent:
+            where = (
+                "behind a URL, which ranks cannot read"
+                if "://" in place
+                else "on this machine, which pods cannot reach"
+            )
             remedy = "set kubernetes.volume, to which it is copied"
-            raise input_error(key, str(reference), f"is in a store on this machine, which pods cannot reach: {remedy}")
+            raise input_error(key, str(reference), f"is in a store {where}: {remedy}")
         new = f"{STORE}/{folder(reference)}/{FILES}"
         if key == "data" and spec.data:
             changes["data"] = spec.data.model_copy(update={"path": new})
@@ -76,17 +80,17 @@ def send(spec: JobSpec, plan: Mapping[str, Any], say: Say) -> None:
     references = [reference_in(place) for place in places(spec).values() if place.startswith(f"{STORE}/")]
     entries = [manifest for each in references if each and (manifest := store.get(each))]
     volume = manifests.run_volume(plan["objects"][0]) if entries else None
-    if not volume or not store.storage.folder:
+    if not volume:
         return
-    api, top = ClusterApi(plan["context"], plan["namespace"]), store.storage.folder
+    api = ClusterApi(plan["context"], plan["namespace"])
 
     async def transfer() -> None:
         async with volume_access(api, Volume(*volume), say) as pod:
             for each in entries:
-                place, name = top / folder(each.reference), f"{STORE}/{folder(each.reference)}"
+                source, name = _Files(each, store.storage), f"{STORE}/{folder(each.reference)}"
                 copied = DataStore(pod, say)
                 try:
-                    await copied.push(Folder(place), name, _index(each, place))
+                    await copied.push(source, name, source.index())
                     await copied.renew(name)  # `spotmpi data clean` removes what is old and named by no run
                 except SpotmpiError as error:
                     remedy = f"`{COMMANDS[each.kind]} verify {each.title}` says whether its files are damaged"
@@ -96,7 +100,22 @@ def send(spec: JobSpec, plan: Mapping[str, Any], say: Say) -> None:
     call(transfer())
 
 
-def _index(manifest: Manifest, place: Path) -> dict[str, list[object]]:
-    """Bytes and SHA-256 of each file of an entry, as its manifest has them."""
-    files: dict[str, list[object]] = {f"{FILES}/{file.path}": [file.bytes, file.sha256] for file in manifest.files}
-    return {**files, MANIFEST: list(size_and_digest(str(place / MANIFEST)))}
+class _Files:
+    """The files of an entry with its manifest, wherever its store is."""
+
+    def __init__(self, manifest: Manifest, storage: Storage) -> None:
+        self._manifest, self._storage, self._folder = manifest, storage, folder(manifest.reference)
+
+    def index(self) -> Index:
+        """Bytes and SHA-256 of each file, as the manifest has them."""
+        index: Index = {f"{FILES}/{file.path}": [file.bytes, file.sha256] for file in self._manifest.files}
+        found = self._storage.digest(f"{self._folder}/{MANIFEST}")
+        return {**index, MANIFEST: list(found or ())}
+
+    def files(self) -> Iterator[tuple[str, int, BinaryIO]]:
+        """Name, bytes and content of each file, which is read before the next one."""
+        for name, (size, _) in self.index().items():
+            with errors(f"{self._storage.place(f'{self._folder}/{name}')} cannot be read"):
+                file = self._storage.open(f"{self._folder}/{name}")
+            with file:
+                yield name, int(str(size)), file

@@ -9,7 +9,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from spotmpi.core import file_status
 from spotmpi.core.errors import SpotmpiError
@@ -93,12 +93,19 @@ class Storage:
             prefix = self._path(name)
             return sorted(path.removeprefix(prefix).lstrip("/") for path in self._remote[0].find(prefix))
 
+    def open(self, name: str) -> BinaryIO:
+        """A file for reading; FileNotFoundError where there is none."""
+        if self.folder:
+            return (self.folder / name).open("rb")
+        found: BinaryIO = self._remote[0].open(self._path(name))
+        return found
+
     def digest(self, name: str) -> tuple[int, str] | None:
         """Bytes and SHA-256 of a file; None where there is none."""
         whole, size = hashlib.sha256(), 0
         with errors(f"{self.place(name)} cannot be read"):
             try:
-                with (self.folder / name).open("rb") if self.folder else self._remote[0].open(self._path(name)) as file:
+                with self.open(name) as file:
                     while block := file.read(_BLOCK):
                         whole.update(block)
                         size += len(block)

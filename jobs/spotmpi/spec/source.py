@@ -29,27 +29,19 @@ def read_spec(source: Source, overrides: Iterable[str] = ()) -> JobSpec:
 
 
 def with_entries(spec: JobSpec) -> JobSpec:
-    """*spec* with the folders of the entries that `data`, `init` and `stream.source` name; these have their keys.
+    """*spec* with the places of the entries that `data`, `init` and `stream.source` name; these have their keys.
 
     Raises:
-        InputError: there is no such entry, or ranks cannot read it as a folder.
+        InputError: there is no such entry.
     """
     changes: dict[str, Any] = {}
     if spec.data and spec.data.path.startswith(_DATASETS):
-        changes["data"] = spec.data.model_copy(update={"path": _folder("data", spec.data.path)})
+        changes["data"] = spec.data.model_copy(update={"path": _place(spec.data.path)})
     if spec.init and spec.init.startswith(_MODELS):
-        changes["init"] = _folder("init", spec.init)
+        changes["init"] = _place(spec.init)
     if spec.stream and spec.stream.source and spec.stream.source.startswith(_DATASETS):
         changes["stream"] = spec.stream.model_copy(update={"source": _place(spec.stream.source)})
     return spec.model_copy(update=changes) if changes else spec
-
-
-def _folder(key: str, text: str) -> str:
-    place = _place(text)
-    if "://" in place:
-        remedy = "use it as stream.source" if key == "data" else "`spotmpi models pull` copies it to a folder"
-        raise input_error(key, text, f"is behind a URL, which ranks cannot read as a folder: {remedy}")
-    return place
 
 
 def _place(text: str) -> str:

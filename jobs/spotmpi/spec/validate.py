@@ -267,10 +267,17 @@ def _preload(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Proble
 
 
 def _data(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
-    if spec.data is not None and not capabilities.data_is_folder:
-        yield Problem("data", spec.data.path, "not a readable folder; check the path")
-    if spec.init is not None and not capabilities.init_is_folder:
-        yield Problem("init", spec.init, "not a readable folder; check the path, or name a model: models:NAME")
+    """Folders that ranks cannot read; of an entry behind a URL pods get a copy on the run volume."""
+    data, model = spec.data.path if spec.data else None, "check the path, or name a model: models:NAME"
+    pulled = "`spotmpi models pull` copies it to a folder"
+    for key, place, is_folder, remedy, remedy_of_url in (
+        ("data", data, capabilities.data_is_folder, "check the path", "use it as stream.source"),
+        ("init", spec.init, capabilities.init_is_folder, model, pulled),
+    ):
+        if place is not None and "://" in place and capabilities.persistent is None:
+            yield Problem(key, place, f"is behind a URL, which ranks cannot read as a folder: {remedy_of_url}")
+        elif place is not None and not is_folder:
+            yield Problem(key, place, f"not a readable folder; {remedy}")
 
 
 def _keep(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:

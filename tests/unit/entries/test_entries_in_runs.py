@@ -89,7 +89,7 @@ def test_data_behind_a_url_is_no_folder(
     with pytest.raises(
         InputError, match=r"is behind a URL, which ranks cannot read as a folder: use it as stream\.source"
     ):
-        read_spec({"command": ["true"], "data": "datasets:numbers"})
+        spotmpi.plan_run({"command": ["true"], "data": "datasets:numbers"})
     spec = read_spec({"command": ["true"], "stream": {"source": "datasets:numbers", **STREAM}})
     assert spec.stream and spec.stream.source == found.path
 

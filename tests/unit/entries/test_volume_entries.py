@@ -20,7 +20,7 @@ from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.data.store import DataStore
 from spotmpi.entries.manifest import MODEL
-from spotmpi.entries.store import Store
+from spotmpi.entries.store import Store, folder
 from spotmpi.plan import manifests
 from spotmpi.plan.manifests import RunVolume
 from spotmpi.runs import fingerprint
@@ -37,10 +37,12 @@ PODS = (pod_context.VOLUME,)
 PLAN: dict[str, Any] = {"context": "c", "namespace": "n", "objects": [{}]}
 
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store with a data set and a model."""
+@pytest.fixture(params=["folder", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store with a data set and a model, in a folder or behind a URL."""
     monkeypatch.setenv("SPOTMPI_RUNS", str(tmp_path / "runs"))
+    if request.param == "memory":
+        monkeypatch.setenv("SPOTMPI_STORE", f"memory://{tmp_path}/store")
     found = Store()
     found.add(*entry(tmp_path))
     found.add(*entry(tmp_path, KEYS[1], name="digits", kind=MODEL))
@@ -71,7 +73,10 @@ def test_entries_are_read_from_the_volume_and_pinned_in_the_record(store: Store)
     stream = {"source": "datasets:ratings", "batch": 1}
     moved = volume_entries.on_volume(spec(stream=stream), PODS)
     assert moved.data and moved.stream
-    assert moved.data.path == moved.stream.source == f"store/datasets/ratings/{KEYS[0]}/files"
+    copied = f"store/datasets/ratings/{KEYS[0]}/files"
+    behind_url = store.storage.folder is None  # where workers read it
+    assert moved.data.path == copied
+    assert moved.stream.source == (store.place(store.find("ratings").reference) if behind_url else copied)
     assert moved.init == f"store/models/digits/{KEYS[1]}/files"
     work = fingerprint.identify(moved, local=False)
     assert work["entries"] == [f"datasets:ratings@{KEYS[0]}"] * 2 + [f"models:digits@{KEYS[1]}"]
@@ -86,7 +91,7 @@ def test_other_folders_and_urls_stay_as_they_are(store: Store, tmp_path: Path) -
 
 
 def test_a_cluster_without_a_run_volume_is_refused_with_the_remedy(store: Store) -> None:
-    with pytest.raises(InputError, match=r"data = .*ratings@.*which pods cannot reach: set kubernetes\.volume, to"):
+    with pytest.raises(InputError, match=r"data = .*ratings@.*which (pods|ranks) cannot re.*: set kubernetes\.volume"):
         volume_entries.on_volume(spec(), ())
 
 
@@ -132,9 +137,7 @@ def test_a_run_in_pods_is_submitted_once_the_volume_has_what_it_reads(
 
 
 def test_a_file_that_is_damaged_here_is_one_line_and_nothing_is_submitted(store: Store, pod: Pod) -> None:
-    file = Path(store.place(store.find("datasets:ratings").reference), "a.txt")
-    file.chmod(0o644)
-    file.write_text("fIrst")
+    store.storage.write(f"{folder(store.find('datasets:ratings').reference)}/files/a.txt", b"fIrst")
     with pytest.raises(
         SpotmpiError, match=r"ratings:1 cannot be copied to the run volume: .*; `spotmpi data verify ra"
     ):

@@ -10,6 +10,7 @@ import pytest
 import spotmpi
 from spotmpi.api.lineage import trace
 from spotmpi.backends.targets import Target
+from spotmpi.data.datasets import Storage, clean
 from spotmpi.entries.store import Store
 from tests.cluster.runs import Runs
 from tests.unit.entries.test_lineage import find
@@ -59,3 +60,10 @@ def test_a_run_reads_a_data_set_by_name_and_the_next_one_starts_from_its_model(
     assert sum("0 are missing" in line or "comparing with the volume" in line for line in said) == 3
     pulled = spotmpi.models.pull("counter:2", tmp_path / "pulled")
     assert spotmpi.checkpoint.read(str(pulled)) == {"text": "first", "times": 2}
+
+    storage = Storage(target, "shared", runs.testbed.images["base"])
+    assert clean(0.0, True, storage) == [], "the JobSets of both runs name them"
+    runs.testbed.kubectl("delete", "jobsets", "--all", "-n", runs.namespace)
+    assert clean(3600.0, True, storage) == [], "the folders of both runs are new"
+    assert {each["key"] for each in clean(0.0, True, storage)} == {data.key, first.key}
+    assert copied.list() == [] and clean(0.0, False, storage) == []

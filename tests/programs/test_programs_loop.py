@@ -183,10 +183,10 @@ def test_a_finished_run_started_again_only_evaluates(run: Run, tmp_path: Path) -
 def test_checkpoints_come_on_the_timer_and_at_the_end(run: Run, tmp_path: Path) -> None:
     lines = run(Line(), "--iterations", "10", "--checkpoint-path", str(tmp_path), "--checkpoint-every", "1e-9")
 
-    checkpoints = [(values["iteration"], values["reason"]) for kind, values in lines if kind == "checkpoint"]
-    assert checkpoints[:9] == [(iteration, "timer") for iteration in range(1, 10)]
-    assert checkpoints[-1] == (10, "end")
-    assert len(list(tmp_path.iterdir())) == 3
+    *timer, end = [(values["iteration"], values["reason"]) for kind, values in lines if kind == "checkpoint"]
+    assert timer[0] == (1, "timer") and end == (10, "end"), "others may be due while one is written"
+    assert timer == sorted(set(timer)) and {reason for _, reason in timer} == {"timer"} and timer[-1][0] < 10
+    assert len(list(tmp_path.glob("iteration-*"))) == min(len(timer) + 1, 3)
 
 
 def test_a_failed_checkpoint_is_reported_and_one_at_the_end_fails_the_run(
@@ -202,12 +202,10 @@ def test_a_failed_checkpoint_is_reported_and_one_at_the_end_fails_the_run(
 
     assert line.steps == [0, 1, 2, 3]
     assert list(tmp_path.iterdir()) == []
-    warnings = capsys.readouterr().err.splitlines()
-    assert [line.split(" not written")[0] for line in warnings] == [
-        *(f"checkpoint of iteration {number}" for number in (1, 2, 3, 4)),
-        "checkpoint of iteration 4",
-    ]
-    assert all("No space left on device" in line for line in warnings)
+    *others, last = capsys.readouterr().err.splitlines()
+    assert last.startswith("checkpoint of iteration 4 not written: [Errno 28] No space left on device")
+    assert "checkpoint of iteration 1 not written: [Errno 28] No space left on device" in "\n".join(others)
+    assert all("No space left on device" in line or "is still being written" in line for line in others)
 
 
 def test_other_data_under_an_old_checkpoint_is_refused(run: Run, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Union
 from spotmpi.agent import protocol
 from spotmpi.agent.files import write_atomically
 from spotmpi.checkpoint import memory
+from spotmpi.checkpoint.background import Written
 from spotmpi.checkpoint.store import Store, Values, WrongIdentity
 
 State = Union[Mapping[str, Any], Callable[[], Mapping[str, Any]]]
@@ -58,20 +59,25 @@ class Session:
         store = self._store
         if store is None:
             return
-        reason = "notice" if self._noticed else "end" if now else "timer" if self._now() >= self._due else None
-        if reason is None and not (store.memory and store.memory.due(iteration)):
+        reason = "notice" if self._noticed else "end" if now else None
+        to_volume, to_memory = self._now() >= self._due, store.memory is not None and store.memory.due(iteration)
+        if reason is None and not (to_volume or to_memory):
             return
         values = state() if callable(state) else state
-        if reason is None:
+        if to_volume or reason:
+            self._due = self._now() + self._every
+        if reason is not None:
+            self._noticed, start = False, time.perf_counter()
+            try:
+                path, problem = store.write(iteration, self._world, values, reason), None
+            except OSError as error:
+                path, problem = "", error
+            _ended(Written(iteration, path, time.perf_counter() - start, problem), reason)
+            return
+        if to_memory:
             store.remember(iteration, self._world, values)
-            return
-        self._noticed, self._due, start = False, self._now() + self._every, time.perf_counter()
-        try:
-            path = store.write(iteration, self._world, values, reason)
-        except OSError as problem:
-            _print("checkpoint of iteration %d not written: %s; earlier ones are untouched" % (iteration, problem))
-            return
-        _report(protocol.CHECKPOINT, iteration=iteration, path=path, seconds=time.perf_counter() - start, reason=reason)
+        if to_volume:
+            store.write_later(iteration, self._world, values, _ended)
 
     def _take_notice(self, pid_file: Optional[str]) -> None:
         """Let the next `save` after SIGUSR1, which agents send before an end, write; a program's own handler stays."""
@@ -162,10 +168,20 @@ def _broadcast(environ: Mapping[str, str]) -> Broadcast:
     )
 
 
+def _ended(checkpoint: Written, reason: str = "timer") -> None:
+    """Report a checkpoint to the volume, or say why there is none."""
+    iteration, path, seconds, problem = checkpoint
+    if problem is None:
+        _report(protocol.CHECKPOINT, iteration=iteration, path=path, seconds=seconds, reason=reason)
+    else:
+        _print("checkpoint of iteration %d not written: %s; earlier ones are untouched" % (iteration, problem))
+
+
 def _report(kind: str, **values: Any) -> None:
     sys.stdout.write(protocol.encode(kind, **values) + "\n")
     sys.stdout.flush()
 
 
 def _print(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    sys.stderr.write(text + "\n")  # at once, as some lines are a thread's
+    sys.stderr.flush()

@@ -8,11 +8,12 @@ import re
 import shutil
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional
 
 from spotmpi.agent import checkpoint_files as files
 from spotmpi.agent import protocol
 from spotmpi.agent.files import locked
+from spotmpi.checkpoint.background import Background, Dropped, Written, copied
 from spotmpi.checkpoint.memory import Memory
 from spotmpi.checkpoint.state import decode, encode
 
@@ -44,6 +45,7 @@ class Store:
         self._keep = keep
         self._identity = identity
         self._run = run
+        self._background = Background()
 
     def prepare(self) -> None:
         """Check that checkpoints can be written, and remove incomplete ones that earlier attempts of this run left.
@@ -94,15 +96,54 @@ class Store:
             OSError: it could not be written; earlier ones are then untouched.
             TypeError: the state has a value that no checkpoint can hold.
         """
+        self._background.make_way(iteration)
+        with locked(os.environ.get(protocol.ENV_PID_FILE)):  # the agent waits for it before it kills this rank
+            return self._write(iteration, values, encode(state), reason)
+
+    def write_later(self, iteration: int, values: Values, state: Any, ended: Callable[[Written], None]) -> None:
+        """Begin to write a checkpoint to the volume, from a copy of the state; a thread calls *ended* at its end.
+
+        One that is still under way goes on, and this one is left out. Where memory does not suffice for a copy, it has
+        been written when this returns.
+
+        Raises:
+            TypeError: the state has a value that no checkpoint can hold.
+        """
+        under_way = self._background.under_way()
+        if under_way is not None:
+            reason = "that of iteration %d is still being written, after %.1f s" % under_way
+            ended(Written(iteration, "", 0.0, OSError(reason)))
+            return
+        parts = encode(state)
+        copy = copied(parts)
+        # What is lost with this rank is in memory too, for which no attempt waits; else the agent waits for it.
+        lock = None if self.memory and self.memory.names() else os.environ.get(protocol.ENV_PID_FILE)
+
+        def write(pieces: Iterable[memoryview]) -> None:
+            start = time.perf_counter()
+            with locked(lock):
+                try:
+                    path, problem = self._write(iteration, values, pieces, "timer"), None
+                except OSError as error:
+                    path, problem = "", error
+                except Dropped:
+                    return
+                ended(Written(iteration, path, time.perf_counter() - start, problem))
+
+        if copy is None:
+            write(parts)
+        else:
+            self._background.start(iteration, copy, write)
+
+    def _write(self, iteration: int, values: Values, parts: Iterable[memoryview], reason: str) -> str:
         final = os.path.join(self._folder, files.name_of(iteration))
         if os.path.isfile(os.path.join(final, files.MANIFEST)):
             return final
         temporary = files.unfinished(self._folder, "%09d" % iteration, self._run)
         try:
-            with locked(os.environ.get(protocol.ENV_PID_FILE)):  # the agent waits for it before it kills this rank
-                size, digest = _write_state(temporary, state)
-                files.publish(temporary, final, self._manifest(iteration, values, reason, size, digest))
-        except (OSError, TypeError):
+            size, digest = _write_state(temporary, parts)
+            files.publish(temporary, final, self._manifest(iteration, values, reason, size, digest))
+        except (OSError, Dropped):
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         for name in files.names(self._folder)[: -self._keep]:
@@ -148,12 +189,12 @@ class Store:
         return Found(path, manifest, decode(data))
 
 
-def _write_state(folder: str, state: Any) -> tuple[int, str]:
-    """Write the file of *state* in a new *folder*; its size and SHA-256."""
+def _write_state(folder: str, parts: Iterable[memoryview]) -> tuple[int, str]:
+    """Write the *parts* of a state to a file in a new *folder*; its size and SHA-256."""
     os.mkdir(folder)
     digest = hashlib.sha256()
     with open(os.path.join(folder, files.STATE), "wb") as file:
-        for part in encode(state):
+        for part in parts:
             file.write(part)
             digest.update(part)
         file.flush()

@@ -13,6 +13,7 @@ from spotmpi.agent import protocol
 from spotmpi.agent.checkpoint_files import MANIFEST, Damaged
 from spotmpi.agent.outcomes import is_permanent
 from spotmpi.checkpoint import memory
+from spotmpi.checkpoint.background import Written
 from spotmpi.checkpoint.store import Store, WrongIdentity, read
 from spotmpi.programs.exits import Failed, Fatal
 
@@ -95,6 +96,10 @@ class Checkpoints:
         Raises OSError where it could not be written; earlier ones are then untouched.
         """
         return Path(self._store.write(progress.iteration, self._values(progress), dict(state), reason))
+
+    def write_later(self, progress: Progress, state: Mapping[str, Array], ended: Callable[[Written], None]) -> None:
+        """Begin to write a checkpoint to the folder while training goes on; a thread calls *ended* at its end."""
+        self._store.write_later(progress.iteration, self._values(progress), dict(state), ended)
 
     def remember(self, progress: Progress, state: Callable[[], Mapping[str, Array]]) -> None:
         """Write a checkpoint to memory if one is due; most of that happens in the background."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spotmpi.agent import protocol
+from spotmpi.checkpoint.background import Written
 from spotmpi.programs.checkpoint import (
     Checkpoints,
     Identity,
@@ -239,9 +240,11 @@ class _Training:
             leave(STOPPED)
 
     def _write_if_due(self) -> bool:
-        if not self._checkpoints or time.monotonic() < self._due:
+        """Let a checkpoint be written while training goes on, if one is due; whether that took time."""
+        if not self._checkpoints or time.monotonic() < self._due or self._iteration == self.total:
             return False
-        self._write("timer")
+        self._due = time.monotonic() + self._options.checkpoint_every
+        self._checkpoints.write_later(self._progress(), self._job.trainee.state(), self._ended)
         return True
 
     def _write(self, reason: str) -> bool:
@@ -251,17 +254,25 @@ class _Training:
         self._due = time.monotonic() + self._options.checkpoint_every
         start = time.perf_counter()
         try:
-            path = self._checkpoints.write(self._progress(), self._job.adapter.state(), reason)
+            path = str(self._checkpoints.write(self._progress(), self._job.adapter.state(), reason))
         except OSError as problem:
-            retry = f"; training continues, the next try is in {self._options.checkpoint_every:g} s"
-            self._reporter.warn(
-                f"checkpoint of iteration {self._iteration} not written: {problem}; earlier ones are untouched"
-                + (retry if self._iteration < self.total else "")
-            )
+            self._ended(Written(self._iteration, "", 0.0, problem), reason)
             return False
-        self._reporter.checkpoint(self._iteration, path, time.perf_counter() - start, reason)
+        self._ended(Written(self._iteration, path, time.perf_counter() - start), reason)
         self._saved = self._iteration
         return True
+
+    def _ended(self, checkpoint: Written, reason: str = "timer") -> None:
+        """Report a checkpoint, or say why there is none."""
+        iteration, path, seconds, problem = checkpoint
+        if problem is None:
+            self._reporter.checkpoint(iteration, Path(path), seconds, reason)
+            return
+        retry = f"; training continues, the next try is in {self._options.checkpoint_every:g} s"
+        self._reporter.warn(
+            f"checkpoint of iteration {iteration} not written: {problem}; earlier ones are untouched"
+            + (retry if self._iteration < self.total else "")
+        )
 
     def _progress(self) -> Progress:
         size = self._job.world.size

@@ -143,7 +143,8 @@ class Reporter:
     def warn(self, text: str) -> None:
         """Print a warning on stderr."""
         if self._enabled:
-            print(text, file=sys.stderr, flush=True)
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
 
     def close(self) -> None:
         """Close the event file."""
@@ -152,7 +153,8 @@ class Reporter:
 
     def _emit(self, kind: str, **values: Any) -> None:
         if self._enabled:
-            print(protocol.encode(kind, **values), flush=True)
+            sys.stdout.write(protocol.encode(kind, **values) + "\n")  # at once: a checkpoint is reported by a thread
+            sys.stdout.flush()
 
     def _write_events(self, group: str, iteration: int, scalars: Mapping[str, float]) -> None:
         if not self._folder:

@@ -244,7 +244,7 @@ class _Training:
         if not self._checkpoints or time.monotonic() < self._due or self._iteration == self.total:
             return False
         self._due = time.monotonic() + self._options.checkpoint_every
-        self._checkpoints.write_later(self._progress(), self._job.trainee.state(), self._ended)
+        self._checkpoints.write_later(self._progress(), self._job.adapter.state(), self._ended)
         return True
 
     def _write(self, reason: str) -> bool:

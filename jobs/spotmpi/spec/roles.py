@@ -70,7 +70,7 @@ def worker_spec(spec: JobSpec) -> JobSpec:
 def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> RoleChoices | tuple[Choice] | list[Problem]:
     """The groups of each role, for node 0 of a pool on-demand ones where they fit; all problems where it fits none.
 
-    Workers are in the zone of their gang: the first that has nodes for both.
+    Workers are in the zone of their gang: the first that has nodes for both, if possible those that the gang prefers.
     """
     choices = _choose_roles(spec, groups)
     if isinstance(choices, list) or len(choices) < 2:
@@ -78,9 +78,8 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> RoleChoices | tuple[Ch
     found = [{each.zone for each in choice.every_group} for choice in choices]
     if len(set.union(*found)) < 2:
         return choices
-    for zone in dict.fromkeys(
-        each.zone for each in groups if not spec.capacity.zones or each.zone in spec.capacity.zones
-    ):
+    zones = dict.fromkeys(each.zone for each in groups if each.zone in (spec.capacity.zones or [each.zone]))
+    for zone in sorted(zones, key=lambda zone: zone not in found[0]):
         capacity = spec.capacity.model_copy(update={"zones": [zone]})
         there = _choose_roles(spec.model_copy(update={"capacity": capacity}), groups)
         if isinstance(there, RoleChoices):

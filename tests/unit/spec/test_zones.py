@@ -157,6 +157,14 @@ def test_workers_are_in_the_zone_of_the_gang() -> None:
     )
 
 
+def test_a_pool_is_in_the_zone_where_node_0_is_on_demand() -> None:
+    spec = from_values({"launcher": "pool", "pool": {"count": 4}})
+    groups = [*in_zones("c6i", gpus=0), *in_zones("od", (C,), gpus=0, market="on-demand")]
+    choice = roles.choose(spec, groups)
+    assert isinstance(choice, RoleChoices)
+    assert [each.name for each in (*choice.gang.every_group, *choice.workers.groups)] == ["od-c", "c6i-c"]
+
+
 @st.composite
 def environments(draw: st.DrawFn) -> list[NodeGroup]:
     """Groups of the settings in some of three zones, of both markets and of different sizes."""

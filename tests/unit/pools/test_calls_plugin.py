@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from distributed import Client, Worker
 
 from spotmpi.programs.pool.call import TAKEN, CallAborted
-from spotmpi.programs.pool.scheduler import DRIVER_CLIENT, CallsPlugin, PoolScheduler
+from spotmpi.programs.pool.scheduler import DRIVER_CLIENT, AwakeClock, CallsPlugin, PoolScheduler
 from spotmpi.programs.pool.settings import resource
 
 END = threading.Event()
@@ -69,6 +70,30 @@ def test_calls_for_a_worker_that_the_pool_has_no_more_end_whether_they_come_befo
                 assert (await plugin.describe())["size"] == 1, "one that was about to start is about to leave"
 
     asyncio.run(shrink())
+
+
+def test_a_scheduler_that_was_stopped_for_an_hour_gives_drivers_time_to_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of their connections have ended meanwhile, and the first to return would get the calls of the others."""
+    key, seconds = "int-spotmpi-a1-0-0", [100.0]
+    monkeypatch.setattr("spotmpi.programs.pool.scheduler.time", SimpleNamespace(monotonic=lambda: seconds[0]))
+
+    async def stop() -> None:
+        scheduler, keeper = pool_of(1)
+        scheduler.clock = AwakeClock(lambda: seconds[0])
+        async with scheduler, new_worker(scheduler, 0):
+            async with NamedClient(scheduler.address, "a1") as first:
+                assert await first.submit(int, key=key) == 0
+            collecting = asyncio.ensure_future(keeper.collect("b2", None))
+            await asyncio.sleep(0.05)
+            seconds[0] += 3600.0
+            await asyncio.sleep(0.05)
+            assert not collecting.done()
+            async with NamedClient(scheduler.address, "a1"):
+                assert await collecting == []
+
+    asyncio.run(stop())
 
 
 def test_calls_of_a_driver_are_handed_over_once_and_only_when_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

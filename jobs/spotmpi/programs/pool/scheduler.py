@@ -162,7 +162,7 @@ class CallsPlugin(SchedulerPlugin):
         self._resized = False  # by a driver, which knows better than workers that come and go
         self._collectors: dict[Any, str] = {}  # drivers that have collected calls of others, by key
         self._left: set[str] = set()  # drivers that have closed the pool
-        self._cut: dict[str, float] = {}  # when connections of drivers have ended
+        self._cut: dict[str, float] = {}  # when connections of drivers have ended, by the scheduler's clock
         self._replacement_limit = replacement_limit
         self._released: set[Any] = set()  # keys that were released before their calls arrived
         self.joined = 0  # workers, replacements included
@@ -196,7 +196,7 @@ class CallsPlugin(SchedulerPlugin):
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Note the end of a driver's connection."""
-        self._cut[client_driver(client)] = time.monotonic()
+        self._cut[client_driver(client)] = self.scheduler.clock.read()
 
     def take_arrival(self) -> bool:
         """Whether a driver has connected since this was called last."""
@@ -271,13 +271,14 @@ class CallsPlugin(SchedulerPlugin):
         Each is handed over once, unless the driver that got it is gone too. Those whose connection has just been cut
         may come back, which is waited for.
         """
-        deadline = time.monotonic() + _RETURN
+        deadline = self.scheduler.clock.read() + _RETURN
         while True:
+            now = self.scheduler.clock.read()
             connected = {client_driver(client) for client in self.scheduler.client_comms} - self._left
-            recent = {each for each, since in self._cut.items() if time.monotonic() - since < _RETURN} - self._left
+            recent = {each for each, since in self._cut.items() if now - since < _RETURN} - self._left
             keys = [key for key in self._held() if name in (None, key.partition(KEY_MARK)[0])]
             holders = {key: self._collectors.get(key, driver_of(key)) for key in keys}
-            if time.monotonic() >= deadline or not (recent - connected).intersection(holders.values()):
+            if now >= deadline or not (recent - connected).intersection(holders.values()):
                 break
             await asyncio.sleep(_POLL)
         gone = [key for key in keys if holders[key] not in connected | recent]

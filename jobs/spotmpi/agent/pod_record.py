@@ -38,7 +38,8 @@ class PodRecord(record.Record):
         self._fence: fencing.Fence | None = None
 
     def take_attempt(self) -> int:
-        """The number of a new attempt; earlier agents of the run are fenced off from now on."""
+        """The number of a new attempt, where no other agent has begun one; earlier ones are fenced off from now on."""
+        self._check(final=True)
         number = super().take_attempt()
         fencing.announce(self.folder, number)
         if self._fence:

@@ -490,7 +490,7 @@ class WatchedRecord(PodRecord):
 
     def check_fence(self) -> None:
         if self._fence:
-            with contextlib.suppress(fencing.Fenced):
+            with contextlib.suppress(fencing.Fenced, OSError):  # as its thread does
                 self._fence.check_before_write(final=False)
         super().check_fence()
 

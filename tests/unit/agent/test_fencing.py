@@ -37,6 +37,14 @@ def test_the_end_of_an_attempt_is_not_written_after_a_newer_one_has_begun(tmp_pa
     new.close()
 
 
+def test_an_agent_that_was_replaced_between_two_attempts_takes_no_other_one(tmp_path: Path) -> None:
+    old, new = PodRecord(str(tmp_path)), PodRecord(str(tmp_path))
+    assert (old.take_attempt(), new.take_attempt()) == (1, 2)
+    with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
+        old.take_attempt()
+    new.event("started")
+
+
 def test_a_newer_attempt_is_seen_where_a_listing_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux keeps what it knows of a folder on NFS for 30 to 60 s (acdirmin and acdirmax, nfs(5))."""
     old = PodRecord(str(tmp_path))

@@ -356,6 +356,9 @@ LOST_IN_PROMOTION = STANDBY._replace(events=(Event(20, "kill", 1), Event(21.2, "
 TWO_LOST_ONE_STANDS_BY = STANDBY._replace(events=(Event(20, "kill", 1), Event(20, "kill", 2)))
 REPLACED_STANDS_BY = STANDBY._replace(events=(Event(20, "kill", 1), Event(30, "kill", 3)))
 NODE_0_LOST_AFTER_PROMOTION = STANDBY._replace(events=(Event(20, "kill", 1), Event(30, "kill", 0)))
+REPLACED_IN_RECOVERY = Schedule(
+    events=(Event(33, "stumble", 5), Event(46, "stumble", 6), Event(47, "replace", 0)), nodes=1, interruptions=3
+)
 RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.0, replaces=True)
 
 
@@ -376,6 +379,7 @@ RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.
 @example(NODE_0_LOST_IN_RECOVERY)
 @example(LOST_WHILE_STALLED)
 @example(BLIND_SURVIVOR)
+@example(REPLACED_IN_RECOVERY)
 @example(RECLAIMED_ALONE)
 @example(LOST_IN_PROMOTION)
 @example(TWO_LOST_ONE_STANDS_BY)

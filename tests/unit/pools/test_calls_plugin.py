@@ -80,12 +80,12 @@ def test_a_scheduler_that_was_stopped_for_an_hour_gives_drivers_time_to_come_bac
     monkeypatch.setattr("spotmpi.programs.pool.scheduler.time", SimpleNamespace(monotonic=lambda: seconds[0]))
 
     async def stop() -> None:
-        scheduler, keeper = pool_of(1)
+        scheduler, plugin = pool_of(1)
         scheduler.clock = AwakeClock(lambda: seconds[0])
         async with scheduler, new_worker(scheduler, 0):
             async with NamedClient(scheduler.address, "a1") as first:
                 assert await first.submit(int, key=key) == 0
-            collecting = asyncio.ensure_future(keeper.collect("b2", None))
+            collecting = asyncio.ensure_future(plugin.collect("b2", None))
             await asyncio.sleep(0.05)
             seconds[0] += 3600.0
             await asyncio.sleep(0.05)

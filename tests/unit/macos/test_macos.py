@@ -43,6 +43,7 @@ def linux_pool(tmp_path: Path) -> Iterator[dict[str, str]]:
         yield {"POOL_RUN": pool.id, "POOL_RUNS": str(tmp_path / "runs")}
 
 
+@pytest.mark.timeout(600)  # a set of tests in a process of its own: beyond 120 s at a load of 40
 def test_the_commands_of_a_client_need_nothing_that_macos_lacks(linux_pool: dict[str, str]) -> None:
     environments = (UNIT / "environments" / name for name in ON_ENVIRONMENTS)
     run_under_the_double(UNIT / "macos" / "client.py", *environments, **linux_pool)

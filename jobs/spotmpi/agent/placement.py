@@ -95,17 +95,27 @@ def untried(state: State) -> str | None:
 def next_state(state: State, gang: Gang, capacity: PlacedCapacity, size: int, now: float) -> State | None:
     """The state that follows from what is seen of the gang of *size* nodes at the time *now*; None while nothing does.
 
-    The groups that were tried may be tried again once all nodes were there, so that a run goes back to an earlier group
-    only when it has lost a node.
+    The groups that were tried may be tried again once all nodes were there. `returns` tells when a gang that has all
+    its nodes goes back to an earlier group.
     """
-    if gang.is_whole(size):
-        return {**state, "tried": []} if state["tried"] else None
-    target = untried(state)
-    if gang.waiting_since is None or target is None or now < gang.waiting_since + capacity["patience"]:
-        return None
-    reason = "%s gave %d of %d nodes within %gs" % (state["at"], gang.placed, size, capacity["patience"])
-    state = {**state, "tried": [*state["tried"], state["at"]]}
-    return decided(state, placement_of(capacity, target), now, reason)
+    following, here = observed(state, gang, capacity["patience"], size, now), state["at"]
+    target = untried(following)
+    if here in following["tried"] and here not in state["tried"] and target is not None:
+        reason = "%s gave %d of %d nodes within %gs" % (here, gang.placed, size, capacity["patience"])
+        return decided(following, placement_of(capacity, target), now, reason)
+    return None if following == state else following
+
+
+def retry_at(state: State, name: str, retry: float) -> float:
+    """Unix time from which on a gang that has its nodes elsewhere may ask the group *name* again; 0 if it gave nodes.
+
+    That is *retry* seconds after it was asked in vain, and twice as long for each time in vain before that.
+    """
+    refusals, last = 0, 0.0
+    for each in state["seen"]:
+        if each["group"] == name:
+            refusals, last = (0, 0.0) if each["nodes"] else (refusals + (each["nodes"] == 0), each["t"])
+    return last + retry * 2.0 ** (refusals - 1) if refusals else 0.0
 
 
 def decided(state: State, target: Placement, now: float, reason: str) -> State:

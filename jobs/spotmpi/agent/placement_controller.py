@@ -1,7 +1,8 @@
 """Moves the gang of a run whose nodes do not come to the next node group: a process in a pod of its own.
 
-It knows nothing that is not in the cluster: the run's plan, its JobSet, whose annotation holds every decision, and the
-pods of the gang. So it may be killed at any moment and started anew, and without it the run stays where it is.
+It knows nothing that is not in the cluster: the run's plan, its JobSet, whose annotation holds every decision, the
+pods of the gang, and what is in the run folder. So it may be killed at any moment and started anew, and without it
+the run stays where it is.
 
 A JobSet's pods may get another node selector and other tolerations only while it is suspended, as for Kueue: the patch
 that suspends it has these and the decision at once, and once the pods are gone another one resumes it.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import email.utils
 import http.client
 import json
+import math
 import os
 import ssl
 import sys
@@ -19,13 +21,15 @@ from datetime import datetime, timezone
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 from urllib.parse import quote
 
-from . import mounts, placement, pod_context
+from . import mounts, placement, pod_context, returns
 from .clock import CLOCK, Clock
 from .plan import RunPlan, read_plan
+from .run_progress import RunProgress
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 INTERVAL = 5.0  # seconds between looks at the run
 _TIMEOUT = 30.0  # seconds of a request
+_BETWEEN_RETURNS = 60.0  # seconds between decisions about a gang that has all its nodes
 _TEMPLATE = "/spec/replicatedJobs/0/template/spec/template"
 _JSON_PATCH = "application/json-patch+json"
 _ENDED = ("Completed", "Failed")
@@ -95,19 +99,37 @@ class ClusterApi:
 Policy = Callable[[RunPlan, placement.State, placement.Gang, float], Optional[placement.State]]
 
 
-def in_order(plan: RunPlan, state: placement.State, gang: placement.Gang, now: float) -> Optional[placement.State]:
-    """The `Policy` of ``capacity.order``."""
-    return placement.next_state(state, gang, plan["capacity"], len(plan["hosts"]), now)
+class OrderPolicy:
+    """The `Policy` of ``capacity.order``; *runs* is the folder of run folders, which is empty without a run volume."""
+
+    def __init__(self, runs: str = pod_context.RUNS) -> None:
+        self._runs = runs
+        self._progress: Optional[RunProgress] = None
+        self._read_at = -math.inf
+
+    def __call__(
+        self, plan: RunPlan, state: placement.State, gang: placement.Gang, now: float
+    ) -> Optional[placement.State]:
+        """The state that follows from what is seen of the gang at the time *now*; None while nothing does."""
+        capacity, size = plan["capacity"], len(plan["hosts"])
+        following = placement.next_state(state, gang, capacity, size, now)
+        if following is not None or not gang.is_whole(size) or now - self._read_at < _BETWEEN_RETURNS:
+            return following
+        self._read_at = now
+        if self._progress is None:
+            self._progress = RunProgress(os.path.join(self._runs, plan["run"]), plan.get("submitted", 0.0))
+        found = returns.find_return(state, capacity, self._progress.read(now), now)
+        return None if found is None else placement.decided(state, found.group, now, found.reason)
 
 
 class Controller:
     """Decides for one run, again and again; *api* is a `ClusterApi`."""
 
-    def __init__(self, api: ClusterApi, plan: RunPlan, policy: Policy = in_order) -> None:
+    def __init__(self, api: ClusterApi, plan: RunPlan, policy: Optional[Policy] = None) -> None:
         self._api = api
         self._plan = plan
         self._capacity = plan["capacity"]
-        self._policy = policy
+        self._policy = policy or OrderPolicy()
 
     def look(self) -> bool:
         """Look at the run once, and change what is to be changed; whether there is nothing to decide any more."""
@@ -160,7 +182,7 @@ def _first_created(pods: List[Object]) -> Optional[float]:
     return min((_unix_time(pod["metadata"]["creationTimestamp"]) for pod in pods), default=None)
 
 
-def run(policy: Policy = in_order, clock: Clock = CLOCK) -> int:
+def run(policy: Optional[Policy] = None, clock: Clock = CLOCK) -> int:
     """Decide for the run of this pod by *policy* until it has ended; the exit code."""
     plan = read_plan(mounts.in_pod().plan)
     controller, failure = Controller(ClusterApi(), plan, policy), ""

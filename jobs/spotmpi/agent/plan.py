@@ -76,7 +76,6 @@ class Deadline(TypedDict):
     at: Optional[float]  # Unix seconds, where it is a time
     after: Optional[float]  # since the submission, where it is a duration
     work: float
-    overhead: float
     lost_work: float
     market: Literal["auto", "spot", "on-demand"]
     budget: Optional[float]  # US dollars
@@ -97,6 +96,8 @@ class PlacedCapacity(TypedDict):
     """The node groups of a run, the first one first, and when another one is tried."""
 
     patience: float  # seconds for which pods wait for nodes
+    retry: float  # seconds after which a gang on on-demand nodes asks spot groups again, see `placement.retry_at`
+    overhead: float  # seconds that a start is expected to take
     pods: str  # selector of the gang's
     placements: List[Placement]
     reason: str  # for which it begins on the first

@@ -33,7 +33,8 @@ class Moment:
     """Jobs at one moment, as arrays over them: seconds since their start, and the seconds to the next decision.
 
     ``mode`` is NONE, ON_DEMAND, or from SPOT on one for each pool and size, the sizes of the first pool first;
-    ``starting`` the seconds until the first new iteration, ``work`` seconds on the largest size, ``spent`` dollars.
+    ``starting`` the seconds until the first new iteration, ``work`` seconds on the largest size, ``unsaved`` those
+    of the work that is lost if the nodes are given back, ``spent`` dollars.
     ``state`` (pools x jobs) are the states of the pools, ``price`` (jobs x modes) dollars per hour of the gang, and
     ``usable`` whether a mode has its nodes.
     """
@@ -43,6 +44,7 @@ class Moment:
     mode: Indices
     starting: Numbers
     work: Numbers
+    unsaved: Numbers
     spent: Numbers
     state: Indices
     price: Numbers
@@ -88,13 +90,20 @@ def _starting(job: Job, moment: Moment) -> Numbers:
     return starting
 
 
+def _work(moment: Moment) -> Numbers:
+    """Seconds of work that is left when each mode begins (jobs x modes)."""
+    work = np.repeat((moment.work + moment.unsaved)[:, None], moment.price.shape[1], axis=1)
+    work[np.arange(len(moment.mode)), moment.mode] = moment.work
+    return work
+
+
 def step(job: Job, moment: Moment) -> Step:
     """What each mode does until the next decision, if it keeps its nodes."""
     speeds = mode_speeds(job, (moment.price.shape[1] - SPOT) // len(job.sizes))
-    starting = _starting(job, moment)
-    work = np.maximum(moment.work[:, None] - speeds * np.maximum(0.0, moment.tick - starting), 0.0)
+    starting, before = _starting(job, moment), _work(moment)
+    work = np.maximum(before - speeds * np.maximum(0.0, moment.tick - starting), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        busy = np.minimum(moment.tick, starting + moment.work[:, None] / speeds)
+        busy = np.minimum(moment.tick, starting + before / speeds)
     busy[:, NONE] = 0.0
     return Step(work, np.maximum(starting - moment.tick, 0.0), moment.price * busy / 3600.0)
 
@@ -109,7 +118,7 @@ def safe(job: Job, moment: Moment, after: Step) -> NDArray[np.bool_]:
     left = job.deadline - moment.elapsed - job.overhead
     end = done | (left - moment.tick - _to_do(job, after.work) >= -_TOLERANCE)
     idle = np.minimum(_starting(job, moment), moment.tick)
-    begin = left - idle - _to_do(job, np.broadcast_to(moment.work[:, None], idle.shape))  # before any progress
+    begin = left - idle - _to_do(job, _work(moment))  # before any progress
     begin[:, :SPOT] = 0.0  # no nodes to lose
     result = end & (begin >= -_TOLERANCE)
     if job.budget is not None:

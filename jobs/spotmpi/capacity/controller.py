@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from spotmpi.capacity.placement import Offer
 
 TICK = 600.0  # seconds between decisions about a gang that has all its nodes, less for short runs
-REFUSED = 3600.0  # seconds for which a group that gave no gang is not asked by a gang that has nodes elsewhere
 _WAIT, _STAY = "wait", "stay"
 
 
@@ -113,7 +112,7 @@ class _View:
         seconds = placed.seconds_to(deadline, submitted)
         self.elapsed = now - submitted
         self.tick = _tick(plan)
-        overhead = max(deadline["overhead"], math.ceil(self._start_of_nodes() + measured.start))
+        overhead = max(self.capacity["overhead"], math.ceil(self._start_of_nodes() + measured.start))
         self.work = self._work_left(deadline["work"], overhead)
         self.job = Job(
             work=max(deadline["work"], self.work),
@@ -148,6 +147,18 @@ class _View:
         """Seconds until the gang's first new iteration."""
         return 0.0 if not self.whole or self.measured.iterates else max(0.0, self.job.overhead - self.whole_for)
 
+    @property
+    def unsaved(self) -> float:
+        """Seconds of work that is lost if the gang moves now: what it did since its newest checkpoint, if it has one.
+
+        A program may write another at the notice, which nobody knows before.
+        """
+        if not self.whole:
+            return 0.0
+        if self.measured.pace:
+            return (self.measured.done - self.measured.stored) * self.measured.pace
+        return max(0.0, self.whole_for - self.job.overhead)
+
     def _work_left(self, work: float, overhead: float) -> float:
         """Seconds of work that is left, by what was measured, else by the *work* of the spec."""
         measured, least = self.measured, 1.0
@@ -166,10 +177,9 @@ class _View:
         if self.whole and _market(self.at) == _market(group) == "spot":
             return 0  # nodes that work are not given back for others that may not come
         last = next((each for each in reversed(self.state["seen"]) if each["group"] == name), None)
-        refused = (
-            last is not None and last["nodes"] == 0 and (name in self.state["tried"] or self.now - last["t"] < REFUSED)
-        )
-        return 0 if refused else None
+        refused = last is not None and last["nodes"] == 0
+        later = name in self.state["tried"] or self.now < placed.retry_at(self.state, name, self.capacity["retry"])
+        return 0 if refused and later else None
 
 
 def _by_policy(view: _View) -> Decided:
@@ -186,7 +196,7 @@ def _by_policy(view: _View) -> Decided:
     offers = [_offer(view, each, view.available(each)) for each in groups.values()]
     here = _offer(view, view.at, None)
     gang = Gang(here.zone, here.market, here.instance_type, view.size) if view.whole else None
-    state = State(view.job, gang, view.work, view.starting, view.measured.spent)
+    state = State(view.job, gang, view.work, view.starting, view.measured.spent, view.unsaved)
     decision = policy.decide(state, offers, history, Clock(view.elapsed, view.tick))
     if isinstance(decision, (Keep, Wait)):
         return Decided(_STAY if isinstance(decision, Keep) else _WAIT, decision.reason)

@@ -65,7 +65,8 @@ class Observation:
 class State:
     """How far a job is: its placement, None while it has no nodes, and seconds of work left on the largest size.
 
-    ``starting`` are the seconds until the placement's first new iteration, ``spent`` is in dollars.
+    ``starting`` are the seconds until the placement's first new iteration, ``unsaved`` those of the work that has to be
+    repeated if its nodes are given back now, ``spent`` is in dollars.
     """
 
     job: Job
@@ -73,6 +74,7 @@ class State:
     work: float
     starting: float = 0.0
     spent: float = 0.0
+    unsaved: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -202,6 +202,7 @@ def _moment(state: State, seen: Market, on_demand: Offer, clock: Clock) -> Momen
         np.array([mode]),
         np.array([state.starting]),
         np.array([state.work]),
+        np.array([state.unsaved]),
         np.array([state.spent]),
         seen.states(job.sizes)[:, -1:],
         price[None, :],

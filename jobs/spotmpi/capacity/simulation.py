@@ -108,7 +108,19 @@ class _Windows:
         elapsed = index * market.step
         tick = min(market.step, self.job.deadline - elapsed)
         price *= self.nodes
-        return Moment(elapsed, tick, self.mode, self.starting, self.work, self.spent, self.states[:, at], price, usable)
+        unsaved = np.zeros(count)  # nodes are given back at a checkpoint
+        return Moment(
+            elapsed,
+            tick,
+            self.mode,
+            self.starting,
+            self.work,
+            unsaved,
+            self.spent,
+            self.states[:, at],
+            price,
+            usable,
+        )
 
     def advance(self, moment: Moment, mode: Indices) -> None:
         job, tick, active = self.job, moment.tick, self.unfinished

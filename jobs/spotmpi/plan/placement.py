@@ -32,6 +32,8 @@ def capacity(
     """The node groups of *target* in their order, as the plan of the agents has them."""
     return {
         "patience": spec.capacity.patience,
+        "retry": spec.capacity.retry,
+        "overhead": spec.capacity.overhead,
         "pods": f"{names.LABEL_RUN}={run},{names.LABEL_ROLE}!={names.WORKER}",
         "placements": [_placement(spec, each, run, rates) for each in target.order],
         "reason": beginning.reason,
@@ -49,7 +51,6 @@ def _deadline(spec: JobSpec) -> Deadline | None:
         "at": table.deadline.timestamp() if isinstance(table.deadline, datetime) else None,
         "after": None if isinstance(table.deadline, datetime) else table.deadline,
         "work": table.work,
-        "overhead": table.overhead,
         "lost_work": table.lost_work or 0.0,
         "market": table.market,
         "budget": table.budget,
@@ -71,7 +72,7 @@ def controller_job(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, 
     """The spec of the controller's Job, suspended like the JobSet of its run.
 
     Its pod has no label of the run, whose pods are nodes; it tolerates no taint, so it gets no node that is paid for
-    the run. That of a run with a deadline reads the run folder, and needs memory for its policy.
+    the run. It reads the run folder; that of a run with a deadline needs memory for its policy.
     """
     by_deadline = spec.capacity.deadline is not None
     mounts = [
@@ -82,7 +83,7 @@ def controller_job(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, 
         {"name": "config", "configMap": {"name": names.parts_name(run)}},
         {"name": "work", "emptyDir": {}},
     ]
-    if by_deadline:
+    if target.volume is not None:
         mounts.append({"name": "volume", "mountPath": pod_context.VOLUME})
         volumes.append({"name": "volume", "persistentVolumeClaim": {"claimName": target.volume}})
     return {

@@ -189,6 +189,11 @@ class Capacity(SpecModel):
         "else all from the next",
     )
     patience: Duration = Field(600.0, description="how long the run waits for all its nodes before it tries the next")
+    retry: Duration = Field(
+        3600.0,
+        description="how long a run stays on on-demand nodes before it asks a spot group again that gave none; each "
+        "time in vain doubles it",
+    )
     prices: dict[str, Money] = Field(
         {}, description="US dollars per node and hour by node group (default: AWS's current prices)"
     )

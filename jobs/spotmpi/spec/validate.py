@@ -46,7 +46,9 @@ class TargetCapabilities:
 
 
 # Keys of the table `capacity` that need no deadline, and those of simulations alone.
-_WITHOUT_DEADLINE = frozenset({"order", "patience", "prices", "deadline", "market", "zones", "instance_types"})
+_WITHOUT_DEADLINE = frozenset(
+    {"order", "patience", "retry", "overhead", "prices", "deadline", "market", "zones", "instance_types"}
+)
 _OF_SIMULATIONS = frozenset({"nodes", "speeds"})
 Check = Callable[[JobSpec, TargetCapabilities], Iterable[Problem]]
 

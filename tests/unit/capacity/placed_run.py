@@ -1,4 +1,4 @@
-"""A run with a deadline on a cluster that a test scripts: its gang works once it has all nodes, and is recorded."""
+"""A run by a deadline or an order, on a cluster that a test scripts: with all its nodes it works and is recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from spotmpi.agent import placement, pod_context
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.outcomes import INTERRUPTION, SUCCEEDED, Outcome
-from spotmpi.agent.placement_controller import Controller
+from spotmpi.agent.placement_controller import Controller, OrderPolicy, Policy
 from spotmpi.agent.plan import Forecast
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
@@ -57,16 +57,18 @@ def planned(groups: tuple[str, ...], **capacity: Any) -> tuple[Any, Any]:
 class PlacedRun:
     """A run of *iterations*, with a controller that is killed after every look where it is *mortal*.
 
-    Its agents take *start* seconds from the nodes to the first iteration. Moves have notice, so a checkpoint is
-    written; where nodes are lost, the iterations since the last whole minute are.
+    Its agents take *start* seconds from the nodes to the first iteration. A checkpoint is written ``every`` so many
+    iterations, if any, and before a move where the program writes one ``at_notice``; later iterations are repeated.
     """
 
     def __init__(self, folder: Path, free: dict[str, int], iterations: int, start: float, **capacity: Any) -> None:
-        groups = tuple(group for group in (NEAR, OTHER, FAR) if group in free)
+        groups = tuple(group for group in capacity.get("order", (NEAR, OTHER, FAR)) if group in free)
         jobset, self.plan = planned(groups, **capacity)
         self.cluster = PlacedCluster(jobset, SIZE, free)
         self.iterations, self.start = iterations, start
         self.mortal = False
+        self.every: int | None = 60
+        self.at_notice = True
         self.ended: float | None = None  # seconds after the submission
         self.stored = 0
         self.step = 5.0  # seconds between looks
@@ -114,10 +116,14 @@ class PlacedRun:
         """One look of the controller."""
         api: Any = self.cluster
         if self._controller is None or self.mortal:
-            self._controller = Controller(api, self.plan, DeadlinePolicy(str(self._runs)))
+            self._controller = Controller(api, self.plan, self._policy())
         self._controller.look()
         if self.cluster.suspended:
             self._end_attempt(INTERRUPTION)
+
+    def _policy(self) -> Policy:
+        runs = str(self._runs)
+        return OrderPolicy(runs) if self.plan["capacity"]["deadline"] is None else DeadlinePolicy(runs)
 
     def pass_time(self) -> None:
         self.cluster.pass_time(self.step)
@@ -148,8 +154,8 @@ class PlacedRun:
         iteration = min(self.iterations, int((self._progress.iteration or 0) + self.step / PACE))
         self._progress.iteration = iteration
         self._history.record.metric(self._number, 0, "metric", {"iteration": iteration})
-        if iteration // 60 * 60 > self.stored:
-            self._store(iteration // 60 * 60)
+        if self.every and iteration // self.every * self.every > self.stored:
+            self._store(iteration // self.every * self.every)
         if iteration == self.iterations:
             self.ended = self.seconds
             self._end_attempt(SUCCEEDED)
@@ -176,7 +182,7 @@ class PlacedRun:
         if history is None:
             return
         self._history = history
-        if not lost and self._progress.iteration:
+        if not lost and self._progress.iteration and (self.at_notice or cause == SUCCEEDED):
             self._store(self._progress.iteration)
         self._history = None
         outcome = Outcome(cause, "why", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import subprocess
 import sys
@@ -117,6 +118,42 @@ def test_it_returns_from_on_demand_nodes_to_spot_nodes_where_that_pays(tmp_path:
     assert run.cluster.places() == [NEAR] * SIZE
     run.run_until(lambda: False, 20 * 3600)
     assert run.ended is not None
+
+
+LONG = {"deadline": "20h", "work": "10h", "overhead": "5m", "patience": "10m"}
+HOUR = 3600.0
+
+
+def on_demand_run(folder: Path) -> PlacedRun:
+    """A run that has come to on-demand nodes, with hours to spare."""
+    run = PlacedRun(folder, {NEAR: 0, FAR: SIZE}, 36000, START, **LONG)
+    run.step = 60.0
+    run.run_until(lambda: run.cluster.places() == [FAR] * SIZE, 12 * HOUR)
+    return run
+
+
+def test_a_spot_group_that_gives_no_nodes_is_asked_less_and_less_often(tmp_path: Path) -> None:
+    run = on_demand_run(tmp_path)
+    run.run_until(lambda: False, 20 * HOUR)
+    assert run.ended is not None
+    refused = [each["t"] for each in run.state["seen"] if each["group"] == NEAR]
+    hours = [round((after - before) / HOUR) for before, after in itertools.pairwise(refused)]
+    assert hours[1:] == [2, 4], hours  # the first is the wait for spot nodes
+
+
+@pytest.mark.parametrize("every", [None, 1800])
+def test_a_run_gives_on_demand_nodes_back_only_where_the_work_that_it_repeats_is_paid_for(
+    tmp_path: Path, every: int | None
+) -> None:
+    run = PlacedRun(tmp_path, {NEAR: 0, FAR: SIZE}, 36000, START, **LONG)
+    run.step, run.every, run.at_notice = 60.0, every, False
+    run.run_until(lambda: run.cluster.places() == [FAR] * SIZE, 12 * HOUR)
+    moved = run.seconds
+    run.run_until(lambda: run.seconds >= moved + HOUR, 20 * HOUR)
+    run.cluster.free[NEAR] = SIZE
+    run.run_until(lambda: False, 20 * HOUR)
+    assert run.ended is not None and run.ended <= 20 * HOUR, run.state["decisions"]
+    assert run.cluster.places() == [NEAR if every else FAR] * SIZE
 
 
 def test_where_the_policy_cannot_be_asked_the_last_safe_moment_alone_is_kept(

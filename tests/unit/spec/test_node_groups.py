@@ -450,7 +450,6 @@ def test_a_deadline_may_use_each_group_that_the_run_fits_and_the_plan_says_what_
         "at": None,
         "after": 108000.0,
         "work": 72000.0,
-        "overhead": 300.0,
         "lost_work": 0.0,
         "market": "auto",
         "budget": None,

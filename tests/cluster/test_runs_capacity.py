@@ -144,14 +144,14 @@ def test_a_run_whose_controller_is_dead_goes_on_where_it_is(placed: Runs) -> Non
 
 DEADLINE, OVERHEAD, TOTAL = 300.0, 150.0, 100
 # A program that resumes: an iteration takes 0.3 s, and each is in a file of the run volume, its checkpoint.
-RESUMES = f"""
+RESUMES = """
 import os, time
 from spotmpi.agent import protocol
 
 path = "/spotmpi/volume/iteration-" + os.environ["JOB_COMPLETION_INDEX"]
 done = int(open(path).read()) if os.path.exists(path) else 0
-print(protocol.encode("context", total_iterations={TOTAL}), flush=True)
-while done < {TOTAL}:
+print(protocol.encode("context", total_iterations=TOTAL), flush=True)
+while done < TOTAL:
     time.sleep(0.3)
     done += 1
     with open(path, "w") as file:
@@ -169,7 +169,12 @@ def test_a_run_with_a_deadline_whose_spot_nodes_vanish_ends_in_time_on_on_demand
     near, far = testbed.nodes
     capacity: dict[str, Any] = {"deadline": f"{DEADLINE:g}s", "work": f"{0.3 * TOTAL:g}s", "overhead": f"{OVERHEAD:g}s"}
     capacity |= {"patience": f"{PATIENCE:g}s", "prices": {"near": 0.5, "far": 20.0}}
-    values = {**spec(), "command": ["python3", "-c", RESUMES], "capacity": capacity, "price": None}
+    values = {
+        **spec(),
+        "command": ["python3", "-c", RESUMES.replace("TOTAL", str(TOTAL))],
+        "capacity": capacity,
+        "price": None,
+    }
     values["resources"] = {"cpu": "100m"}  # the image has no CUDA
     run = placed.submit(values, image="chainermn")
     followed = FollowedRun(placed, run)
@@ -197,3 +202,32 @@ def test_a_run_with_a_deadline_whose_spot_nodes_vanish_ends_in_time_on_on_demand
     summary = followed.summary()
     assert [each["world"]["rate"] for each in summary["attempts"]][-1] == 40.0 and summary["iteration"] == TOTAL
     assert summary["attempts"][0]["start"] > 0
+
+
+@pytest.mark.pod_images("chainermn")
+def test_a_run_that_fell_back_to_on_demand_nodes_goes_back_to_spot_nodes_at_a_checkpoint(placed: Runs) -> None:
+    testbed, total = placed.testbed, 350
+    near, far = testbed.nodes
+    capacity = {"order": ["near", "on-demand"], "patience": f"{PATIENCE:g}s", "retry": "10s", "overhead": "1s"}
+    command = ["python3", "-c", RESUMES.replace("TOTAL", str(total))]
+    values = {
+        **spec(),
+        "command": command,
+        "capacity": {**capacity, "prices": {"near": 0.5, "far": 20.0}},
+        "price": None,
+    }
+    values["resources"] = {"cpu": "100m"}  # the image has no CUDA
+    testbed.kubectl("cordon", near.name)
+    run = placed.submit(values, image="chainermn")
+    followed = FollowedRun(placed, run)
+    followed.until("an iteration", lambda event: event.values.get("iteration", 0) >= 3)
+    assert places(placed, run) == [far.name, far.name]
+    testbed.kubectl("uncordon", near.name)
+    wait_until_all_on(placed, run, near.name)
+    assert followed.end(2 * LIMIT).kind == "succeeded", followed.recent_events()
+    decisions = [event.values for event in followed.events if event.kind == record.PLACED]
+    assert [(each["group"], each["rate"]) for each in decisions] == [("near", 1.0), ("far", 40.0), ("near", 1.0)]
+    assert decisions[2]["reason"].startswith("back to spot nodes, at a checkpoint: $1.00 in place of $40.00 per hour")
+    summary = followed.summary()
+    assert summary["iteration"] == total and len(summary["attempts"]) == 2
+    assert summary["attempts"][1]["lost_iterations"] <= 1, summary["attempts"]

@@ -26,7 +26,7 @@ from tests.engine.providers.server import serve_cloud
 from tests.engine.remembered_pulumi import RememberingEnvironment
 from tests.engine.setting_changes import OTHERS, Change, config_of, file_of
 from tests.engine.stack_lifecycle import ACCESS
-from tests.engine.warm_environment import warm_environment
+from tests.engine.warm_python import warm_environment
 
 RUN = RunState("a-1", "", "a", "running")
 # An instruction that each refusal has to end with.

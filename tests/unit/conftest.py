@@ -13,7 +13,6 @@ import pytest
 from tests.cloud.service_models import shared_models
 from tests.contract.conftest import BackendHarness, local_harness
 from tests.unit.agent.gang import Gang
-from tests.warm_processes import warm_processes
 
 if TYPE_CHECKING:
     from tests.cloud.account.fake_account import FakeAccount
@@ -25,13 +24,6 @@ if TYPE_CHECKING:
 def service_models() -> Iterator[None]:
     """AWS's descriptions of its services, parsed once in this process."""
     with shared_models():
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def warm_interpreters() -> Iterator[None]:
-    """Agents and pods' commands start as forks of an interpreter that has their imports."""
-    with warm_processes():
         yield
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.warm_environment import PROGRAM, warm_environment
+from tests.engine.warm_python import PROGRAM, warm_environment
 
 pytestmark = pytest.mark.engine
 

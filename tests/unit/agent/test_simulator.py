@@ -143,6 +143,12 @@ def check_writers(run: Run) -> None:
             )
 
 
+def lost_before(run: Run, number: int) -> list[Fact]:
+    """The losses in the attempt before that ended for another reason, so that this one ends by them."""
+    before, after = (run.records.get(each) or {} for each in (number - 1, number))
+    return run.of(number - 1, "lost") if after.get("lost_nodes") and not before.get("lost_nodes") else []
+
+
 def check_causes(run: Run) -> None:
     for number, cause in zip(run.numbers, run.causes, strict=True):
         by_itself = [fact for fact in run.of(number, *BY_ITSELF) if fact.value not in (0, 75)]
@@ -151,7 +157,8 @@ def check_causes(run: Run) -> None:
             assert by_itself, f"attempt {number}: an interruption counts as a failure"
         if cause == INTERRUPTION:
             asked = [fact for fact in run.of(number, "program ended") if fact.value == 75]
-            assert by_machine or asked, f"attempt {number}: a failure counts as an interruption"
+            late = lost_before(run, number)
+            assert by_machine or asked or late, f"attempt {number}: a failure counts as an interruption"
         if run.records[number] is None:
             kinds = {fact.kind for fact in by_machine}
             assert kinds & {"agent killed", "replaced", "disk error"}, f"attempt {number} has no record"
@@ -356,6 +363,7 @@ LOST_IN_PROMOTION = STANDBY._replace(events=(Event(20, "kill", 1), Event(21.2, "
 TWO_LOST_ONE_STANDS_BY = STANDBY._replace(events=(Event(20, "kill", 1), Event(20, "kill", 2)))
 REPLACED_STANDS_BY = STANDBY._replace(events=(Event(20, "kill", 1), Event(30, "kill", 3)))
 NODE_0_LOST_AFTER_PROMOTION = STANDBY._replace(events=(Event(20, "kill", 1), Event(30, "kill", 0)))
+LOST_AT_AN_INTERRUPTION = Schedule(events=(Event(14, "partition", 0),), nodes=2, ends=("75@3",), interruptions=1)
 REPLACED_IN_RECOVERY = Schedule(
     events=(Event(33, "stumble", 5), Event(46, "stumble", 6), Event(47, "replace", 0)), nodes=1, interruptions=3
 )
@@ -379,6 +387,7 @@ RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.
 @example(NODE_0_LOST_IN_RECOVERY)
 @example(LOST_WHILE_STALLED)
 @example(BLIND_SURVIVOR)
+@example(LOST_AT_AN_INTERRUPTION)
 @example(REPLACED_IN_RECOVERY)
 @example(RECLAIMED_ALONE)
 @example(LOST_IN_PROMOTION)

@@ -126,7 +126,9 @@ def test_a_prediction_is_made_again_from_the_raw_files_and_compared(
 def test_what_cannot_be_predicted_is_one_line(
     numbers: DataSet, arguments: tuple[str, str, str], code: int, text: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "once.toml").write_text("limits = { failures = 0 }\n")  # an attempt starts four processes
+    (tmp_path / "once.toml").write_text(
+        'launcher = "none"\nlimits = { failures = 0 }\n'
+    )  # an attempt starts four processes
     model, data, function = arguments
     options = ("--data", data, "--with", function, "--batch", "2", "--spec", str(tmp_path / "once.toml"))
     output = invoke("models", "predict", model, *options)

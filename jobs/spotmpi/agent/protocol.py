@@ -36,7 +36,7 @@ RESERVED_KEYS = frozenset(
 )
 
 _START = b'{"spotmpi":'
-_RANK_END = re.compile(r'\{"spotmpi":"rank_end","rank":(\d{1,9}),"code":(-?\d{1,3})\}$')
+_RANK_END = re.compile(r'\{"spotmpi":"rank_end","rank":(\d{1,9}),"code":(-?[1-9]\d{0,2})\}$')
 KINDS = (CONTEXT, RESUMED, METRIC, EVALUATION, CHECKPOINT, RESULT, FATAL, STREAM)
 STREAM_COUNTS = (
     "rank",

@@ -40,7 +40,7 @@ READS = {
     "jobs/spotmpi/agent/attempt_history.py": (1, "when an attempt without a record began: shown; its cost, see limits"),
     "jobs/spotmpi/agent/clock.py": (1, "the clock for people"),
     "jobs/spotmpi/agent/pack.py": (1, "a file keeps its time in an archive"),
-    "jobs/spotmpi/agent/store.py": (2, AGE),
+    "jobs/spotmpi/agent/store.py": (3, AGE),
     "jobs/spotmpi/agent/replay.py": (
         1,
         "saves reading logs that ended a day before, by a server's clock",
@@ -67,7 +67,6 @@ READS = {
     "jobs/spotmpi/entries/code.py": (1, "with its size, tells whether a file has changed: no order"),
     "jobs/spotmpi/entries/inputs.py": (2, "with its size, tells whether a file has changed: no order"),
     "jobs/spotmpi/cli/simulate.py": (1, DEADLINE),
-    "jobs/spotmpi/data/datasets.py": (1, AGE),
     "jobs/spotmpi/environments/checks/account.py": (1, "dates of support, in months"),
     "jobs/spotmpi/environments/checks/capacity.py": (1, OF_AWS),
     "jobs/spotmpi/environments/cost.py": (2, OF_AWS),
@@ -108,7 +107,7 @@ COMPARISONS = {
     "jobs/spotmpi/agent/progress.py": (2, MONOTONIC),
     "jobs/spotmpi/agent/record.py": (1, SHOWN),
     "jobs/spotmpi/agent/replay.py": (5, "a span of an agent's own times; numbers show what is missing"),
-    "jobs/spotmpi/agent/store.py": (1, AGE),
+    "jobs/spotmpi/agent/store.py": (2, AGE),
     "jobs/spotmpi/api/drill.py": (1, MONOTONIC),
     "jobs/spotmpi/api/pool_drill.py": (2, MONOTONIC),
     "jobs/spotmpi/api/pool_summary.py": (4, f"{NO_TIME}; {SHOWN}"),
@@ -139,7 +138,6 @@ COMPARISONS = {
     "jobs/spotmpi/cli/cost.py": (1, OF_AWS),
     "jobs/spotmpi/cli/logs.py": (3, AGE),
     "jobs/spotmpi/cli/zones.py": (1, OF_AWS),
-    "jobs/spotmpi/data/datasets.py": (1, AGE),
     "jobs/spotmpi/data/fetch.py": (3, ONE_CLOCK),
     "jobs/spotmpi/entries/build_lock.py": (2, MONOTONIC),
     "jobs/spotmpi/environments/cost.py": (5, OF_AWS),
@@ -244,7 +242,8 @@ def test_what_reads_and_compares_unix_time_is_found_however_it_is_written() -> N
 
 
 def test_agents_get_their_clock_as_an_argument() -> None:
-    """Fetching runs alone in its container, without an agent."""
+    """Fetching and the commands for a folder of the volume run alone in their pods, without an agent."""
     folder = PROJECT / "jobs" / "spotmpi" / "agent"
     texts = {path.name: path.read_text() for path in folder.glob("*.py")}
-    assert {name for name, text in texts.items() if "import time\n" in text} == {"clock.py", "fetch.py", "web_file.py"}
+    alone = {"fetch.py", "store.py", "web_file.py"}
+    assert {name for name, text in texts.items() if "import time\n" in text} == {"clock.py", *alone}

@@ -6,8 +6,8 @@ python3 -I -S -c SOURCE missing FOLDER   stdin: such an index; stdout: the names
 python3 -I -S -c SOURCE voc FOLDER       {"VOC2007/trainval": images of that list that are complete, ...}
 python3 -I -S -c SOURCE give FOLDER      stdin: a list of names; stdout: a tar of them
 python3 -I -S -c SOURCE renew FOLDER     lets the manifest of an entry be as new as if it was copied now
-python3 -I -S -c SOURCE unused VOLUME BEFORE   stdin: keys in use; stdout: the entries that no run has named since
-python3 -I -S -c SOURCE remove-unused VOLUME BEFORE   the same, and removes them
+python3 -I -S -c SOURCE unused VOLUME SECONDS   stdin: keys in use; stdout: entries that no run names for so long
+python3 -I -S -c SOURCE remove-unused VOLUME SECONDS   the same, and removes them
 python3 -I -S -c SOURCE put FOLDER NAME BYTES SHA256   stdin: the content of a file, which appears once it is verified
 
 Answers are padded with blanks or zeros: with a slow reader, what is still in pipes 2 s after the end of a command is
@@ -24,6 +24,7 @@ import shutil
 import stat
 import sys
 import tarfile
+import time
 import uuid
 from collections.abc import Iterator
 from typing import IO, Any
@@ -235,7 +236,7 @@ def main(verb: str, folder: str, *rest: str) -> None:
     elif verb == "renew":
         os.utime(os.path.join(folder, "manifest.json"))
     elif verb in ("unused", "remove-unused"):
-        entries = unused(folder, float(rest[0]), json.load(sys.stdin))
+        entries = unused(folder, time.time() - float(rest[0]), json.load(sys.stdin))
         for each in entries if verb == "remove-unused" else ():
             remove_entry(os.path.join(folder, "store", each["kind"], each["name"], each["key"]))
         print_padded(entries)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -178,7 +177,7 @@ def clean(older: float, delete: bool, storage: Storage, say: Say = lambda text: 
             with translate_errors("list the runs of the cluster"):
                 specs = [str(manifests.annotations_of(each)) for each in await api.list(JOBSET)]
             keys = [key for text in specs for key in re.findall("[0-9a-f]{64}", text)]
-            return await DataStore(access, say).unused(time.time() - older, keys, delete)
+            return await DataStore(access, say).unused(older, keys, delete)
 
     return call(work())
 

@@ -111,12 +111,13 @@ class DataStore:
         """Let the entry in *folder* count as copied now."""
         await self._access.run(self._command("renew", folder))
 
-    async def unused(self, before: float, keys: Sequence[str], remove: bool) -> list[dict[str, Any]]:
-        """Kind, name, key and bytes of the entries of the volume that no run has named since *before*, in Unix seconds.
+    async def unused(self, older: float, keys: Sequence[str], remove: bool) -> list[dict[str, Any]]:
+        """Kind, name, key and bytes of the entries of the volume that no run has named for *older* seconds.
 
-        Those of *keys* are in use, whatever the volume says. With *remove* they are removed.
+        The pod's clock counts, not that of this machine. Those of *keys* are in use, whatever the volume says. With
+        *remove* they are removed.
         """
-        command = volume_pod.store_command("remove-unused" if remove else "unused", VOLUME, str(before))
+        command = volume_pod.store_command("remove-unused" if remove else "unused", VOLUME, str(older))
         into = io.BytesIO()
         await self._access.exchange(command, io.BytesIO(json.dumps(list(keys)).encode()), into)
         return json_answer(into.getvalue(), list)

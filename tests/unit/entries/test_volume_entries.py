@@ -204,7 +204,7 @@ def test_a_copy_counts_as_new_after_each_submission(store: Store, pod: Pod, tmp_
     volume_entries.send(moved, PLAN, lambda text: None)
     aged(tmp_path / "volume", 40)
     volume_entries.send(moved, PLAN, lambda text: None)
-    kept = asyncio.run(DataStore(pod, lambda text: None).unused(time.time() - DAYS, [], remove=False))
+    kept = asyncio.run(DataStore(pod, lambda text: None).unused(DAYS, [], remove=False))
     assert kept == []
 
 

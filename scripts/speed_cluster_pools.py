@@ -40,7 +40,7 @@ PLAIN_PORT = 8790  # of plain Dask's scheduler, beside that of the pool
 FIRST_RESULT = """\
 import sys
 import spotmpi
-with spotmpi.pool(sys.argv[1], say=lambda text: None) as pool:
+with spotmpi.pool(sys.argv[1], echo=lambda text: None) as pool:
     print(sys.argv[2], pool.submit(abs, -1).result(), flush=True)
 """
 REFUSED = """\
@@ -51,7 +51,7 @@ from spotmpi.programs.pool.settings import versions
 other = {**versions(), "python": "3.99"}
 backend.versions = lambda: other
 try:
-    with spotmpi.pool(sys.argv[1], say=lambda text: None):
+    with spotmpi.pool(sys.argv[1], echo=lambda text: None):
         pass
 except spotmpi.SpotmpiError as error:
     print(error, flush=True)

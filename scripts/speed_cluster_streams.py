@@ -42,7 +42,7 @@ def measure_streams(bench: Bench, count: int) -> list[Figure]:
         limits={"start": "20m", "no_progress": "1h", "failures": 0},
         kubernetes={"templates": bench.small_pods()},
     )
-    state = spotmpi.run(spec, on=bench.target, watch=_show)
+    state = spotmpi.run(spec, on=bench.target, on_event=_show)
     if state.state != "succeeded":
         raise SystemExit(f"{state.id} cannot be measured: {state.state}: {state.reason}")
     texts = [str(event.values.get("text")) for event in spotmpi.logs(state.id, on=bench.target)]

@@ -46,7 +46,7 @@ def sleep_1_ms(value):
 FIRST_RESULT = """\
 import sys
 import spotmpi
-with spotmpi.pool(workers=int(sys.argv[1]), say=lambda text: None) as pool:
+with spotmpi.pool(workers=int(sys.argv[1]), echo=lambda text: None) as pool:
     print(pool.submit(abs, -1).result(), flush=True)
 """
 PLAIN_PROCESSES = """\

@@ -60,7 +60,7 @@ class FakeEnvironment:
             run_doctor=lambda stack, aws: self.findings,
             cluster=lambda there: self.cluster.view(),
             push_image=self.push_image,
-            push_data=lambda source, folder, target, say: self.do(f"data {source} as {folder} on {target.name}"),
+            push_data=lambda source, folder, target, echo: self.do(f"data {source} as {folder} on {target.name}"),
             run_job=self.run_job,
             list_runs=lambda on: self.runs,
             stop_run=lambda run, on: self.stop(run, on),
@@ -81,7 +81,7 @@ class FakeEnvironment:
         self.do(question)
         return self.confirmations.pop(0) if self.confirmations else True
 
-    def push_image(self, image: str, there: Environment, say: Any) -> str:
+    def push_image(self, image: str, there: Environment, echo: Any) -> str:
         self.do(f"push {image}")
         self.account.ecr.images.add(f"{there.repositories[image].partition('/')[2]}:{Build(image).tag}")
         return image

@@ -23,7 +23,7 @@ from spotmpi.backends.targets import Target
 from spotmpi.cli import environment_commands
 from spotmpi.cli.main import main
 from spotmpi.core.environment import Environment
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.data import datasets
 from spotmpi.environments.dependencies import Dependencies
 from tests.cloud.account.remote import RemoteAccount, fetch
@@ -32,24 +32,24 @@ from tests.cloud.account.remote import RemoteAccount, fetch
 def with_doubles(dependencies: Dependencies, address: str, place: Target, step: str) -> Dependencies:
     """The commands' dependencies without doctor and registry, and with *place* as target of runs."""
 
-    def say(line: str) -> None:
-        dependencies.say(line)
+    def echo(line: str) -> None:
+        dependencies.echo(line)
         if line.startswith(f"{step}/"):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def push(image: str, environment: Environment, _: Any) -> str:
         return str(fetch(address, "push", image=image))
 
-    def stage(source: str, folder: str, where: Target, say: Say) -> None:
-        datasets.push([source], folder, datasets.Storage(place), say)
+    def stage(source: str, folder: str, where: Target, echo: Echo) -> None:
+        datasets.push([source], folder, datasets.Storage(place), echo)
 
     return replace(
         dependencies,
-        say=say,
+        echo=echo,
         run_doctor=lambda stack, aws: [],
         push_image=push,
         push_data=stage,
-        run_job=lambda values, on, say: spotmpi.run(without_cuda(values), on=place, say=say),
+        run_job=lambda values, on, echo: spotmpi.run(without_cuda(values), on=place, echo=echo),
         list_runs=lambda on: spotmpi.list_runs(place),
         stop_run=lambda run, on: spotmpi.stop(run, on=place),
     )

@@ -40,7 +40,7 @@ def test_a_run_reads_a_data_set_by_name_and_the_next_one_starts_from_its_model(
     values |= {"data": "datasets:ratings", "name": "entries", "limits": {"failures": 0}}
     for number in (1, 2):
         init = [] if number == 1 else ["init=models:counter"]
-        state = spotmpi.run(values, init, target, watch=lambda event: None, say=said.append)
+        state = spotmpi.run(values, init, target, on_event=lambda event: None, echo=said.append)
         assert state.state == "succeeded", (state.reason, said)
         assert f"counter:{number}" in said[-1]
         lines = [event.values["text"] for event in spotmpi.logs(state.id, on=target) if event.kind == "line"]

@@ -87,7 +87,10 @@ def test_leaving_a_pool_that_its_driver_has_brought_up_ends_the_run(
     messages: list[str] = []
     image = f"kubernetes.image={runs.testbed.images['chainermn']}"
     with spotmpi.pool(
-        workers=1, on=f"kubernetes/{runs.namespace}", overrides=[image, "kubernetes.volume=shared"], say=messages.append
+        workers=1,
+        on=f"kubernetes/{runs.namespace}",
+        overrides=[image, "kubernetes.volume=shared"],
+        echo=messages.append,
     ) as pool:
         assert pool.submit(place, 5).result(LIMIT)[0] == 5
         run = pool.id

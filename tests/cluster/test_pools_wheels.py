@@ -73,7 +73,7 @@ def test_a_driver_with_another_python_is_refused_by_the_first_pod_with_both_vers
     monkeypatch.setattr(backend, "versions", lambda: {**settings.versions(), "python": "3.99"})
     monkeypatch.chdir(tmp_path)
     overrides = [f"kubernetes.image={image['image']}"]
-    pool = spotmpi.pool(workers=1, on=f"kubernetes/{runs.namespace}", overrides=overrides, say=lambda text: None)
+    pool = spotmpi.pool(workers=1, on=f"kubernetes/{runs.namespace}", overrides=overrides, echo=lambda text: None)
     with pytest.raises(SpotmpiError) as error, pool:
         pytest.fail("the pool is up")
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"

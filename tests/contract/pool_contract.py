@@ -51,7 +51,7 @@ def fail(value: int) -> int:
     raise KeyError(f"no {value}")
 
 
-def say(text: str) -> None:
+def echo(text: str) -> None:
     print(text)
 
 
@@ -108,7 +108,7 @@ class PoolContract:
         assert {second.submit(process).result(30) for _ in range(5)} == {processes[1]}
 
     def test_what_functions_print_comes_to_the_driver(self, pool: Pool, capfd: pytest.CaptureFixture[str]) -> None:
-        pool.workers[1].submit(say, "it's \x1b[1m here").result(30)
+        pool.workers[1].submit(echo, "it's \x1b[1m here").result(30)
         printed = ""
 
         def arrived() -> bool:

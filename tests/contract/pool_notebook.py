@@ -20,7 +20,7 @@ module = Path("scan.py")
 module.write_text("VERSION = 1\\ndef version():\\n    print('hello')\\n    return VERSION\\n")
 sys.path.insert(0, "")
 import scan
-pool = spotmpi.pool(workers=2, files=[module], say=lambda text: None, OPTIONS).open()
+pool = spotmpi.pool(workers=2, files=[module], echo=lambda text: None, OPTIONS).open()
 """,
     "functions of the notebook": """
 def square(value):

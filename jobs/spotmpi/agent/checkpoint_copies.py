@@ -217,7 +217,7 @@ def start(context: AgentContext, port: int = PORT) -> Copies | None:
     if memory is None or context.node > 1 or len(context.hosts) < 2 or context.slurm or context.identity is None:
         return None
     copies = Copies(context.plan["run"], memory, context.identity, context.mounts.cgroup, context.clock)
-    has_predecessor = context.replaces_nodes and context.generation > 0  # which node 1 has outlived
+    has_predecessor = context.replaces_nodes and context.restart_count > 0  # which node 1 has outlived
     if context.is_coordinator and (has_predecessor or fencing.newest(context.folder)):
         _fetch(context, copies, memory, port)
     try:

@@ -146,7 +146,7 @@ def _fork_socket(
     from . import preload  # other runs do without
 
     try:
-        return preload.serve(context.plan, context.mounts.work, place.starter, environment)
+        return preload.serve(context.plan, context.mounts.work, place.rank_wrapper, environment)
     except OSError as error:
         record.line(number, 0, Line(None, "e", "ranks start without preload: %s" % (error.strerror or error)))
         return None

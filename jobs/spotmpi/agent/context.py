@@ -20,7 +20,7 @@ class AgentContext(NamedTuple):
 
     plan: RunPlan
     node: int  # where pods stand by, the place of this one (see `places`), at first its number
-    generation: int  # how many agents of this node there were before
+    restart_count: int  # how many agents of this node there were before
     identity: Optional[Identity]  # None where all members are this agent's own processes
     mounts: Mounts
     clock: Clock
@@ -117,13 +117,13 @@ def read_pod_context(mounts: Mounts, clock: Clock) -> AgentContext:
 
     assert mounts.secret is not None and mounts.pod_info is not None, "pods have both"
     plan = read_plan(mounts.plan)
-    node, generation = pod_context.index_and_restarts()
+    node, restart_count = pod_context.index_and_restarts()
     if pod_context.is_worker():
         node += len(plan["hosts"])
-        generation = pod_context.failure_count(mounts.pod_info)
+        restart_count = pod_context.failure_count(mounts.pod_info)
     if pod_context.is_standby():
         node += len(plan["hosts"])
-    context = AgentContext(plan, node, generation, Identity(plan["run"], mounts.secret), mounts, clock)
+    context = AgentContext(plan, node, restart_count, Identity(plan["run"], mounts.secret), mounts, clock)
     text = pod_context.placement(mounts.pod_info)
     return context if text is None else _placed(context, text)
 

@@ -356,7 +356,7 @@ class AttemptLoop:
 
         JobSet counts failures, not interruptions; a pod that is killed for its memory, again and again, looks like one.
         """
-        limits, restarts = self._context.plan["limits"], self._context.generation
+        limits, restarts = self._context.plan["limits"], self._context.restart_count
         allowed = limits["failures"] + limits["interruptions"]
         if restarts <= allowed:
             return None
@@ -425,7 +425,7 @@ class AttemptLoop:
         sys.stderr.write("the run cannot be recorded: %s%s\n" % (error, remedy))
         if outcome.cause == NOT_RETRYABLE:
             return self._end(str(outcome.reason), run_record)
-        self._errors = self._context.generation
+        self._errors = self._context.restart_count
         self._pause(lambda: None)
         return outcome.exit_code
 

@@ -3,11 +3,11 @@
     python [-u ...] fork_server.py SOCKET MODULE,... SCRIPT|-m MODULE
 
 It is run by path, alone, by the interpreter of the ranks and with their environment. SOCKET is the number of a socket
-that listens. Each rank has a starter (starter.py), which sends what a rank inherits from its parent: command,
-environment, working folder, files and the like. The forked process becomes the rank; the starter forwards signals, gets
-its wait status and stands for it, and the rank ends where the starter does.
+that listens. Each rank has a wrapper (rank_wrapper.py), which sends what a rank inherits from its parent: command,
+environment, working folder, files and the like. The forked process becomes the rank; the wrapper forwards signals, gets
+its wait status and stands for it, and the rank ends where the wrapper does.
 
-MPI, GPUs and threads do not survive a fork. Where the imports leave any, the starters start new interpreters instead.
+MPI, GPUs and threads do not survive a fork. Where the imports leave any, the wrappers start new interpreters instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEAD = struct.Struct("!Q")  # the length of a request
 _STATUS = struct.Struct("!i")
 _GPUS = ("/dev/nvidia", "/dev/kfd")
 _PR_SET_PDEATHSIG = 1
-_PATIENCE = 10.0  # seconds for a starter to send its request
+_PATIENCE = 10.0  # seconds for a rank wrapper to send its request
 
 
 class Entry(NamedTuple):
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a starter sends for its rank."""
+    """What a rank wrapper sends for its rank."""
 
     command: List[str]
     environment: Dict[bytes, bytes]
@@ -186,7 +186,7 @@ class Server:
 
     def __init__(self, listener: socket.socket, libraries: Libraries) -> None:
         self._listener, self._libraries, self._process = listener, libraries, os.getpid()
-        self._ranks: Dict[int, Optional[socket.socket]] = {}  # the connection to the starter of each process
+        self._ranks: Dict[int, Optional[socket.socket]] = {}  # the connection to the rank wrapper of each process
         self._selector = selectors.DefaultSelector()
         self._woken, self._wakes = socket.socketpair()
         for end in (self._woken, self._wakes, listener):
@@ -212,7 +212,7 @@ class Server:
                     self._forward(key.data)
 
     def _accept(self) -> Optional[Request]:
-        """Answer a starter; its request where this process is the fork."""
+        """Answer a rank wrapper; its request where this process is the fork."""
         with contextlib.suppress(OSError, ValueError):
             connection, _ = self._listener.accept()
             connection.settimeout(_PATIENCE)
@@ -235,7 +235,7 @@ class Server:
             process = os.fork()
             if process == 0:
                 os.close(go)
-                os.read(waits, 1)  # until the starter can forward signals, which may follow the first output
+                os.read(waits, 1)  # until the rank wrapper can forward signals, which may follow the first output
                 self._leave()
                 connection.close()
                 return request
@@ -260,7 +260,7 @@ class Server:
             each.close()
 
     def _forward(self, process: int) -> None:
-        """Send the signals on that a starter sends, and SIGKILL where the starter has ended."""
+        """Send the signals on that a rank wrapper sends, and SIGKILL where the rank wrapper has ended."""
         connection = self._ranks.get(process)
         if connection is None:
             return
@@ -280,7 +280,7 @@ class Server:
                     os.kill(process, number)
 
     def _reap(self) -> None:
-        """Tell the starters of processes that have ended how they have."""
+        """Tell the rank wrappers of processes that have ended how they have."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 process, status = os.waitpid(-1, os.WNOHANG)
@@ -294,7 +294,7 @@ class Server:
 
 
 def receive(connection: socket.socket) -> Request:
-    """The request that a starter sends; OSError or ValueError where it is none."""
+    """The request that a rank wrapper sends; OSError or ValueError where it is none."""
     space = socket.CMSG_SPACE(3 * struct.calcsize("i"))
     head, control, _, _ = connection.recvmsg(_HEAD.size, space, socket.MSG_CMSG_CLOEXEC | socket.MSG_WAITALL)
     files: Tuple[int, ...] = ()
@@ -327,7 +327,7 @@ def _numbers(text: bytes) -> List[int]:
 
 
 def become(request: Request, output: Tuple[bytes, ...], server: int) -> None:
-    """Take over what a rank inherits from its starter; it ends with the *server*."""
+    """Take over what a rank inherits from its rank wrapper; it ends with the *server*."""
     for number, file in enumerate(request.files):
         os.dup2(file, number)
         os.close(file)

@@ -13,13 +13,13 @@ LAUNCHER, SCHEDULER = "launcher", "scheduler"  # names of commands
 # In the control folder of a pool on one machine: where its scheduler listens, with its process id, and how many workers
 # the pool shall have, which any process may write.
 ADDRESS, WORKERS = "address.json", "workers"
-STARTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "starter.py")
+RANK_WRAPPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank_wrapper.py")
 
 
 class Place(NamedTuple):
     """What the arguments of processes depend on besides the plan: where their agent runs, and how it reaches others."""
 
-    python: str  # that runs starters, and pools whose plan names no other
+    python: str  # that runs rank wrappers, and pools whose plan names no other
     port: str = launchers.PORT  # for the rendezvous of ranks, or of a pool's scheduler on one machine
     address: str = "127.0.0.1"  # of node 0
     environment_file: Optional[str] = None  # for ranks that do not inherit the environment of their launcher
@@ -30,15 +30,15 @@ class Place(NamedTuple):
     fork_socket: Optional[str] = None  # of the fork server of each node
 
     @property
-    def starter(self) -> list[str]:
+    def rank_wrapper(self) -> list[str]:
         """What starts a process that is to end with the one that started it."""
-        start = [self.python, "-I", "-S", STARTER]
+        start = [self.python, "-I", "-S", RANK_WRAPPER]
         return start if self.environment_file is None else [*start, "--env", self.environment_file]
 
     @property
-    def rank_starter(self) -> list[str]:
+    def fork_wrapper(self) -> list[str]:
         """What starts a rank: in a fork of the fork server, if there is one."""
-        return self.starter if self.fork_socket is None else [*self.starter, "--fork", self.fork_socket]
+        return self.rank_wrapper if self.fork_socket is None else [*self.rank_wrapper, "--fork", self.fork_socket]
 
 
 def node_count(plan: RunPlan) -> int:
@@ -70,7 +70,7 @@ def worker_command(plan: RunPlan, number: int, place: Place, folder: str) -> Com
     return {
         "node": node,
         "name": "worker %d" % number,
-        "arguments": [*place.starter, *tag, *arguments],
+        "arguments": [*place.rank_wrapper, *tag, *arguments],
         "environment": environment,
     }
 
@@ -82,12 +82,12 @@ def _gang_command(plan: RunPlan, node: int, place: Place) -> Command:
     if plan["launcher"] == "pool":
         scheduler = _scheduler(plan, place, ends_alone=not driver)
         name = LAUNCHER if driver else SCHEDULER
-        arguments = [*place.starter, *(launchers.pool_driver(scheduler, driver) if driver else scheduler)]
+        arguments = [*place.rank_wrapper, *(launchers.pool_driver(scheduler, driver) if driver else scheduler)]
     else:
         arguments, environment = _rank_launcher(plan, node, place)
         if has_workers and node == 0:  # with the scheduler of its stream
             scheduler = _scheduler(plan, place)
-            arguments = [*place.starter, *launchers.pool_driver(scheduler, arguments, place.wait_for)]
+            arguments = [*place.rank_wrapper, *launchers.pool_driver(scheduler, arguments, place.wait_for)]
     if has_workers and place.control is not None:
         environment = {**environment, protocol.ENV_POOL: _pool_address(plan, place)}
     return {"node": node, "name": name, "arguments": arguments, "environment": environment}
@@ -99,7 +99,7 @@ def _rank_launcher(plan: RunPlan, node: int, place: Place) -> tuple[list[str], d
     start = launchers.Start(node_count(plan), plan["slots"], node, place.address, plan["python"], place.mpi)
     arguments = [part.replace(launchers.PORT, place.port) for part in launcher.arguments(start)]
     variables = {key: value.replace(launchers.PORT, place.port) for key, value in launcher.environment(start).items()}
-    return [*arguments, *place.rank_starter, *launcher.starter_options(), *gang(plan)["command"]], variables
+    return [*arguments, *place.fork_wrapper, *launcher.wrapper_options(), *gang(plan)["command"]], variables
 
 
 def _scheduler(plan: RunPlan, place: Place, ends_alone: bool = False) -> list[str]:

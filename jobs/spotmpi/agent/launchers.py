@@ -47,7 +47,7 @@ class Start(NamedTuple):
 
 
 class Launcher(NamedTuple):
-    """One way to start ranks; the command of a rank stands after the arguments of its launcher and of the starter."""
+    """One way to start ranks; the command of a rank stands after the arguments of its launcher and of the wrapper."""
 
     arguments: Callable[[Start], list[str]]
     environment: Callable[[Start], dict[str, str]] = lambda start: {}
@@ -57,12 +57,12 @@ class Launcher(NamedTuple):
     mpi: bool = False  # needs Open MPI's mpirun; its arguments choose MPI's transport
     module: str | None = None  # the module of Python that it is part of
     requirement: str | None = None  # the package that brings it, as locks of images name it
-    tags: bool = True  # whether it marks the lines of ranks; else the starter does
+    tags: bool = True  # whether it marks the lines of ranks; else the rank wrapper does
     script: str | None = None  # a pattern of what scripts that need it contain
     without_gpu: dict[str, str] = {}  # variables of ranks that have no GPU
 
-    def starter_options(self) -> list[str]:
-        """The options of the starter of each rank."""
+    def wrapper_options(self) -> list[str]:
+        """The options of the rank wrapper of each rank."""
         return [*(["--report"] if self.parallel else []), *([] if self.tags else ["--tag"])]
 
 

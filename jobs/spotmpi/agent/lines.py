@@ -22,7 +22,7 @@ _MAX_STATE = 2048  # bytes of a progress bar
 
 _TAG = re.compile(
     rb"\[\d{1,9},(\d{1,9})\]<std(out|err)>(\+?): ?"
-)  # with a plus the line goes on (see `starter.Tagger`)
+)  # with a plus the line goes on (see `rank_wrapper.Tagger`)
 _BREAK = re.compile(rb"\n|\[\d{1,9},(\d{1,9})\]<std(out|err)>:")  # the end of a piece of output
 _PARTIAL_TAG = re.compile(rb"\[[\d,\]<>a-z]{0,30}\Z")
 

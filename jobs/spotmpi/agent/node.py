@@ -14,7 +14,7 @@ import threading
 
 from . import boot, hardware, launchers, network, pool_wheels, processes, protocol, ssh, starts, store, unpack
 from .context import AgentContext
-from .launch import STARTER, Place
+from .launch import RANK_WRAPPER, Place
 
 POLL_INTERVAL = 0.05  # seconds
 _RESTART_PAUSE = 1.0  # seconds from the end of an sshd to the start of the next
@@ -89,7 +89,7 @@ def check_hardware(context: AgentContext) -> hardware.Facts:
 
 
 def write_environment(context: AgentContext, attempt: int) -> dict[str, str]:
-    """Write the environment of this pod's ranks (image, pod, spec, attempt) to the file of the starter; returns it."""
+    """Write the environment of this pod's ranks (image, pod, spec, attempt) to the wrapper's file; returns it."""
     own = {protocol.ENV_ATTEMPT: str(attempt), protocol.ENV_PID_FILE: context.pid_file}
     environment = {**own, **_environment(context)}
     descriptor = os.open(context.environment_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -99,14 +99,14 @@ def write_environment(context: AgentContext, attempt: int) -> dict[str, str]:
 
 
 def serve_forks(context: AgentContext) -> None:
-    """Start the fork server of this node, unless it runs or the plan has none; without it starters say so."""
+    """Start the fork server of this node, unless it runs or the plan has none; without it rank wrappers say so."""
     path = _fork_socket(context)
     if path is not None:
         from . import preload
 
-        starter = [sys.executable, "-I", "-S", STARTER]
+        rank_wrapper = [sys.executable, "-I", "-S", RANK_WRAPPER]
         with contextlib.suppress(OSError):
-            preload.serve(context.plan, context.mounts.work, starter, _environment(context))
+            preload.serve(context.plan, context.mounts.work, rank_wrapper, _environment(context))
 
 
 def _fork_socket(context: AgentContext) -> str | None:

@@ -3,7 +3,7 @@
 Messages are JSON objects, one a line, over TLS in which both ends show the run's certificate (see `tls`). A connection
 that closes, or is silent for too long (see `connection`), is a lost host. The types of messages are in `schema`.
 
-    worker -> node 0   {"version": 1, "run": name, "node": 1, "generation": 0, "machine": {...}}
+    worker -> node 0   {"version": 1, "run": name, "node": 1, "restart_count": 0, "machine": {...}}
     node 0 -> worker   {"version": 1, "welcome": attempt} or {"refused": reason}; where pods stand by, with "place"
 
     worker -> node 0   {"beat": 1}                        at once after the welcome, then as heartbeat
@@ -73,9 +73,10 @@ class Channel(NamedTuple):
 class Coordinator:
     """Node 0's end: the connections to all workers, and what they reported in this attempt.
 
-    Workers of another run are refused. So are those of another *generation* (pods from before the restart), or, where
-    that is None, of an older one than a worker of the same node had: there a node that is lost, or about to go, leaves
-    its place at the next attempt to a new pod. *numbers* is how many pods there are, by default one for each node.
+    Workers of another run are refused. So are those with another *restart_count* (pods from before the restart), or,
+    where that is None, with a lower one than a worker of the same node had: there a node that is lost, or about to go,
+    leaves its place at the next attempt to a new pod. *numbers* is how many pods there are, by default one for each
+    node.
 
     A client that proves nothing costs one of a limited number of descriptors, and loses it to later ones, first to
     those of its own address, or after `GREETING_TIMEOUT`.
@@ -85,11 +86,11 @@ class Coordinator:
     """
 
     def __init__(
-        self, channel: Channel, nodes: int, generation: int | None, attempt: int, numbers: int | None = None
+        self, channel: Channel, nodes: int, restart_count: int | None, attempt: int, numbers: int | None = None
     ) -> None:
         self._channel = channel
         self._clock = channel.clock
-        self._generations: dict[int, int] = {}  # of the newest pod of each number, where pods are replaced
+        self._restart_counts: dict[int, int] = {}  # of the newest pod of each number, where pods are replaced
         self.closed = False
         self.relay: Callable[[dict[str, Any]], None] = lambda message: None  # takes answers to `send_to`
         self.workers: dict[int, Connection] = {}
@@ -103,7 +104,7 @@ class Coordinator:
         self._context = channel.identity.accepting
         self._nodes = nodes
         self._numbers = numbers or nodes
-        self._generation = generation
+        self._restart_count = restart_count
         self._attempt = attempt
         # Oldest first; those that have authenticated themselves stay until their greeting.
         self._unauthenticated: dict[Connection, None] = {}
@@ -308,15 +309,15 @@ class Coordinator:
         """Welcome a client whose greeting says that it is a worker of this attempt; refuse it otherwise."""
         for greeting in connection.receive(1):
             node: Any = greeting.get("node")
-            generation: Any = greeting.get("generation")
+            restart_count: Any = greeting.get("restart_count")
             if (
                 greeting.get("run") != self._channel.identity.run
                 or type(node) is not int
-                or type(generation) is not int
+                or type(restart_count) is not int
             ):
                 refusal: str | None = "not of this run"
             else:
-                refusal = self._refusal(node, generation)
+                refusal = self._refusal(node, restart_count)
             if refusal is not None:
                 connection.send(refused=refusal)
                 self._drop(connection)
@@ -329,19 +330,19 @@ class Coordinator:
             self._unconfirmed.add(place)
             self.machines[place] = {**(greeting.get("machine") or {}), "node": place}
 
-    def _refusal(self, node: int, generation: int) -> str | None:
+    def _refusal(self, node: int, restart_count: int) -> str | None:
         """Why an authenticated worker is not welcome, or None."""
-        if self._generation is not None and generation != self._generation:
-            return "generation %s is not %d" % (generation, self._generation)
+        if self._restart_count is not None and restart_count != self._restart_count:
+            return "restart count %s is not %d" % (restart_count, self._restart_count)
         if not 0 < node < self._numbers:
             return "node %d is not expected" % node
-        if generation < self._generations.get(node, 0):
+        if restart_count < self._restart_counts.get(node, 0):
             return "a newer pod of node %d has joined" % node
-        self._generations[node] = generation
+        self._restart_counts[node] = restart_count
         place = self._place(node)
         if place not in self.workers:
             return None
-        if self._generation is not None:
+        if self._restart_count is not None:
             return "node %d is not expected" % node
         # Its agent, or that of its next pod, has no other connection: the attempt ends as soon as this one is lost.
         self.workers[place].close()
@@ -372,7 +373,7 @@ class Joined(NamedTuple):
 def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Joined | str:
     """Connect to node 0 and be welcomed; the reason why not yet otherwise.
 
-    *greeting* holds the node index, the generation and the machine of this worker, *nodes* how many there are in all.
+    *greeting* holds the node index, restart count and machine of this worker, *nodes* how many there are in all.
     """
     identity, port, clock, silence = channel
     try:

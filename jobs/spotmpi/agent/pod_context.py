@@ -20,7 +20,7 @@ CODE_ARCHIVE = "user.tgz"  # in the ConfigMap, if it is small enough
 CODE_STORE = VOLUME + "/code"  # larger archives, by digest, on the run volume
 
 ENV_NODE = "JOB_COMPLETION_INDEX"
-ENV_GENERATION = "SPOTMPI_GENERATION"  # how often JobSet has restarted the gang
+ENV_RESTART_COUNT = "SPOTMPI_RESTART_COUNT"  # how often JobSet has restarted the gang
 ENV_JOB_INDEX = "SPOTMPI_JOB_INDEX"  # where each node has a Job: the node's index
 ENV_JOB_RESTARTS = "SPOTMPI_JOB_RESTARTS"  # and how often JobSet has restarted that Job
 ENV_ROLE = "SPOTMPI_ROLE"
@@ -34,7 +34,7 @@ PLACEMENT_ANNOTATION = "spotmpi.dev/placement"  # see `placement.State`
 
 def index_and_restarts() -> tuple[int, int]:
     """The index of this pod's node, of a worker that among workers, and how often JobSet has restarted its Job."""
-    return int(os.environ[ENV_NODE]) + _number(ENV_JOB_INDEX), _number(ENV_GENERATION) + _number(ENV_JOB_RESTARTS)
+    return int(os.environ[ENV_NODE]) + _number(ENV_JOB_INDEX), _number(ENV_RESTART_COUNT) + _number(ENV_JOB_RESTARTS)
 
 
 def is_worker() -> bool:

@@ -13,7 +13,7 @@ from .peers import Channel, Coordinator
 class PoolCoordinator(Coordinator):
     """A `Coordinator` of a gang that expects any number of workers besides it, and no one of them to stay.
 
-    Their nodes are those after the gang's. A worker's generation is the number of pods that its index had before: a
+    Their nodes are those after the gang's. A worker's restart count is the number of pods that its index had before: a
     newer pod takes over from an older one, whose connection may outlive it. *run_record* gets an event for each worker
     that joins or leaves; *table* of the spec describes them.
     """
@@ -22,12 +22,12 @@ class PoolCoordinator(Coordinator):
         self,
         channel: Channel,
         nodes: int,
-        generation: int | None,
+        restart_count: int | None,
         attempt: int,
         run_record: record.Record,
         table: str = "pool",
     ) -> None:
-        super().__init__(channel, nodes, generation, attempt)
+        super().__init__(channel, nodes, restart_count, attempt)
         self._record = run_record
         self._table = table
         self._leave_reasons: dict[int, str] = {}  # of nodes that have given notice
@@ -45,12 +45,12 @@ class PoolCoordinator(Coordinator):
     def _is_worker(self, node: int) -> bool:
         return node >= self._nodes
 
-    def _refusal(self, node: int, generation: int) -> str | None:
+    def _refusal(self, node: int, restart_count: int) -> str | None:
         if not self._is_worker(node):
-            return super()._refusal(node, generation)
-        if generation < self._generations.get(node, 0):
+            return super()._refusal(node, restart_count)
+        if restart_count < self._restart_counts.get(node, 0):
             return "a newer pod of %s has joined" % self.name_of(node)
-        self._generations[node] = generation
+        self._restart_counts[node] = restart_count
         if node in self.workers:
             self._lose(node)
         return None

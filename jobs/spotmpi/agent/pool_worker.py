@@ -66,7 +66,7 @@ def _attempt_number(context: AgentContext) -> int:
     logs = os.path.join(context.folder, "logs")
     paths = {each: os.path.join(logs, str(each), "node-%d.log" % context.node) for each in record.numbers(logs)}
     own = [each for each, path in paths.items() if mode(path) is not None]
-    return 1 + max(context.generation, max(own, default=0))
+    return 1 + max(context.restart_count, max(own, default=0))
 
 
 class PoolWorker:
@@ -91,7 +91,7 @@ class PoolWorker:
         again that has ended, so it waits for longer.
         """
         limit = self._context.plan["limits"]["start"]
-        if self._context.generation:
+        if self._context.restart_count:
             limit = max(limit, RETURN_LIMIT)
         while True:
             joined = join_coordinator(self._context, self._transport, self._notice, since, limit)

@@ -12,7 +12,7 @@ from . import processes
 from .plan import RunPlan, gang
 
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_server.py")
-_WAITING = 1024  # starters whose requests wait while the server imports
+_WAITING = 1024  # rank wrappers whose requests wait while the server imports
 _servers: Dict[str, subprocess.Popen[bytes]] = {}  # by the paths of their sockets
 
 
@@ -26,10 +26,10 @@ def socket_path(plan: RunPlan, folder: str) -> str | None:
     return os.path.join(folder, "fork.sock") if is_possible else None
 
 
-def serve(plan: RunPlan, folder: str, starter: Sequence[str], environment: Mapping[str, str]) -> str | None:
+def serve(plan: RunPlan, folder: str, rank_wrapper: Sequence[str], environment: Mapping[str, str]) -> str | None:
     """`socket_path`, with a server that forks there once it has imported the modules; starts nothing where one runs.
 
-    The *starter* lets the server end with this agent; *environment* is that of ranks.
+    The *rank_wrapper* lets the server end with this agent; *environment* is that of ranks.
 
     Raises:
         OSError: there can be no server.
@@ -48,7 +48,7 @@ def serve(plan: RunPlan, folder: str, starter: Sequence[str], environment: Mappi
         program = [*(["-m"] if entry.module else []), entry.name]
         server = [*entry.interpreter, _PROGRAM, str(descriptor), ",".join(plan["preload"]), *program]
         _servers[path] = subprocess.Popen(
-            [*starter, *server],
+            [*rank_wrapper, *server],
             env={**os.environ, **environment},
             cwd=plan["folder"],
             stdin=subprocess.DEVNULL,

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Set
 
-from . import starter
+from . import rank_wrapper
 from .clock import CLOCK, Clock
 
 _PR_SET_DUMPABLE = 4
@@ -70,7 +70,7 @@ def start(arguments: list[str], environment: dict[str, str], folder: str) -> sub
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        preexec_fn=lambda: starter.die_with_parent(signal.SIGTERM),
+        preexec_fn=lambda: rank_wrapper.die_with_parent(signal.SIGTERM),
     )
 
 

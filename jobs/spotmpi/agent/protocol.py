@@ -130,7 +130,7 @@ def decode(text: str) -> tuple[str, dict[str, Any]] | None:
 def read_rank_end(text: str) -> tuple[str, int, int] | None:
     """What a rank that has failed printed last, its number, and its exit code, negative for a signal.
 
-    A starter adds them to the rank's output. None for other lines.
+    A rank wrapper adds them to the rank's output. None for other lines.
     """
     end = _RANK_END.search(text) if text.endswith("}") else None
     return (text[: end.start()], int(end.group(1)), int(end.group(2))) if end else None

@@ -89,7 +89,7 @@ class Greeting(TypedDict, total=False):
     version: int
     run: str
     node: int
-    generation: int
+    restart_count: int
     machine: Dict[str, Any]
 
 

@@ -33,7 +33,7 @@ EXIT_CODE = "exit-code"  # exists once the run is over
 STARTS = "starts"  # has a byte for each start of the agents since the run was submitted
 OUTPUT = "job.log"
 PACKAGE = "package"  # the folder with the agent's code
-ENV_GENERATION = "SPOTMPI_GENERATION"  # how often the agents were started before
+ENV_RESTART_COUNT = "SPOTMPI_RESTART_COUNT"  # how often the agents were started before
 NOTICE_INTERVAL = 1.0  # seconds between looks for the notice, on a file system that is shared
 # Ports below those that Linux gives to clients, two for each job: several jobs may share a node.
 _FIRST_PORT, _PAIRS = 20000, 6000
@@ -100,7 +100,7 @@ def read_context(folder: str, environ: Mapping[str, str], hosts: list[str], cloc
     return AgentContext(
         plan,
         int(environ["SLURM_PROCID"]),
-        int(environ[ENV_GENERATION]),
+        int(environ[ENV_RESTART_COUNT]),
         Identity(plan["run"], os.path.join(folder, FOLDER)),
         own,
         clock,

@@ -97,11 +97,11 @@ class StandbyCoordinator(Coordinator):
     def _welcome(self, node: int, **more: Any) -> None:
         super()._welcome(node, **more, place=node)
 
-    def _refusal(self, node: int, generation: int) -> str | None:
+    def _refusal(self, node: int, restart_count: int) -> str | None:
         place = self._place(node) if 0 < node < self._numbers else 0
-        if place in self.workers and self._stands_by(place) and generation >= self._generations.get(node, 0):
+        if place in self.workers and self._stands_by(place) and restart_count >= self._restart_counts.get(node, 0):
             self._lose(place, "its agent has joined again")
-        return super()._refusal(node, generation)
+        return super()._refusal(node, restart_count)
 
     def _lose(self, place: int, reason: str) -> None:
         """Forget a pod that stood by."""

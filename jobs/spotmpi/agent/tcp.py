@@ -43,7 +43,7 @@ class Tcp:
         limits = context.plan["limits"]
         # Without a run volume, no agent knows how many of the attempts that are allowed there were in earlier pods.
         most = 1 + limits["failures"] + limits["interruptions"]
-        before = context.plan.get("attempts_before", 0) + context.generation * most
+        before = context.plan.get("attempts_before", 0) + context.restart_count * most
         return PodRecord(context.folder, context.clock, before)
 
     def open_members(self, context: AgentContext, number: int, record: Record) -> peers.Coordinator | Outcome:
@@ -51,8 +51,8 @@ class Tcp:
         if self._members is not None and not self._members.closed:
             self._members.begin(number)
             return self._members
-        role, generation = workers(context.plan), None if context.replaces_nodes else context.generation
-        place = (len(context.hosts), generation, number)
+        role, restart_count = workers(context.plan), None if context.replaces_nodes else context.restart_count
+        place = (len(context.hosts), restart_count, number)
         try:
             if context.standby:
                 before = pods_at_work(context.folder)

@@ -270,7 +270,7 @@ def join_coordinator(
     """
     greeting: Greeting = {
         "node": context.node,
-        "generation": context.generation,
+        "restart_count": context.restart_count,
         "machine": hardware.identify(context.node, started),
     }
     last_reason = ""

@@ -10,7 +10,7 @@ from spotmpi.agent import record
 from spotmpi.backends import targets
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.reader import RunState
 from spotmpi.runs.recorded_plan import ClusterNamespace, SlurmLogin
@@ -24,18 +24,18 @@ class OldRun:
     submissions: int
 
 
-def old_runs(runs_folder: Path, limit: float, say: Say) -> list[OldRun]:
+def old_runs(runs_folder: Path, limit: float, echo: Echo) -> list[OldRun]:
     """The runs that ended before *limit*, Unix seconds, oldest first.
 
     For a copy without a recorded end its cluster is asked; if it does not answer, the run counts as not ended.
     """
     submissions = {paths.id: _submissions(paths) for paths in reader.every(runs_folder)}
     states = [state for run in submissions if _last_change(state := reader.state(RunPaths(runs_folder / run))) < limit]
-    current = _with_clusters(states, runs_folder, say)
+    current = _with_clusters(states, runs_folder, echo)
     return [OldRun(each, submissions[each.id]) for each in current if each.over and _last_change(each) < limit]
 
 
-def delete_records(old: Sequence[OldRun], say: Say) -> list[RunState]:
+def delete_records(old: Sequence[OldRun], echo: Echo) -> list[RunState]:
     """Delete the folders of *old* runs, except of those resumed since; the states of the deleted runs."""
     deleted = []
     for each in old:
@@ -46,15 +46,15 @@ def delete_records(old: Sequence[OldRun], say: Say) -> list[RunState]:
                     reader.remove(paths)
                     deleted.append(each.state)
                 else:
-                    say(f"{paths.id} is kept: it has been resumed")
+                    echo(f"{paths.id} is kept: it has been resumed")
         except (SpotmpiError, PermissionError) as error:  # in use, or not this user's to delete
-            say(f"{paths.id} is kept: {error}")
+            echo(f"{paths.id} is kept: {error}")
         except FileNotFoundError:
             deleted.append(each.state)  # another process was faster
     return deleted
 
 
-def _with_clusters(states: Iterable[RunState], runs_folder: Path, say: Say) -> Iterator[RunState]:
+def _with_clusters(states: Iterable[RunState], runs_folder: Path, echo: Echo) -> Iterator[RunState]:
     """*states*, with that of a run on a cluster as the cluster reports it, if it answers."""
     unreachable: set[ClusterNamespace | SlurmLogin] = set()
     for state in states:
@@ -66,7 +66,7 @@ def _with_clusters(states: Iterable[RunState], runs_folder: Path, say: Say) -> I
             current = targets.backend_of(state.id, targets.Target(runs_folder=runs_folder)).state(state.id)
         except SpotmpiError as error:
             unreachable.add(target)
-            say(f"runs without a recorded end in {target} are kept, since it does not answer: {error}")
+            echo(f"runs without a recorded end in {target} are kept, since it does not answer: {error}")
             yield state
             continue
         yield current

@@ -76,11 +76,11 @@ def build_dataset(dataset: Dataset, /, *args: Any, **kwargs: Any) -> DataSet:
         InputError: an argument cannot be hashed, or is no source.
         SpotmpiError: the function fails, or gives other files for the same input, or a file was changed meanwhile.
     """
-    store, say = Store(dataset.settings.store), print_message
+    store, echo = Store(dataset.settings.store), print_message
     request = _request(dataset, store, args, kwargs)
     found = store.get(request.reference)
     if found is None:
-        with only_builder(store.storage, folder(request.reference), say):
+        with only_builder(store.storage, folder(request.reference), echo):
             found = store.get(request.reference) or _build(request, store)
     return DataSet(found, store)
 
@@ -161,9 +161,9 @@ def _build(request: _Request, store: Store) -> Manifest:
     """Build the parts that the store does not have, and create the entry."""
     kept = _kept_parts(request, store)
     missing = [task for task in request.tasks if task.key not in kept]
-    say, run, cost = print_message, None, None
+    echo, run, cost = print_message, None, None
     parts = f"{len(missing)} of {len(request.tasks)} parts"
-    say(f"building {request.reference}: {parts}")
+    echo(f"building {request.reference}: {parts}")
     if missing:
         with _pool(request, store, len(missing)) as pool:
             built = _map(pool, part_files.build, missing)

@@ -13,7 +13,7 @@ from spotmpi.backends.base import Backend
 from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.runs.reader import RunState
 
 FAULTS = ("evict", "delete", "kill")
@@ -92,13 +92,13 @@ def drill(
     run: str,
     node: int,
     fault: str,
-    watch: Callable[[Event], None] = lambda event: None,
-    say: Say = lambda text: None,
+    on_event: Callable[[Event], None] = lambda event: None,
+    echo: Echo = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Recovery | PoolRecovery:
     """Inject *fault* into *node* of a training run and follow it to the first iteration of its next attempt.
 
-    A pool or a worker of a stream gets it at once, and is followed until that node is back. *say* gets what a drill
+    A pool or a worker of a stream gets it at once, and is followed until that node is back. *echo* gets what a drill
     waits for.
 
     Raises:
@@ -109,12 +109,12 @@ def drill(
         raise input_error(hints.option("fault"), fault, f"use one of: {', '.join(FAULTS)}")
     before = backend.state(run)
     if is_pool_node(before, node):
-        return drill_pool(backend, before, node, fault, watch, clock)
+        return drill_pool(backend, before, node, fault, on_event, clock)
     if before.over:
         raise _ended(run)
-    say(f"{fault} of node {node}: at the next iteration that the run reports")
+    echo(f"{fault} of node {node}: at the next iteration that the run reports")
     timer = _RecoveryTimer(lambda: backend.inject_fault(run, node, fault), clock)
-    times = _follow(_new_events(backend.events(run, True), before), timer, watch)
+    times = _follow(_new_events(backend.events(run, True), before), timer, on_event)
     if times is None and not timer.injected:
         raise _ended(run)
     if times is None:
@@ -136,9 +136,9 @@ def _new_events(events: Iterable[Event], before: RunState) -> Iterator[Event]:
             newest = None
 
 
-def _follow(events: Iterable[Event], timer: _RecoveryTimer, watch: Callable[[Event], None]) -> dict[str, Any] | None:
+def _follow(events: Iterable[Event], timer: _RecoveryTimer, on_event: Callable[[Event], None]) -> dict[str, Any] | None:
     for event in events:
-        watch(event)
+        on_event(event)
         times = timer.update(event)
         if times is not None:
             return times

@@ -9,20 +9,24 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import hints
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import input_error
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.images import builder as image_builder
 from spotmpi.images.build import Build, build_for, require_known
 
 
 def build_image(
-    image: str, arguments: Iterable[str] = (), tool: str | None = None, say: Say = lambda text: None, cpu: bool = False
+    image: str,
+    arguments: Iterable[str] = (),
+    tool: str | None = None,
+    echo: Echo = lambda text: None,
+    cpu: bool = False,
 ) -> str:
     """Build *image* with ``NAME=VALUE`` build *arguments*, unless the same build exists; its local reference.
 
     With *cpu* it is for machines without GPUs.
     """
     requested = _build(image, arguments, not cpu)
-    return image_builder.build(image_builder.find_tool(tool), requested, say)
+    return image_builder.build(image_builder.find_tool(tool), requested, echo)
 
 
 def push_image(
@@ -31,7 +35,7 @@ def push_image(
     on: TargetLike = None,
     arguments: Iterable[str] = (),
     tool: str | None = None,
-    say: Say = lambda text: None,
+    echo: Echo = lambda text: None,
     cpu: bool = False,
 ) -> str:
     """Build *image* if needed and push it to *repository*, by default the environment's; the reference to run.
@@ -46,8 +50,8 @@ def push_image(
     requested = _build(image, arguments, not cpu and (environment is None or environment.has_gpus))
     target = repository or _repository(image, environment)
     builder = image_builder.find_tool(tool)
-    image_builder.build(builder, requested, say)
-    return image_builder.push(builder, requested, target, say)
+    image_builder.build(builder, requested, echo)
+    return image_builder.push(builder, requested, target, echo)
 
 
 def _build(image: str, arguments: Iterable[str], gpus: bool) -> Build:

@@ -22,7 +22,7 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import file_status, names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.entries.manifest import DATASET, MODEL, WORDS
 from spotmpi.entries.store import Store
 from spotmpi.runs import reader
@@ -48,8 +48,8 @@ def request(folder: Path, spec: JobSpec) -> None:
     _write(RunPaths(folder), Request(DATASET if predicts(spec) else MODEL, spec.keep, Store().storage.url))
 
 
-def keep_requested(state: RunState, on: TargetLike = None, say: Say = lambda text: None) -> None:
-    """Keep what a run has made that has succeeded and asks for it; *say* tells what was kept, or why that failed."""
+def keep_requested(state: RunState, on: TargetLike = None, echo: Echo = lambda text: None) -> None:
+    """Keep what a run has made that has succeeded and asks for it; *echo* tells what was kept, or why that failed."""
     paths = RunPaths(Path(state.folder))
     if state.state != record.SUCCEEDED or not file_status.is_file(paths.keep):
         return
@@ -61,16 +61,16 @@ def keep_requested(state: RunState, on: TargetLike = None, say: Say = lambda tex
             return
         kept: Entry
         if wanted.kind == MODEL:
-            kept = keep(state, wanted.name, store=wanted.store, on=on, say=say)
+            kept = keep(state, wanted.name, store=wanted.store, on=on, echo=echo)
         else:
-            kept = keep_results(state, wanted.name, Store(wanted.store), on, say)
+            kept = keep_results(state, wanted.name, Store(wanted.store), on, echo)
     except SpotmpiError as error:
         remedy = f"`spotmpi status {state.id}` tries again{other}"
-        say(f"what run {state.id} has made is not kept: {error}; {remedy}")
+        echo(f"what run {state.id} has made is not kept: {error}; {remedy}")
         return
     with contextlib.suppress(OSError):  # else the next command finds the version that there is
         _write(paths, msgspec.structs.replace(wanted, kept=str(kept)))
-    say(f"the {WORDS[wanted.kind]} is kept as {kept}: {kept.path}")
+    echo(f"the {WORDS[wanted.kind]} is kept as {kept}: {kept.path}")
 
 
 def results_of(state: RunState) -> DataSet:
@@ -82,13 +82,13 @@ def results_of(state: RunState) -> DataSet:
     return DataSet(store.find(wanted.kept, DATASET), store)
 
 
-def keep_ended(say: Say) -> None:
+def keep_ended(echo: Echo) -> None:
     """Keep what all runs have made that ask for it and have succeeded as far as this machine knows."""
     folder = names.default_runs_folder()
     if file_status.is_folder(folder):
         for paths in map(RunPaths, sorted(folder.iterdir())):
             if file_status.is_file(paths.keep):
-                keep_requested(reader.state(paths), say=say)
+                keep_requested(reader.state(paths), echo=echo)
 
 
 def _read(paths: RunPaths) -> Request:

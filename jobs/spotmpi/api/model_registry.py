@@ -16,7 +16,7 @@ from typing import Any
 
 from spotmpi.api.models import Model, find
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.entries import manifest as form
 from spotmpi.entries.manifest import FILES, MODEL, File, Manifest
 from spotmpi.entries.store import Store, folder
@@ -39,7 +39,7 @@ def is_image(name: str) -> bool:
     return "/" in name
 
 
-def push(name: str, image: str, store: str | None = None, say: Say = lambda text: None) -> str:
+def push(name: str, image: str, store: str | None = None, echo: Echo = lambda text: None) -> str:
     """Push a model to a registry; its reference there by digest.
 
     Raises:
@@ -53,7 +53,7 @@ def push(name: str, image: str, store: str | None = None, say: Say = lambda text
         for number, file in enumerate(model.manifest.files, 1):
             digest = f"sha256:{file.sha256}"
             if not repository.has_blob(digest):
-                say(f"pushing {file.path}, {number} of {len(model.manifest.files)} files, {file.bytes / 1e6:,.1f} MB")
+                echo(f"pushing {file.path}, {number} of {len(model.manifest.files)} files, {file.bytes / 1e6:,.1f} MB")
                 with _intact(model, file) as path:
                     repository.push_blob(digest, file.bytes, path)
         for content in (entry, config):
@@ -82,7 +82,7 @@ def _intact(model: Model, file: File) -> Iterator[Path]:
         yield path
 
 
-def pull(image: str, store: str | None = None, say: Say = lambda text: None) -> Model:
+def pull(image: str, store: str | None = None, echo: Echo = lambda text: None) -> Model:
     """Keep a model of a registry in the store, as the next version of its name, or as that which it is there already.
 
     Raises:
@@ -99,7 +99,7 @@ def pull(image: str, store: str | None = None, say: Say = lambda text: None) -> 
         places: dict[str, str] = {}  # by digest
         for number, file in enumerate(entry.files, 1):
             if file.sha256 not in places:
-                say(f"pulling {file.path}, {number} of {len(entry.files)} files, {file.bytes / 1e6:,.1f} MB")
+                echo(f"pulling {file.path}, {number} of {len(entry.files)} files, {file.bytes / 1e6:,.1f} MB")
                 place = Path(temporary, str(number))  # names and digests are whatever the registry says
                 repository.pull_blob(f"sha256:{file.sha256}", file.bytes, place)
                 places[file.sha256] = str(place)

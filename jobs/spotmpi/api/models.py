@@ -20,7 +20,7 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.entries.manifest import FILES, MODEL, File, Manifest, check_name, describe
 from spotmpi.entries.store import Store, folder, is_reference
 from spotmpi.entries.versions import Promotion
@@ -48,7 +48,7 @@ def keep(
     parents: Sequence[str] = (),
     store: str | None = None,
     on: TargetLike = None,
-    say: Say = lambda text: None,
+    echo: Echo = lambda text: None,
 ) -> Model:
     """Keep what a run has trained as the next version of the model *name*.
 
@@ -65,7 +65,7 @@ def keep(
     state = run if isinstance(run, RunState) else runs.status(run, on)
     if state.state not in ("succeeded", "failed", "stopped"):
         raise input_error("run", state.id, f"is {state.state}: a model is kept once its run has ended")
-    paths = RunPaths(runs.pull(state.id, on, say))
+    paths = RunPaths(runs.pull(state.id, on, echo))
     checkpoint, sources = ("", _named(paths, files)) if files else _newest_checkpoint(paths)
     described = tuple(describe(source, path) for path, source in sorted(sources.items()))
     if checkpoint:

@@ -15,7 +15,7 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import file_status
 from spotmpi.core.errors import input_error
 from spotmpi.core.events import Event
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.entries.code import shipped_file
 from spotmpi.runs.reader import RunState
 from spotmpi.spec import job
@@ -62,11 +62,11 @@ class Pipeline:
         overrides: Iterable[str] = (),
         on: TargetLike = None,
         detach: bool = False,
-        watch: Callable[[Event], None] | None = None,
-        say: Say | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        echo: Echo | None = None,
     ) -> RunState:
         """Run it to its end as `spotmpi.run` does, with the resources and limits of the spec *source*."""
-        return runs.run(self.spec(source, overrides), (), on, detach, watch, say)
+        return runs.run(self.spec(source, overrides), (), on, detach, on_event, echo)
 
 
 def pipeline(

@@ -64,7 +64,7 @@ def drill_pool(
     state: RunState,
     node: int,
     fault: str,
-    watch: Callable[[Event], None],
+    on_event: Callable[[Event], None],
     clock: Callable[[], float],
 ) -> PoolRecovery:
     """Inject *fault* into *node* of a pool, or a worker of a stream, and follow the run until that node is back.
@@ -83,7 +83,7 @@ def drill_pool(
         return PoolRecovery(state.id, node, worker, fault, None, None, None)
     lost: tuple[float, str | None] | None = None
     for event in _after(past, backend.events(state.id, True)):
-        watch(event)
+        on_event(event)
         if event.values.get("worker") != worker:
             continue
         if event.kind == (record.RESTARTED if worker is None else record.LEFT):

@@ -18,7 +18,7 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.pools.engine import Engine, import_client
 from spotmpi.pools.errors import PoolError
 from spotmpi.pools.pool import Pool, PoolSummary
@@ -39,18 +39,18 @@ def pool(
     on: TargetLike = None,
     files: Iterable[Path | str] = (),
     overrides: Iterable[str] = (),
-    say: Say | None = None,
+    echo: Echo | None = None,
 ) -> Pool:
     """Workers that execute functions: a new pool, or an existing one if *source* is the id of its run.
 
     *source* may also be a spec with a table ``[pool]``; the other arguments override its values. Code inside a pool
-    gets that pool. *say* gets messages, such as why a pool has not started yet; by default they are printed.
+    gets that pool. *echo* gets messages, such as why a pool has not started yet; by default they are printed.
 
     Raises, when the pool is opened:
         InputError: all problems of the spec.
         SpotmpiError: it could not be started.
     """
-    say = say or print_message
+    echo = echo or print_message
     if isinstance(source, str) and not source.endswith(".toml"):
         arguments = {"workers": workers, "image": image, "files": list(files), "overrides": list(overrides)}
         for name, value in arguments.items():
@@ -63,7 +63,7 @@ def pool(
     changes += [f'image="{image}"'] if image is not None else []
     paths = [str(Path(file).expanduser().absolute()) for file in files]
     changes += [f"files+={json.dumps(paths, ensure_ascii=False)}"] if paths else []
-    return Pool(NewRun({"launcher": POOL} if source is None else source, [*changes, *overrides], on, say))
+    return Pool(NewRun({"launcher": POOL} if source is None else source, [*changes, *overrides], on, echo))
 
 
 def resize(run: str, workers: int, on: TargetLike = None) -> None:
@@ -103,7 +103,7 @@ class ExistingRun:
 
     def __init__(self, run: str, on: TargetLike) -> None:
         self.run, self._on = run, on
-        self._say: Say = print_message
+        self._echo: Echo = print_message
         self._contexts = contextlib.ExitStack()
         self._backend: Backend
         self._price: float | None = None  # of a node and hour
@@ -141,7 +141,7 @@ class ExistingRun:
         threading.Thread(target=import_client, daemon=True).start()  # while the scheduler is waited for
         address = self._contexts.enter_context(self._backend.pool_address(self.run))
         attempt = self._backend.state(self.run).attempt
-        return Engine(address.url, str(address.tls), output, lambda: self._loss(attempt), self._say)
+        return Engine(address.url, str(address.tls), output, lambda: self._loss(attempt), self._echo)
 
     def _loss(self, attempt: int) -> str | None:
         """Why the scheduler of attempt number *attempt* is gone, or None where it may answer again."""
@@ -160,18 +160,18 @@ class ExistingRun:
 class NewRun(ExistingRun):
     """A pool that this driver starts when it opens it, and stops when it closes it."""
 
-    def __init__(self, source: Source, overrides: list[str], on: TargetLike, say: Say) -> None:
+    def __init__(self, source: Source, overrides: list[str], on: TargetLike, echo: Echo) -> None:
         super().__init__("", on)
-        self._source, self._overrides, self._say = source, overrides, say
+        self._source, self._overrides, self._echo = source, overrides, echo
 
     def open(self, output: Output) -> Engine:
         """Submit the run, say what it waits for, and connect to its scheduler."""
-        self._backend, spec, plan = runs.prepare(self._source, self._overrides, self._on, self._say)
+        self._backend, spec, plan = runs.prepare(self._source, self._overrides, self._on, self._echo)
         if spec.launcher != POOL:
             raise input_error("launcher", spec.launcher, 'a pool needs launcher = "pool" and the table [pool]')
         for note in plan["notes"]:
-            self._say(note)
-        submit(self._backend, spec, plan, self._say)
+            self._echo(note)
+        submit(self._backend, spec, plan, self._echo)
         self.run = plan["run"]
         connected = threading.Event()
         threading.Thread(target=self._follow, args=(connected,), daemon=True).start()
@@ -187,7 +187,7 @@ class NewRun(ExistingRun):
         """Stop the run and wait until it has ended."""
         super().close()
         if self.run:
-            runs.stop_run(self._backend, self.run, _CLOSED, self._say)
+            runs.stop_run(self._backend, self.run, _CLOSED, self._echo)
 
     def _follow(self, connected: threading.Event) -> None:
         """Say what the run waits for until its scheduler is reached."""
@@ -199,7 +199,7 @@ class NewRun(ExistingRun):
 
     def _say_event(self, event: Event) -> None:
         if event.kind == record.WAITING and event.values.get("reason"):
-            self._say(f"waiting: {event.values['reason']}")
+            self._echo(f"waiting: {event.values['reason']}")
 
 
 def _attempt_reason(folder: Path, attempt: int) -> str | None:

@@ -18,7 +18,7 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.entries import inputs
 from spotmpi.entries.manifest import DATASET, Code, Input, Manifest
 from spotmpi.entries.store import Store, is_reference
@@ -45,7 +45,7 @@ def reproduce(
     on: TargetLike = None,
     store: str | None = None,
     pool: Any = None,
-    say: Say = print_message,
+    echo: Echo = print_message,
 ) -> Reproduction:
     """Make a file, a data set or the results of a run again, from the raw data, and compare them.
 
@@ -61,7 +61,7 @@ def reproduce(
     if found is not None and found[0].kind == DATASET and "function" not in found[0].details:
         place, found = _results(found[0]), None
     with tempfile.TemporaryDirectory(prefix="spotmpi-") as folder:
-        maker = _Maker(Store(folder), on, pool, say)
+        maker = _Maker(Store(folder), on, pool, echo)
         if found is not None:
             maker.make(*found)
             return Reproduction(tuple(maker.made), maker.files, tuple(maker.different))
@@ -93,8 +93,8 @@ def _results(manifest: Manifest) -> str:
 class _Maker:
     """Builds data sets again in a store of its own, parents first, and notes files that are not the same."""
 
-    def __init__(self, store: Store, on: TargetLike, pool: Any, say: Say) -> None:
-        self._store, self._on, self._pool, self._say = store, on, pool, say
+    def __init__(self, store: Store, on: TargetLike, pool: Any, echo: Echo) -> None:
+        self._store, self._on, self._pool, self._echo = store, on, pool, echo
         self._known: dict[str, DataSet] = {}
         self.made: list[str] = []
         self.different: list[str] = []

@@ -15,13 +15,13 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core import file_status
 from spotmpi.core.errors import input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.entries.manifest import DATASET, FORMAT, describe, digest_of
 from spotmpi.entries.store import Store
 from spotmpi.runs.reader import RunState
 
 
-def keep_results(state: RunState, name: str, store: Store, on: TargetLike, say: Say) -> DataSet:
+def keep_results(state: RunState, name: str, store: Store, on: TargetLike, echo: Echo) -> DataSet:
     """Keep the results of a prediction as the next version of the data set *name*.
 
     Its key is over the files and all that they were made from: equal results of the same model and data are one entry.
@@ -30,7 +30,7 @@ def keep_results(state: RunState, name: str, store: Store, on: TargetLike, say: 
         InputError: the run has no results in its folder.
         SpotmpiError: an entry that it has read is not in the store, or that cannot be written.
     """
-    paths = RunPaths(runs.pull(state.id, on, say))
+    paths = RunPaths(runs.pull(state.id, on, echo))
     folder = paths.stream / "results"
     found = files_of_folder.files(str(folder)) if file_status.is_folder(folder) else iter(())
     names = [path for path in found if not Path(path).name.startswith(".")]  # unfinished ones of a lost attempt

@@ -23,7 +23,7 @@ from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.reader import RunState
 from spotmpi.streams.figures import Figures, advice
@@ -48,13 +48,13 @@ def init(path: Path | str = "job.toml", script: str | None = None) -> Path:
 
 
 def plan_run(
-    source: Source, overrides: Iterable[str] = (), on: TargetLike = None, say: Say = lambda text: None
+    source: Source, overrides: Iterable[str] = (), on: TargetLike = None, echo: Echo = lambda text: None
 ) -> Mapping[str, Any]:
     """What `run` would start, as plain JSON values; nothing is started or written.
 
-    *say* gets a message with what takes time, or what the target cannot be asked.
+    *echo* gets a message with what takes time, or what the target cannot be asked.
     """
-    return _preview(prepare(source, overrides, on, say)[2])
+    return _preview(prepare(source, overrides, on, echo)[2])
 
 
 def problems(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> list[Problem]:
@@ -78,14 +78,14 @@ def run(
     overrides: Iterable[str] = (),
     on: TargetLike = None,
     detach: bool = False,
-    watch: Callable[[Event], None] | None = None,
-    say: Say | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    echo: Echo | None = None,
 ) -> RunState:
     """Run a job to its end, or with *detach* only submit it; the state of the run.
 
-    *source* is a spec, its file or values, or a command: ``run(["echo", "hi"], ["nodes=2"], on="lab")``. *watch* gets
-    every event and *say* every message; by default they are printed as `spotmpi run` does. Ctrl-C stops the run after a
-    checkpoint, a second one at once; the state then is ``stopped``.
+    *source* is a spec, its file or values, or a command: ``run(["echo", "hi"], ["nodes=2"], on="lab")``. *on_event*
+    gets every event and *echo* every message; by default they are printed as `spotmpi run` does. Ctrl-C stops the run
+    after a checkpoint, a second one at once; the state then is ``stopped``.
 
     Raises:
         InputError: all problems of the spec.
@@ -95,12 +95,12 @@ def run(
     with local.agent_ahead() if local else contextlib.nullcontext():
         backend, spec = _validate(source, overrides, on, local)
 
-        def start(watch: Callable[[Event], None], say: Say) -> RunState:
-            return _submit(*_plan_new(backend, spec, say, detach), detach, watch, say)
+        def start(on_event: Callable[[Event], None], echo: Echo) -> RunState:
+            return _submit(*_plan_new(backend, spec, echo, detach), detach, on_event, echo)
 
         if spec.dataset is None:
-            return _show(start, detach, watch, say)
-    return run(_supplied(spec, on, build=True), (), on, detach, watch, say)  # which may take long: without an agent
+            return _show(start, detach, on_event, echo)
+    return run(_supplied(spec, on, build=True), (), on, detach, on_event, echo)  # which may take long: without an agent
 
 
 def resume(
@@ -108,8 +108,8 @@ def resume(
     overrides: Iterable[str] = (),
     on: TargetLike = None,
     detach: bool = False,
-    watch: Callable[[Event], None] | None = None,
-    say: Say | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    echo: Echo | None = None,
 ) -> RunState:
     """Continue a run that has ended, from its newest complete checkpoint, with *overrides* applied to its spec."""
     paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
@@ -120,19 +120,19 @@ def resume(
         raise input_error(hints.option("resume"), paths.id, f"has not ended; `spotmpi logs -f {paths.id}` follows it")
     spec = _continued_spec(backend, paths, overrides)
 
-    def start(watch: Callable[[Event], None], say: Say) -> RunState:
-        plan = backend.plan(spec, paths.id, say)
-        return _submit(backend, spec, plan, detach, _from_next_submission(paths, watch), say)
+    def start(on_event: Callable[[Event], None], echo: Echo) -> RunState:
+        plan = backend.plan(spec, paths.id, echo)
+        return _submit(backend, spec, plan, detach, _from_next_submission(paths, on_event), echo)
 
-    return _show(start, detach, watch, say)
+    return _show(start, detach, on_event, echo)
 
 
 def plan_resume(
-    run: str, overrides: Iterable[str] = (), on: TargetLike = None, say: Say = lambda text: None
+    run: str, overrides: Iterable[str] = (), on: TargetLike = None, echo: Echo = lambda text: None
 ) -> Mapping[str, Any]:
     """What `resume` would start, as plain JSON values; nothing is started or written."""
     paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
-    return _preview(backend.plan(_continued_spec(backend, paths, overrides), paths.id, say))
+    return _preview(backend.plan(_continued_spec(backend, paths, overrides), paths.id, echo))
 
 
 def _preview(plan: Plan) -> Mapping[str, Any]:
@@ -144,15 +144,15 @@ def _preview(plan: Plan) -> Mapping[str, Any]:
     return preview(plan, sys.executable, os.geteuid() == 0)
 
 
-def list_runs(on: TargetLike = None, mine: bool = False, say: Say = lambda text: None) -> list[RunState]:
+def list_runs(on: TargetLike = None, mine: bool = False, echo: Echo = lambda text: None) -> list[RunState]:
     """All recorded runs, oldest first; with *mine* only those that this user submitted."""
-    states = [_kept(state, say, on) for state in targets.backend(on).list()]
+    states = [_kept(state, echo, on) for state in targets.backend(on).list()]
     return [state for state in states if state.owner in (None, names.user())] if mine else states
 
 
-def status(run: str, on: TargetLike = None, say: Say = lambda text: None) -> RunState:
+def status(run: str, on: TargetLike = None, echo: Echo = lambda text: None) -> RunState:
     """The current state of a run; its id may be shortened."""
-    return _kept(with_price(targets.backend_of(run, on).state(run)), say, on)
+    return _kept(with_price(targets.backend_of(run, on).state(run)), echo, on)
 
 
 def logs(run: str, follow: bool = False, on: TargetLike = None) -> Iterator[Event]:
@@ -161,23 +161,23 @@ def logs(run: str, follow: bool = False, on: TargetLike = None) -> Iterator[Even
 
 
 def stop(
-    run: str, now: bool = False, wait: bool = True, on: TargetLike = None, say: Say = lambda text: None
+    run: str, now: bool = False, wait: bool = True, on: TargetLike = None, echo: Echo = lambda text: None
 ) -> RunState:
     """Stop a run after a checkpoint, or *now* without one; no effect on a run that has ended.
 
-    *say* gets a message with what it waits for, and for how long, if that takes time.
+    *echo* gets a message with what it waits for, and for how long, if that takes time.
     """
-    return stop_run(targets.backend_of(run, on), run, _STOPPED, say, now, wait)
+    return stop_run(targets.backend_of(run, on), run, _STOPPED, echo, now, wait)
 
 
 def stop_run(
-    backend: Backend, run: str, reason: str, say: Say = lambda text: None, now: bool = False, wait: bool = True
+    backend: Backend, run: str, reason: str, echo: Echo = lambda text: None, now: bool = False, wait: bool = True
 ) -> RunState:
     """Stop a run of *backend* for *reason*, as `stop` does."""
     before = backend.state(run)
     if before.over:
         return before
-    with _waiting_note(before, say):
+    with _waiting_note(before, echo):
         backend.stop(before.id, reason, now)
         try:
             while wait and not backend.state(before.id).over:
@@ -188,7 +188,7 @@ def stop_run(
 
 
 @contextlib.contextmanager
-def _waiting_note(state: RunState, say: Say) -> Iterator[None]:
+def _waiting_note(state: RunState, echo: Echo) -> Iterator[None]:
     """Say why the end of a run is waited for, and for how long, if the context lasts longer than people notice."""
     from spotmpi.spec import job
 
@@ -196,7 +196,7 @@ def _waiting_note(state: RunState, say: Say) -> Iterator[None]:
     with contextlib.suppress(SpotmpiError, OSError):
         limit = f", for at most {job.load(path).checkpoint.grace:g}s (checkpoint.grace)"
     text = f"waiting until run {state.id} has written what it has to, and its processes have ended{limit}"
-    timer = threading.Timer(_NOTICEABLE, say, [text])
+    timer = threading.Timer(_NOTICEABLE, echo, [text])
     timer.daemon = True
     timer.start()
     try:
@@ -210,17 +210,17 @@ def drill(
     node: int = 0,
     fault: str = "evict",
     on: TargetLike = None,
-    watch: Callable[[Event], None] = lambda event: None,
-    say: Say = lambda text: None,
+    on_event: Callable[[Event], None] = lambda event: None,
+    echo: Echo = lambda text: None,
 ) -> Recovery | PoolRecovery:
     """Inject a fault (evict, delete, kill) into a node of a training run or a pool; what recovery cost.
 
-    *say* gets a message with what it waits for.
+    *echo* gets a message with what it waits for.
     """
     from spotmpi.api.drill import drill
 
     backend = targets.backend_of(run, on)
-    return drill(backend, backend.state(run).id, node, fault, watch, say)
+    return drill(backend, backend.state(run).id, node, fault, on_event, echo)
 
 
 def shell_command(run: str, node: int = 0, on: TargetLike = None) -> Sequence[str]:
@@ -229,7 +229,7 @@ def shell_command(run: str, node: int = 0, on: TargetLike = None) -> Sequence[st
     return backend.shell(backend.state(run).id, node)
 
 
-def pull(run: str, on: TargetLike = None, say: Say = lambda text: None, part: str | None = None) -> Path:
+def pull(run: str, on: TargetLike = None, echo: Echo = lambda text: None, part: str | None = None) -> Path:
     """Copy a run's folder (checkpoints, logs, TensorBoard events), or one *part* of it, to this machine; its path here.
 
     If its JobSet is gone and this machine has no record of it, *run* has to be its full id.
@@ -237,32 +237,32 @@ def pull(run: str, on: TargetLike = None, say: Say = lambda text: None, part: st
     backend = targets.backend_of(run, on)
     with contextlib.suppress(UnknownRun):
         run = backend.state(run).id
-    return backend.pull(run, say, part)
+    return backend.pull(run, echo, part)
 
 
-def clean(older: float, delete: bool = False, on: TargetLike = None, say: Say = lambda text: None) -> list[RunState]:
+def clean(older: float, delete: bool = False, on: TargetLike = None, echo: Echo = lambda text: None) -> list[RunState]:
     """The runs that ended more than *older* seconds ago; with *delete* their folders are deleted.
 
-    The copy of a cluster's run without a recorded end is kept unless its cluster reports that the run has ended. *say*
+    The copy of a cluster's run without a recorded end is kept unless its cluster reports that the run has ended. *echo*
     gets a message for each run that is kept since its cluster does not answer, or since it has been resumed.
     """
     from spotmpi.api.cleanup import delete_records, old_runs
 
-    runs = old_runs(targets.target_of(on).folder, time.time() - older, say)
-    return delete_records(runs, say) if delete else [each.state for each in runs]
+    runs = old_runs(targets.target_of(on).folder, time.time() - older, echo)
+    return delete_records(runs, echo) if delete else [each.state for each in runs]
 
 
 def _backend_for(spec: JobSpec, on: TargetLike) -> Backend:
     return targets.backend(on, spec.kubernetes.context, spec.kubernetes.namespace)
 
 
-def prepare(source: Source, overrides: Iterable[str], on: TargetLike, say: Say) -> tuple[Backend, JobSpec, Plan]:
+def prepare(source: Source, overrides: Iterable[str], on: TargetLike, echo: Echo) -> tuple[Backend, JobSpec, Plan]:
     """The backend, the valid spec and the plan of a new run; InputError with all problems at once."""
     backend, spec = _validate(source, overrides, on)
-    return _plan_new(backend, _supplied(spec, on, build=False), say)
+    return _plan_new(backend, _supplied(spec, on, build=False), echo)
 
 
-def _plan_new(backend: Backend, spec: JobSpec, say: Say, detach: bool = False) -> tuple[Backend, JobSpec, Plan]:
+def _plan_new(backend: Backend, spec: JobSpec, echo: Echo, detach: bool = False) -> tuple[Backend, JobSpec, Plan]:
     """The backend, the spec and the plan of a new run of a valid *spec*.
 
     A pool that is to be detached waits for drivers without a limit, unless its spec has one.
@@ -272,7 +272,7 @@ def _plan_new(backend: Backend, spec: JobSpec, say: Say, detach: bool = False) -
     if detach and spec.pool and "driver" not in spec.limits.model_fields_set:
         spec = spec.model_copy(update={"limits": spec.limits.model_copy(update={"driver": "none"})})
     run = names.run_id(spec.title, datetime.now(), secrets.randbelow(1 << 20))
-    return backend, spec, backend.plan(spec, run, say)
+    return backend, spec, backend.plan(spec, run, echo)
 
 
 def _validate(
@@ -335,52 +335,52 @@ def _further_problems(error: WrongKeys, on: TargetLike) -> Sequence[Problem]:
         return []
 
 
-def _from_next_submission(paths: names.RunPaths, watch: Callable[[Event], None]) -> Callable[[Event], None]:
-    """*watch* for the events after the next submission of the run only."""
+def _from_next_submission(paths: names.RunPaths, on_event: Callable[[Event], None]) -> Callable[[Event], None]:
+    """*on_event* for the events after the next submission of the run only."""
     left = sum(event.get("event") == record.SUBMITTED for event in reader.lines(paths.events))
 
     def show(event: Event) -> None:
         nonlocal left
         if left < 0:
-            watch(event)
+            on_event(event)
         elif event.kind == record.SUBMITTED:
             left -= 1
             if left < 0:
-                watch(event)
+                on_event(event)
 
     return show
 
 
 def _show(
-    start: Callable[[Callable[[Event], None], Say], RunState],
+    start: Callable[[Callable[[Event], None], Echo], RunState],
     detach: bool,
-    watch: Callable[[Event], None] | None,
-    say: Say | None,
+    on_event: Callable[[Event], None] | None,
+    echo: Echo | None,
 ) -> RunState:
-    """The state after *start*, whose events and messages are printed where *watch* or *say* is missing."""
-    if watch and say:
-        return start(watch, say)
+    """The state after *start*, whose events and messages are printed where *on_event* or *echo* is missing."""
+    if on_event and echo:
+        return start(on_event, echo)
     from spotmpi.api.view import make_view, result_text, stream_texts
 
     with make_view(quiet=detach) as view:
-        state = start(watch or view.show, say or view.say)
-    if watch is None and not detach:
-        view.say(result_text(state))
+        state = start(on_event or view.show, echo or view.echo)
+    if on_event is None and not detach:
+        view.echo(result_text(state))
         for text in stream_texts(state):
-            view.say(f"stream: {text}")
+            view.echo(f"stream: {text}")
     return state
 
 
 def _submit(
-    backend: Backend, spec: JobSpec, plan: Plan, detach: bool, watch: Callable[[Event], None], say: Say
+    backend: Backend, spec: JobSpec, plan: Plan, detach: bool, on_event: Callable[[Event], None], echo: Echo
 ) -> RunState:
     for note in plan["notes"]:
-        say(note)
+        echo(note)
     if plan["backend"] == names.KUBERNETES:
         from spotmpi.api import volume_entries
 
-        volume_entries.send(spec, plan, say)
-    submit(backend, spec, plan, say)
+        volume_entries.send(spec, plan, echo)
+    submit(backend, spec, plan, echo)
     run: str = plan["run"]
     state = backend.state(run)
     if spec.keep:
@@ -389,15 +389,15 @@ def _submit(
         kept.request(Path(state.folder), spec)
     if detach:
         return state
-    return _kept(with_price(follow(backend, run, watch, say)), say)
+    return _kept(with_price(follow(backend, run, on_event, echo)), echo)
 
 
-def _kept(state: RunState, say: Say, on: TargetLike = None) -> RunState:
+def _kept(state: RunState, echo: Echo, on: TargetLike = None) -> RunState:
     """*state*; the model of a run that has succeeded and asks for it is kept, where *state* is not read in vain."""
     if state.state == record.SUCCEEDED and file_status.is_file(RunPaths(Path(state.folder)).keep):
         from spotmpi.api import kept
 
-        kept.keep_requested(state, on, say)
+        kept.keep_requested(state, on, echo)
     return state
 
 

@@ -11,7 +11,7 @@ from spotmpi.backends import targets
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.core.events import Event
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.spec import job as specs
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import Source, read_spec
@@ -34,8 +34,8 @@ def bench(
     options: StudyOptions = _NO_OPTIONS,
     overrides: Iterable[str] = (),
     on: TargetLike = None,
-    watch: Callable[[Event], None] = lambda event: None,
-    say: Say = lambda text: None,
+    on_event: Callable[[Event], None] = lambda event: None,
+    echo: Echo = lambda text: None,
 ) -> Sweep:
     """Run the trials of a study, one after the other, and return the sweep with their outcomes.
 
@@ -49,11 +49,11 @@ def bench(
     from spotmpi.study import execution
 
     target = targets.target_of(on)
-    study, runner = _prepare(source, options, overrides, lambda study: _runner(study, on, watch, say))
-    study = pricing.with_prices(study, on, say)
+    study, runner = _prepare(source, options, overrides, lambda study: _runner(study, on, on_event, echo))
+    study = pricing.with_prices(study, on, echo)
     recording = execution.Recording(target.folder, runner.new_id(study.spec), target.name)
-    sweep = execution.open_sweep(study, recording, options.fresh, say)
-    execution.run_sweep(sweep, runner, say)
+    sweep = execution.open_sweep(study, recording, options.fresh, echo)
+    execution.run_sweep(sweep, runner, echo)
     return sweep
 
 
@@ -62,11 +62,11 @@ def plan_bench(
     options: StudyOptions = _NO_OPTIONS,
     overrides: Iterable[str] = (),
     on: TargetLike = None,
-    say: Say = lambda text: None,
+    echo: Echo = lambda text: None,
 ) -> Study:
     """The study that `bench` would run, with its `trials` in order; nothing is started."""
-    study, _ = _prepare(source, options, overrides, lambda study: _runner(study, on, lambda event: None, say))
-    return pricing.with_prices(study, on, say)
+    study, _ = _prepare(source, options, overrides, lambda study: _runner(study, on, lambda event: None, echo))
+    return pricing.with_prices(study, on, echo)
 
 
 def study_of(source: Source, options: StudyOptions, overrides: Iterable[str] = ()) -> Study:
@@ -173,9 +173,9 @@ def _prepare(
     return study, runner
 
 
-def _runner(study: Study, on: TargetLike, watch: Callable[[Event], None], say: Say) -> BackendRunner:
+def _runner(study: Study, on: TargetLike, on_event: Callable[[Event], None], echo: Echo) -> BackendRunner:
     from spotmpi.study.execution import BackendRunner
 
     cluster = study.spec.kubernetes
     backend = targets.backend(on, cluster.context, cluster.namespace)
-    return BackendRunner(backend, targets.target_of(on).folder, watch, say)
+    return BackendRunner(backend, targets.target_of(on).folder, on_event, echo)

@@ -34,7 +34,7 @@ class View(Protocol):
         """Show one event."""
         ...
 
-    def say(self, text: str) -> None:
+    def echo(self, text: str) -> None:
         """Show a message."""
         ...
 
@@ -46,7 +46,7 @@ def make_view(quiet: bool) -> View:
     return LiveView() if sys.stderr.isatty() else PlainView()
 
 
-def say(text: str) -> None:
+def echo(text: str) -> None:
     """Print a message on stderr."""
     print(f"spotmpi: {printable_lines(text)}", file=sys.stderr, flush=True)
 
@@ -68,9 +68,9 @@ class QuietView:
     def show(self, event: Event) -> None:
         """Nothing."""
 
-    def say(self, text: str) -> None:
+    def echo(self, text: str) -> None:
         """Print a message on stderr."""
-        say(text)
+        echo(text)
 
 
 class PlainView(QuietView):
@@ -95,7 +95,7 @@ class PlainView(QuietView):
             return
         text = event_text(event, self._pace)
         if text:
-            self.say(text)
+            self.echo(text)
 
 
 class AttemptView(QuietView):
@@ -105,7 +105,7 @@ class AttemptView(QuietView):
         """Print the event on stderr, unless it is output or a metric."""
         text = "" if event.kind in (record.LINE, record.METRIC) else event_text(event, Pace())
         if text:
-            self.say(text)
+            self.echo(text)
 
 
 class LiveView(QuietView):
@@ -151,12 +151,12 @@ class LiveView(QuietView):
             return
         text = event_text(event, self._pace)
         if text:
-            self.say(text)
+            self.echo(text)
 
-    def say(self, text: str) -> None:
+    def echo(self, text: str) -> None:
         """Print a message on stderr, above the bar if there is one."""
         if self._started is None:
-            say(text)
+            echo(text)
             return
         self._bar.console.print(f"spotmpi: {printable_lines(text)}", markup=False, highlight=False, emoji=False)
 

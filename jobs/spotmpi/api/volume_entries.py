@@ -13,7 +13,7 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.backends.kubernetes.volume_access import Volume, volume_access
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.data.local_source import Index
 from spotmpi.data.store import DataStore
 from spotmpi.entries.manifest import COMMANDS, FILES, MANIFEST, Manifest
@@ -68,7 +68,7 @@ def on_volume(spec: JobSpec, persistent: tuple[str, ...] | None) -> JobSpec:
     return spec.model_copy(update=changes) if changes else spec
 
 
-def send(spec: JobSpec, plan: Mapping[str, Any], say: Say) -> None:
+def send(spec: JobSpec, plan: Mapping[str, Any], echo: Echo) -> None:
     """Copy what `on_volume` has named to the run volume, without the files that it has.
 
     An entry that this machine's store does not have is on the volume from an earlier submission.
@@ -85,10 +85,10 @@ def send(spec: JobSpec, plan: Mapping[str, Any], say: Say) -> None:
     api = ClusterApi(plan["context"], plan["namespace"])
 
     async def transfer() -> None:
-        async with volume_access(api, Volume(*volume), say) as pod:
+        async with volume_access(api, Volume(*volume), echo) as pod:
             for each in entries:
                 source, name = _Files(each, store.storage), f"{STORE}/{folder(each.reference)}"
-                copied = DataStore(pod, say)
+                copied = DataStore(pod, echo)
                 try:
                     await copied.push(source, name, source.index())
                     await copied.renew(name)  # `spotmpi data clean` removes what is old and named by no run
@@ -96,7 +96,7 @@ def send(spec: JobSpec, plan: Mapping[str, Any], say: Say) -> None:
                     remedy = f"`{COMMANDS[each.kind]} verify {each.title}` says whether its files are damaged"
                     raise SpotmpiError(f"{each.title} cannot be copied to the run volume: {error}; {remedy}") from error
 
-    say(f"copying to the run volume: {', '.join(each.title for each in entries)}")
+    echo(f"copying to the run volume: {', '.join(each.title for each in entries)}")
     call(transfer())
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 if TYPE_CHECKING:  # only commands that read a spec import what reads one
     from spotmpi.agent.plan import RunPlan
     from spotmpi.core.events import Event
-    from spotmpi.core.progress import Say
+    from spotmpi.core.progress import Echo
     from spotmpi.plan.cluster import ClusterPlan
     from spotmpi.plan.slurm import SlurmPlan
     from spotmpi.runs.reader import RunState
@@ -34,14 +34,14 @@ class Backend(Protocol):
         """The capabilities of the target that `spotmpi.spec.validate` checks; changes nothing."""
         ...
 
-    def plan(self, spec: JobSpec, run: str, say: Say) -> Plan:
+    def plan(self, spec: JobSpec, run: str, echo: Echo) -> Plan:
         """The plan that `submit` carries out for a valid spec, unchanged but for ids, keys and times; starts nothing.
 
-        *say* gets a message with what takes time or cannot be looked up.
+        *echo* gets a message with what takes time or cannot be looked up.
         """
         ...
 
-    def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
+    def submit(self, spec: JobSpec, plan: Plan, echo: Echo) -> None:
         """Start the run that *plan* describes, or resume it where its folder exists; returns once it is submitted.
 
         Raises:
@@ -74,7 +74,7 @@ class Backend(Protocol):
         """The command that opens a shell on a node of the run."""
         ...
 
-    def pull(self, run: str, say: Say, part: str | None = None) -> Path:
+    def pull(self, run: str, echo: Echo, part: str | None = None) -> Path:
         """Copy the run's folder, or one *part* of it, to this machine; returns the folder on this machine.
 
         Raises:

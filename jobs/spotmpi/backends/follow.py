@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from spotmpi.backends.base import Backend, Plan
 from spotmpi.core.errors import SpotmpiError, UnknownRun
 from spotmpi.core.events import Event
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.runs.reader import RunState
 
 if TYPE_CHECKING:
@@ -35,18 +35,18 @@ RUN = Messages(
 )
 
 
-def submit(backend: Backend, spec: JobSpec, plan: Plan, say: Say) -> None:
+def submit(backend: Backend, spec: JobSpec, plan: Plan, echo: Echo) -> None:
     """Start the run that *plan* describes; Ctrl-C meanwhile kills what was started."""
     try:
-        backend.submit(spec, plan, say)
+        backend.submit(spec, plan, echo)
     except KeyboardInterrupt:
         with contextlib.suppress(UnknownRun):
             backend.stop(plan["run"], "Ctrl-C", True)
         raise
 
 
-def follow(backend: Backend, run: str, watch: Watch, say: Say, messages: Messages = RUN) -> RunState:
-    """Pass every event of *run* to *watch* until it ends; its final state.
+def follow(backend: Backend, run: str, on_event: Watch, echo: Echo, messages: Messages = RUN) -> RunState:
+    """Pass every event of *run* to *on_event* until it ends; its final state.
 
     Raises:
         UnknownRun: there is no such run.
@@ -54,17 +54,17 @@ def follow(backend: Backend, run: str, watch: Watch, say: Say, messages: Message
     """
 
     def on_interrupt(again: bool) -> None:
-        say(messages.killing if again else messages.stopping)
+        echo(messages.killing if again else messages.stopping)
         try:
             backend.stop(run, "Ctrl-C", again)
         except SpotmpiError as error:
-            say(f"the run continues; Ctrl-C tries again to stop it: {error}")
+            echo(f"the run continues; Ctrl-C tries again to stop it: {error}")
 
     last = None
     events = backend.events(run, True)
     with _interrupts(on_interrupt):
         for event in events:
-            watch(event)
+            on_event(event)
             last = event
     if last is None or not last.terminal:
         raise SpotmpiError(f"the events of run {run} ended before the run did; {messages.remedy.format(run=run)}")

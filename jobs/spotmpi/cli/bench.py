@@ -88,19 +88,19 @@ def _show_trials(spec: Path, options: StudyOptions, overrides: Sequence[str], on
     import json
 
     from spotmpi.api.studies import plan_bench
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.study.study import MEASURED
 
-    study = plan_bench(spec, options, overrides, on, say)
+    study = plan_bench(spec, options, overrides, on, echo)
     trials = study.trials()
     if as_json:
         keys = ("number", "variant", "nodes", "repeat", "role")
         rows = [{key: getattr(trial, key) for key in keys} for trial in trials]
         print(json.dumps({**study.source, "trials": rows}))
         return
-    say(f"{len(trials)} trials in the order of seed {study.seed}; nothing was started")
+    echo(f"{len(trials)} trials in the order of seed {study.seed}; nothing was started")
     if study.from_file:
-        say(f"estimate: {study.budget.estimate(trials)}")
+        echo(f"estimate: {study.budget.estimate(trials)}")
     width = max(len(trial.variant) for trial in trials)
     for trial in trials:
         role = "" if trial.role == MEASURED else f"  {trial.role}"
@@ -114,7 +114,7 @@ def _measure(spec: Path, options: StudyOptions, overrides: Sequence[str], on: Ta
 
     from spotmpi.agent import record
     from spotmpi.api import studies
-    from spotmpi.api.view import make_view, say
+    from spotmpi.api.view import echo, make_view
     from spotmpi.cli.report import show_report
     from spotmpi.core.errors import EXIT_FAILURE
     from spotmpi.core.events import Event
@@ -123,11 +123,11 @@ def _measure(spec: Path, options: StudyOptions, overrides: Sequence[str], on: Ta
 
     with make_view(quiet=as_json or not sys.stderr.isatty()) as view:
 
-        def watch(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if event.kind != record.LINE:  # the output of the program is in the logs of the trial
                 view.show(event)
 
-        sweep = studies.bench(spec, options, overrides, on, watch, view.say)
+        sweep = studies.bench(spec, options, overrides, on, on_event, view.echo)
     if any(trial.state == SUCCEEDED and trial.role == MEASURED for trial in sweep.trials):
         # Measurements are always shown: trials of changed code are marked rather than refused.
         show_report(studies.make_report([sweep.id], on, force=True), sweep.folder / "report", as_json)
@@ -136,5 +136,5 @@ def _measure(spec: Path, options: StudyOptions, overrides: Sequence[str], on: Ta
     for trial in sweep.trials:
         if trial.state == FAILED:
             times = counted("", trial.failures, "time")
-            say(f"trial {trial.number} failed {times} ({trial.reason}): spotmpi logs {trial.runs[-1]}")
+            echo(f"trial {trial.number} failed {times} ({trial.reason}): spotmpi logs {trial.runs[-1]}")
     raise typer.Exit(EXIT_FAILURE if any(trial.state != SUCCEEDED for trial in sweep.trials) else 0)

@@ -18,10 +18,10 @@ def command(
     Nothing is deleted without --yes.
     """
     from spotmpi.api import runs as api
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.cli import tables
     from spotmpi.spec.job import read_duration
 
-    states = api.clean(read_duration("--older", older), yes, target(None, runs), say)
+    states = api.clean(read_duration("--older", older), yes, target(None, runs), echo)
     tables.show_runs(states, as_json)
-    say(f"runs deleted: {len(states)}" if yes else f"runs: {len(states)}; --yes deletes them")
+    echo(f"runs deleted: {len(states)}" if yes else f"runs: {len(states)}; --yes deletes them")

@@ -84,7 +84,7 @@ def _show_json(cost: Cost) -> None:
 
 def _show(cost: Cost) -> None:
     """Print the sum, and tables of runs, users, teams and machines."""
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.cli.tables import show_table
 
     bill = cost.bill
@@ -101,7 +101,7 @@ def _show(cost: Cost) -> None:
     if cost.billed is not None:
         _compare(cost, cost.billed)
     for note in cost.notes:
-        say(note)
+        echo(note)
 
 
 def _run(share: RunShare) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def push(
 
     The same command continues after an interruption.
     """
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.core.errors import input_error
     from spotmpi.data import datasets
 
@@ -79,16 +79,16 @@ def push(
     storage = _storage(on, volume, image, pull_secret, toleration)
     if sources[0] == VOC:
         files, folder = (sources[1:], VOC) if len(sources) == 4 else (sources[1:-1], sources[-1])
-        transfers = datasets.push_voc(files, folder, storage, say, ca)
+        transfers = datasets.push_voc(files, folder, storage, echo, ca)
     else:
         files, folder = sources[:-1], sources[-1]
-        transfers = datasets.push(files, folder, storage, say, ca)
+        transfers = datasets.push(files, folder, storage, echo, ca)
     if as_json:
         print(json.dumps([asdict(each) for each in transfers]))
         return
     for source, each in zip(files, transfers, strict=True):
         print(f"{source.partition('#')[0]} -> {folder}: {_counts(each)}")
-    say(f"a spec reads it with: data = {json.dumps(folder)}")
+    echo(f"a spec reads it with: data = {json.dumps(folder)}")
 
 
 @app.command("ls")
@@ -102,11 +102,11 @@ def ls(
     as_json: Json = False,
 ) -> None:
     """List a folder of the storage, with sizes."""
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.cli.tables import show_table
     from spotmpi.data import datasets
 
-    entries = datasets.ls(folder, _storage(on, volume, image, pull_secret, toleration), say)
+    entries = datasets.ls(folder, _storage(on, volume, image, pull_secret, toleration), echo)
     if as_json:
         print(json.dumps(entries))
         return
@@ -134,12 +134,12 @@ def pull(
 
     After an interruption the same command continues.
     """
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.core import names
     from spotmpi.data import datasets
 
     path = into if into != Path() else Path(Path(folder).name)
-    transfer = datasets.pull(folder, path, _storage(on, volume, image, pull_secret, toleration), say)
+    transfer = datasets.pull(folder, path, _storage(on, volume, image, pull_secret, toleration), echo)
     print(
         json.dumps(asdict(transfer)) if as_json else f"{folder} -> {names.shown(path.absolute())}: {_counts(transfer)}"
     )
@@ -160,19 +160,19 @@ def clean(
 
     These are copies of data sets and models for runs of the cluster. Nothing is deleted without --yes.
     """
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.cli.tables import show_table
     from spotmpi.data import datasets
     from spotmpi.spec.job import read_duration
 
     storage = _storage(on, volume, image, pull_secret, toleration)
-    found = datasets.clean(read_duration("--older", older), yes, storage, say)
+    found = datasets.clean(read_duration("--older", older), yes, storage, echo)
     if as_json:
         print(json.dumps(found))
         return
     rows = [(f"{each['bytes'] / 1e6:,.1f}", f"{each['kind']}:{each['name']}@{each['key'][:12]}") for each in found]
     show_table(("MB", "VERSION"), rows)
-    say(f"versions deleted: {len(found)}" if yes else f"versions: {len(found)}; --yes deletes them")
+    echo(f"versions deleted: {len(found)}" if yes else f"versions: {len(found)}; --yes deletes them")
 
 
 @app.command("build")

@@ -47,25 +47,25 @@ def _print_policy(name: str) -> None:
     import json
     import os
 
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.aws import state_bucket
     from spotmpi.environments.iam import policy
 
     bucket = state_bucket.from_variables(os.environ)
     print(json.dumps(policy(name, bucket.name if bucket else None), indent=1))
     if bucket is None:
-        say(f"{state_bucket.VARIABLE} names no bucket such as s3://my-state: the policy omits Pulumi's state")
+        echo(f"{state_bucket.VARIABLE} names no bucket such as s3://my-state: the policy omits Pulumi's state")
 
 
 def _with_probe(stack: str | None) -> tuple[Finding, ...]:
     """The findings of the doctor, then those of a pod; InputError without a stack."""
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.core.errors import input_error
     from spotmpi.environments import doctor, probe
 
     if stack is None:
         raise input_error("--probe", None, "needs a STACK whose storage to mount")
-    return (*doctor.doctor(stack), *probe.probe_stack(stack, say))
+    return (*doctor.doctor(stack), *probe.probe_stack(stack, echo))
 
 
 def _print_findings(findings: Sequence[Finding], as_json: bool) -> None:

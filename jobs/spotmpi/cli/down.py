@@ -22,7 +22,7 @@ def command(
     from dataclasses import asdict
     from json import dumps
 
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.cli.environment_commands import open_dependencies
     from spotmpi.core.errors import EXIT_FAILURE
     from spotmpi.environments.down import down
@@ -33,6 +33,6 @@ def command(
     for each in leftovers if not json else ():
         print(f"{each.what}: {each.id}\n  -> {each.command}")
     if leftovers:
-        say(f"resources of {stack} that are left and may bill: {len(leftovers)}; repeat the command to check again")
+        echo(f"resources of {stack} that are left and may bill: {len(leftovers)}; repeat the command to check again")
         raise typer.Exit(EXIT_FAILURE)
-    say(f"no resources of {stack} are left that bill")
+    echo(f"no resources of {stack} are left that bill")

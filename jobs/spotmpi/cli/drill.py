@@ -27,5 +27,5 @@ def command(
     from spotmpi.core.printable import printable
 
     view = AttemptView()
-    recovery = api.drill(run, node, fault, target(on, runs), view.show, view.say)
+    recovery = api.drill(run, node, fault, target(on, runs), view.show, view.echo)
     print(json.dumps(vars(recovery)) if as_json else printable(recovery))

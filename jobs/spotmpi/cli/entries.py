@@ -43,10 +43,10 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
         store: StoreOption = None,
         as_json: Json = False,
     ) -> None:
-        from spotmpi.api.view import say
+        from spotmpi.api.view import echo
 
         opened = open_store(store)
-        _show_list([summary(each, opened) for each in opened.list(kind, name, on_damage=say)], as_json)
+        _show_list([summary(each, opened) for each in opened.list(kind, name, on_damage=echo)], as_json)
 
     @app.command("show", help=f"Show what a {word} was made from, its files and aliases.")
     def show(
@@ -155,10 +155,10 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
 def open_store(store: str | None) -> Store:
     """The store, with what runs that have ended have made and is to be kept (the key `keep` of their specs)."""
     from spotmpi.api import kept
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.entries.store import Store
 
-    kept.keep_ended(say)
+    kept.keep_ended(echo)
     return Store(store)
 
 

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from spotmpi.api.view import say
+from spotmpi.api.view import echo
 from spotmpi.aws.account import open_account
 from spotmpi.core import names
 from spotmpi.core.errors import input_error
@@ -27,7 +27,7 @@ def open_dependencies(stack: str, yes: bool) -> Dependencies:
 
     # The stack's file and Pulumi's project must be in the same folder.
     pulumi = Pulumi(_print, names.pulumi_project())
-    return Dependencies(open_account(read_stack(stack).region), pulumi, say, confirm)
+    return Dependencies(open_account(read_stack(stack).region), pulumi, echo, confirm)
 
 
 def _print(line: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spotmpi.api.view import say
+from spotmpi.api.view import echo
 from spotmpi.backends.targets import Target
 from spotmpi.core import file_status
 from spotmpi.core.errors import SpotmpiError
@@ -19,6 +19,6 @@ def report(run: str, target: Target) -> None:
     try:
         cost = run_cost(paths.id, Target(None, target.runs_folder))
     except SpotmpiError as error:
-        say(f"the cost of this run is not known yet, try `spotmpi cost {paths.id}` later: {error}")
+        echo(f"the cost of this run is not known yet, try `spotmpi cost {paths.id}` later: {error}")
     else:
-        say(f"cost of its nodes: ${cost.dollars:.2f}")
+        echo(f"cost of its nodes: ${cost.dollars:.2f}")

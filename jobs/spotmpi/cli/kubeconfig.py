@@ -27,7 +27,7 @@ def command(
     It becomes the current context; each login of kubectl calls this command and needs no other. spotmpi itself reads no
     kubeconfig to reach an environment.
     """
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.backends.kubernetes.client import kubeconfig_entries
     from spotmpi.backends.kubernetes.client.eks_access import access_of
     from spotmpi.core import names
@@ -41,7 +41,7 @@ def command(
         _print_credential(access.token())
         return
     path = kubeconfig_entries.add(access.endpoint(), environment.namespace if environment else None, into)
-    say(f"{access.cluster} is the current context of {names.shown(path)}")
+    echo(f"{access.cluster} is the current context of {names.shown(path)}")
 
 
 def _environment(what: str) -> Environment:

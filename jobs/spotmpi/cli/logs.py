@@ -58,14 +58,14 @@ def command(
     With --json it prints every event of the run.
     """
     from spotmpi.api import runs as api
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.cli import final_cost
 
     place = where.target
     print_events(api.logs(run, follow, place), options.filter, as_json, live=follow)
     if follow:
         final_cost.report(run, place)
-        api.status(run, place, say)  # which keeps its model where the spec asks for it
+        api.status(run, place, echo)  # which keeps its model where the spec asks for it
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
     output of the chosen node.
     """
     from spotmpi.agent import record
-    from spotmpi.api.view import Pace, say
+    from spotmpi.api.view import Pace, echo
     from spotmpi.core.events import Lines, Stream
     from spotmpi.core.printable import printable_output
 
@@ -122,16 +122,16 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
         else:
             _say_event(piece, pace)
     if nodes and chosen.node not in {None, *nodes}:
-        say(f"no output of node {chosen.node}; the nodes with output are {', '.join(map(str, sorted(nodes)))}")
+        echo(f"no output of node {chosen.node}; the nodes with output are {', '.join(map(str, sorted(nodes)))}")
 
 
 def _say_event(event: Event, pace: Pace) -> None:
-    from spotmpi.api.view import event_text, say
+    from spotmpi.api.view import echo, event_text
     from spotmpi.core.printable import printable
 
     pace.update(event)
     text = event_text(event, pace)
     if text:
-        say(text)
+        echo(text)
     elif event.terminal:
-        say(event.kind + (f": {printable(event.reason)}" if event.reason else ""))
+        echo(event.kind + (f": {printable(event.reason)}" if event.reason else ""))

@@ -44,9 +44,9 @@ def keep(
     That is its newest complete checkpoint, or files. The same again gives the version that there is.
     """
     from spotmpi.api import models as api
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
 
-    kept = api.keep(run, name, file or (), parent or (), store, target(on, runs), say)
+    kept = api.keep(run, name, file or (), parent or (), store, target(on, runs), echo)
     print(json.dumps(summary(kept.manifest, kept.store)) if as_json else f"{kept}  {kept.path}")
 
 
@@ -117,11 +117,11 @@ def push(
     Its layout is that of ModelPack, and the login that of docker.
     """
     from spotmpi.api import model_registry
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
 
     opened = open_store(store)
     found = opened.find(model, "models")
-    pushed = model_registry.push(str(found), image, store, say)
+    pushed = model_registry.push(str(found), image, store, echo)
     print(json.dumps({**summary(found, opened), "image": pushed}) if as_json else f"{found.title} -> {pushed}")
 
 
@@ -148,12 +148,12 @@ def pull(
     """
     from spotmpi.api import model_registry
     from spotmpi.api import models as api
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.core import names
 
     open_store(store)
     of_registry = model_registry.is_image(model)
-    found = model_registry.pull(model, store, say) if of_registry else api.find(model, store)
+    found = model_registry.pull(model, store, echo) if of_registry else api.find(model, store)
     values = summary(found.manifest, found.store)
     text = f"{found}  {found.path}"
     if into or not of_registry:

@@ -39,7 +39,7 @@ def command(on: On = None, json: Json = False) -> None:
 
 def _nodes(target: Target) -> tuple[Node, ...]:
     """The nodes of a target's cluster; what AWS does not permit to read stays unknown, and stderr has the reason."""
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.aws.account import open_account
     from spotmpi.backends import targets
     from spotmpi.backends.kubernetes.client.view import ClusterView
@@ -57,7 +57,7 @@ def _nodes(target: Target) -> tuple[Node, ...]:
     try:
         return with_placement(nodes, open_account(environment.region), environment.region)
     except SpotmpiError as error:
-        say(f"placement groups are unknown: {error}")
+        echo(f"placement groups are unknown: {error}")
         return nodes
 
 

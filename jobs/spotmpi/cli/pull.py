@@ -11,10 +11,10 @@ def command(run: RunId, on: On = None, runs: RunsFolder = None, as_json: Json = 
     They come from the run volume of its cluster.
     """
     from spotmpi.api import runs as api
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.core import names
 
-    folder = api.pull(run, target(on, runs), say)
+    folder = api.pull(run, target(on, runs), echo)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if as_json:
         print(json.dumps({"run": folder.name, "folder": str(folder), "bytes": size}))

@@ -117,7 +117,7 @@ def _show_comparison(comparison: Comparison, limit: float | None, as_json: bool)
     """Print what changed, and exit: with 1 if a row fell below *limit*."""
     import json
 
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.core.errors import EXIT_FAILURE
     from spotmpi.report.comparison import row_name
     from spotmpi.report.figures import factor
@@ -128,7 +128,7 @@ def _show_comparison(comparison: Comparison, limit: float | None, as_json: bool)
         _print_comparison(comparison)
     failed = comparison.below(limit) if limit is not None else []
     for change in failed:
-        say(f"{row_name(change.before)}: {factor(change.ratio)} is below --fail-below {limit:g}")
+        echo(f"{row_name(change.before)}: {factor(change.ratio)} is below --fail-below {limit:g}")
     raise typer.Exit(EXIT_FAILURE if failed else 0)
 
 

@@ -165,7 +165,7 @@ def command(
     The exit code is 0 if it succeeds, 1 if it fails and 130 if it is interrupted.
     """
     from spotmpi.api import runs as api
-    from spotmpi.api.view import make_view, say
+    from spotmpi.api.view import echo, make_view
     from spotmpi.cli import final_cost
 
     place, changes = where.target, options.overrides()
@@ -175,16 +175,16 @@ def command(
         api.save_spec(save, source, changes, place)
     if dry_run:
         if resume is not None:
-            plan = api.plan_resume(resume, changes, place, say)
+            plan = api.plan_resume(resume, changes, place, echo)
         else:
-            plan = api.plan_run(source, changes, place, say)
+            plan = api.plan_run(source, changes, place, echo)
         print(json.dumps(plan, indent=1))
         return
     with make_view(quiet=as_json or detach) as view:
         if resume is not None:
-            state = api.resume(resume, changes, place, detach, view.show, view.say)
+            state = api.resume(resume, changes, place, detach, view.show, view.echo)
         else:
-            state = api.run(source, changes, place, detach, view.show, view.say)
+            state = api.run(source, changes, place, detach, view.show, view.echo)
     _show_result(state, detach, as_json)
     if not detach:
         final_cost.report(state.id, place)
@@ -250,7 +250,7 @@ def _example(words: Sequence[str]) -> str:
 
 def _show_result(state: RunState, detach: bool, as_json: bool) -> None:
     from spotmpi.agent import record
-    from spotmpi.api.view import result_text, say, stream_texts
+    from spotmpi.api.view import echo, result_text, stream_texts
     from spotmpi.cli.tables import continue_command
 
     if as_json:
@@ -260,9 +260,9 @@ def _show_result(state: RunState, detach: bool, as_json: bool) -> None:
     else:
         print(result_text(state))
         for text in stream_texts(state):
-            say(f"stream: {text}")
+            echo(f"stream: {text}")
         if state.state in (record.STOPPED, record.FAILED, record.LOST):
-            say(f"continue with: {continue_command(state)}")
+            echo(f"continue with: {continue_command(state)}")
         sys.stdout.flush()
 
 

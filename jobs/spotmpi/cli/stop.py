@@ -18,5 +18,5 @@ def command(
     from spotmpi.api import runs as api
     from spotmpi.cli import tables
 
-    state = api.stop(run, now, on=target(on, runs), say=lambda text: typer.echo(text, err=True))
+    state = api.stop(run, now, on=target(on, runs), echo=lambda text: typer.echo(text, err=True))
     tables.show_status(state, as_json)

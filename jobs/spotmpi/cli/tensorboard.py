@@ -31,16 +31,16 @@ def command(
     import subprocess
 
     from spotmpi.api import runs as api
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.core.errors import SpotmpiError
 
     program = shutil.which("tensorboard")
     if program is None:
         raise SpotmpiError("command not found: tensorboard; install it, for example with `uv tool install tensorboard`")
     place = target(on, runs)
-    events = api.pull(run, place, say, _PART) / _PART
+    events = api.pull(run, place, echo, _PART) / _PART
     events.mkdir(exist_ok=True)
-    say(f"TensorBoard: http://localhost:{port} (Ctrl-C ends it)")
+    echo(f"TensorBoard: http://localhost:{port} (Ctrl-C ends it)")
     process = subprocess.Popen([program, "--logdir", str(events), "--port", str(port)])
     try:
         _refresh(run, place, process)
@@ -57,7 +57,7 @@ def _refresh(run: str, place: Target, process: Popen[bytes]) -> None:
     import subprocess
 
     from spotmpi.api import runs as api
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.core.errors import SpotmpiError
 
     over = False
@@ -68,4 +68,4 @@ def _refresh(run: str, place: Target, process: Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             with contextlib.suppress(SpotmpiError):  # the next try may reach the cluster again
                 over = api.status(run, place).over
-                api.pull(run, place, say, _PART)
+                api.pull(run, place, echo, _PART)

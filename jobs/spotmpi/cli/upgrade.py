@@ -51,7 +51,7 @@ def command(
 
 def _show(plan: UpgradePlan) -> None:
     """Print a row per part; a reason why offered versions are unknown goes to stderr."""
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.cli.tables import show_table
 
     control_plane = plan.control_plane
@@ -61,7 +61,7 @@ def _show(plan: UpgradePlan) -> None:
     rows += [_row(f"node group {each.name}", each) for each in plan.node_groups]
     show_table(_TITLES, rows)
     if plan.unknown:
-        say(f"the versions that EKS offers are unknown: {plan.unknown}; set one with --to")
+        echo(f"the versions that EKS offers are unknown: {plan.unknown}; set one with --to")
 
 
 def _to_json(plan: UpgradePlan) -> dict[str, object]:

@@ -37,9 +37,9 @@ def command(
     tree = trace(file, store)
     if open_lineage:
         from spotmpi.api import open_lineage as events
-        from spotmpi.api.view import say
+        from spotmpi.api.view import echo
 
-        say(f"{events.send(tree, open_lineage)} events of OpenLineage: {open_lineage}")
+        echo(f"{events.send(tree, open_lineage)} events of OpenLineage: {open_lineage}")
     if as_json:
         print(json.dumps(tree.values()))
     elif not open_lineage:

@@ -69,7 +69,7 @@ def _listed(text: str) -> list[str]:
 
 def request_increase(comparison: ZoneComparison, number: int, yes: bool) -> Increase | None:
     """Request the quota that a row lacks, after confirmation; None where it suffices or a request is pending."""
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.aws.quotas import NAMES
     from spotmpi.environments.zones.comparison import request_quota, required_quota
 
@@ -77,11 +77,11 @@ def request_increase(comparison: ZoneComparison, number: int, yes: bool) -> Incr
     vcpus = required_quota(row)
     if vcpus is None:
         need = f"{comparison.nodes} x {row.type} in {row.region}"
-        say(f"the quota suffices for {need}: {row.quota} vCPUs, {row.running} in use")
+        echo(f"the quota suffices for {need}: {row.quota} vCPUs, {row.running} in use")
         return None
     for each in comparison.increases:
         if (each.region, each.code) == (row.region, row.quota_code):
-            say(
+            echo(
                 f"a request for {each.vcpus} vCPUs is pending ({each.status}, request {each.id}); "
                 "AWS accepts one at a time"
             )
@@ -89,7 +89,7 @@ def request_increase(comparison: ZoneComparison, number: int, yes: bool) -> Incr
     what = f"{NAMES[row.quota_code or '']} in {row.region}: {row.quota} -> {vcpus} vCPUs"
     _confirm_request(what, yes)
     increase = request_quota(row)
-    say(f"requested {what}" + (f" (request {increase.id}, {increase.status})" if increase else ""))
+    echo(f"requested {what}" + (f" (request {increase.id}, {increase.status})" if increase else ""))
     return increase
 
 
@@ -107,7 +107,7 @@ def _confirm_request(what: str, yes: bool) -> None:
 
 def write_row(comparison: ZoneComparison, number: int, stack: str, group: str | None) -> Path:
     """Write a row to a stack's file, and print what changed and what still has to be changed by hand."""
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.environments.stack_file import read_stack, write_choice
 
     row = _row(comparison, number)
@@ -115,16 +115,16 @@ def write_row(comparison: ZoneComparison, number: int, stack: str, group: str | 
     before = read_stack(stack)
     path = write_choice(stack, row, group)
     after = read_stack(stack)
-    say(f"{path}: region {row.region}, zone {row.zone}, type {row.type} (row {number}: {reason})")
+    echo(f"{path}: region {row.region}, zone {row.zone}, type {row.type} (row {number}: {reason})")
     if after.second_zone not in (None, before.second_zone):
-        say(f"second zone set to {after.second_zone}: EKS needs a second one, and supports this one")
+        echo(f"second zone set to {after.second_zone}: EKS needs a second one, and supports this one")
     if before.zone not in (None, row.zone):
-        say(f"the first zone was {before.zone}: if {stack} is already built, `up` refuses another one")
+        echo(f"the first zone was {before.zone}: if {stack} is already built, `up` refuses another one")
     if before.keep:
-        say(f"its storage is in the stack {stack}-data: set the same first zone in that stack's file")
+        echo(f"its storage is in the stack {stack}-data: set the same first zone in that stack's file")
     for each in after.groups:
         if each.type == row.type and each.max is not None and each.max < comparison.nodes:
-            say(f"group {each.name} has max {each.max}: raise it to {comparison.nodes} for {comparison.nodes} nodes")
+            echo(f"group {each.name} has max {each.max}: raise it to {comparison.nodes} for {comparison.nodes} nodes")
     return path
 
 
@@ -138,7 +138,7 @@ def _row(comparison: ZoneComparison, number: int) -> Row:
 
 def show(comparison: ZoneComparison) -> None:
     """Print the rows, why each ranks below the first, and pending quota requests; on stderr what is unknown."""
-    from spotmpi.api.view import say
+    from spotmpi.api.view import echo
     from spotmpi.aws import prices, zones
 
     _print_tables(comparison)
@@ -156,7 +156,7 @@ def show(comparison: ZoneComparison) -> None:
     print(f"One zone storage: {zones.STORAGE_SOURCE}.")
     print("Nodes today: what the quota allows; capacity is never guaranteed.")
     for line in comparison.unknown:
-        say(line)
+        echo(line)
 
 
 def _print_tables(comparison: ZoneComparison) -> None:

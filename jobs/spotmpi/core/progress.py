@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]

@@ -16,7 +16,7 @@ from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.backends.kubernetes.volume_access import Volume, volume_access
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import InputError, Problem, input_error
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.data import fetch
 from spotmpi.data.local_source import Index, Source, source_of
 from spotmpi.data.remote_source import Download, authority_of, downloads_of, is_remote
@@ -53,7 +53,7 @@ def push(
     sources: Sequence[str],
     folder: str,
     storage: Storage,
-    say: Say = lambda text: None,
+    echo: Echo = lambda text: None,
     authority: Path | None = None,
 ) -> list[Transfer]:
     """Copy *sources* to *folder* of the volume, one after the other.
@@ -68,14 +68,14 @@ def push(
     """
     if not sources:
         raise input_error("SRC", None, "name what to push, then the folder on the storage")
-    return _push(_Push(sources, folder, authority), storage, say)
+    return _push(_Push(sources, folder, authority), storage, echo)
 
 
 def push_voc(
     tars: Sequence[str],
     folder: str,
     storage: Storage,
-    say: Say = lambda text: None,
+    echo: Echo = lambda text: None,
     authority: Path | None = None,
 ) -> list[Transfer]:
     """Unpack the three original tar files of PASCAL VOC into one VOCdevkit in *folder*, and count its images.
@@ -87,7 +87,7 @@ def push_voc(
     if len(tars) != _VOC_TARS:
         remedy = "name the three original tar files: 2012 trainval, 2007 trainval, 2007 test (a folder here: ./voc)"
         raise input_error("voc", f"{len(tars)} files", remedy)
-    return _push(_Push(tars, folder, authority, voc=True), storage, say)
+    return _push(_Push(tars, folder, authority, voc=True), storage, echo)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class _Push:
     voc: bool = False
 
 
-def _push(request: _Push, storage: Storage, say: Say) -> list[Transfer]:
+def _push(request: _Push, storage: Storage, echo: Echo) -> list[Transfer]:
     folder = folder_name(request.folder)
     parsed = [downloads_of(text) if is_remote(text) else source_of(text) for text in request.sources]
     _require_unique([download.address for source in parsed if isinstance(source, list) for download in source])
@@ -109,11 +109,11 @@ def _push(request: _Push, storage: Storage, say: Say) -> list[Transfer]:
 
     async def transfer() -> list[Transfer]:
         remote = [source for source in parsed if isinstance(source, list)]
-        fetched = iter(await fetch.fetch(api, volume, remote, folder, say, certificates) if remote else [])
+        fetched = iter(await fetch.fetch(api, volume, remote, folder, echo, certificates) if remote else [])
         if len(remote) == len(parsed) and not request.voc:
             return list(fetched)
-        async with volume_access(api, volume, say) as pod:
-            store, transfers = DataStore(pod, say), []
+        async with volume_access(api, volume, echo) as pod:
+            store, transfers = DataStore(pod, echo), []
             for each, index in zip(parsed, indices, strict=True):
                 if isinstance(each, list):
                     transfers.append(next(fetched))
@@ -154,17 +154,17 @@ def _require_other_names(
         raise InputError(problems)
 
 
-def ls(folder: str, storage: Storage, say: Say = lambda text: None) -> list[dict[str, Any]]:
+def ls(folder: str, storage: Storage, echo: Echo = lambda text: None) -> list[dict[str, Any]]:
     """The entries of *folder* of the volume ("" is its top): name, bytes, and the number of files of a folder."""
-    return _with_store(storage, say, lambda store: store.entries(folder_name(folder) if folder else ""))
+    return _with_store(storage, echo, lambda store: store.entries(folder_name(folder) if folder else ""))
 
 
-def pull(folder: str, into: Path, storage: Storage, say: Say = lambda text: None) -> Transfer:
+def pull(folder: str, into: Path, storage: Storage, echo: Echo = lambda text: None) -> Transfer:
     """Copy every file below *folder* of the volume to *into* on this machine; the same call continues after a break."""
-    return _with_store(storage, say, lambda store: store.pull(folder_name(folder, reading=True), into))
+    return _with_store(storage, echo, lambda store: store.pull(folder_name(folder, reading=True), into))
 
 
-def clean(older: float, delete: bool, storage: Storage, say: Say = lambda text: None) -> list[dict[str, Any]]:
+def clean(older: float, delete: bool, storage: Storage, echo: Echo = lambda text: None) -> list[dict[str, Any]]:
     """Versions of data sets and models on the volume that no run has named for *older* seconds: kind, name, key, bytes.
 
     They were copied there for runs that read them from a store on somebody's machine. A run names them while its JobSet
@@ -173,11 +173,11 @@ def clean(older: float, delete: bool, storage: Storage, say: Say = lambda text: 
     api, volume = open_storage(storage)
 
     async def work() -> list[dict[str, Any]]:
-        async with volume_access(api, volume, say) as access:
+        async with volume_access(api, volume, echo) as access:
             with translate_errors("list the runs of the cluster"):
                 specs = [str(manifests.annotations_of(each)) for each in await api.list(JOBSET)]
             keys = [key for text in specs for key in re.findall("[0-9a-f]{64}", text)]
-            return await DataStore(access, say).unused(older, keys, delete)
+            return await DataStore(access, echo).unused(older, keys, delete)
 
     return call(work())
 
@@ -192,12 +192,12 @@ def folder_name(text: str, reading: bool = False) -> str:
     return str(path)
 
 
-def _with_store(storage: Storage, say: Say, work: Callable[[DataStore], Coroutine[Any, Any, T]]) -> T:
+def _with_store(storage: Storage, echo: Echo, work: Callable[[DataStore], Coroutine[Any, Any, T]]) -> T:
     api, volume = open_storage(storage)
 
     async def transfer() -> T:
-        async with volume_access(api, volume, say) as access:
-            return await work(DataStore(access, say))
+        async with volume_access(api, volume, echo) as access:
+            return await work(DataStore(access, echo))
 
     return call(transfer())
 

@@ -19,7 +19,7 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
 from spotmpi.backends.kubernetes.volume_access import Volume, pending_reason
 from spotmpi.core.errors import NotPermitted, SpotmpiError
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.core.redaction import redacted
 from spotmpi.data import fetch_job
 from spotmpi.data.remote_source import Download
@@ -37,7 +37,7 @@ async def fetch(
     volume: Volume,
     sources: Sequence[Sequence[Download]],
     folder: str,
-    say: Say,
+    echo: Echo,
     authority: str = "",
 ) -> list[Transfer]:
     """Have the files of each source fetched below *folder*, by the Job that does so already or by a new one.
@@ -49,18 +49,18 @@ async def fetch(
     while True:
         with translate_errors(f"start the Job {name}"):
             if await _is_active(api, name):
-                say(f"Job {name} is fetching this already")
+                echo(f"Job {name} is fetching this already")
             else:
                 where = (volume.claim, volume.image, volume.pull_secrets, volume.tolerations)
                 job = fetch_job.fetch_job(name, api.namespace, *where)
                 await _start(api, job, lambda created: _parts(created, sources, folder, authority))
-                say(f"Job {name} fetches it, also when this terminal is closed; the same command shows its progress")
-        transfers = await _watch(api, name, say)
+                echo(f"Job {name} fetches it, also when this terminal is closed; the same command shows its progress")
+        transfers = await _on_event(api, name, echo)
         if transfers is not None and len(transfers) != len(sources):
             raise SpotmpiError(f"could not fetch {_FORGED}")
         if transfers is not None:
             return transfers
-        say(f"Job {name} has succeeded, but its pod is gone; counting the files again")
+        echo(f"Job {name} has succeeded, but its pod is gone; counting the files again")
 
 
 async def _is_active(api: ClusterApi, name: str) -> bool:
@@ -99,8 +99,8 @@ async def _start(api: ClusterApi, job: Object, parts_of: Callable[[Object], Sequ
         raise
 
 
-async def _watch(api: ClusterApi, name: str, say: Say) -> list[Transfer] | None:
-    """The Job's transfers once it has ended, None if its pod is gone; *say* gets its progress."""
+async def _on_event(api: ClusterApi, name: str, echo: Echo) -> list[Transfer] | None:
+    """The Job's transfers once it has ended, None if its pod is gone; *echo* gets its progress."""
     progress, answered = "", time.monotonic()
     while True:
         try:
@@ -119,7 +119,7 @@ async def _watch(api: ClusterApi, name: str, say: Say) -> list[Transfer] | None:
             raise SpotmpiError(f"could not fetch {redacted(status.failed)}; the same command continues")
         if status.progress and status.progress != progress:
             progress = status.progress
-            say(progress)
+            echo(progress)
         await asyncio.sleep(POLL_INTERVAL)
 
 

@@ -16,7 +16,7 @@ from spotmpi.agent import fetch, store
 from spotmpi.agent.unpack import DAMAGES, require_readable, unpack
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess, json_answer, unreadable_answer
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.data.local_source import Index, Source
 from spotmpi.plan import volume_pod
 from spotmpi.plan.agent_plan import VOLUME
@@ -42,8 +42,8 @@ class Transfer:
 class DataStore:
     """The data on a run volume, through a pod that mounts it."""
 
-    def __init__(self, access: VolumeAccess, say: Say) -> None:
-        self._access, self._say = access, say
+    def __init__(self, access: VolumeAccess, echo: Echo) -> None:
+        self._access, self._echo = access, echo
 
     async def push(self, source: Source, folder: str, index: Index | None = None) -> Transfer:
         """Send every file of *source* to *folder*, except those that are on the volume already.
@@ -52,7 +52,7 @@ class DataStore:
         """
         if index is None:
             index = await asyncio.to_thread(index_of, source)
-        self._say(f"{len(index)} files, {format_size(_bytes(index))}: comparing with the volume")
+        self._echo(f"{len(index)} files, {format_size(_bytes(index))}: comparing with the volume")
         missing = {name: index[name] for name in await self._missing(folder, index)}
         batches, lock, sent_bytes = _batches(source, set(missing)), asyncio.Lock(), 0
 
@@ -66,7 +66,7 @@ class DataStore:
                 with batch[0]:
                     await self._access.run(self._command("take", folder), batch[0])
                 sent_bytes += batch[1]
-                self._say(f"{format_size(sent_bytes)} of {format_size(_bytes(missing))}")
+                self._echo(f"{format_size(sent_bytes)} of {format_size(_bytes(missing))}")
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -98,7 +98,7 @@ class DataStore:
         ]
         if bad:
             raise SpotmpiError(f"PASCAL VOC is incomplete: {', '.join(bad)} images; push what is missing")
-        self._say(f"PASCAL VOC is complete: {', '.join(f'{name} {count}' for name, count in VOC.items())}")
+        self._echo(f"PASCAL VOC is complete: {', '.join(f'{name} {count}' for name, count in VOC.items())}")
 
     async def entries(self, folder: str) -> list[dict[str, Any]]:
         """The entries of *folder*: name, bytes, and the number of files of a folder."""
@@ -126,7 +126,7 @@ class DataStore:
         """Copy every file below *folder* to *into*, except those that are in it already."""
         index = _checked(json_answer(await self._ask("index", folder), dict), into)
         required = await asyncio.to_thread(store.missing, str(into), index)
-        self._say(f"{len(index)} files, {format_size(_bytes(index))}: {len(required)} are missing on this machine")
+        self._echo(f"{len(index)} files, {format_size(_bytes(index))}: {len(required)} are missing on this machine")
         missing = required
         for _ in range(ROUNDS):
             if missing:
@@ -145,7 +145,7 @@ class DataStore:
                 file.seek(0)
                 await asyncio.to_thread(_unpack, file, into, frozenset(batch))
             received += _bytes({name: index[name] for name in batch})
-            self._say(f"{format_size(received)} of {format_size(total)}")
+            self._echo(f"{format_size(received)} of {format_size(total)}")
 
     async def _missing(self, folder: str, index: Index) -> list[str]:
         output = await self._ask("missing", folder, json.dumps(index).encode())

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.operating_system import lock_file
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.entries.storage import Storage
 
 RENEWAL, EXPIRY = 10.0, 60.0  # seconds
@@ -30,19 +30,19 @@ _PAUSE = 1.0
 def only_builder(
     storage: Storage,
     name: str,
-    say: Say,
+    echo: Echo,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
     """Wait until no other process builds the folder *name* in *storage*; others wait while in the context."""
     parent, _, entry = name.rpartition("/")
     if storage.folder:
-        with _file_lock(storage.folder / parent / f".lock-{entry}", say, name):
+        with _file_lock(storage.folder / parent / f".lock-{entry}", echo, name):
             yield
         return
     claim = f"{parent}/.claim-{entry}.json"
     owner = f"{socket.gethostname()} {os.getpid()} {uuid.uuid4().hex}"
-    _take(storage, claim, owner, say, sleep, clock)
+    _take(storage, claim, owner, echo, sleep, clock)
     ended = threading.Event()
     renewer = threading.Thread(target=_renew, args=(storage, claim, owner, ended), daemon=True)
     renewer.start()
@@ -82,7 +82,7 @@ def collect(storage: Storage, name: str, parts: str, just_written: str) -> bool:
 
 
 @contextlib.contextmanager
-def _file_lock(path: Path, say: Say, name: str) -> Iterator[None]:
+def _file_lock(path: Path, echo: Echo, name: str) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a")
@@ -92,14 +92,14 @@ def _file_lock(path: Path, say: Say, name: str) -> Iterator[None]:
         try:
             lock_file(file)
         except BlockingIOError:
-            say(f"waiting for another process that builds {name}")
+            echo(f"waiting for another process that builds {name}")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
         path.unlink(missing_ok=True)  # whoever waits for this file finds the entry
 
 
 def _take(
-    storage: Storage, claim: str, owner: str, say: Say, sleep: Callable[[float], None], clock: Callable[[], float]
+    storage: Storage, claim: str, owner: str, echo: Echo, sleep: Callable[[float], None], clock: Callable[[], float]
 ) -> None:
     seen, since, told = b"", clock(), False
     while not storage.write(claim, _text(owner, 0), exclusive=True):
@@ -111,7 +111,7 @@ def _take(
             continue
         if not told:
             told = True
-            say(f"waiting for another process that builds it: {claim}")
+            echo(f"waiting for another process that builds it: {claim}")
         sleep(_PAUSE)
 
 

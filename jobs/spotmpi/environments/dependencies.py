@@ -12,7 +12,7 @@ from spotmpi.aws.account import Aws
 from spotmpi.backends.kubernetes.client.view import ClusterReader, ClusterView
 from spotmpi.backends.targets import Target
 from spotmpi.core.environment import Environment
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.data import datasets
 from spotmpi.environments.checks.check import Finding
 from spotmpi.environments.doctor import doctor
@@ -26,12 +26,12 @@ def _cluster(environment: Environment) -> ClusterReader:
     return ClusterView(environment.context)
 
 
-def _push_image(image: str, environment: Environment, say: Say) -> str:
-    return push_image(image, environment.repositories[image], say=say, cpu=not environment.has_gpus)
+def _push_image(image: str, environment: Environment, echo: Echo) -> str:
+    return push_image(image, environment.repositories[image], echo=echo, cpu=not environment.has_gpus)
 
 
-def _push_data(source: str, folder: str, target: Target, say: Say) -> None:
-    datasets.push([source], folder, datasets.Storage(target), say)
+def _push_data(source: str, folder: str, target: Target, echo: Echo) -> None:
+    datasets.push([source], folder, datasets.Storage(target), echo)
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Dependencies:
 
     aws: Aws
     pulumi: Pulumi
-    say: Say
+    echo: Echo
     confirm: Confirm
     run_doctor: Callable[[str, Aws], Sequence[Finding]] = lambda stack, aws: doctor(stack, aws, open_live=None)
     cluster: Callable[[Environment], ClusterReader] = _cluster
-    push_image: Callable[[str, Environment, Say], str] = _push_image
-    push_data: Callable[[str, str, Target, Say], None] = _push_data
+    push_image: Callable[[str, Environment, Echo], str] = _push_image
+    push_data: Callable[[str, str, Target, Echo], None] = _push_data
     run_job: Callable[..., RunState] = runs.run
     list_runs: Callable[[Target], list[RunState]] = runs.list_runs
     stop_run: Callable[..., RunState] = runs.stop

@@ -49,7 +49,7 @@ def down(stack: str, dependencies: Dependencies, delete_data: str | None = None)
     task.require_allowed()
     steps = task.steps()
     for number, (title, step) in enumerate(steps, 1):
-        dependencies.say(f"{number}/{len(steps)} {title}")
+        dependencies.echo(f"{number}/{len(steps)} {title}")
         step()
     return task.leftovers
 
@@ -129,7 +129,7 @@ class _Down:
         target = Target(self._stack.stack)
         for run in self._dependencies.list_runs(target):
             if not run.over:
-                self._dependencies.say(f"stopping {run.id} with a checkpoint")
+                self._dependencies.echo(f"stopping {run.id} with a checkpoint")
                 self._try(f"{run.id} can't be stopped", partial(self._dependencies.stop_run, run.id, on=target))
 
     def _remove_nodes(self) -> None:
@@ -140,14 +140,14 @@ class _Down:
         assert self._environment is not None
         aws, sleep = self._dependencies.aws, self._dependencies.sleep
         if remaining := node_group_sizes.close_groups(aws, self._environment, sleep):
-            self._dependencies.say(f"nodes still terminating: {remaining}; they are deleted with their groups")
+            self._dependencies.echo(f"nodes still terminating: {remaining}; they are deleted with their groups")
 
     def _try(self, failure: str, work: Callable[[], object]) -> None:
         """Do optional work and print a failure: a half-deleted cluster must not block the destroy."""
         try:
             work()
         except SpotmpiError as error:
-            self._dependencies.say(f"{failure}: {error}")
+            self._dependencies.echo(f"{failure}: {error}")
 
     def _destroy_environment(self) -> None:
         self._destroyed = self._destroy(self._stack.stack)
@@ -158,7 +158,7 @@ class _Down:
         Returns whether there was anything to destroy.
         """
         if self._dependencies.pulumi.state(stack) is None:
-            self._dependencies.say(f"stack {stack} does not exist in Pulumi's state")
+            self._dependencies.echo(f"stack {stack} does not exist in Pulumi's state")
             return False
         try:
             self._dependencies.pulumi.run(stack, "destroy", "--yes", "--skip-preview")
@@ -169,7 +169,7 @@ class _Down:
                 raise
             deleted = [f"{len(interfaces)} interfaces of the CNI"] * bool(interfaces)
             deleted += [f"security group {id} of EKS" for id in groups]
-            self._dependencies.say(f"deleted from the network: {', '.join(deleted)}; destroying again")
+            self._dependencies.echo(f"deleted from the network: {', '.join(deleted)}; destroying again")
             self._dependencies.pulumi.run(stack, "destroy", "--yes", "--skip-preview")
         return True
 
@@ -188,14 +188,14 @@ class _Down:
         if cluster_exists(aws, inventory.region, inventory.name):
             return
         if self._destroyed:
-            self._dependencies.say(
+            self._dependencies.echo(
                 f"watching for {log_group.WATCH_TIME:.0f} s whether EKS recreates its log group, to delete it"
             )
             deleted = log_group.keep_deleted(aws, inventory.region, inventory.name, self._dependencies.sleep)
         elif deleted := log_group.exists(aws, inventory.region, inventory.name):
             log_group.delete(aws, inventory.region, inventory.name)
         if deleted:
-            self._dependencies.say(f"deleted log group {log_group.name_of(inventory.name)}, which EKS had recreated")
+            self._dependencies.echo(f"deleted log group {log_group.name_of(inventory.name)}, which EKS had recreated")
 
     def _forget_cluster(self) -> None:
         """Remove the cluster from the kubeconfig of this machine, unless it exists still."""
@@ -204,18 +204,18 @@ class _Down:
         if cluster not in kubeconfig_entries.clusters() or cluster_exists(aws, region, name):
             return
         for path in kubeconfig_entries.remove(cluster):
-            self._dependencies.say(f"removed the cluster from {path}")
+            self._dependencies.echo(f"removed the cluster from {path}")
 
     def _find_leftovers(self) -> None:
         for id in delete_unused_interfaces(self._dependencies.aws, self._inventory):
-            self._dependencies.say(f"deleted interface {id}, left by the CNI")
+            self._dependencies.echo(f"deleted interface {id}, left by the CNI")
         self._delete_log_group()
         self._try("the kubeconfig can't be cleaned", self._forget_cluster)
         self.leftovers = find_leftovers(self._dependencies.aws, self._inventory)
         if self._stack.keep and self._delete_data:
             self.leftovers += find_leftovers(self._dependencies.aws, self._data_inventory)
         elif self._stack.keep:
-            self._dependencies.say(f"not deleted, and billed by the GB: the storage {self._data_inventory.name}")
+            self._dependencies.echo(f"not deleted, and billed by the GB: the storage {self._data_inventory.name}")
         if self.leftovers:
             return
         if self._dependencies.pulumi.state(self._stack.stack) is not None:

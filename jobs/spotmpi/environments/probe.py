@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess, json_answer
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.environments.checks.check import Finding
 from spotmpi.plan import pods
 from spotmpi.plan.agent_plan import VOLUME
@@ -78,7 +78,7 @@ def _dns(result: dict[str, object]) -> Finding:
     return Finding("probe of names", "ok", f"{NAME} resolves to {result['address']}")
 
 
-def probe_stack(stack: str, say: Say) -> tuple[Finding, ...]:
+def probe_stack(stack: str, echo: Echo) -> tuple[Finding, ...]:
     """The findings of a pod on the storage of a stack's environment."""
     from spotmpi.backends.kubernetes.volume_access import volume_access
     from spotmpi.backends.targets import Target
@@ -88,4 +88,4 @@ def probe_stack(stack: str, say: Say) -> tuple[Finding, ...]:
         api, volume = open_storage(Storage(Target(stack)))
     except SpotmpiError as error:
         return (Finding("probe", "error", str(error), "see the message"),)
-    return probe(lambda: volume_access(api, volume, say))
+    return probe(lambda: volume_access(api, volume, echo))

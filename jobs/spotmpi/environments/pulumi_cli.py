@@ -16,7 +16,7 @@ from typing import Any
 
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.environments.changes import Preview, read_steps
 
 _ERROR_LINES = 15  # lines of a failed command's output that are searched for the error
@@ -31,7 +31,7 @@ _REFUSAL = re.compile(r'before hook "[^"]*" failed: (.*)')  # how the Pulumi pro
 class Pulumi:
     """The project folder and the environment variables of Pulumi; its output goes to `say`."""
 
-    say: Say
+    echo: Echo
     project: Path = field(default_factory=names.pulumi_project)
     variables: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
@@ -43,14 +43,14 @@ class Pulumi:
         assert process.stdout is not None
         try:
             for line in process.stdout:
-                self.say(line.rstrip())
+                self.echo(line.rstrip())
                 last.append(line)
                 if line.lstrip().startswith("error:"):
                     errors.append(line)
             status = process.wait()
         except KeyboardInterrupt:
             # Pulumi gets the terminal's Ctrl-C too and shuts down; killing it would leave its lock.
-            self.say("waiting for Pulumi to shut down")
+            self.echo("waiting for Pulumi to shut down")
             process.wait()
             raise
         if status:

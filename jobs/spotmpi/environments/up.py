@@ -67,7 +67,7 @@ def up(stack: str, dependencies: Dependencies, options: UpOptions | None = None)
     task = _Up(read_stack(stack), dependencies, options or UpOptions())
     steps = task.steps()
     for number, (title, step) in enumerate(steps, 1):
-        dependencies.say(f"{number}/{len(steps)} {title}")
+        dependencies.echo(f"{number}/{len(steps)} {title}")
         step()
     return task.environment
 
@@ -128,7 +128,7 @@ class _Up:
             if state_bucket.status(aws, region, bucket):
                 return
         except CallError as error:  # a bucket can be usable without the permission to read its settings
-            self._dependencies.say(f"the settings of Pulumi's state bucket can't be read: {error}")
+            self._dependencies.echo(f"the settings of Pulumi's state bucket can't be read: {error}")
             return
         bucket_text = f"{bucket.name} in {bucket.region or region}"
         if not self._dependencies.confirm(
@@ -137,7 +137,7 @@ class _Up:
             remedy = f"create it, or set {state_bucket.VARIABLE} to an existing backend"
             raise NotConfirmed(f"bucket {bucket.name} for Pulumi's state does not exist: {remedy}")
         state_bucket.create(aws, region, bucket)
-        self._dependencies.say(f"created bucket {bucket_text}")
+        self._dependencies.echo(f"created bucket {bucket_text}")
 
     def _run_doctor(self) -> None:
         if self._stack.zone is None:
@@ -150,7 +150,7 @@ class _Up:
             if each.level != "ok"
         ]
         for each in findings:
-            self._dependencies.say(f"{each.level}: {each.check} {each.message}")
+            self._dependencies.echo(f"{each.level}: {each.check} {each.message}")
         errors = [each for each in findings if each.level == "error"]
         if errors:
             first = errors[0]
@@ -186,7 +186,7 @@ class _Up:
     def _build_environment(self) -> None:
         self._require_place()
         self._clear_log_group()
-        pin_running_versions(self._stack, self._dependencies.aws, self._dependencies.say)
+        pin_running_versions(self._stack, self._dependencies.aws, self._dependencies.echo)
         self._update(self._stack.stack)
         self._environment = environment.parse(self._dependencies.pulumi.outputs(self._stack.stack))
 
@@ -229,7 +229,7 @@ class _Up:
         try:
             refused = not_offered(steps, aws, self._stack.region or aws.region or "", self._stack.environment)
         except CallError as error:  # building does not need the permission to read what EKS offers
-            self._dependencies.say(f"the versions that EKS offers can't be read: {error}")
+            self._dependencies.echo(f"the versions that EKS offers can't be read: {error}")
             return
         if refused:
             remedy = "set versions that it offers, or undo the change"
@@ -266,27 +266,27 @@ class _Up:
         node_group_sizes.open_groups(self._dependencies.aws, self.environment, until)
         if until:
             when = f"{until.astimezone():%Y-%m-%d %H:%M}"
-            self._dependencies.say(
+            self._dependencies.echo(
                 f"AWS scales {', '.join(g.name for g in self.environment.node_groups)} to 0 nodes at {when}"
             )
 
     def _push_images(self) -> None:
         for image, repository in sorted(self.environment.repositories.items()):
             if has_image(self._dependencies.aws, self.environment.region, repository, self._build_of(image).tag):
-                self._dependencies.say(f"{image} is already in the registry")
+                self._dependencies.echo(f"{image} is already in the registry")
             else:
-                self._dependencies.push_image(image, self.environment, self._dependencies.say)
+                self._dependencies.push_image(image, self.environment, self._dependencies.echo)
 
     def _push_data(self) -> None:
         for source, folder in self._options.data:
-            self._dependencies.push_data(source, folder, Target(self._stack.stack), self._dependencies.say)
+            self._dependencies.push_data(source, folder, Target(self._stack.stack), self._dependencies.echo)
 
     def _build_of(self, image: str) -> Build:
         return build_for(image, self.environment.has_gpus)
 
     def _smoke_run(self) -> None:
         if not self.environment.repositories:
-            self._dependencies.say("no images, so there is nothing to run")
+            self._dependencies.echo("no images, so there is nothing to run")
             return
         inventory, image = self._inventory(), min(self.environment.repositories)
         gpus = max(group.gpus for group in self.environment.node_groups)
@@ -294,7 +294,7 @@ class _Up:
         nodes = min(2, max(group.max for group in self.environment.node_groups if bool(group.gpus) == bool(gpus)))
         smoke_run = f"{image}:{self._build_of(image).tag} on {nodes}"
         if smoke_run in inventory.of(SMOKE_RUNS):
-            self._dependencies.say(f"{image} has passed a smoke run before")
+            self._dependencies.echo(f"{image} has passed a smoke run before")
             return
         values = {
             "name": "smoke",
@@ -305,7 +305,7 @@ class _Up:
             "resources": {"gpu": min(1, gpus)},
             "limits": {"start": "20m", "failures": 0},
         }
-        state = self._dependencies.run_job(values, on=Target(self._stack.stack), say=self._dependencies.say)
+        state = self._dependencies.run_job(values, on=Target(self._stack.stack), echo=self._dependencies.echo)
         if state.state != record.SUCCEEDED:
             remedy = f"see `spotmpi logs {state.id}` and `spotmpi doctor {self._stack.stack}`"
             raise SpotmpiError(f"the smoke run {state.state}: {state.reason}; {remedy}")

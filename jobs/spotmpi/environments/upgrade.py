@@ -127,12 +127,12 @@ class _Upgrade:
         target = plan.control_plane.then
         addons = {each.name: each.then for each in plan.addons}
         if plan.changes_cluster:
-            self._dependencies.say(f"upgrading control plane to {target} and add-ons; nodes stay as they are")
+            self._dependencies.echo(f"upgrading control plane to {target} and add-ons; nodes stay as they are")
             self._apply(Pins(target, addons, plan.current_releases), ())
         if plan.replaced_groups:
             if plan.changes_cluster and not self._options.dry_run:
                 self._require_idle(plan)  # a run may have started while the control plane was updated
-            self._dependencies.say(f"replacing nodes of {', '.join(plan.replaced_groups)}")
+            self._dependencies.echo(f"replacing nodes of {', '.join(plan.replaced_groups)}")
             releases = {each.name: each.then for each in plan.node_groups}
             self._apply(Pins(target, addons, releases), plan.replaced_groups)
 
@@ -208,7 +208,7 @@ class _Upgrade:
         )
         if not self._options.dry_run:
             raise SpotmpiError(message)
-        self._dependencies.say(message)
+        self._dependencies.echo(message)
 
     def _apply(self, pins: Pins, replaced: Sequence[str]) -> None:
         """Preview the stack with these versions; after a confirmation write them into its file and update it.

@@ -11,7 +11,7 @@ from typing import Any
 from spotmpi.aws.account import Aws
 from spotmpi.aws.errors import CallError
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.environments.stack_file import SYSTEM, Pins, StackFile, with_pins, write_stack
 
 STANDARD = "STANDARD_SUPPORT"
@@ -134,7 +134,7 @@ def ami_release(aws: Aws, region: str, kubernetes: str, ami_type: str) -> str:
     return str(aws.call("ssm", region, "get_parameter", Name=name)["Parameter"]["Value"])
 
 
-def pin_running_versions(stack: StackFile, aws: Aws, say: Say) -> None:
+def pin_running_versions(stack: StackFile, aws: Aws, echo: Echo) -> None:
     """Write the running versions of *stack* into its file where the file has older ones, or no Kubernetes version.
 
     EKS upgrades a control plane whose standard support has ended, and nodes to the newest AMI release with each new
@@ -163,7 +163,7 @@ def pin_running_versions(stack: StackFile, aws: Aws, say: Say) -> None:
     write_stack(stack.path, with_pins(stack.stack, Pins(kubernetes, {}, releases)))
     parts = [f"Kubernetes {now}"] if newer else []
     parts += [f"AMI release {release} on {group}" for group, release in sorted(releases.items())]
-    say(f"updated {stack.path} to the running versions: {', '.join(parts)}")
+    echo(f"updated {stack.path} to the running versions: {', '.join(parts)}")
 
 
 def group_of(labels: Mapping[str, str]) -> str | None:

@@ -8,7 +8,7 @@ import subprocess
 from spotmpi.aws.registry import RegistryError, registry_login
 from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.images import build as images
 from spotmpi.images.build import Build
 
@@ -23,7 +23,7 @@ def find_tool(name: str | None = None) -> str:
     return tool
 
 
-def build(tool: str, target: Build, say: Say) -> str:
+def build(tool: str, target: Build, echo: Echo) -> str:
     """Build the image unless this machine has this build already; returns its local reference.
 
     Raises:
@@ -32,20 +32,20 @@ def build(tool: str, target: Build, say: Say) -> str:
     """
     images.require_known(target.image)
     if subprocess.run([tool, "inspect", target.local_reference], capture_output=True).returncode == 0:
-        say(f"{target.local_reference} is already built")
+        echo(f"{target.local_reference} is already built")
         return target.local_reference
-    say(f"building {target.local_reference} with {tool}")
+    echo(f"building {target.local_reference} with {tool}")
     if subprocess.run(images.build_command(tool, target), stdout=2).returncode:
         raise SpotmpiError(f"{tool} could not build {target.image}: see its output above")
     return target.local_reference
 
 
-def push(tool: str, target: Build, repository: str, say: Say) -> str:
+def push(tool: str, target: Build, repository: str, echo: Echo) -> str:
     """Push a built image, after a login where the repository is ECR's; returns its reference, by digest if known."""
     region = images.ecr_region(repository)
     if region is not None:
         _log_in(tool, repository, region)
-    say(f"pushing {target.reference(repository)}")
+    echo(f"pushing {target.reference(repository)}")
     output = ""
     for command in images.push_commands(tool, target, repository):
         process = subprocess.run(command, capture_output=True, text=True)

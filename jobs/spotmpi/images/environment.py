@@ -68,7 +68,7 @@ def mark_installed(folder: Path) -> None:
     (folder / _READY).write_text(os.path.realpath(folder / "bin" / "python"))
 
 
-def prepare(image: str, say: Callable[[str], None] = lambda text: None, lock: str = LOCK) -> Path:
+def prepare(image: str, echo: Callable[[str], None] = lambda text: None, lock: str = LOCK) -> Path:
     """The environment of *image*, installed first where it is missing.
 
     An interrupted install is repeated; concurrent callers wait for each other.
@@ -85,10 +85,10 @@ def prepare(image: str, say: Callable[[str], None] = lambda text: None, lock: st
         try:
             lock_file(turn)
         except BlockingIOError:
-            say(f"waiting for another process that installs the {image} image")
+            echo(f"waiting for another process that installs the {image} image")
             fcntl.flock(turn, fcntl.LOCK_EX)
         if not is_installed(folder):
-            say(f"installing the {image} image's locked requirements (once)")
+            echo(f"installing the {image} image's locked requirements (once)")
             _install(image, folder, lock)
             mark_installed(folder)
     return folder

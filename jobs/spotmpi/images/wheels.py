@@ -46,7 +46,7 @@ _OMITTED = re.compile(
 _REQUIREMENT = re.compile(r"^Requires-Dist: ([\w.-]+)[^;\n]*>=\s*([\d.]+)", re.MULTILINE)
 
 
-def unpack_for(python: str, say: Callable[[str], None]) -> Path | None:
+def unpack_for(python: str, echo: Callable[[str], None]) -> Path | None:
     """The folder with what an interpreter of this machine lacks of Dask; None if it has it, or is another version.
 
     Raises:
@@ -56,7 +56,7 @@ def unpack_for(python: str, say: Callable[[str], None]) -> Path | None:
     probe = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True)
     if probe.returncode or probe.stdout.split() != [own, "False"]:
         return None
-    packed = pack(platform.machine(), say)
+    packed = pack(platform.machine(), echo)
     interpreter = archives.digest(f"{python} {own}".encode())  # of a path that another version may take over
     folder = names.cache_folder() / "wheels" / f"{packed.digest}-{interpreter}"
     if not file_status.is_folder(folder):
@@ -90,7 +90,7 @@ class PackedWheels(NamedTuple):
         return archives.digest(self.archive)
 
 
-def pack(architecture: str, say: Callable[[str], None]) -> PackedWheels:
+def pack(architecture: str, echo: Callable[[str], None]) -> PackedWheels:
     """The archive for ``x86_64`` or ``aarch64``, from the cache folder where it has been packed before.
 
     Raises:
@@ -100,7 +100,7 @@ def pack(architecture: str, say: Callable[[str], None]) -> PackedWheels:
     path = names.cache_folder() / "wheels" / f"{archives.digest(identity.encode())}.tar.xz"
     if file_status.is_file(path):
         return PackedWheels(architecture, path.read_bytes())
-    say("fetching the wheels of Dask for an image without it (once)")
+    echo("fetching the wheels of Dask for an image without it (once)")
     packed = PackedWheels(architecture, lzma.compress(_tar(_collect(architecture)), preset=_PRESET))
     try:
         store.put(str(path), io.BytesIO(packed.archive), [len(packed.archive), packed.sha256])

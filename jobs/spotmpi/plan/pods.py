@@ -123,7 +123,7 @@ def config_files() -> dict[str, str]:
 
 
 def _container(spec: JobSpec, target: ClusterTarget, run: str, role: str | None) -> dict[str, Any]:
-    origin = [] if role == names.WORKER else [_label(pod_context.ENV_GENERATION, "restart-attempt")]
+    origin = [] if role == names.WORKER else [_label(pod_context.ENV_RESTART_COUNT, "restart-attempt")]
     if role is not None:
         origin.append({"name": pod_context.ENV_ROLE, "value": role})
     if target.job_per_node and role != names.WORKER:

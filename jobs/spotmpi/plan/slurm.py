@@ -94,7 +94,7 @@ def script(spec: JobSpec, run: str, target: SlurmTarget) -> str:
         "while :; do",
         f"  rm -f {agent.NOTICE}",
         f"  : > {agent.UNSTARTED}",
-        f"  export {agent.ENV_GENERATION}=$(($(wc -c < {agent.STARTS})))",
+        f"  export {agent.ENV_RESTART_COUNT}=$(($(wc -c < {agent.STARTS})))",
         f"  printf . >> {agent.STARTS}",
         f"  {shlex.join(_srun(target))} &",
         "  agents=$!",

@@ -62,7 +62,7 @@ def _print_unless_unread(loop: asyncio.AbstractEventLoop, context: dict[str, Any
 class Engine:
     """A connection to the scheduler at *url*, with the certificates in the folder *tls*.
 
-    *say* gets a message when calls wait for workers or for the scheduler; by default it is printed. `driver` is the
+    *echo* gets a message when calls wait for workers or for the scheduler; by default it is printed. `driver` is the
     name of this driver in the keys of its calls, and no other process or connection has it.
 
     Raises:
@@ -76,11 +76,11 @@ class Engine:
         tls: str,
         output: Output | None = None,
         probe: Probe | None = None,
-        say: Callable[[str], None] = print_message,
+        echo: Callable[[str], None] = print_message,
     ) -> None:
         self.url, self.tls = url, tls
         self.driver = secrets.token_hex(8)
-        self._output, self._probe, self._say = output, probe, say
+        self._output, self._probe, self._echo = output, probe, echo
         self._outbox: collections.deque[Call] = collections.deque()
         self._calls: dict[str, Call] = {}  # under way, by key
         self._futures: dict[str, DaskFuture] = {}  # of the calls under way, by key
@@ -358,9 +358,9 @@ class Engine:
     def _watch_all(self, sent: Iterable[SentCall]) -> None:
         for call, future in sent:
             self._futures[call.key] = future
-            self._start_task(self._watch(call, future, self._client))
+            self._start_task(self._on_event(call, future, self._client))
 
-    async def _watch(self, call: Call, future: DaskFuture, client: PoolClient) -> None:
+    async def _on_event(self, call: Call, future: DaskFuture, client: PoolClient) -> None:
         from spotmpi.pools.dask_client import remote_error, status_of
 
         status, error, traceback = await status_of(future)
@@ -459,7 +459,7 @@ class Engine:
 
     def _tell(self, reason: str) -> None:
         with contextlib.suppress(Exception):  # stderr may be closed
-            self._say(f"waiting: {reason}")
+            self._echo(f"waiting: {reason}")
 
     async def _ask_probe(self) -> tuple[str | None, Exception | None]:
         """Why the pool is lost as its backend knows, or None; and why that could not be found out."""

@@ -21,7 +21,7 @@ from spotmpi.core.environment import Environment
 from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.runs import fingerprint, reader, recorded_plan
 from spotmpi.runs.reader import RunState
 from spotmpi.spec import validate
@@ -81,7 +81,7 @@ class Recording:
     target: str = LOCAL
 
 
-def open_sweep(study: Study, recording: Recording, fresh: bool, say: Say) -> Sweep:
+def open_sweep(study: Study, recording: Recording, fresh: bool, echo: Echo) -> Sweep:
     """The newest unfinished sweep of the same study, target and work, or a new one; *fresh* always makes a new one."""
     identity = fingerprint.identify(study.spec, local=recording.target == LOCAL)
     unfinished = None if fresh else unfinished_sweep(recording.runs_folder, study, recording.target)
@@ -90,17 +90,17 @@ def open_sweep(study: Study, recording: Recording, fresh: bool, say: Say) -> Swe
         if not differences:
             done = sum(trial.finished for trial in unfinished.trials)
             progress = f"{done} of {len(unfinished.trials)} trials done"
-            say(f"continuing sweep {unfinished.id}: {progress} ({hints.option('new')} starts over)")
+            echo(f"continuing sweep {unfinished.id}: {progress} ({hints.option('new')} starts over)")
             unfinished.study = study  # limits may have changed
             return unfinished
-        say(f"starting a new sweep: unfinished {unfinished.id} measured different work ({differences[0]})")
+        echo(f"starting a new sweep: unfinished {unfinished.id} measured different work ({differences[0]})")
     folder = sweep_folder(recording.new_id, recording.runs_folder)
     sweep = Sweep(folder, study, identity, time.time(), recording.target)
     sweep.create()
     return sweep
 
 
-def run_sweep(sweep: Sweep, runner: TrialRunner, say: Say) -> None:
+def run_sweep(sweep: Sweep, runner: TrialRunner, echo: Echo) -> None:
     """Run the remaining trials within the limits, recording each in *sweep*.
 
     Raises:
@@ -112,41 +112,41 @@ def run_sweep(sweep: Sweep, runner: TrialRunner, say: Say) -> None:
     with sweep.lock():
         sweep.trials = load_sweep(sweep.folder).trials
         if sweep.study.from_file:
-            say(f"estimate: {budget.estimate(sweep.trials)}")
+            echo(f"estimate: {budget.estimate(sweep.trials)}")
         sweep.limit_reached = None
         for at in range(len(sweep.trials)):
             if sweep.trials[at].finished:
                 continue
             sweep.limit_reached = budget.exhausted(sweep.trials[at], sweep.trials)
             if sweep.limit_reached:
-                say(f"stopped: {sweep.limit_reached}; raise the limit and run the same command to continue")
+                echo(f"stopped: {sweep.limit_reached}; raise the limit and run the same command to continue")
                 break
-            _run_trial(sweep, sweep.trials[at], runner, say)
+            _run_trial(sweep, sweep.trials[at], runner, echo)
         sweep.save()
 
 
-def _run_trial(sweep: Sweep, trial: Trial, runner: TrialRunner, say: Say) -> None:
+def _run_trial(sweep: Sweep, trial: Trial, runner: TrialRunner, echo: Echo) -> None:
     spec = sweep.study.spec_of(trial)
     if trial.state == RUNNING:
-        trial = _resume_trial(sweep, trial, runner, say)
+        trial = _resume_trial(sweep, trial, runner, echo)
     while not trial.finished:
         run = runner.new_id(spec)
         trial = dataclasses.replace(trial, state=RUNNING, runs=(*trial.runs, run))
         sweep.update(trial)
-        say(f"trial {trial.number} of {len(sweep.trials)}: {describe(sweep.study, trial)}, run {run}")
-        trial = sweep.update(_with_outcome(sweep, trial, runner.run(spec, run), say))
+        echo(f"trial {trial.number} of {len(sweep.trials)}: {describe(sweep.study, trial)}, run {run}")
+        trial = sweep.update(_with_outcome(sweep, trial, runner.run(spec, run), echo))
 
 
-def _resume_trial(sweep: Sweep, trial: Trial, runner: TrialRunner, say: Say) -> Trial:
+def _resume_trial(sweep: Sweep, trial: Trial, runner: TrialRunner, echo: Echo) -> Trial:
     """The outcome of a trial that was running when the sweep was interrupted; pending if it has to run again."""
     run = trial.runs[-1]
     try:
-        say(f"trial {trial.number} of {len(sweep.trials)}: resuming run {run}")
+        echo(f"trial {trial.number} of {len(sweep.trials)}: resuming run {run}")
         state = runner.follow(run)
     except UnknownRun:
         return sweep.update(dataclasses.replace(trial, state=PENDING, runs=trial.runs[:-1]))
     if state.state in (record.SUCCEEDED, record.FAILED):
-        return sweep.update(_with_outcome(sweep, trial, state, say))
+        return sweep.update(_with_outcome(sweep, trial, state, echo))
     return sweep.update(dataclasses.replace(_with_time(trial, state), state=PENDING))
 
 
@@ -157,7 +157,7 @@ def _with_time(trial: Trial, state: RunState) -> Trial:
     return dataclasses.replace(trial, seconds=trial.seconds + max(state.ended - state.submitted, 0.0))
 
 
-def _with_outcome(sweep: Sweep, trial: Trial, state: RunState, say: Say) -> Trial:
+def _with_outcome(sweep: Sweep, trial: Trial, state: RunState, echo: Echo) -> Trial:
     trial = _with_time(trial, state)
     if state.state == record.SUCCEEDED:
         _require_reports(sweep, trial, state)
@@ -169,7 +169,7 @@ def _with_outcome(sweep: Sweep, trial: Trial, state: RunState, say: Say) -> Tria
     fatal = any(line.get("kind") == protocol.FATAL for line in reader.lines(names.RunPaths(Path(state.folder)).metrics))
     last = fatal or failures > sweep.study.retries
     tries = "another try cannot help" if fatal else f"try {failures} of {sweep.study.retries + 1}"
-    say(f"trial {trial.number} failed ({tries}): {state.reason or state.state}")
+    echo(f"trial {trial.number} failed ({tries}): {state.reason or state.state}")
     return dataclasses.replace(
         trial, state=FAILED if last else PENDING, failures=failures, reason=state.reason or state.state
     )
@@ -212,15 +212,15 @@ _TRIAL = follow.Messages(
 class BackendRunner:
     """Runs trials on *backend*, whose records are in *runs_folder*; Ctrl-C stops the current trial.
 
-    *watch* receives the events of the trials, *say* all other messages.
+    *on_event* receives the events of the trials, *echo* all other messages.
     """
 
-    def __init__(self, backend: Backend, runs_folder: Path, watch: Callable[[Event], None], say: Say) -> None:
+    def __init__(self, backend: Backend, runs_folder: Path, on_event: Callable[[Event], None], echo: Echo) -> None:
         self._backend = backend
         self._runs_folder = runs_folder
-        self._placement = PlacementRecorder(say)
-        self._watch = watch
-        self._say = say
+        self._placement = PlacementRecorder(echo)
+        self._on_event = on_event
+        self._echo = echo
         self._shown_notes: set[str] = set()
 
     def require_valid(self, spec: JobSpec, wrong: Iterable[str] = ()) -> None:
@@ -236,18 +236,18 @@ class BackendRunner:
         plan = self._backend.plan(spec, run, self._say_once)
         for note in plan["notes"]:
             self._say_once(note)
-        follow.submit(self._backend, spec, plan, self._say)
+        follow.submit(self._backend, spec, plan, self._echo)
         return self.follow(run)
 
     def _say_once(self, text: str) -> None:
         """Show *text* unless an earlier trial has: trials of a kind have the same notes."""
         if text not in self._shown_notes:
             self._shown_notes.add(text)
-            self._say(text)
+            self._echo(text)
 
     def follow(self, run: str) -> RunState:
         """Wait for the end of a run; UnknownRun if there is none."""
-        state = follow.follow(self._backend, run, self._watch, self._say, _TRIAL)
+        state = follow.follow(self._backend, run, self._on_event, self._echo, _TRIAL)
         self._placement.record(names.RunPaths(self._runs_folder / run))
         return state
 
@@ -258,16 +258,16 @@ Machines = dict[str, str | None]  # a Kubernetes node's name -> its EC2 instance
 class PlacementRecorder:
     """Records what AWS says about the machines of a finished run, or why AWS could not be asked.
 
-    *account* and *cluster* connect to those of an environment; *say* receives each failure once.
+    *account* and *cluster* connect to those of an environment; *echo* receives each failure once.
     """
 
     def __init__(
         self,
-        say: Callable[[str], None],
+        echo: Callable[[str], None],
         account: Callable[[Environment], Aws] | None = None,
         cluster: Callable[[Environment], ClusterReader] | None = None,
     ) -> None:
-        self._say = say
+        self._echo = echo
         self._account = account or _account
         self._cluster = cluster or _cluster
         self._aws: Aws | None = None
@@ -285,7 +285,7 @@ class PlacementRecorder:
             nodes, failure = {}, str(error)
             if failure not in self._reported_failures:
                 self._reported_failures.add(failure)
-                self._say(f"cannot verify the nodes with AWS: {failure}")
+                self._echo(f"cannot verify the nodes with AWS: {failure}")
         write_atomically(paths.nodes, json.dumps({"failure": failure, "nodes": nodes}, indent=1) + "\n")
 
     def _describe(self, environment: Environment, machines: Machines) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from spotmpi.core import hints
 from spotmpi.core.environment import Environment, NodeGroup
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.price import Price
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.forecast.forecast import Goal
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice, pods_per_node
@@ -23,18 +23,18 @@ from spotmpi.study.study import Configuration, Study
 _SHARE = "; with a node's share of"
 
 
-def with_prices(study: Study, on: TargetLike, say: Say) -> Study:
+def with_prices(study: Study, on: TargetLike, echo: Echo) -> Study:
     """*study* with the price of a node in each configuration.
 
     That is the study's own, that of its specs, or that of the node group now. Without a price costs are left
-    out, and *say* receives the reason.
+    out, and *echo* receives the reason.
 
     Raises:
         InputError: limits.money is set, and a configuration has no price.
     """
     budget = study.budget
     if budget.price is None:
-        budget = replace(budget, prices=_spec_prices(study) or _target_prices(study, on, say))
+        budget = replace(budget, prices=_spec_prices(study) or _target_prices(study, on, echo))
     if any(variant.spec.stream for variant in study.variants):
         prices = {each: budget.price_of(*each) for each in study.configurations}
         budget = replace(budget, prices=_with_workers(study, prices, on))
@@ -145,7 +145,7 @@ def _spec_prices(study: Study) -> dict[Configuration, Price]:
     }
 
 
-def _target_prices(study: Study, on: TargetLike, say: Say) -> dict[Configuration, Price]:
+def _target_prices(study: Study, on: TargetLike, echo: Echo) -> dict[Configuration, Price]:
     """The price of a node now for each configuration: that of the most expensive node group that it can use."""
     environment = targets.environment_of(on)
     if environment is None or not environment.node_groups:
@@ -159,8 +159,8 @@ def _target_prices(study: Study, on: TargetLike, say: Say) -> dict[Configuration
             known[groups] = known.get(groups) or environment_price(environment, [spec])
             prices[name, nodes] = known[groups]
     except SpotmpiError as error:
-        say(f"costs are not shown: node price unknown ({error}); set [price] in the study")
+        echo(f"costs are not shown: node price unknown ({error}); set [price] in the study")
         return {}
     for price in dict.fromkeys(known.values()):
-        say(f"node price: {price}")
+        echo(f"node price: {price}")
     return prices

@@ -20,6 +20,6 @@ def served() -> Iterator[ServedCoordinator]:
 @pytest.fixture
 def replacing() -> Iterator[ServedCoordinator]:
     """One of a run whose lost nodes get new pods one by one."""
-    served = ServedCoordinator(generation=None)
+    served = ServedCoordinator(restart_count=None)
     yield served
     served.coordinator.close()

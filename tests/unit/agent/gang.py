@@ -47,7 +47,7 @@ class Gang:
     def start(
         self,
         node: int,
-        generation: int = 0,
+        restart_count: int = 0,
         errors: Sequence[Sequence[Any]] = (),
         pod: str = "",
         authority: str | None = RUN,
@@ -70,10 +70,10 @@ class Gang:
         (mounts / "config" / "plan.json").write_text(json.dumps(plan))
         if authority is not None:
             write_certificates(mounts / "secret", dict(certificates(authority)))
-        environment = {**os.environ, pod_context.ENV_NODE: str(node), pod_context.ENV_GENERATION: str(generation)}
+        environment = {**os.environ, pod_context.ENV_NODE: str(node), pod_context.ENV_RESTART_COUNT: str(restart_count)}
         if workers(self.plan) and (worker := node - len(self.plan["hosts"])) >= 0:
             environment |= {pod_context.ENV_NODE: str(worker), pod_context.ENV_ROLE: pod_context.WORKER}
-            annotation = f"{pod_context.FAILURE_COUNTS[0]}={json.dumps(str(generation))}\n"
+            annotation = f"{pod_context.FAILURE_COUNTS[0]}={json.dumps(str(restart_count))}\n"
             (mounts / "pod" / "annotations").write_text(annotation)
         elif (place := node - len(self.plan["hosts"])) >= 0:
             environment |= {pod_context.ENV_NODE: str(place), pod_context.ENV_ROLE: pod_context.STANDBY}
@@ -81,7 +81,7 @@ class Gang:
         environment["COPIES_PORT"] = str(self.copies_port)
         environment[transient_errors.VARIABLE] = json.dumps(list(errors))
         command = [sys.executable, "-m", "tests.unit.agent.agent_process", str(mounts), str(port)]
-        log = (self.folder / f"output-{node}-{generation}").open("w")
+        log = (self.folder / f"output-{node}-{restart_count}").open("w")
         self.agents[node] = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
         return self.agents[node]
 
@@ -94,9 +94,9 @@ class Gang:
         """The exit code of every agent, by node, once all have ended."""
         return [self.agents[node].wait(LIMIT) for node in sorted(self.agents)]
 
-    def events(self, node: int = 0, generation: int = 0) -> list[Event]:
+    def events(self, node: int = 0, restart_count: int = 0) -> list[Event]:
         """The events that an agent has printed."""
-        log = self.folder / f"output-{node}-{generation}"
+        log = self.folder / f"output-{node}-{restart_count}"
         text = log.read_text() if log.exists() else ""
         entries = [pod_output.parse(line) for line in text.splitlines()]
         return [entry.event for entry in entries if entry and entry.event]
@@ -109,22 +109,22 @@ class Gang:
             assert time.monotonic() < deadline, f"{what}: {events}"
             time.sleep(0.02)
 
-    def texts(self, node: int = 0, generation: int = 0) -> list[str]:
+    def texts(self, node: int = 0, restart_count: int = 0) -> list[str]:
         """The lines of output that an agent has printed."""
-        return [event.values["text"] for event in self.events(node, generation) if event.kind == "line"]
+        return [event.values["text"] for event in self.events(node, restart_count) if event.kind == "line"]
 
-    def printed(self, text: str | None = None, node: int = 0, generation: int = 0) -> None:
+    def printed(self, text: str | None = None, node: int = 0, restart_count: int = 0) -> None:
         """Wait until a program on a node has printed *text*, or any line."""
 
         def has_printed() -> bool:
-            texts = self.texts(node, generation)
+            texts = self.texts(node, restart_count)
             return text in texts or (text is None and bool(texts))
 
         self.until(f"output of node {node}", has_printed)
 
-    def printed_by(self, node: int, start: str, generation: int = 0) -> None:
+    def printed_by(self, node: int, start: str, restart_count: int = 0) -> None:
         """Wait until a program on a node has printed a line with that *start*."""
-        self.until(start, lambda: any(text.startswith(start) for text in self.texts(node, generation)))
+        self.until(start, lambda: any(text.startswith(start) for text in self.texts(node, restart_count)))
 
     def attempt(self) -> dict[str, Any]:
         """The record of the first attempt."""

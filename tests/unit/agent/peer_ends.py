@@ -85,8 +85,8 @@ class Pair:
 class ServedCoordinator:
     """A coordinator for three nodes that is served while a thread runs the other end."""
 
-    def __init__(self, generation: int | None = 4) -> None:
-        self.coordinator = Coordinator(Channel(identity(), port=0), 3, generation, ATTEMPT)
+    def __init__(self, restart_count: int | None = 4) -> None:
+        self.coordinator = Coordinator(Channel(identity(), port=0), 3, restart_count, ATTEMPT)
         self.port = int(self.coordinator._listener.getsockname()[1])
 
     def serve_during(self, act: Callable[[], Any]) -> Any:
@@ -99,8 +99,8 @@ class ServedCoordinator:
         self.coordinator.serve(0.01)
         return results[0]
 
-    def join(self, node: object = 1, generation: object = 4, run: str = RUN, authority: str = RUN) -> Any:
-        greeting: Any = {"node": node, "generation": generation}
+    def join(self, node: object = 1, restart_count: object = 4, run: str = RUN, authority: str = RUN) -> Any:
+        greeting: Any = {"node": node, "restart_count": restart_count}
         return self.serve_during(lambda: join("127.0.0.1", Channel(identity(run, authority), self.port), greeting))
 
     def serve_until_ready(self, node: int, connection: Connection) -> bool:

@@ -15,7 +15,7 @@ behaves as the originals do:
   gang join the next agent of node 0, and a new one takes the place of a lost one at the next attempt. An agent that was
   out of reach joins again.
 - An agent that stalls is silent, but its connection stays.
-- mpirun ends a while after one of its ranks was killed, which the starter of that rank reports in its output before.
+- mpirun ends a while after one of its ranks was killed, which its wrapper reports in its output before.
   It ends with exit code 1 a moment after one of its nodes is gone. The connection to a node's agent closes with its
   process, but is only silent where the node is out of reach: then it counts as lost after a while, maybe after mpirun.
 - A process that is killed runs no cleanup; what it holds open is closed.
@@ -109,8 +109,8 @@ class Fact(NamedTuple):
 class Agent:
     """The pod of node 0: its agent, a thread that runs while no other does, and its clocks."""
 
-    def __init__(self, world: World, generation: int) -> None:
-        self.world, self.generation = world, generation
+    def __init__(self, world: World, restart_count: int) -> None:
+        self.world, self.restart_count = world, restart_count
         self.attempt = 0
         self.number = len(world.agents)
         self.killed = self.done = False
@@ -291,7 +291,7 @@ class Program:
             self._later(STEP, self._step)
 
     def _report_rank(self, code: int) -> None:
-        """Report a killed rank as its starter does, at the end of what it has printed."""
+        """Report a killed rank as its rank wrapper does, at the end of what it has printed."""
         for _, write in self._pipes:
             WRITE(write, b'half a line{"spotmpi":"rank_end","rank":0,"code":%d}\n' % code)
 
@@ -386,7 +386,7 @@ class SimulatedMembers:
 
     def _connection(self, place: int) -> Any:
         self._pods += 1
-        address = f"10.{self._pods}.{self._agent.generation}.{place}"
+        address = f"10.{self._pods}.{self._agent.restart_count}.{place}"
         return SimpleNamespace(lost=False, gone=False, silent=False, last_received=0.0, address=address)
 
     @property
@@ -478,7 +478,7 @@ class WatchedRecord(PodRecord):
 
     def __init__(self, agent: Agent, context: AgentContext) -> None:
         self._agent = agent
-        super().__init__(context.folder, agent.clock, context.generation)
+        super().__init__(context.folder, agent.clock, context.restart_count)
 
     def take_attempt(self) -> int:
         number = super().take_attempt()
@@ -696,7 +696,7 @@ class World:
         plan |= {"replaces_nodes": schedule.replaces}
         plan |= {"roles": [{"name": "ranks", "restart": "gang"}], "metrics_pattern": None, "folder": "/"}
         mounts = Mounts("", str(work), str(self.folder / "runs"), "/nowhere", "", pod_info=str(self.folder / "pod"))
-        return AgentContext(plan, 0, agent.generation, None, mounts, agent.clock)
+        return AgentContext(plan, 0, agent.restart_count, None, mounts, agent.clock)
 
     def next_end(self) -> str | None:
         """How the next program ends; None where it succeeds."""

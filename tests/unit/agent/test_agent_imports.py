@@ -57,9 +57,9 @@ def test_the_pod_side_evaluates_no_type_that_python_3_8_refuses_to_subscript(pat
                 "spotmpi.agent.transport",
             },
         ),
-        (["spotmpi/agent/starter.py", "true"], {"signal", "json", "selectors", "enum", "re", "typing"}),
+        (["spotmpi/agent/rank_wrapper.py", "true"], {"signal", "json", "selectors", "enum", "re", "typing"}),
     ],
-    ids=["agent of a local run", "starter"],
+    ids=["agent of a local run", "rank wrapper"],
 )
 def test_a_start_waits_for_no_import_that_few_runs_need(arguments: list[str], unneeded: set[str]) -> None:
     command = [sys.executable, "-S", "-E", "-X", "importtime", *arguments]

@@ -207,18 +207,18 @@ def test_no_rank_starts_before_the_data_is_on_its_node(gang: Callable[..., Gang]
 
 def test_a_run_without_records_ends_when_it_was_restarted_too_often(gang: Callable[..., Gang]) -> None:
     run = gang("true", started=0, limits={"failures": 1, "interruptions": 2})
-    leader = run.start(0, generation=3)
-    run.start(1, generation=3)
+    leader = run.start(0, restart_count=3)
+    run.start(1, restart_count=3)
     assert leader.wait(LIMIT) == 0, "one failure and two interruptions are allowed"
     # As many as three sets of pods may have begun, each of which knew of its own attempts alone.
-    assert [event.attempt for event in run.events(0, generation=3) if event.kind == "started"] == [13]
+    assert [event.attempt for event in run.events(0, restart_count=3) if event.kind == "started"] == [13]
     run.agents[1].wait(LIMIT)
 
     shutil.rmtree(run.paths.folder)  # an emptyDir of each pod
-    leader = run.start(0, generation=4)
+    leader = run.start(0, restart_count=4)
 
     assert leader.wait(LIMIT) == protocol.NOT_RETRYABLE
-    (failure,) = [event for event in run.events(0, generation=4) if event.kind == "failed"]
+    (failure,) = [event for event in run.events(0, restart_count=4) if event.kind == "failed"]
     assert failure.reason == "restarted 4 times: no retries left (limits.failures + limits.interruptions = 3)"
 
 
@@ -238,11 +238,11 @@ def test_a_worker_without_node_0_gives_up_after_the_start_limit(gang: Callable[.
 
 def test_a_worker_of_before_the_restart_is_refused_and_waited_for(gang: Callable[..., Gang], tmp_path: Path) -> None:
     run = gang("true", started=0, limits={"start": "4s"})
-    run.start(1, generation=0)
-    leader = run.start(0, generation=1)
-    run.until("the refusal", lambda: "generation 0 is not 1" in (tmp_path / "output-1-0").read_text())
+    run.start(1, restart_count=0)
+    leader = run.start(0, restart_count=1)
+    run.until("the refusal", lambda: "restart count 0 is not 1" in (tmp_path / "output-1-0").read_text())
     run.agents[1].kill()
-    run.start(1, generation=1)
+    run.start(1, restart_count=1)
     assert leader.wait(LIMIT) == 0
 
 

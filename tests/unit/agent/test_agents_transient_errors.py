@@ -77,8 +77,8 @@ def test_a_record_that_cannot_be_opened_for_a_moment_is_opened_by_the_next_attem
 def test_a_record_that_cannot_be_opened_at_all_ends_the_run_by_the_count_of_restarts(gang: Callable[..., Gang]) -> None:
     run = gang("true", nodes=1, started=0, limits={"failures": 1, "interruptions": 2})
     errors = [["open", "*/.reserve", STALE]]
-    assert run.start(0, generation=3, errors=errors).wait(LIMIT) == protocol.INTERRUPTED
-    assert run.start(0, generation=4, errors=errors).wait(LIMIT) == protocol.NOT_RETRYABLE
+    assert run.start(0, restart_count=3, errors=errors).wait(LIMIT) == protocol.INTERRUPTED
+    assert run.start(0, restart_count=4, errors=errors).wait(LIMIT) == protocol.NOT_RETRYABLE
 
 
 @pytest.mark.parametrize("at", [0, 1])

@@ -280,7 +280,7 @@ def test_a_report_on_one_stream_alone_leaves_the_end_to_the_launcher(tmp_path: P
 
 
 def test_a_report_of_a_rank_that_has_not_failed_is_output(tmp_path: Path) -> None:
-    """No starter writes one, a program may."""
+    """No rank wrapper writes one, a program may."""
     script = f"echo '[1,1]<stdout>: {END % 0}'; echo '[1,1]<stderr>: {END % 0}' >&2; sleep 0.2; exit 3"
     outcome, texts = run_to_the_end(tmp_path, ["sh", "-c", script])
     assert outcome.reason and outcome.reason.startswith("the launcher on node 0 ended with exit code 3")

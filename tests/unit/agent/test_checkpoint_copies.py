@@ -262,9 +262,9 @@ def test_a_successor_of_node_0_goes_on_from_what_the_next_node_has_in_memory(
     shutil.rmtree(own)
     copied = newest_iteration(str(copy))
 
-    run.start(1, generation=1)
+    run.start(1, restart_count=1)
     run.until("node 1", lambda: _listens(run.copies_port + 1))
-    run.start(0, generation=1)
+    run.start(0, restart_count=1)
 
     assert run.agents[0].wait(LIMIT) == 0, (tmp_path / "output-0-1").read_text()
     assert f"checkpoint of iteration {copied} copied from the memory of node 1" in (tmp_path / "output-0-1").read_text()
@@ -286,7 +286,7 @@ def test_a_next_node_that_outlives_node_0_gives_its_successor_what_it_has_in_mem
     run.agents[0].wait(LIMIT)
     shutil.rmtree(own)
 
-    run.start(0, generation=1)
+    run.start(0, restart_count=1)
 
     assert run.agents[0].wait(LIMIT) == 0, (tmp_path / "output-0-1").read_text()
     second = json.loads((run.paths.attempts / "2" / "node-0.json").read_text())

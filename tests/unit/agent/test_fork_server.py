@@ -18,7 +18,7 @@ from spotmpi.agent import fork_server, preload, processes, protocol
 from spotmpi.core import names
 from tests.contract.processes import are_gone, wait_until
 
-STARTER = [sys.executable, "-I", "-S", str(names.SOURCE / "spotmpi" / "agent" / "starter.py")]
+RANK_WRAPPER = [sys.executable, "-I", "-S", str(names.SOURCE / "spotmpi" / "agent" / "rank_wrapper.py")]
 # What a program may notice of its process, but for the ids and what the operating system counts.
 FACTS = """
 import json, os, signal, sys
@@ -56,7 +56,7 @@ class Ranks:
         self.library("train", code)
         self.command = [sys.executable, *python, "train.py"]
         plan: Any = {"roles": [{"command": self.command}], "preload": list(modules), "folder": str(self.folder)}
-        self.socket = preload.serve(plan, str(self.folder), STARTER, {}) or ""
+        self.socket = preload.serve(plan, str(self.folder), RANK_WRAPPER, {}) or ""
 
     @property
     def server(self) -> subprocess.Popen[bytes]:
@@ -64,7 +64,7 @@ class Ranks:
 
     def start(self, *arguments: str, options: Sequence[str] = (), **more: Any) -> subprocess.Popen[str]:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": self.folder}
-        command = [*STARTER, "--fork", self.socket, *options, *self.command, *arguments]
+        command = [*RANK_WRAPPER, "--fork", self.socket, *options, *self.command, *arguments]
         return subprocess.Popen(command, **{**pipes, **more})
 
     def run(self, *arguments: str, **more: Any) -> tuple[int, str, str]:
@@ -115,7 +115,7 @@ def test_a_module_of_a_package_runs_as_in_a_new_interpreter(ranks: Ranks) -> Non
     ranks.server.wait()
     ranks.command = [sys.executable, "-m", "package.program"]
     plan: Any = {"roles": [{"command": ranks.command}], "preload": ["library"], "folder": str(ranks.folder)}
-    assert preload.serve(plan, str(ranks.folder), STARTER, {}) == ranks.socket
+    assert preload.serve(plan, str(ranks.folder), RANK_WRAPPER, {}) == ranks.socket
     nowhere = {"stdin": subprocess.DEVNULL}
 
     assert ranks.run("x", **nowhere) == ranks.new_interpreter("x", **nowhere)
@@ -166,7 +166,7 @@ def test_a_program_that_is_missing_is_reported_as_ever(ranks: Ranks) -> None:
     assert (code, output, errors) == ranks.new_interpreter() and "No such file" in errors
 
 
-def test_signals_to_a_starter_reach_its_rank(ranks: Ranks) -> None:
+def test_signals_to_a_rank_wrapper_reach_its_rank(ranks: Ranks) -> None:
     ranks.serve(
         """
         import os, signal, sys, time
@@ -193,7 +193,7 @@ time.sleep(300)
 """
 
 
-def test_a_rank_and_its_children_end_with_its_starter(ranks: Ranks) -> None:
+def test_a_rank_and_its_children_end_with_its_rank_wrapper(ranks: Ranks) -> None:
     ranks.serve(WITH_CHILD, ["json"])
     rank, other = ranks.start(), ranks.start()
     assert rank.stdout and other.stdout
@@ -277,7 +277,7 @@ def test_where_no_fork_is_possible_a_new_interpreter_runs_the_rank_and_one_line_
     first = ranks.run()
     second = ranks.run(env={**os.environ, "OMPI_COMM_WORLD_LOCAL_RANK": "1"})
 
-    assert first[:2] == second[:2] == (0, f"{os.getpid()}\n"), "in the place of its starter"
+    assert first[:2] == second[:2] == (0, f"{os.getpid()}\n"), "in the place of its rank wrapper"
     assert second[2] == ""
     line = r"spotmpi: ranks start without preload: (.*); correct `preload` in the spec, or set it to \[\]\n"
     match = re.fullmatch(line, first[2])

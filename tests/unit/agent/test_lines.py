@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spotmpi.agent import protocol
 from spotmpi.agent.lines import MAX_LINE, Line, LineSplitter, PieceSplitter
-from spotmpi.agent.starter import Tagger
+from spotmpi.agent.rank_wrapper import Tagger
 
 
 def split_lines(

@@ -92,8 +92,8 @@ def test_a_worker_that_is_killed_is_replaced_alone_and_the_others_begin_the_next
     run.until("a wait", lambda: waits in [event.reason for event in run.events() if event.kind == "waiting"])
     assert all(run.agents[node].poll() is None for node in (0, 2))
 
-    run.start(1, generation=1)
-    run.printed_by(1, "2 ", generation=1)
+    run.start(1, restart_count=1)
+    run.printed_by(1, "2 ", restart_count=1)
     run.printed_by(2, "2 ")
     end_well(run, tmp_path, 2)
 
@@ -110,8 +110,8 @@ def test_a_worker_with_notice_ends_at_once_as_interrupted_and_the_others_stay(
     run = replaced_one_by_one(gang, 3)
     run.agents[1].send_signal(signal.SIGTERM)
     assert run.agents[1].wait(LIMIT) == protocol.INTERRUPTED
-    run.start(1, generation=1)
-    run.printed_by(1, "2 ", generation=1)
+    run.start(1, restart_count=1)
+    run.printed_by(1, "2 ", restart_count=1)
     end_well(run, tmp_path, 2)
     assert kinds(run.events()) == ["started", "interrupted", "restarted", "started", "succeeded"]
 
@@ -124,7 +124,7 @@ def test_the_agents_of_other_nodes_join_the_next_agent_of_node_0(
     run.agents[0].send_signal(number)
     assert run.agents[0].wait(LIMIT) == (protocol.INTERRUPTED if number == signal.SIGTERM else -number)
 
-    run.start(0, generation=1)
+    run.start(0, restart_count=1)
     for node in (1, 2):
         run.printed_by(node, "2 ")
     end_well(run, tmp_path, 2)
@@ -156,7 +156,7 @@ def test_an_agent_with_a_successor_ends_its_ranks_and_writes_nothing(gang: Calla
     old = run.start(0)
     wait_until(lambda: beats(tmp_path, 1))
 
-    new = run.start(0, generation=1, pod="-again")
+    new = run.start(0, restart_count=1, pod="-again")
     assert old.wait(LIMIT) == protocol.INTERRUPTED
     last = beats(tmp_path, 1)
     wait_until(lambda: beats(tmp_path, 2) > 10)
@@ -181,7 +181,7 @@ def test_an_agent_that_wakes_up_after_the_end_of_its_run_writes_nothing(
     wait_until(lambda: log.exists() and log.read_text())
     old.send_signal(signal.SIGSTOP)
     frozen = time.monotonic()
-    new = run.start(0, generation=1, pod="-again")
+    new = run.start(0, restart_count=1, pod="-again")
     wait_until(lambda: beats(tmp_path, 2))
     (tmp_path / "enough").touch()
     assert new.wait(LIMIT) == 0

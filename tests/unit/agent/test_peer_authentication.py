@@ -22,7 +22,7 @@ from spotmpi.agent.peers import Channel, join
 from spotmpi.agent.schema import Greeting
 from tests.unit.agent.peer_ends import ATTEMPT, ServedCoordinator, identity, new_identity, wait_for_message
 
-GREETING: Greeting = {"node": 1, "generation": 4, "machine": {"type": "g5.xlarge"}}
+GREETING: Greeting = {"node": 1, "restart_count": 4, "machine": {"type": "g5.xlarge"}}
 WELCOME = b'{"welcome": 1}\n'
 HANDSHAKE = 22  # the type of a record of TLS (RFC 8446, 5.1)
 
@@ -164,7 +164,7 @@ def test_nothing_that_agents_tell_each_other_can_be_read_on_the_way(
     assert wait_for_message(worker) == [{"go": 1}]
     traffic = b"".join(middle.to_node_0 + middle.to_worker)
     assert len(traffic) > 1000
-    for secret in (b"g5.xlarge", b"welcome", b"generation", b'"go"'):
+    for secret in (b"g5.xlarge", b"welcome", b"restart_count", b'"go"'):
         assert secret not in traffic
 
 

@@ -20,7 +20,7 @@ from spotmpi.agent.schema import Greeting
 from tests.unit.agent.peer_ends import ATTEMPT, ServedCoordinator, free_port, identity, wait_for_message
 
 ALERT = 21  # the type of a record of TLS (RFC 8446, 5.1)
-GREETING: Greeting = {"node": 1, "generation": 4}
+GREETING: Greeting = {"node": 1, "restart_count": 4}
 
 
 def test_a_worker_is_welcomed_with_the_attempt_and_missing_until_it_is_ready(served: ServedCoordinator) -> None:
@@ -37,8 +37,8 @@ def test_a_worker_is_welcomed_with_the_attempt_and_missing_until_it_is_ready(ser
     [
         ({"run": "plain-2"}, "not of this run"),
         ({"run": ""}, "not of this run"),
-        ({"generation": 3}, "generation 3 is not 4"),
-        ({"generation": None}, "not of this run"),
+        ({"restart_count": 3}, "restart count 3 is not 4"),
+        ({"restart_count": None}, "not of this run"),
         ({"node": 0}, "node 0 is not expected"),
         ({"node": 3}, "node 3 is not expected"),
         ({"node": "1"}, "not of this run"),
@@ -61,7 +61,7 @@ def test_a_second_worker_for_the_same_node_is_refused_and_the_first_one_stays(se
     [
         b"GET / HTTP/1.1\r\n\r\n",
         b"\xff\xfe\n\x00\x00\x00",
-        b'{"run": "plain-1", "node": 1, "generation": 4}\n',
+        b'{"run": "plain-1", "node": 1, "restart_count": 4}\n',
         b'{"ready": 1}\n',
         b"[" * 100_000 + b"\n",
         b"x" * 200_000,
@@ -81,7 +81,7 @@ def test_noise_of_a_client_without_the_key_closes_its_connection_only(served: Se
         b"5\n",
         b'["hello"]\n',
         b"\xff\xfe\n",
-        b'{"hello": "\\ud800", "run": "plain-1", "node": 1, "generation": 4.0}\n',
+        b'{"hello": "\\ud800", "run": "plain-1", "node": 1, "restart_count": 4.0}\n',
         b'{"ready": 1}\n',
         b"[" * 10_000 + b"\n",
         b"x" * 200_000,
@@ -291,8 +291,8 @@ def test_a_worker_that_joins_again_and_again_keeps_no_thread_of_earlier_connecti
 def test_a_lost_node_leaves_its_place_at_the_next_attempt_and_its_old_pod_is_refused(
     replacing: ServedCoordinator,
 ) -> None:
-    old, *_ = replacing.join(1, generation=0)
-    other, *_ = replacing.join(2, generation=3)
+    old, *_ = replacing.join(1, restart_count=0)
+    other, *_ = replacing.join(2, restart_count=3)
     assert replacing.serve_until_ready(1, old) and replacing.serve_until_ready(2, other)
     old.close()
     replacing.serve_during(lambda: None)
@@ -303,26 +303,26 @@ def test_a_lost_node_leaves_its_place_at_the_next_attempt_and_its_old_pod_is_ref
     assert replacing.coordinator.lost() == [] and replacing.coordinator.is_whole()
     assert any({"welcome": ATTEMPT + 1} in wait_for_message(other) for _ in range(9)), "among heartbeats"
     assert replacing.coordinator.missing() == [1, 2]
-    new, attempt, _ = replacing.join(1, generation=1)
+    new, attempt, _ = replacing.join(1, restart_count=1)
     assert attempt == ATTEMPT + 1 and not new.closed
-    assert "a newer pod of node 1 has joined" in replacing.join(1, generation=0)
+    assert "a newer pod of node 1 has joined" in replacing.join(1, restart_count=0)
     assert not replacing.coordinator.workers[1].closed
 
 
-@pytest.mark.parametrize("generation", [0, 1])
+@pytest.mark.parametrize("restart_count", [0, 1])
 def test_an_agent_that_joins_again_shows_that_its_first_connection_is_lost(
-    replacing: ServedCoordinator, generation: int
+    replacing: ServedCoordinator, restart_count: int
 ) -> None:
-    old, *_ = replacing.join(1, generation=0)
+    old, *_ = replacing.join(1, restart_count=0)
     assert replacing.serve_until_ready(1, old)
-    assert "the attempt of the pod before has not ended" in replacing.join(1, generation=generation)
+    assert "the attempt of the pod before has not ended" in replacing.join(1, restart_count=restart_count)
     assert replacing.coordinator.lost() == [1]
     replacing.coordinator.begin(ATTEMPT + 1)
-    assert replacing.join(1, generation=generation)[1] == ATTEMPT + 1
+    assert replacing.join(1, restart_count=restart_count)[1] == ATTEMPT + 1
 
 
 def test_a_node_with_notice_is_let_go_at_the_next_attempt(replacing: ServedCoordinator) -> None:
-    leaving, *_ = replacing.join(1, generation=0)
+    leaving, *_ = replacing.join(1, restart_count=0)
     leaving.send(notice="its pod received SIGTERM")
     assert replacing.serve_until_ready(1, leaving)
     assert replacing.coordinator.notices == {1: "its pod received SIGTERM"}

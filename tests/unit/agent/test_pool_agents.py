@@ -62,16 +62,16 @@ class Pool(Gang):
         waiting.write_text(str(code))
         waiting.rename(self.folder / process)
 
-    def processes(self, node: int, generation: int = 0, name: str = "") -> list[int]:
+    def processes(self, node: int, restart_count: int = 0, name: str = "") -> list[int]:
         """The process ids that the programs of a node, or those of that name, have printed."""
-        lines = [text.split() for text in self.texts(node, generation)]
+        lines = [text.split() for text in self.texts(node, restart_count)]
         return [int(line[1]) for line in lines if len(line) == 2 and line[1].isdecimal() and line[0].startswith(name)]
 
-    def until_started(self, *nodes: int, count: int = 1, generation: int = 0) -> None:
+    def until_started(self, *nodes: int, count: int = 1, restart_count: int = 0) -> None:
         """Wait until each node has started that many processes."""
         self.until(
             f"process {count} of nodes {nodes}",
-            lambda: all(len(self.processes(node, generation)) >= count for node in nodes),
+            lambda: all(len(self.processes(node, restart_count)) >= count for node in nodes),
         )
 
     def left(self) -> list[str | None]:
@@ -119,11 +119,11 @@ def test_a_worker_that_leaves_ends_nothing_and_the_pod_after_it_has_lines_of_its
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(LIMIT) == 75
     up.until("that it left", lambda: up.left() == ["the pod of this node received SIGTERM"])
-    up.start(1, generation=1)
-    up.until_started(1, generation=1)
+    up.start(1, restart_count=1)
+    up.until_started(1, restart_count=1)
 
     assert {event.attempt for event in up.events(1) if event.kind == "line"} == {1}
-    assert {event.attempt for event in up.events(1, generation=1) if event.kind == "line"} == {2}
+    assert {event.attempt for event in up.events(1, restart_count=1) if event.kind == "line"} == {2}
     up.stop()
     assert up.codes() == [0, 0, 0]
     assert kinds(up.events()) == ["started", "joined", "joined", "left", "joined", "stopped"]
@@ -147,15 +147,15 @@ def test_workers_survive_the_loss_of_node_0_and_join_the_next_one(pool: Callable
     up.until_started(0, 1)
     up.agents[0].kill()
     up.agents[0].wait(LIMIT)
-    up.start(0, generation=1)
-    up.until_started(0, generation=1)
+    up.start(0, restart_count=1)
+    up.until_started(0, restart_count=1)
     up.until_started(1, count=2)
 
     numbers = [event.number for event in up.events(1) if event.kind == "line"]
     assert numbers == [*range(1, len(numbers) + 1)], "the lines of a pod are numbered on"
     up.stop()
     assert up.codes() == [0, 0]
-    assert kinds(up.events(generation=1)) == ["interrupted", "started", "joined", "stopped"]
+    assert kinds(up.events(restart_count=1)) == ["interrupted", "started", "joined", "stopped"]
 
 
 def test_workers_are_not_paid_for_where_node_0_does_not_come(pool: Callable[..., Pool]) -> None:
@@ -164,9 +164,9 @@ def test_workers_are_not_paid_for_where_node_0_does_not_come(pool: Callable[...,
     assert up.texts(1) == ["no connection to node 0 within limits.start (1s): this worker ends"]
 
 
-@pytest.mark.parametrize(("generation", "limits"), [(0, [1.0, 3600.0]), (2, [3600.0, 3600.0])])
+@pytest.mark.parametrize(("restart_count", "limits"), [(0, [1.0, 3600.0]), (2, [3600.0, 3600.0])])
 def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
-    monkeypatch: pytest.MonkeyPatch, generation: int, limits: list[float]
+    monkeypatch: pytest.MonkeyPatch, restart_count: int, limits: list[float]
 ) -> None:
     lost: Any = SimpleNamespace(close=lambda: None, lost=True)
     answers: list[Any] = [Joined(lost, 1, None), None]
@@ -183,7 +183,7 @@ def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
     plan: Any = {"limits": {"start": 1.0}, "hosts": ["run-0"], "run": "run", "roles": [{"restart": "each"}]}
     notice: Any = SimpleNamespace(reason=None)
     record: Any = None
-    context = AgentContext(plan, 1, generation, None, mounts_below(""), SetClock())
+    context = AgentContext(plan, 1, restart_count, None, mounts_below(""), SetClock())
     assert PoolWorker(context, Tcp(), notice, record, 1).run(0.0) == 0
     assert waits == limits and lines == ["no connection to node 0 within 3600s: this worker ends"]
 
@@ -235,10 +235,10 @@ STREAM: dict[str, Any] = {
 GANG, WORKERS = (0, 1), (2, 3)
 
 
-def until_all_run(run: Pool, generation: int = 0) -> None:
+def until_all_run(run: Pool, restart_count: int = 0) -> None:
     """Wait until the ranks and all workers run."""
-    run.until("the ranks", lambda: all(run.processes(node, generation, f"rank-{node}") for node in GANG))
-    run.until_started(*WORKERS, count=1 + generation)
+    run.until("the ranks", lambda: all(run.processes(node, restart_count, f"rank-{node}") for node in GANG))
+    run.until_started(*WORKERS, count=1 + restart_count)
 
 
 def test_workers_of_a_stream_come_and_go_beside_its_gang_whose_end_is_theirs(pool: Callable[..., Pool]) -> None:
@@ -247,8 +247,8 @@ def test_workers_of_a_stream_come_and_go_beside_its_gang_whose_end_is_theirs(poo
     run.agents[2].send_signal(signal.SIGTERM)
     assert run.agents[2].wait(LIMIT) == 75
     run.until("that it left", lambda: run.left() == ["the pod of this node received SIGTERM"])
-    run.start(2, generation=1)
-    run.until_started(2, generation=1)
+    run.start(2, restart_count=1)
+    run.until_started(2, restart_count=1)
     run.end("rank-0", 0)
     run.until("the end of rank 0", lambda: not _exists(run.processes(0, name="rank-0")[0]))
     assert _exists(run.processes(0, name="scheduler-0")[0]), "the rank on node 1 still needs it"
@@ -268,14 +268,14 @@ def test_a_lost_node_restarts_the_gang_of_a_stream_and_its_workers_join_again(po
     run.agents[1].send_signal(signal.SIGTERM)
     assert [run.agents[node].wait(LIMIT) for node in GANG] == [75, 75]
     for node in GANG:
-        run.start(node, generation=1)
-    until_all_run(run, generation=1)
+        run.start(node, restart_count=1)
+    until_all_run(run, restart_count=1)
     for node in GANG:
         run.end(f"rank-{node}", 0)
 
     assert run.codes() == [0, 0, 0, 0]
     assert run.events()[-1].reason == "node 1: the pod of this node received SIGTERM"
-    assert sorted(kinds(run.events(generation=1))) == ["joined", "joined", "started", "succeeded"]
+    assert sorted(kinds(run.events(restart_count=1))) == ["joined", "joined", "started", "succeeded"]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from spotmpi.plan.slurm import SlurmTarget, slurm_plan
 from spotmpi.spec.job import from_values
 from tests.clocks import SetClock
 
-TASK = {"SLURM_JOB_ID": "6007", "SLURM_PROCID": "1", "SPOTMPI_GENERATION": "3"}
+TASK = {"SLURM_JOB_ID": "6007", "SLURM_PROCID": "1", "SPOTMPI_RESTART_COUNT": "3"}
 
 
 def run_folder(tmp_path: Path, **values: Any) -> Path:
@@ -46,7 +46,7 @@ def test_an_agent_knows_its_node_hosts_and_restarts_from_slurm(tmp_path: Path) -
     folder = run_folder(tmp_path, nodes=2)
     context = slurm.read_context(str(folder), TASK, ["n3", "n7"], SetClock())
 
-    assert (context.node, context.generation, context.hosts) == (1, 3, ["n3", "n7"])
+    assert (context.node, context.restart_count, context.hosts) == (1, 3, ["n3", "n7"])
     assert context.folder == str(folder) and context.slurm
     assert context.mounts.work == f"/tmp/spotmpi-{folder.name}"
     assert stop_requests.pending(context.mounts) is None
@@ -105,7 +105,7 @@ class Node:
 
     def run(self, job: int) -> int:
         own = {"SLURM_PROCID": "0", "SLURM_JOB_NODELIST": "n0", "SLURMD_NODENAME": "n0", "SLURM_STEP_ID": "0"}
-        environment = {**TASK, **own, "SLURM_JOB_ID": str(job), "SPOTMPI_GENERATION": "0"}
+        environment = {**TASK, **own, "SLURM_JOB_ID": str(job), "SPOTMPI_RESTART_COUNT": "0"}
         environment |= {"PATH": f"{self._bin}:{os.environ['PATH']}", "PYTHONPATH": str(SOURCE)}
         command = [sys.executable, "-S", "-m", slurm.__name__, str(self.folder)]
         return subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, timeout=60).returncode

@@ -87,11 +87,11 @@ def test_a_pod_that_stands_by_takes_the_place_of_a_lost_one_whose_next_pod_stand
     assert (promoted["node"], promoted["standby"], promoted["replaces"]) == (1, "127.0.0.1", "127.0.0.1")
     assert 0 <= promoted["seconds"] < LIMIT
 
-    run.start(1, generation=1)  # JobSet's replacement
+    run.start(1, restart_count=1)  # JobSet's replacement
     run.until("the next to stand by", lambda: len(events(run, "joined")) >= 2)
-    assert run.texts(1, generation=1) == []
+    assert run.texts(1, restart_count=1) == []
     run.agents[3].kill()
-    run.printed_by(1, "3 1 ", generation=1)
+    run.printed_by(1, "3 1 ", restart_count=1)
 
     summary = end_well(run, tmp_path)
     assert (summary["failures"], summary["interruptions"]) == (0, 2)
@@ -112,7 +112,7 @@ def test_results_are_those_of_a_run_without_a_loss(gang: Callable[..., Gang], tm
     run.agents[0].kill()
     run.agents[0].wait(LIMIT)
     shutil.rmtree(tmp_path / "node-0" / "spotmpi" / "memory" / "checkpoints")
-    run.start(0, generation=1)
+    run.start(0, restart_count=1)
     run.until("the third attempt", lambda: any(text.startswith("3 ") for text in run.texts(0, 1)))
     (tmp_path / "enough").touch()
     assert run.agents[0].wait(LIMIT) == 0
@@ -130,7 +130,7 @@ def test_the_loss_of_a_pod_that_stands_by_costs_nothing(gang: Callable[..., Gang
     run = started(gang, "sh", "-c", WAITS, nodes=2)
     run.agents[2].kill()
     run.until("the loss", lambda: events(run, "left"))
-    run.start(2, generation=1)
+    run.start(2, restart_count=1)
     run.until("the next", lambda: len(events(run, "joined")) == 2)
     run.agents[2].send_signal(signal.SIGTERM)
     assert run.agents[2].wait(LIMIT) == protocol.INTERRUPTED
@@ -145,8 +145,8 @@ def test_of_two_lost_nodes_one_waits_for_its_next_pod(gang: Callable[..., Gang],
     for node in (1, 2):
         run.agents[node].kill()
     run.until("a wait", lambda: any("hosts are not ready yet" in str(each.reason) for each in run.events()))
-    run.start(1, generation=1)
-    run.start(2, generation=1)
+    run.start(1, restart_count=1)
+    run.start(2, restart_count=1)
     run.until("ranks on all nodes", lambda: len(run.texts(0)) > 1)
 
     summary = end_well(run, tmp_path)
@@ -166,7 +166,7 @@ def test_a_pod_that_cannot_get_ready_does_not_stand_by(gang: Callable[..., Gang]
 
     run.agents[1].kill()
     run.until("a wait", lambda: any("hosts are not ready yet" in str(each.reason) for each in run.events()))
-    run.start(1, generation=1)
-    run.printed_by(1, "2 1 ", generation=1)
+    run.start(1, restart_count=1)
+    run.printed_by(1, "2 1 ", restart_count=1)
     assert events(run, "promoted") == []
     end_well(run, tmp_path)

@@ -126,7 +126,7 @@ def test_an_unknown_fault_is_refused_before_anything_is_announced_or_injected() 
     backend = ScriptedBackend([*BEFORE])
     said: list[str] = []
     with pytest.raises(InputError, match="use one of: evict, delete, kill"):
-        drill(backend, "digits-1", 1, "shoot", say=said.append)  # type: ignore[arg-type]
+        drill(backend, "digits-1", 1, "shoot", echo=said.append)  # type: ignore[arg-type]
     assert backend.faults == [] and said == []
 
 

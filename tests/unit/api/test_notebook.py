@@ -27,7 +27,7 @@ assert (spotmpi.plan_run(job)["name"], spotmpi.list_runs()) == ("cell", [])
 """,
     "run": """
 seen = []
-state = spotmpi.run(job, watch=seen.append, say=print)
+state = spotmpi.run(job, on_event=seen.append, echo=print)
 assert (state.state, state.iteration) == ("succeeded", 40)
 assert [event.kind for event in seen if event.kind != "metric"][:3] == ["submitted", "started", "line"]
 """,
@@ -41,7 +41,7 @@ assert [each.state for each in spotmpi.list_runs()] == ["succeeded"]
 going = spotmpi.run(job, ["command=['sleep', '60']"], detach=True)
 assert (going.over, spotmpi.stop(going.id).state) == (False, "stopped")
 assert spotmpi.plan_resume(going.id)["run"] == going.id
-again = spotmpi.resume(going.id, ["command=['true']"], watch=seen.append, say=seen.append)
+again = spotmpi.resume(going.id, ["command=['true']"], on_event=seen.append, echo=seen.append)
 assert (again.state, again.attempt) == ("succeeded", 2)
 """,
     "output and messages": """
@@ -60,7 +60,7 @@ assert fields == ["nodes", "x", "program"]
 """,
     "bench and report": """
 from spotmpi.study.study import StudyOptions
-sweep = spotmpi.bench(job, StudyOptions(nodes=(1,), repeats=2), say=lambda text: None)
+sweep = spotmpi.bench(job, StudyOptions(nodes=(1,), repeats=2), echo=lambda text: None)
 assert (type(sweep).__name__, len(sweep.trials), sweep.finished) == ("Sweep", 2, True)
 assert type(spotmpi.make_report()).__name__ == "Report"
 """,

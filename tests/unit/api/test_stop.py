@@ -25,7 +25,7 @@ class SlowBackend:
         self.ended = threading.Event()
         self.messages: list[str] = []
 
-    def say(self, text: str) -> None:
+    def echo(self, text: str) -> None:
         self.messages.append(text)
         self.ended.set()
 
@@ -42,12 +42,12 @@ def test_a_stop_says_nothing_unless_it_takes_longer_and_then_why_and_for_how_lon
     (tmp_path / "spec.toml").write_text('command = ["x"]\n[checkpoint]\ngrace = "90s"\n')
     quick: Any = SlowBackend(tmp_path)
     quick.stop = lambda run, reason, now: quick.ended.set()
-    assert runs.stop_run(quick, "scan", "enough", quick.say).state == "stopped"
+    assert runs.stop_run(quick, "scan", "enough", quick.echo).state == "stopped"
     assert quick.messages == []
 
     monkeypatch.setattr(runs, "_NOTICEABLE", 0.01)
     backend: Any = SlowBackend(tmp_path)
-    assert runs.stop_run(backend, "scan", "enough", backend.say).state == "stopped"
+    assert runs.stop_run(backend, "scan", "enough", backend.echo).state == "stopped"
     assert backend.messages == [
         "waiting until run scan-1 has written what it has to, and its processes have ended, for at most 90s "
         "(checkpoint.grace)"
@@ -65,7 +65,7 @@ class UnreachableBackend(SlowBackend):
             raise SpotmpiError("no answer from the cluster")
         self.ended.set()
 
-    def say(self, text: str) -> None:
+    def echo(self, text: str) -> None:
         self.messages.append(text)
 
     def events(self, run: str, follow: bool) -> Iterator[Event]:
@@ -80,7 +80,7 @@ class UnreachableBackend(SlowBackend):
 def test_ctrl_c_that_cannot_stop_a_run_says_why_and_the_next_one_tries_again(tmp_path: Path) -> None:
     backend: Any = UnreachableBackend(tmp_path)
 
-    assert follow(backend, "scan-1", lambda event: None, backend.say).state == "stopped"
+    assert follow(backend, "scan-1", lambda event: None, backend.echo).state == "stopped"
 
     assert backend.messages == [
         "stopping after a checkpoint; Ctrl-C again kills",

@@ -51,7 +51,7 @@ def rank(run: str, number: int) -> int:
             command = Path(f"/proc/{pid}/cmdline").read_bytes() if Path(f"/proc/{pid}").exists() else b""
             others = (b"spotmpi.programs.loader", b"spotmpi.programs.pool", b"distributed.run")
             if own_rank == str(number) and not any(other in command for other in others):
-                if b"starter.py" not in command:
+                if b"rank_wrapper.py" not in command:
                     return pid
                 if b"--fork" in command and (forked := _forked(run, pid)):
                     return forked
@@ -60,10 +60,10 @@ def rank(run: str, number: int) -> int:
     return wait_until(find)
 
 
-def _forked(run: str, starter: int) -> int:
-    """The fork that has the output of this *starter*, 0 without one: /proc does not show the variables of forks."""
+def _forked(run: str, wrapper: int) -> int:
+    """The fork that has the output of this *wrapper*, 0 without one: /proc does not show the variables of forks."""
     outputs = {pid: _output(pid) for pid, command in processes.of_run(run).items() if "fork_server.py" in command}
-    return next((pid for pid, output in outputs.items() if output and output == _output(starter)), 0)
+    return next((pid for pid, output in outputs.items() if output and output == _output(wrapper)), 0)
 
 
 def _output(pid: int) -> str:

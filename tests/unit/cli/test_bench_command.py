@@ -112,7 +112,7 @@ def test_code_that_changes_during_a_sweep_is_marked_in_its_report_and_refused_af
         if "trial 2" in text:
             (spec.parent / "train me.py").write_text(SCRIPT + "# edited\n")
 
-    sweep = spotmpi.bench(spec, StudyOptions([1], repeats=2), say=edit)
+    sweep = spotmpi.bench(spec, StudyOptions([1], repeats=2), echo=edit)
     refused = invoke("report", sweep.id)
     assert refused.returncode == 2
     assert "different work" in refused.stderr

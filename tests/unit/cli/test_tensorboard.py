@@ -43,7 +43,7 @@ def test_new_events_are_written_until_the_run_is_over(
     states = [state, state, replace(state, state="succeeded")]
     pulled: list[str | None] = []
 
-    def pull(run: str, where: Any, say: Any, part: str | None) -> Path:
+    def pull(run: str, where: Any, echo: Any, part: str | None) -> Path:
         pulled.append(part)
         return tmp_path
 

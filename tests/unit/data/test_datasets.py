@@ -207,7 +207,7 @@ def test_a_folder_of_our_own_can_be_read_but_not_written_over(folder: str, why: 
 @pytest.fixture
 def spotmpi(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     @asynccontextmanager
-    async def access(api: Any, volume: Any, say: Any) -> Any:
+    async def access(api: Any, volume: Any, echo: Any) -> Any:
         assert (volume.claim, volume.image) == ("runs", "registry/x:1")
         yield pod
 

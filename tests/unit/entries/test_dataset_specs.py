@@ -62,7 +62,7 @@ class _Opened:
 
 
 def test_a_run_builds_its_data_set_and_its_record_has_the_place(spec: Path, pool: InProcess) -> None:
-    state = spotmpi.run(spec, say=lambda text: None, watch=lambda event: None)
+    state = spotmpi.run(spec, echo=lambda text: None, on_event=lambda event: None)
     found = Store().find("numbers")
     assert state.state == "succeeded" and pool.built == ["0", "1"]
     record = Path(state.folder, "spec.toml").read_text()

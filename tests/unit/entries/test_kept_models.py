@@ -49,7 +49,7 @@ def test_the_model_of_a_run_that_succeeds_is_kept_with_the_price_of_its_spec(spe
     # A dollar a second: as long as the attempt took.
     assert manifest.run and manifest.cost == pytest.approx(spotmpi.run_cost(manifest.run).dollars) != 0
     said: list[str] = []
-    for state in (spotmpi.status(manifest.run, say=said.append), *spotmpi.list_runs(say=said.append)):
+    for state in (spotmpi.status(manifest.run, echo=said.append), *spotmpi.list_runs(echo=said.append)):
         assert state.state == "succeeded"
     assert said == [] and [each.title for each in Store().list()] == ["small:1"]
 

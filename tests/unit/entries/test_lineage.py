@@ -232,7 +232,7 @@ def test_a_prediction_leads_to_its_run_and_data_and_is_made_again(
 ) -> None:
     flow = modules.load("flow")
     pipeline = spotmpi.pipeline(sets[1], flow.prepare, predict=flow.predict, batch=2, write="jsonl")
-    state = pipeline.run(watch=lambda event: None, say=lambda text: None)
+    state = pipeline.run(on_event=lambda event: None, echo=lambda text: None)
     assert state.state == "succeeded", state.reason
     file = Path(state.folder, "stream/results/results-00000000.jsonl")
     assert file.read_text() == '{"y": 3}\n{"y": 5}\n'

@@ -129,7 +129,7 @@ def test_a_run_in_pods_is_submitted_once_the_volume_has_what_it_reads(
     values = {"command": ["x"], "data": "datasets:ratings", "init": "models:digits", "keep": "digits"}
     planned = spotmpi.plan_run({**values, "kubernetes": kubernetes}, on="kubernetes")
     assert volume.commands == [] and f"/spotmpi/volume/store/models/digits/{KEYS[1]}/files" in json.dumps(planned)
-    state = spotmpi.run({**values, "kubernetes": kubernetes}, on="kubernetes", detach=True, say=lambda text: None)
+    state = spotmpi.run({**values, "kubernetes": kubernetes}, on="kubernetes", detach=True, echo=lambda text: None)
     copied = Store(str(tmp_path / "shared/store"))
     assert {each.key for each in copied.list()} == set(KEYS[:2])
     assert before and not any(before) and any(each["kind"] == "JobSet" for each in cluster.created)

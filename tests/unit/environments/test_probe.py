@@ -75,7 +75,9 @@ def test_a_mount_that_hangs_and_a_pod_that_never_comes_are_errors(monkeypatch: p
 
 def test_the_command_probes_after_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "doctor", lambda stack: (Finding("API", "ok", "answers"),))
-    monkeypatch.setattr(probe, "probe_stack", lambda stack, say: (Finding("probe", "error", f"{stack} hangs", "look"),))
+    monkeypatch.setattr(
+        probe, "probe_stack", lambda stack, echo: (Finding("probe", "error", f"{stack} hangs", "look"),)
+    )
     code, output, _ = invoke("doctor", "lab", "--probe")
     assert code == 1 and [line.split()[1] for line in output.splitlines()[:2]] == ["API", "probe"]
     assert invoke("doctor", "--probe")[0] == 2

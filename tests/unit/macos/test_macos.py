@@ -39,7 +39,7 @@ def run_under_the_double(*tests: Path, **variables: str) -> None:
 @pytest.fixture
 def linux_pool(tmp_path: Path) -> Iterator[dict[str, str]]:
     """The variables that name a pool whose scheduler and worker run on Linux, as those of a cluster do."""
-    with spotmpi.pool(workers=1, on=Target("local", tmp_path / "runs"), say=lambda text: None) as pool:
+    with spotmpi.pool(workers=1, on=Target("local", tmp_path / "runs"), echo=lambda text: None) as pool:
         yield {"POOL_RUN": pool.id, "POOL_RUNS": str(tmp_path / "runs")}
 
 

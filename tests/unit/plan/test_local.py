@@ -105,8 +105,8 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
 
 @pytest.fixture(autouse=True)
 def checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent's folder, which the starter is run from."""
-    monkeypatch.setattr(launch, "STARTER", "/checkout/jobs/spotmpi/agent/starter.py")
+    """The agent's folder, which the rank wrapper is run from."""
+    monkeypatch.setattr(launch, "RANK_WRAPPER", "/checkout/jobs/spotmpi/agent/rank_wrapper.py")
 
 
 def commands(values: dict[str, Any], machine: Machine) -> list[list[str]]:

@@ -106,7 +106,7 @@ class Batch:
         self.own.mkdir()
         (self.own / agent.STARTS).touch()
         lines = "".join(f"  {number}) {what};;\n" for number, what in enumerate(starts))
-        srun = f'#!/bin/sh\necho "$SPOTMPI_GENERATION" >> log\ncase $SPOTMPI_GENERATION in\n{lines}esac\n'
+        srun = f'#!/bin/sh\necho "$SPOTMPI_RESTART_COUNT" >> log\ncase $SPOTMPI_RESTART_COUNT in\n{lines}esac\n'
         (folder / "srun").write_text(srun)
         (folder / "srun").chmod(0o755)
         self.folder = folder
@@ -120,14 +120,14 @@ class Batch:
         return done.returncode
 
     @property
-    def generations(self) -> list[int]:
+    def restart_counts(self) -> list[int]:
         return [int(line) for line in (self.own / "log").read_text().split()]
 
 
 def test_the_script_starts_agents_until_node_0_says_how_the_run_ended(tmp_path: Path) -> None:
     batch = Batch(tmp_path, "rm unstarted; exit 75", "rm unstarted; exit 137", "rm unstarted; echo 1 > exit-code")
     assert batch.run() == 1
-    assert batch.generations == [0, 1, 2]
+    assert batch.restart_counts == [0, 1, 2]
 
 
 def test_a_job_that_was_requeued_goes_on_counting(tmp_path: Path) -> None:
@@ -135,13 +135,13 @@ def test_a_job_that_was_requeued_goes_on_counting(tmp_path: Path) -> None:
     (batch.own / agent.STARTS).write_text(".")
     assert batch.run() == 143
     assert batch.run() == 0
-    assert batch.generations == [1, 2]
+    assert batch.restart_counts == [1, 2]
 
 
 def test_agents_that_cannot_start_are_not_tried_again(tmp_path: Path) -> None:
     batch = Batch(tmp_path, "exit 127")
     assert batch.run() == 1
-    assert batch.generations == [0]
+    assert batch.restart_counts == [0]
 
 
 def test_a_notice_of_slurm_becomes_a_file_while_the_agents_run(tmp_path: Path) -> None:

@@ -186,8 +186,8 @@ def test_a_list_in_which_not_every_item_has_a_name_is_replaced(aliases: list[Any
         (node(command=["sh"]), "must not change spec.containers[node].comm"),
         (spec(containers=None), "must not change spec.containers[node].command"),
         (
-            node(env=[{"name": "SPOTMPI_GENERATION", "value": "7"}]),
-            "must not change spec.containers[node].env[SPOTMPI_GENERATION]",
+            node(env=[{"name": "SPOTMPI_RESTART_COUNT", "value": "7"}]),
+            "must not change spec.containers[node].env[SPOTMPI_RESTART_COUNT]",
         ),
         (spec(volumes=[{"name": "config", "emptyDir": {}}]), "must not change spec.volumes[config]"),
         (

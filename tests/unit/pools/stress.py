@@ -136,7 +136,7 @@ class Stress:
 
     def run(self) -> None:
         """Run all actors to the end of the time, then look at what killed drivers have left."""
-        with spotmpi.pool(workers=2, on=self.target, say=lambda text: None) as self.pool:
+        with spotmpi.pool(workers=2, on=self.target, echo=lambda text: None) as self.pool:
             actors = [self.submit, self.map, self.cancel, self.use_asyncio, self.pin, self.be_hostile]
             actors += [self.collect, self.collect, self.be_killed, self.fork, self.upload, self.disturb]
             threads = [

@@ -77,7 +77,7 @@ def test_a_run_ends_with_the_command_of_its_pool(target: Target, tmp_path: Path)
     (tmp_path / "drive.py").write_text(DRIVER)
     spec = {"launcher": "pool", "command": [sys.executable, "drive.py"], "pool": {"count": 2}}
     events: list[Event] = []
-    state = spotmpi.run(spec, on=target, watch=events.append)
+    state = spotmpi.run(spec, on=target, on_event=events.append)
     lines = [(event.values["rank"], event.values["text"]) for event in events if event.kind == "line"]
     assert (state.state, state.reason) == ("succeeded", None)
     assert lines[1:4] == [(None, f"run {state.id}"), (None, "sum 210"), (None, "workers 2")]

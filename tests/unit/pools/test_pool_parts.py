@@ -251,7 +251,7 @@ def test_workers_that_join_and_leave_between_two_looks_are_not_lost() -> None:
     engine._futures, engine._closed, engine._released, engine._probe = {}, True, deque(), None
     engine._joined, engine._failure, engine._awaits_workers, engine._absent = 2, None, False, {}
     messages: list[str] = []
-    engine._say = messages.append
+    engine._echo = messages.append
     failures: list[str | None] = []
     for joined, seconds, limit in ((3, 13, None), (3, 13, 600.0), (3, 599, 600.0), (4, 601, 600.0), (4, 601, 600.0)):
         engine._last_worker = time.monotonic() - seconds

@@ -113,7 +113,7 @@ def _show_everywhere(paths: RunPaths, monkeypatch: pytest.MonkeyPatch, text: str
                 watching.show(event)
             if isinstance(watching, view.LiveView):
                 watching._bar.refresh()
-                watching.say(text)
+                watching.echo(text)
     return re.sub("\x1b\\[(\\?25[lh]|2K|1A)|\r", "", screen.getvalue())  # without movements of the cursor
 
 

@@ -98,7 +98,7 @@ def test_ranks_on_this_machine_get_the_value_and_no_record_does(tmp_path: Path) 
     job = {**JOB, "command": ["sh", "-c", 'echo "${#TOKEN}, $PLAIN"']}
     target, events = Target(runs_folder=tmp_path / "runs"), list[spotmpi.Event]()
 
-    state = spotmpi.run(job, env_overrides("TOKEN", "PLAIN=2"), target, watch=events.append)
+    state = spotmpi.run(job, env_overrides("TOKEN", "PLAIN=2"), target, on_event=events.append)
 
     assert state.state == "succeeded"
     assert f"{len(VALUE)}, 2" in [event.values.get("text") for event in events]

@@ -21,8 +21,8 @@ SPEC = JobSpec(name="it's a test", command=["train"], launcher="none", args=["--
 def open_sweep(
     runs: Path, parameters: StudyOptions, name: str = "sweep-1", spec: JobSpec = SPEC, messages: list[str] | None = None
 ) -> Sweep:
-    say = quiet if messages is None else messages.append
-    return execution.open_sweep(grid_study(spec, parameters), execution.Recording(runs, name), parameters.fresh, say)
+    echo = quiet if messages is None else messages.append
+    return execution.open_sweep(grid_study(spec, parameters), execution.Recording(runs, name), parameters.fresh, echo)
 
 
 def test_the_order_is_the_seeds_and_nothing_elses() -> None:

@@ -33,7 +33,7 @@ from spotmpi.core import archives, file_status, hints, names
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import InputError, NotPermitted, Problem, SpotmpiError, UnknownRun, UnreadableRun, input_error
 from spotmpi.core.events import Event, Lines, Stream
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.images.build import build_for
 from spotmpi.images.environment import launchers_of
 from spotmpi.plan import manifests, pods
@@ -80,7 +80,7 @@ class KubernetesBackend:
             deadline=tuple(deadline.problems(spec, self._environment, datetime.now(UTC))),
         )
 
-    def plan(self, spec: JobSpec, run: str, say: Say) -> ClusterPlan:
+    def plan(self, spec: JobSpec, run: str, echo: Echo) -> ClusterPlan:
         """The run's objects in the order of creation, without its keys, as the cluster permits them.
 
         Where the cluster does not answer, the plan names that as the reason for which it cannot be submitted.
@@ -89,13 +89,13 @@ class KubernetesBackend:
         if attempts := reader.newest_attempt(paths):  # without a run volume the pods of a resumed run cannot know
             plan["objects"] = [submitting.with_agent_plan(each, attempts_before=attempts) for each in plan["objects"]]
         if spec.workers and spec.kubernetes.image:
-            plan["objects"] = wheels.mount(plan["objects"], spec, say)
+            plan["objects"] = wheels.mount(plan["objects"], spec, echo)
         try:
-            return call(adaptation.adapt(self._api(), plan, say))
+            return call(adaptation.adapt(self._api(), plan, echo))
         except (InputError, NotPermitted):
             raise
         except SpotmpiError as error:
-            say(f"{error}; this plan assumes that you may create Secrets, and that egress is not denied")
+            echo(f"{error}; this plan assumes that you may create Secrets, and that egress is not denied")
             return {**plan, "unchecked": str(error)}
 
     def _restart_obstacle(self, spec: JobSpec, run: str) -> str | None:
@@ -165,7 +165,7 @@ class KubernetesBackend:
             "objects": objects,
         }
 
-    def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
+    def submit(self, spec: JobSpec, plan: Plan, echo: Echo) -> None:
         """Create the JobSet suspended, then the parts it owns, then unsuspend it."""
         assert plan["backend"] == BACKEND
         if plan["unchecked"]:
@@ -175,8 +175,8 @@ class KubernetesBackend:
         # A resumed run has a record on this machine; the lock keeps others from deleting it meanwhile.
         with reader.lock(paths) if file_status.exists(paths.folder) else contextlib.nullcontext():
             if volume:
-                call(code.upload(self._api(), plan, spec, Volume(*volume), say))
-            call(wheels.send(self._api(), plan["objects"], spec, say))
+                call(code.upload(self._api(), plan, spec, Volume(*volume), echo))
+            call(wheels.send(self._api(), plan["objects"], spec, echo))
             created = call(submitting.create(self._api(), plan))
             run_cache.create(paths, spec.to_toml(), {**plan, "objects": [*created.objects]}, created.submitted)
             ownership.mark(paths)
@@ -285,13 +285,13 @@ class KubernetesBackend:
         """Let a pool have so many workers."""
         call(pool_access.resize(self._api(), run, workers))
 
-    def pull(self, run: str, say: Say, part: str | None = None) -> Path:
+    def pull(self, run: str, echo: Echo, part: str | None = None) -> Path:
         """Copy the run's folder from its run volume, through one of its pods or a short-lived reader pod."""
         paths = names.RunPaths(self.runs_folder / run)
         jobset = call(self._find(run))
         if jobset:
             self.state(run)
-        call(pulling.pull(self._api(), paths, self._volume_of(paths, jobset), say, part))
+        call(pulling.pull(self._api(), paths, self._volume_of(paths, jobset), echo, part))
         return paths.folder
 
     def _volume_of(self, paths: names.RunPaths, jobset: Object | None) -> Volume:

@@ -22,7 +22,7 @@ from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_erro
 from spotmpi.core.names import RunPaths
 from spotmpi.core.operating_system import lock_file
 from spotmpi.core.printable import printable
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.plan.cluster import plan_of_copy
 from spotmpi.plan.manifests import RunVolume
 from spotmpi.plan.pods import python
@@ -36,11 +36,11 @@ _LARGEST_LIST = 256 << 20  # bytes of names that could not be packed
 _MAX_SKIPPED = 8  # entries that a message names
 
 
-async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, say: Say, part: str | None = None) -> None:
+async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, echo: Echo, part: str | None = None) -> None:
     """Download a run's folder on *volume*, or one *part* of it, into *paths*, in place of an earlier download.
 
     The run may go on meanwhile. What vanishes while it is read, what leads out of the folder and what is neither file,
-    folder nor link is skipped, and *say* names it.
+    folder nor link is skipped, and *echo* names it.
 
     Raises:
         RunInUse: another process follows the run into the same folder.
@@ -50,7 +50,7 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, say: Say, part:
     with tempfile.TemporaryDirectory(prefix=f".{paths.id}-", dir=paths.folder.parent) as temporary:
         packed, unpacked = Path(temporary, "run.tar"), Path(temporary, "run")
         command = python(_PACK, f"{pod_context.RUNS}/{paths.id}", part or ".", str(store.TAIL))
-        await _read(api, paths.id, volume, command, packed, say)
+        await _read(api, paths.id, volume, command, packed, echo)
         skipped = _unpack(packed, unpacked, paths.id) | _remove_unfit_records(RunPaths(unpacked))
         packed.unlink()
         new = _trusted(RunPaths(unpacked), paths.id, api, part)
@@ -60,7 +60,7 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, say: Say, part:
         else:
             with _locked(paths):
                 _move_into(new, paths.folder)
-    _report_skipped(skipped, paths.id, say)
+    _report_skipped(skipped, paths.id, echo)
 
 
 def _unpack(packed: Path, folder: Path, run: str) -> dict[str, str]:
@@ -122,15 +122,15 @@ def _below(folder: Path) -> list[Path]:
     return [Path(place, name) for place, folders, files in walked for name in (*folders, *files)]
 
 
-def _report_skipped(skipped: dict[str, str], run: str, say: Say) -> None:
+def _report_skipped(skipped: dict[str, str], run: str, echo: Echo) -> None:
     if skipped:
         shown = {name if name.isprintable() else ascii(name): reason for name, reason in skipped.items()}
         entries = [f"{name} ({printable(reason)})" for name, reason in sorted(shown.items())[:_MAX_SKIPPED]]
         more = [f"and {len(skipped) - _MAX_SKIPPED} more"] if len(skipped) > _MAX_SKIPPED else []
-        say(f"skipped in the download of {run}: {', '.join([*entries, *more])}")
+        echo(f"skipped in the download of {run}: {', '.join([*entries, *more])}")
 
 
-async def _read(api: ClusterApi, run: str, volume: Volume, command: Sequence[str], target: Path, say: Say) -> None:
+async def _read(api: ClusterApi, run: str, volume: Volume, command: Sequence[str], target: Path, echo: Echo) -> None:
     """Write what *command* prints to *target*: in a running pod of the run, or in one created for that."""
     with translate_errors("list the pods of the run"):
         pods = await api.list(cluster_api.POD, {names.LABEL_RUN: run})
@@ -143,8 +143,8 @@ async def _read(api: ClusterApi, run: str, volume: Volume, command: Sequence[str
         except NotPermitted:
             raise
         except SpotmpiError as error:  # the kubelet reports the end of a pod up to a second after that of its container
-            say(f"{error}; pod {running[0]} may just have ended, so another one reads the volume")
-    async with volume_access(api, volume, say) as access:
+            echo(f"{error}; pod {running[0]} may just have ended, so another one reads the volume")
+    async with volume_access(api, volume, echo) as access:
         with target.open("wb") as file:
             await access.read(command, file)
 

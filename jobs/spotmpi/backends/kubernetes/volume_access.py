@@ -20,7 +20,7 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.plan import volume_pod
 
 T = TypeVar("T")
@@ -89,8 +89,8 @@ def unreadable_answer() -> SpotmpiError:
 
 
 @asynccontextmanager
-async def volume_access(api: ClusterApi, volume: Volume, say: Say) -> AsyncIterator[VolumeAccess]:
-    """A `VolumeAccess` whose pod is deleted afterwards; *say* reports why it takes its time.
+async def volume_access(api: ClusterApi, volume: Volume, echo: Echo) -> AsyncIterator[VolumeAccess]:
+    """A `VolumeAccess` whose pod is deleted afterwards; *echo* reports why it takes its time.
 
     Raises:
         SpotmpiError: the pod could not be created, or does not run within five minutes; it says why.
@@ -102,7 +102,7 @@ async def volume_access(api: ClusterApi, volume: Volume, say: Say) -> AsyncItera
         pod["spec"]["tolerations"] = list(volume.tolerations)
         await api.create(pod)
     try:
-        await _wait_until_running(api, name, say)
+        await _wait_until_running(api, name, echo)
         yield VolumeAccess(api, name)
     finally:
         with translate_errors("delete the pod that read the run volume"):
@@ -124,7 +124,7 @@ async def _claim_uid(api: ClusterApi, name: str) -> str | None:
     return str(claim["metadata"]["uid"])
 
 
-async def _wait_until_running(api: ClusterApi, name: str, say: Say) -> None:
+async def _wait_until_running(api: ClusterApi, name: str, echo: Echo) -> None:
     deadline, reported = time.monotonic() + START_TIMEOUT, ""
     while True:
         with translate_errors("wait for the pod that reads the run volume"):
@@ -138,7 +138,7 @@ async def _wait_until_running(api: ClusterApi, name: str, say: Say) -> None:
         if time.monotonic() > deadline:
             raise SpotmpiError(f"no pod could read the run volume within {START_TIMEOUT:g} s: {reason}")
         if reason != reported:
-            say(f"waiting for a pod that reads the run volume: {reason} (gives up after {START_TIMEOUT:g} s)")
+            echo(f"waiting for a pod that reads the run volume: {reason} (gives up after {START_TIMEOUT:g} s)")
             reported = reason
         await asyncio.sleep(_POLL_INTERVAL)
 

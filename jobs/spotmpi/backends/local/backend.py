@@ -22,7 +22,7 @@ from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.operating_system import lock_file
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.folder import folder_events
 
@@ -54,7 +54,7 @@ class LocalBackend:
 
         return local_machine.inspect(spec)
 
-    def plan(self, spec: JobSpec, run: str, say: Say) -> RunPlan:
+    def plan(self, spec: JobSpec, run: str, echo: Echo) -> RunPlan:
         """The plan of a valid spec."""
         from spotmpi.backends.local import machine as local_machine
         from spotmpi.plan.local import local_plan
@@ -68,9 +68,9 @@ class LocalBackend:
             machine = replace(machine, folder=recorded_plan.read(paths).folder or machine.folder)
         plan = local_plan(spec, paths, machine, fingerprint.identify(spec))
         needs_dask = (spec.pool is not None or spec.stream is not None) and spec.image is None
-        return _with_dask(plan, spec, say) if needs_dask else plan
+        return _with_dask(plan, spec, echo) if needs_dask else plan
 
-    def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
+    def submit(self, spec: JobSpec, plan: Plan, echo: Echo) -> None:
         """Create the run folder, or reuse an old one, and start the run's agent."""
         from spotmpi.backends.local.pool import prepare_pool
         from spotmpi.core import code_folder
@@ -78,7 +78,7 @@ class LocalBackend:
 
         assert plan["backend"] == names.LOCAL
         if spec.image is not None:
-            image_environment.prepare(spec.image, say)
+            image_environment.prepare(spec.image, echo)
         pooled = spec.pool is not None or spec.stream is not None
         packed = code_folder.pack(*spec.code_paths) if spec.files or (pooled and spec.code) else None
         paths = self._paths(plan["run"])
@@ -174,7 +174,7 @@ class LocalBackend:
 
         request_workers(self._own(run), workers)
 
-    def pull(self, run: str, say: Say, part: str | None = None) -> Path:
+    def pull(self, run: str, echo: Echo, part: str | None = None) -> Path:
         """The run's folder, which is on this machine."""
         return reader.find(run, self.runs_folder).folder
 
@@ -228,7 +228,7 @@ def _write_plan(paths: names.RunPaths, spec: JobSpec, plan: RunPlan) -> None:
         file.write(json.dumps(submitted) + "\n")
 
 
-def _with_dask(plan: RunPlan, spec: JobSpec, say: Say) -> RunPlan:
+def _with_dask(plan: RunPlan, spec: JobSpec, echo: Echo) -> RunPlan:
     """The plan of a pool or stream, whose command finds Dask where its interpreter has none."""
     command = spec.command or []
     if spec.pool and not command:
@@ -239,7 +239,7 @@ def _with_dask(plan: RunPlan, spec: JobSpec, say: Say) -> RunPlan:
         return plan
     from spotmpi.images.wheels import unpack_for
 
-    folder = unpack_for(python, say)
+    folder = unpack_for(python, echo)
     if folder is None:
         return plan
     entry = names.path_entry(str(folder), "spotmpi", "set SPOTMPI_CACHE to another folder")

@@ -26,7 +26,7 @@ from spotmpi.core import archives, hints, names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event, Stream
 from spotmpi.core.names import RunPaths
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.runs import ownership, reader, recorded_plan
 from spotmpi.runs.folder import folder_events
 from spotmpi.runs.reader import RunState
@@ -76,7 +76,7 @@ class SlurmBackend:
             images=is_here,
         )
 
-    def plan(self, spec: JobSpec, run: str, say: Say) -> SlurmPlan:
+    def plan(self, spec: JobSpec, run: str, echo: Echo) -> SlurmPlan:
         """The batch script and what agents do."""
         from spotmpi.plan.agent_plan import AgentInputs
         from spotmpi.plan.slurm import CODE_ARCHIVE, own_folder, slurm_plan
@@ -92,7 +92,7 @@ class SlurmBackend:
         )
         return slurm_plan(spec, run, target, inputs, names.user())
 
-    def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
+    def submit(self, spec: JobSpec, plan: Plan, echo: Echo) -> None:
         """Write the run folder, or continue in the old one, and submit the job."""
         from spotmpi.plan.slurm import BACKEND
 
@@ -100,7 +100,7 @@ class SlurmBackend:
         if spec.image is not None:
             from spotmpi.images import environment
 
-            environment.prepare(spec.image, say)
+            environment.prepare(spec.image, echo)
         paths = RunPaths(self.runs_folder / plan["run"])
         is_new = not exists(paths)
         if not is_new:
@@ -162,9 +162,9 @@ class SlurmBackend:
     def events(self, run: str, follow: bool) -> Iterator[Event]:
         """The events in the run folder; a follower adds why the job waits, and its end where no agent could."""
         paths, _ = self._find(run)
-        watch = _Watch(self, paths)
-        watch.alive()  # which may add to the record, before it is read
-        return Stream(folder_events(paths, follow, watch.alive))
+        on_event = _Watch(self, paths)
+        on_event.alive()  # which may add to the record, before it is read
+        return Stream(folder_events(paths, follow, on_event.alive))
 
     def state(self, run: str) -> RunState:
         """The state that the record and the queue give."""
@@ -256,7 +256,7 @@ class SlurmBackend:
         job, host = self._running(run, node)
         return self._login.command([*_srun(job, host), "--pty", "/bin/sh"], "-t")
 
-    def pull(self, run: str, say: Say, part: str | None = None) -> Path:
+    def pull(self, run: str, echo: Echo, part: str | None = None) -> Path:
         """The run folder; of a login node, its copy on this machine."""
         paths, files = self._find(run)
         files.refresh()

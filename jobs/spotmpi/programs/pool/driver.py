@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from spotmpi.agent import protocol, starter
+from spotmpi.agent import protocol, rank_wrapper
 from spotmpi.agent.exit_diagnosis import SCHEDULER_END, process_end
 
 _WAIT_FOR, _ADDRESS = "--wait-for=", "--address-file="
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _start(command: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-I", "-S", starter.__file__, *command], stdin=subprocess.DEVNULL)
+    return subprocess.Popen([sys.executable, "-I", "-S", rank_wrapper.__file__, *command], stdin=subprocess.DEVNULL)
 
 
 def _stop(number: int, frame: object) -> None:

@@ -55,7 +55,7 @@ def test_a_run_is_followed_to_its_end(training: FakeCluster, runs: Path) -> None
     """The follower gets all events and the state, and does not report the run as lost."""
     events: list[Event] = []
 
-    state = spotmpi.run(SPEC, on=Target("kubernetes", runs), watch=events.append)
+    state = spotmpi.run(SPEC, on=Target("kubernetes", runs), on_event=events.append)
 
     assert [event.kind for event in events] == ["submitted", "started", "succeeded"]
     assert (state.state, state.attempt) == ("succeeded", 1)
@@ -73,7 +73,7 @@ def test_events_of_a_resumed_run_begin_with_its_resumption(training: FakeCluster
     training.clear("JobSet")
     training.clear("Pod")
     training.logs.clear()
-    spotmpi.resume(paths.id, on=Target("kubernetes", runs), watch=events.append)
+    spotmpi.resume(paths.id, on=Target("kubernetes", runs), on_event=events.append)
     assert [event.kind for event in events] == ["submitted", "started", "succeeded"]
 
 

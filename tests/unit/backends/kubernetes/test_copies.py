@@ -53,8 +53,8 @@ def counts(state: RunState) -> tuple[int, int, int]:
 
 def clean(folder: Path, messages: list[str] | None = None) -> list[str]:
     """Give the ids of the runs that were deleted."""
-    say = (messages if messages is not None else []).append
-    return [state.id for state in spotmpi.clean(-60, True, targets.Target(runs_folder=folder), say)]
+    echo = (messages if messages is not None else []).append
+    return [state.id for state in spotmpi.clean(-60, True, targets.Target(runs_folder=folder), echo)]
 
 
 def test_a_copy_of_a_run_in_progress_in_a_cluster_is_not_lost(runs: Path) -> None:

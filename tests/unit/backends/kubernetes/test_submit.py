@@ -351,7 +351,7 @@ def is_mounted(objects: Sequence[Object]) -> bool:
 def ship(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Sequence[Object], list[str]]]:
     """A function that sends wheels for a spec; the objects, and what it said."""
 
-    def pack(architecture: str, say: Callable[[str], None]) -> PackedWheels:
+    def pack(architecture: str, echo: Callable[[str], None]) -> PackedWheels:
         if architecture not in ("x86_64", "aarch64"):
             raise SpotmpiError(f"no wheels for {architecture}")
         return PackedWheels(architecture, b"wheels")

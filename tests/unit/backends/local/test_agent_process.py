@@ -47,7 +47,7 @@ def test_a_run_gets_the_agent_that_was_started_before_its_spec_was_read(
     assert (Path(state.folder) / "agent.log").read_text() == ""
 
 
-def test_an_agent_without_a_run_ends_with_its_starter(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_agent_without_a_run_ends_with_its_client(capfd: pytest.CaptureFixture[str]) -> None:
     with WaitingAgent() as agent:
         pass
 

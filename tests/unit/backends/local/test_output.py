@@ -143,7 +143,7 @@ def interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "python3"
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
-    monkeypatch.setattr(wheels, "unpack_for", lambda python, say: Path("/wheels") if python == str(path) else None)
+    monkeypatch.setattr(wheels, "unpack_for", lambda python, echo: Path("/wheels") if python == str(path) else None)
     return path
 
 

@@ -66,8 +66,8 @@ import factorization_machine, spotmpi
 def freeze(position):
     if position != 14:
         return
-    starter = Path(os.environ["SPOTMPI_POOL_CONTROL"], "node-1.pid").read_text()
-    for process in Path(f"/proc/{starter}/task/{starter}/children").read_text().split():
+    rank wrapper = Path(os.environ["SPOTMPI_POOL_CONTROL"], "node-1.pid").read_text()
+    for process in Path(f"/proc/{rank wrapper}/task/{rank wrapper}/children").read_text().split():
         os.kill(int(process), signal.SIGSTOP)
 
 factorization_machine.train(spotmpi.stream(), freeze)

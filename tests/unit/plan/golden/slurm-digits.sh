@@ -18,7 +18,7 @@ trap 'exit 143' TERM
 while :; do
   rm -f notice
   : > unstarted
-  export SPOTMPI_GENERATION=$(($(wc -c < starts)))
+  export SPOTMPI_RESTART_COUNT=$(($(wc -c < starts)))
   printf . >> starts
   srun --overlap --mpi=none --kill-on-bad-exit=0 --wait=30 --output=/dev/null --error=job.log --open-mode=append /home/me/.venv/bin/python -S -u -m spotmpi.agent.slurm /home/me/runs/digits-1 &
   agents=$!

@@ -144,7 +144,7 @@ class _Client(GenericAsyncClient):
             await asyncio.sleep(min(float(delay), _LONGEST_DELAY))
 
     async def _pause(self, watch: str) -> None:
-        """Wait until the last request of the same *watch* is a moment ago."""
+        """Wait until the last request of the same *on_event* is a moment ago."""
         watches: dict[str, float] = self.__dict__.setdefault("_watches", {})
         since = time.monotonic() - watches.get(watch, -math.inf)
         if since < RETRY_DELAY:

@@ -27,7 +27,7 @@ from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess, volu
 from spotmpi.core import archives, names
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event, Lines
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.plan import manifests
 from spotmpi.plan.pods import module
 from spotmpi.plan.volume_pod import store_command
@@ -281,9 +281,9 @@ _CODE = "/tmp/spotmpi"  # in a pod that is not of the run
 class RunFolder:
     """Reads the folder of one run in a running pod or, where none runs, in one created for that."""
 
-    def __init__(self, client: ClusterApi, jobset: Object, say: Say) -> None:
+    def __init__(self, client: ClusterApi, jobset: Object, echo: Echo) -> None:
         self._client = client
-        self._say = say
+        self._echo = echo
         self._run = jobset["metadata"]["name"]
         mounted = manifests.run_volume(jobset)
         self._volume = Volume(*mounted) if mounted else None
@@ -328,7 +328,7 @@ class RunFolder:
 
     async def _open(self, volume: Volume) -> VolumeAccess:
         if self._access is None:
-            access = await self._stack.enter_async_context(volume_access(self._client, volume, self._say))
+            access = await self._stack.enter_async_context(volume_access(self._client, volume, self._echo))
             await access.run(store_command("take", _CODE), io.BytesIO(archives.pod_side(names.SOURCE)))
             self._access = access
         return self._access

@@ -12,7 +12,7 @@ from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.core.errors import NotPermitted, input_error
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.plan import manifests
 from spotmpi.plan.cluster import ClusterPlan
 
@@ -20,11 +20,11 @@ _REFUSED = (400, 403, 422)  # by a webhook, or by the schema of an older version
 _REASON_LENGTH = 240
 
 
-async def adapt(api: ClusterApi, plan: ClusterPlan, say: Say) -> ClusterPlan:
+async def adapt(api: ClusterApi, plan: ClusterPlan, echo: Echo) -> ClusterPlan:
     """The *plan* as its cluster takes it.
 
     Where the namespace denies egress, pods may reach each other; where the user may not create Secrets, the run uses
-    the keys of the existing Secret that the plan names. *say* gets a message where the user may not look.
+    the keys of the existing Secret that the plan names. *echo* gets a message where the user may not look.
 
     Raises:
         InputError: no queue of Kueue would ever admit the run.
@@ -37,11 +37,11 @@ async def adapt(api: ClusterApi, plan: ClusterPlan, say: Say) -> ClusterPlan:
                 f"you may not create JobSets in namespace {api.namespace}, so no runs; ask its administrator for the "
                 "rights in docs/sharing.md"
             )
-        await _require_queue(api, plan["objects"][0], say)
-        objects = await _with_egress(api, plan["objects"], say)
+        await _require_queue(api, plan["objects"][0], echo)
+        objects = await _with_egress(api, plan["objects"], echo)
         if not await api.may_create(cluster_api.SECRET):
             objects = await _without_secret(api, plan, objects)
-            say(f"you may not create Secrets: the run shares the keys of {plan['ssh_secret']}")
+            echo(f"you may not create Secrets: the run shares the keys of {plan['ssh_secret']}")
     return {**plan, "objects": list(objects)}
 
 
@@ -68,10 +68,10 @@ async def restart_obstacle(api: ClusterApi, run: str, nodes: int) -> str | None:
     return None
 
 
-async def _require_queue(api: ClusterApi, jobset: Object, say: Say) -> None:
+async def _require_queue(api: ClusterApi, jobset: Object, echo: Echo) -> None:
     """Refuse a run whose queue does not exist: it would wait for ever, and Kueue writes no event about that.
 
-    *say* gets a message where the user may not look it up.
+    *echo* gets a message where the user may not look it up.
     """
     queue = jobset["metadata"]["labels"].get(manifests.LABEL_QUEUE)
     try:
@@ -80,19 +80,19 @@ async def _require_queue(api: ClusterApi, jobset: Object, say: Say) -> None:
     except ApiError as error:
         if error.status.code == 403:
             right = "ask for `get` on `localqueues` of kueue.x-k8s.io"
-            say(f"you may not read queues in namespace {api.namespace}: if it has no {queue}, the run waits; {right}")
+            echo(f"you may not read queues in namespace {api.namespace}: if it has no {queue}, the run waits; {right}")
             return
         raise
     problem = f"namespace {api.namespace} has no such LocalQueue of Kueue; `kubectl get localqueues` lists them"
     raise input_error("kubernetes.queue", queue, problem)
 
 
-async def _with_egress(api: ClusterApi, objects: Sequence[Object], say: Say) -> Sequence[Object]:
+async def _with_egress(api: ClusterApi, objects: Sequence[Object], echo: Echo) -> Sequence[Object]:
     """The objects, with a policy that lets pods reach each other where the namespace denies egress."""
     jobset, *_ = objects
     single = manifests.gang_size(jobset) == 1 and manifests.workers_template(objects) is None
     labels = manifests.pod_template(jobset)["metadata"]["labels"]
-    if single or any(_allows_egress(each) for each in objects) or not await denies_egress(api, labels, say):
+    if single or any(_allows_egress(each) for each in objects) or not await denies_egress(api, labels, echo):
         return objects
     return [manifests.with_egress(each) if each["kind"] == "NetworkPolicy" else each for each in objects]
 
@@ -136,10 +136,10 @@ async def _require_tls_files(api: ClusterApi, secret: str) -> None:
         raise input_error("kubernetes.ssh_secret", secret, f"has no {', '.join(missing)}; {ssh.TLS_REMEDY}")
 
 
-async def denies_egress(api: ClusterApi, labels: Mapping[str, str], say: Say) -> bool:
+async def denies_egress(api: ClusterApi, labels: Mapping[str, str], echo: Echo) -> bool:
     """Whether a NetworkPolicy of the namespace isolates pods with *labels* for egress.
 
-    False where the policies may not be listed; *say* then gets a warning. Semantics: networking.k8s.io/v1,
+    False where the policies may not be listed; *echo* then gets a warning. Semantics: networking.k8s.io/v1,
     NetworkPolicySpec.
     """
     try:
@@ -147,7 +147,7 @@ async def denies_egress(api: ClusterApi, labels: Mapping[str, str], say: Say) ->
     except ApiError as error:
         if error.status.code != 403:
             raise
-        say(
+        echo(
             f"you may not list the NetworkPolicies of namespace {api.namespace}: if they deny egress, nodes of the run "
             "will not reach each other"
         )

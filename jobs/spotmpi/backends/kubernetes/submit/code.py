@@ -13,7 +13,7 @@ from spotmpi.backends.kubernetes.volume_access import Volume, json_answer, volum
 from spotmpi.core import archives, code_folder
 from spotmpi.core.code_folder import Packed
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.progress import Say
+from spotmpi.core.progress import Echo
 from spotmpi.plan.cluster import ClusterPlan, ClusterTarget
 from spotmpi.plan.volume_pod import store_command
 from spotmpi.spec.job import JobSpec
@@ -62,7 +62,7 @@ def pack(spec: JobSpec, target: ClusterTarget) -> CodeShipment | None:
     return shipment
 
 
-async def upload(api: ClusterApi, plan: ClusterPlan, spec: JobSpec, volume: Volume, say: Say) -> None:
+async def upload(api: ClusterApi, plan: ClusterPlan, spec: JobSpec, volume: Volume, echo: Echo) -> None:
     """Copy the code of *plan* to the run volume, unless the ConfigMap holds it or the volume has it already.
 
     This comes before nodes are requested.
@@ -78,7 +78,7 @@ async def upload(api: ClusterApi, plan: ClusterPlan, spec: JobSpec, volume: Volu
             f"{spec.code or ', '.join(spec.files)} has changed since the run was planned; start the run again"
         )
     name, size = f"{packed.digest}.tgz", len(packed.archive)
-    async with volume_access(api, volume, say) as access:
+    async with volume_access(api, volume, echo) as access:
         index = json.dumps({name: [size, packed.sha256]}).encode()
         if json_answer(await access.ask(store_command("missing", pod_context.CODE_STORE), index), list):
             put = store_command("put", pod_context.CODE_STORE, name, str(size), packed.sha256)

@@ -17,39 +17,39 @@ from spotmpi.agent.lines import LineSplitter
 from spotmpi.core import names
 from tests.contract.processes import wait_until
 
-STARTER = [sys.executable, "-I", "-S", str(names.SOURCE / "spotmpi" / "agent" / "starter.py")]
+RANK_WRAPPER = [sys.executable, "-I", "-S", str(names.SOURCE / "spotmpi" / "agent" / "rank_wrapper.py")]
 
 
-def starter(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*STARTER, *arguments], capture_output=True, text=True, timeout=20)
+def rank_wrapper(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*RANK_WRAPPER, *arguments], capture_output=True, text=True, timeout=20)
 
 
-def test_the_starter_becomes_the_command(tmp_path: Path) -> None:
+def test_the_rank_wrapper_becomes_the_command(tmp_path: Path) -> None:
     variables = tmp_path / "environment.json"
     variables.write_text(json.dumps({"MINE": "é \n", "PATH": os.environ["PATH"]}))
-    result = starter(
+    result = rank_wrapper(
         "--env", str(variables), "python3", "-c", "import os, sys; print(os.environ['MINE'], sys.argv)", "a b"
     )
     assert result.returncode == 0 and result.stdout == "é \n ['-c', 'a b']\n"
 
 
-def test_the_starter_reports_a_command_that_cannot_be_started(tmp_path: Path) -> None:
-    assert starter("no-such-command").returncode == 127
-    assert "no-such-command: command not found" in starter("no-such-command").stderr
+def test_the_rank_wrapper_reports_a_command_that_cannot_be_started(tmp_path: Path) -> None:
+    assert rank_wrapper("no-such-command").returncode == 127
+    assert "no-such-command: command not found" in rank_wrapper("no-such-command").stderr
     (tmp_path / "plain").touch()
-    refused = starter(str(tmp_path / "plain"))
+    refused = rank_wrapper(str(tmp_path / "plain"))
     assert refused.returncode == 126 and "cannot be run: Permission denied" in refused.stderr
 
 
 @pytest.mark.parametrize(("code", "status"), [("exit 7", 7), ("kill -9 $$", -9), ("kill -TERM $$", -15), ("true", 0)])
 def test_a_tagged_rank_ends_as_its_command_does(code: str, status: int) -> None:
-    assert starter("--tag", "sh", "-c", code).returncode == status
+    assert rank_wrapper("--tag", "sh", "-c", code).returncode == status
 
 
 def test_a_tagged_rank_forwards_signals_and_does_not_wait_for_background_processes() -> None:
     code = "trap 'echo taken; exit 3' TERM; sleep 300 & echo up; wait"
     rank = subprocess.Popen(
-        [*STARTER, "--tag", "sh", "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [*RANK_WRAPPER, "--tag", "sh", "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     assert rank.stdout is not None
     assert rank.stdout.readline() == "[0,0]<stdout>: up\n"
@@ -63,7 +63,7 @@ def test_a_tagged_rank_forwards_signals_and_does_not_wait_for_background_process
 @pytest.mark.parametrize(("code", "end"), [("exit 7", 7), ("kill -9 $$", -9), ("kill -TERM $$", -15), ("true", None)])
 def test_a_tagged_rank_that_fails_is_reported_after_its_output(code: str, end: int | None) -> None:
     environment = {**os.environ, "RANK": "3"}
-    command = [*STARTER, "--report", "--tag", "sh", "-c", f"printf 'half'; echo err >&2; {code}"]
+    command = [*RANK_WRAPPER, "--report", "--tag", "sh", "-c", f"printf 'half'; echo err >&2; {code}"]
     rank = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=20)
 
     assert rank.returncode == (end or 0)
@@ -76,7 +76,9 @@ def test_a_tagged_rank_that_fails_is_reported_after_its_output(code: str, end: i
 
 def test_a_rank_that_was_asked_to_end_is_not_reported() -> None:
     code = "trap 'exit 3' TERM; echo up; while :; do sleep 0.01; done"
-    with subprocess.Popen([*STARTER, "--report", "--tag", "sh", "-c", code], stdout=subprocess.PIPE, text=True) as rank:
+    with subprocess.Popen(
+        [*RANK_WRAPPER, "--report", "--tag", "sh", "-c", code], stdout=subprocess.PIPE, text=True
+    ) as rank:
         assert rank.stdout is not None and rank.stdout.readline()
         rank.send_signal(signal.SIGTERM)
         assert rank.stdout.read() == ""
@@ -86,13 +88,13 @@ def test_a_rank_that_was_asked_to_end_is_not_reported() -> None:
 def test_a_report_needs_nobody_who_reads_it() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    rank = subprocess.run([*STARTER, "--report", "--tag", "sh", "-c", "exit 7"], stdout=writing, stderr=writing)
+    rank = subprocess.run([*RANK_WRAPPER, "--report", "--tag", "sh", "-c", "exit 7"], stdout=writing, stderr=writing)
     os.close(writing)
     assert rank.returncode == 7
 
 
 def test_a_bar_without_line_end_passes_through_a_tagged_rank() -> None:
-    rank = subprocess.Popen([*STARTER, "--tag", "sh", "-c", "printf '10%%'; sleep 60"], stdout=subprocess.PIPE)
+    rank = subprocess.Popen([*RANK_WRAPPER, "--tag", "sh", "-c", "printf '10%%'; sleep 60"], stdout=subprocess.PIPE)
     assert rank.stdout is not None
     assert rank.stdout.readline() == b"[0,0]<stdout>+: 10%\n"
     rank.kill()
@@ -102,7 +104,7 @@ def test_a_bar_without_line_end_passes_through_a_tagged_rank() -> None:
 def test_tagged_ranks_may_share_a_pipe_and_no_line_of_theirs_mixes() -> None:
     reading, writing = os.pipe()
     code = "import os\nfor i in range(300): print(os.environ['RANK'], i, 'x' * (i * 40), 'end')\nprint('half', end='')"
-    command = [*STARTER, "--tag", "python3", "-u", "-c", code]
+    command = [*RANK_WRAPPER, "--tag", "python3", "-u", "-c", code]
     ranks = [subprocess.Popen(command, stdout=writing, env={**os.environ, "RANK": str(rank)}) for rank in range(3)]
     os.close(writing)
     splitter = LineSplitter("o")
@@ -116,7 +118,7 @@ def test_tagged_ranks_may_share_a_pipe_and_no_line_of_theirs_mixes() -> None:
 
 
 def test_a_rank_dies_with_its_launcher() -> None:
-    command = f"{shlex.join(STARTER)} sh -c 'echo $$; exec sleep 300' & wait"
+    command = f"{shlex.join(RANK_WRAPPER)} sh -c 'echo $$; exec sleep 300' & wait"
     launcher = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, text=True)
     assert launcher.stdout is not None
     rank = int(launcher.stdout.readline())

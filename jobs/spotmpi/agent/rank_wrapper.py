@@ -1,6 +1,6 @@
 """Starts one rank: it dies with its launcher, and gets the environment that the agent wrote for it.
 
-    python starter.py [--env FILE] [--fork SOCKET] [--report] [--tag] COMMAND [ARGUMENT ...]
+    python rank_wrapper.py [--env FILE] [--fork SOCKET] [--report] [--tag] COMMAND [ARGUMENT ...]
 
 FILE holds one JSON object of strings; mpirun over ssh carries neither an image's ENV nor a pod's variables.
 SOCKET is that of this node's fork server (fork_server.py), whose process becomes the rank in place of this one.

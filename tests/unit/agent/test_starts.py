@@ -130,7 +130,7 @@ def test_what_is_no_request_is_not_answered(nodes: Nodes, data: bytes) -> None:
 
 
 def _open_mpi(family: int) -> str:
-    path = {4: Path("/usr/bin/mpirun"), 5: image_environment.location("chainermn") / "bin" / "mpirun"}[family]
+    path = image_environment.prepare("chainermn") / "bin" / "mpirun" if family == 5 else Path("/usr/bin/mpirun")
     if not path.is_file():
         pytest.skip(f"Open MPI {family} is not installed")
     version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
@@ -139,7 +139,7 @@ def _open_mpi(family: int) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("family", [4, 5])
+@pytest.mark.parametrize("family", [4, pytest.param(5, marks=[pytest.mark.images, pytest.mark.smoke])])
 def test_a_real_mpirun_starts_its_daemon_on_another_node_by_the_agents(
     nodes: Nodes, family: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

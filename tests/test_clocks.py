@@ -144,7 +144,7 @@ COMPARISONS = {
     "jobs/spotmpi/environments/nodes.py": (1, SHOWN),
     "jobs/spotmpi/environments/zones/comparison.py": (1, OF_AWS),
     "jobs/spotmpi/metrics/rates.py": (1, "the axis of charts"),
-    "jobs/spotmpi/pools/engine.py": (2, MONOTONIC),
+    "jobs/spotmpi/pools/connection.py": (2, MONOTONIC),
     "jobs/spotmpi/programs/pool/output.py": (2, MONOTONIC),
     "jobs/spotmpi/programs/pool/scheduler.py": (3, MONOTONIC),
     "jobs/spotmpi/programs/pool/settings.py": (1, "the start of Dask's clocks, which nobody sets from then on"),

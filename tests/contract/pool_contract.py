@@ -172,12 +172,12 @@ class PoolContract:
         assert engine is not None
         results = pool.map(nap, range(20))
         first = next(results)
-        engine._loop.call_soon_threadsafe(lambda: engine._client.scheduler_comm.comm.abort())  # type: ignore[union-attr]
+        engine._loop.call_soon_threadsafe(lambda: engine.connection.client.scheduler_comm.comm.abort())  # type: ignore[union-attr]
         assert [first, *results] == list(range(20))
 
     def test_another_driver_collects_what_the_first_one_left_but_not_what_it_still_waits_for(self, pool: Pool) -> None:
         assert pool._engine is not None
-        first, third = (Engine(pool._engine.url, pool._engine.tls) for _ in range(2))
+        first, third = (Engine(pool._engine.connection.url, pool._engine.connection.tls) for _ in range(2))
         sent = [calls.Call(calls.key("nap", first.driver, 7, index), packed_nap(index)) for index in (1, 0)]
         first.submit(sent)
         wait_until(lambda: sum(first.driver in key for key in first.states()) == 2, 30)

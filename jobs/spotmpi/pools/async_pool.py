@@ -1,4 +1,8 @@
-"""The verbs of a pool for asynchronous code."""
+"""The verbs of a pool for asynchronous code.
+
+Each is that of `Pool` in a thread (`asyncio.to_thread`), or its future (`asyncio.wrap_future`). An adapter of all
+attributes at once would hide the verbs from type checkers and editors.
+"""
 
 from __future__ import annotations
 

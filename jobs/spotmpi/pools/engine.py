@@ -1,7 +1,7 @@
 """The engine of a pool on the driver's side: sends calls, and finds them again after a cut connection.
 
-The client lives in a thread of its own. When its connection breaks, calls under way are found again by their keys once
-there is a new one: those that the scheduler still has are collected, the others sent again.
+It lives in a thread of its own. When its connection breaks, calls under way are found again by their keys once there is
+a new one: those that the scheduler still has are collected, the others sent again.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ import asyncio
 import collections
 import contextlib
 import logging
-import math
 import os
 import secrets
 import threading
-import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spotmpi.pools.calls import Call
+from spotmpi.pools.connection import ANY, CHECK, CLOSE_TIMEOUT, Probe, SchedulerConnection
 from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.pools.progress import print_message
 from spotmpi.pools.results import ResultFetcher
@@ -34,23 +33,13 @@ if TYPE_CHECKING:
     DaskFuture = Future[Any]
 
 T = TypeVar("T")
-Probe = Callable[[], "str | None"]  # why the pool is lost, or None where it may answer again
 
-LOSS_TIMEOUT = 12.0  # seconds without an answer after which a pool counts as lost, or without any worker at the least
-_JOIN_TIMEOUT = (
-    30.0  # seconds for which a scheduler that does not answer at first is asked again, while its run goes on
-)
-_CLOSE_TIMEOUT = 5.0  # seconds for the end of a connection
 _REJOIN_TIMEOUT = 10.0  # seconds for a connection that a driver makes to close a pool; slow machines took over 3
-_CHECK = 1.0  # seconds between checks of the connection
-CLOSED = "the pool is closed: spotmpi.pool(...) opens another"
 FORKED = "a forked process cannot use its parent's pool: join it there with spotmpi.pool('ID')"
 _COLLECTED = "the call of {} is gone: another driver has collected it"
-_ANY = (Exception, asyncio.CancelledError)  # Dask raises the latter in whoever waits for a connection that it closes
 _UPLOADS = 5  # attempts of an upload
 _FORK_TIMEOUT = 1.0  # seconds that a fork waits for the engine's thread, and that for the fork
 _UNCONFIRMED = 10_000  # released keys, the latest, that a cut connection may not have carried to the scheduler
-_RETRY = 0.1  # seconds before a question is asked again after a cut
 
 
 def _print_unless_unread(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -78,26 +67,19 @@ class Engine:
         probe: Probe | None = None,
         echo: Callable[[str], None] = print_message,
     ) -> None:
-        self.url, self.tls = url, tls
         self.driver = secrets.token_hex(8)
-        self._output, self._probe, self._echo = output, probe, echo
+        self.connection = SchedulerConnection(url, tls, self.driver, output, probe, echo)
         self._outbox: collections.deque[Call] = collections.deque()
         self._calls: dict[str, Call] = {}  # under way, by key
         self._futures: dict[str, DaskFuture] = {}  # of the calls under way, by key
         self._collected: set[str] = set()  # keys of calls of other drivers
         self._released: collections.deque[str] = collections.deque()  # keys that the scheduler need not hold any more
         self._let_go_of: collections.deque[str] = collections.deque(maxlen=_UNCONFIRMED)  # what it was told of them
-        self._results = ResultFetcher(self._is_current, self._note_cut, self._finish, self.under_way)
+        self._results = ResultFetcher(
+            self.connection.is_current, self.connection.note_cut, self._finish, self.under_way
+        )
         self._sending = self._releasing = False  # whether the engine's thread is going to do so
-        self._connected = self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._client: PoolClient
-        self._failure: str | None = None
-        self._last_answer = self._last_worker = time.monotonic()
-        self._joined = 0  # workers that had joined at the latest answer
-        self._awaits_workers = False  # and has said so
-        self._absent: dict[int, float] = {}  # since when workers that calls wait for are not connected; inf: it is said
-        self._cut = asyncio.Event()  # set when the connection has broken
         self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_print_unless_unread)
@@ -105,7 +87,7 @@ class Engine:
         self._thread.start()
         _engines.add(self)
         try:
-            self.description = self._wait(self._open())
+            self._wait(self._open())
         except BaseException:
             self.close()
             raise
@@ -120,15 +102,12 @@ class Engine:
         if not self._sending:  # `_send` clears it before it looks into the outbox
             self._sending = True
             self._call_soon(self._send)
-        if self._closed or self._failure is not None:  # meanwhile: nobody looks into the outbox any more
+        if self._is_over:  # meanwhile: nobody looks into the outbox any more
             self._end_all()
 
     def require_usable(self) -> None:
         """Raise why the engine cannot be used: the pool is lost or closed, or belongs to the parent of this process."""
-        if self._failure is not None:
-            raise PoolLost(self._failure)
-        if self._closed:
-            raise PoolError(CLOSED)
+        self.connection.require_usable()
         if self.is_copy:
             raise PoolError(FORKED)
 
@@ -173,7 +152,7 @@ class Engine:
         """Write files to every worker's folder, also to those of workers that come later."""
         for attempt in range(_UPLOADS):
             try:
-                self._wait(self._answer(lambda client: client.upload(name, contents)))
+                self._wait(self.connection.answer(lambda client: client.upload(name, contents)))
                 break
             except OSError:  # a worker ended meanwhile; its replacement gets them
                 if attempt == _UPLOADS - 1:
@@ -183,19 +162,19 @@ class Engine:
         """A client of Dask of its own, for the calling thread."""
         from spotmpi.pools.dask_client import plain_client
 
-        return plain_client(self.url, self.tls)
+        return plain_client(self.connection.url, self.connection.tls)
 
     async def async_client(self) -> Client:
         """A client of Dask of its own, for the calling event loop."""
         from spotmpi.pools.dask_client import plain_async_client
 
-        return await plain_async_client(self.url, self.tls)
+        return await plain_async_client(self.connection.url, self.connection.tls)
 
     def close(self) -> None:
         """End the connection; calls that are under way raise PoolError."""
-        if self._closed:
+        if self.connection.closed:
             return
-        self._closed = True
+        self.connection.closed = True
         if self.is_copy:
             return  # the loop's files are the parent's too
         inside = threading.current_thread() is self._thread  # as from a callback of a call
@@ -203,20 +182,20 @@ class Engine:
             self._start_task(self._shut_down())
         else:
             with contextlib.suppress(Exception):
-                self._wait(self._shut_down(), timeout=_REJOIN_TIMEOUT + _CLOSE_TIMEOUT)
+                self._wait(self._shut_down(), timeout=_REJOIN_TIMEOUT + CLOSE_TIMEOUT)
         self._end_all()  # what came meanwhile, or all of them where the thread is busy
         # Dask may not read the ends of its last messages: asyncio would print each on stderr.
         self._loop.set_exception_handler(lambda loop, context: None)
         if inside:
-            self._loop.call_later(_CLOSE_TIMEOUT, self._loop.stop)
+            self._loop.call_later(CLOSE_TIMEOUT, self._loop.stop)
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_CLOSE_TIMEOUT)
+        self._thread.join(CLOSE_TIMEOUT)
         if not self._thread.is_alive():
             self._loop.close()
 
     def _ask(self, question: str, **arguments: Any) -> Any:
-        return self._wait(self._answer(lambda client: client.ask(question, **arguments)))
+        return self._wait(self.connection.answer(lambda client: client.ask(question, **arguments)))
 
     def _wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run *work* in the engine's thread and wait for it."""
@@ -239,11 +218,12 @@ class Engine:
                 ended.append(self._outbox.popleft())
         for call in ended:
             early = f"the pool was closed before the call of {call.name} had ended"
-            call.finish(error=PoolLost(self._failure) if self._failure is not None else PoolError(early))
+            failure = self.connection.failure
+            call.finish(error=PoolLost(failure) if failure is not None else PoolError(early))
 
     def pause(self, resumed: threading.Event) -> None:
         """Hold the engine's thread between two steps until *resumed*: it must hold no lock while the process forks."""
-        if not self._closed and threading.current_thread() is not self._thread:
+        if not self.connection.closed and threading.current_thread() is not self._thread:
             paused = threading.Event()
 
             def rest() -> None:
@@ -269,74 +249,31 @@ class Engine:
             except BaseException:
                 logging.getLogger(__name__).exception("the pool's thread goes on")
 
-    async def _open(self) -> dict[str, Any]:
-        from spotmpi.programs.pool.settings import version_difference, versions
-
-        begin = time.monotonic()
-        while True:
-            try:
-                description = await self._connect()
-                break
-            except Exception as error:
-                waits = time.monotonic() - begin < _JOIN_TIMEOUT
-                if self._probe is None or not waits or not isinstance(error, OSError) or _is_refusal(error):
-                    raise PoolLost(_refusal(self.url, error)) from error
-                if (reason := (await self._ask_probe())[0]) is not None:
-                    raise PoolLost(f"the pool is lost: {reason}") from error
-            await self._shut_client()
-            await asyncio.sleep(_RETRY)
-        difference = version_difference(versions(), description["versions"])
-        if difference:
-            await self._client.close()
-            raise PoolError(f"this driver is not compatible with the pool: {difference}; use the pool's versions here")
+    async def _open(self) -> None:
+        await self.connection.open()
         self._start_task(self._monitor())
-        return description
 
-    async def _connect(self) -> dict[str, Any]:
-        """Connect, and ask the scheduler for what `workers` gives."""
-        from spotmpi.pools.dask_client import PoolClient
+    async def _monitor(self) -> None:
+        reason = await self.connection.monitor(self._resume, lambda: {call.worker for call in self._calls.values()})
+        if reason is not None:
+            self._lose(reason)
 
-        self._cut.clear()
-        self._client = await PoolClient(self.url, self.tls, self.driver, self._cut.set)
-        self._connected = True
-        if self._output is not None:
-            self._client.show(self._output)
-        return await self._describe()
-
-    async def _describe(self) -> dict[str, Any]:
-        description: dict[str, Any] = await asyncio.wait_for(self._client.ask("pool"), LOSS_TIMEOUT / 2)
-        self._last_answer = time.monotonic()
-        return description
-
-    async def _answer(self, ask: Callable[[PoolClient], Awaitable[T]]) -> T:
-        """What the scheduler answers; asks again on a new connection where this one is cut meanwhile."""
-        while True:
-            self.require_usable()
-            client = self._client
-            if self._is_current(client):
-                try:
-                    return await ask(client)
-                except _ANY:
-                    if self._is_current(client):
-                        raise
-            await asyncio.sleep(_RETRY)
+    @property
+    def _is_over(self) -> bool:
+        return self.connection.closed or self.connection.failure is not None
 
     async def _collect(self, name: str | None) -> list[str]:
-        keys = await self._answer(lambda client: client.ask("collect", driver=self.driver, name=name))
+        keys = await self.connection.answer(lambda client: client.ask("collect", driver=self.driver, name=name))
         new = [key for key in keys if key not in self._collected]
         self._collected.update(new)
         return new
 
-    def _is_current(self, client: PoolClient) -> bool:
-        """Whether a client is the one in use, and connected as far as is known."""
-        return client is self._client and self._connected and client.connected and not self._cut.is_set()
-
     def _send(self) -> None:
         """Send what is in the outbox, calls of the same kind together."""
         self._sending = False
-        if self._closed or self._failure is not None:
+        if self._is_over:
             self._end_all()
-        if not self._is_current(self._client):
+        if not self.connection.is_up:
             return  # `_resume` does it
         kinds: dict[tuple[bool, int | None, bool], list[Call]] = {}
         while self._outbox:
@@ -348,7 +285,8 @@ class Engine:
         for (asynchronous, worker, foreign), group in kinds.items():
             self._calls.update((call.key, call) for call in group)
             try:
-                sent = self._client.attach(group) if foreign else self._client.send(group, asynchronous, worker)
+                client = self.connection.client
+                sent = client.attach(group) if foreign else client.send(group, asynchronous, worker)
             except Exception as error:
                 for call in group:
                     self._finish(call, None, error=error)
@@ -358,13 +296,13 @@ class Engine:
     def _watch_all(self, sent: Iterable[SentCall]) -> None:
         for call, future in sent:
             self._futures[call.key] = future
-            self._start_task(self._on_event(call, future, self._client))
+            self._start_task(self._on_event(call, future, self.connection.client))
 
     async def _on_event(self, call: Call, future: DaskFuture, client: PoolClient) -> None:
         from spotmpi.pools.dask_client import remote_error, status_of
 
         status, error, traceback = await status_of(future)
-        if self._calls.get(call.key) is not call or not self._is_current(client):
+        if self._calls.get(call.key) is not call or not self.connection.is_current(client):
             return  # cancelled, or the connection is lost: `_resume` watches it again
         if status == "finished":
             self._results.fetch((call, future), client)
@@ -376,11 +314,6 @@ class Engine:
             self._finish(call, future, error=own)
         else:
             self._finish(call, future, error=PoolError(_COLLECTED.format(call.name)))
-
-    def _note_cut(self, client: PoolClient) -> None:
-        """Have `_resume` watch calls again whose results were lost on their way: that is no error of a call."""
-        if client is self._client:
-            self._cut.set()
 
     def _finish(self, call: Call, future: DaskFuture | None, result: Any = None, error: Any = None) -> None:
         sent = self._calls.pop(call.key, None) is not None
@@ -397,110 +330,25 @@ class Engine:
     def _let_go(self, key: str) -> None:
         """Release what the scheduler holds of a call; from any thread."""
         self._released.append(key)
-        if not self._releasing and not self._closed:
+        if not self._releasing and not self.connection.closed:
             self._releasing = True
             self._call_soon(self._release)
 
     def _release(self) -> None:
         self._releasing = False
-        if not self._connected or self._cut.is_set():
+        if not self.connection.is_up:
             return  # `_resume` does it
         keys = []
         while self._released:
             keys.append(self._released.popleft())
         if keys:
             self._let_go_of.extend(keys)
-            self._client.let_go(keys)
+            self.connection.client.let_go(keys)
 
     def _release_cancelled(self, call: futures.Future[Any]) -> None:
         assert isinstance(call, Call)
         if call.cancelled():
             self._call_soon(self._finish, call, None)
-
-    async def _monitor(self) -> None:
-        """Check the connection until the pool is closed or lost."""
-        while not self._closed and self._failure is None:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._cut.wait(), _CHECK)
-            try:
-                if not self._is_current(self._client):
-                    raise OSError("the connection to the scheduler was closed")
-                await self._check_workers(await self._describe())
-            except _ANY as error:  # whatever it is: without this task nobody would notice a loss
-                if not self._closed:
-                    await self._reconnect(error)
-
-    async def _check_workers(self, description: dict[str, Any]) -> None:
-        before, self._joined = self._joined, description["joined"]
-        self._check_absent(description["workers"])
-        came = description["workers"] or self._joined != before  # one that joined may have left again
-        if came or not self._calls or not self._joined:  # the first workers may have to wait for their nodes
-            self._last_worker, self._awaits_workers = time.monotonic(), False
-            return
-        limit = max(description["replacement_limit"] or 0.0, LOSS_TIMEOUT)
-        seconds, size = time.monotonic() - self._last_worker, description["size"]
-        if seconds > limit:
-            self._lose((await self._ask_probe())[0] or f"nodes 1 to {size}: all {size} workers are lost for {limit:g}s")
-        elif seconds > LOSS_TIMEOUT and not self._awaits_workers:
-            self._awaits_workers = True
-            workers = "the only worker is" if size == 1 else f"all {size} workers are"
-            self._tell(f"{workers} lost; calls wait up to {limit:g}s (limits.start) for replacements")
-
-    def _check_absent(self, connected: Iterable[int]) -> None:
-        """Say so where calls wait for one worker that has not been connected for a while."""
-        now = time.monotonic()
-        awaited = {call.worker for call in self._calls.values() if call.worker is not None} - set(connected)
-        self._absent = {worker: self._absent.get(worker, now) for worker in sorted(awaited)}
-        late = [worker for worker, since in self._absent.items() if now - since > LOSS_TIMEOUT]
-        self._absent.update(dict.fromkeys(late, math.inf))
-        if late:
-            workers = f"worker {late[0]} is" if len(late) == 1 else f"workers {', '.join(map(str, late))} are"
-            self._tell(f"{workers} not connected; the calls that were sent there wait for that")
-
-    def _tell(self, reason: str) -> None:
-        with contextlib.suppress(Exception):  # stderr may be closed
-            self._echo(f"waiting: {reason}")
-
-    async def _ask_probe(self) -> tuple[str | None, Exception | None]:
-        """Why the pool is lost as its backend knows, or None; and why that could not be found out."""
-        if self._probe is None:
-            return None, None
-        try:
-            return await asyncio.to_thread(self._probe), None
-        except Exception as error:  # as of a disk
-            return None, error
-
-    async def _reconnect(self, error: BaseException) -> None:
-        """Reconnect, for as long as the pool may answer again."""
-        told = False
-        while not self._closed:
-            await self._shut_client()
-            try:
-                description = await self._connect()
-                if description["id"] != self.description["id"]:
-                    self._lose("node 0: another scheduler took over, and the calls of the old one are lost")
-                else:
-                    await self._resume()
-                return
-            except _ANY as failure:
-                error = failure if isinstance(failure, OSError) else error
-            reason, unknown = await self._ask_probe()
-            silent = time.monotonic() - self._last_answer > LOSS_TIMEOUT
-            if reason is None and silent and (self._probe is None or unknown is not None):
-                addition = f", and the state of its run cannot be read: {unknown}" if unknown is not None else ""
-                reason = f"node 0: the scheduler does not answer: {error}{addition}"
-            if reason is not None:
-                self._lose(reason)
-                return
-            if silent and not told:
-                told = True
-                self._tell(f"the scheduler does not answer ({error}); calls wait until it does, or its run has ended")
-            await asyncio.sleep(_CHECK)
-
-    async def _shut_client(self) -> None:
-        self._connected = False
-        with contextlib.suppress(*_ANY, AttributeError):  # there may have been none
-            await asyncio.wait_for(self._client.shut(), _CLOSE_TIMEOUT)
 
     async def _resume(self) -> None:
         """Watch the calls that the scheduler still has, and send the others again."""
@@ -513,7 +361,7 @@ class Engine:
             elif call.key not in states and not call.payload:
                 self._finish(call, None, error=PoolError(f"the result of {call.name} is no longer in the pool"))
         known = {key: call for key, call in self._calls.items() if key in states}
-        self._watch_all(self._client.attach(known.values()))
+        self._watch_all(self.connection.client.attach(known.values()))
         self._outbox.extendleft(call for key, call in reversed(self._calls.items()) if key not in known)
         self._calls = known
         self._send()
@@ -521,13 +369,13 @@ class Engine:
 
     async def _states(self) -> dict[str, str]:
         """What `states` gives; what it has in spite of being released is released again."""
-        states: dict[str, str] = await asyncio.wait_for(self._client.ask("calls", driver=self.driver), LOSS_TIMEOUT / 2)
+        states = await self.connection.states()
         self._released.extend(key for key in self._let_go_of if states.get(key, TAKEN) != TAKEN)
         self._let_go_of.clear()
         return states
 
     def _lose(self, reason: str) -> None:
-        self._failure = f"the pool is lost: {reason}"
+        self.connection.failure = f"the pool is lost: {reason}"
         self._end_all()
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
@@ -538,29 +386,30 @@ class Engine:
     async def _shut_down(self) -> None:
         self._end_all()
         self._results.forget()
+        connection = self.connection
         tasks = self._tasks - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=_CHECK)  # for they hold calls, which are released with them
+            await asyncio.wait(tasks, timeout=CHECK)  # for they hold calls, which are released with them
         for _ in range(2):  # again where the connection is cut meanwhile
-            if (self._released or self._let_go_of) and self._failure is None and not self._is_current(self._client):
+            if (self._released or self._let_go_of) and connection.failure is None and not connection.is_up:
                 # Otherwise others would collect results that this driver has taken.
-                with contextlib.suppress(*_ANY):
+                with contextlib.suppress(*ANY):
                     await asyncio.wait_for(self._rejoin(), _REJOIN_TIMEOUT)
-            if not self._connected:
+            if not connection.connected:
                 break
             self._release()
             try:  # so that others may collect at once what this driver still holds
-                await asyncio.wait_for(self._client.leave(self.driver), _CHECK)
+                await asyncio.wait_for(connection.client.leave(self.driver), CHECK)
                 break
             except Exception:
-                await self._shut_client()
-        self._connected = False
-        await self._client.shut()
+                await connection.shut()
+        connection.connected = False
+        await connection.client.shut()
 
     async def _rejoin(self) -> None:
-        await self._connect()
+        await self.connection.connect()
         await self._states()
 
 
@@ -589,15 +438,3 @@ os.register_at_fork(before=_pause_all, after_in_parent=_resume_all, after_in_chi
 def import_client() -> None:
     """Import what a connection needs: Dask takes half a second."""
     import spotmpi.pools.dask_client  # noqa: F401
-
-
-def _refusal(url: str, error: Exception) -> str:
-    """Why the scheduler at *url* could not be used."""
-    if _is_refusal(error):
-        return f"the scheduler at {url} refused this driver: its certificates are not those of the run"
-    return f"the scheduler at {url} does not answer: {error}"
-
-
-def _is_refusal(error: Exception) -> bool:
-    text = f"{error} {error.__cause__ or ''}".lower()
-    return "certificate" in text or "ssl" in text

@@ -26,7 +26,7 @@ class MapCalls:
 
     def __init__(self, engine: Engine, calls: Iterator[Call], window: int | None) -> None:
         self._engine, self._calls = engine, calls
-        self._least = 2 * int(engine.description["size"])
+        self._least = 2 * int(engine.connection.description["size"])
         self._limit = window or max(WINDOW, 4 * self._least)
         self._is_fixed = window is not None
         self._under_way: deque[Call] = deque()

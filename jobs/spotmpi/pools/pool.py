@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO, TypeVar
 
 from spotmpi.pools import calls
 from spotmpi.pools.calls import Call, warn_if_large
-from spotmpi.pools.engine import CLOSED, FORKED, Engine
+from spotmpi.pools.connection import CLOSED
+from spotmpi.pools.engine import FORKED, Engine
 from spotmpi.pools.errors import PoolError
 from spotmpi.pools.map import MapCalls
 from spotmpi.pools.progress import for_map

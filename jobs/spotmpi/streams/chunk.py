@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 import time
 import traceback
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ import cloudpickle
 
 from spotmpi.agent import protocol
 from spotmpi.streams import sources, tensors
-from spotmpi.streams.errors import SourceError, StreamError
+from spotmpi.streams.errors import SourceError, StreamError, loading_error
 from spotmpi.streams.order import PARQUET, Order, Settings, Slice, describe
 from spotmpi.streams.results import encode
 
@@ -201,11 +200,8 @@ def _unpack(packed: bytes) -> list[Result]:
     try:
         return [each._replace(value=tensors.unpack(each.value)) for each in pickle.loads(packed)]
     except (Exception, SystemExit) as error:  # a module that is imported may exit
-        remedy = "install what it needs there too, or yield arrays, numbers, texts and bytes"
-        raise StreamError(
-            f"results of the prediction cannot be loaded by a worker's interpreter {sys.executable}: "
-            f"{type(error).__name__}: {error}; {remedy}"
-        ) from None
+        how = "yield arrays, numbers, texts and bytes"
+        raise loading_error("results of the prediction", "a worker's", how, error) from None
 
 
 def _chunk(batches: list[tuple[int, Any]], skips: list[Skip], begin: float) -> Chunk:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from spotmpi.programs.pool.settings import security, use_steady_time, worker_index
 from spotmpi.streams import chunk
-from spotmpi.streams.errors import SourceError, StreamError, StreamLost
+from spotmpi.streams.errors import SourceError, StreamError, StreamLost, loading_error
 
 if TYPE_CHECKING:
     from distributed.client import Future
@@ -240,8 +240,5 @@ def load(title: str, result: chunk.Sealed) -> Any:
     try:
         return result.open()
     except (Exception, SystemExit) as error:  # a module that is imported may exit
-        remedy = "install what it needs there too, or return arrays, tensors, numbers, texts and bytes"
-        raise StreamError(
-            f"{title} cannot be loaded by its rank's interpreter {sys.executable}: "
-            f"{type(error).__name__}: {error}; {remedy}"
-        ) from None
+        how = "return arrays, tensors, numbers, texts and bytes"
+        raise loading_error(title, "its rank's", how, error) from None

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
 
 class StreamError(Exception):
     """A stream cannot continue, and a retry would not help; the message has batch, source and remedy."""
+
+
+def loading_error(what: str, whose: str, how: str, error: BaseException) -> StreamError:
+    """Why the interpreter of *whose* process cannot load *what* another one sent; *how* says what to send instead."""
+    return StreamError(
+        f"{what} cannot be loaded by {whose} interpreter {sys.executable}: {type(error).__name__}: {error}; "
+        f"install what it needs there too, or {how}"
+    )
 
 
 class SourceError(Exception):

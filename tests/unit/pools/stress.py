@@ -349,7 +349,7 @@ class Stress:
 
         def abort() -> None:
             with contextlib.suppress(AttributeError):  # it is cut already
-                used._client.scheduler_comm.comm.abort()  # type: ignore[union-attr]
+                used.connection.client.scheduler_comm.comm.abort()  # type: ignore[union-attr]
 
         used._loop.call_soon_threadsafe(abort)
 

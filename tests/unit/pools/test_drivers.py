@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from spotmpi.pools import calls
-from spotmpi.pools import engine as engines
+from spotmpi.pools import connection as connections
 from spotmpi.pools import map as maps
 from spotmpi.pools import results as results_module
 from spotmpi.pools.async_pool import AsyncPool
@@ -38,8 +38,8 @@ SOON = 10.0  # seconds, for what takes milliseconds
 def scheduler(monkeypatch: pytest.MonkeyPatch) -> ScriptedScheduler:
     scripted = ScriptedScheduler()
     monkeypatch.setattr("spotmpi.pools.dask_client.PoolClient", scripted.client)
-    for name, seconds in (("_CHECK", 0.01), ("_RETRY", 0.01), ("LOSS_TIMEOUT", 0.3)):
-        monkeypatch.setattr(engines, name, seconds)
+    for name, seconds in (("CHECK", 0.01), ("_RETRY", 0.01), ("LOSS_TIMEOUT", 0.3)):
+        monkeypatch.setattr(connections, name, seconds)
     return scripted
 
 
@@ -298,7 +298,7 @@ def test_a_call_that_is_submitted_while_the_pool_ends_does_not_wait_for_ever(
             engine.close()
         else:
             engine._loop.call_soon_threadsafe(engine._lose, "node 0: gone")
-            wait_until(lambda: engine._failure is not None, SOON)
+            wait_until(lambda: engine.connection.failure is not None, SOON)
         yield late
 
     late = new_call(pool, 2)
@@ -356,7 +356,7 @@ def test_a_pool_that_is_lost_during_a_map_loses_no_result_that_is_here(
     results = pool.map(abs, range(4), window=4)
     wait_until(lambda: not engine._calls and not engine._outbox, SOON)
     engine._loop.call_soon_threadsafe(engine._lose, "node 0: gone")
-    wait_until(lambda: engine._failure is not None, SOON)
+    wait_until(lambda: engine.connection.failure is not None, SOON)
     assert list(results) == [0, 1, 2, 3]
 
 
@@ -459,10 +459,10 @@ def test_a_driver_that_closes_while_its_connection_is_cut_leaves_no_result_that_
 ) -> None:
     """Another driver would collect it, and count it twice."""
     engine = engine_of(pool)
-    monkeypatch.setattr(engines, "_CHECK", SOON)  # the connection is not restored before the driver closes
+    monkeypatch.setattr(connections, "CHECK", SOON)  # the connection is not restored before the driver closes
     scheduler.up = False
     scheduler.cut(engine)
-    wait_until(lambda: not engine._connected, SOON)
+    wait_until(lambda: not engine.connection.connected, SOON)
     engine._let_go("abs-spotmpi-9f-0-0")
     scheduler.up = True
     pool.close()
@@ -504,7 +504,7 @@ def joins_after(*answers: str | None) -> tuple[ScriptedScheduler, Callable[[], s
 def test_a_driver_that_joins_waits_for_a_scheduler_that_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler, probe = joins_after(None, None)
     monkeypatch.setattr("spotmpi.pools.dask_client.PoolClient", scheduler.client)
-    monkeypatch.setattr(engines, "_RETRY", 0.01)
+    monkeypatch.setattr(connections, "_RETRY", 0.01)
     with Pool(Connection(probe)) as pool:
         assert pool.submit(abs, -1).result(SOON) == 1
 
@@ -521,8 +521,8 @@ def test_a_driver_that_joins_does_not_wait_for_a_run_that_has_ended_nor_for_ever
 ) -> None:
     scheduler, probe = joins_after(*answers)
     monkeypatch.setattr("spotmpi.pools.dask_client.PoolClient", scheduler.client)
-    monkeypatch.setattr(engines, "_RETRY", 0.01)
-    monkeypatch.setattr(engines, "_JOIN_TIMEOUT", limit)
+    monkeypatch.setattr(connections, "_RETRY", 0.01)
+    monkeypatch.setattr(connections, "_JOIN_TIMEOUT", limit)
     with pytest.raises(PoolLost, match=message):
         Pool(Connection(probe)).open()
 

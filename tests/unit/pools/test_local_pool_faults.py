@@ -17,6 +17,7 @@ from spotmpi.backends import targets
 from spotmpi.backends.targets import Target
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.core.events import Event
+from spotmpi.pools.connection import SchedulerConnection
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError, PoolLost
 from tests.contract.processes import of_run, wait_until
@@ -44,9 +45,9 @@ def test_a_lost_scheduler_ends_calls_with_node_and_reason_and_the_certificates_o
     with spotmpi.pool(workers=1, on=target) as pool, spotmpi.pool(workers=1, on=target) as other:
         assert other.submit(abs, -1).result(60) == 1
         assert pool._engine and other._engine
-        url = pool._engine.url
+        url = pool._engine.connection.url
         with pytest.raises(PoolLost, match="refused this driver: its certificates are not those of the run"):
-            Engine(url, other._engine.tls)
+            Engine(url, other._engine.connection.tls)
         call = pool.submit(time.sleep, 600)
         targets.backend(target).inject_fault(pool.id, 0, "kill")
         killed = time.monotonic()
@@ -69,7 +70,8 @@ def test_a_lost_scheduler_ends_calls_with_node_and_reason_and_the_certificates_o
 def _closed(closed: bool = True) -> Engine:
     """One of another process, since none has the id 0."""
     engine = Engine.__new__(Engine)
-    engine._failure, engine._closed, engine._process = None, closed, 0
+    engine.connection, engine._process = SchedulerConnection("", "", "", None, None, print), 0
+    engine.connection.closed = closed
     return engine
 
 

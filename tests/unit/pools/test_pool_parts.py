@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 import types
-from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +32,7 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.pools import calls
 from spotmpi.pools import pool as pool_module
 from spotmpi.pools.calls import Call
+from spotmpi.pools.connection import SchedulerConnection
 from spotmpi.pools.dask_client import remote_error
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError
@@ -92,8 +92,7 @@ def test_the_certificates_of_a_run_satisfy_a_strict_check_on_both_ends(tmp_path:
 def test_what_dask_leaves_unread_in_a_connection_prints_nothing(
     closed: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def opened(engine: Engine) -> dict[str, Any]:
-        return {}
+    async def opened(engine: Engine) -> None: ...
 
     monkeypatch.setattr(Engine, "_open", opened)
     gc.collect()  # what other tests left
@@ -246,22 +245,18 @@ class Exiting:
 
 
 def test_workers_that_join_and_leave_between_two_looks_are_not_lost() -> None:
-    engine = Engine.__new__(Engine)
-    engine._calls, engine._outbox = {"key": Call(calls.key("scan", "9f", 0, 0), b"call")}, deque()
-    engine._futures, engine._closed, engine._released, engine._probe = {}, True, deque(), None
-    engine._joined, engine._failure, engine._awaits_workers, engine._absent = 2, None, False, {}
     messages: list[str] = []
-    engine._echo = messages.append
-    failures: list[str | None] = []
+    connection = SchedulerConnection("", "", "", None, None, messages.append)
+    connection._joined = 2
+    answers = []
     for joined, seconds, limit in ((3, 13, None), (3, 13, 600.0), (3, 599, 600.0), (4, 601, 600.0), (4, 601, 600.0)):
-        engine._last_worker = time.monotonic() - seconds
-        asyncio.run(engine._check_workers({"workers": {}, "joined": joined, "size": 2, "replacement_limit": limit}))
-        failures.append(engine._failure)
-    assert failures == [*[None] * 4, "the pool is lost: nodes 1 to 2: all 2 workers are lost for 600s"]
+        connection._last_worker = time.monotonic() - seconds
+        description = {"workers": {}, "joined": joined, "size": 2, "replacement_limit": limit}
+        answers.append(asyncio.run(connection.check_workers(description, {None})))
+    assert answers == [*[None] * 4, "nodes 1 to 2: all 2 workers are lost for 600s"]
     assert messages == ["waiting: all 2 workers are lost; calls wait up to 600s (limits.start) for replacements"]
-    engine._failure, engine._calls = None, {"key": Call(calls.key("scan", "9f", 0, 0), b"call")}
-    asyncio.run(engine._check_workers({"workers": {}, "joined": 4, "size": 2, "replacement_limit": None}))
-    assert engine._failure == "the pool is lost: nodes 1 to 2: all 2 workers are lost for 12s"
+    description = {"workers": {}, "joined": 4, "size": 2, "replacement_limit": None}
+    assert asyncio.run(connection.check_workers(description, {None})) == "nodes 1 to 2: all 2 workers are lost for 12s"
 
 
 @pytest.mark.parametrize(("window", "expected"), [(None, 4), (9, 9), (3, 3)])
@@ -269,7 +264,7 @@ def test_a_map_begins_with_few_calls_since_their_results_may_be_large(window: in
     sent: list[Call] = []
     opened = Pool(None)  # type: ignore[arg-type]
     opened._engine = types.SimpleNamespace(  # type: ignore[assignment]
-        description={"size": 2}, driver="9f", is_copy=False, submit=sent.extend
+        connection=types.SimpleNamespace(description={"size": 2}), driver="9f", is_copy=False, submit=sent.extend
     )
     opened.map(len, itertools.repeat(bytes(10)), window=window)
     assert len(sent) == expected

@@ -152,7 +152,6 @@ def predict(
     data: str | Path | DataSet,
     function: str | Function,
     prepare: str | Function | None = None,
-    postprocess: str | Function | None = None,
     *,
     keep: str | None = None,
     source: Source | None = None,
@@ -163,7 +162,7 @@ def predict(
 
     *function* is that of a `spotmpi.pipeline`: it gets the batches, loads the model once by `spotmpi.checkpoint.read`,
     and yields a result for each batch. Functions may be named, as ``flow:predict``. *source* is a spec for resources
-    and limits; *options* are keys of the table ``[stream]``, such as ``batch=4096, write="jsonl"``.
+    and limits; *options* are other keys of the table ``[stream]``, such as ``batch=4096, write="jsonl"``.
 
     Raises:
         InputError: there is no such model or data set, or all problems of the spec.
@@ -175,7 +174,7 @@ def predict(
     chosen = find(model)
     name = check_name(keep or f"{chosen.name}-{_name_of(data)}")
     reference = f"models:{chosen.name}@{chosen.key}"
-    started = pipeline(data, prepare, predict=function, postprocess=postprocess, **options)
+    started = pipeline(data, prepare, predict=function, **options)
     state = started.run(source, [f'init="{reference}"', f'keep="{name}"'], on)
     if state.state != "succeeded":
         raise SpotmpiError(f"the prediction {state.id} {state.state}: {state.reason or 'no reason is recorded'}")

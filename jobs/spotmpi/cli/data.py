@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.entries import add_commands
-from spotmpi.cli.options import Json, On, Set
+from spotmpi.cli.entries import EntryCommands
+from spotmpi.cli.options import Json, On, Set, grouped
 
 if TYPE_CHECKING:
     from spotmpi.data.datasets import Storage
@@ -22,31 +22,45 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-
-Claim = Annotated[
-    str | None,
-    typer.Option("--volume", help="PersistentVolumeClaim (default: the environment's).", metavar="CLAIM"),
-]
-Image = Annotated[
-    str | None,
-    typer.Option("--image", help="Image with python3 for the pod that reads it (default: the environment's)."),
-]
-PullSecrets = Annotated[
-    list[str] | None,
-    typer.Option("--pull-secret", help="Secret for pulling the image. Repeatable.", metavar="SECRET"),
-]
-Tolerations = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--toleration",
-        help="A taint of nodes that the pod tolerates, as kubectl writes it. Repeatable.",
-        metavar="KEY[=VALUE][:EFFECT]",
-    ),
-]
 VOC = "voc"  # the data set of that name; a folder of this machine is ./voc
 
 
+@dataclass(frozen=True)
+class StorageOptions:
+    """Options that name shared storage, and the pod that reaches it."""
+
+    on: On = None
+    volume: Annotated[
+        str | None,
+        typer.Option("--volume", help="PersistentVolumeClaim (default: the environment's).", metavar="CLAIM"),
+    ] = None
+    image: Annotated[
+        str | None,
+        typer.Option("--image", help="Image with python3 for the pod that reads it (default: the environment's)."),
+    ] = None
+    pull_secret: Annotated[
+        list[str] | None,
+        typer.Option("--pull-secret", help="Secret for pulling the image. Repeatable.", metavar="SECRET"),
+    ] = None
+    toleration: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--toleration",
+            help="A taint of nodes that the pod tolerates, as kubectl writes it. Repeatable.",
+            metavar="KEY[=VALUE][:EFFECT]",
+        ),
+    ] = None
+
+    @property
+    def storage(self) -> Storage:
+        """The storage that they name."""
+        from spotmpi.data.datasets import Storage
+
+        return Storage(self.on, self.volume, self.image, tuple(self.pull_secret or ()), tuple(self.toleration or ()))
+
+
 @app.command("push")
+@grouped
 def push(
     sources: Annotated[
         list[str],
@@ -59,11 +73,7 @@ def push(
         Path | None,
         typer.Option("--ca", help="File of additional certificates to trust (PEM).", metavar="FILE"),
     ] = None,
-    on: On = None,
-    volume: Claim = None,
-    image: Image = None,
-    pull_secret: PullSecrets = None,
-    toleration: Tolerations = None,
+    where: StorageOptions = StorageOptions(),
     as_json: Json = False,
 ) -> None:
     """Copy data to a folder of the storage, with tar files unpacked.
@@ -76,13 +86,12 @@ def push(
 
     if len(sources) < 2:
         raise input_error("DEST", None, "name what to push, then the folder on the storage: spotmpi data push SRC DEST")
-    storage = _storage(on, volume, image, pull_secret, toleration)
     if sources[0] == VOC:
         files, folder = (sources[1:], VOC) if len(sources) == 4 else (sources[1:-1], sources[-1])
-        transfers = datasets.push_voc(files, folder, storage, echo, ca)
+        transfers = datasets.push_voc(files, folder, where.storage, echo, ca)
     else:
         files, folder = sources[:-1], sources[-1]
-        transfers = datasets.push(files, folder, storage, echo, ca)
+        transfers = datasets.push(files, folder, where.storage, echo, ca)
     if as_json:
         print(json.dumps([asdict(each) for each in transfers]))
         return
@@ -92,13 +101,10 @@ def push(
 
 
 @app.command("ls")
+@grouped
 def ls(
     folder: Annotated[str, typer.Argument(help="A folder of the storage (default: its top).")] = "",
-    on: On = None,
-    volume: Claim = None,
-    image: Image = None,
-    pull_secret: PullSecrets = None,
-    toleration: Tolerations = None,
+    where: StorageOptions = StorageOptions(),
     as_json: Json = False,
 ) -> None:
     """List a folder of the storage, with sizes."""
@@ -106,7 +112,7 @@ def ls(
     from spotmpi.cli.tables import show_table
     from spotmpi.data import datasets
 
-    entries = datasets.ls(folder, _storage(on, volume, image, pull_secret, toleration), echo)
+    entries = datasets.ls(folder, where.storage, echo)
     if as_json:
         print(json.dumps(entries))
         return
@@ -118,16 +124,13 @@ def ls(
 
 
 @app.command("pull")
+@grouped
 def pull(
     folder: Annotated[str, typer.Argument(help="A folder of the storage.")],
     into: Annotated[
         Path, typer.Argument(help="Where to put it (default: a folder of its name).", show_default=False)
     ] = Path(),
-    on: On = None,
-    volume: Claim = None,
-    image: Image = None,
-    pull_secret: PullSecrets = None,
-    toleration: Tolerations = None,
+    where: StorageOptions = StorageOptions(),
     as_json: Json = False,
 ) -> None:
     """Copy a folder of the storage here.
@@ -139,21 +142,18 @@ def pull(
     from spotmpi.data import datasets
 
     path = into if into != Path() else Path(Path(folder).name)
-    transfer = datasets.pull(folder, path, _storage(on, volume, image, pull_secret, toleration), echo)
+    transfer = datasets.pull(folder, path, where.storage, echo)
     print(
         json.dumps(asdict(transfer)) if as_json else f"{folder} -> {names.shown(path.absolute())}: {_counts(transfer)}"
     )
 
 
 @app.command("clean")
+@grouped
 def clean(
     older: Annotated[str, typer.Option("--older", help="What no run has named for longer than this, such as 30d.")],
     yes: Annotated[bool, typer.Option("--yes", help="Delete them; without it they are only listed.")] = False,
-    on: On = None,
-    volume: Claim = None,
-    image: Image = None,
-    pull_secret: PullSecrets = None,
-    toleration: Tolerations = None,
+    where: StorageOptions = StorageOptions(),
     as_json: Json = False,
 ) -> None:
     """List versions on the storage that no run names, and delete them.
@@ -165,8 +165,7 @@ def clean(
     from spotmpi.data import datasets
     from spotmpi.spec.job import read_duration
 
-    storage = _storage(on, volume, image, pull_secret, toleration)
-    found = datasets.clean(read_duration("--older", older), yes, storage, echo)
+    found = datasets.clean(read_duration("--older", older), yes, where.storage, echo)
     if as_json:
         print(json.dumps(found))
         return
@@ -190,15 +189,7 @@ def build(
     print(json.dumps(summary(found.manifest, found.store)) if as_json else f"{found}: {found.path}")
 
 
-add_commands(app, "datasets", "data set")
-
-
-def _storage(
-    on: str | None, claim: str | None, image: str | None, secrets: list[str] | None, tolerations: list[str] | None
-) -> Storage:
-    from spotmpi.data.datasets import Storage
-
-    return Storage(on, claim, image, tuple(secrets or ()), tuple(tolerations or ()))
+EntryCommands("datasets", "data set").add_to(app)
 
 
 def _counts(transfer: Transfer) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 from datetime import datetime
@@ -13,7 +14,7 @@ import typer
 from spotmpi.cli.options import Json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from spotmpi.entries.manifest import Manifest
     from spotmpi.entries.store import Store
@@ -34,22 +35,39 @@ _FILES = 20  # that `show` prints
 _METRICS = 3  # that the list shows
 
 
-def add_commands(app: typer.Typer, kind: str, word: str) -> None:
-    """Add the commands for the entries of a *kind*, which people call a *word*, such as ``model``."""
+class EntryCommands:
+    """The commands for the entries of a *kind*, which people call a *word*, such as ``model``."""
 
-    @app.command("list", help=f"List {word}s by name and version.")
+    def __init__(self, kind: str, word: str) -> None:
+        self._kind, self._word = kind, word
+
+    def add_to(self, app: typer.Typer) -> None:
+        """Add them to a group of commands."""
+        commands: dict[str, Callable[..., None]] = {
+            "list": self.list_entries,
+            "show": self.show,
+            "diff": self.diff,
+            "promote": self.promote,
+            "verify": self.verify,
+            "rm": self.remove,
+        }
+        for name, command in commands.items():
+            app.command(name, help=(inspect.getdoc(command) or "").format(word=self._word))(command)
+
     def list_entries(
+        self,
         name: Annotated[str | None, typer.Argument(help="Only versions of this name.", metavar="NAME")] = None,
         store: StoreOption = None,
         as_json: Json = False,
     ) -> None:
+        """List {word}s by name and version."""
         from spotmpi.api.view import echo
 
         opened = open_store(store)
-        _show_list([summary(each, opened) for each in opened.list(kind, name, on_damage=echo)], as_json)
+        _show_list([summary(each, opened) for each in opened.list(self._kind, name, on_damage=echo)], as_json)
 
-    @app.command("show", help=f"Show what a {word} was made from, its files and aliases.")
     def show(
+        self,
         name: EntryName,
         html: Annotated[
             Path | None, typer.Option("--html", help="Write it as a page, with curves and lineage.", metavar="FILE")
@@ -57,63 +75,67 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
         store: StoreOption = None,
         as_json: Json = False,
     ) -> None:
+        """Show what a {word} was made from, its files and aliases."""
         opened = open_store(store)
-        found = opened.find(name, kind)
+        found = opened.find(name, self._kind)
         if html is None:
             _show_manifest(found, opened, as_json)
         else:
             _write_page(found, opened, html)
 
-    @app.command("diff", help=f"Print what differs between two {word}s.")
     def diff(
+        self,
         one: Annotated[str, typer.Argument(help="One, as `show` takes it.", metavar="A")],
         other: Annotated[str, typer.Argument(help="Another one.", metavar="B")],
         store: StoreOption = None,
         as_json: Json = False,
     ) -> None:
+        """Print what differs between two {word}s."""
         from spotmpi.core.printable import printable
         from spotmpi.entries.differences import differences
 
         opened = open_store(store)
-        lines = differences(opened.find(one, kind), opened.find(other, kind))
+        lines = differences(opened.find(one, self._kind), opened.find(other, self._kind))
         if as_json:
             print(json.dumps(lines))
             return
         for line in lines or ["nothing that counts differs"]:
             print(printable(line))
 
-    @app.command(
-        "promote",
-        help="Let an alias name a version.\n\nOf two promotions at the same time one holds, and the other one fails.",
-    )
     def promote(
+        self,
         name: EntryName,
         alias: Annotated[str, typer.Argument(help="The alias, such as prod.", metavar="ALIAS")],
         remove: Annotated[bool, typer.Option("--remove", help="Remove the alias, if it names this version.")] = False,
         store: StoreOption = None,
         as_json: Json = False,
     ) -> None:
+        """Let an alias name a version.
+
+        Of two promotions at the same time one holds, and the other one fails.
+        """
         from spotmpi.api import entries
 
         opened = open_store(store)
-        found = opened.find(name, kind)
+        found = opened.find(name, self._kind)
         done = entries.promote(found, alias, opened, remove)
         if as_json:
             print(json.dumps({"name": found.name, "alias": alias, **_promotion(done)}))
         else:
             print(f"{found.name}:{alias} was removed" if remove else f"{found.name}:{alias} is {found.title}")
 
-    @app.command("verify", help="Compare every file with its SHA-256; exit 1 if one is wrong.")
     def verify(
+        self,
         names: Annotated[
             list[str] | None, typer.Argument(help="As `show` takes them (default: all).", metavar="NAME...")
         ] = None,
         store: StoreOption = None,
         as_json: Json = False,
     ) -> None:
+        """Compare every file with its SHA-256; exit 1 if one is wrong."""
         from spotmpi.core.errors import SpotmpiError
 
-        opened, problems = open_store(store), list[str]()
+        opened, kind, problems = open_store(store), self._kind, list[str]()
         chosen = [opened.find(each, kind) for each in names or ()] or opened.list(kind, on_damage=problems.append)
         for each in sorted({each.name for each in chosen}):
             try:
@@ -125,25 +147,25 @@ def add_commands(app: typer.Typer, kind: str, word: str) -> None:
         if as_json:
             print(json.dumps({"verified": len(chosen), "problems": problems}))
         else:
-            print("\n".join([*problems, f"{len(chosen)} {word}s read, {len(problems)} problems"]))
+            print("\n".join([*problems, f"{len(chosen)} {self._word}s read, {len(problems)} problems"]))
         if problems:
             raise typer.Exit(1)
 
-    @app.command(
-        "rm",
-        help=f"Remove {word}s from the store.\n\n"
-        "Refused for what an alias, another entry or the spec of a run on this machine names.",
-    )
     def remove(
+        self,
         names: Annotated[list[str], typer.Argument(help="As `show` takes them.", metavar="NAME...")],
         store: StoreOption = None,
         as_json: Json = False,
     ) -> None:
+        """Remove {word}s from the store.
+
+        Refused for what an alias, another entry or the spec of a run on this machine names.
+        """
         from spotmpi.api import entries
 
         opened, removed = open_store(store), list[dict[str, Any]]()
         for name in names:
-            found = opened.find(name, kind)
+            found = opened.find(name, self._kind)
             entries.remove(found, opened)
             removed.append(summary(found, opened))
             if not as_json:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from spotmpi.cli.entries import EntryName, StoreOption, add_commands, open_store, summary
-from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
+from spotmpi.cli.entries import EntryCommands, EntryName, StoreOption, open_store, summary
+from spotmpi.cli.options import Json, RunId, TargetOptions, grouped
 
 app = typer.Typer(
     help="Keep what runs have trained as versions of a model; list, compare, promote and pull.",
@@ -19,7 +20,31 @@ app = typer.Typer(
 )
 
 
+@dataclass(frozen=True)
+class StreamOptions:
+    """Options that stand for keys of the table [stream]."""
+
+    prepare: Annotated[
+        str | None,
+        typer.Option("--prepare", help="What workers call with the rows of each batch.", metavar="MODULE:FUNCTION"),
+    ] = None
+    postprocess: Annotated[
+        str | None,
+        typer.Option("--postprocess", help="What workers call with each result.", metavar="MODULE:FUNCTION"),
+    ] = None
+    batch: Annotated[int | None, typer.Option("--batch", help="Rows of a batch (default: the spec's).")] = None
+    write: Annotated[
+        str | None, typer.Option("--write", help="parquet, jsonl or files (default: the spec's, else parquet).")
+    ] = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Those that are given."""
+        return {key: value for key, value in vars(self).items() if value is not None}
+
+
 @app.command("keep")
+@grouped
 def keep(
     run: RunId,
     name: Annotated[str, typer.Argument(help="The model of which it becomes the next version.", metavar="NAME")],
@@ -35,8 +60,7 @@ def keep(
         typer.Option("--parent", help="A model that it was fine-tuned from. Repeatable.", metavar="MODEL"),
     ] = None,
     store: StoreOption = None,
-    on: On = None,
-    runs: RunsFolder = None,
+    where: TargetOptions = TargetOptions(),
     as_json: Json = False,
 ) -> None:
     """Keep what a run has trained as a version of a model.
@@ -46,11 +70,12 @@ def keep(
     from spotmpi.api import models as api
     from spotmpi.api.view import echo
 
-    kept = api.keep(run, name, file or (), parent or (), store, target(on, runs), echo)
+    kept = api.keep(run, name, file or (), parent or (), store, where.target, echo)
     print(json.dumps(summary(kept.manifest, kept.store)) if as_json else f"{kept}  {kept.path}")
 
 
 @app.command("predict")
+@grouped
 def predict(
     model: EntryName,
     data: Annotated[
@@ -68,18 +93,7 @@ def predict(
             show_default=False,
         ),
     ],
-    prepare: Annotated[
-        str | None,
-        typer.Option("--prepare", help="What workers call with the rows of each batch.", metavar="MODULE:FUNCTION"),
-    ] = None,
-    postprocess: Annotated[
-        str | None,
-        typer.Option("--postprocess", help="What workers call with each result.", metavar="MODULE:FUNCTION"),
-    ] = None,
-    batch: Annotated[int | None, typer.Option("--batch", help="Rows of a batch (default: the spec's).")] = None,
-    write: Annotated[
-        str | None, typer.Option("--write", help="parquet, jsonl or files (default: the spec's, else parquet).")
-    ] = None,
+    stream: StreamOptions = StreamOptions(),
     name: Annotated[
         str | None, typer.Option("--keep", help="Name of the data set of results (default: MODEL-SET).", metavar="NAME")
     ] = None,
@@ -87,8 +101,7 @@ def predict(
         Path | None,
         typer.Option("--spec", help="A spec without a command: image, nodes, limits, workers.", metavar="FILE"),
     ] = None,
-    on: On = None,
-    runs: RunsFolder = None,
+    where: TargetOptions = TargetOptions(),
     as_json: Json = False,
 ) -> None:
     """Predict with a model: the results are a data set.
@@ -97,11 +110,8 @@ def predict(
     """
     from spotmpi.api import models as api
 
-    options = {key: value for key, value in (("batch", batch), ("write", write)) if value is not None}
     open_store(None)
-    found = api.predict(
-        model, data, function, prepare, postprocess, keep=name, source=spec, on=target(on, runs), **options
-    )
+    found = api.predict(model, data, function, keep=name, source=spec, on=where.target, **stream.values)
     print(json.dumps(summary(found.manifest, found.store)) if as_json else f"{found}  {found.path}")
 
 
@@ -163,4 +173,4 @@ def pull(
     print(json.dumps(values) if as_json else text)
 
 
-add_commands(app, "models", "model")
+EntryCommands("models", "model").add_to(app)

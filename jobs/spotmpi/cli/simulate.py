@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import Json
+from spotmpi.cli.options import Json, grouped
 
 if TYPE_CHECKING:
     from spotmpi.api.simulation import Simulation
@@ -15,6 +16,19 @@ if TYPE_CHECKING:
 _HEADER = ("POLICY", "$", "/ OPTIMUM", "LATE", "STARTS", "ON-DEMAND H", "IDLE H")
 
 
+@dataclass(frozen=True)
+class PriceOptions:
+    """Options for traces without prices."""
+
+    price: Annotated[
+        float | None, typer.Option("--price", help="Dollars per spot node and hour, for traces without prices.")
+    ] = None
+    on_demand_price: Annotated[
+        float | None, typer.Option("--on-demand-price", help="Dollars per on-demand node and hour, likewise.")
+    ] = None
+
+
+@grouped
 def command(
     spec: Annotated[Path, typer.Argument(help="Job spec with a table [capacity].", metavar="SPEC")],
     traces: Annotated[
@@ -25,25 +39,19 @@ def command(
         list[str] | None,
         typer.Option("--set", help="A key of the spec, such as capacity.deadline=30h.", metavar="KEY=VALUE"),
     ] = None,
-    price: Annotated[
-        float | None, typer.Option("--price", help="Dollars per spot node and hour, for traces without prices.")
-    ] = None,
-    on_demand_price: Annotated[
-        float | None, typer.Option("--on-demand-price", help="Dollars per on-demand node and hour, likewise.")
-    ] = None,
+    prices: PriceOptions = PriceOptions(),
     seed: Annotated[int, typer.Option("--seed", help="Determines the windows.")] = 0,
     json: Json = False,
 ) -> None:
     """Simulate a job with a deadline on recorded spot capacity: expected cost, and that of other policies."""
     import json as json_module
-    from dataclasses import asdict
     from datetime import UTC, datetime
 
     from spotmpi.api.simulation import Prices, simulate_job
     from spotmpi.spec.job import load
 
-    prices = Prices(price, on_demand_price)
-    simulation = simulate_job(load(spec, settings or ()), traces, windows, prices, datetime.now(UTC), seed)
+    assumed = Prices(prices.price, prices.on_demand_price)
+    simulation = simulate_job(load(spec, settings or ()), traces, windows, assumed, datetime.now(UTC), seed)
     if json:
         print(json_module.dumps(asdict(simulation)))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,11 +44,9 @@ class Mean:
         self.clock: Clock = WallClock()
         self._mean = np.zeros(1)
 
-    def seed(self, seed: int) -> None:
-        """Nothing is random."""
-
-    def step(self, batch: Any, iteration: int) -> Mapping[str, Any]:
+    def step(self, parts: Sequence[Any], iteration: int, seeds: Sequence[int]) -> Mapping[str, Any]:
         """Move towards the mean of a batch."""
+        (batch,) = parts
         time.sleep(0.01)
         self._mean += 0.1 * (batch.mean() - self._mean)
         return {"loss": abs(float(self._mean[0]) - 31.5)}

@@ -88,6 +88,18 @@ def test_two_ranks_together_get_the_samples_of_one() -> None:
     assert_same(joined, loaded(6))
 
 
+@pytest.mark.parametrize("processes", [0, 2])
+def test_the_parts_of_two_ranks_are_the_batches_of_the_four_that_the_run_may_have(processes: int) -> None:
+    def parts(ranks: int, rank: int) -> list[Any]:
+        batching = divide(8, None, ranks, most_ranks=4)
+        with Loader(drawings(), Order(SEED, SAMPLES), batching, rank, processes) as own:
+            return list(islice(own.batches(3 * 8), 2 * batching.parts))
+
+    of_two = [parts(2, rank) for rank in range(2)]
+    for rank in range(4):
+        assert_same(of_two[rank // 2][rank % 2 :: 2], parts(4, rank))
+
+
 def test_augmentation_differs_between_epochs() -> None:
     pairs: dict[int, list[Any]] = {}
     for images, labels in loaded(2 * SAMPLES // 8):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from spotmpi.programs.exits import Failed, Fatal
 from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, training_parser
 from spotmpi.programs.reporting import Clock, WallClock
+from spotmpi.programs.sampling import iteration_seed
 from spotmpi.programs.world import alone
 from tests.programs.test_programs_batches import drawings
 
@@ -37,17 +38,18 @@ class Line:
         self.steps: list[int] = []
         self.evaluations = [] if evaluations is None else evaluations
 
-    def seed(self, seed: int) -> None:
-        self.noise = np.random.default_rng(seed)
-
-    def step(self, batch: Any, iteration: int) -> Mapping[str, Any]:
-        images, labels = batch
-        pixels = images.reshape(len(images), -1) + 0.01 * self.noise.random((len(images), 64))
-        error = pixels @ self.weights - labels
-        self.momentum = 0.9 * self.momentum - 0.001 * pixels.T @ error / len(labels)
+    def step(self, parts: Sequence[Any], iteration: int, seeds: Sequence[int]) -> Mapping[str, Any]:
+        gradients, losses = [], []
+        for (images, labels), seed in zip(parts, seeds, strict=True):
+            noise = np.random.default_rng(seed)
+            pixels = images.reshape(len(images), -1) + 0.01 * noise.random((len(images), 64))
+            error = pixels @ self.weights - labels
+            gradients.append(pixels.T @ error / len(labels))
+            losses.append(np.mean(error**2))
+        self.momentum = 0.9 * self.momentum - 0.001 * sum(gradients) / len(gradients)
         self.weights = self.weights + self.momentum
         self.steps.append(iteration)
-        return {"loss": np.float32(np.mean(error**2))}
+        return {"loss": np.float32(np.mean(losses))}
 
     def state(self) -> State:
         return {"parameters/weights": self.weights.copy(), "optimizer/momentum": self.momentum.copy()}
@@ -100,6 +102,26 @@ def test_a_run_says_context_metrics_evaluations_and_result_in_order(run: Run) ->
     assert line.evaluations == [20, 25]
     assert lines[1][1]["epoch"] == 10 * 8 / SAMPLES
     assert lines[-1][1]["size"] == pytest.approx(np.abs(line.weights).sum())
+
+
+def test_a_rank_of_a_run_that_may_have_four_does_the_work_of_all_of_them_one_after_the_other(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Seen(Line):
+        calls: list[tuple[list[int], list[int]]] = []
+
+        def step(self, parts: Sequence[Any], iteration: int, seeds: Sequence[int]) -> Mapping[str, Any]:
+            self.calls.append(([len(labels) for _, labels in parts], list(seeds)))
+            return super().step(parts, iteration, seeds)
+
+    monkeypatch.setenv(protocol.ENV_MOST_RANKS, "4")
+    line = Seen()
+    lines = run(line, "--iterations", "3")
+
+    assert [sizes for sizes, _ in line.calls] == [[2, 2, 2, 2]] * 3
+    assert line.calls[1][1] == [iteration_seed(0, rank, 1) for rank in range(4)], "as the four would draw"
+    assert (lines[0][1]["samples_per_iteration"], lines[0][1]["accumulated_parts"]) == (8, 4)
+    assert len(lines[1][1]["seconds"]) == 3, "an iteration is a whole batch"
 
 
 def test_the_finished_model_is_evaluated_once(run: Run) -> None:

@@ -58,6 +58,15 @@ def test_a_global_batch_is_strong_scaling_and_a_batch_per_worker_weak() -> None:
     assert divide(None, 8, 4) == Batching(8, 32, WEAK)
 
 
+@pytest.mark.parametrize(("ranks", "parts"), [(8, 1), (4, 2), (2, 4), (6, 2), (1, 8), (3, 4)])
+def test_where_a_run_may_have_8_ranks_no_part_is_larger_than_their_share_of_a_batch(ranks: int, parts: int) -> None:
+    batching = divide(48, None, ranks, most_ranks=8)
+
+    assert batching == Batching(48 // ranks, 48, STRONG, parts)
+    assert batching.per_part <= 48 // 8
+    assert batching.per_part * batching.parts * ranks == 48
+
+
 @pytest.mark.parametrize(
     ("batch", "ranks", "remedy"), [(33, 2, "use 32 or 34"), (3, 4, "use 4"), (10, 4, "use 8 or 12")]
 )

@@ -37,7 +37,7 @@ main()
 
 
 class Loader:
-    """The batches of *rank*: its share of every global batch.
+    """The batches of *rank*: its share of every global batch, in its parts.
 
     They are the same for any number of *processes*; 0 prepares them in this process. Close it after use.
     """
@@ -51,7 +51,8 @@ class Loader:
 
     def batches(self, position: int) -> Iterator[Any]:
         """Endless batches, from the iteration whose global batch starts at *position*; call it once."""
-        requests = (self._samples(position + number * self._batching.global_batch) for number in count())
+        starts = (position + number * self._batching.global_batch for number in count())
+        requests = (self._samples(start, part) for start in starts for part in range(self._batching.parts))
         return self._from_processes(requests) if self._processes else self._load_here(requests)
 
     def close(self) -> None:
@@ -65,9 +66,11 @@ class Loader:
     def __exit__(self, *ignored: object) -> None:
         self.close()
 
-    def _samples(self, position: int) -> list[tuple[int, int]]:
-        share = self._batching.per_rank
-        return self._order.slice(position + self._rank * share, share)
+    def _samples(self, position: int, part: int) -> list[tuple[int, int]]:
+        batching = self._batching
+        return self._order.slice(
+            position + self._rank * batching.per_rank + part * batching.per_part, batching.per_part
+        )
 
     def _load_here(self, requests: Iterator[list[tuple[int, int]]]) -> Iterator[Any]:
         for samples in requests:
@@ -200,7 +203,7 @@ class Input(NamedTuple):
 def rank_batches(
     data: Input, options: TrainingOptions, world: World, position: int, count: int
 ) -> Iterator[Iterator[Any]]:
-    """The *count* batches of this rank from the iteration on whose global batch starts at sample *position*."""
+    """The batches of this rank in *count* iterations, from that whose global batch starts at sample *position*."""
     if options.batches == LOADER:
         order = Order(options.seed, len(data.dataset))
         with Loader(data.dataset, order, data.batching, world.rank, options.loader_processes) as loader:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from spotmpi.programs.checkpoint import (
 )
 from spotmpi.programs.exits import STOPPED, Failed, Notices, leave, wait_for_rank_zero
 from spotmpi.programs.loader import DataSource, Input, rank_batches
-from spotmpi.programs.options import TrainingOptions
+from spotmpi.programs.options import LOADER, TrainingOptions
 from spotmpi.programs.reporting import Clock, Reporter, Stopwatch
 from spotmpi.programs.sampling import Batching, Dataset, divide, iteration_seed, iterations_left
 from spotmpi.programs.world import World
@@ -31,11 +31,12 @@ class TrainingAdapter(Protocol):
 
     clock: Clock
 
-    def seed(self, seed: int) -> None:
-        """Seed every generator that the model draws from in the next step."""
+    def step(self, parts: Sequence[Any], iteration: int, seeds: Sequence[int]) -> Mapping[str, Any]:
+        """One update, of *iteration* (from 0), by the mean of the gradients of all *parts* of this rank's batch.
 
-    def step(self, batch: Any, iteration: int) -> Mapping[str, Any]:
-        """One update, of *iteration* (from 0); scalars of this rank, converted by float() only when reported."""
+        The model draws random numbers by the seed of each part. Gives scalars of this rank, which are converted by
+        float() only when they are reported.
+        """
 
     def state(self) -> State:
         """What resuming needs, valid until the next step; the model is in names that start with ``parameters/``."""
@@ -69,7 +70,7 @@ def train(job: Job) -> None:
     Raises Fatal or Failed; ends the process with 143 after SIGTERM, once a checkpoint is whole.
     """
     options, world = job.options, job.world
-    batching = divide(options.global_batch, options.batch_per_worker, world.size)
+    batching = divide(options.global_batch, options.batch_per_worker, world.size, _most_ranks(options))
     checkpoints = _checkpoints(job)
     progress, path = _restore(job, batching, checkpoints)
     tensorboard = os.environ.get(protocol.ENV_TENSORBOARD)
@@ -80,6 +81,12 @@ def train(job: Job) -> None:
         reporter.resumed(progress.iteration, path)
     training.run()
     reporter.close()
+
+
+def _most_ranks(options: TrainingOptions) -> int | None:
+    """The most ranks that this run may have, where their number changes."""
+    most = os.environ.get(protocol.ENV_MOST_RANKS)
+    return int(most) if most and options.batches == LOADER else None
 
 
 def _checkpoints(job: Job) -> Checkpoints | None:
@@ -123,6 +130,7 @@ def _context(job: Job, batching: Batching, total: int) -> dict[str, Any]:
         "scaling": batching.scaling,
         "samples_per_iteration": batching.global_batch,
         "batch_per_worker": batching.per_rank,
+        **({"accumulated_parts": batching.parts} if batching.parts > 1 else {}),
         "total_iterations": total,
         "samples": len(job.dataset),
         "data_fingerprint": job.dataset.fingerprint(),
@@ -164,16 +172,17 @@ class _Training:
             self._notices.between_iterations()
             self._stopwatch.start()
             while self._iteration < self.total:
-                scalars = self._iterate(self._stopwatch.next_batch(batches))
+                scalars = self._iterate([self._stopwatch.next_batch(batches) for _ in range(self._batching.parts)])
                 evaluated, paused = self._between_iterations(scalars)
                 if paused:
                     self._stopwatch.start()
         self._finish(evaluated)
 
-    def _iterate(self, batch: Any) -> Mapping[str, Any]:
-        adapter = self._job.adapter
-        adapter.seed(iteration_seed(self._options.seed, self._job.world.rank, self._iteration))
-        scalars = adapter.step(batch, self._iteration)
+    def _iterate(self, parts: Sequence[Any]) -> Mapping[str, Any]:
+        first = self._job.world.rank * len(parts)
+        ranks = range(first, first + len(parts))
+        seeds = [iteration_seed(self._options.seed, rank, self._iteration) for rank in ranks]
+        scalars = self._job.adapter.step(parts, self._iteration, seeds)
         self._iteration += 1
         self._position += self._batching.global_batch
         self._stopwatch.split()

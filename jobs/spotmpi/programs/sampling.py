@@ -61,7 +61,10 @@ def sample_generator(seed: int, epoch: int, index: int) -> np.random.Generator:
 
 
 def iteration_seed(seed: int, rank: int, iteration: int) -> int:
-    """The 32-bit seed of the model's random numbers (such as dropout) on *rank* in *iteration*."""
+    """The 32-bit seed of the model's random numbers (such as dropout) on *rank* in *iteration*.
+
+    Part p of a rank's n parts counts as rank * n + p: it is a rank of its own where the run has as many.
+    """
     return int(np.random.SeedSequence([_ITERATION, seed, rank, iteration]).generate_state(1)[0])
 
 
@@ -70,15 +73,29 @@ STRONG, WEAK = "strong", "weak"
 
 @dataclass(frozen=True)
 class Batching:
-    """The batch of one iteration: *per_rank* samples on each rank, *global_batch* over the world."""
+    """The batch of one iteration: *per_rank* samples on each rank, *global_batch* over the world.
+
+    A rank computes its gradient in *parts*, one after the other, and adds them up.
+    """
 
     per_rank: int
     global_batch: int
     scaling: str
+    parts: int = 1
+
+    @property
+    def per_part(self) -> int:
+        """Samples that a rank has in memory at once."""
+        return self.per_rank // self.parts
 
 
-def divide(global_batch: int | None, batch_per_worker: int | None, world_size: int) -> Batching:
+def divide(
+    global_batch: int | None, batch_per_worker: int | None, world_size: int, most_ranks: int | None = None
+) -> Batching:
     """The batch, by whichever of the two options is set.
+
+    Where the run may have *most_ranks*, a part is at most as large as a rank's share then: a batch that fits into
+    memory on the most nodes does so on fewer.
 
     Raises Fatal for a global batch that the ranks cannot share evenly: the mean of the ranks' gradients would then not
     be the gradient of the global batch.
@@ -90,7 +107,10 @@ def divide(global_batch: int | None, batch_per_worker: int | None, world_size: i
         lower = global_batch // world_size * world_size
         near = f"{lower} or {lower + world_size}" if lower else str(world_size)
         raise Fatal(f"--global-batch {global_batch} is not divisible by {world_size} ranks: use {near}")
-    return Batching(global_batch // world_size, global_batch, STRONG)
+    per_rank = global_batch // world_size
+    least = per_rank if most_ranks is None else max(1, global_batch // most_ranks)
+    parts = next(parts for parts in range(1, per_rank + 1) if per_rank % parts == 0 and per_rank // parts <= least)
+    return Batching(per_rank, global_batch, STRONG, parts)
 
 
 def iterations_left(epochs: float, samples: int, position: int, global_batch: int) -> int:

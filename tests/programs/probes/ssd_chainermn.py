@@ -42,7 +42,7 @@ def network(batch: Path, other: Path, target: Path) -> None:
     adapter = ssd.build(model, options, comm, create_world(comm), None)  # type: ignore[arg-type]  # nothing is evaluated
     with chainer.no_backprop_mode():
         offsets, confidences = model(inputs["pixels"])
-    output = adapter.step((inputs["pixels"], inputs["targets"], inputs["labels"]), 0)
+    output = adapter.step([(inputs["pixels"], inputs["targets"], inputs["labels"])], 0, [0])
     out: dict[str, Any] = {"offsets": offsets.array, "confidences": confidences.array, "loss": output["loss"]}
     out["count"] = np.array(sum(parameter.size for parameter in model.params()))
     out |= {f"after/{name}": parameter.array for name, parameter in names.items()}

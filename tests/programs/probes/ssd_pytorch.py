@@ -84,7 +84,7 @@ def network(batch: Path, target: Path) -> None:
     adapter = ssd.build(model, options, alone(), None)  # type: ignore[arg-type]  # nothing is evaluated
     with torch.no_grad():
         out["offsets"], out["confidences"] = model(torch.from_numpy(inputs["pixels"]))
-    output = adapter.step((inputs["pixels"], inputs["targets"], inputs["labels"]), 0)
+    output = adapter.step([(inputs["pixels"], inputs["targets"], inputs["labels"])], 0, [0])
     out["loss"] = output["loss"]
     out |= {f"after/{name}": value.detach() for name, value in model.named_parameters()}
     out |= {f"gradient/{name}": value.grad for name, value in model.named_parameters()}

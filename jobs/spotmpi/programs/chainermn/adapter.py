@@ -1,7 +1,7 @@
 """A Chainer model as the training loop sees it."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import chainer
@@ -18,8 +18,9 @@ Loss = Callable[[Any, Any], tuple[Any, Mapping[str, Any]]]
 class ChainerAdapter:
     """Trains *model* with a multi-node *optimizer*.
 
-    *loss* takes (model, batch of arrays on the model's device) and gives the loss of this rank's share, averaged such
-    that the mean over ranks is the loss of the global batch, and scalars to report. *evaluate* takes the model.
+    *loss* takes (model, part of a batch, arrays on the model's device) and gives the loss of this part, averaged such
+    that the mean over the parts of all ranks is the loss of the global batch, and scalars to report. *prepare*, where
+    given, takes all parts of this rank before, host arrays. *evaluate* takes the model.
     *rate*, where given, is the learning rate as a function of the iteration.
     """
 
@@ -30,6 +31,7 @@ class ChainerAdapter:
         loss: Loss,
         evaluate: Callable[[Any], Mapping[str, float]],
         rate: Callable[[int], float] | None = None,
+        prepare: Callable[[Sequence[Any]], None] = lambda parts: None,
     ) -> None:
         self.clock: Clock = WallClock() if model.xp is np else CudaClock()
         self._model = model
@@ -37,24 +39,36 @@ class ChainerAdapter:
         self._loss = loss
         self._evaluate = evaluate
         self._rate = rate
+        self._prepare = prepare
 
-    def seed(self, seed: int) -> None:
+    def _seed(self, seed: int) -> None:
         """Seed Python's, NumPy's and CuPy's generators."""
         random.seed(seed)
         np.random.seed(seed)
         if self._model.xp is not np:
             self._model.xp.random.seed(seed)
 
-    def step(self, batch: Any, iteration: int) -> Mapping[str, Any]:
-        """One update from *batch*, host arrays."""
+    def step(self, parts: Sequence[Any], iteration: int, seeds: Sequence[int]) -> Mapping[str, Any]:
+        """One update from *parts*, host arrays; *seeds* are those of all generators."""
         if self._rate:
             self._optimizer.lr = self._rate(iteration)
-        with chainer.using_config("train", True):
-            loss, scalars = self._loss(self._model, self._model.device.send(batch))
+        self._prepare(parts)
         self._model.cleargrads()
-        loss.backward()
-        loss.unchain_backward()
+        sums: dict[str, Any] = {}
+        for part, seed in zip(parts, seeds, strict=True):
+            self._seed(seed)
+            for name, value in self._backward(part, len(parts)).items():
+                sums[name] = sums[name] + value if name in sums else value
         self._optimizer.update()
+        return sums if len(parts) == 1 else {name: value / len(parts) for name, value in sums.items()}
+
+    def _backward(self, part: Any, parts: int) -> Mapping[str, Any]:
+        """Add the gradient of one of *parts*, and give its scalars."""
+        with chainer.using_config("train", True):
+            loss, scalars = self._loss(self._model, self._model.device.send(part))
+        whole = loss if parts == 1 else loss / parts
+        whole.backward()
+        whole.unchain_backward()
         return {"loss": loss.array, **scalars}
 
     def state(self) -> State:

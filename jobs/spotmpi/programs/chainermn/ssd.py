@@ -1,7 +1,7 @@
 """Train SSD300 on a PASCAL VOC folder, with ChainerMN."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import chainer
@@ -95,27 +95,36 @@ def build(model: Ssd300, options: argparse.Namespace, comm: Any, world: World, t
     for name, parameter in model.namedparams():
         hook = ScaledRate(BIAS_RATE) if name.endswith("/b") else WeightDecay(WEIGHT_DECAY)
         parameter.update_rule.add_hook(hook)
+    loss = MultiboxLoss(comm)
     return ChainerAdapter(
         model,
         optimizer,
-        loss(comm),
+        loss,
         lambda trained: evaluate(lambda pixels: predict(trained, pixels), test, world),
         rate,
+        loss.count_positives,
     )
 
 
-def loss(comm: Any) -> Callable[[Any, Any], tuple[Any, dict[str, Any]]]:
-    """The multibox loss of a rank's share, scaled such that the mean over ranks is that of the global batch."""
+class MultiboxLoss:
+    """The multibox loss of a part; the mean over the parts of all ranks is that of the global batch."""
 
-    def of(model: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
-        pixels, targets, labels = batch
-        positives = comm.mpi_comm.allreduce(int((labels > 0).sum()))
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self._scale = 1.0
+
+    def count_positives(self, parts: Sequence[Any]) -> None:
+        """Take the number of positive boxes in the global batch, of which *parts* are this rank's."""
+        positives = self._comm.mpi_comm.allreduce(sum(int((labels > 0).sum()) for _, _, labels in parts))
+        self._scale = self._comm.size * len(parts) / max(positives, 1)
+
+    def __call__(self, model: Any, part: Any) -> tuple[Any, dict[str, Any]]:
+        """The loss of one part, and both of its terms."""
+        pixels, targets, labels = part
         offsets, confidences = model(pixels)
         sums = multibox_sums(offsets, confidences, targets, labels)
-        location, confidence = (part * (comm.size / max(positives, 1)) for part in sums)
+        location, confidence = (term * self._scale for term in sums)
         return location + confidence, {"location_loss": location.array, "confidence_loss": confidence.array}
-
-    return of
 
 
 def predict(model: Any, pixels: Any) -> tuple[Any, Any]:

@@ -1,7 +1,9 @@
 """A PyTorch model as the training loop sees it."""
 
+import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -27,9 +29,10 @@ def precision_option(parser: Parser) -> None:
 class TorchAdapter:
     """Trains *model* (bare; *distributed* is the same model inside DDP, or itself).
 
-    *loss* takes (model, batch as the data set makes it, on the model's device) and gives the loss of this rank's share,
-    averaged such that the mean over ranks is the loss of the global batch, and scalars to report. *evaluate* takes
-    the bare model. *rate*, where given, is the learning rate as a function of the iteration; a parameter group with a
+    *loss* takes (model, part of a batch as the data set makes it, on the model's device) and gives the loss of this
+    part, averaged such that the mean over the parts of all ranks is that of the global batch, and scalars to report.
+    *prepare*, where given, takes all parts of this rank before, as the data set makes them. *evaluate* takes the bare
+    model. *rate*, where given, is the learning rate as a function of the iteration; a parameter group with a
     ``rate_factor`` has that many times this rate. With *precision* bf16 the model's forward pass, and with it the
     backward one, computes in bfloat16 where autocast says that this is safe; parameters stay fp32.
     """
@@ -42,6 +45,7 @@ class TorchAdapter:
         evaluate: Callable[[Any], Mapping[str, float]],
         rate: Callable[[int], float] | None = None,
         precision: str = FP32,
+        prepare: Callable[[Sequence[Any]], None] = lambda parts: None,
     ) -> None:
         self._distributed = distributed
         self._model: nn.Module = getattr(distributed, "module", distributed)
@@ -50,27 +54,38 @@ class TorchAdapter:
         self._evaluate = evaluate
         self._rate = rate
         self._lower = precision == BF16
+        self._prepare = prepare
         self._device = next(self._model.parameters()).device
         self.clock: Clock = CudaClock() if self._device.type == "cuda" else WallClock()
 
-    def seed(self, seed: int) -> None:
-        """Seed Python's, NumPy's and PyTorch's generators, those of GPUs included."""
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.manual_seed(seed)
-
-    def step(self, batch: Any, iteration: int) -> Mapping[str, Any]:
-        """One update from *batch*: arrays, or lists and dicts of them."""
+    def step(self, parts: Sequence[Any], iteration: int, seeds: Sequence[int]) -> Mapping[str, Any]:
+        """One update from *parts*: arrays, or lists and dicts of them; *seeds* are those of all generators."""
         if self._rate:
             for group in self._optimizer.param_groups:
                 group["lr"] = self._rate(iteration) * group.get("rate_factor", 1.0)
         self._distributed.train()
         self._optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._lower):
-            loss, scalars = self._loss(self._distributed, on_device(batch, self._device))
-        loss.backward()
+        self._prepare(parts)
+        sums: dict[str, Any] = {}
+        for number, (part, seed) in enumerate(zip(parts, seeds, strict=True), start=1):
+            _seed(seed)
+            with self._gradients_kept(number < len(parts)):
+                for name, value in self._backward(on_device(part, self._device), len(parts)).items():
+                    sums[name] = sums[name] + value if name in sums else value
         self._optimizer.step()
+        return sums if len(parts) == 1 else {name: value / len(parts) for name, value in sums.items()}
+
+    def _backward(self, part: Any, parts: int) -> Mapping[str, Any]:
+        """Add the gradient of one of *parts*, and give its scalars."""
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._lower):
+            loss, scalars = self._loss(self._distributed, part)
+        (loss if parts == 1 else loss / parts).backward()
         return {"loss": loss.detach(), **scalars}
+
+    def _gradients_kept(self, kept: bool) -> AbstractContextManager[None]:
+        """Whether DDP leaves gradients on their rank, to average them with those of the last part."""
+        no_sync = getattr(self._distributed, "no_sync", None)
+        return no_sync() if kept and no_sync else contextlib.nullcontext()
 
     def state(self) -> State:
         """Parameters, buffers and the optimizer's state."""
@@ -96,6 +111,13 @@ class TorchAdapter:
         self._model.eval()
         with torch.no_grad():
             return self._evaluate(self._model)
+
+
+def _seed(seed: int) -> None:
+    """Seed Python's, NumPy's and PyTorch's generators, those of GPUs included."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 class CudaClock:

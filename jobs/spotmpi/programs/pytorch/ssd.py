@@ -1,7 +1,7 @@
 """Train torchvision's SSD300 on a PASCAL VOC folder, with PyTorch."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -64,36 +64,47 @@ def load_weights(model: Ssd300, options: argparse.Namespace, world: World) -> di
 def build(model: Ssd300, options: argparse.Namespace, world: World, test: DetectionData) -> TorchAdapter:
     """*model* on its device, inside DDP, with its optimizer."""
     rate = learning_rate(options)
-    distributed = distribute(model.to(device(world, options)), world, options)
+    place = device(world, options)
+    distributed = distribute(model.to(place), world, options)
     biases = [parameter for name, parameter in model.named_parameters() if name.endswith(".bias")]
     weights = [parameter for name, parameter in model.named_parameters() if not name.endswith(".bias")]
     groups = [{"params": weights, "weight_decay": WEIGHT_DECAY}, {"params": biases, "rate_factor": BIAS_RATE}]
     optimizer = torch.optim.SGD(groups, lr=rate(0), momentum=MOMENTUM)
+    loss = MultiboxLoss(world, place)
     return TorchAdapter(
         distributed,
         optimizer,
-        loss(world),
+        loss,
         lambda trained: evaluate(lambda pixels: predict(trained, pixels), test, world),
         rate,
         options.precision,
+        loss.count_positives,
     )
 
 
-def loss(world: World) -> Callable[[nn.Module, Any], tuple[torch.Tensor, dict[str, Any]]]:
-    """The multibox loss of a rank's share, scaled such that the mean over ranks is that of the global batch."""
+class MultiboxLoss:
+    """The multibox loss of a part; the mean over the parts of all ranks is that of the global batch."""
 
-    def of(model: nn.Module, batch: Any) -> tuple[torch.Tensor, dict[str, Any]]:
-        pixels, targets, labels = batch
-        positives = (labels > 0).sum().float()
-        if world.size > 1:
+    def __init__(self, world: World, place: torch.device) -> None:
+        self._world = world
+        self._place = place
+        self._scale: torch.Tensor
+
+    def count_positives(self, parts: Sequence[Any]) -> None:
+        """Take the number of positive boxes in the global batch, of which *parts* are this rank's."""
+        count = sum(int((labels > 0).sum()) for _, _, labels in parts)
+        positives = torch.tensor(float(count), device=self._place)
+        if self._world.size > 1:
             dist.all_reduce(positives)
-        scale = world.size / positives.clamp(min=1)
+        self._scale = self._world.size * len(parts) / positives.clamp(min=1)
+
+    def __call__(self, model: nn.Module, part: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+        """The loss of one part, and both of its terms."""
+        pixels, targets, labels = part
         offsets, confidences = model(pixels)
         sums = multibox_sums(offsets, confidences, targets, labels)
-        location, confidence = (part * scale for part in sums)
+        location, confidence = (term * self._scale for term in sums)
         return location + confidence, {"location_loss": location.detach(), "confidence_loss": confidence.detach()}
-
-    return of
 
 
 def predict(model: nn.Module, pixels: Any) -> tuple[Any, Any]:

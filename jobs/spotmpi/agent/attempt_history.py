@@ -85,14 +85,27 @@ class AttemptHistory:
         market = self.plan.get("machine", {}).get("market")
         if market:
             machines = [{**each, "market": market} for each in machines]
+        nodes = len(self.world.members) if self.world and "elastic" in self.plan else None
         self.record.event(
-            record.STARTED, attempt=number, **self._counts(), machines=list(machines) or None, container=container
+            record.STARTED,
+            attempt=number,
+            **self._counts(),
+            nodes=nodes,
+            machines=list(machines) or None,
+            container=container,
         )
 
-    def set_pods(self, plan: RunPlan, pods: list[int]) -> None:
-        """Record that the nodes of the newest attempt are those of *plan*, and which of all pods do their work."""
+    def set_pods(self, plan: RunPlan, pods: list[int], others: int = 0) -> None:
+        """Record that the nodes of the newest attempt are those of *plan*, and which of all pods do their work.
+
+        Of a run that may have fewer nodes, *others* are there besides, and are paid for too.
+        """
         assert self.world is not None, "it has begun"
-        self.world = self.world._replace(members=world_of(plan, self.world.attempt).members, pods=pods)
+        own = world_of(plan, self.world.attempt)
+        self.world = self.world._replace(members=own.members, pods=pods)
+        if "elastic" in plan:
+            rate = None if own.rate is None else own.rate * (len(pods) + others) / len(pods)
+            self.world = self.world._replace(size=own.size, rate=rate, standby=others)
         self.record.write_json(os.path.join("attempts", str(self.world.attempt), _WORLD), self.world.record())
 
     def record_decisions(self, decisions: Sequence[Mapping[str, Any]]) -> None:

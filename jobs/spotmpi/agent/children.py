@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Dict, Optional, Set, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple, TypeVar
 
 from . import launchers
-from .attempt import Launch
+from .attempt import POLL_INTERVAL, Launch
 from .clock import Clock
 from .context import AgentContext
 from .files import write_atomically
@@ -17,7 +17,7 @@ from .lines import Line
 from .mounts import Mounts
 from .outcomes import Outcome, StopSource
 from .plan import Command, RunPlan, read_plan, workers
-from .record import Record
+from .record import WAITING, Record
 
 if TYPE_CHECKING:
     import socket
@@ -41,12 +41,20 @@ class NoMembers:
         self.hardware: Dict[int, Dict[str, Any]] = {}
         self.notices: Dict[int, str] = {}
         self.ended: Dict[int, Tuple[int, str]] = {}
-        self.pods = None
+        self.pods: Optional[List[int]] = None
         self.idle: Set[int] = set()
 
     def of_gang(self, values: Mapping[int, T]) -> Dict[int, T]:
         """All of *values*."""
         return dict(values)
+
+    def larger_size(self) -> int | None:
+        """None: the number of nodes never changes."""
+        return None
+
+    def others(self) -> int:
+        """None: this machine is paid for once."""
+        return 0
 
     def is_whole(self) -> bool:
         """Yes."""
@@ -55,6 +63,13 @@ class NoMembers:
     def lost(self) -> list[int]:
         """No node."""
         return []
+
+    def begin(self) -> None:
+        """Begin the next attempt: nothing changes."""
+
+    def missing(self) -> str | None:
+        """What an attempt has to wait for: nothing."""
+        return None
 
     def serve(self, timeout: float) -> None:
         """Nothing arrives, and nothing is waited for."""
@@ -81,14 +96,21 @@ class Children:
     def __init__(self, python: str) -> None:
         self._python = python
         self._reserved: Optional[socket.socket] = None
+        self._members: Optional[NoMembers] = None
 
     def open_record(self, context: AgentContext) -> Record:
         """The record in the run folder, which exists."""
         return Record(context.folder, context.clock)
 
     def open_members(self, context: AgentContext, number: int, record: Record) -> NoMembers:
-        """None."""
-        return NoMembers()
+        """None, or the nodes of a run that may have fewer."""
+        if "elastic" in context.plan and self._members is None:
+            from .local_nodes import LocalNodes  # few runs need them
+
+            self._members = LocalNodes(context)
+        members = self._members = self._members or NoMembers()
+        members.begin()
+        return members
 
     def prepare(
         self,
@@ -99,7 +121,10 @@ class Children:
         since: float,
     ) -> Launch | Outcome:
         """The launchers of all nodes, and the workers of a pool or stream."""
-        plan = context.plan
+        outcome = self._wait_for_nodes(context, stop_source, record)
+        if outcome is not None:
+            return outcome
+        plan = context.with_pods(self._members.pods if self._members else None).plan
         environment = {**self._session(context, number), **plan["environment"]}
         place = local_place(plan, self._python, os.geteuid() == 0)
         if plan.get("preload"):
@@ -113,6 +138,21 @@ class Children:
             _clear(place.control)
             replicas = LocalWorkers(context, place, place.control)
         return Launch(commands, environment, os.path.join(context.folder, PID_FILE), replicas)
+
+    def _wait_for_nodes(self, context: AgentContext, stop_source: StopSource, record: Record) -> Outcome | None:
+        """The outcome of an attempt that is to end before it has its nodes; else None, once it has them."""
+        last_reason = None
+        while True:
+            reason = self._members.missing() if self._members else None
+            if reason is None:
+                return None
+            stop_request = stop_source.pending()
+            if stop_request is not None:
+                return stop_request.outcome
+            if reason != last_reason:
+                last_reason = reason
+                record.event(WAITING, reason=reason)
+            context.clock.sleep(POLL_INTERVAL)
 
     def oom_nodes(self, context: AgentContext) -> list[int]:
         """None: what this machine lacks others may have used."""

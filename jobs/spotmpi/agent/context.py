@@ -9,6 +9,7 @@ from .clock import Clock
 from .launch import launcher_count
 from .mounts import Mounts
 from .plan import Role, RunPlan, gang, read_plan, workers
+from .world import on_hosts
 
 if TYPE_CHECKING:
     from .placement import Decision
@@ -69,8 +70,7 @@ class AgentContext(NamedTuple):
         if pods is None:
             return self
         hosts = [*self.hosts, *self.standby]
-        plan: RunPlan = {**self.plan, "hosts": [hosts[pod] for pod in pods]}
-        return self._replace(plan=plan)
+        return self._replace(plan=on_hosts(self.plan, [hosts[pod] for pod in pods]))
 
     @property
     def role(self) -> Role:

@@ -34,6 +34,7 @@ from .outcomes import (
 )
 from .plan import workers
 from .progress import Progress
+from .world import change_reason
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start
     from .transport import Members, Transport
@@ -75,6 +76,7 @@ class CoordinatorStopSource:
         self._notice = notice
         self._transport = transport
         self._check_fence = check_fence
+        self.progress: Progress | None = None  # of the attempt, once it has started
 
     def pending(self) -> StopRequest | None:
         """The `StopRequest` that is pending, or None."""
@@ -88,7 +90,15 @@ class CoordinatorStopSource:
         if notice:
             return StopRequest(Outcome(INTERRUPTION, notice, protocol.INTERRUPTED), True)
         failure = self._deletion() or self._lost_hosts() or self.launcher_failure()
-        return StopRequest(failure, False) if failure else None
+        return StopRequest(failure, False) if failure else self._growth()
+
+    def _growth(self) -> StopRequest | None:
+        """The end, at a checkpoint, of an attempt that can go on with more nodes; a program without any stays."""
+        size = self._members.larger_size()
+        if size is None or self.progress is None or (self.progress.checkpoint or self.progress.resumed) is None:
+            return None
+        nodes = len(self._members.pods or ())
+        return StopRequest(Outcome(INTERRUPTION, change_reason(nodes, size), protocol.INTERRUPTED), True)
 
     def _deletion(self) -> Outcome | None:
         """The end of a run on this machine whose folder is gone."""
@@ -99,7 +109,7 @@ class CoordinatorStopSource:
 
     def _note_launchers_end(self) -> None:
         """Let the scheduler of a stream end with node 0's launcher, once those of the other nodes have ended."""
-        remote = self._transport.remote_launchers(self._context)
+        remote = self._transport.remote_launchers(self._context.with_pods(self._members.pods))
         if remote and workers(self._context.plan) and len(self._members.of_gang(self._members.ended)) == remote:
             with contextlib.suppress(OSError):  # it is tried again
                 open(self._context.launchers_ended_file, "a").close()
@@ -234,6 +244,7 @@ class AttemptLoop:
                 outcome = launch
             else:
                 attempt = self._start(history, members, number, launch, stop_source)
+                stop_source.progress = attempt.progress
                 progress, started = attempt.progress, self._context.clock()
                 outcome = self._run_launchers(attempt, members, stop_source)
         except OSError as error:
@@ -271,7 +282,7 @@ class AttemptLoop:
         """The attempt, once all members know that it starts."""
         machines, pods = members.of_gang(members.machines), members.pods
         if pods is not None:
-            self._repeat(lambda: history.set_pods(self._context.with_pods(pods).plan, pods))
+            self._repeat(lambda: history.set_pods(self._context.with_pods(pods).plan, pods, members.others()))
         self._repeat(lambda: history.record_start(number, [machines[node] for node in sorted(machines)]))
         members.broadcast(go=1)
         plan, clock = self._context.plan, self._context.clock
@@ -368,7 +379,7 @@ class AttemptLoop:
 
     def _wait_for_launchers(self, members: Members, stop_source: CoordinatorStopSource) -> Outcome:
         """How the launchers of the other nodes ended, once node 0's own has succeeded."""
-        while len(members.ended) < self._transport.remote_launchers(self._context):
+        while len(members.ended) < self._transport.remote_launchers(self._context.with_pods(members.pods)):
             stop_request = stop_source.pending()
             if stop_request:
                 return stop_request.outcome

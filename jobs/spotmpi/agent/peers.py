@@ -4,11 +4,13 @@ Messages are JSON objects, one a line, over TLS in which both ends show the run'
 that closes, or is silent for too long (see `connection`), is a lost host. The types of messages are in `schema`.
 
     worker -> node 0   {"version": 1, "run": name, "node": 1, "restart_count": 0, "machine": {...}}
-    node 0 -> worker   {"version": 1, "welcome": attempt} or {"refused": reason}; where pods stand by, with "place"
+    node 0 -> worker   {"version": 1, "welcome": attempt} or {"refused": reason}; where pods stand by, with "place",
+                       and with "nodes" where that number changes
 
     worker -> node 0   {"beat": 1}                        at once after the welcome, then as heartbeat
                        {"notice": reason}                 its machine is about to go away
-    with "attempt":    {"ready": 1, "hardware": {...}}    ranks can start and its data is staged; its hardware
+    with "attempt":    {"ready": 1, "hardware": {...}}    ranks can start and its data is staged; its hardware, and the
+                                                          "nodes" of its welcome
                        {"oom_killed": 1}                  the kernel killed a process of its pod for lack of memory
                        {"ended": code, "reason": ...}     its launcher has ended, or could not be started
                        {"idle": 1}                        no process of the attempt is left on its node
@@ -149,6 +151,19 @@ class Coordinator:
         worker = self.workers[node]
         if not worker.closed:
             worker.send(**more, welcome=self._attempt)
+
+    @property
+    def hint(self) -> str:
+        """What happens while nodes are missing, where that is more than to wait."""
+        return ""
+
+    def larger_size(self) -> int | None:
+        """None: the number of nodes never changes."""
+        return None
+
+    def others(self) -> int:
+        """None: the number of nodes never changes."""
+        return 0
 
     def is_whole(self) -> bool:
         """Whether no node of the gang is lost, or about to go away."""
@@ -363,11 +378,15 @@ def _limit_unauthenticated(nodes: int) -> int:
 
 
 class Joined(NamedTuple):
-    """A worker's connection to node 0, the attempt that it is welcome in, and its place, where pods stand by."""
+    """A worker's connection to node 0, the attempt that it is welcome in, and its place, where pods stand by.
+
+    *nodes* is how many the attempt has, where that changes.
+    """
 
     connection: Connection
     attempt: int
     place: Optional[int]
+    nodes: Optional[int] = None
 
 
 def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Joined | str:
@@ -388,7 +407,7 @@ def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Joi
         connection.admit(silence)
         connection.send(beat=1)
         connection.heartbeat = Heartbeat(lambda: [connection], lambda: connection.last_polled, nodes, clock)
-        return Joined(connection, int(answer["welcome"]), answer.get("place"))
+        return Joined(connection, int(answer["welcome"]), answer.get("place"), answer.get("nodes"))
     connection.close()
     refusal = (answer or {}).get("refused")
     if isinstance(refusal, str):

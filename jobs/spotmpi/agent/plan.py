@@ -105,6 +105,13 @@ class PlacedCapacity(TypedDict):
     forecast: Optional[Forecast]
 
 
+class Elastic(TypedDict):
+    """The allowed numbers of nodes of a run that may have fewer than the hosts of its plan, the smallest first."""
+
+    sizes: List[int]
+    patience: float  # seconds for which the first attempt waits for the most nodes
+
+
 class Mpi(TypedDict):
     """The mpirun of a run; without a path, agents look for the one of their image."""
 
@@ -150,6 +157,7 @@ class RunPlan(_RunPlan, total=False):
     attempts_before: int  # of earlier submissions, as far as the terminal knows that resumed the run
     preload: List[str]  # modules that a fork server imports for the ranks
     replaces_nodes: bool  # a lost node of the gang alone gets a new pod; else all of them do
+    elastic: Elastic  # where the number of nodes changes between attempts
     standby: List[str]  # host names of pods that stand by for lost nodes; their numbers follow those of the nodes
     # On this machine.
     backend: Literal["local"]

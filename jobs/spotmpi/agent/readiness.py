@@ -92,5 +92,5 @@ class Readiness:
         return unresolved
 
     def _describe(self, hosts: list[str], what: str) -> str:
-        names = ", ".join(hosts[:8]) + (" ..." if len(hosts) > 8 else "")
+        names = ", ".join(hosts[:8]) + (" ..." if len(hosts) > 8 else "") + self._coordinator.hint
         return "%d of %d hosts %s: %s" % (len(hosts), len(self._hosts()), what, names)

@@ -99,6 +99,7 @@ class CoordinatorMessage(TypedDict, total=False):
     version: int
     welcome: int  # an attempt that begins
     place: int  # with it: that of the worker's pod, where pods stand by
+    nodes: int  # with it: how many the attempt has, where that changes
     refused: str
     go: int
     start: int  # a request of mpirun in ``attempt``, and the ``command`` that it asks for
@@ -114,6 +115,7 @@ class WorkerMessage(TypedDict, total=False):
 
     attempt: int  # to which the message belongs, if it does not belong to the run
     ready: int
+    nodes: int  # with it: those of the welcome
     hardware: Dict[str, Any]
     notice: str
     oom_killed: int

@@ -24,6 +24,7 @@ from .plan import RunPlan, read_plan
 from .schema import read_attempt
 from .tcp import Tcp
 from .tls import Identity
+from .world import on_hosts
 
 FOLDER = "slurm"  # in the run folder: what batch script, agents and terminals tell each other
 PLAN = "plan.json"
@@ -96,7 +97,7 @@ def ports(job: int) -> tuple[int, int]:
 def read_context(folder: str, environ: Mapping[str, str], hosts: list[str], clock: Clock) -> AgentContext:
     """That of this task's agent, from its environment; *hosts* are the names of the job's nodes in Slurm's order."""
     own = mounts(folder, environ)
-    plan: RunPlan = {**read_plan(own.plan), "hosts": hosts}
+    plan: RunPlan = on_hosts(read_plan(own.plan), hosts)
     return AgentContext(
         plan,
         int(environ["SLURM_PROCID"]),

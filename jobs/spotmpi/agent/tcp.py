@@ -9,6 +9,7 @@ from . import hardware, launchers, peers, protocol, ssh
 from .attempt import Launch
 from .attempt_history import pods_at_work
 from .context import AgentContext
+from .elastic_coordinator import ElasticCoordinator
 from .launch import gang_commands
 from .node import check_hardware, clear_shared_memory, place, serve_forks, start_sshd, unpack_code, write_environment
 from .outcomes import NOT_RETRYABLE, Outcome, StopSource
@@ -16,7 +17,7 @@ from .plan import workers
 from .pod_record import PodRecord
 from .pool_coordinator import PoolCoordinator
 from .readiness import Readiness
-from .record import Record
+from .record import Record, noted_first_attempt
 from .schema import Greeting
 from .staging import Staging
 from .standby_coordinator import StandbyCoordinator
@@ -54,7 +55,10 @@ class Tcp:
         role, restart_count = workers(context.plan), None if context.replaces_nodes else context.restart_count
         place = (len(context.hosts), restart_count, number)
         try:
-            if context.standby:
+            if "elastic" in context.plan and not context.slurm:
+                first = number == noted_first_attempt(context.folder, repr(context.plan.get("submitted")))
+                self._members = ElasticCoordinator(self._channel(context), context, number, record, first)
+            elif context.standby:
                 before = pods_at_work(context.folder)
                 self._members = StandbyCoordinator(self._channel(context), context, number, record, before)
             elif role is None:

@@ -49,7 +49,15 @@ class Members(Protocol):
 
     @property
     def pods(self) -> Optional[List[int]]:
-        """The numbers of the pods of all nodes; None where no pods stand by."""
+        """The numbers of the pods of all nodes; None where these never change."""
+        ...
+
+    def larger_size(self) -> Optional[int]:
+        """The number of nodes with which the run could go on now, where that is more than the attempt has."""
+        ...
+
+    def others(self) -> int:
+        """How many nodes are there besides those of the attempt, of a run that may have fewer."""
         ...
 
     def is_whole(self) -> bool:

@@ -45,8 +45,10 @@ class CoordinatorLink:
 
     def __init__(self, joined: Joined, notice: Notice, cgroup: str, folder: str = "/") -> None:
         self.connection = joined.connection
-        # The attempt that this node works for and its place, where pods stand by; and the newest that node 0 has sent.
+        # The attempt that this node works for, its place, where pods stand by, and the attempt's number of nodes,
+        # where that changes; and the newest that node 0 has sent.
         self.attempt, self.place = self.newest, self.newest_place = joined.attempt, joined.place
+        self.nodes = self.newest_nodes = joined.nodes
         self.go = False
         self.over = False
         self.exit_code = 0  # with which the run has ended
@@ -64,12 +66,13 @@ class CoordinatorLink:
 
     @property
     def has_next(self) -> bool:
-        """Whether there is a newer attempt, or another place in this one."""
-        return (self.newest, self.newest_place) != (self.attempt, self.place)
+        """Whether there is a newer attempt, or another place or number of nodes in this one."""
+        return (self.newest, self.newest_place, self.newest_nodes) != (self.attempt, self.place, self.nodes)
 
     def begin(self) -> None:
         """Work for the newest attempt from now on."""
-        self.attempt, self.place, self.go, self._oom_sent = self.newest, self.newest_place, False, False
+        self.attempt, self.place, self.nodes = self.newest, self.newest_place, self.newest_nodes
+        self.go = self._oom_sent = False
         self._oom_kills = hardware.oom_kills(self._cgroup)
 
     def poll(self) -> None:
@@ -77,6 +80,7 @@ class CoordinatorLink:
         for message in self.connection.receive():
             self.newest = int(message.get("welcome", self.newest))
             self.newest_place = message.get("place", self.newest_place)
+            self.newest_nodes = message.get("nodes", self.newest_nodes)
             self._ended = int(message.get("end", self._ended))
             self.go = self.go or "go" in message
             self.over = self.over or "over" in message
@@ -157,7 +161,7 @@ class Worker:
     """What the agent of a node of the gang does, apart from node 0's."""
 
     def __init__(self, context: AgentContext, on_begin: Callable[[AgentContext], None] = lambda context: None) -> None:
-        self._context = context
+        self._context = self._whole = context  # of the current attempt, and with all nodes that the run may have
         self._on_begin = on_begin
         self._link: CoordinatorLink  # to the current agent of node 0
         self._facts: hardware.Facts | None = None  # once this node is prepared
@@ -171,7 +175,8 @@ class Worker:
         while True:
             link.begin()
             if link.place is not None:
-                self._context = self._context._replace(node=link.place)
+                pods = None if link.nodes is None else list(range(link.nodes))
+                self._context = self._whole.with_pods(pods)._replace(node=link.place)
             self._on_begin(self._context)
             self._take_part()
             while not link.ends:
@@ -204,7 +209,7 @@ class Worker:
         self._errors = 0
         self._is_staged = self._is_staged or stage_data(context, link)
         if self._is_staged and not link.ends:
-            link.report(ready=1, hardware=facts)
+            link.report(ready=1, hardware=facts, **({} if link.nodes is None else {"nodes": link.nodes}))
             if not self._has_sshd:
                 self._has_sshd = True
                 start_sshd(context)

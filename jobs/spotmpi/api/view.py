@@ -254,7 +254,8 @@ def event_text(event: Event, pace: Pace) -> str:
         return pace.due_stream(event.time) if stream else _metric_text(event.values, pace)
     because = f": {printable(event.reason)}" if event.reason else ""
     if event.kind == record.STARTED:
-        return f"attempt {event.attempt} started"
+        nodes = event.values.get("nodes")
+        return f"attempt {event.attempt} started" + (f" on {nodes} nodes" if nodes else "")
     if event.kind == record.RESTARTED:
         counted = (f"{what}: {event.values.get(what, 0)}" for what in ("failures", "interruptions"))
         return f"starting again ({printable(', '.join(counted))}){because}"

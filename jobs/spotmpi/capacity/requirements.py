@@ -22,7 +22,7 @@ def job_of(spec: JobSpec, now: datetime) -> tuple[Job, list[Problem]]:
         problems.append(Problem("capacity.work", None, 'give the time that it takes on the most nodes, such as "20h"'))
     if table.deadline is None:
         problems.append(Problem("capacity.deadline", None, 'give the time by which it has to be done, such as "30h"'))
-    deadline, sizes = table.deadline, tuple(table.nodes or [spec.nodes])
+    deadline, sizes = table.deadline, spec.sizes
     job = Job(
         work=table.work or 0.0,
         deadline=(deadline - now).total_seconds() if isinstance(deadline, datetime) else deadline or math.inf,
@@ -51,9 +51,6 @@ def without_choice(spec: JobSpec, now: datetime) -> list[Problem]:
 
 def problems(job: Job, on_demand_price: float | None) -> Iterator[Problem]:
     """Why *job* cannot be done within its limits, each reason with its remedy; the price is per node and hour."""
-    if list(job.sizes) != sorted(set(job.sizes)):
-        yield Problem("capacity.nodes", list(job.sizes), "name each number of nodes once, the smallest first")
-        return
     if len(job.speeds) != len(job.sizes) or job.speeds[-1] != 1 or min(job.speeds) <= 0 or max(job.speeds) > 1:
         remedy = f"give {len(job.sizes)} numbers above 0, one for each of `nodes`, the last one 1"
         yield Problem("capacity.speeds", list(job.speeds), remedy)

@@ -118,5 +118,5 @@ def _problems(
         )
     most = max((int(trace.nodes.max(initial=0)) for trace in used), default=0)
     if used and most < job.sizes[0]:
-        problems.append(Problem("capacity.nodes", job.sizes[0], f"the traces count up to {most} nodes: name fewer"))
+        problems.append(Problem("nodes", job.sizes[0], f"the traces count up to {most} nodes: name fewer"))
     return problems

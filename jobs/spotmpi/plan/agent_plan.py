@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 from spotmpi.agent import boot, launchers, pod_context, protocol
 from spotmpi.agent.plan import VERSION, RunPlan, StagingPlan, UserCode
 from spotmpi.core import names
-from spotmpi.plan.run_plan import limits, memory_variables, preload, roles, thread_variables
+from spotmpi.plan.run_plan import (
+    elastic,
+    elastic_variables,
+    limits,
+    memory_variables,
+    preload,
+    roles,
+    thread_variables,
+)
 from spotmpi.spec.job import Data, JobSpec
 from spotmpi.spec.paths import is_path
 from spotmpi.spec.stream import Stream
@@ -91,7 +99,8 @@ def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs, layout: Layout | No
         "machine": inputs.machine or {},
         "versions": _driver_versions(spec, inputs.versions),
     }
-    return {**plan, "preload": modules} if modules else plan
+    more: Any = {**elastic(spec), **({"preload": modules} if modules else {})}
+    return {**plan, **more}
 
 
 def _driver_versions(spec: JobSpec, versions: dict[str, str] | None) -> dict[str, str] | None:
@@ -138,6 +147,7 @@ def _environment(spec: JobSpec, run: str, layout: Layout) -> dict[str, str]:
         protocol.ENV_CHECKPOINT_PATH: names.checkpoints(layout.folder, spec.checkpoint.path),
         protocol.ENV_CHECKPOINT_EVERY: f"{spec.checkpoint.every:g}",
         protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
+        **elastic_variables(spec),
         **memory_variables(spec, f"{layout.memory}/checkpoints"),
         protocol.ENV_TENSORBOARD: f"{layout.folder}/tensorboard",
         **launchers.variables(spec.launcher, spec.resources.gpu),

@@ -11,6 +11,8 @@ from spotmpi.agent.plan import VERSION, RunPlan
 from spotmpi.core import hints, names
 from spotmpi.core.cpus import threads
 from spotmpi.plan.run_plan import (
+    elastic,
+    elastic_variables,
     limits,
     memory_notes,
     memory_variables,
@@ -66,7 +68,8 @@ def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dic
         "work": work,
         "notes": _notes(spec, machine),
     }
-    return {**plan, "preload": modules} if modules else plan
+    more: Any = {**elastic(spec), **({"preload": modules} if modules else {})}
+    return {**plan, **more}
 
 
 def preview(plan: RunPlan, python: str, root: bool) -> dict[str, Any]:
@@ -91,6 +94,7 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
         protocol.ENV_CHECKPOINT_PATH: names.checkpoints(str(paths.folder), spec.checkpoint.path),
         protocol.ENV_CHECKPOINT_EVERY: f"{spec.checkpoint.every:g}",
         protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
+        **elastic_variables(spec),
         **memory_variables(spec, names.memory_folder(paths.id)),
         protocol.ENV_TENSORBOARD: str(paths.tensorboard),
         **launchers.transport_environment(machine.variables | spec.env.keys()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spotmpi.agent import protocol
-from spotmpi.agent.plan import DRIVER, EACH, GANG, RANKS, WORKERS, Limits, Role
+from spotmpi.agent.plan import DRIVER, EACH, GANG, RANKS, WORKERS, Elastic, Limits, Role
 from spotmpi.core import names
 from spotmpi.core.cpus import threads
 from spotmpi.spec.job import POOL, seconds
@@ -38,6 +38,18 @@ def roles(spec: JobSpec, python: str) -> list[Role]:
         "table": workers.table,
     }
     return [gang, role]
+
+
+def elastic(spec: JobSpec) -> dict[str, Elastic]:
+    """The part of the plan of a run whose number of nodes may change; empty for others."""
+    if len(spec.sizes) == 1:
+        return {}
+    return {"elastic": {"sizes": list(spec.sizes), "patience": spec.capacity.patience}}
+
+
+def elastic_variables(spec: JobSpec) -> dict[str, str]:
+    """The variables of ranks whose number may change."""
+    return {protocol.ENV_MOST_RANKS: str(spec.world_size)} if len(spec.sizes) > 1 else {}
 
 
 def limits(spec: JobSpec) -> Limits:

@@ -135,7 +135,8 @@ class TrialResult:
     @property
     def nodes(self) -> int:
         """Nodes of the run."""
-        return int(self.spec["nodes"])
+        nodes = self.spec["nodes"]
+        return int(max(nodes) if isinstance(nodes, list) else nodes)
 
     @property
     def slots(self) -> int:

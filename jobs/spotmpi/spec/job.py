@@ -6,13 +6,13 @@ import contextlib
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import tomli_w
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, WrapValidator
 
 from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.core import hints
@@ -71,6 +71,33 @@ def memory_interval(value: object) -> object:
     raise ValueError('write a number of iterations such as "1", or a duration such as "10s"')
 
 
+class Sizes(int):
+    """The most nodes of a run that may have fewer, and each of its allowed numbers, the smallest first."""
+
+    allowed: tuple[int, ...]
+
+    def __new__(cls, allowed: Iterable[int]) -> Sizes:
+        """The largest of *allowed*, of which there are at least two."""
+        ordered = tuple(sorted(set(allowed)))
+        sizes = super().__new__(cls, ordered[-1])
+        sizes.allowed = ordered
+        return sizes
+
+    def __reduce__(self) -> tuple[type[Sizes], tuple[tuple[int, ...]]]:
+        return Sizes, (self.allowed,)
+
+
+def _nodes(value: object, validated: Callable[[object], int]) -> int:
+    if not isinstance(value, list | tuple) or not value:
+        return validated(value)
+    sizes = Sizes(map(validated, value))
+    return sizes if len(sizes.allowed) > 1 else int(sizes)
+
+
+def _nodes_value(value: int) -> int | list[int]:
+    return list(value.allowed) if isinstance(value, Sizes) else value
+
+
 POOL: Literal["pool"] = "pool"
 if TYPE_CHECKING:
     LauncherName = str
@@ -116,6 +143,7 @@ DriverLimit = Annotated[
     BeforeValidator(_driver_seconds),
     PlainSerializer(_driver_limit),
 ]
+Nodes = Annotated[Count, WrapValidator(_nodes), PlainSerializer(_nodes_value)]
 Deadline = Annotated[float | datetime, BeforeValidator(_deadline), PlainSerializer(_deadline_text)]
 Money = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -211,11 +239,10 @@ class Capacity(SpecModel):
     instance_types: list[str] = Field(
         [], description="allowed instance types, equally fast where there is a deadline (default: all)"
     )
-    nodes: list[Count] = Field(
-        [], description="in a simulation: numbers of nodes, the smallest first (default: `nodes`)"
-    )
     speeds: list[float] = Field(
-        [], description="their speeds relative to the last (default: in proportion to the nodes)"
+        [],
+        description="in a simulation: the speeds of the allowed numbers of `nodes`, relative to the last (default: in "
+        "proportion)",
     )
     overhead: Duration = Field(300.0, description="time from the request for nodes to the first new iteration")
     lost_work: Duration | None = Field(
@@ -263,7 +290,7 @@ class JobSpec(SpecModel):
         None, description="folder of your code, where the command starts; shipped to a cluster"
     )
     files: list[FilePath] = Field([], description="files and folders that are copied to where the command starts")
-    nodes: Count = Field(1, description="number of nodes")
+    nodes: Nodes = Field(1, description="number of nodes, or a list of those that the run may have, such as [2, 4, 8]")
     slots: Count = Field(1, description="processes per node")
     standby: int = Field(0, ge=0, description="on a cluster: further pods that take the places of lost nodes at once")
     launcher: LauncherName = Field("mpirun", description="what starts the ranks; pool: workers that stay up")
@@ -305,8 +332,13 @@ class JobSpec(SpecModel):
     slurm: Slurm = Slurm()
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The allowed numbers of nodes, the smallest first; the only one where it is fixed. `nodes` is the largest."""
+        return self.nodes.allowed if isinstance(self.nodes, Sizes) else (self.nodes,)
+
+    @property
     def world_size(self) -> int:
-        """Ranks of the whole run: nodes x slots."""
+        """Ranks of the whole run, the most that it may have: nodes x slots."""
         return self.nodes * self.slots
 
     @property

@@ -49,7 +49,7 @@ class TargetCapabilities:
 _WITHOUT_DEADLINE = frozenset(
     {"order", "patience", "retry", "overhead", "prices", "deadline", "market", "zones", "instance_types"}
 )
-_OF_SIMULATIONS = frozenset({"nodes", "speeds"})
+_OF_SIMULATIONS = frozenset({"speeds"})
 Check = Callable[[JobSpec, TargetCapabilities], Iterable[Problem]]
 
 
@@ -354,7 +354,7 @@ def _capacity(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Probl
     table = spec.capacity
     given = table.model_dump(exclude_defaults=True)
     for key in sorted(_OF_SIMULATIONS & given.keys()):
-        remedy = "only `spotmpi simulate` tries several numbers of nodes: remove it, and set `nodes`"
+        remedy = "only `spotmpi simulate` uses the speeds of numbers of nodes: remove it"
         yield Problem(f"capacity.{key}", given[key], remedy)
     if table.deadline is None:
         for key in sorted(given.keys() - _WITHOUT_DEADLINE - _OF_SIMULATIONS):
@@ -371,6 +371,33 @@ def _capacity(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Probl
         remedy = "needed for capacity.deadline, or each move starts from zero: name a claim for the run volume"
         yield Problem("kubernetes.volume", None, remedy)
     yield from capabilities.deadline
+
+
+def _sizes(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    """Why the run cannot go on with another number of nodes, where its spec allows several."""
+    if len(spec.sizes) == 1 or spec.launcher == POOL:
+        return
+    sizes = list(spec.sizes)
+    if spec.run_on == "first":
+        yield Problem("nodes", sizes, 'the command runs on one node: give one number, or run_on = "all"')
+    if spec.stream is not None:
+        remedy = "a stream is for a fixed number of nodes: give one number, or remove [stream]"
+        yield Problem("nodes", sizes, remedy)
+    per_rank = _option(spec.args, "--batch-per-worker") if spec.program else None
+    if per_rank is not None:
+        given = f"--batch-per-worker {per_rank}"
+        remedy = "the global batch would change with the number of nodes: give that instead, as `--global-batch`"
+        yield Problem("args", given, remedy)
+    option = _option(spec.args, "--global-batch") if spec.program else None
+    batch = int(option) if option and option.isdigit() else spec.metrics.samples_per_iteration
+    fit = [size for size in sizes if not batch or batch % (size * spec.slots) == 0]
+    if fit != sizes:
+        wrong = " and ".join(str(size) for size in sizes if size not in fit)
+        ranks = "" if spec.slots == 1 else f" of {spec.slots} slots"
+        remedy = f"{wrong} nodes{ranks} cannot share a global batch of {batch} samples equally: use "
+        yield Problem("nodes", sizes, remedy + (f"{fit}, or another batch" if fit else "another batch"))
+    if capabilities.persistent is not None:
+        yield from validate_cluster.sizes(spec, capabilities.persistent)
 
 
 def _standby(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
@@ -394,6 +421,7 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_metrics, "metrics program"),
     (_money, "limits checkpoint price capacity kubernetes nodes standby pool stream"),
     (_capacity, "capacity"),
+    (_sizes, "nodes slots launcher run_on stream program args metrics capacity kubernetes standby checkpoint"),
     (_standby, "standby nodes capacity kubernetes pool stream"),
     (_cluster, "capacity kubernetes nodes slots resources image env mpi checkpoint pool stream"),
 )

@@ -339,7 +339,7 @@ def read_base(read: Callable[[], JobSpec]) -> tuple[JobSpec, Faults]:
 
 def grid_study(spec: JobSpec, options: StudyOptions, faults: Faults = Faults()) -> Study:
     """The study of all variants of *spec* on all node counts of *options*; WrongStudy lists its and other *faults*."""
-    nodes, problems = _node_counts([spec.nodes] if options.nodes is None else options.nodes)
+    nodes, problems = _node_counts(list(spec.sizes) if options.nodes is None else options.nodes)
     counts = {"repeats": REPEATS, "seed": SEED, "retries": RETRIES, **options.overrides}
     for name, least in (("repeats", 1), ("retries", 0)):
         if counts[name] < least:

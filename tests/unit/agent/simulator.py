@@ -393,6 +393,14 @@ class SimulatedMembers:
     def idle(self) -> set[int]:
         return {node for node, at in self._idle.items() if at <= self._world.now and not self.workers[node].silent}
 
+    hint = ""
+
+    def larger_size(self) -> int | None:
+        return None
+
+    def others(self) -> int:
+        return 0
+
     def is_whole(self) -> bool:
         return not self.notices and not any(worker.lost for worker in self.workers.values())
 

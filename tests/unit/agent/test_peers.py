@@ -208,7 +208,7 @@ def test_many_nodes_send_fewer_heartbeats_each(nodes: int, interval: float) -> N
 
 
 def test_workers_stay_for_the_next_attempt_in_which_nothing_of_the_last_one_counts(served: ServedCoordinator) -> None:
-    coordinator, (worker, attempt, _) = served.coordinator, served.join(1)
+    coordinator, (worker, attempt, *_) = served.coordinator, served.join(1)
     worker.send(ready=1, attempt=attempt)
     worker.send(ended=0, reason=None, attempt=attempt)
     coordinator.serve(0.5)
@@ -249,7 +249,7 @@ def test_the_last_message_reaches_a_worker_that_sends_heartbeats_before_it_reads
 
 @pytest.mark.parametrize("how", ["a notice", "a lost connection"])
 def test_a_gang_is_not_whole_with(served: ServedCoordinator, how: str) -> None:
-    worker, attempt, _ = served.join(1)
+    worker, attempt, *_ = served.join(1)
     worker.send(ended=0, reason=None, attempt=attempt)
     if how == "a notice":
         worker.send(notice="its pod received SIGTERM")
@@ -303,7 +303,7 @@ def test_a_lost_node_leaves_its_place_at_the_next_attempt_and_its_old_pod_is_ref
     assert replacing.coordinator.lost() == [] and replacing.coordinator.is_whole()
     assert any({"welcome": ATTEMPT + 1} in wait_for_message(other) for _ in range(9)), "among heartbeats"
     assert replacing.coordinator.missing() == [1, 2]
-    new, attempt, _ = replacing.join(1, restart_count=1)
+    new, attempt, *_ = replacing.join(1, restart_count=1)
     assert attempt == ATTEMPT + 1 and not new.closed
     assert "a newer pod of node 1 has joined" in replacing.join(1, restart_count=0)
     assert not replacing.coordinator.workers[1].closed

@@ -84,7 +84,7 @@ def test_mpirun_tells_srun_the_other_hosts(family: int) -> None:
 
 
 def test_names_of_machines_need_not_lead_to_the_address_of_their_agent() -> None:
-    coordinator: Any = type("Double", (), {"missing": lambda self: [], "workers": {}})()
+    coordinator: Any = type("Double", (), {"missing": lambda self: [], "workers": {}, "hint": ""})()
     hosts = ["no-such-host.invalid"]
     assert Readiness(lambda: hosts, coordinator, Staging(None, ""), SetClock(), fixed_names=True).missing() is None
     assert "not in DNS" in str(Readiness(lambda: hosts, coordinator, Staging(None, ""), SetClock()).missing())

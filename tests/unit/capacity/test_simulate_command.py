@@ -90,7 +90,7 @@ def test_all_that_is_missing_or_impossible_is_said_at_once(spec: str) -> None:
         "--windows",
     ):
         assert problem in errors
-    assert "capacity.nodes = 99: the traces count up to 16 nodes" in errors
+    assert "nodes = 99: the traces count up to 16 nodes" in errors
 
 
 def test_a_folder_without_traces_and_a_broken_one_are_refused(spec: str, tmp_path: Path) -> None:

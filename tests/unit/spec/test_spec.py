@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import tomllib
 from pathlib import Path
@@ -155,8 +156,21 @@ def test_an_unknown_key_is_refused_with_the_likeliest_known_one(values: dict[str
     assert list(problems(values).values()) == [message]
 
 
+def test_nodes_are_a_number_or_the_numbers_that_are_allowed() -> None:
+    spec = from_values({"command": ["x"], "nodes": [8, 2, 4, 2]})
+
+    assert (spec.nodes, spec.sizes, spec.world_size) == (8, (2, 4, 8), 8)
+    assert tomllib.loads(spec.to_toml())["nodes"] == spec.canonical()["nodes"] == [2, 4, 8]
+    assert pickle.loads(pickle.dumps(spec)).sizes == (2, 4, 8)
+    assert spec.model_copy(update={"nodes": 4}).sizes == (4,), "as a study and a resume with another number do"
+    alone = from_values({"command": ["x"], "nodes": [4]})
+    assert (alone.sizes, alone.canonical()["nodes"]) == ((4,), 4)
+    for wrong in ([], [0, 2], [2, "x"], [1.5, 2]):
+        assert list(problems({"command": ["x"], "nodes": wrong})) == ["nodes"]
+
+
 def test_a_table_in_place_of_a_value_and_the_reverse_are_refused() -> None:
-    values = {"limits": 3, "name": {"a": 1}, "nodes": [1], "env": "A=1"}
+    values = {"limits": 3, "name": {"a": 1}, "nodes": {"a": 1}, "env": "A=1"}
     assert set(problems(values)) == set(values)
 
 

@@ -84,11 +84,60 @@ def test_each_problem_has_field_value_and_remedy(values: dict[str, Any], expecte
 
 
 def test_keys_of_a_deadline_without_one_and_of_simulations_alone_are_refused_together() -> None:
-    spec = {"command": ["true"], "capacity": {"budget": 5, "zones": ["b"], "nodes": [1, 2], "prices": {"g5": 1}}}
+    spec = {"command": ["true"], "capacity": {"budget": 5, "zones": ["b"], "speeds": [0.5, 1], "prices": {"g5": 1}}}
     assert problems(spec) == [
-        "capacity.nodes = [1, 2]: only `spotmpi simulate` tries several numbers of nodes: remove it, and set `nodes`",
+        "capacity.speeds = [0.5, 1.0]: only `spotmpi simulate` uses the speeds of numbers of nodes: remove it",
         "capacity.budget = 5.0: is for a deadline: set capacity.deadline, or remove it",
         "capacity.prices = {'g5': 1.0}: is for capacity.order or a deadline: set one, or `price`",
+    ]
+
+
+def test_numbers_of_nodes_that_cannot_share_the_batch_are_refused_with_those_that_can() -> None:
+    values = {**GOOD, "args": ["--global-batch=48", "--epochs", "1"], "nodes": [2, 3, 4, 5, 7]}
+    assert problems({**values, "nodes": [2, 3, 4]}) == []
+    assert problems(values) == [
+        "nodes = [2, 3, 4, 5, 7]: 5 and 7 nodes cannot share a global batch of 48 samples equally: use [2, 3, 4], or "
+        "another batch"
+    ]
+    assert problems({**values, "slots": 10, "nodes": [2, 3]}) == [
+        "nodes = [2, 3]: 2 and 3 nodes of 10 slots cannot share a global batch of 48 samples equally: use another batch"
+    ]
+    own = {**COMMAND, "nodes": [2, 4], "metrics": {"samples_per_iteration": 6}}
+    assert problems(own) == [
+        "nodes = [2, 4]: 4 nodes cannot share a global batch of 6 samples equally: use [2], or another batch"
+    ]
+
+
+def test_what_cannot_be_with_several_numbers_of_nodes_is_said_at_once() -> None:
+    target = replace(TARGET, persistent=())
+    values = {
+        **COMMAND,
+        "nodes": [2, 4],
+        "launcher": "none",
+        "run_on": "first",
+        "stream": {"source": "s3://bucket/set", "batch": 1},
+        "standby": 1,
+        "checkpoint": {"memory": "1"},
+        "kubernetes": {"queue": "gpus"},
+        "capacity": {"order": ["g5"]},
+    }
+    remedies = [line for line in problems(values, target) if line.startswith("nodes = [2, 4]: ")]
+    assert [line.partition(": ")[2] for line in remedies] == [
+        'the command runs on one node: give one number, or run_on = "all"',
+        "a stream is for a fixed number of nodes: give one number, or remove [stream]",
+        "checkpoints need a run volume: set kubernetes.volume to a claim",
+        "Kueue admits all pods of a run or none: give one number, or remove kubernetes.queue",
+        "copies of checkpoints in memory need fixed nodes: give one number, or remove it",
+        "nodes beyond those of an attempt stand by already: give one number, or remove standby",
+        "capacity.order moves all nodes of a run together: give one number, or remove it",
+    ]
+
+
+def test_a_batch_of_each_rank_would_change_with_the_number_of_nodes() -> None:
+    values = {**GOOD, "args": ["--batch-per-worker", "8"], "nodes": [2, 4]}
+    assert problems(values) == [
+        "args = '--batch-per-worker 8': the global batch would change with the number of nodes: give that instead, as "
+        "`--global-batch`"
     ]
 
 

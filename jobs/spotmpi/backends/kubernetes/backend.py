@@ -112,6 +112,8 @@ class KubernetesBackend:
 
     def _draft(self, spec: JobSpec, run: str, obstacle: str | None) -> ClusterPlan:
         """The plan of a valid spec; its nodes have a Job each where there is no *obstacle* to restarting one alone."""
+        if obstacle and len(spec.sizes) > 1:
+            raise input_error("nodes", list(spec.sizes), f"give one number of nodes: {obstacle}")
         requested, spec = spec, spec if obstacle is None else spec.model_copy(update={"standby": 0})
         resolved = target.resolve(spec, self._environment, self._api(), job_per_node=obstacle is None)
         shipment = code.pack(resolved.spec, resolved.target)

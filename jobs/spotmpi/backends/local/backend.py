@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from spotmpi.agent import record, stop_requests
 from spotmpi.agent.files import write_atomically
-from spotmpi.agent.plan import RunPlan
+from spotmpi.agent.plan import RunPlan, read_plan
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
@@ -138,12 +138,14 @@ class LocalBackend:
                 raise SpotmpiError(f"cannot write the stop request to {paths.folder}: {error.strerror}") from error
 
     def inject_fault(self, run: str, node: int, fault: str) -> None:
-        """Kill rank 0, the only fault of this backend."""
+        """Kill rank 0, or take away a node of a run that may have fewer: the only faults of this backend."""
         paths = self._own(run)
         if file_status.is_folder(paths.pool):
             from spotmpi.backends.local.pool import kill_pool_process
 
             kill_pool_process(paths, node, fault)
+            return
+        if self._take_away(paths, node, fault):
             return
         if fault != "kill" or node != 0:
             only = f"{hints.option('node', 0)} and {hints.option('fault', 'kill')}"
@@ -177,6 +179,19 @@ class LocalBackend:
     def pull(self, run: str, echo: Echo, part: str | None = None) -> Path:
         """The run's folder, which is on this machine."""
         return reader.find(run, self.runs_folder).folder
+
+    def _take_away(self, paths: names.RunPaths, node: int, fault: str) -> bool:
+        """Whether the node is away now, as any but node 0 of a run may be that goes on with fewer."""
+        from spotmpi.agent import local_nodes
+
+        plan = read_plan(str(paths.plan))
+        if "elastic" not in plan or fault == "kill":
+            return False
+        if not 0 < node < len(plan["hosts"]):
+            remedy = f"use one of 1 to {len(plan['hosts']) - 1}: node 0 is never taken away on this machine"
+            raise input_error(hints.option("node"), node, remedy)
+        local_nodes.take_away(str(paths.folder), node, fault)
+        return True
 
     def shell(self, run: str, node: int) -> Sequence[str]:
         """A shell in the run's folder."""

@@ -36,6 +36,7 @@ class RunInfo:
     max_failures: int  # that another attempt may follow
     patience: float = 0.0  # seconds by which the start is later allowed while the gang may be placed elsewhere
     deadline: float | None = None  # seconds from the submission, for which the gang may wait for nodes
+    least: int | None = None  # nodes of the gang on which it runs, where it may have fewer
 
     @property
     def nodes(self) -> int:
@@ -58,6 +59,7 @@ def run_info(jobset: Object) -> RunInfo:
         spec.limits.failures,
         spec.capacity.patience,
         deadline.timestamp() - submitted if isinstance(deadline, datetime) else deadline,
+        spec.sizes[0] if len(spec.sizes) > 1 else None,
     )
 
 

@@ -39,6 +39,7 @@ from spotmpi.backends.kubernetes.follow.waiting import (
     CloudDiagnosis,
     Observations,
     PendingDiagnostics,
+    has_nodes,
     lost_node_reason,
     reason_key,
     standby_waiting_reason,
@@ -295,7 +296,10 @@ class ClusterFollower:
         await self._diagnostics.update(self._seen, self._run.submitted)
         reason = waiting_reason(self._seen, self._run.run, self._run.gang, self._run.workers)
         wait = start_wait(self._jobset, self._run.submitted, self._seen.pods.values(), self._first_look)
-        is_up = reason is None  # no run waits for any of its workers
+        if reason and self._run.least is not None and has_nodes(self._seen, self._run.least):
+            reason, is_up = f"{reason}; the run goes on without", True
+        else:
+            is_up = reason is None  # no run waits for any of its workers
         if is_up and self._run.workers:
             reason = workers_waiting_reason(self._seen, self._run.run, self._run.workers)
         reason = reason or lost_node_reason(self._seen, self._run.gang)

@@ -139,6 +139,13 @@ def _gang_reason(gang: Mapping[str, Object], seen: Observations, run: str, nodes
     return reason or _unreachable_nodes(gang, seen, nodes)
 
 
+def has_nodes(seen: Observations, least: int) -> bool:
+    """Whether the gang of a run that may have fewer nodes than pods has node 0 and *least* in all."""
+    gang = [pod for pod in seen.pods.values() if not (is_worker(pod) or is_standby(pod))]
+    running = [pod for pod in gang if (pod.get("status") or {}).get("phase") == "Running"]
+    return len(running) >= least and any(node_index(pod) == 0 for pod in running)
+
+
 def standby_waiting_reason(seen: Observations) -> str | None:
     """Why pods that stand by for lost nodes have no node, without which the run goes on; None where none waits."""
     pods = list(filter(is_standby, seen.pods.values()))

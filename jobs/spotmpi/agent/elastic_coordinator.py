@@ -1,0 +1,114 @@
+"""Node 0's end of the connections to a gang that may have fewer nodes than pods: each attempt has those there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import record
+from .connection import Connection
+from .context import AgentContext
+from .peers import Channel
+from .standby_coordinator import JOIN_GRACE, StandbyCoordinator
+from .world import largest_size
+
+_SHARE_OF_START = 0.9  # of limits.start for which the first attempt waits for more nodes at most
+
+
+class ElasticCoordinator(StandbyCoordinator):
+    """A `StandbyCoordinator` that chooses at the beginning of each attempt how many pods are nodes; others stand by.
+
+    These are the most allowed ones that are ready. The *first* attempt of a submission waits for the others for the
+    patience of the plan, later ones only for agents that may still join node 0's new one.
+    """
+
+    def __init__(
+        self, channel: Channel, context: AgentContext, attempt: int, run_record: record.Record, first: bool
+    ) -> None:
+        self._elastic = context.plan["elastic"]
+        super().__init__(channel, context, attempt, run_record)
+        self._all = self._nodes
+        self._patience = min(self._elastic["patience"], _SHARE_OF_START * context.plan["limits"]["start"])
+        self._wait = self._patience if first else JOIN_GRACE
+        self._began = self._clock.awake()
+        self._chosen = False
+
+    @property
+    def hint(self) -> str:
+        """What happens while nodes are missing."""
+        if self._chosen:
+            return ""
+        sizes = ", ".join(map(str, self._elastic["sizes"]))
+        return "; after %gs it begins on as many of %s nodes as are ready" % (self._wait, sizes)
+
+    def begin(self, attempt: int) -> None:
+        """Begin the next attempt: any pod may be one of its nodes."""
+        self._set_nodes(self._all)
+        self._prepared.clear()
+        self._chosen, self._wait, self._began = False, JOIN_GRACE, self._clock.awake()
+        super().begin(attempt)
+
+    def serve(self, timeout: float) -> None:
+        """Handle what has arrived, and choose the nodes of the attempt once that is due."""
+        super().serve(timeout)
+        if not self._chosen:
+            self._choose()
+
+    def larger_size(self) -> int | None:
+        """The most allowed nodes that are ready, where these are more than the attempt has."""
+        ready = [place for place in self._live() if place < self._nodes or place in self._prepared]
+        size = largest_size(self._elastic, 1 + len(ready)) if self._chosen else None
+        return size if size is not None and size > self._nodes else None
+
+    def others(self) -> int:
+        """The pods that stand by."""
+        return sum(map(self._stands_by, self.workers))
+
+    def _live(self) -> list[int]:
+        return [place for place, worker in self.workers.items() if not worker.lost and place not in self.notices]
+
+    def _choose(self) -> None:
+        live, waited = self._live(), self._clock.awake() - self._began
+        ready = [place for place in live if place in self.ready]
+        is_getting_ready = len(ready) < len(live) and waited < self._patience
+        if 1 + len(ready) < self._all and (waited < self._wait or is_getting_ready):
+            return
+        size = largest_size(self._elastic, 1 + len(ready))
+        if size is None:
+            return
+        self._chosen = True
+        if size < self._all:
+            self._arrange([0, *sorted(ready)])
+            self._set_nodes(size)
+            self.ready.clear()
+            for place in self.workers:
+                self._welcome(place)
+
+    def _arrange(self, first: list[int]) -> None:
+        """Give pods other places: those in the places *first* come before all others."""
+        order = first + [place for place in range(self._all) if place not in first]
+        place_of = {before: place for place, before in enumerate(order)}
+        self._places.pods = [self._places.pods[before] for before in order]
+        for values in (self.workers, self.machines, self.hardware, self.notices, self.ended, self._last_seen):
+            _renumber(values, place_of)
+        for place, machine in self.machines.items():
+            machine["node"] = place
+        for places in (self._unconfirmed, self.idle, self.oom_killed):
+            moved = {place_of[place] for place in places}
+            places.clear()
+            places.update(moved)
+
+    def _set_nodes(self, nodes: int) -> None:
+        self._nodes = self._places.nodes = nodes
+
+    def _welcome(self, node: int, **more: Any) -> None:
+        super()._welcome(node, **more, nodes=self._nodes)
+
+    def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
+        if "ready" not in message or message.get("nodes") == self._nodes:  # else it is about to get ready anew
+            super()._handle(connection, message)
+
+
+def _renumber(values: dict[int, Any], place_of: dict[int, int]) -> None:
+    moved = {place_of[place]: value for place, value in values.items()}
+    values.clear()
+    values.update(moved)

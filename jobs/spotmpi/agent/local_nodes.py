@@ -1,0 +1,88 @@
+"""The nodes of a run on this machine that may have fewer: processes, of which drills take some away for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Dict, List, Optional, Tuple
+
+from .children import NoMembers
+from .context import AgentContext
+from .files import write_atomically
+from .mounts import REQUESTS
+from .world import largest_size
+
+DRAIN, LOSS = "evict", "delete"  # faults: with a notice, and without one
+AWAY = 15.0  # seconds for which a drill takes a node away
+_FILE = "away-%d"  # in the folder of requests; it holds the fault
+
+
+class LocalNodes(NoMembers):
+    """A `NoMembers` of attempts on as many nodes as are there at their start. Node 0 always is."""
+
+    def __init__(self, context: AgentContext) -> None:
+        super().__init__()
+        self._elastic, self._folder, self._clock = context.plan["elastic"], context.folder, context.clock
+        self._all = range(len(context.hosts))
+        self._away: Dict[
+            int, Tuple[str, float]
+        ] = {}  # the fault of each, and when it comes back, as `Clock.awake` counts
+        self.begin()
+
+    def begin(self) -> None:
+        """Choose the nodes of the next attempt."""
+        self.notices = {}
+        self._look()
+        present = [node for node in self._all if node not in self._away]
+        size = largest_size(self._elastic, len(present))
+        self.pods = None if size is None else present[:size]
+
+    def serve(self, timeout: float) -> None:
+        """Look which nodes are away."""
+        self._look()
+        self.notices = dict.fromkeys(self._gone(DRAIN), "it is drained")
+
+    def lost(self) -> List[int]:
+        """The nodes that went without a notice."""
+        return self._gone(LOSS)
+
+    def missing(self) -> str | None:
+        """Which nodes are away, as long as too few are there."""
+        self.begin()
+        if self.pods is not None:
+            return None
+        names = ", ".join("node %d" % node for node in sorted(self._away))
+        return "%s away, for at most %gs: the run needs %d nodes" % (names, AWAY, self._elastic["sizes"][0])
+
+    def larger_size(self) -> Optional[int]:
+        """As many as are there now, where more are allowed."""
+        size = largest_size(self._elastic, len(self._all) - len(self._away))
+        return size if size is not None and size > len(self.pods or ()) else None
+
+    def _look(self) -> None:
+        for node in self._all:
+            path = _path(self._folder, node)
+            try:
+                with open(path) as file:
+                    fault = file.read()
+            except OSError:
+                continue
+            if node not in self._away:
+                self._away[node] = (fault, self._clock.awake() + AWAY)
+            elif self._clock.awake() >= self._away[node][1]:
+                with contextlib.suppress(OSError):
+                    os.remove(path)
+                    del self._away[node]
+
+    def _gone(self, fault: str) -> List[int]:
+        return [node for node, pod in enumerate(self.pods or ()) if self._away.get(pod, ("",))[0] == fault]
+
+
+def take_away(folder: str, node: int, fault: str) -> None:
+    """Let a node of the run in *folder* be away for a while."""
+    os.makedirs(os.path.join(folder, REQUESTS), exist_ok=True)
+    write_atomically(_path(folder, node), fault)
+
+
+def _path(folder: str, node: int) -> str:
+    return os.path.join(folder, REQUESTS, _FILE % node)

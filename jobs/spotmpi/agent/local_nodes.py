@@ -66,6 +66,7 @@ class LocalNodes(NoMembers):
                 with open(path) as file:
                     fault = file.read()
             except OSError:
+                self._away.pop(node, None)
                 continue
             if node not in self._away:
                 self._away[node] = (fault, self._clock.awake() + AWAY)

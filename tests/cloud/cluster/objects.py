@@ -38,7 +38,7 @@ def jobset(
     suspend: bool = False,
     status: Object | None = None,
     volume: str = "",
-    nodes: int = 2,
+    nodes: int | list[int] = 2,
     name: str = RUN,
     annotations: dict[str, str] | None = None,
     labels: dict[str, str] | None = None,
@@ -51,7 +51,7 @@ def jobset(
     metadata["labels"] = {names.LABEL_APP: "spotmpi", **(labels or {})}
     source: Object = {"persistentVolumeClaim": {"claimName": volume}} if volume else {"emptyDir": {}}
     pods = {"containers": [{"name": "node", "image": "any"}], "volumes": [{"name": "volume", **source}]}
-    node = {"replicas": 1, "template": {"spec": {"completions": nodes, "template": {"spec": pods}}}}
+    node = {"replicas": 1, "template": {"spec": {"completions": spec.nodes, "template": {"spec": pods}}}}
     item = of_kind("JobSet", name, spec={"suspend": suspend, "replicatedJobs": [node]}, status=status or {})
     return {**item, "metadata": {**item["metadata"], **metadata}}
 

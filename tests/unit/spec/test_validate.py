@@ -447,10 +447,15 @@ def test_a_check_reads_no_key_of_a_spec_except_those_listed_for_it(check: Check)
             self._spec = spec
 
         def __getattr__(self, name: str) -> Any:
-            read.update({"nodes", "slots"} if name == "world_size" else {name})
+            read.update({"world_size": {"nodes", "slots"}, "sizes": {"nodes"}}.get(name, {name}))
             return getattr(self._spec, name)
 
-    for values in (GOOD, COMMAND, {**GOOD, "limits": {"cost": 1.0}, "metrics": {"pattern": "x"}}):
+    for values in (
+        GOOD,
+        COMMAND,
+        {**GOOD, "nodes": [2, 4]},
+        {**GOOD, "limits": {"cost": 1.0}, "metrics": {"pattern": "x"}},
+    ):
         list(check(cast(JobSpec, Reads(from_values(values))), replace(TARGET, rate=1.0, persistent=())))
 
     assert read <= set(dict(CHECKS)[check].split())

@@ -48,6 +48,21 @@ def test_the_reason_of_a_wait_is_reported_once_and_again_when_it_changes(cluster
     assert "insufficient memory (gives up in 10 min)" in str(events[1].reason)
 
 
+@pytest.mark.parametrize(("nodes", "goes_on"), [([1, 2], True), ([2, 4], False)], ids=["enough", "too few"])
+def test_a_run_that_may_have_fewer_nodes_waits_for_none_that_it_can_do_without(
+    cluster: FakeCluster, nodes: list[int], goes_on: bool
+) -> None:
+    cluster.put(pod(0, "Running"))
+    cluster.put(unscheduled_pod(1, "0/2 nodes: insufficient cpu"))
+
+    (waiting,) = look(cluster, jobset(nodes=nodes))
+    if goes_on:
+        assert waiting.reason == f"1/{nodes[-1]} nodes: 0/2 nodes: insufficient cpu; the run goes on without"
+    else:
+        assert "insufficient cpu (gives up in" in str(waiting.reason)
+    assert waiting.values.get(following.RUNNING, False) is goes_on
+
+
 def test_the_clouds_diagnosis_is_part_of_the_waiting_reason(cluster: FakeCluster) -> None:
     cluster.put(unscheduled_pod(0, "0/2 nodes: insufficient nvidia.com/gpu"))
     (event,) = look(cluster, jobset(), lambda: "scaling group gpu-a: no capacity in the zone")

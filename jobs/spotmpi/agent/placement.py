@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, TypedDict
+import math
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple, TypedDict
 
 from .plan import Deadline, Forecast, PlacedCapacity, Placement, RunPlan
 from .schema import read_object
@@ -25,6 +26,9 @@ class Decision(TypedDict, total=False):
     rate: Optional[float]  # US dollars per hour, where known
     reason: str
     forecast: Forecast  # with the first decision about a run with a deadline
+    until: float  # Unix seconds until which the run waits without nodes
+    idle: float  # node-seconds for which nodes that are given back had waited for others
+    idle_dollars: Optional[float]  # what these cost
 
 
 class Seen(TypedDict):
@@ -53,10 +57,34 @@ class Gang(NamedTuple):
     placed: int  # that have a node
     waiting_since: Optional[float]  # Unix seconds, where a pod has none
     created: Optional[float] = None  # Unix seconds of the first pod, where there is one
+    idle_since: Tuple[float, ...] = ()  # Unix seconds since which each node waits for others that are missing
+    refusal: str = ""  # the autoscaler's words, where it starts no further node for the gang
 
     def is_whole(self, size: int) -> bool:
         """Whether every one of *size* pods has a node."""
         return self.placed == size and self.waiting_since is None
+
+    def is_partial_over(self, capacity: PlacedCapacity, now: float) -> bool:
+        """Whether nodes that came have waited for others as long as they may, or none is to follow."""
+        if not self.idle_since:
+            return False
+        return bool(self.refusal) or now - min(self.idle_since) >= capacity["partial"]
+
+    def is_over(self, capacity: PlacedCapacity, now: float) -> bool:
+        """Whether the wait for all nodes in one group is over, if there is another one."""
+        if self.waiting_since is None:
+            return False
+        waited = now - self.waiting_since >= capacity["patience"]
+        return waited or bool(self.refusal) or self.is_partial_over(capacity, now)
+
+    def shortage(self, capacity: PlacedCapacity, size: int, now: float) -> str:
+        """What a group gave of *size* nodes whose wait is over."""
+        gave = "gave %d of %d nodes" % (self.placed, size)
+        if self.refusal:
+            return "%s, and the autoscaler starts no more: %s" % (gave, self.refusal)
+        if self.is_partial_over(capacity, now):
+            return "%s, and no other within %gs" % (gave, capacity["partial"])
+        return "%s within %gs" % (gave, capacity["patience"])
 
 
 def initial(capacity: PlacedCapacity) -> State:
@@ -95,15 +123,58 @@ def untried(state: State) -> str | None:
 def next_state(state: State, gang: Gang, capacity: PlacedCapacity, size: int, now: float) -> State | None:
     """The state that follows from what is seen of the gang of *size* nodes at the time *now*; None while nothing does.
 
-    The groups that were tried may be tried again once all nodes were there. `returns` tells when a gang that has all
-    its nodes goes back to an earlier group.
+    The groups that were tried may be tried again once all nodes were there, or some were given back. `returns` tells
+    when a gang that has all its nodes goes back to an earlier group.
     """
-    following, here = observed(state, gang, capacity["patience"], size, now), state["at"]
+    following, here = observed(state, gang, capacity, size, now), state["at"]
     target = untried(following)
     if here in following["tried"] and here not in state["tried"] and target is not None:
-        reason = "%s gave %d of %d nodes within %gs" % (here, gang.placed, size, capacity["patience"])
-        return decided(following, placement_of(capacity, target), now, reason)
+        reason = "%s %s" % (here, gang.shortage(capacity, size, now))
+        return decided(
+            following, placement_of(capacity, target), now, reason, idle_values(state, gang, capacity, size, now)
+        )
+    if target is None and gang.is_partial_over(capacity, now):
+        pause = Pause("%s %s" % (here, gang.shortage(capacity, size, now)), backoff(state, capacity))
+        first = placement_of(capacity, state["order"][0])
+        return given_back(following, first, now, pause, idle_values(state, gang, capacity, size, now))
     return None if following == state else following
+
+
+class Pause(NamedTuple):
+    """For how many seconds a run waits without nodes, and why."""
+
+    reason: str
+    seconds: float
+
+
+def given_back(state: State, target: Placement, now: float, pause: Pause, idle: Decision) -> State:
+    """*state* with the decision to give the nodes of a partial gang back, and to ask *target* after a *pause*."""
+    minutes = "%g min" % math.ceil(pause.seconds / 60)
+    reason = "%s; they are given back, and %s is asked in %s" % (pause.reason, target["name"], minutes)
+    again: Decision = {**idle, "until": now + pause.seconds}
+    return {**decided({**state, "tried": []}, target, now, reason, again), "moving": True}
+
+
+def backoff(state: State, capacity: PlacedCapacity) -> float:
+    """Seconds for which a run waits without nodes after a partial gang: twice as long after each time in vain."""
+    last = max((until - moment for moment, until in pauses(state)), default=0.0)
+    return max(capacity["partial"], min(2.0 * last, capacity["retry"]))
+
+
+def pauses(state: State) -> List[Tuple[float, float]]:
+    """When partial gangs were given back since the run had all its nodes last, and until when; Unix seconds."""
+    whole = max((each["t"] for each in state["seen"] if each["nodes"]), default=0.0)
+    times = [(each["t"] or 0.0, each["until"]) for each in state["decisions"] if "until" in each]
+    return [each for each in times if each[0] > whole]
+
+
+def idle_values(state: State, gang: Gang, capacity: PlacedCapacity, size: int, now: float) -> Decision:
+    """What it cost that the nodes of a partial *gang* waited for others, as values of the decision that ends it."""
+    if not gang.idle_since:
+        return {}
+    seconds, rate = sum(now - each for each in gang.idle_since), placement_of(capacity, state["at"])["rate"]
+    dollars = None if rate is None else round(seconds * rate / size / 3600.0, 4)
+    return {"idle": seconds, "idle_dollars": dollars}
 
 
 def retry_at(state: State, name: str, retry: float) -> float:
@@ -118,15 +189,21 @@ def retry_at(state: State, name: str, retry: float) -> float:
     return last + retry * 2.0 ** (refusals - 1) if refusals else 0.0
 
 
-def decided(state: State, target: Placement, now: float, reason: str) -> State:
-    """*state* with the decision for *target*, to which the gang moves unless it is there."""
-    decisions = [*state["decisions"], _decision(target, now, reason)][-_KEPT:]
+def decided(state: State, target: Placement, now: float, reason: str, more: Decision | None = None) -> State:
+    """*state* with the decision for *target* and *more* values of it; the gang moves there unless it is there."""
+    decision: Decision = {**_decision(target, now, reason), **(more or {})}
+    decisions = [*state["decisions"], decision][-_KEPT:]
     moving = target["name"] != state["at"]
     return {**state, "at": target["name"], "moving": moving, "decisions": decisions}
 
 
-def observed(state: State, gang: Gang, patience: float, size: int, now: float) -> State:
-    """*state* with what is seen of the gang of *size* nodes: all, the loss of one, or none for the *patience*."""
+def waits_until(state: State) -> float | None:
+    """Unix time until which the run waits without nodes; None where it asks for them, or is about to."""
+    return state["decisions"][-1].get("until") if state["moving"] else None
+
+
+def observed(state: State, gang: Gang, capacity: PlacedCapacity, size: int, now: float) -> State:
+    """*state* with what is seen of the gang of *size* nodes: all, the loss of one, or none while it was waited for."""
     at, seen, tried = state["at"], state["seen"], state["tried"]
     last = next((each for each in reversed(seen) if each["group"] == at), None)
     known = last is not None and last["nodes"] == size and last is seen[-1]
@@ -140,7 +217,7 @@ def observed(state: State, gang: Gang, patience: float, size: int, now: float) -
         return {**state, "tried": [], "seen": [*seen, entry][-_SEEN:]}
     if gang.waiting_since is None:
         return state
-    if waited >= patience and at not in tried:
+    if at not in tried and gang.is_over(capacity, now):
         entry["nodes"] = 0
         return {**state, "tried": [*tried, at], "seen": [*seen, entry][-_SEEN:]}
     entry["nodes"] = None

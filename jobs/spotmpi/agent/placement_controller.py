@@ -33,6 +33,9 @@ _BETWEEN_RETURNS = 60.0  # seconds between decisions about a gang that has all i
 _TEMPLATE = "/spec/replicatedJobs/0/template/spec/template"
 _JSON_PATCH = "application/json-patch+json"
 _ENDED = ("Completed", "Failed")
+_NO_SCALE_UP = "NotTriggerScaleUp"  # the cluster autoscaler's reason of events
+_BACKOFF = "in backoff after failed scale-up"
+_OTHER_REASONS = ("max node group size reached", "not ready for scale-up", "limit reached")
 _POINTER = pod_context.PLACEMENT_ANNOTATION.replace("/", "~1")  # RFC 6901
 
 Object = Dict[str, Any]
@@ -49,6 +52,7 @@ class ClusterApi:
     def __init__(self, account: str = ACCOUNT, environment: Mapping[str, str] = os.environ) -> None:
         self.now = 0.0
         self.namespace = _read(account, "namespace")
+        self._lists_events = True
         self._account = account
         self._address = environment["KUBERNETES_SERVICE_HOST"], int(environment["KUBERNETES_SERVICE_PORT"])
         self._context = ssl.create_default_context(cafile=os.path.join(account, "ca.crt"))
@@ -63,6 +67,19 @@ class ClusterApi:
         """The pods with these labels."""
         path = "/api/v1/namespaces/%s/pods?labelSelector=%s" % (self.namespace, quote(selector))
         answer: Object = self._request("GET", path) or {}
+        return list(answer.get("items") or [])
+
+    def events(self, reason: str) -> List[Object]:
+        """The events with this reason; none where this pod's service account may not list events."""
+        path = "/api/v1/namespaces/%s/events?fieldSelector=%s" % (self.namespace, quote("reason=" + reason))
+        if not self._lists_events:
+            return []
+        try:
+            answer: Object = self._request("GET", path) or {}
+        except RequestFailed as error:
+            self._lists_events = False
+            sys.stderr.write("%s; what the autoscaler says is not known: `spotmpi up` gives the right\n" % error)
+            return []
         return list(answer.get("items") or [])
 
     def patch(self, run: str, patch: Patch) -> None:
@@ -142,10 +159,14 @@ class Controller:
         pods = self._api.pods(self._capacity["pods"])
         if jobset["spec"].get("suspend"):
             # A JobSet that was just submitted is suspended too, until it is complete.
-            if state["moving"] and not pods and _condition(jobset, "Suspended"):
+            is_due = self._api.now >= (placement.waits_until(state) or 0.0)
+            if state["moving"] and is_due and not pods and _condition(jobset, "Suspended"):
                 self._patch(jobset, {**state, "moving": False}, [_replace("/spec/suspend", False)])
             return False
-        following = self._policy(self._plan, state, gang(pods), self._api.now)
+        seen = gang(pods)
+        if seen.waiting_since is not None:
+            seen = seen._replace(refusal=refusal(self._api.events(_NO_SCALE_UP), pods, seen))
+        following = self._policy(self._plan, state, seen, self._api.now)
         if following is not None:
             self._patch(jobset, following, self._move(following) if following["moving"] else [])
         return False
@@ -174,8 +195,44 @@ def gang(pods: List[Object]) -> placement.Gang:
     """What is seen of the pods of a gang; those that are going away do not count."""
     own = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     own = [pod for pod in own if pod["status"].get("phase") in ("Pending", "Running")]
-    waiting = [pod for pod in own if not pod["spec"].get("nodeName")]
-    return placement.Gang(len(own) - len(waiting), _first_created(waiting), _first_created(own))
+    waiting, since = [pod for pod in own if not pod["spec"].get("nodeName")], _first_created(own)
+    if not waiting:
+        return placement.Gang(len(own), None, since)
+    waits = _first_created(waiting) or 0.0
+    idle = tuple(max(waits, _scheduled(pod)) for pod in own if pod["spec"].get("nodeName"))
+    return placement.Gang(len(idle), waits, since, idle)
+
+
+def refusal(events: List[Object], pods: List[Object], seen: placement.Gang) -> str:
+    """The message by which the autoscaler starts no node for pods that wait, while it backs off; empty without one.
+
+    *events* are those of pods for which it started none. A message counts groups by reason and names none. Where it
+    has another reason of the kind, such as that a group has reached its size, that may be the reason of the gang's
+    group, which may change at any time. A message from before nodes came tells nothing about the others.
+    """
+    waiting = {pod["metadata"]["name"] for pod in pods if not pod["spec"].get("nodeName")}
+    since = min(seen.idle_since, default=0.0)
+    for event in events:
+        message = str(event.get("message") or "")
+        if event["involvedObject"].get("name") not in waiting or _last_seen(event) < since:
+            continue
+        if _BACKOFF in message and not any(each in message for each in _OTHER_REASONS):
+            return message
+    return ""
+
+
+def _last_seen(event: Object) -> float:
+    """Unix seconds of an event's newest occurrence."""
+    series = event.get("series") or {}
+    text = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return _unix_time(str(text or event["metadata"]["creationTimestamp"]))
+
+
+def _scheduled(pod: Object) -> float:
+    """Unix seconds since which *pod* has a node."""
+    conditions = pod["status"].get("conditions") or []
+    times = [each.get("lastTransitionTime") for each in conditions if each["type"] == "PodScheduled"]
+    return _unix_time(times[0] if times and times[0] else pod["metadata"]["creationTimestamp"])
 
 
 def _first_created(pods: List[Object]) -> Optional[float]:
@@ -213,7 +270,8 @@ def _replace(path: str, value: Any) -> Dict[str, Any]:
 
 
 def _unix_time(text: str) -> float:
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
+    whole = text.partition(".")[0].rstrip("Z")  # times of events may have microseconds
+    return datetime.strptime(whole, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
 
 
 def _read(folder: str, name: str) -> str:

@@ -96,6 +96,7 @@ class PlacedCapacity(TypedDict):
     """The node groups of a run, the first one first, and when another one is tried."""
 
     patience: float  # seconds for which pods wait for nodes
+    partial: float  # seconds for which nodes that came wait for others
     retry: float  # seconds after which a gang on on-demand nodes asks spot groups again, see `placement.retry_at`
     overhead: float  # seconds that a start is expected to take
     pods: str  # selector of the gang's

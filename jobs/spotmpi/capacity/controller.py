@@ -52,7 +52,7 @@ class DeadlinePolicy:
         capacity, size = plan["capacity"], len(plan["hosts"])
         folder = os.path.join(self._runs, plan["run"])
         self._share(folder, state)
-        following = seen = placed.observed(state, gang, capacity["patience"], size, now)
+        following = seen = placed.observed(state, gang, capacity, size, now)
         whole = gang.is_whole(size)
         is_new = self._whole != whole or now - self._read_at >= _tick(plan)
         if gang.created is not None and (is_new or not whole):  # a gang that waits needs a decision at each look
@@ -227,21 +227,25 @@ def _by_last_safe_moment(view: _View, error: str) -> Decided:
 def _follow(view: _View, decided: Decided, newly_refused: bool) -> placed.State:
     """The state that follows from a decision."""
     state, here = view.state, view.state["at"]
-    if decided.group not in (_WAIT, _STAY):
+    idle = placed.idle_values(state, view.gang, view.capacity, view.size, view.now)
+    if decided.group not in (_WAIT, _STAY, here):
         target = placed.placement_of(view.capacity, decided.group)
-        return state if target["name"] == here else placed.decided(state, target, view.now, decided.reason)
+        return placed.decided(state, target, view.now, decided.reason, idle)
     if view.whole or here not in state["tried"]:
         return state
-    following = _next_to_ask(view)
+    following = None if decided.group == here else _next_to_ask(view)
+    is_partial = view.gang.is_partial_over(view.capacity, view.now) or (following is not None and view.gang.placed > 0)
+    if is_partial and (following is None or following["name"] in state["tried"]):
+        return placed.given_back(state, following or view.at, view.now, _pause(view, decided), idle)
     if following is not None:
-        return placed.decided(state, following, view.now, "asked next while waiting: " + decided.reason)
-    return placed.decided(state, view.at, view.now, "waits: " + decided.reason) if newly_refused else state
+        return placed.decided(state, following, view.now, "asked next while waiting: " + decided.reason, idle)
+    is_new = newly_refused and decided.group != here
+    return placed.decided(state, view.at, view.now, "waits: " + decided.reason) if is_new else state
 
 
 def _next_to_ask(view: _View) -> Optional[Placement]:
     """The group that a waiting gang asks after the present one, once that gave none for the patience."""
-    since = view.gang.waiting_since
-    if since is None or view.now - since < view.capacity["patience"]:
+    if not view.gang.is_over(view.capacity, view.now):
         return None
     groups = view.capacity["placements"]
     late = view.job.slack(view.elapsed, view.work) <= view.tick
@@ -250,6 +254,14 @@ def _next_to_ask(view: _View) -> Optional[Placement]:
     number = names.index(view.state["at"]) + 1 if view.state["at"] in names else 0
     following = asked[number % len(asked)] if asked else view.at
     return None if following["name"] == view.state["at"] else following
+
+
+def _pause(view: _View, decided: Decided) -> placed.Pause:
+    """For how long the run waits without nodes: never longer than it can."""
+    slack = view.job.slack(view.elapsed, view.work) - view.tick
+    seconds = max(view.capacity["partial"], min(placed.backoff(view.state, view.capacity), slack))
+    shortage = view.gang.shortage(view.capacity, view.size, view.now)
+    return placed.Pause("%s %s (%s)" % (view.state["at"], shortage, decided.reason), seconds)
 
 
 def _market(group: Placement) -> str:

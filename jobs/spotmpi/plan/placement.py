@@ -32,6 +32,7 @@ def capacity(
     """The node groups of *target* in their order, as the plan of the agents has them."""
     return {
         "patience": spec.capacity.patience,
+        "partial": spec.capacity.partial,
         "retry": spec.capacity.retry,
         "overhead": spec.capacity.overhead,
         "pods": f"{names.LABEL_RUN}={run},{names.LABEL_ROLE}!={names.WORKER}",

@@ -89,12 +89,24 @@ def spending_sections(runs: Sequence[RunPaths]) -> Iterator[Section]:
         text.append(f"{_counted(len(attempts) - len(priced))} without a known price not included.")
     if (standby := sum(each.standby_dollars for each in priced)) > 0:
         text.append(f"${standby:.2f} of these are for pods that stood by.")
+    text += [sentence for paths in runs if (sentence := _waited_in_vain(paths))]
     text += [sentence for paths in runs if (sentence := forecast(paths))]
     yield Section("Spending", tuple(text), ("Node group", "Market", "Attempts", "Hours", "$"), cells, 2)
     if interruptions := tuple(_interruptions(attempts)):
         header = ("Run", "Attempt", "Ended by", "Pause s", "Start s", "Repeated iterations", "$")
         note = "A start is the time from the nodes to the first iteration; the cost has pause, start and repetition."
         yield Section("Interruptions", (note,), header, interruptions, 3)
+
+
+def _waited_in_vain(paths: RunPaths) -> str | None:
+    """What nodes of a run cost that waited for others, and were given back."""
+    events = [each for each in reader.lines(paths.events) if each.get("event") == record.PLACED and each.get("idle")]
+    if not events:
+        return None
+    node_hours = sum(each["idle"] for each in events) / _HOUR
+    dollars = [each["idle_dollars"] for each in events if isinstance(each.get("idle_dollars"), int | float)]
+    cost = f", which cost ${sum(dollars):.2f}" if len(dollars) == len(events) else ""
+    return f"{paths.id} gave nodes back that had waited for others, {number(node_hours)} node hours{cost}."
 
 
 def forecast(paths: RunPaths) -> str | None:

@@ -217,6 +217,11 @@ class Capacity(SpecModel):
         "else all from the next",
     )
     patience: Duration = Field(600.0, description="how long the run waits for all its nodes before it tries the next")
+    partial: Duration = Field(
+        300.0,
+        description="how long nodes that came wait for others that do not; then they are given back, and the run asks "
+        "again later",
+    )
     retry: Duration = Field(
         3600.0,
         description="how long a run stays on on-demand nodes before it asks a spot group again that gave none; each "

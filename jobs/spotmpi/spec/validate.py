@@ -47,7 +47,7 @@ class TargetCapabilities:
 
 # Keys of the table `capacity` that need no deadline, and those of simulations alone.
 _WITHOUT_DEADLINE = frozenset(
-    {"order", "patience", "retry", "overhead", "prices", "deadline", "market", "zones", "instance_types"}
+    {"order", "patience", "partial", "retry", "overhead", "prices", "deadline", "market", "zones", "instance_types"}
 )
 _OF_SIMULATIONS = frozenset({"speeds"})
 Check = Callable[[JobSpec, TargetCapabilities], Iterable[Problem]]

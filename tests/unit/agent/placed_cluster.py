@@ -9,6 +9,9 @@ It knows from where it has its rules:
   of the Job, whose keys stay (pkg/controllers/jobset_controller.go, suspendJobs and resumeJob).
 - A JSON patch applies in whole or, where a test operation does not hold, not at all (RFC 6902, section 5).
 - Times are whole seconds by the API server's clock.
+- The cluster autoscaler says of each pod for which it starts no node why not, with the numbers of node groups by reason
+  and without their names, again in each of its loops (kubernetes/autoscaler, cluster-autoscaler/processors/status/
+  eventing_scale_up_processor.go and core/scaleup/orchestrator/skippedreasons.go; Azure/AKS#2543 shows such an event).
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ class PlacedCluster:
         self.gone = False
         self.meddle = False  # somebody else changes the JobSet between a look and a patch, once
         self.patches: list[Object] = []  # the JobSet after each
+        self.refusals: dict[str, str] = {}  # what the autoscaler says of pods that wait, by group
         self._create_pods()
 
     @property
@@ -56,6 +60,18 @@ class PlacedCluster:
     def pods(self, selector: str) -> list[Object]:
         return copy.deepcopy(self._pods)
 
+    def events(self, reason: str) -> list[Object]:
+        message = self.refusals.get(self._selector["group"])
+        if reason != "NotTriggerScaleUp" or message is None:
+            return []
+        waiting = [pod["metadata"]["name"] for pod in self._pods if "nodeName" not in pod["spec"]]
+        named = [*waiting, "of-another-run"]
+        text = "pod didn't trigger scale-up: " + message
+        return [
+            {"involvedObject": {"name": name}, "reason": reason, "message": text, "lastTimestamp": self._stamp()}
+            for name in named
+        ]
+
     def patch(self, run: str, patch: list[Object]) -> None:
         if self.meddle:
             self.meddle = False
@@ -71,6 +87,12 @@ class PlacedCluster:
     def end(self) -> None:
         """Let the run succeed."""
         self._jobset["status"] = {"conditions": [{"type": "Completed", "status": "True"}]}
+
+    def replace_a_pod(self) -> None:
+        """JobSet restarts the Job of one node alone, which has lost it."""
+        kept = self._pods[:-1]
+        self._create_pods()
+        self._pods[:-1] = kept
 
     def lose_a_node(self) -> None:
         """JobSet restarts the gang of a run that lost a node: all pods anew."""
@@ -96,19 +118,22 @@ class PlacedCluster:
         return [each["spec"].get("nodeName") for each in self._pods]
 
     def _create_pods(self) -> None:
-        stamp = datetime.fromtimestamp(int(self.now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        status = {"phase": "Pending"}
+        stamp, status = self._stamp(), {"phase": "Pending"}
         self._pods = [
             {"metadata": {"name": str(number), "creationTimestamp": stamp}, "spec": {}, "status": dict(status)}
             for number in range(self.size)
         ]
+
+    def _stamp(self) -> str:
+        return datetime.fromtimestamp(int(self.now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _schedule(self) -> None:
         group = self._selector["group"]
         for pod in self._pods:
             if "nodeName" not in pod["spec"] and self.places().count(group) < self.free.get(group, 0):
                 pod["spec"]["nodeName"] = group
-                pod["status"]["phase"] = "Running"
+                scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self._stamp()}
+                pod["status"] = {"phase": "Running", "conditions": [scheduled]}
 
     def _count_change(self) -> None:
         metadata = self._jobset["metadata"]

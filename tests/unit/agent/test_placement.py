@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import ssl
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from tests.clocks import SetClock
 from tests.unit.agent.placed_cluster import START, PlacedCluster
 
 SIZE = 4
-PATIENCE = 60.0
+PATIENCE, PARTIAL, RETRY = 60.0, 90.0, 3600.0
 ORDER = ("g5", "g6", "stable")
 RATES = {"g5": 1.0, "g6": 2.0, "stable": 9.0}
 
@@ -37,7 +39,11 @@ def target(group: str) -> ClusterTarget:
 def planned() -> tuple[Any, Any]:
     """The JobSet of a run on the groups of `ORDER`, and the plan of its agents."""
     spec = from_values(
-        {"command": ["x"], "nodes": SIZE, "capacity": {"order": list(ORDER), "patience": f"{PATIENCE:g}s"}}
+        {
+            "command": ["x"],
+            "nodes": SIZE,
+            "capacity": {"order": list(ORDER), "patience": f"{PATIENCE:g}s", "partial": f"{PARTIAL:g}s"},
+        }
     )
     order = tuple(map(target, ORDER))
     objects = kubernetes_plan(spec, replace(order[0], order=order), Submission("x-1", "ann", {}, {}, {}, rates=RATES))
@@ -96,6 +102,8 @@ def test_a_gang_of_which_only_a_part_came_moves_as_a_whole_once_its_patience_is_
         "market": "spot",
         "rate": 2.0,
         "reason": "g5 gave 3 of 4 nodes within 60s",
+        "idle": 3 * (PATIENCE - 5),
+        "idle_dollars": 0.0115,
     }
 
 
@@ -105,6 +113,135 @@ def test_the_last_group_of_the_order_is_waited_for() -> None:
     state = state_of(cluster)
     assert groups_of(state) == list(ORDER) and state["at"] == "stable" and not cluster.suspended
     assert placement.untried(state) is None
+
+
+BACKOFF = "2 node(s) didn't match Pod's node affinity/selector, 1 in backoff after failed scale-up"
+
+
+def test_a_part_of_a_gang_in_the_last_group_is_given_back_and_asked_for_again_later_and_later() -> None:
+    cluster = cluster_with(stable=SIZE - 1)
+    run_for(cluster, 2 * PATIENCE + 30)
+    assert cluster.places() == ["stable"] * (SIZE - 1) + [None]
+    run_for(cluster, PARTIAL - 25)
+    assert not cluster.suspended
+    run_for(cluster, 35)
+    assert cluster.suspended and not cluster.places()
+    decision = state_of(cluster)["decisions"][-1]
+    assert decision["group"] == "g5" and decision["reason"] == (
+        "stable gave 3 of 4 nodes, and no other within 90s; they are given back, and g5 is asked in 2 min"
+    )
+    assert decision["until"] == (decision["t"] or 0.0) + PARTIAL
+    assert decision["idle"] == pytest.approx(3 * PARTIAL, abs=30) and decision["idle_dollars"] == pytest.approx(
+        decision["idle"] * RATES["stable"] / SIZE / 3600, abs=1e-4
+    )
+    run_for(cluster, PARTIAL - 20)
+    assert cluster.suspended
+    run_for(cluster, 40)
+    assert not cluster.suspended and state_of(cluster)["at"] == "g5"
+    run_for(cluster, 4 * 3600)
+    decisions = state_of(cluster)["decisions"]  # the newest
+    pauses = [each["until"] - (each["t"] or 0.0) for each in decisions if "until" in each]
+    assert pauses[:4] == [2 * PARTIAL, 4 * PARTIAL, 8 * PARTIAL, 16 * PARTIAL] and max(pauses) == RETRY
+
+    cluster.free = dict.fromkeys(ORDER, SIZE)
+    run_for(cluster, RETRY + 30)
+    assert cluster.places() == ["g5"] * SIZE
+    cluster.free = {"stable": 1}
+    cluster.lose_a_node()
+    run_for(cluster, 3 * PATIENCE + PARTIAL)
+    assert cluster.suspended and state_of(cluster)["decisions"][-1]["until"] <= cluster.now + PARTIAL  # anew
+
+
+def test_nodes_that_come_one_by_one_are_waited_for_from_the_first_on() -> None:
+    cluster = cluster_with(g5=1)
+    for number in range(2, SIZE + 1):
+        run_for(cluster, 15)
+        cluster.free["g5"] = number
+    run_for(cluster, 15)
+    assert cluster.places() == ["g5"] * SIZE and groups_of(state_of(cluster)) == ["g5"]
+
+
+def test_a_lost_node_that_does_not_come_back_keeps_the_others_no_longer_than_that() -> None:
+    cluster = cluster_with(stable=SIZE)
+    run_for(cluster, 2 * PATIENCE + 3600)
+    assert cluster.places() == ["stable"] * SIZE
+    cluster.free["stable"] -= 1
+    cluster.replace_a_pod()
+    run_for(cluster, PATIENCE - 10)
+    assert not cluster.suspended and cluster.places() == ["stable"] * (SIZE - 1) + [None]
+    run_for(cluster, 30)  # the others have waited for the patience: the first group comes next
+    assert state_of(cluster)["at"] == "g5"
+    assert state_of(cluster)["decisions"][-1]["idle"] == pytest.approx(3 * PATIENCE, abs=30)
+
+
+@pytest.mark.parametrize(
+    ("message", "moves"),
+    [
+        (BACKOFF, True),
+        (f"{BACKOFF}, 1 max node group size reached", False),  # which may be the group of the gang
+        ("2 node(s) didn't match Pod's node affinity/selector, 1 not ready for scale-up", False),
+        ("max total nodes in cluster reached", False),
+    ],
+)
+def test_a_group_that_the_autoscaler_leaves_alone_after_a_failure_is_waited_for_no_longer(
+    message: str, moves: bool
+) -> None:
+    cluster = cluster_with(g5=SIZE - 1, g6=SIZE)
+    cluster.refusals["g5"] = message
+    run_for(cluster, 25)
+    assert (cluster.places() == ["g6"] * SIZE) == moves
+    if moves:
+        said = f"pod didn't trigger scale-up: {message}"
+        assert state_of(cluster)["decisions"][-1]["reason"] == (
+            f"g5 gave 3 of 4 nodes, and the autoscaler starts no more: {said}"
+        )
+
+
+def test_without_the_right_to_list_events_a_controller_says_so_once_and_waits_as_long_as_it_may(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "namespace").write_text("runs")
+    monkeypatch.setattr("ssl.create_default_context", lambda **_: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    address = {"KUBERNETES_SERVICE_HOST": "h", "KUBERNETES_SERVICE_PORT": "1"}
+    api = placement_controller.ClusterApi(str(tmp_path), address)
+    asked: list[str] = []
+
+    def refuse(method: str, path: str) -> Any:
+        asked.append(path)
+        raise RequestFailed("GET events: 403 forbidden")
+
+    monkeypatch.setattr(api, "_request", refuse)
+    assert api.events("NotTriggerScaleUp") == api.events("NotTriggerScaleUp") == []
+    assert asked == ["/api/v1/namespaces/runs/events?fieldSelector=reason%3DNotTriggerScaleUp"]
+    assert capsys.readouterr().err.count("`spotmpi up` gives the right") == 1
+
+
+def test_in_a_hundred_shortages_no_node_is_paid_for_that_waits_for_others_longer_than_it_may() -> None:
+    """Nodes come one by one, up to a number that changes; half of the time the autoscaler says that it has given up."""
+    waits, whole = [], 0
+    for seed in range(100):
+        random, cluster = Random(seed), cluster_with()
+        limit, since = dict.fromkeys(ORDER, 0), None
+        until = cluster.now + 1800
+        while cluster.now < until:
+            if random.random() < 0.04:  # every six minutes
+                limit = {name: random.choice([0, 1, SIZE - 1, SIZE - 1, SIZE]) for name in ORDER}
+                failed = [name for name in ORDER if limit[name] < SIZE and random.random() < 0.5]
+                cluster.refusals = dict.fromkeys(failed, BACKOFF)
+            for name in ORDER:
+                cluster.free[name] = min(limit[name], cluster.free.get(name, 0) + random.choice([0, 1]))
+            cluster.pass_time(15.0)
+            look(cluster)
+            places = cluster.places()
+            is_partial = None in places and any(places)
+            if is_partial and since is None:
+                since = cluster.now
+            elif not is_partial and since is not None:
+                waits.append(cluster.now - since)
+                since = None
+            whole += bool(places) and None not in places
+    assert len(waits) > 100 and whole > 100
+    assert PARTIAL - 15 < max(waits) <= PARTIAL + 15, max(waits)  # between two looks
 
 
 def test_after_a_reclaim_the_present_group_comes_first_and_then_those_before_it() -> None:
@@ -186,7 +323,8 @@ def test_whatever_comes_and_goes_no_gang_is_of_two_groups_and_none_stays_suspend
             if data.draw(st.integers(0, 3)):  # else the controller is away
                 look(cluster)
     cluster.free = {"stable": SIZE, "g5": SIZE, "g6": SIZE}
-    run_for(cluster, 20)
+    waits = placement.waits_until(state_of(cluster)) or cluster.now
+    run_for(cluster, waits - cluster.now + 20)
     run_for(cluster, 20)
     assert not cluster.suspended and None not in cluster.places()
     for patched in cluster.patches:

@@ -45,11 +45,38 @@ def test_a_run_whose_spot_nodes_vanish_waits_up_to_the_last_safe_moment_and_ends
     assert DEADLINE - 6 * MINUTE <= moved + left + 2 * MINUTE <= DEADLINE
     run.run_until(lambda: False, DEADLINE)
     assert run.ended is not None and run.ended <= DEADLINE
-    first, waits, move = run.state["decisions"]
+    first, waits, *_, move = run.state["decisions"]
     assert first["reason"] == "it is the cheapest"
     assert waits["group"] == NEAR and waits["reason"].startswith("waits: no zone has 4 spot nodes; $")
     assert "to the last safe moment" in waits["reason"]
     assert move["market"] == "on-demand" and "min to the deadline" in move["reason"]
+
+
+def test_a_part_of_a_gang_is_given_back_and_asked_for_again_as_long_as_there_is_time(tmp_path: Path) -> None:
+    run = run_on(tmp_path, near=SIZE - 1, far=SIZE)
+    held = 0.0
+    while run.state["at"] != FAR and run.seconds < DEADLINE:
+        run.run_for(10.0)
+        held += 10.0 * run.cluster.places().count(NEAR)
+    paused = [each for each in run.state["decisions"] if "until" in each]
+    assert "near gave 3 of 4 nodes, and no other within 300s (no zone has 4 spot" in paused[0]["reason"]
+    assert paused[0]["reason"].endswith("they are given back, and near is asked in 5 min")
+    assert [each["until"] - (each["t"] or 0.0) for each in paused[:2]] == [5 * MINUTE, 10 * MINUTE]
+    assert held <= 3 * (len(paused) + 1) * (5 * MINUTE + 20)
+    assert sum(each.get("idle", 0.0) for each in run.state["decisions"]) == pytest.approx(held, rel=0.1)
+    run.run_until(lambda: False, DEADLINE)
+    assert run.ended is not None and run.ended <= DEADLINE
+
+
+def test_a_part_of_a_gang_of_on_demand_nodes_is_given_back_even_past_the_last_safe_moment(tmp_path: Path) -> None:
+    run = run_on(tmp_path, near=0, far=SIZE - 1)
+    run.run_until(lambda: run.cluster.suspended and "until" in run.state["decisions"][-1], 2 * DEADLINE)
+    last = run.state["decisions"][-1]
+    assert last["reason"].startswith("far gave 3 of 4 nodes") and 0 < last["idle"] <= 3 * (5 * MINUTE + 10)
+    assert last["until"] == (last["t"] or 0.0) + 5 * MINUTE
+    run.cluster.free[FAR] = SIZE
+    run.run_until(lambda: False, 3 * DEADLINE)
+    assert run.ended is not None
 
 
 def test_each_decision_is_an_event_of_the_run_also_where_no_move_followed(tmp_path: Path) -> None:

@@ -48,6 +48,21 @@ def test_dollars_are_by_node_group_at_the_price_of_each_attempt_and_stand_beside
     assert spending.text[1].endswith(f" {-int(-(3000 - run.ended) // 60)} min before its deadline.")
 
 
+def test_nodes_that_waited_for_others_in_vain_are_named_with_their_cost(tmp_path: Path) -> None:
+    run = PlacedRun(tmp_path, {"near": SIZE, "far": SIZE}, 1200, MINUTE, deadline="50m", work="20m", overhead="2m")
+    run.run_for(11 * MINUTE)
+    run.lose_a_node(near=SIZE - 1)
+    run.run_until(lambda: False, 50 * MINUTE)
+    spending, _ = spending_sections([RunPaths(tmp_path / "x-1")])
+    assert run.ended is not None
+    seconds = sum(each.get("idle", 0.0) for each in run.state["decisions"])
+    assert seconds >= 3 * 5 * MINUTE
+    assert spending.text[1] == (
+        f"x-1 gave nodes back that had waited for others, {seconds / 3600:.4g} node hours, which cost "
+        f"${seconds / 3600 * 4.0 / SIZE:.2f}."
+    )
+
+
 def test_each_interruption_has_its_pause_start_repetition_and_cost(run: PlacedRun, tmp_path: Path) -> None:
     _, interruptions = spending_sections([RunPaths(tmp_path / "x-1")])
     ((name, attempt, cause, pause, start, repeated, dollars),) = interruptions.cells

@@ -175,6 +175,26 @@ def test_the_start_limit_allows_for_the_patience_while_another_group_is_left(
     assert any(event.terminal for event in events) == ends
 
 
+@pytest.mark.parametrize(("age", "ends"), [(500, False), (700, True)])
+def test_a_run_that_gave_nodes_back_waits_without_nodes_for_no_longer_than_the_start_limit(
+    cluster: FakeCluster, age: float, ends: bool
+) -> None:
+    """The limit of 10 minutes counts from the first time: each new try would begin it anew."""
+    now = time.time()
+    gave: placement.Decision = {**decided("g6", now - age), "reason": "g6 gave 3 of 4 nodes", "until": now - age + 300}
+    again: placement.Decision = {**gave, "t": now - 60, "until": now + 239}
+    waits = placed_jobset(gave, again, tried=["g5"], age=age + 60)
+    annotations = waits["metadata"]["annotations"]
+    state = json.loads(annotations[pod_context.PLACEMENT_ANNOTATION])
+    annotations[pod_context.PLACEMENT_ANNOTATION] = json.dumps({**state, "moving": True})
+    waits["spec"]["suspend"] = True
+    *_, last = look(cluster, waits)
+    assert last.terminal == ends
+    text = "no nodes are asked for, for 4 min: g6 gave 3 of 4 nodes"
+    before, after = ("limits.start (600s) is over: ", "") if ends else ("", " (gives up in 100 s)")
+    assert last.reason == f"{before}{text}{after}"
+
+
 def test_a_run_with_a_deadline_may_wait_for_its_nodes_up_to_then(cluster: FakeCluster) -> None:
     cluster.put(unscheduled_pod(0, "no GPU", 900))
     waits = placed_jobset(decided("g6", None), tried=["g5"], age=900)

@@ -68,6 +68,8 @@ def test_the_autoscalers_and_the_clouds_reasons_follow_the_schedulers() -> None:
     observations.machine_problem = "scaling group g5: no capacity"
     assert waiting_reason(observations, "run-1", 2) == f"{expected}; scaling group g5: no capacity"
     observations.machine_problem = None
+    observations.add_event(event("a", "FailedScaleUp", "Node scale up in zones us-east1-b failed: out of resources"))
+    assert "Node scale up in zones us-east1-b failed" in str(waiting_reason(observations, "run-1", 2))
     karpenter = 'Failed to schedule pod, incompatible with nodepool "default", no instance type satisfied resources'
     observations.add_event(event("a", "FailedScheduling", karpenter))
     reason = f"1/2 nodes: 0/4 nodes: insufficient nvidia.com/gpu; {karpenter}"

@@ -13,7 +13,7 @@ import httpx2
 from lightkube import ApiError
 
 from spotmpi.agent import record
-from spotmpi.agent.placement import untried
+from spotmpi.agent.placement import pauses, untried, waits_until
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
@@ -46,6 +46,7 @@ from spotmpi.backends.kubernetes.follow.waiting import (
     start_wait,
     waiting_reason,
     with_countdown,
+    without_nodes,
     workers_waiting_reason,
 )
 from spotmpi.backends.kubernetes.volume_access import START_TIMEOUT
@@ -295,7 +296,12 @@ class ClusterFollower:
         """Why the run waits, if that has changed; its end, if it has waited too long."""
         await self._diagnostics.update(self._seen, self._run.submitted)
         reason = waiting_reason(self._seen, self._run.run, self._run.gang, self._run.workers)
-        wait = start_wait(self._jobset, self._run.submitted, self._seen.pods.values(), self._first_look)
+        state = placement_state(self._jobset)
+        if state is not None and (until := waits_until(state)):
+            reason = without_nodes(state["decisions"][-1]["reason"], until - self._client.now())
+        given_back = next((moment for moment, _ in pauses(state)), None) if state is not None else None
+        pods = self._seen.pods.values()
+        wait = start_wait(self._jobset, self._run.submitted, pods, self._first_look, given_back)
         if reason and self._run.least is not None and has_nodes(self._seen, self._run.least):
             reason, is_up = f"{reason}; the run goes on without", True
         else:

@@ -45,7 +45,12 @@ _EVENT_REASONS = {
     "NodeNotReady",
     "Pending",  # of a Kueue workload without quota
 }
-_SCALE_UP_REASONS = {"NotTriggerScaleUp", "TriggeredScaleUp", "Nominated"}  # of the cluster autoscaler, of Karpenter
+_SCALE_UP_REASONS = {
+    "NotTriggerScaleUp",  # of the cluster autoscaler, as is the next
+    "TriggeredScaleUp",
+    "FailedScaleUp",  # of GKE's
+    "Nominated",  # of Karpenter
+}
 _KARPENTER_FAILURE = "Failed to schedule pod, "  # the beginning of its messages with the scheduler's reason
 _NODE_PROBLEMS = {
     "NodeNotReady",
@@ -270,15 +275,20 @@ class StartWait(NamedTuple):
     agent_runs: bool
 
 
-def start_wait(jobset: Object, submitted: float, pods: Iterable[Object], first_look: float) -> StartWait | None:
+def start_wait(
+    jobset: Object, submitted: float, pods: Iterable[Object], first_look: float, given_back: float | None = None
+) -> StartWait | None:
     """How a run waits; None while it is suspended, by a queue or because its submission is not complete.
 
     *first_look* is when this follower began: where node 0 was restarted and has no pod yet, nobody knows since when.
+    *given_back* is when a part of the nodes was given back first, since when the run waits, with nodes and without.
     """
-    if jobset["spec"].get("suspend") or _is_being_admitted(jobset):
-        return None
     leaders = [pod for pod in pods if node_index(pod) == 0]
     running = [pod for pod in leaders if pod.get("status", {}).get("phase") == "Running"]
+    if given_back is not None and not running:
+        return StartWait(given_back, False)
+    if jobset["spec"].get("suspend") or _is_being_admitted(jobset):
+        return None
     if running:
         return StartWait(max(unix_time(pod["metadata"]["creationTimestamp"]) for pod in running), True)
     times = [submitted, *(unix_time(pod["metadata"]["creationTimestamp"]) for pod in leaders)]
@@ -301,6 +311,11 @@ def _is_being_admitted(jobset: Object) -> bool:
 def with_countdown(reason: str, left: float) -> str:
     """*reason* with the time that is left, in steps that become finer towards the end."""
     return f"{reason} (gives up in {_time_left(left)})"
+
+
+def without_nodes(reason: str, left: float) -> str:
+    """That the run asks for no nodes for the time that is *left*, and the *reason*."""
+    return f"no nodes are asked for, for {_time_left(max(left, 0.0))}: {reason}"
 
 
 def reason_key(reason: str) -> frozenset[str]:

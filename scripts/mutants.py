@@ -36,7 +36,6 @@ MODULES = (
     "agent/progress",
     "agent/readiness",
     "agent/replicas",
-    "agent/run_outcome",
     "agent/schema",
     "agent/stop_requests",
     "plan/agent_plan",

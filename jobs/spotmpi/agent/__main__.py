@@ -14,11 +14,11 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Dict, Optional
 
-from . import coordinator, mounts, processes, protocol
+from . import coordinator, processes, protocol
 from .clock import CLOCK, Clock
-from .context import AgentContext
-from .notice import Notice
+from .context import AgentContext, in_pod, in_run_folder, read_pod_context
 from .outcomes import repeat
+from .stop_requests import Notice
 
 if TYPE_CHECKING:  # each place needs its own transport alone
     from .checkpoint_copies import Copies
@@ -52,10 +52,9 @@ def run_pod() -> int:
         from . import placement_controller
 
         return placement_controller.run()
-    from .context import read_pod_context
     from .tcp import Tcp
 
-    return run_member(read_pod_context(mounts.in_pod(), CLOCK), Tcp(), Notice("the pod of this node"))
+    return run_member(read_pod_context(in_pod(), CLOCK), Tcp(), Notice("the pod of this node"))
 
 
 def run_member(context: AgentContext, transport: Tcp, notice: Notice, copies_port: int | None = None) -> int:
@@ -99,7 +98,7 @@ def run_folder(folder: str, clock: Clock) -> int:
 
     folder = os.path.abspath(folder)
     scratch = os.path.join(os.environ.get("TMPDIR") or "/tmp", "spotmpi-" + os.urandom(8).hex())
-    own = mounts.in_run_folder(folder, scratch, hardware.own_cgroup())
+    own = in_run_folder(folder, scratch, hardware.own_cgroup())
     context = repeat(lambda: read_context(own, clock), clock)
     os.chdir("/")
     try:

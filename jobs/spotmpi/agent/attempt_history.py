@@ -9,10 +9,9 @@ from typing import Any, Literal, cast
 
 from . import hardware, limits, protocol, record
 from .clock import CLOCK, Clock
-from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome
+from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome, run_outcome
 from .plan import RunPlan
 from .progress import Progress
-from .run_outcome import run_outcome
 from .schema import (
     ATTEMPT_VERSION,
     SUMMARY_VERSION,

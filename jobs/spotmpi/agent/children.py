@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple, TypeVar
 from . import launchers
 from .attempt import POLL_INTERVAL, Launch
 from .clock import Clock
-from .context import AgentContext
+from .context import AgentContext, Mounts
 from .files import write_atomically
 from .launch import ADDRESS, WORKERS, Place, gang_commands, launcher_count, local_place, worker_command
 from .lines import Line
-from .mounts import Mounts
 from .outcomes import Outcome, StopSource
 from .plan import Command, RunPlan, read_plan, workers
 from .record import WAITING, Record

@@ -18,7 +18,6 @@ from .attempt import Attempt, Launch
 from .attempt_history import AttemptHistory
 from .context import AgentContext
 from .fencing import Fenced
-from .notice import Notice
 from .outcomes import (
     FAILURE,
     INTERRUPTION,
@@ -34,6 +33,7 @@ from .outcomes import (
 )
 from .plan import workers
 from .progress import Progress
+from .stop_requests import Notice
 from .world import change_reason
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start

@@ -1,17 +1,23 @@
 """Writing a file whole or not at all, locks, and whether a file exists, where "no" must not mean "could not be read".
 
 Everything in this package that replaces a text file uses the first. `os.path.exists` and its kin answer False as well
-where a handle is stale or a disk fails: a run whose folder cannot be read is not a run that was deleted.
+where a handle is stale or a disk fails: a run whose folder cannot be read is not a run that was deleted. Locks end with
+the process that holds them, also on file systems that have none.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
-from typing import Optional, Union
+from typing import IO, Optional, Union
 
 Path = Union[str, "os.PathLike[str]"]
+
+# What flock(2) answers on a file system without locks, such as some network mounts: ENOTSUP on macOS, where it is not
+# EOPNOTSUPP as on Linux, ENOLCK for NFS without a lock manager.
+_NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
 
 def mode(path: Path) -> Optional[int]:
@@ -41,6 +47,23 @@ def write_atomically(path: Path, text: str, errors: str = "strict", keep_mode: b
         raise
 
 
+def lock_file(file: int | IO[str], shared: bool = False) -> bool:
+    """Lock an open file until it is closed, without waiting; False where its file system has no locks.
+
+    Raises:
+        BlockingIOError: another process holds the lock.
+    """
+    import fcntl  # delays no start
+
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return False
+        raise
+    return True
+
+
 @contextlib.contextmanager
 def locked(path: Optional[Path]) -> Iterator[None]:
     """Hold a lock on the file *path*, which ends with this process; without the file, or the right to it, none."""
@@ -61,14 +84,12 @@ def locked(path: Optional[Path]) -> Iterator[None]:
 
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock of `locked` on the file *path*."""
-    import fcntl  # delays no start
-
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(descriptor)
     except BlockingIOError:
         return True
     except OSError:

@@ -1,4 +1,4 @@
-"""How an attempt can end, who can request its end, and which errors of the operating system end it for good."""
+"""How an attempt and a run can end, who can request it, and which errors of the operating system end it for good."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ FAILURE = "failure"  # the program's own error, or an unknown one
 INTERRUPTION = "interruption"  # the machine was taken away
 NOT_RETRYABLE = "not retryable"  # another attempt cannot help
 STOPPED = "stopped"  # requested by a user
+_OF_RUN = {SUCCEEDED: record.SUCCEEDED, STOPPED: record.STOPPED}  # its outcome by the cause of its last attempt
+COMPLETED = "Completed"  # condition of a JobSet; the other is Failed
 
 _PERMANENT = (
     *record.DISK_FULL,
@@ -99,3 +101,32 @@ def repeat(step: Callable[[], T], clock: Clock, pauses: Sequence[float] = PAUSES
                 raise
         clock.sleep(seconds)
     return step()
+
+
+def run_outcome(
+    recorded: str | None = None,
+    cause: str | None = None,
+    given_up: bool = False,
+    deleted: bool = False,
+    condition: str | None = None,
+    writer_alive: bool = True,
+) -> str | None:
+    """How a run ended: succeeded, failed, stopped or lost, by the best evidence there is; None while it is active.
+
+    Agents, followers and readers of run folders share this one rule.
+
+    In this order: the last event of its record (*recorded*), the *cause* with which its last attempt ended, that a
+    follower has given it up, that its JobSet was *deleted*, a terminal *condition* of its JobSet. A run without any of
+    these is lost once no writer of its record is alive.
+    """
+    if recorded in record.TERMINAL:
+        return recorded
+    if cause is not None:
+        return _OF_RUN.get(cause, record.FAILED)
+    if given_up:
+        return record.FAILED
+    if deleted:
+        return record.STOPPED
+    if condition is not None:
+        return record.SUCCEEDED if condition == COMPLETED else record.FAILED
+    return None if writer_alive else record.LOST

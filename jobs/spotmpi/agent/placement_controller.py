@@ -21,7 +21,7 @@ from datetime import datetime, timezone
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 from urllib.parse import quote
 
-from . import mounts, placement, pod_context, returns
+from . import context, placement, pod_context, returns
 from .clock import CLOCK, Clock
 from .plan import RunPlan, read_plan
 from .run_progress import RunProgress
@@ -241,7 +241,7 @@ def _first_created(pods: List[Object]) -> Optional[float]:
 
 def run(policy: Optional[Policy] = None, clock: Clock = CLOCK) -> int:
     """Decide for the run of this pod by *policy* until it has ended; the exit code."""
-    plan = read_plan(mounts.in_pod().plan)
+    plan = read_plan(context.in_pod().plan)
     controller, failure = Controller(ClusterApi(), plan, policy), ""
     while True:
         try:

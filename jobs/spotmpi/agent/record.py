@@ -43,7 +43,7 @@ LEFT = "left"  # and that it has gone
 PROMOTED = "promoted"  # a pod that stood by does the work of a node now
 PLACED = "placed"  # the node group on which the nodes of the gang are asked for
 GAP = "gap"  # only in followers: how many lines they missed, in ``size``
-MISSING = "m"  # in place of a stream: the text is a number of lines, see `logs`
+MISSING = "m"  # in place of a stream: the text is a number of lines, see `missing_lines`
 TERMINAL = (SUCCEEDED, FAILED, STOPPED)
 LOST = "lost"  # never recorded: the run has no end, and nobody is left to record one
 
@@ -291,3 +291,25 @@ def _end_torn_line(path: str, descriptor: int) -> None:
             file.seek(size - 1)
             if file.read(1) != b"\n":
                 os.write(descriptor, b"\n")
+
+
+def read_log_line(line: str, before: float) -> tuple[float, int | None, str, str]:
+    """The time (Unix seconds), rank, stream and text of a line of a log, without its end.
+
+    A line that a crash left incomplete is text of stdout, at the time of the line *before*.
+    """
+    from datetime import datetime  # delays no start
+
+    try:
+        stamp, rank, stream, text = line.split(" ", 3)
+        moment = datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+        return moment, None if rank == "-" else int(rank), stream, text
+    except (ValueError, OverflowError):
+        return before, None, "o", line
+
+
+def missing_lines(line: str) -> int:
+    """For how many missing lines a line of a log stands; 0 for a line of output."""
+    head, _, count = line.partition(" - %s " % MISSING)
+    count = count.rstrip("\n")
+    return int(count) if " " not in head and count.isdecimal() and len(count) < 20 else 0

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Dict, Tuple
 
-from . import logs, pod_record, protocol, record
+from . import pod_record, protocol, record
 
 _SERVER_CLOCK = 86400.0  # seconds by which that of a file server, which stamps files, may be behind those of agents
 _ROUNDING = 1e-6  # seconds; logs keep microseconds
@@ -47,7 +47,7 @@ def _lines(folder: str, node: int, since: float, until: float) -> Iterator[Timed
             for number, line in enumerate(file, 1):
                 if not line.endswith("\n"):
                     break  # still being written, or torn: its writer will print it whole
-                time, rank, stream, text = logs.read_log_line(line[:-1], time)
+                time, rank, stream, text = record.read_log_line(line[:-1], time)
                 if since < time < until:
                     yield time, {pod_record.LINE: [attempt, node, number, time, rank, stream, text]}
 

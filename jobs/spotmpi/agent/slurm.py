@@ -16,12 +16,11 @@ from typing import Mapping
 
 from . import __main__, hardware, protocol, record
 from .clock import CLOCK, Clock
-from .context import AgentContext
+from .context import REQUESTS, AgentContext, Mounts
 from .files import write_atomically
-from .mounts import REQUESTS, Mounts
-from .notice import Notice
 from .plan import RunPlan, read_plan
 from .schema import read_attempt
+from .stop_requests import Notice
 from .tcp import Tcp
 from .tls import Identity
 from .world import on_hosts

@@ -59,12 +59,12 @@ def command(
     """
     from spotmpi.api import runs as api
     from spotmpi.api.view import echo
-    from spotmpi.cli import final_cost
+    from spotmpi.cli.run import report_cost
 
     place = where.target
     print_events(api.logs(run, follow, place), options.filter, as_json, live=follow)
     if follow:
-        final_cost.report(run, place)
+        report_cost(run, place)
         api.status(run, place, echo)  # which keeps its model where the spec asks for it
 
 

@@ -166,7 +166,6 @@ def command(
     """
     from spotmpi.api import runs as api
     from spotmpi.api.view import echo, make_view
-    from spotmpi.cli import final_cost
 
     place, changes = where.target, options.overrides()
     work = _Work(spec, context.meta.get(_COMMAND), context.args, resume, save)
@@ -187,7 +186,7 @@ def command(
             state = api.run(source, changes, place, detach, view.show, view.echo)
     _show_result(state, detach, as_json)
     if not detach:
-        final_cost.report(state.id, place)
+        report_cost(state.id, place)
     raise typer.Exit(0 if detach else _exit_code(state))
 
 
@@ -273,3 +272,27 @@ def _exit_code(state: RunState) -> int:
     if state.state == record.SUCCEEDED:
         return 0
     return EXIT_INTERRUPTED if state.state == record.STOPPED else EXIT_FAILURE
+
+
+def report_cost(run: str, target: Target) -> None:
+    """Print what a run of an environment has cost, and record it in its folder; nothing for any other run.
+
+    That is done as it ends: later its environment or AWS's prices may be gone.
+    """
+    from spotmpi.api.view import echo
+    from spotmpi.backends.targets import Target
+    from spotmpi.core import file_status
+    from spotmpi.core.errors import SpotmpiError
+    from spotmpi.runs import reader, recorded_plan
+
+    paths = reader.find(run, target.folder)
+    if not reader.state(paths).over or not (file_status.is_file(paths.plan) and recorded_plan.read(paths).environment):
+        return
+    from spotmpi.environments.cost import run_cost
+
+    try:
+        cost = run_cost(paths.id, Target(None, target.runs_folder))
+    except SpotmpiError as error:
+        echo(f"the cost of this run is not known yet, try `spotmpi cost {paths.id}` later: {error}")
+    else:
+        echo(f"cost of its nodes: ${cost.dollars:.2f}")

@@ -17,8 +17,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from spotmpi.agent.files import lock_file
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.operating_system import lock_file
 from spotmpi.core.progress import Echo
 from spotmpi.entries.storage import Storage
 

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from spotmpi.agent.files import lock_file
 from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.core import file_status, names
 from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.core.operating_system import lock_file
 
 LOCK = "requirements.lock"
 GPU_LOCK = "requirements-gpu.lock"  # of an image that needs more packages on machines with GPUs

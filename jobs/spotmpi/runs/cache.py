@@ -9,12 +9,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from spotmpi.agent import logs, record
+from spotmpi.agent import record
+from spotmpi.agent.files import lock_file
 from spotmpi.agent.lines import Line
 from spotmpi.core import file_status
 from spotmpi.core.events import Event, Lines
 from spotmpi.core.names import RunPaths
-from spotmpi.core.operating_system import lock_file
 from spotmpi.runs.folder import folder_records
 from spotmpi.runs.pod_output import Entry
 
@@ -169,7 +169,7 @@ def create(paths: RunPaths, spec: str, plan: Mapping[str, object], submitted: fl
 def _count(path: Path) -> int:
     """The number of the last line."""
     with path.open("rb") as file:
-        return sum(logs.missing_lines(line.decode("utf-8", "replace")) or 1 for line in file)
+        return sum(record.missing_lines(line.decode("utf-8", "replace")) or 1 for line in file)
 
 
 def _log_files(paths: RunPaths) -> list[tuple[tuple[int, int], Path]]:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from spotmpi.agent import logs, record
-from spotmpi.agent.run_outcome import run_outcome
+from spotmpi.agent import record
+from spotmpi.agent.outcomes import run_outcome
 from spotmpi.core import file_status
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
@@ -227,7 +227,7 @@ def _log_tail(path: Path, attempt: int, grows: bool) -> _Tail:
 
     def read(number: int, text: str) -> Event:
         nonlocal last, skipped
-        missing = logs.missing_lines(text)
+        missing = record.missing_lines(text)
         skipped += max(missing - 1, 0)
         event = _line(attempt, node, number + skipped, text, last)
         last = event.time
@@ -252,5 +252,5 @@ def _metric(number: int, text: str) -> Event | None:
 
 
 def _line(attempt: int, node: int, number: int, text: str, last: float) -> Event:
-    moment, rank, stream, line = logs.read_log_line(text, last)
+    moment, rank, stream, line = record.read_log_line(text, last)
     return Event(moment, record.LINE, attempt, node, number, {"rank": rank, "stream": stream, "text": line})

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from spotmpi.agent import protocol, record
-from spotmpi.agent.run_outcome import run_outcome
+from spotmpi.agent.files import lock_file
+from spotmpi.agent.outcomes import run_outcome
 from spotmpi.agent.schema import AttemptRecord, Summary
 from spotmpi.core import file_status, names
 from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun
 from spotmpi.core.names import RunPaths
-from spotmpi.core.operating_system import lock_file
 from spotmpi.runs import recorded_plan
 from spotmpi.runs.recorded_plan import cluster_of, json_object
 from spotmpi.streams.figures import Reports

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spotmpi.agent.files import write_atomically
+from spotmpi.agent.files import lock_file, write_atomically
 from spotmpi.core import hints, names
 from spotmpi.core.errors import InputError, Problem, RunInUse, SpotmpiError, UnknownRun, input_error
-from spotmpi.core.operating_system import lock_file
 from spotmpi.core.price import Price
 from spotmpi.spec import job
 from spotmpi.study import study_file

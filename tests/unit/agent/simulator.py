@@ -43,8 +43,7 @@ from spotmpi.agent import coordinator, fencing, network, processes, protocol, re
 from spotmpi.agent.attempt import Launch
 from spotmpi.agent.attempt_history import pods_at_work
 from spotmpi.agent.clock import Clock
-from spotmpi.agent.context import AgentContext
-from spotmpi.agent.mounts import Mounts
+from spotmpi.agent.context import AgentContext, Mounts
 from spotmpi.agent.outcomes import Outcome, StopSource
 from spotmpi.agent.places import Places
 from spotmpi.agent.pod_record import PodRecord

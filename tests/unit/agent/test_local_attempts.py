@@ -18,11 +18,9 @@ from spotmpi.agent.__main__ import run_children
 from spotmpi.agent.attempt import Launch
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.children import Children, NoMembers, read_context, reserve_port
-from spotmpi.agent.context import AgentContext
+from spotmpi.agent.context import AgentContext, in_run_folder
 from spotmpi.agent.coordinator import AttemptLoop, CoordinatorStopSource
 from spotmpi.agent.lines import Line
-from spotmpi.agent.mounts import in_run_folder
-from spotmpi.agent.notice import Notice
 from spotmpi.agent.outcomes import (
     FAILURE,
     INTERRUPTION,
@@ -35,6 +33,7 @@ from spotmpi.agent.outcomes import (
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
+from spotmpi.agent.stop_requests import Notice
 from tests.clocks import SetClock
 from tests.transient_errors import TransientErrors
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import outcomes, protocol, record
-from spotmpi.agent.outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, outcome_of_error
-from spotmpi.agent.run_outcome import run_outcome
+from spotmpi.agent.outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, outcome_of_error, run_outcome
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spotmpi.agent import context, placement, placement_controller, pod_context, record
 from spotmpi.agent.attempt_history import AttemptHistory
-from spotmpi.agent.mounts import in_run_folder
+from spotmpi.agent.context import in_run_folder
 from spotmpi.agent.placement_controller import Controller, RequestFailed
 from spotmpi.agent.record import Record
 from spotmpi.plan.cluster import ClusterTarget
@@ -303,7 +303,7 @@ def test_the_controller_goes_on_after_answers_that_are_none_and_says_each_once(
 
     monkeypatch.setattr(cluster, "jobset", jobset)
     monkeypatch.setattr(placement_controller, "ClusterApi", lambda: cluster)
-    monkeypatch.setattr("spotmpi.agent.mounts.in_pod", lambda: mounts)
+    monkeypatch.setattr("spotmpi.agent.context.in_pod", lambda: mounts)
     assert placement_controller.run(clock=clock) == 0
     assert capsys.readouterr().err.splitlines() == ["refused; trying again", "GET x: 500 no; trying again"]
     assert clock.pauses == [placement_controller.INTERVAL] * 3

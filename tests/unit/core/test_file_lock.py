@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.core.operating_system import lock_file
+from spotmpi.agent.files import lock_file
 
 
 def test_a_lock_keeps_others_out_until_its_file_is_closed(tmp_path: Path) -> None:

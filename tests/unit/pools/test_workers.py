@@ -17,9 +17,8 @@ from distributed.protocol.core import dumps, loads
 
 from spotmpi.agent.children import LocalWorkers, process_ids
 from spotmpi.agent.clock import CLOCK
-from spotmpi.agent.context import AgentContext
+from spotmpi.agent.context import AgentContext, in_run_folder
 from spotmpi.agent.launch import Place
-from spotmpi.agent.mounts import in_run_folder
 from spotmpi.pools.dask_client import PoolClient
 from spotmpi.programs.pool import call, files
 from spotmpi.programs.pool.call import CallFailure

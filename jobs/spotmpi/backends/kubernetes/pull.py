@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spotmpi.agent import pack, pod_context, record, store
+from spotmpi.agent.files import lock_file
 from spotmpi.agent.unpack import DAMAGES, require_readable, unpack
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
@@ -20,7 +21,6 @@ from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess, volu
 from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.core.operating_system import lock_file
 from spotmpi.core.printable import printable
 from spotmpi.core.progress import Echo
 from spotmpi.plan.cluster import plan_of_copy

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spotmpi.agent import record, stop_requests
-from spotmpi.agent.files import write_atomically
+from spotmpi.agent.files import lock_file, write_atomically
 from spotmpi.agent.plan import RunPlan, read_plan
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
-from spotmpi.core.operating_system import lock_file
 from spotmpi.core.progress import Echo
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.runs.folder import folder_events

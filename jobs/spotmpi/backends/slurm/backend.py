@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 from spotmpi.agent import record, stop_requests
 from spotmpi.agent import slurm as agent
-from spotmpi.agent.mounts import REQUESTS
+from spotmpi.agent.context import REQUESTS
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.backends.kill_ranks import PROGRAM, require_killed
 from spotmpi.backends.slurm import queue

@@ -11,11 +11,11 @@ import pytest
 
 import spotmpi
 from spotmpi.agent import record
+from spotmpi.agent.files import lock_file
 from spotmpi.backends.local import agent_process, machine
 from spotmpi.backends.local.agent_process import WaitingAgent
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError
-from spotmpi.core.operating_system import lock_file
 from spotmpi.runs import fingerprint, reader
 from spotmpi.spec.job import JobSpec
 from tests.contract.processes import wait_until

@@ -16,8 +16,8 @@ import pytest
 from spotmpi.agent.attempt import Attempt
 from spotmpi.agent.children import Children, read_context
 from spotmpi.agent.clock import CLOCK
+from spotmpi.agent.context import in_run_folder
 from spotmpi.agent.coordinator import AttemptLoop
-from spotmpi.agent.mounts import in_run_folder
 from spotmpi.runs import reader
 from tests.command_line import SPOTMPI
 from tests.contract import processes

@@ -10,7 +10,7 @@ from typing import Any
 
 from spotmpi.agent import placement, pod_context, protocol, record
 from spotmpi.agent.launchers import start_count
-from spotmpi.agent.run_outcome import run_outcome
+from spotmpi.agent.outcomes import run_outcome
 from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests, pool

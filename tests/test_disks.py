@@ -41,7 +41,7 @@ PLACES = {
     ),
     "jobs/spotmpi/agent/ssh.py": (1, LOCAL),
     "jobs/spotmpi/agent/children.py": (3, "looked for again and again, and files of workers that are copied over"),
-    "jobs/spotmpi/agent/tls.py": (1, LOCAL),
+    "jobs/spotmpi/agent/connection.py": (1, LOCAL),
     "jobs/spotmpi/api/datasets.py": (1, "without it the manifest lacks the commit, and nothing is decided by that"),
     "jobs/spotmpi/backends/kubernetes/client/kubeconfig.py": (1, LOCAL),
     "jobs/spotmpi/backends/kubernetes/client/kubeconfig_entries.py": (

@@ -21,12 +21,12 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, Tuple
 
 from . import checkpoint_files as files
-from . import fencing, hardware, network, protocol, tls
+from . import fencing, hardware, network, protocol
 from .attempt_history import pods_at_work
 from .checkpoint_files import newest_iteration
 from .checkpoint_memory import folder_of
 from .clock import CLOCK, Clock
-from .connection import parse
+from .connection import PROTOCOL, Identity, parse
 from .context import AgentContext
 from .ssh import InvalidKeys
 
@@ -50,7 +50,7 @@ class Copies:
     """
 
     def __init__(
-        self, run: str, memory: str, identity: tls.Identity, cgroup: str | None = None, clock: Clock = CLOCK
+        self, run: str, memory: str, identity: Identity, cgroup: str | None = None, clock: Clock = CLOCK
     ) -> None:
         self._run = run
         self._memory = memory
@@ -246,5 +246,5 @@ def _fetch(context: AgentContext, copies: Copies, memory: str, port: int) -> Non
 
 def _require_protocol(secure: ssl.SSLSocket) -> None:
     """The scheduler of a pool has the same certificate and speaks another protocol."""
-    if secure.selected_alpn_protocol() != tls.PROTOCOL:
+    if secure.selected_alpn_protocol() != PROTOCOL:
         raise ConnectionError("it speaks another protocol")

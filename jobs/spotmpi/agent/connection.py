@@ -1,7 +1,11 @@
 """One end of a connection between two agents: JSON messages, one a line, over TLS, with heartbeats.
 
 TLS works on buffers in memory and this module moves their bytes, so nothing ever waits for the other end. Both ends
-prove that they have the key of the run (see `tls`), and no message can be read, forged, repeated or reordered.
+prove that they have the key of the run, and no message can be read, forged, repeated or reordered.
+
+All agents of a run present the certificate in its Secret, which only its pods can read, and accept only those of its
+authority. Names of hosts are not compared, for pods have several, and dates are not either: a node's clock may be off
+by hours, and the Secret is deleted with its run.
 
 A host that is gone and an agent that does nothing for a while are both silent. But the kernel of the latter still
 acknowledges what is sent to it, whatever the agent does: the own kernel closes a connection on which nothing is
@@ -12,15 +16,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import selectors
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any
 
-from . import tls
+from . import protocol
 from .clock import CLOCK, Clock
+from .ssh import TLS_REMEDY, InvalidKeys
 
 HEARTBEAT_INTERVAL = 0.2  # seconds between heartbeats
 HEARTBEAT_TIMEOUT = 60.0  # seconds after which an agent counts as lost that is silent while its host answers
@@ -33,6 +40,51 @@ _MAX_GREETING = 1 << 14  # bytes of the handshake and the greeting together
 _MAX_UNSENT = 1 << 18  # bytes that wait here for an end that does not read them
 _MAX_RECORD = 1 << 14  # bytes in a record of TLS
 _MAPPED = "::ffff:"
+# ALPN's name of the protocol of `peers`: the scheduler of a pool has the same certificate, and speaks another one.
+PROTOCOL = "spotmpi-agents"
+_NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME of OpenSSL since 1.1.0, for which Python has no name
+
+
+class Identity:
+    """Membership of the run called *run*, by the TLS files in *folder*.
+
+    Runs may share a Secret, so agents compare the name of the run as well.
+    """
+
+    def __init__(self, run: str, folder: str) -> None:
+        self.run = run
+        self._folder = folder
+
+    @cached_property
+    def accepting(self) -> ssl.SSLContext:
+        """The settings of the end that accepts connections; `InvalidKeys` where the files are of no use."""
+        context = self._context(ssl.PROTOCOL_TLS_SERVER)
+        if ssl.HAS_TLSv1_3:
+            context.num_tickets = 0  # no connection is resumed
+        return context
+
+    @cached_property
+    def connecting(self) -> ssl.SSLContext:
+        """The settings of the end that connects; `InvalidKeys` where the files are of no use."""
+        return self._context(ssl.PROTOCOL_TLS_CLIENT)
+
+    def _context(self, protocol_of_end: int) -> ssl.SSLContext:
+        authority, certificate, key = (os.path.join(self._folder, name) for name in protocol.TLS_FILES)
+        missing = [name for name in protocol.TLS_FILES if not os.path.exists(os.path.join(self._folder, name))]
+        if missing:
+            raise InvalidKeys("the SSH Secret has no %s; %s" % (", ".join(missing), TLS_REMEDY))
+        context = ssl.SSLContext(protocol_of_end)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_flags |= _NO_CHECK_TIME
+        context.set_alpn_protocols([PROTOCOL])
+        try:
+            context.load_verify_locations(authority)
+            context.load_cert_chain(certificate, key)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise InvalidKeys("the TLS files of the SSH Secret cannot be used: %s" % error) from error
+        return context
 
 
 class Connection:
@@ -150,7 +202,7 @@ class Connection:
         try:
             if not self.authenticated:
                 self._tls.do_handshake()
-                if self._tls.selected_alpn_protocol() != tls.PROTOCOL:
+                if self._tls.selected_alpn_protocol() != PROTOCOL:
                     self.failure = "it speaks another protocol"
                     return True
                 self.authenticated = True

@@ -12,8 +12,8 @@ from .plan import Role, RunPlan, gang, read_plan, workers
 from .world import on_hosts
 
 if TYPE_CHECKING:
+    from .connection import Identity
     from .placement import Decision
-    from .tls import Identity
 
 
 FOLDER_PLAN = "plan.yaml"  # in a run folder
@@ -159,7 +159,7 @@ def in_run_folder(folder: str, work: str, cgroup: str) -> Mounts:
 def read_pod_context(mounts: Mounts, clock: Clock) -> AgentContext:
     """That of this pod's agent, from its environment and *mounts*."""
     from . import pod_context  # neither delays a start of a local run
-    from .tls import Identity
+    from .connection import Identity
 
     assert mounts.secret is not None and mounts.pod_info is not None, "pods have both"
     plan = read_plan(mounts.plan)

@@ -1,6 +1,6 @@
 """How the agents of a run communicate: every worker keeps one connection to node 0, the coordinator.
 
-Messages are JSON objects, one a line, over TLS in which both ends show the run's certificate (see `tls`). A connection
+Messages are JSON objects, one a line, over TLS in which both ends show the run's certificate. A connection
 that closes, or is silent for too long (see `connection`), is a lost host. The types of messages are in `schema`.
 
     worker -> node 0   {"version": 1, "run": name, "node": 1, "restart_count": 0, "machine": {...}}
@@ -36,11 +36,10 @@ from typing import Any, NamedTuple, Optional, TypeVar
 
 from . import network
 from .clock import CLOCK, Clock
-from .connection import SILENCE, Connection, Heartbeat
+from .connection import SILENCE, Connection, Heartbeat, Identity
 from .places import Promotion
 from .schema import MESSAGE_VERSION, Greeting
 from .ssh import InvalidKeys
-from .tls import Identity
 
 PORT = 2223
 # Seconds for a connection. Network policies drop the packets of a pod whose address they do not know yet, and the

@@ -8,6 +8,7 @@ import os
 from . import hardware, launchers, peers, protocol, ssh
 from .attempt import Launch
 from .attempt_history import pods_at_work
+from .connection import Identity
 from .context import AgentContext
 from .elastic_coordinator import ElasticCoordinator
 from .launch import gang_commands
@@ -22,7 +23,6 @@ from .schema import Greeting
 from .staging import Staging
 from .standby_coordinator import StandbyCoordinator
 from .starts import StartServer
-from .tls import Identity
 
 
 class Tcp:

@@ -21,7 +21,6 @@ from spotmpi.spec.dataset import DatasetBuild
 from spotmpi.spec.kubernetes import FilePath, Kubernetes, SpecModel
 from spotmpi.spec.overrides import data_table, override, reference_moved
 from spotmpi.spec.paths import relative_paths, resolve_paths
-from spotmpi.spec.slurm import Slurm
 from spotmpi.spec.stream import Stream
 from spotmpi.spec.workers import Count, Cpus, Memory, Pool, Workers
 
@@ -277,6 +276,13 @@ class Mpi(SpecModel):
     """More arguments of mpirun; on a cluster only."""
 
     args: list[str] = Field([], description="arguments after the defaults, which they override")
+
+
+class Slurm(SpecModel):
+    """What the job of a run on Slurm needs besides nodes and resources."""
+
+    args: list[str] = Field([], description='more options of sbatch, such as ["--account=me", "--time=2:00:00"]')
+    setup: list[str] = Field([], description='shell lines before the nodes start, such as "module load cuda/12.4"')
 
 
 class JobSpec(SpecModel):

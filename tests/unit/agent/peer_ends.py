@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from spotmpi.agent.connection import Connection
+from spotmpi.agent.connection import Connection, Identity
 from spotmpi.agent.peers import Channel, Coordinator, join
-from spotmpi.agent.tls import Identity
 from spotmpi.core.certificates import run_certificates, write_certificates
 
 RUN = "plain-1"

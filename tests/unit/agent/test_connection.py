@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import protocol, ssh, tls
-from spotmpi.agent.connection import Connection
-from spotmpi.agent.tls import Identity
+from spotmpi.agent import protocol, ssh
+from spotmpi.agent.connection import PROTOCOL, Connection, Identity
 from spotmpi.core import certificates as core_certificates
 from spotmpi.core.certificates import run_certificates, write_certificates
 from tests.unit.agent.peer_ends import Pair, certificates, identity, new_identity
@@ -129,7 +128,7 @@ def test_ends_of_different_runs_do_not_authenticate_each_other(own: tuple[str, s
 def test_a_client_without_a_certificate_is_not_authenticated() -> None:
     bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     bare.check_hostname, bare.verify_mode = False, ssl.CERT_NONE
-    bare.set_alpn_protocols([tls.PROTOCOL])
+    bare.set_alpn_protocols([PROTOCOL])
     pair = Pair(SimpleNamespace(connecting=bare), identity())
     assert not pair.shake_hands() and pair.node_0.closed and not pair.node_0.authenticated
 

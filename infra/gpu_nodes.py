@@ -93,16 +93,16 @@ class NodeGroup(pulumi.ComponentResource):
 
     def _machine(self) -> Machine:
         group = self._args.group
-        placement = None
+        placement_group = None
         if group.placement_group:
-            placement = ec2.PlacementGroup(
+            placement_group = ec2.PlacementGroup(
                 self._name, strategy="cluster", tags=dict(self._args.tags), opts=self._child
             ).name
         return Machine(
             group.disk_gib,
             throughput_mibps=group.root_disk_throughput(self._args.kind),
             join_local_disks=group.uses_local_disks(self._args.kind),
-            placement_group=placement,
+            placement_group=placement_group,
             network_interfaces=self._efa_interfaces() if group.efa else None,
         )
 

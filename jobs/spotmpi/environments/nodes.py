@@ -1,4 +1,4 @@
-"""The nodes of a cluster: capacity, placement, and the runs on them."""
+"""The nodes of a cluster: their size, zone and placement group, and the runs on them."""
 
 from __future__ import annotations
 

@@ -55,16 +55,16 @@ def worker_spec(spec: JobSpec) -> JobSpec:
     """
     workers = spec.workers
     assert workers is not None
-    placement: dict[str, Any] = {"node_groups": list(workers.node_groups), "exclusive": False}
+    kubernetes: dict[str, Any] = {"node_groups": list(workers.node_groups), "exclusive": False}
     if spec.pool is not None:
-        placement["exclusive"] = bool(spec.kubernetes.exclusive)
+        kubernetes["exclusive"] = bool(spec.kubernetes.exclusive)
     else:
-        placement |= {"instance_type": None, "placement_group": None}
+        kubernetes |= {"instance_type": None, "placement_group": None}
     changes: dict[str, Any] = {"nodes": workers.count, "slots": 1, "capacity": Capacity(zones=spec.capacity.zones)}
     changes["resources"] = Resources(cpu=workers.cpu, memory=workers.memory, gpu=workers.gpus)
     if spec.stream is not None and spec.stream.workers.price is not None:
         changes["price"] = spec.stream.workers.price
-    return spec.model_copy(update={**changes, "kubernetes": spec.kubernetes.model_copy(update=placement)})
+    return spec.model_copy(update={**changes, "kubernetes": spec.kubernetes.model_copy(update=kubernetes)})
 
 
 def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> RoleChoices | tuple[Choice] | list[Problem]:

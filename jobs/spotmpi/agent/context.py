@@ -123,6 +123,11 @@ class AgentContext(NamedTuple):
         return os.path.join(self.mounts.work, "start.sock")
 
     @property
+    def wheels_folder(self) -> str:
+        """Where wheels of Dask are unpacked; there is no such folder where the image has what it needs."""
+        return os.path.join(self.mounts.work, "wheels")
+
+    @property
     def ssh_folder(self) -> str:
         """The folder of the SSH keys and configurations."""
         return os.path.join(self.mounts.work, "ssh")

@@ -12,9 +12,10 @@ import sys
 import tarfile
 import threading
 
-from . import boot, hardware, launchers, network, pool_wheels, processes, protocol, ssh, starts, store, unpack
+from . import boot, hardware, launchers, network, processes, protocol, ssh, starts, store, unpack
 from .context import AgentContext
 from .launch import RANK_WRAPPER, Place
+from .plan import workers
 
 POLL_INTERVAL = 0.05  # seconds
 _RESTART_PAUSE = 1.0  # seconds from the end of an sshd to the start of the next
@@ -61,7 +62,10 @@ def unpack_code(context: AgentContext) -> None:
         Incompatible: the image does not fit the pool, and wheels cannot help.
         OSError: something cannot be unpacked.
     """
-    pool_wheels.install(context.plan, context.mounts.work, context.clock)
+    if workers(context.plan) is not None:
+        from . import pool_wheels  # other runs do without
+
+        pool_wheels.install(context.plan, context.wheels_folder, context.clock)
     code = context.plan.get("code")
     if code is None:
         os.makedirs(context.plan["folder"], exist_ok=True)
@@ -124,9 +128,8 @@ def _environment(context: AgentContext) -> dict[str, str]:
     environment = {**os.environ, **own, **context.plan["environment"], **context.role["environment"]}
     if not launchers.is_mpi(context.plan["launcher"]):  # which chooses it by its arguments
         environment.update(launchers.transport_environment(environment))
-    wheels = pool_wheels.folder(context.mounts.work)
     folders = [environment.get("PYTHONPATH"), environment.pop(boot.ENV_IMAGE_PATH, None)]
-    folders.append(wheels if os.path.isdir(wheels) else None)
+    folders.append(context.wheels_folder if os.path.isdir(context.wheels_folder) else None)
     environment["PYTHONPATH"] = ":".join(filter(None, folders))
     return environment
 

@@ -18,7 +18,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Tuple, TypedDict
 from . import hardware
 from . import unpack as unpacking
 from .clock import Clock
-from .plan import RunPlan, Wheels, workers
+from .plan import RunPlan, Wheels
 
 MANIFEST = "manifest.json"
 OLDEST = "3.10"  # Python that Dask supports
@@ -41,27 +41,20 @@ class Manifest(TypedDict):
     wheels: Dict[str, Wheel]  # by folder
 
 
-def folder(work: str) -> str:
-    """Where an agent unpacks wheels, in its folder *work*; there is no such folder where it needs none."""
-    return os.path.join(work, "wheels")
-
-
-def install(plan: RunPlan, work: str, clock: Clock) -> None:
-    """Unpack the wheels that this pod needs, if any, to its folder *work*, and say so on stderr.
+def install(plan: RunPlan, folder: str, clock: Clock) -> None:
+    """Unpack the wheels that this pod of a run with workers needs, if any, to *folder*, and say so on stderr.
 
     Raises:
         Incompatible: Python or Dask do not fit, and the wheels cannot help.
         OSError: the wheels cannot be read or unpacked.
     """
-    if workers(plan) is None:
-        return
     python, driver, wheels = "%d.%d" % sys.version_info[:2], plan.get("versions"), plan.get("wheels")
     require_python(python, driver)
     if wheels is None:
         require_own(python, installed_version, driver)
     elif not (driver and all(installed_version(name) == driver[name] for name in EXACT)):
         started = clock.awake()
-        names = unpack(_read(wheels), wheels["architecture"], folder(work), python, driver)
+        names = unpack(_read(wheels), wheels["architecture"], folder, python, driver)
         if names:
             seconds = clock.awake() - started
             sys.stderr.write("unpacked in %.1f s, which the image lacks: %s\n" % (seconds, ", ".join(names)))

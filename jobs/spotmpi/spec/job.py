@@ -19,9 +19,8 @@ from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec.dataset import DatasetBuild
 from spotmpi.spec.kubernetes import FilePath, Kubernetes, SpecModel
-from spotmpi.spec.overrides import data_table, override, reference_moved
-from spotmpi.spec.paths import relative_paths, resolve_paths
 from spotmpi.spec.stream import Stream
+from spotmpi.spec.values import data_table, override, reference_moved, relative_paths, resolve_paths
 from spotmpi.spec.workers import Count, Cpus, Memory, Pool, Workers
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

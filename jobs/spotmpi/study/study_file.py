@@ -16,7 +16,7 @@ from spotmpi.forecast.series import published_tables
 from spotmpi.spec import job
 from spotmpi.spec.job import Duration, JobSpec
 from spotmpi.spec.kubernetes import SpecModel
-from spotmpi.spec.paths import resolve_paths
+from spotmpi.spec.values import resolve_paths
 from spotmpi.spec.workers import Count
 from spotmpi.study import configurations
 from spotmpi.study.parameters import NODES

@@ -16,7 +16,7 @@ import pytest
 from spotmpi.agent import boot, hardware, pool_wheels
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext
-from spotmpi.agent.node import write_environment
+from spotmpi.agent.node import unpack_code, write_environment
 from spotmpi.agent.pool_wheels import Manifest, select
 from tests.unit.agent.agent_process import mounts_below
 
@@ -140,7 +140,7 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
 def test_the_pieces_are_joined_and_unpacked_and_found_after_the_folders_of_user_and_image(
     pod: Pod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pool_wheels.install(pod.plan, pod.mounts.work, CLOCK)
+    pool_wheels.install(pod.plan, str(pod.folder), CLOCK)
     assert sorted(path.name for path in pod.folder.iterdir()) == sorted(f"{name}.py" for name in LOCKED)
     assert (pod.folder / "zict.py").read_text() == "NAME = 'zict'\n"
     assert "which the image lacks: click 8.5.1, cloudpickle 3.1.2, dask 2026.8.0" in capsys.readouterr().err
@@ -154,14 +154,14 @@ def test_the_pieces_are_joined_and_unpacked_and_found_after_the_folders_of_user_
 def test_an_image_with_dask_uses_its_own(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_wheels, "installed_version", WHOLE.get)
     (pod.pieces / "0").write_text("nobody reads it")
-    pool_wheels.install(pod.plan, pod.mounts.work, CLOCK)
+    pool_wheels.install(pod.plan, str(pod.folder), CLOCK)
     assert not pod.folder.exists()
 
 
 def test_damaged_pieces_are_refused_with_their_name(pod: Pod) -> None:
     (pod.pieces / "1").write_bytes(b"?")
     with pytest.raises(OSError, match=r"are damaged \(\d+ bytes, .*: delete the ConfigMaps spotmpi-wheels-1-\*"):
-        pool_wheels.install(pod.plan, pod.mounts.work, CLOCK)
+        pool_wheels.install(pod.plan, str(pod.folder), CLOCK)
     assert not pod.folder.exists()
 
 
@@ -174,9 +174,11 @@ def test_wheels_of_another_machine_are_refused(
 ) -> None:
     monkeypatch.setattr(platform, name, lambda: value)
     with pytest.raises(hardware.Incompatible, match=message):
-        pool_wheels.install(pod.plan, pod.mounts.work, CLOCK)
+        pool_wheels.install(pod.plan, str(pod.folder), CLOCK)
 
 
-def test_runs_that_are_no_pools_need_no_dask() -> None:
-    plan: Any = {"roles": [{"restart": "gang"}]}
-    pool_wheels.install(plan, "", CLOCK)
+def test_runs_that_are_no_pools_need_no_dask(pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_wheels, "installed_version", lambda name: None)
+    plan: Any = {"roles": [{"restart": "gang"}], "folder": str(tmp_path / "user")}
+    unpack_code(AgentContext(plan, 0, 0, None, pod.mounts, CLOCK))
+    assert (tmp_path / "user").is_dir() and not pod.folder.exists()

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from spotmpi.core.errors import InputError
 from spotmpi.spec.job import Data, from_values, load
-from spotmpi.spec.overrides import override
+from spotmpi.spec.values import override
 from tests.unit.spec.test_spec import problems
 from tests.unit.spec.values import TEXTS
 

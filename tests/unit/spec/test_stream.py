@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spotmpi.spec.job import JobSpec, from_values
-from spotmpi.spec.paths import resolve_paths
 from spotmpi.spec.validate import TargetCapabilities, validate
+from spotmpi.spec.values import resolve_paths
 from spotmpi.streams.order import Settings
 
 FILES = {"source": "s3://set/*.parquet", "batch": 4096, "prepare": "flow:prepare"}

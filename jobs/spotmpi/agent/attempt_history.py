@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 
 from . import hardware, limits, protocol, record
 from .clock import CLOCK, Clock
+from .launch import World, world_of
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome, run_outcome
 from .plan import RunPlan
 from .progress import Progress
@@ -21,7 +22,6 @@ from .schema import (
     read_attempt,
     read_object,
 )
-from .world import World, world_of
 
 _WORLD = "world.json"  # in the folder of an attempt
 _CAUSES = {record.SUCCEEDED: SUCCEEDED, record.STOPPED: STOPPED, record.FAILED: NOT_RETRYABLE}  # of a run's end

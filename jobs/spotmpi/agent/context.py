@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 
 from . import hardware
 from .clock import Clock
-from .launch import launcher_count
+from .launch import launcher_count, on_hosts
 from .plan import Role, RunPlan, gang, read_plan, workers
-from .world import on_hosts
 
 if TYPE_CHECKING:
     from .connection import Identity

@@ -18,6 +18,7 @@ from .attempt import Attempt, Launch
 from .attempt_history import AttemptHistory
 from .context import AgentContext
 from .fencing import Fenced
+from .launch import change_reason
 from .outcomes import (
     FAILURE,
     INTERRUPTION,
@@ -34,7 +35,6 @@ from .outcomes import (
 from .plan import workers
 from .progress import Progress
 from .stop_requests import Notice
-from .world import change_reason
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start
     from .transport import Members, Transport

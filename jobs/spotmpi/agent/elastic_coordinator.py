@@ -7,9 +7,9 @@ from typing import Any
 from . import record
 from .connection import Connection
 from .context import AgentContext
+from .launch import largest_size
 from .peers import Channel
 from .standby_coordinator import JOIN_GRACE, StandbyCoordinator
-from .world import largest_size
 
 _SHARE_OF_START = 0.9  # of limits.start for which the first attempt waits for more nodes at most
 

@@ -7,10 +7,9 @@ import os
 from typing import Dict, List, Optional, Tuple
 
 from .children import NoMembers
-from .context import AgentContext
+from .context import REQUESTS, AgentContext
 from .files import write_atomically
-from .mounts import REQUESTS
-from .world import largest_size
+from .launch import largest_size
 
 DRAIN, LOSS = "evict", "delete"  # faults: with a notice, and without one
 AWAY = 15.0  # seconds for which a drill takes a node away

@@ -19,11 +19,11 @@ from .clock import CLOCK, Clock
 from .connection import Identity
 from .context import REQUESTS, AgentContext, Mounts
 from .files import write_atomically
+from .launch import on_hosts
 from .plan import RunPlan, read_plan
 from .schema import read_attempt
 from .stop_requests import Notice
 from .tcp import Tcp
-from .world import on_hosts
 
 FOLDER = "slurm"  # in the run folder: what batch script, agents and terminals tell each other
 PLAN = "plan.json"

@@ -11,6 +11,7 @@ from typing import Any
 
 import cloudpickle
 
+from spotmpi.agent.plan import WORKER
 from spotmpi.api.pools import ExistingRun
 from spotmpi.backends.targets import Target
 from spotmpi.core import names
@@ -44,7 +45,7 @@ class PoolRun:
 
     def pods(self) -> dict[int, str]:
         """The running workers' pods, by worker."""
-        selector = f"{names.LABEL_RUN}={self.run.id},{names.LABEL_ROLE}={names.WORKER}"
+        selector = f"{names.LABEL_RUN}={self.run.id},{names.LABEL_ROLE}={WORKER}"
         pods = self.runs.testbed.get("pods", "-n", self.runs.namespace, "-l", selector)["items"]
         running = [pod for pod in pods if pod["status"]["phase"] == "Running" and not _is_going(pod)]
         return {int(pod["metadata"]["labels"][manifests.LABEL_INDEX]): pod["metadata"]["name"] for pod in running}

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import exit_diagnosis, record
+from spotmpi.agent.plan import NODE, Member
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
-from spotmpi.backends.kubernetes.follow.jobset import node_index
+from spotmpi.backends.kubernetes.follow.jobset import member_of
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
 from spotmpi.core.events import Event
@@ -129,7 +130,7 @@ class FollowedRun:
         values: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
         return values
 
-    def pod(self, node: int) -> Object:
+    def pod(self, node: Member | int) -> Object:
         """A node's newest pod."""
         return self.runs.pod(self.id, node)
 
@@ -210,12 +211,13 @@ class Runs:
         """Start a run and follow it."""
         return FollowedRun(self, self.submit(values, image))
 
-    def pod(self, run: str, node: int) -> Object:
-        """The newest pod of a node of a run."""
+    def pod(self, run: str, member: Member | int) -> Object:
+        """The newest pod of a member of a run, or of a node by its number."""
+        member = Member(NODE, member) if isinstance(member, int) else member
         selector = f"{names.LABEL_RUN}={run}"
         pods = self.testbed.get("pods", "-n", self.namespace, "-l", selector)["items"]
-        pods = [pod for pod in pods if node_index(pod) == node]
-        assert pods, f"node {node} has no pod"
+        pods = [pod for pod in pods if member_of(pod) == member]
+        assert pods, f"{member} has no pod"
         newest: Object = max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         return newest
 

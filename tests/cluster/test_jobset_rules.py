@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import protocol
+from spotmpi.agent.plan import STANDBY
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.submit.adaptation import restart_obstacle
 from spotmpi.core import names
@@ -25,6 +26,7 @@ from tests.testbed.waiting import wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 RUN, NODES = "x-1", 3
+REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 EXIT = "Container node for pod here/x-1-node-0-0-abcde failed with exit code %d matching FailJob rule at index 0"
 FAILED, COMPLETE = ("FailureTarget", "Failed"), ("SuccessCriteriaMet", "Complete")
 
@@ -47,7 +49,7 @@ class Jobs:
             if job["metadata"].get("deletionTimestamp"):
                 self._patch(job["metadata"]["name"], {"metadata": {"finalizers": None}})
             labels = job["metadata"]["labels"]
-            first = NODES if labels[manifests.LABEL_REPLICATED_JOB] == manifests.STANDBY else 0
+            first = NODES if labels[REPLICATED_JOB] == STANDBY else 0
             found[first + int(labels[manifests.LABEL_JOB_INDEX])] = job["metadata"]["uid"]
         return found
 

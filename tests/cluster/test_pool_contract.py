@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import spotmpi
+from spotmpi.agent.plan import WORKER, Member
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target
 from spotmpi.pools.pool import Pool
@@ -43,7 +44,7 @@ def pool(cluster: Cluster, target: Target) -> Iterator[Pool]:
 @pytest.fixture
 def inject_fault(target: Target) -> InjectFault:
     backend = targets.backend(target)
-    return lambda pool, node: backend.inject_fault(pool.id, node, "kill")
+    return lambda pool, worker: backend.inject_fault(pool.id, Member(WORKER, worker), "kill")
 
 
 class TestPoolOnCluster(PoolContract):

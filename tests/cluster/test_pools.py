@@ -15,6 +15,7 @@ from distributed import Client
 
 import spotmpi
 from spotmpi.agent import protocol, record
+from spotmpi.agent.plan import WORKER, Member
 from spotmpi.core.certificates import run_certificates, write_certificates
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError, PoolLost
@@ -61,7 +62,7 @@ def test_a_map_is_complete_and_in_order_though_a_worker_is_evicted_and_a_stop_le
         before = up.pods()
         results = pool.map(place, range(40), [0.3] * 40)
         first = [next(results) for _ in range(4)]
-        up.runs.backend.inject_fault(up.run.id, 2, "evict")
+        up.runs.backend.inject_fault(up.run.id, Member(WORKER, 1), "evict")
         everything = first + list(results)
         assert [number for number, _ in everything] == list(range(40))
         assert {pod.rpartition("-")[2] for _, pod in everything} == {"0", "1"}, "both workers had calls"
@@ -75,8 +76,8 @@ def test_a_map_is_complete_and_in_order_though_a_worker_is_evicted_and_a_stop_le
     assert up.run.end().kind == record.STOPPED
     lines = up.run.lines()
     assert sorted({int(line.split()[1]) for line in lines if line.startswith("number")} - {99}) == list(range(40))
-    left = [(event.values["worker"], event.reason) for event in up.run.events if event.kind == record.LEFT]
-    assert left == [(1, "the pod of this node received SIGTERM")]
+    left = [(event.values["member"], event.reason) for event in up.run.events if event.kind == record.LEFT]
+    assert left == [("worker/1", "the pod of this node received SIGTERM")]
     up.run.wait_until_gone()
 
 
@@ -181,7 +182,7 @@ def test_a_killed_worker_process_comes_back_in_its_pod(start: Callable[..., Pool
     with up.join() as pool:
         wait_for("the worker", lambda: has_workers(pool, 1), LIMIT)
         before, pods = pool.workers[0].submit(process_id).result(LIMIT), up.pods()
-        up.runs.backend.inject_fault(up.run.id, 1, "kill")
+        up.runs.backend.inject_fault(up.run.id, Member(WORKER, 0), "kill")
         assert pool.workers[0].submit(process_id).result(LIMIT) != before
         assert up.pods() == pods
     up.run.until("the reason", lambda event: "started again" in str(event.values.get("text")))

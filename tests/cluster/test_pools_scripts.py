@@ -16,6 +16,7 @@ import pytest
 import tomli_w
 
 from spotmpi.agent import record
+from spotmpi.agent.plan import WORKER, Member
 from spotmpi.core import names
 from tests.cluster.pools import LIMIT, PoolRun, allow_egress, has_workers, small_pods
 from tests.cluster.runs import Runs, digits
@@ -62,7 +63,7 @@ def test_eight_workers_scan_eight_servers_six_times_as_fast_as_one_and_count_eac
         complete = 1 + len(totals)
         results = pool.map(scan, servers)
         wait_for("another scan", lambda: all(proxy.accepted > complete for proxy in proxies))
-        runs.backend.inject_fault(up.run.id, 3, "evict")
+        runs.backend.inject_fault(up.run.id, Member(WORKER, 2), "evict")
         totals.append(sum(results, Counter()))
 
     assert all(total == dict.fromkeys(PREFIXES, SERVERS * KEYS) for total in totals), totals

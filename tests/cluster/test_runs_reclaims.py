@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from spotmpi.agent import record
+from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, Member
 from spotmpi.core import names
 from tests.cluster.runs import FollowedRun, Runs, digits, local_events, parameters
 from tests.testbed.cluster import Cluster
@@ -84,7 +85,7 @@ def inject_fault(run: FollowedRun, fault: Fault) -> None:
     if fault.how == "evict":
         run.runs.testbed.evict(pod, run.runs.namespace)
     elif fault.how == "kill":
-        run.runs.backend.inject_fault(run.id, fault.node, "kill")
+        run.runs.backend.inject_fault(run.id, Member(NODE, fault.node), "kill")
     elif fault.how in ("delete", "force"):
         options = ["--force", "--grace-period=0"] if fault.how == "force" else []
         run.runs.testbed.kubectl("delete", "pod", pod, "-n", run.runs.namespace, "--wait=false", *options)
@@ -157,7 +158,8 @@ def test_a_pod_that_stands_by_takes_over_the_node_of_a_lost_one(runs: Runs, undi
     joined = run.until_kind(record.JOINED)
     assert joined.values["standby"] == names.standby_host(run.id, 0)
     observed = wait_for_checkpoint(run)
-    pods = [run.pod(number)["metadata"]["uid"] for number in range(3)]
+    members = [COORDINATOR, Member(NODE, 1), Member(STANDBY, 0)]
+    pods = [run.pod(member)["metadata"]["uid"] for member in members]
     inject_fault(run, Fault("force", 1))
 
     promoted = run.until_kind(record.PROMOTED, observed).values
@@ -165,9 +167,12 @@ def test_a_pod_that_stands_by_takes_over_the_node_of_a_lost_one(runs: Runs, undi
     assert (promoted["node"], promoted["standby"], promoted["replaces"]) == (1, joined.values["standby"], lost)
     run.until_attempt(2, observed)
     wait_for("the next pod, which stands by", lambda: run.pod(1)["metadata"]["uid"] != pods[1])
-    assert [run.pod(number)["metadata"]["uid"] for number in (0, 2)] == [pods[0], pods[2]]
+    assert [run.pod(member)["metadata"]["uid"] for member in members[::2]] == pods[::2]
     judge(run, undisturbed, Fault("force", 1), 1)
-    assert [each["world"]["pods"] for each in run.summary()["attempts"]] == [[0, 1], [0, 2]]
+    assert [each["world"]["pods"] for each in run.summary()["attempts"]] == [
+        ["node/0", "node/1"],
+        ["node/0", "standby/0"],
+    ]
 
 
 @pytest.mark.nightly("half a minute; what an older JobSet does")
@@ -308,7 +313,7 @@ def assert_undisturbed(run: FollowedRun, checksum: str) -> None:
     metrics = [json.loads(line)["t"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     lines = sum(len(path.read_text().splitlines()) for path in (run.folder / "logs").glob("*/*.log"))
     assert [event.time for event in run.events if event.kind == record.METRIC] == metrics
-    numbers = [(event.attempt, event.node, event.number) for event in run.events if event.kind == record.LINE]
+    numbers = [(event.attempt, event.member, event.number) for event in run.events if event.kind == record.LINE]
     assert len(numbers) == lines and len(set(numbers)) == lines
 
 

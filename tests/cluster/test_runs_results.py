@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi.agent.plan import NODE, Member
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests
 from tests.cluster.runs import Runs, digits, local_events, parameters, plain
@@ -69,8 +70,8 @@ def test_a_plain_command_connects_to_its_peers_by_pytorchjobs_variables(runs: Ru
         f"0 of 4 by {first} 23456 met 1 2 3",
         *(f"{rank} of 4 by {first} 23456 met" for rank in (1, 2, 3)),
     ]
-    assert sorted((event.node, event.number) for event in run.events if event.kind == "line") == [
-        (node, 1) for node in range(4)
+    assert sorted((event.member, event.number) for event in run.events if event.kind == "line") == [
+        (Member(NODE, node), 1) for node in range(4)
     ]
 
 

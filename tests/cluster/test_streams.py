@@ -14,6 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from spotmpi.agent import pod_context, protocol, record
+from spotmpi.agent.plan import NODE, WORKER, Member
 from spotmpi.api.drill import drill
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
@@ -117,11 +118,11 @@ class Streams:
 
     def until_joined(self, run: FollowedRun, attempt: int) -> None:
         """Wait until both workers have joined an attempt."""
-        missing = {0, 1}
+        missing = {"worker/0", "worker/1"}
 
         def all_joined(event: Event) -> bool:
             if (event.kind, event.attempt) == (record.JOINED, attempt):
-                missing.discard(event.values["worker"])
+                missing.discard(event.values["member"])
             return not missing
 
         run.until("that both workers join", all_joined, limit=LIMIT)
@@ -135,7 +136,7 @@ class Streams:
 
     def workers(self, run: FollowedRun) -> dict[str, str]:
         """The uid of each worker's pod."""
-        selector = f"{names.LABEL_RUN}={run.id},{names.LABEL_ROLE}={names.WORKER}"
+        selector = f"{names.LABEL_RUN}={run.id},{names.LABEL_ROLE}={WORKER}"
         pods = self.runs.testbed.get("pods", "-n", self.runs.namespace, "-l", selector)["items"]
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
 
@@ -181,14 +182,14 @@ def test_an_evicted_worker_touches_nothing_of_the_gang_and_changes_no_parameter(
 ) -> None:
     run = streams.paused(streams.values())
     streams.until_joined(run, 1)  # one worker alone can do all the work
-    streams.runs.backend.inject_fault(run.id, RANKS, "evict")
+    streams.runs.backend.inject_fault(run.id, Member(WORKER, 0), "evict")
     left = run.until_kind(record.LEFT)
-    assert (left.values["worker"], left.reason) == (0, "the pod of this node received SIGTERM")
+    assert (left.values["member"], left.reason) == ("worker/0", "the pod of this node received SIGTERM")
     assert streams.finish(run) == undisturbed
     kinds = run.kinds()
     assert kinds.count(record.STARTED) == 1 and record.RESTARTED not in kinds
-    joined = {event.values["worker"] for event in run.events if event.kind == record.JOINED}
-    assert joined == {0, 1}
+    joined = {event.values["member"] for event in run.events if event.kind == record.JOINED}
+    assert joined == {"worker/0", "worker/1"}
 
 
 @at_night
@@ -198,7 +199,7 @@ def test_a_reclaimed_node_restarts_the_gang_alone_and_its_workers_join_again(
 ) -> None:
     run = streams.paused(streams.values())
     before = streams.workers(run)
-    streams.runs.backend.inject_fault(run.id, node, "evict")
+    streams.runs.backend.inject_fault(run.id, Member(NODE, node), "evict")
     streams.until_paused(run, attempt=2)
     streams.until_joined(run, attempt=2)
     assert streams.workers(run) == before, "no worker's pod was replaced"
@@ -259,13 +260,13 @@ def test_the_number_of_workers_changes_no_parameter(streams: Streams, undisturbe
 @at_night
 def test_workers_are_drilled_and_become_more_while_ranks_wait(streams: Streams, undisturbed: str) -> None:
     run = streams.paused(streams.values())
-    recovery = drill(streams.runs.backend, run.id, RANKS + 1, "evict")
+    recovery = drill(streams.runs.backend, run.id, Member(WORKER, 1), "evict")
     assert str(recovery).startswith("evict of worker 1: lost after ")
-    assert str(drill(streams.runs.backend, run.id, RANKS, "kill")).startswith(
+    assert str(drill(streams.runs.backend, run.id, Member(WORKER, 0), "kill")).startswith(
         "kill of worker 0: its process was killed"
     )
     streams.runs.backend.resize(run.id, 3)
-    run.until("worker 2", lambda event: event.kind == record.JOINED and event.values["worker"] == 2)
+    run.until("worker 2", lambda event: event.kind == record.JOINED and event.values["member"] == "worker/2")
     assert streams.finish(run) == undisturbed
 
 

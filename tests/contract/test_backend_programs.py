@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import record
+from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from tests.contract.conftest import BackendHarness
 from tests.contract.event_values import command, iterations, kinds, texts
 
@@ -19,7 +20,7 @@ def test_lines_are_numbered_without_gap_or_repeat_and_know_attempt_node_and_stre
 
     lines = [event for event in events if event.kind == record.LINE]
     assert [line.number for line in lines] == list(range(1, 2502))
-    assert {(line.attempt, line.node) for line in lines} == {(1, 0)}
+    assert {(line.attempt, line.member) for line in lines} == {(1, COORDINATOR)}
     assert [line.values["text"] for line in lines if line.values["stream"] == "o"] == [str(i) for i in range(2500)]
     assert [line.values["text"] for line in lines if line.values["stream"] == "e"] == ["oh"]
 
@@ -67,8 +68,9 @@ def test_every_node_gets_the_same_variables_except_its_own_index(harness: Backen
     requested = {"MINE": "with spaces, 'quotes', $HOME and ünïcode", "OMP_NUM_THREADS": "3"}
     events = harness.all_events(command("python3", "-c", code, nodes=3, env=requested))
 
-    environments = {event.node: json.loads(event.values["text"]) for event in events if event.kind == record.LINE}
-    assert set(environments) == {0, 1, 2}
+    lines = {event.member: json.loads(event.values["text"]) for event in events if event.kind == record.LINE}
+    assert set(lines) == {Member(NODE, number) for number in range(3)}
+    environments = {member.number: variables for member, variables in lines.items() if member}
     for name, value in {**requested, "WORLD_SIZE": "3", "SPOTMPI_WORLD_SIZE": "3", "SPOTMPI_ATTEMPT": "1"}.items():
         assert {variables[name] for variables in environments.values()} == {value}, name
     assert [environments[node]["RANK"] for node in range(3)] == ["0", "1", "2"]

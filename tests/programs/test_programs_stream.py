@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spotmpi.agent import protocol, record
+from spotmpi.agent.plan import WORKER, Member
 from spotmpi.backends.local.pool import kill_pool_process
 from spotmpi.programs import shapes
 from tests.contract.conftest import BackendHarness, local_harness
@@ -73,7 +74,7 @@ def test_a_killed_worker_changes_no_parameter_of_the_digits(
 ) -> None:
     run = local.submit(spec(image, "digits", DIGITS, workers=2))
     local.wait_for_iteration(run, 5)
-    kill_pool_process(paths_of(local, run), node=1, fault="kill")
+    kill_pool_process(paths_of(local, run), Member(WORKER, 0), fault="kill")
 
     assert checksum(local, run) == checksum_with_loaders(image, checksums, "digits", *DIGITS)
     assert [attempt["cause"] for attempt in attempts_of(local, run)] == ["succeeded"]

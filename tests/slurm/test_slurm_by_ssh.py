@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.backends.slurm.backend import SlurmBackend
 from spotmpi.core.errors import InputError, SpotmpiError
 from tests.command_line import spotmpi_process
@@ -76,7 +77,7 @@ def test_variables_of_the_terminal_are_passed_on(remote: BackendHarness, monkeyp
 def test_another_terminal_finds_the_login_node_in_the_record(remote: BackendHarness, tmp_path: Path) -> None:
     run = remote.submit(command("sleep", "60"))
     remote.wait_for_state(run, "running")
-    shell = remote.backend.shell(run, 0)
+    shell = remote.backend.shell(run, COORDINATOR)
 
     stopped = spotmpi_process("stop", run, "--now", "--runs", str(tmp_path / "copies"))
 

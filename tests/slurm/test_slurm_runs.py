@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import record
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.backends.slurm.backend import SlurmBackend
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event
@@ -75,7 +76,7 @@ def test_a_requeued_run_continues_from_its_checkpoint_to_the_same_parameters(
 ) -> None:
     run = harness.submit(DIGITS)
     harness.wait_for_iteration(run, 10)
-    harness.backend.inject_fault(run, 0, "evict")
+    harness.backend.inject_fault(run, COORDINATOR, "evict")
     events = harness.events(run)
 
     assert without_waits(events)[:2] == ["submitted", "started"]
@@ -208,7 +209,7 @@ def test_commands_find_a_run_by_its_record(harness: BackendHarness, tmp_path: Pa
     runs = ("--runs", str(tmp_path / "runs"))
 
     status = spotmpi_process("status", run, "--json", *runs)
-    shell = harness.backend.shell(run, 0)
+    shell = harness.backend.shell(run, COORDINATOR)
     listed = spotmpi_process("list", "--on", "slurm", "--json", *runs)
     pulled = spotmpi_process("pull", run, *runs)
     stopped = spotmpi_process("stop", run, *runs)

@@ -18,6 +18,7 @@ from . import coordinator, processes, protocol
 from .clock import CLOCK, Clock
 from .context import AgentContext, in_pod, in_run_folder, read_pod_context
 from .outcomes import repeat
+from .plan import Member
 from .stop_requests import Notice
 
 if TYPE_CHECKING:  # each place needs its own transport alone
@@ -68,13 +69,13 @@ def run_member(context: AgentContext, transport: Tcp, notice: Notice, copies_por
     processes.protect_output()
     os.makedirs(context.mounts.work, exist_ok=True)
     started = context.clock()
-    copies: Dict[int, Optional[Copies]] = {}  # by the node for which they are exchanged: this one
+    copies: Dict[Member, Optional[Copies]] = {}  # by the member for which they are exchanged: this one
 
     def exchange(context: AgentContext) -> None:
         """Exchange checkpoints in memory as what this node is now: where pods stand by, that changes."""
-        if context.node not in copies:
+        if context.member not in copies:
             _close(copies)
-            copies[context.node] = _start_copies(context, copies_port)
+            copies[context.member] = _start_copies(context, copies_port)
 
     try:
         exchange(context)
@@ -82,7 +83,7 @@ def run_member(context: AgentContext, transport: Tcp, notice: Notice, copies_por
             code = coordinator.run(context, transport, notice)
             _keep_checkpoints(context)
             return code
-        if context.worker is not None:
+        if context.is_worker:
             return pool_worker.run(context, transport, notice, started)
         return worker.run(context, transport, notice, started, exchange)
     finally:
@@ -127,7 +128,7 @@ def _start_copies(context: AgentContext, port: int | None) -> Copies | None:
     return checkpoint_copies.start(context, checkpoint_copies.PORT if port is None else port)
 
 
-def _close(copies: Dict[int, Optional[Copies]]) -> None:
+def _close(copies: Dict[Member, Optional[Copies]]) -> None:
     for each in copies.values():
         if each is not None:
             each.close()

@@ -8,7 +8,7 @@ import os
 import selectors
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
 
 from . import launchers, limits, processes, protocol
 from .clock import CLOCK, Clock
@@ -16,7 +16,7 @@ from .files import is_locked
 from .launch import SCHEDULER
 from .lines import Line, LineSplitter, PieceSplitter
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest, StopSource
-from .plan import Command, RunPlan
+from .plan import WORKER, Command, Member, RunPlan
 from .progress import Progress, Report
 from .record import RECOGNIZED, Record
 from .replicas import Replicas
@@ -29,12 +29,10 @@ REAP_INTERVAL = 0.005  # seconds between checks of launchers that have closed th
 TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 PIPE_GRACE = 1.0  # seconds that output may still arrive after the last launcher ended
 REPLICA_GRACE = 3.0  # seconds in which workers end after the launchers
-_WORKER = "worker %d"
 _UNUSED_STREAM = (
     "the program took no batch of its stream: iterate in it over spotmpi.stream(), or remove the table [stream]"
 )
 _MAX_READS = 100  # of a pipe whose process has ended: others may go on to write to it
-Source = Union[int, str]  # of output: the node of a launcher, or a worker
 
 
 class Launch(NamedTuple):
@@ -80,14 +78,14 @@ class Attempt:
         self._replicas = None if launch.replicas is None else Replicas(launch.replicas, clock)
         self._replica_failure: Outcome | None = None
         self._replicas_end: float | None = None  # when workers are killed that are left after the launchers
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}  # of each node
-        self._exit_codes: dict[int, int] = {}  # of each node whose launcher has ended
-        self._tails: dict[Source, collections.deque[Line]] = {}
+        self._processes: dict[Member, subprocess.Popen[bytes]] = {}  # the launcher of each node
+        self._exit_codes: dict[Member, int] = {}  # of each node whose launcher has ended
+        self._tails: dict[Member, collections.deque[Line]] = {}
         self._selector = selectors.DefaultSelector()
         self._stop_request: StopRequest | None = None
         self._awaiting_checkpoint: tuple[int, float] | None = None  # (count before, deadline)
         self._term_sent: float | None = None
-        self._failed_node: int | None = None
+        self._failed_node: Member | None = None
         self._rank_end: tuple[int, int] | None = None  # the rank that has failed there, if known, and its exit code
         self._reported_ends: set[tuple[int, str]] = set()  # of ranks, by stream
         self._abort_by: float | None = None  # when processes are killed, also those that write a checkpoint
@@ -112,23 +110,24 @@ class Attempt:
 
     def _start(self) -> None:
         for command in self.launch.commands:
-            self._processes[command["node"]] = self._start_command(command, command["node"], command["node"])
+            self._processes[command["member"]] = self._start_command(command)
         if self.plan["launcher"] != "pool":  # the driver of a pool trains nothing
             from .recognition import Recognizer  # while the launchers start
 
             self.progress.recognize_by(Recognizer())
         self._tend_replicas()
 
-    def _start_command(self, command: Command, source: Source, node: int) -> subprocess.Popen[bytes]:
-        """Start a process, whose output from now on is that of *source*, recorded for *node*."""
+    def _start_command(self, command: Command) -> subprocess.Popen[bytes]:
+        """Start a process, whose output from now on is that of its member."""
+        member = command["member"]
         environment = {**os.environ, **self.launch.environment, **command["environment"], **self._rank_variables()}
         process = processes.start(command["arguments"], environment, self.plan["folder"])
-        self._tails[source] = collections.deque(maxlen=100)
+        self._tails[member] = collections.deque(maxlen=100)
         splitter = PieceSplitter if launchers.tags_pieces(command["arguments"]) else LineSplitter
         assert process.stdout and process.stderr
         for pipe, stream in ((process.stdout, "o"), (process.stderr, "e")):
             os.set_blocking(pipe.fileno(), False)
-            self._selector.register(pipe, selectors.EVENT_READ, (source, node, splitter(stream), pipe))
+            self._selector.register(pipe, selectors.EVENT_READ, (member, splitter(stream), pipe))
         return process
 
     def _rank_variables(self) -> dict[str, str]:
@@ -139,34 +138,34 @@ class Attempt:
             self._read_pipe(key)
 
     def _read_pipe(self, key: selectors.SelectorKey) -> None:
-        source, node, splitter, pipe = key.data
+        member, splitter, pipe = key.data
         data = os.read(key.fd, 1 << 16)
         self.progress.output_received(self.clock.awake())
         for line in splitter.feed(data) if data else splitter.end():
-            self._handle_line(source, node, line)
+            self._handle_line(member, line)
         for state in splitter.states():
-            self._handle_report(node, self.progress.read_state(node, state, self.clock.awake()))
+            self._handle_report(member, self.progress.read_state(member, state, self.clock.awake()))
         if not data:
             self._selector.unregister(key.fileobj)
             pipe.close()
 
-    def _handle_line(self, source: Source, node: int, line: Line) -> None:
+    def _handle_line(self, member: Member, line: Line) -> None:
         end = protocol.read_rank_end(line.text)
         if end is not None:
             text, rank, code = end
             if text:
-                self._handle_line(source, node, line._replace(text=text))
-            self._rank_ended(node, line.stream, rank, code)
+                self._handle_line(member, line._replace(text=text))
+            self._rank_ended(member, line.stream, rank, code)
             return
-        report = self.progress.read(node, line, self.clock.awake())
-        self._handle_report(node, report)
+        report = self.progress.read(member, line, self.clock.awake())
+        self._handle_report(member, report)
         # What a pattern or recognition reads is output as well; what a stream reports is not the program's.
         read = self.plan["metrics_pattern"] or self.progress.recognized
         if not report or (read and report[0] != protocol.STREAM):
-            self.record.line(self.number, node, line)
-            self._tails[source].append(line)
+            self.record.line(self.number, member, line)
+            self._tails[member].append(line)
 
-    def _handle_report(self, node: int, report: Report | None) -> None:
+    def _handle_report(self, member: Member, report: Report | None) -> None:
         """Record a report, after those that were recognized with it."""
         if not report:
             return
@@ -181,10 +180,10 @@ class Attempt:
             form, example = self.progress.recognized
             self.record.event(RECOGNIZED, attempt=self.number, form=form, line=example)
         for ago, values in earlier:
-            self.record.metric(self.number, node, protocol.METRIC, values, ago)
-        self.record.metric(self.number, node, *report)
+            self.record.metric(self.number, member, protocol.METRIC, values, ago)
+        self.record.metric(self.number, member, *report)
 
-    def _rank_ended(self, node: int, stream: str, rank: int, code: int) -> None:
+    def _rank_ended(self, node: Member, stream: str, rank: int, code: int) -> None:
         """End the attempt once all output of a failed rank has arrived: its launcher takes its time to end others."""
         self._reported_ends.add((rank, stream))
         is_complete = {(rank, "o"), (rank, "e")} <= self._reported_ends
@@ -210,7 +209,7 @@ class Attempt:
             if process.poll() is not None:
                 self._replica_ended(replicas, number, process)
         if self._term_sent is None and not self._launchers_ended():
-            replicas.tend(self._start_replica, self._announce_restart)
+            replicas.tend(self._start_command, self._announce_restart)
         elif self._replicas_end is None and self._launchers_ended():
             self._replicas_end = self.clock.awake() + REPLICA_GRACE
             self._signal_all(signal.SIGTERM)
@@ -219,10 +218,10 @@ class Attempt:
         from . import exit_diagnosis  # delays no start
 
         processes.signal_group(process, signal.SIGKILL)  # what it has left behind
-        self._last_exit, source = self.clock.awake(), _WORKER % number
-        for key in [key for key in self._selector.get_map().values() if key.data[0] == source]:
+        self._last_exit, member = self.clock.awake(), Member(WORKER, number)
+        for key in [key for key in self._selector.get_map().values() if key.data[0] == member]:
             self._drain(key)
-        code, lines = process.returncode, [line._replace(rank=None) for line in self._tails[source]]
+        code, lines = process.returncode, self._tails[member]
         end = exit_diagnosis.process_reason(code, lines) + replicas.memory_reason(code)
         replicas.ended(number, end, code == protocol.INTERRUPTED)
         if not self._alive():
@@ -233,14 +232,9 @@ class Attempt:
             self._replica_failure = Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
             self._terminate()
 
-    def _start_replica(self, number: int, command: Command) -> subprocess.Popen[bytes]:
-        assert self.launch.replicas is not None, "it is one of them"
-        return self._start_command(command, _WORKER % number, self.launch.replicas.node(number))
-
     def _announce_restart(self, number: int, end: str) -> None:
-        assert self.launch.replicas is not None, "it is one of them"
-        line = Line(None, "e", "worker %d %s; it is started again" % (number, end))
-        self.record.line(self.number, self.launch.replicas.node(number), line)
+        member = Member(WORKER, number)
+        self.record.line(self.number, member, Line(None, "e", "%s %s; it is started again" % (member, end)))
 
     def _drain(self, key: selectors.SelectorKey) -> None:
         """Read what is left in the pipe of a process that has ended; another one may hold its other end for ever."""
@@ -250,8 +244,8 @@ class Attempt:
                 if not pipe.closed:
                     self._read_pipe(key)
         if not pipe.closed:
-            for line in key.data[2].end():
-                self._handle_line(key.data[0], key.data[1], line)
+            for line in key.data[1].end():
+                self._handle_line(key.data[0], line)
             self._selector.unregister(key.fileobj)
             pipe.close()
 
@@ -360,7 +354,7 @@ class Attempt:
             key.data[-1].close()
         self._selector.close()
 
-    def _launcher_outcome(self, node: int) -> Outcome:
+    def _launcher_outcome(self, node: Member) -> Outcome:
         code = self._effective_exit_code(node)
         if self.progress.fatal or code == protocol.NOT_RETRYABLE:
             reason = protocol.truncate(str(self.progress.fatal or self._launcher_reason(node, code)))
@@ -370,18 +364,18 @@ class Attempt:
             return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED)
         return Outcome(FAILURE, reason, protocol.FAILED)
 
-    def _launcher_reason(self, node: int, code: int) -> str:
+    def _launcher_reason(self, node: Member, code: int) -> str:
         """Why the launcher of a node ended with *code*; a pool's scheduler may be there without one."""
         from . import exit_diagnosis  # delays no start
 
         if self._rank_end is not None:
             return exit_diagnosis.rank_end(self._rank_end[0], code, self._tails[node])
-        command = next(each for each in self.launch.commands if each["node"] == node)
+        command = next(each for each in self.launch.commands if each["member"] == node)
         if command["name"] == SCHEDULER:
             return exit_diagnosis.SCHEDULER_END + exit_diagnosis.process_reason(code, self._tails[node])
-        return exit_diagnosis.describe(node, code, self._tails[node])
+        return exit_diagnosis.describe(node.number, code, self._tails[node])
 
-    def _effective_exit_code(self, node: int) -> int:
+    def _effective_exit_code(self, node: Member) -> int:
         from . import exit_diagnosis  # delays no start
 
         if self._rank_end is not None:

@@ -11,7 +11,7 @@ from . import hardware, limits, protocol, record
 from .clock import CLOCK, Clock
 from .launch import World, world_of
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome, run_outcome
-from .plan import RunPlan
+from .plan import Member, RunPlan, read_member
 from .progress import Progress
 from .schema import (
     ATTEMPT_VERSION,
@@ -94,7 +94,7 @@ class AttemptHistory:
             container=container,
         )
 
-    def set_pods(self, plan: RunPlan, pods: list[int], others: int = 0) -> None:
+    def set_pods(self, plan: RunPlan, pods: list[Member], others: int = 0) -> None:
         """Record that the nodes of the newest attempt are those of *plan*, and which of all pods do their work.
 
         Of a run that may have fewer nodes, *others* are there besides, and are paid for too.
@@ -300,13 +300,14 @@ def read_attempts(folder: str) -> list[AttemptRecord]:
     ]
 
 
-def pods_at_work(folder: str) -> list[int] | None:
+def pods_at_work(folder: str) -> list[Member] | None:
     """The pods that did the work of the nodes when ranks were last started, where pods stand by; None before."""
     attempts = os.path.join(folder, "attempts")
     for number in reversed(list(record.numbers(attempts))):
         pods = read_object(_read(os.path.join(attempts, str(number), _WORLD))).get("pods")
-        if isinstance(pods, list) and all(isinstance(pod, int) for pod in pods):
-            return pods
+        if isinstance(pods, list):
+            with contextlib.suppress(ValueError):
+                return [read_member(str(pod)) for pod in pods]
     return None
 
 

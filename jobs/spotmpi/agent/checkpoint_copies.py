@@ -28,9 +28,11 @@ from .checkpoint_memory import folder_of
 from .clock import CLOCK, Clock
 from .connection import PROTOCOL, Identity, parse
 from .context import AgentContext
+from .plan import COORDINATOR, NODE, Member
 from .ssh import InvalidKeys
 
 PORT = 2224  # of node 0; that of the next node is one higher
+_PAIR = (COORDINATOR, Member(NODE, 1))
 KEPT = 2
 _CONNECT_TIMEOUT = 0.5  # seconds, as of agents
 _TIMEOUT = 10.0  # seconds for a handshake and for each piece
@@ -214,14 +216,16 @@ def start(context: AgentContext, port: int = PORT) -> Copies | None:
     None on other nodes, on one node alone, and on Slurm, whose agents keep nothing in memory when they end.
     """
     memory = folder_of(context)
-    if memory is None or context.node > 1 or len(context.hosts) < 2 or context.slurm or context.identity is None:
+    if memory is None or context.member not in _PAIR or len(context.hosts) < 2 or context.slurm:
+        return None
+    if context.identity is None:
         return None
     copies = Copies(context.plan["run"], memory, context.identity, context.mounts.cgroup, context.clock)
     has_predecessor = context.replaces_nodes and context.restart_count > 0  # which node 1 has outlived
     if context.is_coordinator and (has_predecessor or fencing.newest(context.folder)):
         _fetch(context, copies, memory, port)
     try:
-        copies.serve(port + context.node)
+        copies.serve(port + context.member.number)
     except OSError as error:
         sys.stderr.write("checkpoints in memory are not copied to another node: %s\n" % error)
         return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple, TypeVar
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
 from . import launchers
 from .attempt import POLL_INTERVAL, Launch
@@ -15,37 +15,33 @@ from .files import write_atomically
 from .launch import ADDRESS, WORKERS, Place, gang_commands, launcher_count, local_place, worker_command
 from .lines import Line
 from .outcomes import Outcome, StopSource
-from .plan import Command, RunPlan, read_plan, workers
+from .plan import COORDINATOR, WORKER, Command, Member, RunPlan, read_member, read_plan, workers
 from .record import WAITING, Record
 
 if TYPE_CHECKING:
     import socket
 
 PID_FILE = "rank-0.pid"  # in the run folder
-_NODE = "node-%d.pid"  # in the control folder: the process of a worker
-T = TypeVar("T")
+_PID = ".pid"  # end of the names of files in the control folder: the process of a worker
 
 
 def read_context(mounts: Mounts, clock: Clock) -> AgentContext:
     """That of the agent of the run whose plan is in *mounts*."""
-    return AgentContext(read_plan(mounts.plan), 0, 0, None, mounts, clock)
+    return AgentContext(read_plan(mounts.plan), COORDINATOR, 0, None, mounts, clock)
 
 
 class NoMembers:
     """The members of an attempt besides node 0: none, since all processes are its own."""
 
     def __init__(self) -> None:
-        self.workers: Dict[int, Any] = {}
-        self.machines: Dict[int, Dict[str, Any]] = {}
-        self.hardware: Dict[int, Dict[str, Any]] = {}
-        self.notices: Dict[int, str] = {}
-        self.ended: Dict[int, Tuple[int, str]] = {}
-        self.pods: Optional[List[int]] = None
-        self.idle: Set[int] = set()
-
-    def of_gang(self, values: Mapping[int, T]) -> Dict[int, T]:
-        """All of *values*."""
-        return dict(values)
+        self.workers: Dict[Member, Any] = {}
+        self.gang = self.workers
+        self.machines: Dict[Member, Dict[str, Any]] = {}
+        self.hardware: Dict[Member, Dict[str, Any]] = {}
+        self.notices: Dict[Member, str] = {}
+        self.ended: Dict[Member, Tuple[int, str]] = {}
+        self.pods: Optional[List[Member]] = None
+        self.idle: Set[Member] = set()
 
     def larger_size(self) -> int | None:
         """None: the number of nodes never changes."""
@@ -59,7 +55,7 @@ class NoMembers:
         """Yes."""
         return True
 
-    def lost(self) -> list[int]:
+    def lost(self) -> list[Member]:
         """No node."""
         return []
 
@@ -72,10 +68,6 @@ class NoMembers:
 
     def serve(self, timeout: float) -> None:
         """Nothing arrives, and nothing is waited for."""
-
-    def name_of(self, node: int) -> str:
-        """A node as messages name it."""
-        return "node %d" % node
 
     def broadcast(self, **message: Any) -> None:
         """Nobody is there to get it."""
@@ -187,7 +179,7 @@ def _fork_socket(
     try:
         return preload.serve(context.plan, context.mounts.work, place.rank_wrapper, environment)
     except OSError as error:
-        record.line(number, 0, Line(None, "e", "ranks start without preload: %s" % (error.strerror or error)))
+        record.line(number, COORDINATOR, Line(None, "e", "ranks start without preload: %s" % (error.strerror or error)))
         return None
 
 
@@ -200,7 +192,6 @@ class LocalWorkers:
         self.cgroup = context.mounts.cgroup
         self._plan, self._place, self._control = context.plan, place, control
         self._code = os.path.join(context.folder, "code")
-        self._first_node = len(context.hosts)
         self._prepared: Set[int] = set()
 
     def numbers(self) -> Collection[int]:
@@ -217,7 +208,7 @@ class LocalWorkers:
 
     def command(self, number: int) -> Command:
         """A worker in a folder of its own, in which it finds what the calls of its earlier processes wrote."""
-        folder = os.path.join(self._control, "worker-%d" % number)
+        folder = os.path.join(self._control, Member(WORKER, number).file)
         if number not in self._prepared:
             _copy(self._code, folder)
             self._prepared.add(number)
@@ -225,30 +216,25 @@ class LocalWorkers:
 
     def started(self, number: int, process: int) -> None:
         """Write its process id for faults that are injected."""
-        write_atomically(os.path.join(self._control, _NODE % (self._first_node + number)), str(process))
-
-    def node(self, number: int) -> int:
-        """Node 0: the tag of each line is the worker's node."""
-        return 0
+        write_atomically(os.path.join(self._control, Member(WORKER, number).file + _PID), str(process))
 
     def label(self, number: int) -> str:
         """Its name."""
         return "worker %d: " % number
 
 
-def process_ids(control: str) -> Iterator[tuple[int, int]]:
-    """The (node, process id) of a pool's scheduler and of each worker on this machine, from its control folder."""
+def process_ids(control: str) -> Iterator[tuple[Member, int]]:
+    """The process ids of a pool's scheduler, as that of node 0, and of each worker here, from its control folder."""
     import json
-    import re
 
     for name in sorted(os.listdir(control)):
-        match = re.fullmatch(r"node-(\d+)\.pid", name)
+        stem, end = os.path.splitext(name)
         try:
             with open(os.path.join(control, name)) as file:
                 if name == ADDRESS:
-                    yield 0, int(json.load(file)["process"])
-                elif match:
-                    yield int(match.group(1)), int(file.read())
+                    yield COORDINATOR, int(json.load(file)["process"])
+                elif end == _PID:
+                    yield read_member(stem.replace("-", "/")), int(file.read())
         except (OSError, ValueError, KeyError):
             continue
 

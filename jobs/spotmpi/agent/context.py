@@ -1,4 +1,4 @@
-"""The context of one agent: the plan, which node of the run it is, the paths of its mounts, and its clock."""
+"""The context of one agent: the plan, which member of the run it is, the paths of its mounts, and its clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 from . import hardware
 from .clock import Clock
 from .launch import launcher_count, on_hosts
-from .plan import Role, RunPlan, gang, read_plan, workers
+from .plan import COORDINATOR, NODE, STANDBY, WORKER, Member, Role, RunPlan, gang, read_plan, workers
 
 if TYPE_CHECKING:
     from .connection import Identity
@@ -37,8 +37,8 @@ class AgentContext(NamedTuple):
     """One agent of a run."""
 
     plan: RunPlan
-    node: int  # where pods stand by, the place of this one (see `places`), at first its number
-    restart_count: int  # how many agents of this node there were before
+    member: Member  # where pods stand by, the place of this one (see `places`)
+    restart_count: int  # how many agents of this member there were before
     identity: Optional[Identity]  # None where all members are this agent's own processes
     mounts: Mounts
     clock: Clock
@@ -54,18 +54,17 @@ class AgentContext(NamedTuple):
     @property
     def is_coordinator(self) -> bool:
         """Whether this is node 0."""
-        return self.node == 0
+        return self.member == COORDINATOR
 
     @property
-    def worker(self) -> int | None:
-        """The number of this worker of a pool or stream; None on the nodes of the gang, the run's other nodes."""
-        number = self.node - len(self.hosts)
-        return number if number >= 0 and workers(self.plan) is not None else None
+    def is_worker(self) -> bool:
+        """Whether this is a worker of a pool or stream."""
+        return self.member.role == WORKER
 
     @property
     def has_launcher(self) -> bool:
         """Whether this node starts a launcher of its own."""
-        return self.node < self.launcher_count
+        return self.member.role == NODE and self.member.number < self.launcher_count
 
     @property
     def launcher_count(self) -> int:
@@ -82,17 +81,20 @@ class AgentContext(NamedTuple):
         """The host name of every pod that stands by at the beginning."""
         return self.plan.get("standby", [])
 
-    def with_pods(self, pods: Optional[List[int]]) -> AgentContext:
-        """The context of an attempt with the *pods* of these numbers as its nodes; the same one where it is None."""
+    def host(self, pod: Member) -> str:
+        """The host name of a pod, by what it was at the beginning."""
+        return (self.standby if pod.role == STANDBY else self.hosts)[pod.number]
+
+    def with_pods(self, pods: Optional[List[Member]]) -> AgentContext:
+        """The context of an attempt with these *pods* as its nodes; the same one where it is None."""
         if pods is None:
             return self
-        hosts = [*self.hosts, *self.standby]
-        return self._replace(plan=on_hosts(self.plan, [hosts[pod] for pod in pods]))
+        return self._replace(plan=on_hosts(self.plan, [self.host(pod) for pod in pods]))
 
     @property
     def role(self) -> Role:
-        """What this node does in the run."""
-        role = gang(self.plan) if self.worker is None else workers(self.plan)
+        """What this member does in the run."""
+        role = workers(self.plan) if self.is_worker else gang(self.plan)
         assert role is not None, "a worker is one of a role"
         return role
 
@@ -167,13 +169,10 @@ def read_pod_context(mounts: Mounts, clock: Clock) -> AgentContext:
 
     assert mounts.secret is not None and mounts.pod_info is not None, "pods have both"
     plan = read_plan(mounts.plan)
-    node, restart_count = pod_context.index_and_restarts()
-    if pod_context.is_worker():
-        node += len(plan["hosts"])
+    member, restart_count = pod_context.member(), pod_context.restart_count()
+    if member.role == WORKER:
         restart_count = pod_context.failure_count(mounts.pod_info)
-    if pod_context.is_standby():
-        node += len(plan["hosts"])
-    context = AgentContext(plan, node, restart_count, Identity(plan["run"], mounts.secret), mounts, clock)
+    context = AgentContext(plan, member, restart_count, Identity(plan["run"], mounts.secret), mounts, clock)
     text = pod_context.placement(mounts.pod_info)
     return context if text is None else _placed(context, text)
 

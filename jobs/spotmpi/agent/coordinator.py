@@ -32,7 +32,7 @@ from .outcomes import (
     repeat,
     restart_pause,
 )
-from .plan import workers
+from .plan import nodes_in, workers
 from .progress import Progress
 from .stop_requests import Notice
 
@@ -110,7 +110,7 @@ class CoordinatorStopSource:
     def _note_launchers_end(self) -> None:
         """Let the scheduler of a stream end with node 0's launcher, once those of the other nodes have ended."""
         remote = self._transport.remote_launchers(self._context.with_pods(self._members.pods))
-        if remote and workers(self._context.plan) and len(self._members.of_gang(self._members.ended)) == remote:
+        if remote and workers(self._context.plan) and len(nodes_in(self._members.ended)) == remote:
             with contextlib.suppress(OSError):  # it is tried again
                 open(self._context.launchers_ended_file, "a").close()
 
@@ -124,7 +124,7 @@ class CoordinatorStopSource:
         """How the launcher of another node failed, or None."""
         for node, (code, reason) in self._members.ended.items():
             if code:
-                return Outcome(_CAUSES.get(code, FAILURE), "%s: %s" % (self._members.name_of(node), reason), code)
+                return Outcome(_CAUSES.get(code, FAILURE), "%s: %s" % (node, reason), code)
         return None
 
     def interruption(self) -> Outcome | None:
@@ -135,19 +135,20 @@ class CoordinatorStopSource:
 
     def lost_nodes(self) -> tuple[int, ...]:
         """The nodes that are lost and gave no notice."""
-        return tuple(sorted(set(self._members.lost()) - set(self._members.notices)))
+        lost = set(self._members.lost()) - set(self._members.notices)
+        return tuple(sorted(node.number for node in lost))
 
     def _notice_reason(self) -> str | None:
         if self._notice.reason:
             return "node 0: %s" % self._notice.reason
-        return next(("node %d: %s" % item for item in self._members.notices.items()), None)
+        return next(("%s: %s" % item for item in self._members.notices.items()), None)
 
     def _lost_hosts(self) -> Outcome | None:
         lost = self._members.lost()
         if not lost:
             return None
         hosts = self._context.with_pods(self._members.pods).hosts
-        reason = "lost %s" % ", ".join(hosts[node] for node in lost)
+        reason = "lost %s" % ", ".join(hosts[node.number] for node in lost)
         return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED, self.lost_nodes())
 
 
@@ -268,7 +269,7 @@ class AttemptLoop:
         outcome: Outcome,
         started: float,
     ) -> None:
-        history.hardware = members.of_gang(members.hardware)
+        history.hardware = nodes_in(members.hardware)
         self._repeat(lambda: history.end(number, progress, outcome, started))
 
     def _start(
@@ -280,7 +281,7 @@ class AttemptLoop:
         stop_source: CoordinatorStopSource,
     ) -> Attempt:
         """The attempt, once all members know that it starts."""
-        machines, pods = members.of_gang(members.machines), members.pods
+        machines, pods = nodes_in(members.machines), members.pods
         if pods is not None:
             self._repeat(lambda: history.set_pods(self._context.with_pods(pods).plan, pods, members.others()))
         self._repeat(lambda: history.record_start(number, [machines[node] for node in sorted(machines)]))
@@ -398,8 +399,8 @@ class AttemptLoop:
             interruption = stop_source.interruption()
             if interruption:
                 return interruption
-            gang = members.of_gang(members.workers)
-            if all(node in members.idle or worker.last_received > failed + 0.5 for node, worker in gang.items()):
+            gang = members.gang.items()
+            if all(node in members.idle or worker.last_received > failed + 0.5 for node, worker in gang):
                 return None
         return None
 
@@ -414,7 +415,7 @@ class AttemptLoop:
     def _add_missing_workers(self, members: Members, outcome: Outcome) -> Outcome:
         """*outcome*, with a stream's lack of workers where nothing went on: they may lack nodes, or a queue's quota."""
         remote = workers(self._context.plan) is not None and self._transport.supervised
-        has_workers = len(members.workers) > len(members.of_gang(members.workers))
+        has_workers = len(members.workers) > len(members.gang)
         if not remote or has_workers or outcome.limit != "no_progress":
             return outcome
         return outcome._replace(reason="%s; no worker of the stream is connected" % outcome.reason)

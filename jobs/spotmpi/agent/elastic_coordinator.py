@@ -9,6 +9,7 @@ from .connection import Connection
 from .context import AgentContext
 from .launch import largest_size
 from .peers import Channel
+from .plan import COORDINATOR, NODE, STANDBY, Member
 from .standby_coordinator import JOIN_GRACE, StandbyCoordinator
 
 _SHARE_OF_START = 0.9  # of limits.start for which the first attempt waits for more nodes at most
@@ -42,7 +43,7 @@ class ElasticCoordinator(StandbyCoordinator):
 
     def begin(self, attempt: int) -> None:
         """Begin the next attempt: any pod may be one of its nodes."""
-        self._set_nodes(self._all)
+        self._arrange(sorted(self._places.pods, key=lambda place: (place.role != NODE, place.number)), self._all)
         self._prepared.clear()
         self._chosen, self._wait, self._began = False, JOIN_GRACE, self._clock.awake()
         super().begin(attempt)
@@ -55,15 +56,15 @@ class ElasticCoordinator(StandbyCoordinator):
 
     def larger_size(self) -> int | None:
         """The most allowed nodes that are ready, where these are more than the attempt has."""
-        ready = [place for place in self._live() if place < self._nodes or place in self._prepared]
+        ready = [place for place in self._live() if place.role == NODE or place in self._prepared]
         size = largest_size(self._elastic, 1 + len(ready)) if self._chosen else None
         return size if size is not None and size > self._nodes else None
 
     def others(self) -> int:
         """The pods that stand by."""
-        return sum(map(self._stands_by, self.workers))
+        return sum(place.role == STANDBY for place in self.workers)
 
-    def _live(self) -> list[int]:
+    def _live(self) -> list[Member]:
         return [place for place, worker in self.workers.items() if not worker.lost and place not in self.notices]
 
     def _choose(self) -> None:
@@ -77,30 +78,28 @@ class ElasticCoordinator(StandbyCoordinator):
             return
         self._chosen = True
         if size < self._all:
-            self._arrange([0, *sorted(ready)])
-            self._set_nodes(size)
+            first = [COORDINATOR, *sorted(ready)]
+            self._arrange([*first, *(place for place in self._places.pods if place not in first)], size)
             self.ready.clear()
             for place in self.workers:
                 self._welcome(place)
 
-    def _arrange(self, first: list[int]) -> None:
-        """Give pods other places: those in the places *first* come before all others."""
-        order = first + [place for place in range(self._all) if place not in first]
-        place_of = {before: place for place, before in enumerate(order)}
-        self._places.pods = [self._places.pods[before] for before in order]
+    def _arrange(self, order: list[Member], nodes: int) -> None:
+        """Give all pods places in this *order* of their present ones: the first *nodes* are nodes, others stand by."""
+        new = [Member(NODE, index) if index < nodes else Member(STANDBY, index - nodes) for index in range(self._all)]
+        place_of = dict(zip(order, new))  # noqa: B905 (Python 3.8 has no strict)
+        self._places.pods = {place_of[before]: self._places.pods[before] for before in order}
         for values in (self.workers, self.machines, self.hardware, self.notices, self.ended, self._last_seen):
-            _renumber(values, place_of)
+            _rename(values, place_of)
         for place, machine in self.machines.items():
-            machine["node"] = place
+            machine["member"] = place.text
         for places in (self._unconfirmed, self.idle, self.oom_killed):
             moved = {place_of[place] for place in places}
             places.clear()
             places.update(moved)
+        self._nodes = nodes
 
-    def _set_nodes(self, nodes: int) -> None:
-        self._nodes = self._places.nodes = nodes
-
-    def _welcome(self, node: int, **more: Any) -> None:
+    def _welcome(self, node: Member, **more: Any) -> None:
         super()._welcome(node, **more, nodes=self._nodes)
 
     def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
@@ -108,7 +107,7 @@ class ElasticCoordinator(StandbyCoordinator):
             super()._handle(connection, message)
 
 
-def _renumber(values: dict[int, Any], place_of: dict[int, int]) -> None:
+def _rename(values: dict[Member, Any], place_of: dict[Member, Member]) -> None:
     moved = {place_of[place]: value for place, value in values.items()}
     values.clear()
     values.update(moved)

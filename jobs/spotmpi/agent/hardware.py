@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, Dict
 
+from .plan import Member
+
 Facts = Dict[str, Any]  # Python 3.8 takes no dict[...] outside of annotations
 
 ENV_NODE_NAME = "SPOTMPI_MACHINE"  # the Kubernetes node's name
@@ -67,13 +69,13 @@ def describe_pod(pod_info: str | None, expected: Mapping[str, str]) -> Facts:
     return {**describe(list_gpus()), **expected, **{key: value for key, value in reported.items() if value}}
 
 
-def identify(node: int, since: float, root: str = "/") -> Facts:
-    """The machine that is billed for node index *node*: ``since`` (Unix seconds) and, where known, its name and type.
+def identify(member: Member, since: float, root: str = "/") -> Facts:
+    """The machine that is billed for *member*: ``since`` (Unix seconds) and, where known, its name and type.
 
-    The keys are ``node``, ``since``, ``name`` (of the Kubernetes node), ``type`` and ``instance`` (of EC2).
+    The keys are ``member``, ``since``, ``name`` (of the Kubernetes node), ``type`` and ``instance`` (of EC2).
     """
     return {
-        "node": node,
+        "member": member.text,
         "since": since,
         "name": os.environ.get(ENV_NODE_NAME),
         "type": instance_type(root),

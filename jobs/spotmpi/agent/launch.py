@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import List, NamedTuple, Optional
 
 from . import launchers, protocol
-from .plan import Command, Elastic, Role, RunPlan, gang, workers
+from .plan import NODE, WORKER, Command, Elastic, Member, Role, RunPlan, gang, workers
 from .schema import WorldRecord
 
 LAUNCHER, SCHEDULER = "launcher", "scheduler"  # names of commands
@@ -26,7 +26,7 @@ class World(NamedTuple):
     size: int  # ranks in all
     rate: Optional[float]  # US dollars per hour of all nodes and pods that stand by, where known
     standby: int = 0  # pods that stand by
-    pods: Optional[List[int]] = None  # the numbers of the pods of all nodes, where some stand by
+    pods: Optional[List[Member]] = None  # of all nodes, by what they were at the beginning, where some stand by
 
     def record(self) -> WorldRecord:
         """As the record of the attempt holds it."""
@@ -34,7 +34,7 @@ class World(NamedTuple):
         if self.standby:
             values["standby"] = self.standby
         if self.pods is not None:
-            values["pods"] = self.pods
+            values["pods"] = [pod.text for pod in self.pods]
         return values
 
 
@@ -113,19 +113,17 @@ def gang_commands(plan: RunPlan, nodes: Iterable[int], place: Place) -> list[Com
 
 def worker_command(plan: RunPlan, number: int, place: Place, folder: str) -> Command:
     """Worker *number* of a pool or stream, which works in *folder*."""
-    role, node = _workers(plan), len(plan["hosts"]) + number
+    member = Member(WORKER, number)
     address = _pool_address(plan, place)
     arguments = launchers.pool_worker(_pool_python(plan, place), number, address, folder)
     arguments.append("--host=" + ("[%s]" % place.worker_host if ":" in place.worker_host else place.worker_host))
-    environment = dict(role["environment"])
-    tag = []
-    if place.control is not None:  # its output is among that of others: RANK is the tag of its lines
-        environment.update({"RANK": str(node), protocol.ENV_POOL: address})
-        tag = ["--tag"]
+    environment = dict(_workers(plan)["environment"])
+    if place.control is not None:
+        environment[protocol.ENV_POOL] = address
     return {
-        "node": node,
-        "name": "worker %d" % number,
-        "arguments": [*place.rank_wrapper, *tag, *arguments],
+        "member": member,
+        "name": str(member),
+        "arguments": [*place.rank_wrapper, *arguments],
         "environment": environment,
     }
 
@@ -145,7 +143,7 @@ def _gang_command(plan: RunPlan, node: int, place: Place) -> Command:
             arguments = [*place.rank_wrapper, *launchers.pool_driver(scheduler, arguments, place.wait_for)]
     if has_workers and place.control is not None:
         environment = {**environment, protocol.ENV_POOL: _pool_address(plan, place)}
-    return {"node": node, "name": name, "arguments": arguments, "environment": environment}
+    return {"member": Member(NODE, node), "name": name, "arguments": arguments, "environment": environment}
 
 
 def _rank_launcher(plan: RunPlan, node: int, place: Place) -> tuple[list[str], dict[str, str]]:

@@ -10,6 +10,7 @@ from .children import NoMembers
 from .context import REQUESTS, AgentContext
 from .files import write_atomically
 from .launch import largest_size
+from .plan import NODE, Member
 
 DRAIN, LOSS = "evict", "delete"  # faults: with a notice, and without one
 AWAY = 15.0  # seconds for which a drill takes a node away
@@ -23,9 +24,8 @@ class LocalNodes(NoMembers):
         super().__init__()
         self._elastic, self._folder, self._clock = context.plan["elastic"], context.folder, context.clock
         self._all = range(len(context.hosts))
-        self._away: Dict[
-            int, Tuple[str, float]
-        ] = {}  # the fault of each, and when it comes back, as `Clock.awake` counts
+        # The fault of each, and when it comes back, as `Clock.awake` counts.
+        self._away: Dict[int, Tuple[str, float]] = {}
         self.begin()
 
     def begin(self) -> None:
@@ -34,14 +34,14 @@ class LocalNodes(NoMembers):
         self._look()
         present = [node for node in self._all if node not in self._away]
         size = largest_size(self._elastic, len(present))
-        self.pods = None if size is None else present[:size]
+        self.pods = None if size is None else [Member(NODE, node) for node in present[:size]]
 
     def serve(self, timeout: float) -> None:
         """Look which nodes are away."""
         self._look()
         self.notices = dict.fromkeys(self._gone(DRAIN), "it is drained")
 
-    def lost(self) -> List[int]:
+    def lost(self) -> List[Member]:
         """The nodes that went without a notice."""
         return self._gone(LOSS)
 
@@ -74,8 +74,9 @@ class LocalNodes(NoMembers):
                     os.remove(path)
                     del self._away[node]
 
-    def _gone(self, fault: str) -> List[int]:
-        return [node for node, pod in enumerate(self.pods or ()) if self._away.get(pod, ("",))[0] == fault]
+    def _gone(self, fault: str) -> List[Member]:
+        away = [node for node, (found, _) in self._away.items() if found == fault]
+        return [Member(NODE, node) for node, pod in enumerate(self.pods or ()) if pod.number in away]
 
 
 def take_away(folder: str, node: int, fault: str) -> None:

@@ -143,7 +143,7 @@ def place(context: AgentContext, environment: dict[str, str]) -> Place:
         context.hosts[0],
         context.environment_file,
         _open_mpi(context, environment) if starts_mpi else None,
-        worker_host="" if context.worker is None else network.address_towards(context.hosts[0]),
+        worker_host=network.address_towards(context.hosts[0]) if context.is_worker else "",
         wait_for=context.launchers_ended_file if context.launcher_count > 1 else None,
         fork_socket=_fork_socket(context),
     )

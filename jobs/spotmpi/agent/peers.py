@@ -3,7 +3,7 @@
 Messages are JSON objects, one a line, over TLS in which both ends show the run's certificate. A connection
 that closes, or is silent for too long (see `connection`), is a lost host. The types of messages are in `schema`.
 
-    worker -> node 0   {"version": 1, "run": name, "node": 1, "restart_count": 0, "machine": {...}}
+    worker -> node 0   {"version": 1, "run": name, "member": "node/1", "restart_count": 0, "machine": {...}}
     node 0 -> worker   {"version": 1, "welcome": attempt} or {"refused": reason}; where pods stand by, with "place",
                        and with "nodes" where that number changes
 
@@ -32,12 +32,13 @@ import selectors
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Optional, TypeVar
+from typing import Any, NamedTuple, Optional
 
 from . import network
 from .clock import CLOCK, Clock
 from .connection import SILENCE, Connection, Heartbeat, Identity
 from .places import Promotion
+from .plan import COORDINATOR, NODE, STANDBY, Member, read_member
 from .schema import MESSAGE_VERSION, Greeting
 from .ssh import InvalidKeys
 
@@ -56,9 +57,6 @@ _ACCEPT_PAUSE = 1.0  # seconds without accepting anybody after descriptors have 
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-T = TypeVar("T")
-
-
 class Channel(NamedTuple):
     """What both ends of a connection have in common: the run, the port of node 0, the clock and the seconds of silence.
 
@@ -75,9 +73,8 @@ class Coordinator:
     """Node 0's end: the connections to all workers, and what they reported in this attempt.
 
     Workers of another run are refused. So are those with another *restart_count* (pods from before the restart), or,
-    where that is None, with a lower one than a worker of the same node had: there a node that is lost, or about to go,
-    leaves its place at the next attempt to a new pod. *numbers* is how many pods there are, by default one for each
-    node.
+    where that is None, with a lower one than a worker of the same name had: there a node that is lost, or about to go,
+    leaves its place at the next attempt to a new pod. As many pods as *standby* are expected besides those of *nodes*.
 
     A client that proves nothing costs one of a limited number of descriptors, and loses it to later ones, first to
     those of its own address, or after `GREETING_TIMEOUT`.
@@ -86,32 +83,30 @@ class Coordinator:
         InvalidKeys: the run's Secret has no TLS files, or they are of no use.
     """
 
-    def __init__(
-        self, channel: Channel, nodes: int, restart_count: int | None, attempt: int, numbers: int | None = None
-    ) -> None:
+    def __init__(self, channel: Channel, nodes: int, restart_count: int | None, attempt: int, standby: int = 0) -> None:
         self._channel = channel
         self._clock = channel.clock
-        self._restart_counts: dict[int, int] = {}  # of the newest pod of each number, where pods are replaced
+        self._restart_counts: dict[Member, int] = {}  # of the newest pod of each name, where pods are replaced
         self.closed = False
         self.relay: Callable[[dict[str, Any]], None] = lambda message: None  # takes answers to `send_to`
-        self.workers: dict[int, Connection] = {}
-        self.machines: dict[int, dict[str, Any]] = {}
-        self.ready: set[int] = set()
-        self.notices: dict[int, str] = {}
-        self.oom_killed: set[int] = set()
-        self.ended: dict[int, tuple[int, str]] = {}
-        self.idle: set[int] = set()
-        self.hardware: dict[int, dict[str, Any]] = {}
+        self.workers: dict[Member, Connection] = {}
+        self.machines: dict[Member, dict[str, Any]] = {}
+        self.ready: set[Member] = set()
+        self.notices: dict[Member, str] = {}
+        self.oom_killed: set[Member] = set()
+        self.ended: dict[Member, tuple[int, str]] = {}
+        self.idle: set[Member] = set()
+        self.hardware: dict[Member, dict[str, Any]] = {}
         self._context = channel.identity.accepting
         self._nodes = nodes
-        self._numbers = numbers or nodes
+        self._counts = {NODE: nodes, STANDBY: standby}
         self._restart_count = restart_count
         self._attempt = attempt
         # Oldest first; those that have authenticated themselves stay until their greeting.
         self._unauthenticated: dict[Connection, None] = {}
-        self._limit = _limit_unauthenticated(self._numbers)
+        self._limit = _limit_unauthenticated(nodes + standby)
         self._accept_after = 0.0  # as `Clock.awake` counts
-        self._unconfirmed: set[int] = set()  # welcomed, but without a message since
+        self._unconfirmed: set[Member] = set()  # welcomed, but without a message since
         self._listener = network.listen(channel.port)
         self._listener.setblocking(False)
         self._last_polled = self._clock.awake()
@@ -133,19 +128,19 @@ class Coordinator:
             self._welcome(node)
 
     @property
-    def pods(self) -> list[int] | None:
-        """The number of each node's pod, where pods stand by."""
+    def pods(self) -> list[Member] | None:
+        """The pod of each node, where pods stand by."""
         return None
 
     def _fill_places(self) -> list[Promotion]:
         """Let pods that stand by do the work of nodes that are lost, as far as there are any."""
         return []
 
-    def _place(self, number: int) -> int:
-        """The node whose work the pod with a number does; its own where none stand by."""
-        return number
+    def _place(self, pod: Member) -> Member:
+        """What a pod does; what it was at the beginning where none stand by."""
+        return pod
 
-    def _welcome(self, node: int, **more: Any) -> None:
+    def _welcome(self, node: Member, **more: Any) -> None:
         """Let a worker get ready for the current attempt."""
         worker = self.workers[node]
         if not worker.closed:
@@ -168,22 +163,22 @@ class Coordinator:
         """Whether no node of the gang is lost, or about to go away."""
         return not self._leaving()
 
-    def _leaving(self) -> list[int]:
-        """The nodes of the gang that are lost or about to go away."""
-        return [node for node, worker in self.of_gang(self.workers).items() if worker.lost or node in self.notices]
+    @property
+    def gang(self) -> dict[Member, Connection]:
+        """The connections to nodes."""
+        return {member: worker for member, worker in self.workers.items() if member.role == NODE}
 
-    def of_gang(self, values: Mapping[int, T]) -> dict[int, T]:
-        """Those of *values*, which are by node, that belong to nodes of the gang: all that are no workers of a pool."""
-        return {node: value for node, value in values.items() if node < self._nodes}
+    def _leaving(self) -> list[Member]:
+        """The nodes that are lost or about to go away."""
+        return [node for node, worker in self.gang.items() if worker.lost or node in self.notices]
 
     def missing(self) -> list[int]:
-        """The nodes of the gang that are not ready yet."""
-        return [node for node in range(1, self._nodes) if node not in self.ready]
+        """The nodes that are not ready yet."""
+        return [node for node in range(1, self._nodes) if Member(NODE, node) not in self.ready]
 
-    def lost(self) -> list[int]:
-        """The nodes of the gang whose connection is lost though they have not reported their end."""
-        gang = self.of_gang(self.workers)
-        return [node for node, worker in gang.items() if worker.lost and node not in self.ended]
+    def lost(self) -> list[Member]:
+        """The nodes whose connection is lost though they have not reported their end."""
+        return [node for node, worker in self.gang.items() if worker.lost and node not in self.ended]
 
     def serve(self, timeout: float) -> None:
         """Handle what has arrived, waiting at most *timeout* seconds for something."""
@@ -212,28 +207,24 @@ class Coordinator:
         for node in [node for node in self._unconfirmed if self.workers[node].lost]:
             self._forget(node)
 
-    def name_of(self, node: int) -> str:
-        """A node as messages name it."""
-        return "node %d" % node
-
     def broadcast(self, **message: Any) -> None:
-        """Send a message to every node."""
+        """Send a message to every member."""
         self._send(self.workers, message)
 
     def broadcast_to_gang(self, **message: Any) -> None:
-        """Send a message to every node of the gang."""
-        self._send(self.of_gang(self.workers), message)
+        """Send a message to every node."""
+        self._send(self.gang, message)
 
     def send_to(self, node: int, **message: Any) -> bool:
         """Send a message of this attempt to a node, from any thread; whether that is connected."""
-        worker = self.workers.get(node)
+        worker = self.workers.get(Member(NODE, node))
         if worker is None or worker.closed:
             return False
         worker.send(attempt=self._attempt, **message)
         return True
 
-    def _send(self, nodes: Mapping[int, Connection], message: Mapping[str, Any]) -> None:
-        for worker in nodes.values():
+    def _send(self, workers: Mapping[Member, Connection], message: Mapping[str, Any]) -> None:
+        for worker in workers.values():
             if not worker.closed:
                 worker.send(**message)
 
@@ -294,7 +285,7 @@ class Coordinator:
         connection.close()
         del self._unauthenticated[connection]
 
-    def _forget(self, node: int) -> None:
+    def _forget(self, node: Member) -> None:
         """Forget a worker. With one that gave up before its welcome arrived nothing is lost, and it connects again."""
         self._unconfirmed.discard(node)
         self.hardware.pop(node, None)
@@ -322,45 +313,47 @@ class Coordinator:
     def _admit(self, connection: Connection) -> None:
         """Welcome a client whose greeting says that it is a worker of this attempt; refuse it otherwise."""
         for greeting in connection.receive(1):
-            node: Any = greeting.get("node")
-            restart_count: Any = greeting.get("restart_count")
-            if (
-                greeting.get("run") != self._channel.identity.run
-                or type(node) is not int
-                or type(restart_count) is not int
-            ):
-                refusal: str | None = "not of this run"
-            else:
-                refusal = self._refusal(node, restart_count)
-            if refusal is not None:
+            member, restart_count = _member(greeting), greeting.get("restart_count")
+            refusal: str | None = "not of this run"
+            if greeting.get("run") == self._channel.identity.run and member is not None and type(restart_count) is int:
+                refusal = self._refusal(member, restart_count)
+            if member is None or refusal is not None:
                 connection.send(refused=refusal)
                 self._drop(connection)
                 return
             connection.admit(self._channel.silence)
             del self._unauthenticated[connection]
-            place = self._place(node)
+            place = self._place(member)
             self.workers[place] = connection
             self._welcome(place, version=MESSAGE_VERSION)  # before any heartbeat
             self._unconfirmed.add(place)
-            self.machines[place] = {**(greeting.get("machine") or {}), "node": place}
+            self.machines[place] = {**(greeting.get("machine") or {}), "member": place.text}
 
-    def _refusal(self, node: int, restart_count: int) -> str | None:
+    def _refusal(self, member: Member, restart_count: int) -> str | None:
         """Why an authenticated worker is not welcome, or None."""
         if self._restart_count is not None and restart_count != self._restart_count:
             return "restart count %s is not %d" % (restart_count, self._restart_count)
-        if not 0 < node < self._numbers:
-            return "node %d is not expected" % node
-        if restart_count < self._restart_counts.get(node, 0):
-            return "a newer pod of node %d has joined" % node
-        self._restart_counts[node] = restart_count
-        place = self._place(node)
+        if member == COORDINATOR or member.number >= self._counts.get(member.role, 0):
+            return "%s is not expected" % (member,)
+        if restart_count < self._restart_counts.get(member, 0):
+            return "a newer pod of %s has joined" % (member,)
+        self._restart_counts[member] = restart_count
+        place = self._place(member)
         if place not in self.workers:
             return None
         if self._restart_count is not None:
-            return "node %d is not expected" % node
+            return "%s is not expected" % (member,)
         # Its agent, or that of its next pod, has no other connection: the attempt ends as soon as this one is lost.
         self.workers[place].close()
         return "the attempt of the pod before has not ended"
+
+
+def _member(greeting: Mapping[str, Any]) -> Member | None:
+    """The member that greets; None where it is none."""
+    try:
+        return read_member(str(greeting.get("member")))
+    except ValueError:
+        return None
 
 
 def _limit_unauthenticated(nodes: int) -> int:
@@ -384,14 +377,14 @@ class Joined(NamedTuple):
 
     connection: Connection
     attempt: int
-    place: Optional[int]
+    place: Optional[Member]
     nodes: Optional[int] = None
 
 
 def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Joined | str:
     """Connect to node 0 and be welcomed; the reason why not yet otherwise.
 
-    *greeting* holds the node index, restart count and machine of this worker, *nodes* how many there are in all.
+    *greeting* holds the name, restart count and machine of this worker, *nodes* how many there are in all.
     """
     identity, port, clock, silence = channel
     try:
@@ -406,7 +399,9 @@ def join(host: str, channel: Channel, greeting: Greeting, nodes: int = 2) -> Joi
         connection.admit(silence)
         connection.send(beat=1)
         connection.heartbeat = Heartbeat(lambda: [connection], lambda: connection.last_polled, nodes, clock)
-        return Joined(connection, int(answer["welcome"]), answer.get("place"), answer.get("nodes"))
+        place = answer.get("place")
+        own = None if place is None else read_member(place)
+        return Joined(connection, int(answer["welcome"]), own, answer.get("nodes"))
     connection.close()
     refusal = (answer or {}).get("refused")
     if isinstance(refusal, str):

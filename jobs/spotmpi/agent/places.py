@@ -1,48 +1,52 @@
 """Which pod of a run does the work of which node, where pods stand by for nodes that are lost. Pure.
 
-Pods are numbered: first those that the run begins with as its nodes, then those that stand by. A place has the number
-of a node, or a higher one where its pod stands by. Each pod has the place of its own number until one that stands by
-is promoted: it exchanges its place with the pod of the lost node, whose next pod then stands by. Node 0 stays pod 0.
+Pods are named by what they are at the beginning: a node, or one that stands by; places by what is done there. Each pod
+has the place of its own name until one that stands by is promoted: it exchanges its place with the pod of the lost
+node, whose next pod then stands by. Node 0 keeps its pod.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional
+
+from .plan import COORDINATOR, NODE, STANDBY, Member
 
 
 class Promotion(NamedTuple):
     """A pod that stood by and does the work of a node now."""
 
-    node: int
-    pod: int
-    replaced: int  # the pod that did it before
-    place: int  # where the promoted pod stood by
+    node: Member
+    pod: Member
+    replaced: Member  # the pod that did it before
+    place: Member  # where the promoted pod stood by
 
 
 class Places:
-    """The pod of each place, of *nodes* and of as many that stand by as there are more *pods*.
+    """The pod of each place, of *nodes* and of those that stand by, as many as *standby*.
 
     *at_work* are the pods that did the work of the nodes in the last attempt, if there was one.
     """
 
-    def __init__(self, nodes: int, pods: int, at_work: Optional[Sequence[int]] = None) -> None:
-        self.nodes = nodes
-        known = list(at_work or ())
-        if len(known) != nodes or known[0] != 0 or not set(known) <= set(range(pods)) or len(set(known)) < nodes:
-            known = list(range(nodes))
-        self.pods: List[int] = known + [pod for pod in range(pods) if pod not in known]
+    def __init__(self, nodes: int, standby: int, at_work: Optional[Sequence[Member]] = None) -> None:
+        places = [Member(NODE, index) for index in range(nodes)]
+        others = [Member(STANDBY, index) for index in range(standby)]
+        known, pods = list(at_work or ()), [*places, *others]
+        if len(known) != nodes or known[0] != COORDINATOR or not set(known) <= set(pods) or len(set(known)) < nodes:
+            known = places
+        known = known + [pod for pod in pods if pod not in known]
+        self.pods: Dict[Member, Member] = dict(zip(pods, known))  # noqa: B905 (Python 3.8 has no strict)
 
     @property
-    def at_work(self) -> List[int]:
+    def at_work(self) -> List[Member]:
         """The pods that do the work of the nodes."""
-        return self.pods[: self.nodes]
+        return [pod for place, pod in self.pods.items() if place.role == NODE]
 
-    def of(self, pod: int) -> int:
+    def of(self, pod: Member) -> Member:
         """The place of a pod."""
-        return self.pods.index(pod)
+        return next(place for place, each in self.pods.items() if each == pod)
 
-    def promote(self, vacant: Iterable[int], ready: Collection[int]) -> List[Promotion]:
+    def promote(self, vacant: Iterable[Member], ready: Collection[Member]) -> List[Promotion]:
         """Fill *vacant* nodes, as many as there are places in *ready*, whose pods stand by."""
         promotions = []
         for node, place in zip(sorted(vacant), sorted(ready)):  # noqa: B905 (Python 3.8 has no strict)

@@ -3,12 +3,54 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Literal, Optional, TypedDict
+from collections.abc import Mapping
+from typing import Any, Dict, List, Literal, NamedTuple, Optional, TypedDict, TypeVar
 
 VERSION = 1
+T = TypeVar("T")
 
 GANG, EACH = "gang", "each"  # how the processes of a role are restarted: all together, or each by itself
-RANKS, DRIVER, WORKERS = "ranks", "driver", "workers"  # names of roles
+# Names of roles: nodes run ranks, or the driver of a pool; pods stand by for lost nodes.
+NODE, WORKER, STANDBY = "node", "worker", "standby"
+ROLES = (NODE, WORKER, STANDBY)
+_MAX_NUMBER = 1_000_000  # each member has files of its own
+
+
+class Member(NamedTuple):
+    """One of the members of a run, by its role and its number in it: node 0, worker 3; as text "node/0", "worker/3"."""
+
+    role: str
+    number: int
+
+    def __str__(self) -> str:
+        return "%s %d" % self
+
+    @property
+    def text(self) -> str:
+        """As it is written where others read it."""
+        return "%s/%d" % self
+
+    @property
+    def file(self) -> str:
+        """As it is part of the names of files and folders."""
+        return "%s-%d" % self
+
+
+COORDINATOR = Member(NODE, 0)
+
+
+def read_member(text: str) -> Member:
+    """The member that *text* names, a number alone being that of a node; ValueError where it names none."""
+    role, _, number = text.rpartition("/")
+    role = role or NODE
+    if role not in ROLES or not number.isdecimal() or str(int(number)) != number or int(number) >= _MAX_NUMBER:
+        raise ValueError("%r is no role and number" % text)
+    return Member(role, int(number))
+
+
+def nodes_in(values: Mapping[Member, T]) -> Dict[int, T]:
+    """Those of *values* that belong to nodes, by number."""
+    return {member.number: value for member, value in values.items() if member.role == NODE}
 
 
 class Limits(TypedDict):
@@ -27,7 +69,7 @@ class Limits(TypedDict):
 class Role(TypedDict):
     """Processes of a run that do the same; a run's first role is its gang, of the nodes in ``hosts``.
 
-    Its other role, if any, are the workers of a pool or stream: node indexes go on after those of the gang.
+    Its other role, if any, are the workers of a pool or stream. The members of each have numbers from 0.
     """
 
     name: str
@@ -159,7 +201,7 @@ class RunPlan(_RunPlan, total=False):
     preload: List[str]  # modules that a fork server imports for the ranks
     replaces_nodes: bool  # a lost node of the gang alone gets a new pod; else all of them do
     elastic: Elastic  # where the number of nodes changes between attempts
-    standby: List[str]  # host names of pods that stand by for lost nodes; their numbers follow those of the nodes
+    standby: List[str]  # host names of pods that stand by for lost nodes
     # On this machine.
     backend: Literal["local"]
     spec: Dict[str, Any]
@@ -167,9 +209,9 @@ class RunPlan(_RunPlan, total=False):
 
 
 class Command(TypedDict):
-    """A process that an attempt starts for a node, with variables of its own."""
+    """A process that an attempt starts for a member, with variables of its own."""
 
-    node: int
+    member: Member
     name: str  # as messages name it
     arguments: List[str]
     environment: Dict[str, str]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 
+from .plan import Member
+
 CONFIG = "/spotmpi/config"  # ConfigMap: plan.json, code
 SECRET = "/spotmpi/secret"  # the run's keys
 WORK = "/spotmpi/work"  # emptyDir of the agent
@@ -19,36 +21,29 @@ CODE = "/spotmpi/work/user"  # the user's code; working directory of the command
 CODE_ARCHIVE = "user.tgz"  # in the ConfigMap, if it is small enough
 CODE_STORE = VOLUME + "/code"  # larger archives, by digest, on the run volume
 
-ENV_NODE = "JOB_COMPLETION_INDEX"
+ENV_INDEX = "JOB_COMPLETION_INDEX"
 ENV_RESTART_COUNT = "SPOTMPI_RESTART_COUNT"  # how often JobSet has restarted the gang
-ENV_JOB_INDEX = "SPOTMPI_JOB_INDEX"  # where each node has a Job: the node's index
+ENV_JOB_INDEX = "SPOTMPI_JOB_INDEX"  # where each pod has a Job: the index of that
 ENV_JOB_RESTARTS = "SPOTMPI_JOB_RESTARTS"  # and how often JobSet has restarted that Job
 ENV_ROLE = "SPOTMPI_ROLE"
-WORKER = "worker"  # the role of the workers of a pool or stream; the nodes of a gang have none
-STANDBY = "standby"  # the role of the pods that stand by for lost nodes
-CONTROLLER = "placement"  # the role of the pod that moves a gang to another node group
+CONTROLLER = "placement"  # in place of a role: the pod is no member, but moves a gang to another node group
 FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")
 STOP_ANNOTATION = "spotmpi.dev/stop"
 PLACEMENT_ANNOTATION = "spotmpi.dev/placement"  # see `placement.State`
 
 
-def index_and_restarts() -> tuple[int, int]:
-    """The index of this pod's node, of a worker that among workers, and how often JobSet has restarted its Job."""
-    return int(os.environ[ENV_NODE]) + _number(ENV_JOB_INDEX), _number(ENV_RESTART_COUNT) + _number(ENV_JOB_RESTARTS)
+def member() -> Member:
+    """What this pod is at the beginning."""
+    return Member(os.environ[ENV_ROLE], int(os.environ[ENV_INDEX]) + _number(ENV_JOB_INDEX))
 
 
-def is_worker() -> bool:
-    """Whether this pod is a worker of a pool or stream."""
-    return os.environ.get(ENV_ROLE) == WORKER
-
-
-def is_standby() -> bool:
-    """Whether this pod stands by at the beginning."""
-    return os.environ.get(ENV_ROLE) == STANDBY
+def restart_count() -> int:
+    """How often JobSet has restarted the Job of this pod."""
+    return _number(ENV_RESTART_COUNT) + _number(ENV_JOB_RESTARTS)
 
 
 def is_controller() -> bool:
-    """Whether this pod is no node of the run, but decides where its gang is placed."""
+    """Whether this pod is no member of the run, but decides where its gang is placed."""
     return os.environ.get(ENV_ROLE) == CONTROLLER
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from . import fencing, record
 from .clock import CLOCK, Clock
 from .lines import Line
+from .plan import Member
 from .schema import AttemptRecord, Summary
 
 # Keys of the objects on stdout: the kind of entry, and its number ``n``, from 1 without a gap in each pod.
@@ -21,7 +22,7 @@ class PodRecord(record.Record):
     """A `Record` that also prints one JSON object per entry.
 
     The object has the number and ``e``: an event; ``m``: a metric; ``a``: [attempt, node, record]; ``s``: the summary;
-    or ``l``: [attempt, node, number, time, rank, stream, text].
+    or ``l``: [attempt, member, number, time, rank, stream, text].
 
     *before* is a number below those of its attempts: without a run volume the folder is empty in a new pod. Once it has
     taken an attempt it writes nothing after a newer one has begun: methods raise `fencing.Fenced`.
@@ -33,7 +34,7 @@ class PodRecord(record.Record):
         self._time = clock()  # of the entry that is being written: the same in the folder and on stdout
         self._awake = clock.awake if isinstance(clock, Clock) else None
         self._steady = clock if isinstance(clock, Clock) else CLOCK
-        self._lines: dict[tuple[int, int], int] = {}
+        self._lines: dict[tuple[int, Member], int] = {}
         self._printed = 0
         self._fence: fencing.Fence | None = None
 
@@ -78,22 +79,22 @@ class PodRecord(record.Record):
         finally:
             self._print(EVENT, {"t": self._time, "event": event, **printed})
 
-    def metric(self, attempt: int, node: int, kind: str, values: dict[str, Any], ago: float = 0.0) -> None:
+    def metric(self, attempt: int, member: Member, kind: str, values: dict[str, Any], ago: float = 0.0) -> None:
         """Append and print what the program reported."""
         self._check(final=False)
         self._time = self._now()
         if self._awake:
             values = {**values, "awake": round(self._awake() - ago, 6)}
-        super().metric(attempt, node, kind, values, ago)
-        self._print(METRIC, {**values, "t": self._time - ago, "attempt": attempt, "node": node, "kind": kind})
+        super().metric(attempt, member, kind, values, ago)
+        self._print(METRIC, {**values, "t": self._time - ago, "attempt": attempt, "member": member.text, "kind": kind})
 
-    def line(self, attempt: int, node: int, line: Line) -> None:
+    def line(self, attempt: int, member: Member, line: Line) -> None:
         """Append and print one numbered line of output."""
         self._check(final=False)
         self._time = self._now()
-        super().line(attempt, node, line)
-        number = self._lines[attempt, node] = self._lines.get((attempt, node), 0) + 1
-        self._print(LINE, [attempt, node, number, self._time, line.rank, line.stream, line.text])
+        super().line(attempt, member, line)
+        number = self._lines[attempt, member] = self._lines.get((attempt, member), 0) + 1
+        self._print(LINE, [attempt, member.text, number, self._time, line.rank, line.stream, line.text])
 
     def attempt(self, number: int, node: int, values: AttemptRecord) -> None:
         """Write and print how an attempt ended."""

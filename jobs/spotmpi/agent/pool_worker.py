@@ -64,7 +64,7 @@ def _attempt_number(context: AgentContext) -> int:
     Kubernetes counts failed pods, but forgets them when a pool shrinks; where the run folder lasts, it knows better.
     """
     logs = os.path.join(context.folder, "logs")
-    paths = {each: os.path.join(logs, str(each), "node-%d.log" % context.node) for each in record.numbers(logs)}
+    paths = {each: os.path.join(logs, str(each), context.member.file + ".log") for each in record.numbers(logs)}
     own = [each for each, path in paths.items() if mode(path) is not None]
     return 1 + max(context.restart_count, max(own, default=0))
 
@@ -146,7 +146,7 @@ class PoolWorker:
         return outcome if outcome.cause == NOT_RETRYABLE else None
 
     def _print(self, text: str) -> None:
-        self._record.line(self._number, self._context.node, Line(None, "e", text))
+        self._record.line(self._number, self._context.member, Line(None, "e", text))
 
     def _wait(self, link: PoolLink, seconds: float) -> None:
         """Serve *link* for so long, or until its attempt is over."""
@@ -162,9 +162,8 @@ class PodWorker:
     interruption_pause = SCHEDULER_GRACE
 
     def __init__(self, context: AgentContext, environment: dict[str, str]) -> None:
-        assert context.worker is not None, "this pod is a worker's"
         self.cgroup = context.mounts.cgroup
-        self._context, self._environment, self._number = context, environment, context.worker
+        self._context, self._environment, self._number = context, environment, context.member.number
 
     def numbers(self) -> Collection[int]:
         """This worker's."""
@@ -181,10 +180,6 @@ class PodWorker:
 
     def started(self, number: int, process: int) -> None:
         """Nobody asks for it."""
-
-    def node(self, number: int) -> int:
-        """That of this pod."""
-        return self._context.node
 
     def label(self, number: int) -> str:
         """Nothing: node 0 names this worker."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Dict, Tuple
 
 from . import protocol
 from .lines import Line
+from .plan import COORDINATOR, Member
 
 if TYPE_CHECKING:  # it is imported while the launchers start
     from .recognition import Metric, Recognizer
@@ -67,9 +68,9 @@ class Progress:
         if self.iteration is None or self.recognized:
             self._before_output, self.last_progress = self.last_progress, now
 
-    def read(self, node: int, line: Line, now: float) -> Report | None:
-        """The (kind, values) that *line* of *node* reports, or None for plain output; it is taken into account here."""
-        report = self._parse(node, line, now)
+    def read(self, member: Member, line: Line, now: float) -> Report | None:
+        """The (kind, values) that *line* of *member* reports, or None for plain output; it counts here."""
+        report = self._parse(member, line, now)
         if report is None:
             if self.iteration is None:
                 self._before_output = self.last_progress = now
@@ -78,20 +79,20 @@ class Progress:
         getattr(self, "_" + kind)(values, now)
         return report
 
-    def read_state(self, node: int, line: Line, now: float) -> Report | None:
+    def read_state(self, member: Member, line: Line, now: float) -> Report | None:
         """What `LineSplitter.states` of rank 0 reports, by the pattern or in a form that is recognized."""
-        if node or line.rank or not (self._pattern or self._recognizer):
+        if member != COORDINATOR or line.rank or not (self._pattern or self._recognizer):
             return None
-        return self.read(node, line._replace(stream="e"), now)
+        return self.read(member, line._replace(stream="e"), now)
 
-    def _parse(self, node: int, line: Line, now: float) -> Report | None:
+    def _parse(self, member: Member, line: Line, now: float) -> Report | None:
         self.earlier = []
         if line.stream == "o":
             report = protocol.decode(line.text)
             if report:
                 self._take_protocol(report[0])
                 return report
-        if node or line.rank:
+        if member != COORDINATOR or line.rank:
             return None
         values = self._match(self._pattern, line.text[:_MAX_MATCHED]) if self._pattern else self._recognize(line, now)
         # Where the launcher does not tag ranks, every rank prints the same iteration: the first one counts.

@@ -32,7 +32,7 @@ STREAM = "stream"
 
 # Keys that no group of a metrics pattern may use: only protocol lines can fill them, or the record fills them itself.
 RESERVED_KEYS = frozenset(
-    {"seconds", "waited", "ranks", "cut", "hosts", "versions", "t", "awake", "attempt", "node", "kind"}
+    {"seconds", "waited", "ranks", "cut", "hosts", "versions", "t", "awake", "attempt", "member", "kind"}
 )
 
 _START = b'{"spotmpi":'

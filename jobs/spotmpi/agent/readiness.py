@@ -8,6 +8,7 @@ from . import network, protocol, record
 from .clock import CLOCK, Clock
 from .outcomes import NOT_RETRYABLE, Outcome, StopSource
 from .peers import Coordinator
+from .plan import NODE, Member
 from .staging import Staging
 
 DNS_GRACE = 35.0  # seconds for DNS to resolve hosts to their workers' addresses; with address translation it never does
@@ -81,7 +82,7 @@ class Readiness:
         self._all_connected = now if self._all_connected is None else self._all_connected
         unresolved = []
         for node, host in enumerate(self._hosts()):
-            worker = self._coordinator.workers.get(node)
+            worker = self._coordinator.workers.get(Member(NODE, node))
             if host in self.addresses and (worker is None or worker.address == self.addresses[host]):
                 continue
             addresses = network.addresses(host)

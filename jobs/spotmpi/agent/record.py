@@ -4,9 +4,9 @@ Every line reaches its file by one write, so a reader finds an incomplete one on
 that is being written, and waits for its newline.
 
     events.jsonl              {"t": 1789.1, "event": "started", "attempt": 1, ...}
-    metrics.jsonl             {"t": 1789.2, "awake": 52.1, "attempt": 1, "node": 0, "kind": "metric", ...}
-    logs/<attempt>/node-<k>.log   "2026-11-21T07:52:01.123456Z 0 o text": arrival time, rank or -, o/e, the line.
-                              The n-th line of a file is number n of that attempt and node. In a follower's copy
+    metrics.jsonl             {"t": 1789.2, "awake": 52.1, "attempt": 1, "member": "node/0", "kind": "metric", ...}
+    logs/<attempt>/<role>-<k>.log   "2026-11-21T07:52:01.123456Z 0 o text": arrival time, rank or -, o/e, the line.
+                              The n-th line of a file is number n of that attempt and member. In a follower's copy
                               "... - m 12" stands for 12 lines that it could not get.
     attempts/<n>/node-<k>.json    how attempt n ended on node k (`schema.AttemptRecord`)
     summary.json              how the run ended
@@ -25,6 +25,7 @@ from typing import Any
 from .clock import CLOCK, Clock
 from .files import write_atomically
 from .lines import Line
+from .plan import Member, read_member
 from .schema import AttemptRecord, Summary, read_object
 
 SUBMITTED = "submitted"
@@ -47,7 +48,7 @@ MISSING = "m"  # in place of a stream: the text is a number of lines, see `missi
 TERMINAL = (SUCCEEDED, FAILED, STOPPED)
 LOST = "lost"  # never recorded: the run has no end, and nobody is left to record one
 
-LOG_NAME = re.compile(r"node-(0|[1-9][0-9]{0,18})\.log")
+_LOG_NAME = re.compile(r"([a-z]+)-([0-9]+)\.log")
 _MAX_OPEN = 32  # files; a process may have 1,024, or 256 on macOS, and a follower needs connections as well
 _STALE = (errno.ESTALE, errno.EIO)  # of a network file system, for a moment
 
@@ -84,10 +85,10 @@ class Record:
         values = {key: value for key, value in values.items() if value is not None}
         self._append(EVENTS, json.dumps({"t": self.clock(), "event": event, **values}) + "\n")
 
-    def metric(self, attempt: int, node: int, kind: str, values: dict[str, Any], ago: float = 0.0) -> None:
+    def metric(self, attempt: int, member: Member, kind: str, values: dict[str, Any], ago: float = 0.0) -> None:
         """Append what the program reported in a line that arrived *ago* seconds before, with its arrival time."""
         # A program may name its scalars as it likes: our keys win.
-        line = {**values, **self._arrival(ago), "attempt": attempt, "node": node, "kind": kind}
+        line = {**values, **self._arrival(ago), "attempt": attempt, "member": member.text, "kind": kind}
         self._append("metrics.jsonl", json.dumps(line) + "\n")
 
     def _arrival(self, ago: float) -> dict[str, float]:
@@ -95,18 +96,18 @@ class Record:
         awake = {"awake": self.clock.awake() - ago} if isinstance(self.clock, Clock) else {}
         return {"t": self.clock() - ago, **awake}
 
-    def line(self, attempt: int, node: int, line: Line) -> None:
+    def line(self, attempt: int, member: Member, line: Line) -> None:
         """Append one line of output."""
-        self.lines(attempt, node, [(self.clock(), *line)])
+        self.lines(attempt, member, [(self.clock(), *line)])
 
-    def lines(self, attempt: int, node: int, lines: Iterable[tuple[float, int | None, str, str]]) -> None:
+    def lines(self, attempt: int, member: Member, lines: Iterable[tuple[float, int | None, str, str]]) -> None:
         """Append lines of output: each its time, rank, stream and text."""
         stamp = self._stamp
         texts = [
             "%s %s %s %s\n" % (stamp(moment), "-" if rank is None else rank, stream, text)
             for moment, rank, stream, text in lines
         ]
-        self._append("logs/%d/node-%d.log" % (attempt, node), "".join(texts))
+        self._append("logs/%d/%s.log" % (attempt, member.file), "".join(texts))
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
@@ -262,6 +263,15 @@ def _submissions(folder: str) -> dict[str, Any]:
             return read_object(file.read())
     except FileNotFoundError:
         return {}
+
+
+def log_member(name: str) -> Member | None:
+    """The member whose output is in a file with this name, in the folder of an attempt; None where it is no log."""
+    match = _LOG_NAME.fullmatch(name)
+    try:
+        return read_member("/".join(match.groups())) if match else None
+    except ValueError:
+        return None
 
 
 def numbers(folder: str) -> list[int]:

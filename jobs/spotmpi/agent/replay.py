@@ -1,8 +1,8 @@
 """Prints what a run folder holds of a span of time, in the format of `PodRecord`, for followers that missed it.
 
-    python -m spotmpi.agent.replay FOLDER NODE SINCE UNTIL
+    python -m spotmpi.agent.replay FOLDER MEMBER SINCE UNTIL
 
-It prints lines of output of one node, and on node 0 metrics, events and records, with SINCE < time < UNTIL.
+It prints lines of output of one member, and of node 0 metrics, events and records, with SINCE < time < UNTIL.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from collections.abc import Iterator
 from typing import Any, Dict, Tuple
 
 from . import pod_record, protocol, record
+from .plan import COORDINATOR, Member, read_member
 
 _SERVER_CLOCK = 86400.0  # seconds by which that of a file server, which stamps files, may be behind those of agents
 _ROUNDING = 1e-6  # seconds; logs keep microseconds
 Timed = Tuple[float, Dict[str, Any]]
 
 
-def entries(folder: str, node: int, since: float, until: float) -> list[dict[str, Any]]:
-    """The entries of a node within a span of Unix seconds, by time; lines at its very ends may be repeated."""
-    timed = list(_lines(folder, node, since - _ROUNDING, until + _ROUNDING))
-    if node == 0:
+def entries(folder: str, member: Member, since: float, until: float) -> list[dict[str, Any]]:
+    """The entries of a member within a span of Unix seconds, by time; lines at its very ends may be repeated."""
+    timed = list(_lines(folder, member, since - _ROUNDING, until + _ROUNDING))
+    if member == COORDINATOR:
         others = [
             *_objects(folder, "metrics.jsonl", pod_record.METRIC),
             *_objects(folder, "events.jsonl", pod_record.EVENT),
@@ -33,9 +34,9 @@ def entries(folder: str, node: int, since: float, until: float) -> list[dict[str
     return [entry for _, entry in sorted(timed, key=lambda item: item[0])]
 
 
-def _lines(folder: str, node: int, since: float, until: float) -> Iterator[Timed]:
+def _lines(folder: str, member: Member, since: float, until: float) -> Iterator[Timed]:
     for attempt in record.numbers(os.path.join(folder, "logs")):
-        path = os.path.join(folder, "logs", str(attempt), "node-%d.log" % node)
+        path = os.path.join(folder, "logs", str(attempt), member.file + ".log")
         try:
             file = open(path, encoding="utf-8", errors="replace", newline="\n")
         except FileNotFoundError:
@@ -49,7 +50,7 @@ def _lines(folder: str, node: int, since: float, until: float) -> Iterator[Timed
                     break  # still being written, or torn: its writer will print it whole
                 time, rank, stream, text = record.read_log_line(line[:-1], time)
                 if since < time < until:
-                    yield time, {pod_record.LINE: [attempt, node, number, time, rank, stream, text]}
+                    yield time, {pod_record.LINE: [attempt, member.text, number, time, rank, stream, text]}
 
 
 def _objects(folder: str, name: str, kind: str) -> Iterator[Timed]:
@@ -90,8 +91,8 @@ def _timed(text: str, key: str) -> Iterator[Timed]:
 
 def main(arguments: list[str]) -> int:
     """Print the entries, each numbered 0, as a pod's own output has them."""
-    folder, node, since, until = arguments
-    for entry in entries(folder, int(node), float(since), float(until)):
+    folder, member, since, until = arguments
+    for entry in entries(folder, read_member(member), float(since), float(until)):
         print(json.dumps({pod_record.NUMBER: 0, **entry}, separators=(",", ":")))
     return 0
 

@@ -30,9 +30,7 @@ class Replicas:
         self._due: Dict[int, Tuple[float, str]] = {}  # when a process is started again, and why it ended
         self._oom_kills = hardware.oom_kills(role.cgroup)  # at the latest end of a process
 
-    def tend(
-        self, start: Callable[[int, Command], subprocess.Popen[bytes]], announce: Callable[[int, str], None]
-    ) -> None:
+    def tend(self, start: Callable[[Command], subprocess.Popen[bytes]], announce: Callable[[int, str], None]) -> None:
         """Start the processes that are missing and due, and end those that are to run no more.
 
         *announce* gets the number of a process that is started again, and how the one before it ended.
@@ -47,7 +45,7 @@ class Replicas:
                 continue
             if end:
                 announce(number, end)
-            process = start(number, self.role.command(number))
+            process = start(self.role.command(number))
             self.processes[number], self._started[number] = process, now
             self.role.started(number, process.pid)
 

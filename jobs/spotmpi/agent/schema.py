@@ -26,7 +26,7 @@ class WorldRecord(_WorldBase, total=False):
     """What an attempt ran on, see `world.World`."""
 
     standby: int
-    pods: List[int]
+    pods: List[str]
 
 
 class _AttemptBase(TypedDict):
@@ -84,11 +84,11 @@ class Summary(TypedDict, total=False):
 
 
 class Greeting(TypedDict, total=False):
-    """A worker's first message: its run, which node of it it is, and on which machine."""
+    """A worker's first message: its run, which member of it it is, and on which machine."""
 
     version: int
     run: str
-    node: int
+    member: str
     restart_count: int
     machine: Dict[str, Any]
 
@@ -98,7 +98,7 @@ class CoordinatorMessage(TypedDict, total=False):
 
     version: int
     welcome: int  # an attempt that begins
-    place: int  # with it: that of the worker's pod, where pods stand by
+    place: str  # with it: that of the worker's pod, where pods stand by
     nodes: int  # with it: how many the attempt has, where that changes
     refused: str
     go: int

@@ -20,7 +20,7 @@ from .connection import Identity
 from .context import REQUESTS, AgentContext, Mounts
 from .files import write_atomically
 from .launch import on_hosts
-from .plan import RunPlan, read_plan
+from .plan import NODE, Member, RunPlan, read_plan
 from .schema import read_attempt
 from .stop_requests import Notice
 from .tcp import Tcp
@@ -99,7 +99,7 @@ def read_context(folder: str, environ: Mapping[str, str], hosts: list[str], cloc
     plan: RunPlan = on_hosts(read_plan(own.plan), hosts)
     return AgentContext(
         plan,
-        int(environ["SLURM_PROCID"]),
+        Member(NODE, int(environ["SLURM_PROCID"])),
         int(environ[ENV_RESTART_COUNT]),
         Identity(plan["run"], os.path.join(folder, FOLDER)),
         own,

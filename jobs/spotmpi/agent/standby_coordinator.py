@@ -10,12 +10,13 @@ from .context import AgentContext
 from .lines import Line
 from .peers import Channel, Coordinator
 from .places import Places, Promotion
+from .plan import COORDINATOR, NODE, STANDBY, Member
 
 JOIN_GRACE = 5.0  # seconds in which agents that live join the next agent of node 0, before others take their places
 
 
 class StandbyCoordinator(Coordinator):
-    """A `Coordinator` whose workers have places (see `places`): the nodes of the gang first, then those that stand by.
+    """A `Coordinator` whose workers have places (see `places`): those of nodes, and those where others stand by.
 
     At the beginning of an attempt, and while one waits for nodes, pods that stand by and are ready take the places of
     lost ones. *run_record* gets an event for each that is ready, leaves or is promoted. *at_work* is that of `Places`.
@@ -27,20 +28,20 @@ class StandbyCoordinator(Coordinator):
         context: AgentContext,
         attempt: int,
         run_record: record.Record,
-        at_work: list[int] | None = None,
+        at_work: list[Member] | None = None,
     ) -> None:
-        self._hosts = [*context.hosts, *context.standby]
-        super().__init__(channel, len(context.hosts), None, attempt, len(self._hosts))
-        self._places = Places(self._nodes, len(self._hosts), at_work)
+        super().__init__(channel, len(context.hosts), None, attempt, len(context.standby))
+        self._host = context.host
+        self._places = Places(len(context.hosts), len(context.standby), at_work)
         self._record = run_record
-        self._prepared: set[int] = set()  # places that stand by and have been ready since their agent has joined
-        self._last_seen: dict[int, float] = {}  # when a node's lost agent was last heard, as `Clock.awake` counts
-        self._promoted: dict[int, Promotion] = {}  # by node, until the ranks are started
+        self._prepared: set[Member] = set()  # places that stand by and have been ready since their agent has joined
+        self._last_seen: dict[Member, float] = {}  # when a node's lost agent was last heard, as `Clock.awake` counts
+        self._promoted: dict[Member, Promotion] = {}  # by node, until the ranks are started
         self._fill_after = self._clock.awake() + JOIN_GRACE
 
     @property
-    def pods(self) -> list[int]:
-        """The number of each node's pod."""
+    def pods(self) -> list[Member]:
+        """The pod of each node."""
         return self._places.at_work
 
     def begin(self, attempt: int) -> None:
@@ -52,7 +53,7 @@ class StandbyCoordinator(Coordinator):
     def serve(self, timeout: float) -> None:
         """Handle what has arrived, and fill places that have become vacant."""
         super().serve(timeout)
-        for place in [place for place in self.workers if self._stands_by(place) and self.workers[place].lost]:
+        for place in [place for place in self.workers if place.role == STANDBY and self.workers[place].lost]:
             self._lose(place, "node 0 lost the connection to it")
         if self._clock.awake() >= self._fill_after:
             for promotion in self._fill_places():
@@ -69,59 +70,58 @@ class StandbyCoordinator(Coordinator):
                 self._record.event(
                     record.PROMOTED,
                     attempt=self._attempt,
-                    node=node,
-                    standby=self._hosts[promotion.pod],
-                    replaces=self._hosts[promotion.replaced],
+                    node=node.number,
+                    standby=self._host(promotion.pod),
+                    replaces=self._host(promotion.replaced),
                     seconds=None if lost_at is None else self._clock.awake() - lost_at,
                 )
             self._promoted.clear()
             self._last_seen.clear()
 
     def _fill_places(self) -> list[Promotion]:
-        vacant = [node for node in range(1, self._nodes) if node not in self.workers]
+        nodes = [Member(NODE, index) for index in range(1, self._nodes)]
+        vacant = [node for node in nodes if node not in self.workers]
         promotions = self._places.promote(vacant, self._prepared) if vacant else []
         for promotion in promotions:
             self._prepared.discard(promotion.place)
             self.workers[promotion.node] = self.workers.pop(promotion.place)
-            self.machines[promotion.node] = {**self.machines.pop(promotion.place), "node": promotion.node}
+            self.machines[promotion.node] = {**self.machines.pop(promotion.place), "member": promotion.node.text}
             before = self._promoted.get(promotion.node, promotion)
             self._promoted[promotion.node] = promotion._replace(replaced=before.replaced)
         return promotions
 
-    def _stands_by(self, place: int) -> bool:
-        return place >= self._nodes
+    def _place(self, pod: Member) -> Member:
+        return self._places.of(pod)
 
-    def _place(self, number: int) -> int:
-        return self._places.of(number)
+    def _welcome(self, node: Member, **more: Any) -> None:
+        super()._welcome(node, **more, place=node.text)
 
-    def _welcome(self, node: int, **more: Any) -> None:
-        super()._welcome(node, **more, place=node)
-
-    def _refusal(self, node: int, restart_count: int) -> str | None:
-        place = self._place(node) if 0 < node < self._numbers else 0
-        if place in self.workers and self._stands_by(place) and restart_count >= self._restart_counts.get(node, 0):
+    def _refusal(self, member: Member, restart_count: int) -> str | None:
+        place = self._place(member) if member in self._places.pods else COORDINATOR
+        is_back = place in self.workers and restart_count >= self._restart_counts.get(member, 0)
+        if place.role == STANDBY and is_back:
             self._lose(place, "its agent has joined again")
-        return super()._refusal(node, restart_count)
+        return super()._refusal(member, restart_count)
 
-    def _lose(self, place: int, reason: str) -> None:
+    def _lose(self, place: Member, reason: str) -> None:
         """Forget a pod that stood by."""
         self.workers[place].close()
         if place in self._prepared:
             self._record.event(record.LEFT, attempt=self._attempt, standby=self._name(place), reason=reason)
         self._forget(place)
 
-    def _forget(self, node: int) -> None:
+    def _forget(self, node: Member) -> None:
         super()._forget(node)
         self._prepared.discard(node)
 
-    def _name(self, place: int) -> str:
-        return self._hosts[self._places.pods[place]]
+    def _name(self, place: Member) -> str:
+        return self._host(self._places.pods[place])
 
     def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
         place = next((place for place, worker in self.workers.items() if worker is connection), None)
         if place is None:
             return  # of a pod that has been lost meanwhile
-        if not self._stands_by(place):
+        if place.role != STANDBY:
             super()._handle(connection, message)
             return
         self._unconfirmed.discard(place)
@@ -136,4 +136,4 @@ class StandbyCoordinator(Coordinator):
         elif "ended" in message:
             self._prepared.discard(place)
             text = "%s cannot stand by: %s" % (self._name(place), message.get("reason"))
-            self._record.line(self._attempt, 0, Line(None, "e", text))
+            self._record.line(self._attempt, COORDINATOR, Line(None, "e", text))

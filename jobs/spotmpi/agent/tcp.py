@@ -14,7 +14,7 @@ from .elastic_coordinator import ElasticCoordinator
 from .launch import gang_commands
 from .node import check_hardware, clear_shared_memory, place, serve_forks, start_sshd, unpack_code, write_environment
 from .outcomes import NOT_RETRYABLE, Outcome, StopSource
-from .plan import workers
+from .plan import COORDINATOR, nodes_in, workers
 from .pod_record import PodRecord
 from .pool_coordinator import PoolCoordinator
 from .readiness import Readiness
@@ -88,12 +88,12 @@ class Tcp:
         """Node 0's launcher, once every host is ready and its data staged."""
         members = self._members
         assert members is not None, "they are opened first"
-        for machine in members.of_gang(members.machines).values():
+        for machine in nodes_in(members.machines).values():
             if self._facts is not None:  # it is paid for since the attempt before has ended
                 machine["since"] = since
         try:
-            members.machines[0] = hardware.identify(0, since)
-            members.hardware[0] = self._prepare_node(context)
+            members.machines[COORDINATOR] = hardware.identify(COORDINATOR, since)
+            members.hardware[COORDINATOR] = self._prepare_node(context)
             failure = self._expect(context, members).wait(context.plan["limits"]["start"], record, stop_source)
             if failure is not None:
                 return failure
@@ -137,7 +137,7 @@ class Tcp:
         """Those by the control group of this pod, and those that have said so."""
         return [
             *([0] if hardware.oom_kills(context.mounts.cgroup) > self._oom_kills else []),
-            *sorted(self._members.oom_killed if self._members else ()),
+            *sorted(node.number for node in (self._members.oom_killed if self._members else ())),
         ]
 
     def remote_launchers(self, context: AgentContext) -> int:

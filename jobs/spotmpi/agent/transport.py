@@ -3,53 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Dict, List, Optional, Protocol, Set, Tuple, TypeVar, Union
+from typing import Any, Dict, List, Optional, Protocol, Set, Tuple, Union
 
 from .attempt import Launch
 from .context import AgentContext
 from .outcomes import Outcome, StopSource
-from .plan import Command
+from .plan import Command, Member
 from .record import Record
-
-T = TypeVar("T")
 
 
 class Members(Protocol):
-    """The other nodes of a run in its current attempt, as node 0 knows them; the dictionaries are by node."""
+    """The other nodes of a run in its current attempt, as node 0 knows them; the dictionaries are by member."""
 
     @property
-    def workers(self) -> Mapping[int, Any]:
+    def workers(self) -> Mapping[Member, Any]:
         """Connections."""
         ...
 
     @property
-    def machines(self) -> Mapping[int, Dict[str, Any]]:
+    def machines(self) -> Mapping[Member, Dict[str, Any]]:
         """As `hardware.identify` gives them, that of node 0 included where machines are billed."""
         ...
 
     @property
-    def hardware(self) -> Mapping[int, Dict[str, Any]]:
+    def hardware(self) -> Mapping[Member, Dict[str, Any]]:
         """As `hardware.describe_pod` gives it."""
         ...
 
     @property
-    def notices(self) -> Mapping[int, str]:
+    def notices(self) -> Mapping[Member, str]:
         """Why nodes are about to go away."""
         ...
 
     @property
-    def ended(self) -> Mapping[int, Tuple[int, str]]:
+    def ended(self) -> Mapping[Member, Tuple[int, str]]:
         """Exit code and reason of the launchers that other agents started."""
         ...
 
     @property
-    def idle(self) -> Set[int]:
+    def idle(self) -> Set[Member]:
         """The nodes on which no process of the attempt is left."""
         ...
 
     @property
-    def pods(self) -> Optional[List[int]]:
-        """The numbers of the pods of all nodes; None where these never change."""
+    def pods(self) -> Optional[List[Member]]:
+        """The pods of all nodes, by what they were at the beginning; None where these never change."""
         ...
 
     def larger_size(self) -> Optional[int]:
@@ -64,28 +62,25 @@ class Members(Protocol):
         """Whether the next attempt can run on the same nodes: none is lost, or about to go away."""
         ...
 
-    def of_gang(self, values: Mapping[int, T]) -> Dict[int, T]:
-        """Those of *values* that belong to nodes of the gang."""
+    @property
+    def gang(self) -> Mapping[Member, Any]:
+        """The connections to nodes."""
         ...
 
-    def lost(self) -> list[int]:
-        """The nodes of the gang that are lost though they have not reported their end."""
+    def lost(self) -> list[Member]:
+        """The nodes that are lost though they have not reported their end."""
         ...
 
     def serve(self, timeout: float) -> None:
         """Handle what has arrived, waiting at most *timeout* seconds for something."""
         ...
 
-    def name_of(self, node: int) -> str:
-        """A node as messages name it."""
-        ...
-
     def broadcast(self, **message: Any) -> None:
-        """Send a message to every node."""
+        """Send a message to every member."""
         ...
 
     def broadcast_to_gang(self, **message: Any) -> None:
-        """Send a message to every node of the gang."""
+        """Send a message to every node."""
         ...
 
     def close(self) -> None:
@@ -147,10 +142,6 @@ class ReplicatedRole(Protocol):
 
     def started(self, number: int, process: int) -> None:
         """Learn the id of a process."""
-        ...
-
-    def node(self, number: int) -> int:
-        """The node for which the output of a process is recorded."""
         ...
 
     def label(self, number: int) -> str:

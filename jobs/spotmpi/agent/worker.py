@@ -28,7 +28,7 @@ from .node import (
 )
 from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error, restart_pause
 from .peers import Joined
-from .plan import RunPlan
+from .plan import NODE, Member, RunPlan, read_member
 from .pod_record import PodRecord
 from .schema import Greeting
 from .staging import Staging
@@ -79,7 +79,7 @@ class CoordinatorLink:
         """Receive messages, and tell node 0 when this node is about to go or lacked memory."""
         for message in self.connection.receive():
             self.newest = int(message.get("welcome", self.newest))
-            self.newest_place = message.get("place", self.newest_place)
+            self.newest_place = read_member(message["place"]) if "place" in message else self.newest_place
             self.newest_nodes = message.get("nodes", self.newest_nodes)
             self._ended = int(message.get("end", self._ended))
             self.go = self.go or "go" in message
@@ -175,8 +175,8 @@ class Worker:
         while True:
             link.begin()
             if link.place is not None:
-                pods = None if link.nodes is None else list(range(link.nodes))
-                self._context = self._whole.with_pods(pods)._replace(node=link.place)
+                pods = None if link.nodes is None else [Member(NODE, number) for number in range(link.nodes)]
+                self._context = self._whole.with_pods(pods)._replace(member=link.place)
             self._on_begin(self._context)
             self._take_part()
             while not link.ends:
@@ -256,7 +256,7 @@ class Worker:
         if self._record is None:
             os.makedirs(context.folder, exist_ok=True)
             self._record = PodRecord(context.folder, context.clock)
-        commands = gang_commands(context.plan, [context.node], place(context, environment))
+        commands = gang_commands(context.plan, [context.member.number], place(context, environment))
         plan, launch = without_progress(context.plan), Launch(commands, environment, context.pid_file)
         limits: dict[str, float | None] = {"start": None, "run": None}
         outcome = Attempt(link.attempt, plan, launch, self._record, link, limits, context.clock).run()
@@ -274,9 +274,9 @@ def join_coordinator(
     Waiting for node 0 costs nothing but time: it may be scheduled later, and its name may not resolve yet.
     """
     greeting: Greeting = {
-        "node": context.node,
+        "member": context.member.text,
         "restart_count": context.restart_count,
-        "machine": hardware.identify(context.node, started),
+        "machine": hardware.identify(context.member, started),
     }
     last_reason = ""
     deadline = context.clock.awake() + (context.plan["limits"]["start"] if limit is None else limit)

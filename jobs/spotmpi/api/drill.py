@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotmpi.agent import protocol, record
-from spotmpi.api.pool_drill import PoolRecovery, drill_pool, is_pool_node
+from spotmpi.agent.plan import Member
+from spotmpi.api.pool_drill import PoolRecovery, drill_pool, is_of_pool
 from spotmpi.backends.base import Backend
 from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError, input_error
@@ -24,7 +25,7 @@ class Recovery:
     """What a fault cost a run; seconds count from the injection, by the follower's clock."""
 
     run: str
-    node: int
+    member: Member
     how: str  # one of FAULTS
     cause: str  # interrupted or failed, as the run reports it
     lost_iterations: int
@@ -34,7 +35,7 @@ class Recovery:
 
     def __str__(self) -> str:
         return (
-            f"{self.how} of node {self.node}: attempt ended after {self.detected:.1f} s, next one started after "
+            f"{self.how} of {self.member}: attempt ended after {self.detected:.1f} s, next one started after "
             f"{self.rescheduled:.1f} s, first iteration after {self.resumed:.1f} s, {self.lost_iterations} iterations "
             f"repeated ({self.cause})"
         )
@@ -90,15 +91,15 @@ class _RecoveryTimer:
 def drill(
     backend: Backend,
     run: str,
-    node: int,
+    member: Member,
     fault: str,
     on_event: Callable[[Event], None] = lambda event: None,
     echo: Echo = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Recovery | PoolRecovery:
-    """Inject *fault* into *node* of a training run and follow it to the first iteration of its next attempt.
+    """Inject *fault* into *member* of a training run and follow it to the first iteration of its next attempt.
 
-    A pool or a worker of a stream gets it at once, and is followed until that node is back. *echo* gets what a drill
+    A pool or a worker of a stream gets it at once, and is followed until that is back. *echo* gets what a drill
     waits for.
 
     Raises:
@@ -108,18 +109,18 @@ def drill(
     if fault not in FAULTS:
         raise input_error(hints.option("fault"), fault, f"use one of: {', '.join(FAULTS)}")
     before = backend.state(run)
-    if is_pool_node(before, node):
-        return drill_pool(backend, before, node, fault, on_event, clock)
+    if is_of_pool(before, member):
+        return drill_pool(backend, before, member, fault, on_event, clock)
     if before.over:
         raise _ended(run)
-    echo(f"{fault} of node {node}: at the next iteration that the run reports")
-    timer = _RecoveryTimer(lambda: backend.inject_fault(run, node, fault), clock)
+    echo(f"{fault} of {member}: at the next iteration that the run reports")
+    timer = _RecoveryTimer(lambda: backend.inject_fault(run, member, fault), clock)
     times = _follow(_new_events(backend.events(run, True), before), timer, on_event)
     if times is None and not timer.injected:
         raise _ended(run)
     if times is None:
         raise SpotmpiError(f"run {run} ended before it had recovered; `spotmpi status {run}` shows why")
-    return Recovery(run, node, fault, times["cause"], times["lost"], times["ended"], times["started"], times["first"])
+    return Recovery(run, member, fault, times["cause"], times["lost"], times["ended"], times["started"], times["first"])
 
 
 def _ended(run: str) -> SpotmpiError:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spotmpi.agent import record
+from spotmpi.agent.plan import Member, read_member
 from spotmpi.backends import targets
 from spotmpi.backends.base import Backend, Plan
 from spotmpi.backends.follow import follow, submit
@@ -205,28 +206,37 @@ def _waiting_note(state: RunState, echo: Echo) -> Iterator[None]:
         timer.cancel()
 
 
+def member(node: int | str) -> Member:
+    """The member of a run that a user has named: by the number of a node, or by its role and index."""
+    try:
+        return read_member(str(node))
+    except ValueError:
+        remedy = "give the number of a node, such as 1, or a role and an index, such as worker/0 or standby/0"
+        raise input_error(hints.option("node"), node, remedy) from None
+
+
 def drill(
     run: str,
-    node: int = 0,
+    node: int | str = 0,
     fault: str = "evict",
     on: TargetLike = None,
     on_event: Callable[[Event], None] = lambda event: None,
     echo: Echo = lambda text: None,
 ) -> Recovery | PoolRecovery:
-    """Inject a fault (evict, delete, kill) into a node of a training run or a pool; what recovery cost.
+    """Inject a fault (evict, delete, kill) into a member of a training run or a pool; what recovery cost.
 
-    *echo* gets a message with what it waits for.
+    *node* is the number of a node, or another member, such as ``worker/0``. *echo* gets what it waits for.
     """
     from spotmpi.api.drill import drill
 
     backend = targets.backend_of(run, on)
-    return drill(backend, backend.state(run).id, node, fault, on_event, echo)
+    return drill(backend, backend.state(run).id, member(node), fault, on_event, echo)
 
 
-def shell_command(run: str, node: int = 0, on: TargetLike = None) -> Sequence[str]:
-    """The command that opens a shell in a node of the run."""
+def shell_command(run: str, node: int | str = 0, on: TargetLike = None) -> Sequence[str]:
+    """The command that opens a shell in a node of the run, or in another member, such as ``worker/0``."""
     backend = targets.backend_of(run, on)
-    return backend.shell(backend.state(run).id, node)
+    return backend.shell(backend.state(run).id, member(node))
 
 
 def pull(run: str, on: TargetLike = None, echo: Echo = lambda text: None, part: str | None = None) -> Path:

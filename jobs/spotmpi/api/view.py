@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from spotmpi.agent import protocol, record
+from spotmpi.agent.plan import read_member
 from spotmpi.core.events import Event
 from spotmpi.core.printable import printable, printable_lines, printable_output
 from spotmpi.runs.reader import RunState
@@ -267,12 +268,20 @@ def event_text(event: Event, pace: Pace) -> str:
     if event.kind in (record.JOINED, record.LEFT):
         if standby := printable(event.values.get("standby") or ""):
             return f"{standby} {'stands by' if event.kind == record.JOINED else 'stands by no longer'}{because}"
-        return f"worker {event.values.get('worker')} {event.kind}{because}"
+        return f"{_member_name(event.values.get('member'))} {event.kind}{because}"
     if event.kind == record.PROMOTED:
         return promotion_text(event.values)
     if event.kind in (record.WAITING, record.INTERRUPTED, record.GAP):
         return event.kind + because
     return ""
+
+
+def _member_name(text: Any) -> str:
+    """A member as messages name it, from an event."""
+    try:
+        return str(read_member(str(text)))
+    except ValueError:
+        return printable(text)
 
 
 def promotion_text(values: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:  # only commands that read a spec import what reads one
-    from spotmpi.agent.plan import RunPlan
+    from spotmpi.agent.plan import Member, RunPlan
     from spotmpi.core.events import Event
     from spotmpi.core.progress import Echo
     from spotmpi.plan.cluster import ClusterPlan
@@ -62,16 +62,16 @@ class Backend(Protocol):
         """All runs of this target, oldest first."""
         ...
 
-    def inject_fault(self, run: str, node: int, fault: str) -> None:
-        """Inject a fault into a node of a running run: ``evict``, ``delete`` or ``kill``.
+    def inject_fault(self, run: str, member: Member, fault: str) -> None:
+        """Inject a fault into a member of a running run: ``evict``, ``delete`` or ``kill``.
 
         Raises:
-            SpotmpiError: the node does not run, or this backend has no such fault.
+            SpotmpiError: it does not run, or this backend has no such fault.
         """
         ...
 
-    def shell(self, run: str, node: int) -> Sequence[str]:
-        """The command that opens a shell on a node of the run."""
+    def shell(self, run: str, member: Member) -> Sequence[str]:
+        """The command that opens a shell on the machine of a member of the run."""
         ...
 
     def pull(self, run: str, echo: Echo, part: str | None = None) -> Path:

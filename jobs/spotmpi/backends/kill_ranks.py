@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spotmpi.agent.plan import Member
 from spotmpi.core.errors import SpotmpiError
 
 # Its argument is the run, and it prints a line for each rank that it kills. The agent has no SPOTMPI_ATTEMPT, or an
@@ -37,11 +38,11 @@ class NotRunning(SpotmpiError):
     """A node has no running pod or rank."""
 
 
-def require_killed(printed: str, run: str, node: int) -> None:
+def require_killed(printed: str, run: str, member: Member) -> None:
     """Check what the program has printed on a node.
 
     Raises:
         NotRunning: it has killed no rank.
     """
     if "killed" not in printed.split():
-        raise NotRunning(f"node {node} of run {run} has no running ranks; see `spotmpi logs {run}`")
+        raise NotRunning(f"{member} of run {run} has no running ranks; see `spotmpi logs {run}`")

@@ -55,7 +55,7 @@ COMMANDS = {
     "drill": Entry("drill", "Inject a fault into a run and measure its recovery."),
     "pull": Entry("pull", "Copy a run's model, checkpoints and records to this machine."),
     "tensorboard": Entry("tensorboard", "Show a run's curves in TensorBoard, also while it runs."),
-    "shell": Entry("shell", "Open a shell in the pod of a node."),
+    "shell": Entry("shell", "Open a shell in the pod of a node or worker."),
     "up": Entry(
         "up", "Build an environment, push images and execute a small run; if interrupted, the same command continues."
     ),

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
+from spotmpi.cli.options import Json, Node, On, RunId, RunsFolder, target
 
 
 def command(
     run: RunId,
-    node: Annotated[int, typer.Option("--node", help="The node that gets the fault.")] = 0,
+    node: Node = "0",
     fault: Annotated[str, typer.Option("--fault", help="evict, delete or kill.")] = "evict",
     on: On = None,
     runs: RunsFolder = None,
@@ -28,4 +28,4 @@ def command(
 
     view = AttemptView()
     recovery = api.drill(run, node, fault, target(on, runs), view.show, view.echo)
-    print(json.dumps(vars(recovery)) if as_json else printable(recovery))
+    print(json.dumps({**vars(recovery), "member": recovery.member.text}) if as_json else printable(recovery))

@@ -15,6 +15,7 @@ import typer
 from spotmpi.cli.options import Json, RunId, TargetOptions, grouped
 
 if TYPE_CHECKING:
+    from spotmpi.agent.plan import Member
     from spotmpi.api.view import Pace
     from spotmpi.core.events import Event, Lines
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 class FilterOptions:
     """Options that choose which events are printed."""
 
-    node: Annotated[int | None, typer.Option("--node", help="Only lines of this node.")] = None
+    node: Annotated[
+        str | None, typer.Option("--node", help="Only lines of this node, such as 1, or of a worker, such as worker/0.")
+    ] = None
     since: Annotated[
         str | None, typer.Option("--since", help="Only what is newer than this, such as 10m or 2h.", metavar="AGE")
     ] = None
@@ -32,17 +35,19 @@ class FilterOptions:
     @property
     def filter(self) -> Filter:
         """The filter that they describe; InputError for a wrong pattern or duration."""
+        from spotmpi.api.runs import member
         from spotmpi.core.errors import input_error
 
+        chosen = None if self.node is None else member(self.node)
         try:
             pattern = re.compile(self.grep or "")
         except re.error as error:
             raise input_error("--grep", self.grep, f"is not a regular expression: {error}") from None
         if not self.since:
-            return Filter(self.node, pattern, 0.0)
+            return Filter(chosen, pattern, 0.0)
         from spotmpi.spec.job import read_duration
 
-        return Filter(self.node, pattern, time.time() - read_duration("--since", self.since))
+        return Filter(chosen, pattern, time.time() - read_duration("--since", self.since))
 
 
 @grouped
@@ -70,9 +75,9 @@ def command(
 
 @dataclass(frozen=True)
 class Filter:
-    """Which events are printed: those newer than ``since`` (Unix seconds), and lines of a node that match a pattern."""
+    """Which events are printed: those newer than ``since`` (Unix seconds), and lines of a member by a pattern."""
 
-    node: int | None
+    member: Member | None
     pattern: re.Pattern[str]
     since: float
 
@@ -82,11 +87,11 @@ class Filter:
             return False
         if event.kind != "line":
             return True
-        return self.node in (None, event.node) and bool(self.pattern.search(event.values["text"]))
+        return self.member in (None, event.member) and bool(self.pattern.search(event.values["text"]))
 
     def texts(self, lines: Lines) -> Sequence[str]:
         """The texts of those *lines* that are printed."""
-        if self.node is None and not self.pattern.pattern and min(lines.times) >= self.since:
+        if self.member is None and not self.pattern.pattern and min(lines.times) >= self.since:
             return lines.texts
         return [event.values["text"] for event in lines.events() if self.matches(event)]
 
@@ -96,7 +101,7 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
 
     A terminal gets no control characters of theirs but colours; a file gets each line as it was written.
     As JSON every event is an object on a line of its own; else what is not output goes to stderr, also that there is no
-    output of the chosen node.
+    output of the chosen member.
     """
     from spotmpi.agent import record
     from spotmpi.api.view import Pace, echo
@@ -106,10 +111,10 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
     pace = Pace()
     show = printable_output if sys.stdout.isatty() else str
     pieces = events.pieces if isinstance(events, Stream) and not as_json else iter(events)
-    nodes: set[int] = set()  # those with output
+    members: set[Member] = set()  # those with output
     for piece in pieces:
-        if piece.node is not None and (isinstance(piece, Lines) or piece.kind == record.LINE):
-            nodes.add(piece.node)
+        if piece.member is not None and (isinstance(piece, Lines) or piece.kind == record.LINE):
+            members.add(piece.member)
         if isinstance(piece, Lines):
             if texts := chosen.texts(piece):
                 print("\n".join(map(show, texts)), flush=live)
@@ -121,8 +126,8 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
             print(show(piece.values["text"]), flush=live)
         else:
             _say_event(piece, pace)
-    if nodes and chosen.node not in {None, *nodes}:
-        echo(f"no output of node {chosen.node}; the nodes with output are {', '.join(map(str, sorted(nodes)))}")
+    if members and chosen.member not in {None, *members}:
+        echo(f"no output of {chosen.member}, only of {', '.join(map(str, sorted(members)))}")
 
 
 def _say_event(event: Event, pace: Pace) -> None:

@@ -52,6 +52,7 @@ Env = Annotated[
     ),
 ]
 Nodes = Annotated[int | None, typer.Option("--nodes", "-n", help="Nodes of the run (default: the spec's, else 1).")]
+Node = Annotated[str, typer.Option("--node", help="A node, such as 1, or another member, such as worker/0.")]
 Slots = Annotated[int | None, typer.Option("--slots", help="Processes per node (default: the spec's, else 1).")]
 
 

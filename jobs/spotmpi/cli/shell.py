@@ -1,19 +1,17 @@
 """`spotmpi shell`: a shell in a node of a run."""
 
-from typing import Annotated
-
 import typer
 
-from spotmpi.cli.options import On, RunId, RunsFolder, target
+from spotmpi.cli.options import Node, On, RunId, RunsFolder, target
 
 
 def command(
     run: RunId,
-    node: Annotated[int, typer.Option("--node", help="The node to open it in.")] = 0,
+    node: Node = "0",
     on: On = None,
     runs: RunsFolder = None,
 ) -> None:
-    """Open a shell in the pod of a node.
+    """Open a shell in the pod of a node or worker.
 
     Needs kubectl; for a run on this machine the shell opens in the run's folder.
     """

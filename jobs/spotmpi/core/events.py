@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
+from spotmpi.agent.plan import Member
 from spotmpi.agent.record import LINE, LOST, TERMINAL
 
 
@@ -19,14 +20,14 @@ class Event:
     for a pool's workers, and for pods that stand by (``standby``), also joined and left; promoted, where such a pod
     took over a lost ``node`` from the pod that it ``replaces``, ``seconds`` after that was last heard; placed, where
     capacity has an order, with ``group``, ``type``, ``market`` and ``rate``, the US dollars per hour of all nodes.
-    ``time`` is in Unix seconds. Lines carry ``node`` and ``number`` (from 1, in that attempt and node) and in
+    ``time`` is in Unix seconds. Lines carry ``member`` and ``number`` (from 1, in that attempt and member) and in
     ``values`` rank, stream and text; metrics carry what the program reported; the others a reason, if there is one.
     """
 
     time: float
     kind: str
     attempt: int = 0
-    node: int = 0
+    member: Member | None = None  # of lines and metrics
     number: int = 0
     values: dict[str, Any] = field(default_factory=dict)
 
@@ -43,18 +44,19 @@ class Event:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values for scripts."""
-        where = {"attempt": self.attempt, "node": self.node, "number": self.number}
+        member = self.member.text if self.member else None
+        where = {"attempt": self.attempt, "member": member, "number": self.number}
         return {"time": self.time, "event": self.kind, **{key: v for key, v in where.items() if v}, **self.values}
 
 
 class Lines(NamedTuple):
-    """Consecutive output lines of one attempt and node: stands for as many events, at a tenth of their cost.
+    """Consecutive output lines of one attempt and member: stands for as many events, at a tenth of their cost.
 
     ``number`` is that of the first; ``times`` (Unix seconds), ``ranks``, ``streams`` and ``texts`` have one item each.
     """
 
     attempt: int
-    node: int
+    member: Member
     number: int
     times: Sequence[float]
     ranks: Sequence[int | None]
@@ -71,7 +73,7 @@ class Lines(NamedTuple):
         rows = zip(self.times, self.ranks, self.streams, self.texts, strict=True)
         for number, (time, rank, stream, text) in enumerate(rows, self.number):
             values = {"rank": rank, "stream": stream, "text": text}
-            yield Event(time, LINE, self.attempt, self.node, number, values)
+            yield Event(time, LINE, self.attempt, self.member, number, values)
 
 
 class Stream:

@@ -121,7 +121,7 @@ def job_name(run: str, index: int = 0) -> str:
 
 def standby_name(run: str, index: int) -> str:
     """The name of the Job of a pod that stands by, of its JobSet's replicated Job ``standby``."""
-    return f"{run}-{STANDBY}-{index}"
+    return f"{run}-standby-{index}"
 
 
 def standby_host(run: str, index: int) -> str:
@@ -159,10 +159,7 @@ KUBERNETES = "kubernetes"
 SLURM = "slurm"
 EKS = "eks:"  # before the ARN of a cluster that is reached by way of EKS, where others are contexts of a kubeconfig
 LABEL_RUN = "spotmpi.dev/run"
-LABEL_ROLE = "spotmpi.dev/role"  # of the workers of a pool or stream, and of pods that stand by; others have none
-WORKER = "worker"
-STANDBY = "standby"
-LABEL_FIRST_NODE = "spotmpi.dev/first-node"  # of these: the node index of the first, which is the number of other nodes
+LABEL_ROLE = "spotmpi.dev/role"  # of a pod, see `agent.plan`
 LABEL_TYPE = "node.kubernetes.io/instance-type"  # every cloud sets it on its nodes
 LABEL_APP = "app.kubernetes.io/managed-by"
 PREFIX = "spotmpi.dev/"  # of labels and annotations by which runs are found, kept apart and ended
@@ -231,7 +228,7 @@ class RunPaths:
 
     @property
     def logs(self) -> Path:
-        """The folder of numbered output lines, one file per attempt and node."""
+        """The folder of numbered output lines, one file per attempt and member."""
         return self.folder / "logs"
 
     @property

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from spotmpi.agent import protocol
+from spotmpi.agent.plan import COORDINATOR
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -90,7 +91,7 @@ ARRIVAL_RULE = (
     "the time of an iteration is the mean of its window."
 )
 
-_LINE_KEYS = frozenset({"t", "awake", "attempt", "node", "kind"})  # of the line, not of the training
+_LINE_KEYS = frozenset({"t", "awake", "attempt", "member", "kind"})  # of the line, not of the training
 _NON_SCALARS = _LINE_KEYS | {"iteration", "time", "seconds", "epoch", "waited"}
 
 Line = Mapping[str, Any]  # one line of metrics.jsonl
@@ -172,7 +173,7 @@ def read(lines: Iterable[Line]) -> Training:
     """What the lines of a ``metrics.jsonl`` report; invalid lines and those of other nodes than node 0 are ignored."""
     reading = _Reading()
     for line in lines:
-        if line.get("node", 0) == 0 and _is_valid(line):
+        if line.get("member", COORDINATOR.text) == COORDINATOR.text and _is_valid(line):
             reading.add(line)
     return reading.training()
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from spotmpi.agent import protocol, ssh
 from spotmpi.agent.placement import initial, to_text
-from spotmpi.agent.plan import RunPlan, UserCode
+from spotmpi.agent.plan import NODE, STANDBY, RunPlan, UserCode
 from spotmpi.agent.pod_context import PLACEMENT_ANNOTATION
 from spotmpi.core import names
 from spotmpi.core.archives import digest
@@ -38,8 +38,6 @@ ANNOTATION_GIVEN_UP = "spotmpi.dev/given-up"  # why a follower ended a run that 
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 LABEL_INDEX = "batch.kubernetes.io/job-completion-index"
 LABEL_JOB_INDEX = "jobset.sigs.k8s.io/job-index"
-LABEL_REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
-NODE, STANDBY = "node", names.STANDBY  # names of replicated Jobs
 RESTART_JOB = "RestartJob"  # action of a failure policy: one Job alone
 MAX_JOBS = 1024  # of a JobSet with that action
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
@@ -114,27 +112,10 @@ def annotations_of(jobset: Mapping[str, Any]) -> Mapping[str, str]:
     return annotations
 
 
-def gang_size(jobset: Mapping[str, Any]) -> int:
-    """The number of a run's nodes besides its workers."""
-    replicated = jobset["spec"]["replicatedJobs"][0]
-    return int(replicated["replicas"]) * int(replicated["template"]["spec"]["completions"])
-
-
-def standby_count(jobset: Mapping[str, Any]) -> int:
-    """The number of a run's pods that stand by for lost nodes."""
-    return sum(int(each["replicas"]) for each in jobset["spec"]["replicatedJobs"][1:])
-
-
-def labels_of_node(jobset: Mapping[str, Any], node: int) -> dict[str, str]:
-    """The labels by which the pods of a node differ from others of the run."""
-    other = node - gang_size(jobset)
-    if other >= 0 and standby_count(jobset):
-        return {names.LABEL_ROLE: names.STANDBY, LABEL_INDEX: "0", LABEL_JOB_INDEX: str(other)}
-    if other >= 0:
-        return {names.LABEL_ROLE: names.WORKER, LABEL_INDEX: str(other)}
-    if jobset["spec"]["replicatedJobs"][0]["replicas"] == 1:
-        return {LABEL_INDEX: str(node)}
-    return {LABEL_REPLICATED_JOB: NODE, LABEL_INDEX: "0", LABEL_JOB_INDEX: str(node)}
+def pod_count(jobset: Mapping[str, Any]) -> int:
+    """The number of pods of a JobSet: of nodes, and of those that stand by."""
+    jobs = jobset["spec"]["replicatedJobs"]
+    return sum(int(each["replicas"]) * int(each["template"]["spec"]["completions"]) for each in jobs)
 
 
 def workers_template(objects: Sequence[Object]) -> Object | None:
@@ -245,7 +226,7 @@ def restart_sample(namespace: str, run: str) -> Object:
         "spec": {
             "suspend": True,
             "failurePolicy": _failure_policy(0, job_per_node=True),
-            "replicatedJobs": [{"name": "node", "replicas": 1, "template": job}],
+            "replicatedJobs": [{"name": NODE, "replicas": 1, "template": job}],
         },
     }
 
@@ -258,7 +239,7 @@ def _standby(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Ob
     if not spec.standby:
         return None
     assert target.job_per_node, "else no lost node is replaced alone"
-    job = _job(spec, target, submission, names.STANDBY)
+    job = _job(spec, target, submission, STANDBY)
     ready = {"name": NODE, "status": "Ready"}
     return {"name": STANDBY, "replicas": spec.standby, "dependsOn": [ready], "template": job}
 
@@ -291,7 +272,7 @@ def _failure_policy(failures: int, job_per_node: bool, standby: bool = False) ->
     }
 
 
-def _job(spec: JobSpec, target: ClusterTarget, submission: Submission, role: str | None = None) -> Object:
+def _job(spec: JobSpec, target: ClusterTarget, submission: Submission, role: str = NODE) -> Object:
     pods_of_job = 1 if target.job_per_node else spec.nodes
     job: Object = {
         "parallelism": pods_of_job,
@@ -311,7 +292,7 @@ def _job(spec: JobSpec, target: ClusterTarget, submission: Submission, role: str
                 {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
-        "template": pods.template(spec, target, submission.run, role, spec.nodes),
+        "template": pods.template(spec, target, submission.run, role),
     }
     if spec.limits.run is not None:
         # It starts anew with each attempt: a backstop of the deadline that the agents enforce.

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from spotmpi.agent import pod_context
-from spotmpi.agent.plan import Deadline, Forecast, PlacedCapacity, Placement
+from spotmpi.agent.plan import NODE, Deadline, Forecast, PlacedCapacity, Placement
 from spotmpi.core import names
 from spotmpi.plan import pods
 from spotmpi.plan.cluster import ClusterTarget
@@ -35,7 +35,7 @@ def capacity(
         "partial": spec.capacity.partial,
         "retry": spec.capacity.retry,
         "overhead": spec.capacity.overhead,
-        "pods": f"{names.LABEL_RUN}={run},{names.LABEL_ROLE}!={names.WORKER}",
+        "pods": f"{names.LABEL_RUN}={run},{names.LABEL_ROLE}={NODE}",
         "placements": [_placement(spec, each, run, rates) for each in target.order],
         "reason": beginning.reason,
         "forecast": beginning.forecast,

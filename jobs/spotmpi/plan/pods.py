@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.agent import boot, hardware, pod_context, unpack
+from spotmpi.agent.plan import NODE, WORKER
 from spotmpi.core import names
 from spotmpi.core.cpus import quantity
 from spotmpi.plan import templates
@@ -34,16 +35,9 @@ _FABRIC = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0", "FI_EFA_FORK_SAFE"
 FILLING = 600  # millicores that a pod requests of each CPU of a node that it is to fill
 
 
-def template(
-    spec: JobSpec, target: ClusterTarget, run: str, role: str | None = None, first_node: int = 0
-) -> dict[str, Any]:
-    """The pod template of every node of *run*, with the user's templates merged over it.
-
-    With a *role* it is that of the run's workers, or of its pods that stand by; the first one has this node index.
-    """
-    labels = names.run_labels(run)
-    if role is not None:
-        labels |= {names.LABEL_ROLE: role, names.LABEL_FIRST_NODE: str(first_node)}
+def template(spec: JobSpec, target: ClusterTarget, run: str, role: str = NODE) -> dict[str, Any]:
+    """The pod template of every member of *run* in a *role*, with the user's templates merged over it."""
+    labels = names.run_labels(run) | {names.LABEL_ROLE: role}
     own = {
         "metadata": {
             "labels": spec.kubernetes.labels | labels,
@@ -65,7 +59,7 @@ def template(
             "imagePullSecrets": [{"name": name} for name in spec.kubernetes.pull_secrets],
             "containers": [_container(spec, target, run, role)],
             "volumes": _volumes(spec, target, run),
-            **_spread(target, _selector(spec, run, role == names.WORKER)),
+            **_spread(target, _selector(spec, run, role)),
         },
     }
     return _restricted(templates.merge(own, target.templates, CONTAINER))
@@ -122,11 +116,11 @@ def config_files() -> dict[str, str]:
     }
 
 
-def _container(spec: JobSpec, target: ClusterTarget, run: str, role: str | None) -> dict[str, Any]:
-    origin = [] if role == names.WORKER else [_label(pod_context.ENV_RESTART_COUNT, "restart-attempt")]
-    if role is not None:
-        origin.append({"name": pod_context.ENV_ROLE, "value": role})
-    if target.job_per_node and role != names.WORKER:
+def _container(spec: JobSpec, target: ClusterTarget, run: str, role: str) -> dict[str, Any]:
+    origin: list[dict[str, Any]] = [{"name": pod_context.ENV_ROLE, "value": role}]
+    if role != WORKER:
+        origin.append(_label(pod_context.ENV_RESTART_COUNT, "restart-attempt"))
+    if target.job_per_node and role != WORKER:
         origin += [
             _label(pod_context.ENV_JOB_INDEX, "job-index"),
             _label(pod_context.ENV_JOB_RESTARTS, "job-restart-attempt"),
@@ -288,13 +282,13 @@ def _affinity(target: ClusterTarget) -> dict[str, Any]:
     return {"affinity": {"nodeAffinity": required}}
 
 
-def _selector(spec: JobSpec, run: str, worker: bool) -> dict[str, Any]:
-    """What selects the pods of this role among those of the run."""
+def _selector(spec: JobSpec, run: str, role: str) -> dict[str, Any]:
+    """What selects the pods of the run of which each gets a node to itself, as those of this role do."""
     selector: dict[str, Any] = {"matchLabels": {names.LABEL_RUN: run}}
-    if worker:
-        selector["matchLabels"][names.LABEL_ROLE] = names.WORKER
+    if role == WORKER:
+        selector["matchLabels"][names.LABEL_ROLE] = WORKER
     elif spec.stream is not None:
-        selector["matchExpressions"] = [{"key": names.LABEL_ROLE, "operator": "DoesNotExist"}]
+        selector["matchExpressions"] = [{"key": names.LABEL_ROLE, "operator": "NotIn", "values": [WORKER]}]
     return selector
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spotmpi.agent import protocol
-from spotmpi.core import names
+from spotmpi.agent.plan import WORKER
 from spotmpi.plan import pods
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.spec.job import JobSpec
@@ -41,7 +41,7 @@ def workers_job(spec: JobSpec, target: ClusterTarget, run: str) -> Object:
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
-        "template": pods.template(workers, target, run, names.WORKER, spec.nodes),
+        "template": pods.template(workers, target, run, WORKER),
     }
     if spec.limits.run is not None:
         job["activeDeadlineSeconds"] = math.ceil(spec.limits.run + spec.limits.start)

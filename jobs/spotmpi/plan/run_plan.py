@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spotmpi.agent import protocol
-from spotmpi.agent.plan import DRIVER, EACH, GANG, RANKS, WORKERS, Elastic, Limits, Role
+from spotmpi.agent.plan import EACH, GANG, NODE, WORKER, Elastic, Limits, Role
 from spotmpi.core import names
 from spotmpi.core.cpus import threads
 from spotmpi.spec.job import POOL, seconds
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def roles(spec: JobSpec, python: str) -> list[Role]:
     """The roles of a run: its gang, and its workers if it has any; *python* runs a program of an image."""
     gang: Role = {
-        "name": RANKS if spec.pool is None else DRIVER,
+        "name": NODE,
         "count": spec.nodes,
         "restart": GANG,
         "command": _command(spec, python),
@@ -29,7 +29,7 @@ def roles(spec: JobSpec, python: str) -> list[Role]:
     if workers is None:
         return [gang]
     role: Role = {
-        "name": WORKERS,
+        "name": WORKER,
         "count": workers.count,
         "restart": EACH,
         "command": [],

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotmpi.agent import protocol
+from spotmpi.agent.plan import read_member
 from spotmpi.core.errors import input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.metrics import rates
@@ -78,12 +79,12 @@ def _placement(paths: RunPaths) -> Mapping[str, Any]:
 
 
 def _machine_names(paths: RunPaths) -> dict[int, list[str]]:
-    """Names of machines by node index, over all attempts."""
+    """Names of machines by node, over all attempts."""
     by_node: dict[int, dict[str, None]] = {}
     for event in reader.lines(paths.events):
         for each in event.get("machines") or []:
             if each.get("name"):
-                by_node.setdefault(each["node"], {})[each["name"]] = None
+                by_node.setdefault(read_member(each["member"]).number, {})[each["name"]] = None
     return {node: list(names) for node, names in by_node.items()}
 
 

@@ -12,6 +12,7 @@ from typing import IO, Self
 from spotmpi.agent import record
 from spotmpi.agent.files import lock_file
 from spotmpi.agent.lines import Line
+from spotmpi.agent.plan import COORDINATOR, Member
 from spotmpi.core import file_status
 from spotmpi.core.events import Event, Lines
 from spotmpi.core.names import RunPaths
@@ -28,16 +29,16 @@ class SeenEvents:
     """
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[int, int], int] = {}
-        self._metrics: dict[tuple[int, int], float] = {}  # when the newest came, of each attempt and node: one clock
+        self._lines: dict[tuple[int, Member], int] = {}
+        self._metrics: dict[tuple[int, Member], float] = {}  # when the newest came, by one clock
         self._events: set[tuple[float, str]] = set()  # a few of each attempt
         self._newest = 0.0  # Unix seconds, of events recorded by agents
 
     def new_in(self, entry: Entry) -> Iterator[Event | Lines]:
         """The events and lines of *entry* that are new; from now on they are not."""
         lines = entry.lines
-        if lines and lines.number > self._lines.get((lines.attempt, lines.node), 0):
-            self._lines[lines.attempt, lines.node] = lines.last
+        if lines and lines.number > self._lines.get((lines.attempt, lines.member), 0):
+            self._lines[lines.attempt, lines.member] = lines.last
             yield lines
             return
         for each in entry.split():
@@ -54,7 +55,7 @@ class SeenEvents:
         """Whether *event* is new; from now on it is not. Events that only followers see are always new."""
         if event.kind in (record.WAITING, record.GAP):
             return True
-        where = (event.attempt, event.node)
+        where = (event.attempt, event.member or COORDINATOR)
         if event.kind == record.LINE:
             new = event.number > self._lines.get(where, 0)
             self._lines[where] = max(event.number, self._lines.get(where, 0))
@@ -81,7 +82,7 @@ class RunCache:
         self._record: record.Record | None = None
         self._seen = SeenEvents()
         self._moment = 0.0
-        self._lines: dict[tuple[int, int], int] = {}
+        self._lines: dict[tuple[int, Member], int] = {}
 
     def __enter__(self) -> Self:
         if file_status.is_folder(self._paths.folder):
@@ -121,7 +122,7 @@ class RunCache:
             self._take_event(entry.event, writer)
 
     def _take_lines(self, entry: Entry, lines: Lines, writer: record.Record) -> None:
-        where = (lines.attempt, lines.node)
+        where = (lines.attempt, lines.member)
         if lines.number == self._lines.get(where, 0) + 1:
             writer.lines(*where, zip(lines.times, lines.ranks, lines.streams, lines.texts, strict=True))
             self._lines[where] = lines.last
@@ -136,21 +137,21 @@ class RunCache:
         elif event.kind == record.METRIC:
             if self._seen.is_new(event):
                 values = {key: value for key, value in event.values.items() if key != "kind"}
-                writer.metric(event.attempt, event.node, event.values["kind"], values)
+                writer.metric(event.attempt, event.member or COORDINATOR, event.values["kind"], values)
         elif event.kind not in (record.WAITING, record.GAP) and self._seen.is_new(event):
             writer.event(event.kind, attempt=event.attempt or None, **event.values)
 
     def _take_line(self, event: Event, writer: record.Record) -> None:
         """Write a line at its number, after how many lines are missing before it: they may be any number."""
-        where = (event.attempt, event.node)
+        where = (event.attempt, event.member or COORDINATOR)
         missing = event.number - self._lines.get(where, 0) - 1
         if missing < 0:
             return
         if missing:
-            writer.line(event.attempt, event.node, Line(None, record.MISSING, str(missing)))
+            writer.line(*where, Line(None, record.MISSING, str(missing)))
         self._lines[where] = event.number
         line = Line(event.values["rank"], event.values["stream"], event.values["text"])
-        writer.line(event.attempt, event.node, line)
+        writer.line(*where, line)
 
 
 def create(paths: RunPaths, spec: str, plan: Mapping[str, object], submitted: float) -> None:
@@ -172,10 +173,10 @@ def _count(path: Path) -> int:
         return sum(record.missing_lines(line.decode("utf-8", "replace")) or 1 for line in file)
 
 
-def _log_files(paths: RunPaths) -> list[tuple[tuple[int, int], Path]]:
-    """The logs of all attempts and nodes; a download may have brought others, which are nobody's."""
+def _log_files(paths: RunPaths) -> list[tuple[tuple[int, Member], Path]]:
+    """The logs of all attempts and members; a download may have brought others, which are nobody's."""
     folders = [(number, paths.logs / str(number)) for number in record.numbers(str(paths.logs))]
     # Not `glob`, which leaves out silently what a disk does not give, from Python 3.13 on.
     files = [(number, path) for number, folder in folders if file_status.is_folder(folder) for path in folder.iterdir()]
-    matches = [(number, record.LOG_NAME.fullmatch(path.name), path) for number, path in files]
-    return [((number, int(match[1])), path) for number, match, path in matches if match]
+    logs = [(number, record.log_member(path.name), path) for number, path in files]
+    return [((number, member), path) for number, member, path in logs if member]

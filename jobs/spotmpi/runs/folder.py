@@ -11,6 +11,7 @@ from pathlib import Path
 
 from spotmpi.agent import record
 from spotmpi.agent.outcomes import run_outcome
+from spotmpi.agent.plan import COORDINATOR, Member
 from spotmpi.core import file_status
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
@@ -150,9 +151,9 @@ class _Merged:
             self._failure = error
             return
         for path in found:
-            if record.LOG_NAME.fullmatch(path.name) and path not in self._known:
+            if path not in self._known and (member := record.log_member(path.name)):
                 self._known.add(path)
-                self._tails.append(_log_tail(path, int(path.parent.name), self._follow))
+                self._tails.append(_log_tail(path, int(path.parent.name), member, self._follow))
         self._newest = max(attempts, default=0)
 
 
@@ -220,8 +221,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _log_tail(path: Path, attempt: int, grows: bool) -> _Tail:
-    node = int(path.stem.removeprefix("node-"))
+def _log_tail(path: Path, attempt: int, member: Member, grows: bool) -> _Tail:
     last = 0.0  # a torn line has no time of its own
     skipped = 0  # lines that the copy lacks, besides those that stand for them
 
@@ -229,7 +229,7 @@ def _log_tail(path: Path, attempt: int, grows: bool) -> _Tail:
         nonlocal last, skipped
         missing = record.missing_lines(text)
         skipped += max(missing - 1, 0)
-        event = _line(attempt, node, number + skipped, text, last)
+        event = _line(attempt, member, number + skipped, text, last)
         last = event.time
         return replace(event, values={**event.values, **_note(missing)}) if missing else event
 
@@ -248,9 +248,9 @@ def _event(number: int, text: str) -> Event | None:
 
 def _metric(number: int, text: str) -> Event | None:
     values = reader.entry(text)
-    return None if values is None else pod_output.parse_metric({"attempt": 0, "node": 0, **values})
+    return None if values is None else pod_output.parse_metric({"attempt": 0, "member": COORDINATOR.text, **values})
 
 
-def _line(attempt: int, node: int, number: int, text: str, last: float) -> Event:
+def _line(attempt: int, member: Member, number: int, text: str, last: float) -> Event:
     moment, rank, stream, line = record.read_log_line(text, last)
-    return Event(moment, record.LINE, attempt, node, number, {"rank": rank, "stream": stream, "text": line})
+    return Event(moment, record.LINE, attempt, member, number, {"rank": rank, "stream": stream, "text": line})

@@ -29,7 +29,7 @@ def machine_uses(paths: RunPaths) -> list[Usage]:
     for start, end in _attempts(paths):
         until = ended.get(int(start.get("attempt", 0)), end)
         for machine in start.get("machines") or [{"name": HERE, "since": start["t"]}]:
-            name = machine.get("instance") or machine.get("name") or f"node {machine['node']}"
+            name = machine.get("instance") or machine.get("name") or machine["member"]
             since = float(machine.get("since") or start["t"])
             uses.append(Usage(paths.id, owner, team, name, since, float(start["t"]), until))
     uses += [Usage(paths.id, owner, team, *each) for each in _worker_uses(paths)]
@@ -47,14 +47,14 @@ def _worker_uses(paths: RunPaths) -> Iterator[tuple[str, float, float, float | N
     def use(worker: object, until: float | None) -> tuple[str, float, float, float | None]:
         start = joined.pop(worker)
         machine, time = start.get("machine") or {}, float(start["t"])
-        name = machine.get("instance") or machine.get("name") or f"worker {worker}"
+        name = machine.get("instance") or machine.get("name") or str(worker)
         # A worker that node 0 lost joins the next one: what it was held for before counts already.
         since = max(float(machine.get("since") or time), ends.get(worker, 0.0))
         ends[worker] = until or time
         return name, since, time, until
 
     for event in reader.lines(paths.events):
-        kind, worker = event.get("event"), event.get("worker", event.get("standby"))
+        kind, worker = event.get("event"), event.get("member", event.get("standby"))
         if kind == record.JOINED:
             joined[worker] = event
         elif kind in (record.LEFT, record.PROMOTED) and worker in joined:

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any, NamedTuple, TypeGuard, cast
 
 from spotmpi.agent import pod_record, protocol, record
+from spotmpi.agent.plan import read_member
 from spotmpi.agent.schema import AttemptRecord, Summary
 from spotmpi.core.events import Event, Lines
 from spotmpi.runs import reader
@@ -77,16 +78,16 @@ def _read_block(lines: list[str]) -> Entry | None:
 
 
 def _block(objects: list[dict[str, Any]]) -> Entry | None:
-    """Several lines as one entry, if they are consecutive lines of one attempt and node."""
+    """Several lines as one entry, if they are consecutive lines of one attempt and member."""
     try:
         columns = zip(*[each[pod_record.LINE] for each in objects], strict=True)
-        attempts, nodes, numbers, times, ranks, streams, texts = columns
+        attempts, members, numbers, times, ranks, streams, texts = columns
         entries = [each[pod_record.NUMBER] for each in objects]
-        if len({*attempts}) > 1 or len({*nodes}) > 1 or not _successive(numbers) or not _successive(entries):
+        if len({*attempts}) > 1 or len({*members}) > 1 or not _successive(numbers) or not _successive(entries):
             return None
-        lines = Lines(attempts[0], nodes[0], numbers[0], times, ranks, streams, texts)
+        lines = Lines(attempts[0], read_member(members[0]), numbers[0], times, ranks, streams, texts)
         return Entry(entries[0], lines=lines) if _is_count(entries[0]) and _are_lines(lines) else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -94,7 +95,6 @@ def _are_lines(lines: Lines) -> bool:
     """Whether all values have the right types."""
     return (
         _is_index(lines.attempt)
-        and _is_index(lines.node)
         and _is_count(lines.number)
         and all(map(_is_time, lines.times))
         and all(rank is None or _is_count(rank) for rank in lines.ranks)
@@ -149,11 +149,15 @@ def parse_metric(values: Any) -> Event | None:
     """The metric event in the JSON *values*; None where they are not valid."""
     if not isinstance(values, dict) or not protocol.valid(values.get("kind", ""), values):
         return None
-    time, attempt, node = values.get("t"), values.get("attempt"), values.get("node")
-    if not _is_time(time) or not _is_index(attempt) or not _is_index(node):
+    time, attempt = values.get("t"), values.get("attempt")
+    if not _is_time(time) or not _is_index(attempt):
         return None
-    rest = {key: value for key, value in values.items() if key not in ("t", "attempt", "node")}
-    return Event(float(time), record.METRIC, attempt, node, values=rest)
+    try:
+        member = read_member(str(values.get("member")))
+    except ValueError:
+        return None
+    rest = {key: value for key, value in values.items() if key not in ("t", "attempt", "member")}
+    return Event(float(time), record.METRIC, attempt, member, values=rest)
 
 
 def parse_event(values: Any) -> Event | None:

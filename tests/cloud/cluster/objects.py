@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 
+from spotmpi.agent.plan import NODE
 from spotmpi.core import names
 from spotmpi.plan import manifests
 from spotmpi.spec.job import from_values
@@ -58,7 +59,8 @@ def jobset(
 
 def pod(node: int, phase: str, age: float = 0, **status: Any) -> Object:
     """The pod of a node of the run."""
-    labels = {names.LABEL_RUN: RUN, manifests.LABEL_INDEX: str(node), manifests.LABEL_JOB_INDEX: "0"}
+    labels = {names.LABEL_RUN: RUN, names.LABEL_ROLE: NODE}
+    labels |= {manifests.LABEL_INDEX: str(node), manifests.LABEL_JOB_INDEX: "0"}
     return a_pod(f"{RUN}-node-0-{node}-abcde", phase, labels, age, **status)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.agent import pod_context, protocol
-from spotmpi.agent.plan import workers
+from spotmpi.agent.plan import NODE, STANDBY, WORKER, Member
 from spotmpi.core.certificates import write_certificates
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
@@ -70,13 +70,12 @@ class Gang:
         (mounts / "config" / "plan.json").write_text(json.dumps(plan))
         if authority is not None:
             write_certificates(mounts / "secret", dict(certificates(authority)))
-        environment = {**os.environ, pod_context.ENV_NODE: str(node), pod_context.ENV_RESTART_COUNT: str(restart_count)}
-        if workers(self.plan) and (worker := node - len(self.plan["hosts"])) >= 0:
-            environment |= {pod_context.ENV_NODE: str(worker), pod_context.ENV_ROLE: pod_context.WORKER}
+        member = self.member(node)
+        environment = {**os.environ, pod_context.ENV_RESTART_COUNT: str(restart_count)}
+        environment |= {pod_context.ENV_ROLE: member.role, pod_context.ENV_INDEX: str(member.number)}
+        if member.role == WORKER:
             annotation = f"{pod_context.FAILURE_COUNTS[0]}={json.dumps(str(restart_count))}\n"
             (mounts / "pod" / "annotations").write_text(annotation)
-        elif (place := node - len(self.plan["hosts"])) >= 0:
-            environment |= {pod_context.ENV_NODE: str(place), pod_context.ENV_ROLE: pod_context.STANDBY}
         environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
         environment["COPIES_PORT"] = str(self.copies_port)
         environment[transient_errors.VARIABLE] = json.dumps(list(errors))
@@ -84,6 +83,14 @@ class Gang:
         log = (self.folder / f"output-{node}-{restart_count}").open("w")
         self.agents[node] = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
         return self.agents[node]
+
+    def member(self, number: int) -> Member:
+        """The member of a number: after nodes come pods that stand by, then workers."""
+        for role, count in ((NODE, len(self.plan["hosts"])), (STANDBY, len(self.plan.get("standby", [])))):
+            if number < count:
+                return Member(role, number)
+            number -= count
+        return Member(WORKER, number)
 
     def stop(self, reason: str = "enough") -> None:
         """Ask node 0 to stop, as `spotmpi stop` does."""

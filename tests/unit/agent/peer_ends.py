@@ -15,6 +15,7 @@ from typing import Any
 
 from spotmpi.agent.connection import Connection, Identity
 from spotmpi.agent.peers import Channel, Coordinator, join
+from spotmpi.agent.plan import NODE, Member
 from spotmpi.core.certificates import run_certificates, write_certificates
 
 RUN = "plain-1"
@@ -99,16 +100,17 @@ class ServedCoordinator:
         return results[0]
 
     def join(self, node: object = 1, restart_count: object = 4, run: str = RUN, authority: str = RUN) -> Any:
-        greeting: Any = {"node": node, "restart_count": restart_count}
+        member = Member(NODE, node).text if isinstance(node, int) else node
+        greeting: Any = {"member": member, "restart_count": restart_count}
         return self.serve_during(lambda: join("127.0.0.1", Channel(identity(run, authority), self.port), greeting))
 
     def serve_until_ready(self, node: int, connection: Connection) -> bool:
         """Whether the coordinator takes the connection of a worker that says so for ready."""
         connection.send(ready=1, attempt=ATTEMPT)
         deadline = time.monotonic() + 5
-        while node not in self.coordinator.ready and time.monotonic() < deadline:
+        while Member(NODE, node) not in self.coordinator.ready and time.monotonic() < deadline:
             self.coordinator.serve(0.5)
-        return node in self.coordinator.ready
+        return Member(NODE, node) in self.coordinator.ready
 
     def authenticated(self) -> Connection:
         """A client that has the run's key and has not greeted yet."""

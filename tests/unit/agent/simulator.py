@@ -32,7 +32,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -46,6 +46,7 @@ from spotmpi.agent.clock import Clock
 from spotmpi.agent.context import AgentContext, Mounts
 from spotmpi.agent.outcomes import Outcome, StopSource
 from spotmpi.agent.places import Places
+from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, Member
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.readiness import Readiness
 from spotmpi.agent.record import Record
@@ -87,9 +88,18 @@ class Schedule(NamedTuple):
     standby: int = 0  # pods that stand by for lost nodes, where it does
 
     @property
-    def pods(self) -> int:
-        """The number of all pods."""
-        return self.nodes + (self.standby if self.replaces and self.nodes > 1 else 0)
+    def pods(self) -> list[Member]:
+        """All pods: those of the nodes first."""
+        standby = self.standby if self.replaces and self.nodes > 1 else 0
+        return [*nodes(self.nodes), *(Member(STANDBY, number) for number in range(standby))]
+
+
+def nodes(count: int) -> list[Member]:
+    return [Member(NODE, number) for number in range(count)]
+
+
+def host(pod: Member) -> str:
+    return f"run-{pod.file}"
 
 
 class Killed(BaseException):
@@ -227,7 +237,7 @@ class Program:
         agent.programs.append(self)
         members = agent.members
         assert members is not None, "they are ready"
-        pods = [0, *(members.pod(node) for node in sorted(members.workers))]
+        pods = [COORDINATOR, *(members.pod(node) for node in sorted(members.gang))]
         absent = [pod for pod in pods[1:] if world.up[pod] > world.now]
         world.note("launched", self.attempt, SimpleNamespace(pods=pods, absent=absent))
         self._later(1.0, self._begin)
@@ -314,39 +324,46 @@ class SimulatedMembers:
     def __init__(self, agent: Agent, folder: str) -> None:
         self._world, self._agent = agent.world, agent
         self._schedule = agent.world.schedule
-        self._places = Places(self._schedule.nodes, self._schedule.pods, pods_at_work(folder))
-        others = range(1, self._schedule.pods)
+        self._places = Places(self._schedule.nodes, self._standby(), pods_at_work(folder))
+        others = self._schedule.pods[1:]
         if not self._schedule.replaces:
             self._world.up = dict.fromkeys(others, self._world.now)
         self._pods, self._opened = 0, self._world.now
-        self.connections: dict[int, Any] = {place: self._connection(place) for place in others}
-        self._ready = {place: self._since(place) + 1.0 + place for place in others}
-        self._idle: dict[int, float] = {}  # when nodes have ended what was left of the attempt
-        self.machines: dict[int, dict[str, Any]] = {node: {"node": node} for node in range(self._schedule.nodes)}
-        self.hardware: dict[int, dict[str, Any]] = {}
-        self.notices: dict[int, str] = {}
-        self.ended: dict[int, tuple[int, str]] = {}
+        self.connections: dict[Member, Any] = {place: self._connection(place) for place in others}
+        self._ready = {place: self._since(place) + 1.0 + order for order, place in enumerate(others, 1)}
+        self._idle: dict[Member, float] = {}  # when nodes have ended what was left of the attempt
+        self.machines: dict[Member, dict[str, Any]] = {
+            node: {"member": node.text} for node in nodes(self._schedule.nodes)
+        }
+        self.hardware: dict[Member, dict[str, Any]] = {}
+        self.notices: dict[Member, str] = {}
+        self.ended: dict[Member, tuple[int, str]] = {}
 
     @property
-    def pods(self) -> list[int] | None:
-        return self._places.at_work if self._schedule.pods > self._schedule.nodes else None
+    def pods(self) -> list[Member] | None:
+        return self._places.at_work if self._standby() else None
+
+    def _standby(self) -> int:
+        return len(self._schedule.pods) - self._schedule.nodes
 
     @property
-    def workers(self) -> dict[int, Any]:
-        return self.of_gang(self.connections)
+    def gang(self) -> dict[Member, Any]:
+        return {place: value for place, value in self.connections.items() if place.role == NODE}
 
-    def pod(self, place: int) -> int:
-        """The number of the pod at a place."""
+    workers = gang
+
+    def pod(self, place: Member) -> Member:
+        """The pod at a place."""
         return self._places.pods[place]
 
-    def place(self, pod: int) -> int:
+    def place(self, pod: Member) -> Member:
         """The place of a pod."""
         return self._places.of(pod)
 
     def begin(self) -> None:
         """Begin another attempt, where nodes are replaced without those that are lost or have given notice."""
         standing_by = self._standing_by()
-        self._ready = {place: max(at, self._world.now + 0.1 * place) for place, at in self._ready.items()}
+        self._ready = {place: max(at, self._world.now + self._pause(place)) for place, at in self._ready.items()}
         self._idle.clear()
         leaving = [place for place, each in self.connections.items() if each.lost or place in self.notices]
         for place in leaving:
@@ -356,40 +373,44 @@ class SimulatedMembers:
             self._connect(place)
         self._fill([place for place in leaving if place in self.workers], standing_by - set(leaving))
 
-    def _standing_by(self) -> set[int]:
+    def _pause(self, place: Member) -> float:
+        """Seconds by which the agent of a place is later than node 0's."""
+        return 0.1 * self._schedule.pods.index(place)
+
+    def _standing_by(self) -> set[Member]:
         """The places whose pods stand by and are ready."""
         return {place for place in set(self.connections) - set(self.workers) if self._is_ready(place)}
 
-    def _fill(self, vacant: list[int], standing_by: set[int]) -> None:
+    def _fill(self, vacant: list[Member], standing_by: set[Member]) -> None:
         """Let pods that stand by take the places of nodes that have no agent."""
         for promotion in self._places.promote(vacant, standing_by):
             node, place = promotion.node, promotion.place
             self._world.note("promoted", self._agent.attempt, promotion.pod)
             self.connections[node] = self.connections[place]
-            self._ready[node] = self._world.now + 0.1 * node
+            self._ready[node] = self._world.now + self._pause(node)
             self._connect(place)
 
-    def _connect(self, place: int) -> None:
+    def _connect(self, place: Member) -> None:
         """Expect an agent at a place, which gets ready once it is there."""
         self.connections[place] = self._connection(place)
         self._ready[place] = self._since(place) + 1.0
 
-    def _is_vacant(self, place: int) -> bool:
+    def _is_vacant(self, place: Member) -> bool:
         return self._world.up[self.pod(place)] > self._world.now and not self.connections[place].silent
 
-    def _since(self, place: int) -> float:
+    def _since(self, place: Member) -> float:
         return max(self._world.now, self._world.up[self.pod(place)])
 
-    def _is_ready(self, place: int) -> bool:
+    def _is_ready(self, place: Member) -> bool:
         return self._world.now >= self._ready[place] and not self.connections[place].silent
 
-    def _connection(self, place: int) -> Any:
+    def _connection(self, place: Member) -> Any:
         self._pods += 1
-        address = f"10.{self._pods}.{self._agent.restart_count}.{place}"
+        address = f"10.{self._pods}.{self._agent.restart_count}.{place.file}"
         return SimpleNamespace(lost=False, gone=False, silent=False, last_received=0.0, address=address)
 
     @property
-    def idle(self) -> set[int]:
+    def idle(self) -> set[Member]:
         return {node for node, at in self._idle.items() if at <= self._world.now and not self.workers[node].silent}
 
     hint = ""
@@ -403,13 +424,10 @@ class SimulatedMembers:
     def is_whole(self) -> bool:
         return not self.notices and not any(worker.lost for worker in self.workers.values())
 
-    def of_gang(self, values: Mapping[int, Any]) -> dict[int, Any]:
-        return {place: value for place, value in values.items() if place < self._schedule.nodes}
-
     def missing(self) -> list[int]:
-        return [node for node in self.workers if not self._is_ready(node)]
+        return [node.number for node in self.workers if not self._is_ready(node)]
 
-    def lost(self) -> list[int]:
+    def lost(self) -> list[Member]:
         return [node for node, worker in self.workers.items() if worker.lost and node not in self.ended]
 
     def serve(self, timeout: float) -> None:
@@ -424,12 +442,9 @@ class SimulatedMembers:
         if self._world.now >= self._opened + JOIN_GRACE:
             self._fill([node for node in self.workers if self._is_vacant(node)], self._standing_by())
 
-    def name_of(self, node: int) -> str:
-        return f"node {node}"
-
     def broadcast(self, **message: Any) -> None:
         if "end" in message:
-            self._idle = {node: self._world.now + 0.1 * node for node in self.workers}
+            self._idle = {node: self._world.now + self._pause(node) for node in self.workers}
 
     broadcast_to_gang = broadcast
 
@@ -438,8 +453,8 @@ class SimulatedMembers:
 
     def addresses(self) -> dict[str, set[str]]:
         """What DNS knows."""
-        found = {f"run-{self.pod(place)}": {each.address} for place, each in self.connections.items()}
-        return found | {"run-0": {"10.0.0.0"}}
+        found = {host(self.pod(place)): {each.address} for place, each in self.connections.items()}
+        return found | {host(COORDINATOR): {"10.0.0.0"}}
 
 
 class SimulatedTransport:
@@ -466,11 +481,11 @@ class SimulatedTransport:
     ) -> Launch | Outcome:
         members: Any = self._agent.members
         readiness = Readiness(lambda: context.with_pods(members.pods).hosts, members, Staging(None, ""), context.clock)
-        readiness.addresses["run-0"] = "10.0.0.0"
+        readiness.addresses[host(COORDINATOR)] = "10.0.0.0"
         failure = readiness.wait(context.plan["limits"]["start"], run_record, stop_source)
         if failure is not None:
             return failure
-        command: Any = {"node": 0, "name": "launcher", "arguments": ["mpirun"], "environment": {}}
+        command: Any = {"member": COORDINATOR, "name": "launcher", "arguments": ["mpirun"], "environment": {}}
         return Launch([command], {}, context.pid_file)
 
     def oom_nodes(self, context: AgentContext) -> list[int]:
@@ -638,7 +653,7 @@ class World:
         self.agents: list[Agent] = []
         self.programs: list[Program] = []
         self.checkpoint = 0  # the iteration of the newest
-        self.up = dict.fromkeys(range(1, schedule.pods), 0.0)  # since when each other pod has an agent, by its number
+        self.up = dict.fromkeys(schedule.pods[1:], 0.0)  # since when each other pod has an agent
         self._ends = list(schedule.ends)
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -698,12 +713,12 @@ class World:
             "work": {},
             "oversubscribed": False,
         }
-        hosts = [f"run-{pod}" for pod in range(schedule.pods)]
+        hosts = [host(pod) for pod in schedule.pods]
         plan |= {"hosts": hosts[: schedule.nodes], "standby": hosts[schedule.nodes :], "submitted": EPOCH}
         plan |= {"replaces_nodes": schedule.replaces}
-        plan |= {"roles": [{"name": "ranks", "restart": "gang"}], "metrics_pattern": None, "folder": "/"}
+        plan |= {"roles": [{"name": NODE, "restart": "gang"}], "metrics_pattern": None, "folder": "/"}
         mounts = Mounts("", str(work), str(self.folder / "runs"), "/nowhere", "", pod_info=str(self.folder / "pod"))
-        return AgentContext(plan, 0, agent.restart_count, None, mounts, agent.clock)
+        return AgentContext(plan, COORDINATOR, agent.restart_count, None, mounts, agent.clock)
 
     def next_end(self) -> str | None:
         """How the next program ends; None where it succeeds."""
@@ -717,10 +732,13 @@ class World:
     def _happen(self, event: Event) -> None:
         getattr(self, "_" + event.kind)(event.value)
 
+    def _pod(self, value: int) -> Member:
+        return self.schedule.pods[value % len(self.schedule.pods)]
+
     def _kill(self, value: int) -> None:
         """The machine of a pod is gone."""
-        pod, agent = value % self.schedule.pods, self.jobset.agent
-        if pod == 0:
+        pod, agent = self._pod(value), self.jobset.agent
+        if pod == COORDINATOR:
             self.jobset.pod_killed(agent, True)
         else:
             self._lose(pod, 0.0)
@@ -733,8 +751,8 @@ class World:
 
     def _reclaim(self, value: int) -> None:
         """A pod gets notice, and is gone after its grace; one that stands by is given up at once."""
-        pod, agent = value % self.schedule.pods, self.jobset.agent
-        if pod == 0:
+        pod, agent = self._pod(value), self.jobset.agent
+        if pod == COORDINATOR:
             self.give_notice(agent)
             self.at(self.schedule.grace, lambda: self.jobset.pod_killed(agent, True))
             return
@@ -760,20 +778,20 @@ class World:
 
     def _partition(self, value: int) -> None:
         """A pod is out of reach, for a while or for good: node 0 gives it up."""
-        if self.schedule.pods > 1:
-            pod = 1 + value % (self.schedule.pods - 1)
+        if others := self.schedule.pods[1:]:
+            pod = others[value % len(others)]
             self._lose(pod, 1.5 * SILENCE)
             self._expect(pod, 2.5 * SILENCE)
 
     def _stall(self, value: int) -> None:
         """The agent of a node does nothing for a while, though its host answers."""
         agent = self.jobset.agent
-        worker = agent.members and agent.members.workers.get(1 + value % 2)
+        worker = agent.members and agent.members.workers.get(Member(NODE, 1 + value % 2))
         if worker and not worker.silent:
             worker.silent = True
             self.at(2.0 + value, lambda: setattr(worker, "silent", worker.gone))
 
-    def _lose(self, pod: int, after: float) -> None:
+    def _lose(self, pod: Member, after: float) -> None:
         """A pod is gone, which its connection tells *after* some seconds."""
         agent = self.jobset.agent
         if agent.members is None:
@@ -791,11 +809,11 @@ class World:
         for program in agent.programs:
             program.lose_node()
 
-    def replace_pod(self, pod: int, seconds: float) -> None:
+    def replace_pod(self, pod: Member, seconds: float) -> None:
         """A pod ends in some *seconds*, and JobSet starts the next one."""
         self._expect(pod, seconds + RESTART_DELAY)
 
-    def _expect(self, pod: int, seconds: float) -> None:
+    def _expect(self, pod: Member, seconds: float) -> None:
         """No agent of a pod answers for some *seconds*."""
         self.note("gone", self.jobset.agent.attempt, pod)
         self.up[pod] = max(self.up[pod], self.now + seconds)

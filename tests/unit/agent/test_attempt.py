@@ -14,7 +14,7 @@ from spotmpi.agent import protocol
 from spotmpi.agent.attempt import Attempt, Launch
 from spotmpi.agent.clock import CLOCK, Clock
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest
-from spotmpi.agent.plan import Command
+from spotmpi.agent.plan import COORDINATOR, Command
 from spotmpi.agent.record import Record
 from spotmpi.backends.targets import Target
 from spotmpi.core.names import SOURCE
@@ -122,7 +122,7 @@ def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the
     counts = {"run": clock.awake(), "cost": clock.elapsed()}
     until = {name: None if seconds is None else counts[name] + seconds for name, seconds in deadlines.items()}
     record = Record(str(tmp_path), clock)
-    command: Command = {"node": 0, "name": "launcher", "arguments": waits, "environment": {}}
+    command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": waits, "environment": {}}
     launch = Launch([command], {}, str(tmp_path / "rank-0.pid"), rate=1.0)
     source.attempt = Attempt(1, plan, launch, record, source, {"start": clock.awake() + 60.0, **until}, clock)
 
@@ -171,7 +171,7 @@ def test_a_program_that_takes_no_batch_of_its_stream_fails(
         "grace": 1.0,
         "environment": {protocol.ENV_STREAM: "{}"},
     }
-    command: Command = {"node": 0, "name": "launcher", "arguments": ["echo", output], "environment": {}}
+    command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": ["echo", output], "environment": {}}
     source = SuspendingSource(tmp_path, JumpingClock(), 0.0, 0.0)
     record = Record(str(tmp_path), CLOCK)
     launch = Launch([command], {}, str(tmp_path / "rank-0.pid"))
@@ -226,7 +226,7 @@ def test_what_is_left_when_a_node_is_lost_is_killed_at_once_but_for_a_checkpoint
     pid_file = str(tmp_path / "rank-0.pid")
     arguments = [sys.executable, "-c", WRITER, pid_file, does]
     environment = {"PYTHONPATH": str(SOURCE)}
-    command: Command = {"node": 0, "name": "launcher", "arguments": arguments, "environment": environment}
+    command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": arguments, "environment": environment}
     plan: Any = {"folder": str(tmp_path), "launcher": "none", "metrics_pattern": None, "limits": LIMITS, "grace": 60.0}
     record, source = Record(str(tmp_path)), LosingSource(tmp_path)
     deadlines: dict[str, float | None] = {"start": None, "run": None}
@@ -289,7 +289,7 @@ def test_a_report_of_a_rank_that_has_not_failed_is_output(tmp_path: Path) -> Non
 
 def run_to_the_end(folder: Path, arguments: list[str]) -> tuple[Outcome, list[str]]:
     """The outcome of an attempt whose launcher has these arguments, and the lines that were recorded."""
-    command: Command = {"node": 0, "name": "launcher", "arguments": arguments, "environment": {}}
+    command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": arguments, "environment": {}}
     plan: Any = {"folder": str(folder), "launcher": "mpirun", "metrics_pattern": None, "limits": LIMITS, "grace": 1.0}
     record, source = Record(str(folder)), SuspendingSource(folder, JumpingClock(), 0.0, 0.0)
     plan["environment"] = {}

@@ -142,10 +142,10 @@ def test_the_start_is_recorded_with_the_counts_the_machines_and_an_image_that_a_
     history = run.history()
 
     history.record_start(history.begin())
-    history.record_start(7, [{"node": 0, "name": "a"}])
+    history.record_start(7, [{"member": "node/0", "name": "a"}])
 
     expected = {"t": SUBMITTED, "event": "started", "failures": 0, "interruptions": 0, **recorded}
-    machines = {"machines": [{"node": 0, "name": "a"}]}
+    machines = {"machines": [{"member": "node/0", "name": "a"}]}
     assert run.events() == [{**expected, "attempt": 1}, {**expected, "attempt": 7, **machines}]
 
 

@@ -13,15 +13,17 @@ import pytest
 from spotmpi.agent import network, protocol, readiness
 from spotmpi.agent.coordinator import CoordinatorStopSource
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
+from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.readiness import Readiness
 from spotmpi.agent.staging import Staging
 from tests.clocks import SetClock
 from tests.unit.agent.agent_process import mounts_below
 
+NODES = [Member(NODE, number) for number in range(3)]
 TWELVE = [f"run-{node}" for node in range(12)]
 HOSTS = TWELVE[:3]
 NEW = {1: "10.0.0.11", 2: "10.0.0.12"}
-WORKERS = {node: SimpleNamespace(address=address) for node, address in NEW.items()}
+WORKERS = {Member(NODE, node): SimpleNamespace(address=address) for node, address in NEW.items()}
 
 
 class Dns:
@@ -168,9 +170,9 @@ def test_data_that_cannot_be_copied_ends_the_attempt_with_the_node_in_the_reason
 
 
 def stop_source(
-    notices: dict[int, str] | None = None,
-    ended: dict[int, tuple[int, str]] | None = None,
-    lost: list[int] | None = None,
+    notices: dict[Member, str] | None = None,
+    ended: dict[Member, tuple[int, str]] | None = None,
+    lost: list[Member] | None = None,
     reason: str | None = None,
     folder: Path | None = None,
 ) -> CoordinatorStopSource:
@@ -182,7 +184,6 @@ def stop_source(
         ended=ended or {},
         lost=lambda: lost or [],
         serve=lambda timeout: None,  # nothing arrives
-        name_of=lambda node: f"node {node}",
         of_gang=lambda values: values,
         pods=None,
     )
@@ -198,13 +199,13 @@ def values_of(request: StopRequest | None) -> tuple[str, str | None, bool] | Non
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        ({"ended": {1: (0, "None")}}, None),
+        ({"ended": {NODES[1]: (0, "None")}}, None),
         ({"reason": "the pod got SIGTERM"}, (INTERRUPTION, "node 0: the pod got SIGTERM", True)),
-        ({"notices": {2: "its pod got SIGTERM"}}, (INTERRUPTION, "node 2: its pod got SIGTERM", True)),
-        ({"lost": [1, 2]}, (INTERRUPTION, "lost b, c", False)),
-        ({"ended": {1: (3, "exit code 3")}}, (FAILURE, "node 1: exit code 3", False)),
-        ({"ended": {1: (78, "wrong key")}}, (NOT_RETRYABLE, "node 1: wrong key", False)),
-        ({"ended": {1: (3, "exit code 3")}, "lost": [2]}, (INTERRUPTION, "lost c", False)),
+        ({"notices": {NODES[2]: "its pod got SIGTERM"}}, (INTERRUPTION, "node 2: its pod got SIGTERM", True)),
+        ({"lost": [NODES[1], NODES[2]]}, (INTERRUPTION, "lost b, c", False)),
+        ({"ended": {NODES[1]: (3, "exit code 3")}}, (FAILURE, "node 1: exit code 3", False)),
+        ({"ended": {NODES[1]: (78, "wrong key")}}, (NOT_RETRYABLE, "node 1: wrong key", False)),
+        ({"ended": {NODES[1]: (3, "exit code 3")}, "lost": [NODES[2]]}, (INTERRUPTION, "lost c", False)),
     ],
 )
 def test_reports_of_nodes_end_the_attempt(state: dict[str, Any], expected: tuple[str, str, bool] | None) -> None:
@@ -220,10 +221,10 @@ def test_a_stop_by_a_user_comes_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        ({"ended": {1: (0, "None")}}, None),
+        ({"ended": {NODES[1]: (0, "None")}}, None),
         ({}, None),
-        ({"lost": [1]}, ("lost b", (1,))),
-        ({"lost": [1], "notices": {2: "the pod got SIGTERM"}}, ("node 2: the pod got SIGTERM", ())),
+        ({"lost": [NODES[1]]}, ("lost b", (1,))),
+        ({"lost": [NODES[1]], "notices": {NODES[2]: "the pod got SIGTERM"}}, ("node 2: the pod got SIGTERM", ())),
     ],
 )
 def test_a_failed_attempt_counts_as_interrupted_where_a_node_is_lost_or_about_to_go(
@@ -234,4 +235,4 @@ def test_a_failed_attempt_counts_as_interrupted_where_a_node_is_lost_or_about_to
 
 
 def test_a_node_that_gave_notice_is_not_lost() -> None:
-    assert stop_source(lost=[1, 2], notices={2: "the pod got SIGTERM"}).lost_nodes() == (1,)
+    assert stop_source(lost=NODES[1:], notices={NODES[2]: "the pod got SIGTERM"}).lost_nodes() == (1,)

@@ -15,7 +15,7 @@ from spotmpi.agent import launch, launchers, node
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.launchers import LAUNCHERS, OpenMpi, Remote, Start
-from spotmpi.agent.plan import Command
+from spotmpi.agent.plan import COORDINATOR, NODE, Command, Member
 from spotmpi.images import environment as image_environment
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.spec.job import from_values
@@ -156,11 +156,11 @@ def context_of(tmp_path: Path, **values: Any) -> AgentContext:
     spec = from_values({"command": ["train"], "nodes": 2, **values})
     plan = agent_plan(spec, "run-1", AgentInputs({}, {}))
     plan["hosts"] = ["127.0.0.1"] * 2
-    return AgentContext(plan, 1, 0, None, mounts_below(str(tmp_path)), CLOCK)
+    return AgentContext(plan, Member(NODE, 1), 0, None, mounts_below(str(tmp_path)), CLOCK)
 
 
 def commands_of(context: AgentContext, environment: dict[str, str]) -> list[Command]:
-    return launch.gang_commands(context.plan, [0], node.place(context._replace(node=0), environment))
+    return launch.gang_commands(context.plan, [0], node.place(context._replace(member=COORDINATOR), environment))
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from spotmpi.agent.outcomes import (
     Outcome,
     StopRequest,
 )
+from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
@@ -267,7 +268,7 @@ def test_a_record_that_cannot_be_written_for_a_moment_is_written_later(
 def local_context(folder: Path) -> AgentContext:
     """That of the agent of a run in *folder*, as far as it concerns requests to end."""
     plan: Any = {"run": folder.name, "roles": []}
-    return AgentContext(plan, 0, 0, None, in_run_folder(str(folder), "/tmp/scratch", "/nowhere"), SetClock())
+    return AgentContext(plan, COORDINATOR, 0, None, in_run_folder(str(folder), "/tmp/scratch", "/nowhere"), SetClock())
 
 
 def local_stop_source(folder: Path) -> CoordinatorStopSource:
@@ -363,11 +364,11 @@ def test_a_file_that_became_stale_is_opened_again_and_holds_each_line_once(
     errors = TransientErrors(monkeypatch.setattr)
     for number in range(4):
         errors.add("write", "*/node-0.log", errno.ESTALE, number % 2)
-        run_record.line(1, 0, Line(0, "o", f"line {number}"))
+        run_record.line(1, COORDINATOR, Line(0, "o", f"line {number}"))
     errors.add("write", "*/node-0.log", errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
-        run_record.line(1, 0, Line(0, "o", "none"))
-    run_record.line(1, 0, Line(0, "o", "line 4"))
+        run_record.line(1, COORDINATOR, Line(0, "o", "none"))
+    run_record.line(1, COORDINATOR, Line(0, "o", "line 4"))
     run_record.close()
     lines = (tmp_path / "logs" / "1" / "node-0.log").read_text().splitlines()
     assert [line.split(" ", 3)[3] for line in lines] == [f"line {number}" for number in range(5)]
@@ -380,7 +381,7 @@ def test_the_logs_of_any_number_of_attempts_and_nodes_need_few_descriptors(tmp_p
     for turn in range(2):
         for attempt in range(1, 40):
             for node in range(4):
-                run_record.line(attempt, node, Line(0, "o", str(turn)))
+                run_record.line(attempt, Member(NODE, node), Line(0, "o", str(turn)))
     assert len(list(descriptors.iterdir())) - before <= 32
     run_record.close()
     logs = list(tmp_path.glob("logs/*/*.log"))
@@ -402,10 +403,10 @@ def test_a_history_that_cannot_be_read_is_not_one_of_lost_agents(
 def test_metrics_have_the_time_awake_beside_the_time_for_people(tmp_path: Path) -> None:
     clock = SetClock()
     for run_record in (Record(str(tmp_path), clock), PodRecord(str(tmp_path), clock)):
-        run_record.metric(1, 0, "metric", {"iteration": 1, "awake": 7})
+        run_record.metric(1, COORDINATOR, "metric", {"iteration": 1, "awake": 7})
         clock.unix -= 3600
         clock.seconds += 0.02
-        run_record.metric(1, 0, "metric", {"iteration": 2}, ago=0.01)
+        run_record.metric(1, COORDINATOR, "metric", {"iteration": 2}, ago=0.01)
         run_record.close()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["awake"] for line in lines] == pytest.approx([100.0, 100.01, 100.02, 100.03])

@@ -10,6 +10,7 @@ import pytest
 
 from spotmpi.agent import local_nodes
 from spotmpi.agent.local_nodes import AWAY, DRAIN, LOSS, LocalNodes, take_away
+from spotmpi.agent.plan import NODE, Member
 
 
 class Machine:
@@ -28,30 +29,34 @@ class Machine:
         self.nodes.serve(0)
 
 
+def nodes(*numbers: int) -> list[Member]:
+    return [Member(NODE, number) for number in numbers]
+
+
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
 def test_a_drained_node_gives_notice_and_another_is_lost_at_once(machine: Machine) -> None:
-    assert machine.nodes.pods == [0, 1, 2, 3]
+    assert machine.nodes.pods == nodes(0, 1, 2, 3)
     machine.take(3)
-    assert (machine.nodes.notices, machine.nodes.lost()) == ({3: "it is drained"}, [])
+    assert (machine.nodes.notices, machine.nodes.lost()) == ({Member(NODE, 3): "it is drained"}, [])
     machine.take(1, LOSS)
-    assert machine.nodes.lost() == [1]
+    assert machine.nodes.lost() == nodes(1)
 
 
 def test_the_next_attempt_has_those_that_are_there_and_grows_once_all_are_back(machine: Machine) -> None:
     machine.take(1)
     machine.nodes.begin()
-    assert (machine.nodes.pods, machine.nodes.notices, machine.nodes.missing()) == ([0, 2], {}, None)
+    assert (machine.nodes.pods, machine.nodes.notices, machine.nodes.missing()) == (nodes(0, 2), {}, None)
     assert machine.nodes.larger_size() is None
 
     machine.now = AWAY
     machine.nodes.serve(0)
     assert machine.nodes.larger_size() == 4
     machine.nodes.begin()
-    assert machine.nodes.pods == [0, 1, 2, 3]
+    assert machine.nodes.pods == nodes(0, 1, 2, 3)
 
 
 def test_the_loss_of_a_node_that_the_attempt_has_not_ends_nothing(machine: Machine) -> None:
@@ -69,4 +74,4 @@ def test_a_run_waits_while_too_few_are_there_and_says_for_which(machine: Machine
 
     Path(local_nodes._path(machine.folder, 2)).unlink()
     assert machine.nodes.missing() is None
-    assert machine.nodes.pods == [0, 2]
+    assert machine.nodes.pods == nodes(0, 2)

@@ -17,6 +17,7 @@ import pytest
 from spotmpi.agent import network, node, processes, ssh
 from spotmpi.agent.connection import Connection
 from spotmpi.agent.context import AgentContext
+from spotmpi.agent.plan import NODE, Member
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
 from tests.clocks import SetClock
 from tests.contract.processes import wait_until
@@ -167,7 +168,7 @@ def test_an_sshd_that_ends_is_started_again_and_outlives_what_an_attempt_leaves(
     monkeypatch.setattr(shutil, "which", lambda name, path: str(tmp_path / "sshd"))
     plan: Any = {"launcher": "mpirun"}
     clock, mounts = SetClock(), mounts_below(str(tmp_path))._replace(secret=secret, work=str(tmp_path))
-    node.start_sshd(AgentContext(plan, 1, 0, None, mounts, clock))
+    node.start_sshd(AgentContext(plan, Member(NODE, 1), 0, None, mounts, clock))
 
     def started() -> list[int]:
         return [int(line) for line in (tmp_path / "started").read_text().split()]
@@ -190,7 +191,7 @@ def test_a_pod_without_sshd_says_so_and_goes_on(
     monkeypatch.setattr(shutil, "which", lambda name, path: None)
     plan: Any = {"launcher": "mpirun"}
     mounts = mounts_below(str(tmp_path))._replace(secret=secret, work=str(tmp_path))
-    node._run_sshd(AgentContext(plan, 1, 0, None, mounts, SetClock()))
+    node._run_sshd(AgentContext(plan, Member(NODE, 1), 0, None, mounts, SetClock()))
     assert "no sshd runs in this pod, which only programs that call ssh need: the image has no sshd" in (
         capsys.readouterr().err
     )

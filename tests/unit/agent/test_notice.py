@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent.context import AgentContext
+from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.stop_requests import Notice
 from spotmpi.agent.worker import Worker
 from tests.clocks import SetClock
@@ -32,7 +33,7 @@ def notice(clock: SetClock) -> Iterator[Notice]:
 def wait_after(errors: int, notice: Notice, clock: SetClock, served: Callable[[], object] = lambda: None) -> None:
     """Wait as a worker does that met an error in so many attempts before."""
     plan: Any = {}
-    context = AgentContext(plan, 1, 0, None, mounts_below(""), clock)
+    context = AgentContext(plan, Member(NODE, 1), 0, None, mounts_below(""), clock)
 
     def wait() -> None:
         clock.sleep(0.05)

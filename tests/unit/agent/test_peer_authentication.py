@@ -19,10 +19,12 @@ import pytest
 from spotmpi.agent import connection, peers
 from spotmpi.agent.connection import Connection
 from spotmpi.agent.peers import Channel, join
+from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.schema import Greeting
 from tests.unit.agent.peer_ends import ATTEMPT, ServedCoordinator, identity, new_identity, wait_for_message
 
-GREETING: Greeting = {"node": 1, "restart_count": 4, "machine": {"type": "g5.xlarge"}}
+NODE_1 = Member(NODE, 1)
+GREETING: Greeting = {"member": "node/1", "restart_count": 4, "machine": {"type": "g5.xlarge"}}
 WELCOME = b'{"welcome": 1}\n'
 HANDSHAKE = 22  # the type of a record of TLS (RFC 8446, 5.1)
 
@@ -187,7 +189,7 @@ def test_whoever_relays_messages_can_neither_forge_repeat_nor_reorder_them(
 ) -> None:
     middle, worker = relay
     assert served.serve_until_ready(1, worker)
-    node_0 = served.coordinator.workers[1]
+    node_0 = served.coordinator.workers[NODE_1]
     served.coordinator._heartbeat.stop()
     middle.held = True
     sender, receiver = (node_0, worker) if to_worker else (worker, node_0)
@@ -376,7 +378,7 @@ def test_a_node_0_without_a_free_descriptor_accepts_workers_once_it_has_one(
             served.coordinator.serve(0.01)
         first.send(ready=1, attempt=ATTEMPT)
         served.coordinator.serve(0.5)
-    assert served.coordinator.ready == {1} and served.coordinator.lost() == []
+    assert served.coordinator.ready == {NODE_1} and served.coordinator.lost() == []
     waiting.close()
     assert served.join(2)[1] == 7
 

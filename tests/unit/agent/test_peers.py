@@ -16,11 +16,13 @@ import pytest
 
 from spotmpi.agent import connection, peers
 from spotmpi.agent.peers import Channel, join
+from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.schema import Greeting
 from tests.unit.agent.peer_ends import ATTEMPT, ServedCoordinator, free_port, identity, wait_for_message
 
 ALERT = 21  # the type of a record of TLS (RFC 8446, 5.1)
-GREETING: Greeting = {"node": 1, "restart_count": 4}
+NODE_1 = Member(NODE, 1)
+GREETING: Greeting = {"member": "node/1", "restart_count": 4}
 
 
 def test_a_worker_is_welcomed_with_the_attempt_and_missing_until_it_is_ready(served: ServedCoordinator) -> None:
@@ -41,8 +43,10 @@ def test_a_worker_is_welcomed_with_the_attempt_and_missing_until_it_is_ready(ser
         ({"restart_count": None}, "not of this run"),
         ({"node": 0}, "node 0 is not expected"),
         ({"node": 3}, "node 3 is not expected"),
-        ({"node": "1"}, "not of this run"),
-        ({"node": True}, "not of this run"),
+        ({"node": "worker/0"}, "worker 0 is not expected"),
+        ({"node": "standby/0"}, "standby 0 is not expected"),
+        ({"node": "pod/1"}, "not of this run"),
+        ({"node": None}, "not of this run"),
     ],
 )
 def test_a_worker_of_another_run_or_node_is_refused(served: ServedCoordinator, greeting: Any, words: str) -> None:
@@ -61,7 +65,7 @@ def test_a_second_worker_for_the_same_node_is_refused_and_the_first_one_stays(se
     [
         b"GET / HTTP/1.1\r\n\r\n",
         b"\xff\xfe\n\x00\x00\x00",
-        b'{"run": "plain-1", "node": 1, "restart_count": 4}\n',
+        b'{"run": "plain-1", "member": "node/1", "restart_count": 4}\n',
         b'{"ready": 1}\n',
         b"[" * 100_000 + b"\n",
         b"x" * 200_000,
@@ -81,7 +85,7 @@ def test_noise_of_a_client_without_the_key_closes_its_connection_only(served: Se
         b"5\n",
         b'["hello"]\n',
         b"\xff\xfe\n",
-        b'{"hello": "\\ud800", "run": "plain-1", "node": 1, "restart_count": 4.0}\n',
+        b'{"hello": "\\ud800", "run": "plain-1", "member": "node/1", "restart_count": 4.0}\n',
         b'{"ready": 1}\n',
         b"[" * 10_000 + b"\n",
         b"x" * 200_000,
@@ -106,8 +110,8 @@ def test_a_closed_connection_is_a_lost_node_unless_it_had_ended(served: ServedCo
     second.close()
     served.coordinator.serve(0.5)
     served.coordinator.serve(0)
-    assert served.coordinator.lost() == [1]
-    assert served.coordinator.ended == {2: (3, "exit code 3")}
+    assert served.coordinator.lost() == [NODE_1]
+    assert served.coordinator.ended == {Member(NODE, 2): (3, "exit code 3")}
 
 
 def test_a_worker_that_connects_while_node_0_is_busy_connects_again_and_is_not_lost(
@@ -124,7 +128,7 @@ def test_a_worker_that_connects_while_node_0_is_busy_connects_again_and_is_not_l
     served.coordinator.serve(5)
 
     coordinator = served.coordinator
-    assert (coordinator.lost(), coordinator.missing(), set(coordinator.machines)) == ([], [2], {1})
+    assert (coordinator.lost(), coordinator.missing(), set(coordinator.machines)) == ([], [2], {NODE_1})
 
 
 @pytest.fixture
@@ -155,7 +159,7 @@ def test_an_agent_that_stalls_is_lost_to_the_other_side(
     while time.monotonic() < deadline:
         polling.receive()
         served.coordinator.serve(0.02)
-    assert served.coordinator.lost() == [1] and not polling.lost
+    assert served.coordinator.lost() == [NODE_1] and not polling.lost
     while time.monotonic() < deadline + 1:  # now node 0 stalls
         polling.receive()
         time.sleep(0.02)
@@ -216,7 +220,7 @@ def test_workers_stay_for_the_next_attempt_in_which_nothing_of_the_last_one_coun
     assert wait_for_message(worker) == [{"end": attempt}]
     worker.send(idle=1, attempt=attempt)
     coordinator.serve(0.5)
-    assert (coordinator.ready, set(coordinator.ended), coordinator.idle) == ({1}, {1}, {1})
+    assert (coordinator.ready, set(coordinator.ended), coordinator.idle) == ({NODE_1}, {NODE_1}, {NODE_1})
 
     coordinator.begin(attempt + 1)
 
@@ -296,7 +300,7 @@ def test_a_lost_node_leaves_its_place_at_the_next_attempt_and_its_old_pod_is_ref
     assert replacing.serve_until_ready(1, old) and replacing.serve_until_ready(2, other)
     old.close()
     replacing.serve_during(lambda: None)
-    assert replacing.coordinator.lost() == [1]
+    assert replacing.coordinator.lost() == [NODE_1]
 
     replacing.coordinator.begin(ATTEMPT + 1)
 
@@ -306,7 +310,7 @@ def test_a_lost_node_leaves_its_place_at_the_next_attempt_and_its_old_pod_is_ref
     new, attempt, *_ = replacing.join(1, restart_count=1)
     assert attempt == ATTEMPT + 1 and not new.closed
     assert "a newer pod of node 1 has joined" in replacing.join(1, restart_count=0)
-    assert not replacing.coordinator.workers[1].closed
+    assert not replacing.coordinator.workers[NODE_1].closed
 
 
 @pytest.mark.parametrize("restart_count", [0, 1])
@@ -316,7 +320,7 @@ def test_an_agent_that_joins_again_shows_that_its_first_connection_is_lost(
     old, *_ = replacing.join(1, restart_count=0)
     assert replacing.serve_until_ready(1, old)
     assert "the attempt of the pod before has not ended" in replacing.join(1, restart_count=restart_count)
-    assert replacing.coordinator.lost() == [1]
+    assert replacing.coordinator.lost() == [NODE_1]
     replacing.coordinator.begin(ATTEMPT + 1)
     assert replacing.join(1, restart_count=restart_count)[1] == ATTEMPT + 1
 
@@ -325,7 +329,7 @@ def test_a_node_with_notice_is_let_go_at_the_next_attempt(replacing: ServedCoord
     leaving, *_ = replacing.join(1, restart_count=0)
     leaving.send(notice="its pod received SIGTERM")
     assert replacing.serve_until_ready(1, leaving)
-    assert replacing.coordinator.notices == {1: "its pod received SIGTERM"}
+    assert replacing.coordinator.notices == {NODE_1: "its pod received SIGTERM"}
     replacing.coordinator.begin(ATTEMPT + 1)
     assert not replacing.coordinator.notices and not replacing.coordinator.workers
     wait_for_message(leaving)

@@ -17,6 +17,7 @@ from spotmpi.agent import context, placement, placement_controller, pod_context,
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.context import in_run_folder
 from spotmpi.agent.placement_controller import Controller, RequestFailed
+from spotmpi.agent.plan import NODE
 from spotmpi.agent.record import Record
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.manifests import Submission, kubernetes_plan
@@ -346,7 +347,8 @@ def test_agents_count_the_price_of_the_group_that_they_are_on_and_wait_longer_wh
     mounts = in_run_folder(str(tmp_path), str(tmp_path), "")._replace(
         plan=str(plan_file), secret=str(tmp_path), pod_info=str(tmp_path)
     )
-    monkeypatch.setenv(pod_context.ENV_NODE, "0")
+    monkeypatch.setenv(pod_context.ENV_ROLE, NODE)
+    monkeypatch.setenv(pod_context.ENV_INDEX, "0")
     first, moved = json.loads(JOBSET["metadata"]["annotations"][pod_context.PLACEMENT_ANNOTATION]), moved_state()
 
     def plan_in(state: Any) -> Any:

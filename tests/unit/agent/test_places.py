@@ -5,40 +5,49 @@ from __future__ import annotations
 import pytest
 
 from spotmpi.agent.places import Places, Promotion
+from spotmpi.agent.plan import NODE, STANDBY, Member
+
+NODES = [Member(NODE, number) for number in range(3)]
+FIRST, SECOND = (Member(STANDBY, number) for number in range(2))
 
 
 def test_a_pod_that_stands_by_exchanges_places_with_that_of_a_lost_node() -> None:
-    places = Places(3, 5)
-    assert places.at_work == [0, 1, 2]
-    assert places.promote([2], {3, 4}) == [Promotion(2, pod=3, replaced=2, place=3)]
-    assert places.at_work == [0, 1, 3]
-    assert [places.of(pod) for pod in range(5)] == [0, 1, 3, 2, 4], "the pod of the lost node stands by from now on"
+    places = Places(3, 2)
+    node_0, node_1, node_2 = NODES
+    assert places.at_work == NODES
+    assert places.promote([node_2], {FIRST, SECOND}) == [Promotion(node_2, pod=FIRST, replaced=node_2, place=FIRST)]
+    assert places.at_work == [node_0, node_1, FIRST]
+    found = [places.of(pod) for pod in (*NODES, FIRST, SECOND)]
+    assert found == [node_0, node_1, FIRST, node_2, SECOND], "the pod of the lost node stands by from now on"
 
-    assert places.promote([2], {3}) == [Promotion(2, pod=2, replaced=3, place=3)], "once its next pod is ready"
-    assert places.at_work == [0, 1, 2]
+    again = Promotion(node_2, pod=node_2, replaced=FIRST, place=FIRST)
+    assert places.promote([node_2], {FIRST}) == [again], "once its next pod is ready"
+    assert places.at_work == NODES
 
 
 def test_of_two_lost_nodes_the_first_gets_the_only_pod_that_stands_by() -> None:
-    places = Places(3, 4)
-    assert [each.node for each in places.promote({2, 1}, [3])] == [1]
-    assert places.at_work == [0, 3, 2]
-    assert places.promote([2], []) == []
+    places = Places(3, 1)
+    node_0, node_1, node_2 = NODES
+    assert [each.node for each in places.promote({node_2, node_1}, [FIRST])] == [node_1]
+    assert places.at_work == [node_0, FIRST, node_2]
+    assert places.promote([node_2], []) == []
 
 
 @pytest.mark.parametrize(
-    ("at_work", "expected"),
+    ("at_work", "holds"),
     [
-        ([0, 3, 2], [0, 3, 2]),
-        (None, [0, 1, 2]),
-        ([0, 3], [0, 1, 2]),
-        ([0, 4, 2], [0, 1, 2]),
-        ([3, 1, 2], [0, 1, 2]),
-        ([0, 3, 3], [0, 1, 2]),
+        ([NODES[0], FIRST, NODES[2]], True),
+        (None, False),
+        ([NODES[0], FIRST], False),
+        ([NODES[0], SECOND, NODES[2]], False),
+        ([FIRST, NODES[1], NODES[2]], False),
+        ([NODES[0], FIRST, FIRST], False),
     ],
     ids=["as before", "no attempt before", "another number of nodes", "an unknown pod", "another node 0", "one twice"],
 )
 def test_places_of_the_last_attempt_hold_for_the_next_agent_of_node_0(
-    at_work: list[int] | None, expected: list[int]
+    at_work: list[Member] | None, holds: bool
 ) -> None:
-    places = Places(3, 4, at_work)
-    assert places.at_work == expected and sorted(places.pods) == [0, 1, 2, 3]
+    places = Places(3, 1, at_work)
+    assert places.at_work == (at_work if holds else NODES)
+    assert sorted(places.pods.values()) == [*NODES, FIRST]

@@ -10,6 +10,7 @@ import pytest
 
 from spotmpi.agent import stop_requests
 from spotmpi.agent.lines import Line
+from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.record import Record
 
 
@@ -42,8 +43,8 @@ def test_the_reserve_exists_while_a_run_lives_and_is_removed_afterwards(tmp_path
 
 def test_a_log_line_holds_time_rank_stream_and_text(tmp_path: Path) -> None:
     run_record = Record(str(tmp_path), clock=lambda: 1.5)
-    run_record.line(3, 2, Line(1, "e", "two words  é"))
-    run_record.line(3, 2, Line(None, "o", ""))
+    run_record.line(3, Member(NODE, 2), Line(1, "e", "two words  é"))
+    run_record.line(3, Member(NODE, 2), Line(None, "o", ""))
     run_record.close()
     text = (tmp_path / "logs" / "3" / "node-2.log").read_text()
     assert text == "1970-01-01T00:00:01.500000Z 1 e two words  é\n1970-01-01T00:00:01.500000Z - o \n"
@@ -64,6 +65,6 @@ def test_a_record_is_not_written_through_a_link(tmp_path: Path, name: str) -> No
     (tmp_path / name).symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match="symbolic links"):
         writer = Record(str(tmp_path))
-        writer.metric(1, 0, "metric", {})
-        writer.line(1, 0, Line(None, "o", "hi"))
+        writer.metric(1, COORDINATOR, "metric", {})
+        writer.line(1, COORDINATOR, Line(None, "o", "hi"))
     assert not (tmp_path / "other").exists()

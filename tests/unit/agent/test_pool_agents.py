@@ -14,6 +14,7 @@ import pytest
 from spotmpi.agent import launchers, pool_worker
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.peers import Joined
+from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.pool_worker import PoolWorker
 from spotmpi.agent.tcp import Tcp
 from tests.clocks import SetClock
@@ -106,7 +107,7 @@ def test_a_worker_process_that_ends_is_started_again_and_a_stop_ends_all_agents(
 
     assert up.codes() == [0, 0, 0]
     assert kinds(up.events()) == ["started", "joined", "joined", "stopped"]
-    assert {event.values["worker"] for event in up.events() if event.kind == "joined"} == {0, 1}
+    assert {event.values["member"] for event in up.events() if event.kind == "joined"} == {"worker/0", "worker/1"}
     (again,) = [text for text in up.texts(1) if "started again" in text]
     assert again == "worker 0 ended with exit code 3: RuntimeError: worker-0; it is started again"
     assert len(up.processes(0)) == len(up.processes(2)) == 1
@@ -183,7 +184,7 @@ def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
     plan: Any = {"limits": {"start": 1.0}, "hosts": ["run-0"], "run": "run", "roles": [{"restart": "each"}]}
     notice: Any = SimpleNamespace(reason=None)
     record: Any = None
-    context = AgentContext(plan, 1, restart_count, None, mounts_below(""), SetClock())
+    context = AgentContext(plan, Member(NODE, 1), restart_count, None, mounts_below(""), SetClock())
     assert PoolWorker(context, Tcp(), notice, record, 1).run(0.0) == 0
     assert waits == limits and lines == ["no connection to node 0 within 3600s: this worker ends"]
 
@@ -256,10 +257,10 @@ def test_workers_of_a_stream_come_and_go_beside_its_gang_whose_end_is_theirs(poo
 
     assert run.codes() == [0, 0, 0, 0]
     assert sorted(kinds(run.events())) == ["joined", "joined", "joined", "left", "started", "succeeded"]
-    joined = [event.values["worker"] for event in run.events() if event.kind == "joined"]
-    assert sorted(joined) == [0, 0, 1], "worker k is node 2 + k"
+    joined = [event.values["member"] for event in run.events() if event.kind == "joined"]
+    assert sorted(joined) == ["worker/0", "worker/0", "worker/1"]
     (started,) = [event for event in run.events() if event.kind == "started"]
-    assert [machine["node"] for machine in started.values["machines"]] == [0, 1], "workers are machines of their own"
+    assert [machine["member"] for machine in started.values["machines"]] == ["node/0", "node/1"], "not those of workers"
 
 
 def test_a_lost_node_restarts_the_gang_of_a_stream_and_its_workers_join_again(pool: Callable[..., Pool]) -> None:

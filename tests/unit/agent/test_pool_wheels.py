@@ -17,6 +17,7 @@ from spotmpi.agent import boot, hardware, pool_wheels
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.node import unpack_code, write_environment
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.agent.pool_wheels import Manifest, select
 from tests.unit.agent.agent_process import mounts_below
 
@@ -146,7 +147,7 @@ def test_the_pieces_are_joined_and_unpacked_and_found_after_the_folders_of_user_
     assert "which the image lacks: click 8.5.1, cloudpickle 3.1.2, dask 2026.8.0" in capsys.readouterr().err
     monkeypatch.setattr("spotmpi.agent.node._interface", lambda context: "lo")
     monkeypatch.setenv(boot.ENV_IMAGE_PATH, "/image")
-    environment = write_environment(AgentContext(pod.plan, 0, 0, None, pod.mounts, CLOCK), 1)
+    environment = write_environment(AgentContext(pod.plan, COORDINATOR, 0, None, pod.mounts, CLOCK), 1)
     assert environment["PYTHONPATH"] == f"/code:/image:{pod.folder}"
     assert boot.ENV_IMAGE_PATH not in environment
 
@@ -180,5 +181,5 @@ def test_wheels_of_another_machine_are_refused(
 def test_runs_that_are_no_pools_need_no_dask(pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_wheels, "installed_version", lambda name: None)
     plan: Any = {"roles": [{"restart": "gang"}], "folder": str(tmp_path / "user")}
-    unpack_code(AgentContext(plan, 0, 0, None, pod.mounts, CLOCK))
+    unpack_code(AgentContext(plan, COORDINATOR, 0, None, pod.mounts, CLOCK))
     assert (tmp_path / "user").is_dir() and not pod.folder.exists()

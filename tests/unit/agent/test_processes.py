@@ -13,6 +13,7 @@ import pytest
 
 from spotmpi.agent import __main__ as agent_main
 from spotmpi.agent import processes
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.core import names
 
 # Another process of the same user tries to open what belongs to this one.
@@ -59,7 +60,7 @@ def test_an_agent_protects_its_output_before_it_does_anything_for_the_run(monkey
     calls: list[str] = []
     mounts = SimpleNamespace(work=os.devnull)
     context: Any = SimpleNamespace(
-        is_coordinator=True, node=0, mounts=mounts, clock=lambda: 0.0, plan={"environment": {}}
+        is_coordinator=True, member=COORDINATOR, mounts=mounts, clock=lambda: 0.0, plan={"environment": {}}
     )
     transport: Any = None
     notice: Any = None

@@ -9,6 +9,7 @@ import pytest
 
 from spotmpi.agent import protocol
 from spotmpi.agent.lines import Line
+from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.progress import Progress, Report
 from spotmpi.agent.recognition import Recognizer
 
@@ -24,7 +25,7 @@ def report(kind: str, stream: str = "o", **values: Any) -> Line:
 def progress_after(kind: str, **values: Any) -> Progress:
     """The progress of an attempt that reports only this."""
     progress = Progress(START)
-    assert progress.read(0, report(kind, **values), REPORT) == (kind, values)
+    assert progress.read(COORDINATOR, report(kind, **values), REPORT) == (kind, values)
     return progress
 
 
@@ -75,13 +76,13 @@ def test_each_report_is_progress_and_leaves_what_it_says(
 @pytest.mark.parametrize("kind", protocol.KINDS)
 def test_every_kind_of_report_is_read_and_others_are_plain_output(kind: str) -> None:
     progress_after(kind, **(STREAM if kind == protocol.STREAM else {"iteration": 1}))
-    assert Progress(START).read(0, report(f"new {kind}", iteration=1), REPORT) is None
+    assert Progress(START).read(COORDINATOR, report(f"new {kind}", iteration=1), REPORT) is None
 
 
 def test_checkpoints_on_notice_are_counted() -> None:
     progress = progress_after(protocol.CHECKPOINT, iteration=20, reason="notice")
     assert progress.notice_checkpoints == 1
-    progress.read(0, report(protocol.CHECKPOINT, iteration=30, reason="notice"), 120.0)
+    progress.read(COORDINATOR, report(protocol.CHECKPOINT, iteration=30, reason="notice"), 120.0)
     assert progress.notice_checkpoints == 2
 
 
@@ -105,9 +106,9 @@ def test_the_first_iteration_is_that_of_the_first_window_and_iterations_never_go
     assert (progress.first_iteration, progress.iteration) == (27, 30)
     progress.output_received(115.0)
     for repeated in (29, 30):
-        progress.read(0, report(protocol.METRIC, iteration=repeated, seconds=[0.1]), 120.0)
+        progress.read(COORDINATOR, report(protocol.METRIC, iteration=repeated, seconds=[0.1]), 120.0)
     assert (progress.iteration, progress.last_progress) == (30, REPORT), "nor is other output progress"
-    progress.read(0, report(protocol.METRIC, iteration=31, seconds=[0.1]), 130.0)
+    progress.read(COORDINATOR, report(protocol.METRIC, iteration=31, seconds=[0.1]), 130.0)
     assert (progress.first_iteration, progress.iteration, progress.last_progress) == (27, 31, 130.0)
 
 
@@ -130,21 +131,21 @@ def test_a_rank_that_takes_batches_makes_progress_and_one_that_waits_does_not() 
     progress = progress_after(protocol.STREAM, **STREAM)
     assert progress.last_progress == REPORT
     progress.output_received(120.0)
-    progress.read(0, pending(1), 120.0)
+    progress.read(COORDINATOR, pending(1), 120.0)
     assert progress.last_progress == REPORT
     progress.output_received(130.0)
-    progress.read(0, pending(1), 130.0)
-    progress.read(0, Line(0, "o", "other output"), 130.0)
+    progress.read(COORDINATOR, pending(1), 130.0)
+    progress.read(COORDINATOR, Line(0, "o", "other output"), 130.0)
     assert progress.last_progress == 130.0
 
 
 def test_the_longest_wait_of_a_rank_is_named_with_batch_rows_and_worker() -> None:
     progress = Progress(START)
     assert progress.longest_wait(120.0) is None
-    progress.read(0, pending(0), 120.0)
-    progress.read(0, pending(1, worker=None, seconds=15.0, batch=9), 122.0)
+    progress.read(COORDINATOR, pending(0), 120.0)
+    progress.read(COORDINATOR, pending(1, worker=None, seconds=15.0, batch=9), 122.0)
     assert progress.longest_wait(125.0) == "rank 1 has waited 18 s for batch 9 (a.csv rows 7 to 7)"
-    progress.read(0, report(protocol.STREAM, **{**STREAM, "rank": 1}), 123.0)
+    progress.read(COORDINATOR, report(protocol.STREAM, **{**STREAM, "rank": 1}), 123.0)
     assert progress.longest_wait(125.0) == "worker 2 has spent 10 s on batch 7 (a.csv rows 7 to 7), and rank 0 waits"
 
 
@@ -174,7 +175,7 @@ def test_the_longest_wait_of_a_rank_is_named_with_batch_rows_and_worker() -> Non
 )
 def test_a_report_on_stderr_or_with_unusable_values_is_plain_output(line: Line) -> None:
     progress = Progress(START)
-    assert progress.read(0, line, REPORT) is None
+    assert progress.read(COORDINATOR, line, REPORT) is None
     assert progress.iteration is None
 
 
@@ -182,7 +183,7 @@ def test_a_pattern_reads_rank_zero_of_node_zero_and_each_iteration_once() -> Non
     progress = Progress(START, r"step (?P<iteration>\S+) loss (?P<loss>\S+)(?: of (?P<total_iterations>\S+))?")
 
     def take(node: int, rank: int | None, text: str) -> Any:
-        return progress.read(node, Line(rank, "o", text), REPORT)
+        return progress.read(Member(NODE, node), Line(rank, "o", text), REPORT)
 
     assert take(0, None, "step 1 loss 0.5") == ("metric", {"iteration": 1, "loss": 0.5})
     assert take(0, None, "step 1 loss 0.6") is None, "another rank's"
@@ -199,7 +200,7 @@ def test_a_pattern_reads_rank_zero_of_node_zero_and_each_iteration_once() -> Non
 def read_steps(progress: Progress, *steps: int, rank: int | None = None, node: int = 0) -> list[Report | None]:
     """What lines such as "step 1 loss 1" report, read one second after the other."""
     lines = (Line(rank, "o", f"step {step} loss 1") for step in steps)
-    return [progress.read(node, line, REPORT + number) for number, line in enumerate(lines)]
+    return [progress.read(Member(NODE, node), line, REPORT + number) for number, line in enumerate(lines)]
 
 
 def test_a_form_is_recognized_in_the_output_of_rank_zero_of_node_zero() -> None:
@@ -233,7 +234,7 @@ def test_a_pattern_and_protocol_lines_win_over_recognition() -> None:
 
     progress = Progress(START, None, Recognizer())
     read_steps(progress, 10, 20, 30)
-    assert progress.read(0, report("metric", iteration=1), REPORT) == ("metric", {"iteration": 1})
+    assert progress.read(COORDINATOR, report("metric", iteration=1), REPORT) == ("metric", {"iteration": 1})
     assert (progress.first_iteration, progress.iteration, progress.recognized) == (1, 1, None)
     assert read_steps(progress, 40, 50, 60, 70) == [None] * 4
 
@@ -243,7 +244,7 @@ def test_a_pattern_and_protocol_lines_win_over_recognition() -> None:
 )
 def test_lines_of_functions_that_any_program_may_call_do_not_end_recognition(kind: str, values: dict[str, Any]) -> None:
     progress = Progress(START, None, Recognizer())
-    progress.read(0, report(kind, **values), REPORT)
+    progress.read(COORDINATOR, report(kind, **values), REPORT)
     assert read_steps(progress, 1, 2, 3)[2] == ("metric", {"iteration": 3, "loss": 1})
 
 
@@ -251,17 +252,20 @@ def test_lines_of_functions_that_any_program_may_call_do_not_end_recognition(kin
 def test_states_of_a_progress_bar_are_read_like_lines_but_are_no_protocol(pattern: str | None) -> None:
     progress = Progress(START, pattern, Recognizer())
     for step in (1, 2):
-        progress.read_state(0, Line(0, "o", f"step {step} loss 1"), REPORT)
-    assert progress.read_state(0, Line(0, "o", "step 3 loss 1"), REPORT) == ("metric", {"iteration": 3, "loss": 1})
-    assert progress.read_state(0, Line(1, "o", "step 4 loss 1"), REPORT) is None
-    assert progress.read_state(0, report("metric", iteration=9), REPORT) is None
+        progress.read_state(COORDINATOR, Line(0, "o", f"step {step} loss 1"), REPORT)
+    assert progress.read_state(COORDINATOR, Line(0, "o", "step 3 loss 1"), REPORT) == (
+        "metric",
+        {"iteration": 3, "loss": 1},
+    )
+    assert progress.read_state(COORDINATOR, Line(1, "o", "step 4 loss 1"), REPORT) is None
+    assert progress.read_state(COORDINATOR, report("metric", iteration=9), REPORT) is None
 
 
 def test_a_pattern_is_tried_on_the_beginning_of_a_line_only() -> None:
     progress = Progress(START, r"(?P<iteration>\d+)(?: lr (?P<lr>\S+))?")
     values = {"iteration": 7, "lr": 0.001}
-    assert progress.read(0, Line(None, "o", " " * 4000 + "7 lr 1e-3"), REPORT) == ("metric", values)
-    assert progress.read(0, Line(None, "o", " " * 5000 + "8"), REPORT) is None
+    assert progress.read(COORDINATOR, Line(None, "o", " " * 4000 + "7 lr 1e-3"), REPORT) == ("metric", values)
+    assert progress.read(COORDINATOR, Line(None, "o", " " * 5000 + "8"), REPORT) is None
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from spotmpi.agent import record, replay
 from spotmpi.agent.lines import Line
+from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.schema import AttemptRecord
 from spotmpi.runs import pod_output
@@ -26,7 +27,7 @@ ATTEMPT: AttemptRecord = {"attempt": 1, "started": 1.0, "cause": "succeeded", "l
 
 def all_entries(folder: Path, node: int = 0) -> list[dict[str, Any]]:
     """Everything that the folder holds of a node."""
-    return replay.entries(str(folder), node, 0, 1e12)
+    return replay.entries(str(folder), Member(NODE, node), 0, 1e12)
 
 
 def parse_lines(text: str) -> list[Entry]:
@@ -40,9 +41,9 @@ def write_records(folder: Path) -> None:
     assert pod_record.take_attempt() == 1
     pod_record.event(record.STARTED, attempt=1, failures=0, interruptions=0)
     for text in HOSTILE:
-        pod_record.line(1, 0, Line(None, "o", text))
-    pod_record.line(1, 0, Line(3, "e", "oh"))
-    pod_record.metric(1, 0, "metric", {"iteration": 20, "loss": 0.1 + 0.2})
+        pod_record.line(1, COORDINATOR, Line(None, "o", text))
+    pod_record.line(1, COORDINATOR, Line(3, "e", "oh"))
+    pod_record.metric(1, COORDINATOR, "metric", {"iteration": 20, "loss": 0.1 + 0.2})
     pod_record.attempt(1, 0, {**ATTEMPT, "ended": next(ticks) + 0.5})
     pod_record.summary({"state": "succeeded", "ended": next(ticks) + 0.5})
     pod_record.event(record.SUCCEEDED)
@@ -69,17 +70,17 @@ def test_every_printed_entry_is_in_the_folder_with_values_and_time(
 
 def test_a_span_leaves_out_what_is_older_and_what_is_newer(tmp_path: Path) -> None:
     write_records(tmp_path)
-    texts = [entry["l"][6] for entry in replay.entries(str(tmp_path), 0, 1001.5, 1004.5) if "l" in entry]
+    texts = [entry["l"][6] for entry in replay.entries(str(tmp_path), COORDINATOR, 1001.5, 1004.5) if "l" in entry]
     assert texts == HOSTILE[1:4] or texts == HOSTILE[0:3]
 
 
 def test_another_nodes_log_comes_without_node_0s_records(tmp_path: Path) -> None:
     write_records(tmp_path)
     record = PodRecord(str(tmp_path))
-    record.line(1, 1, Line(None, "o", "from node 1"))
+    record.line(1, Member(NODE, 1), Line(None, "o", "from node 1"))
     record.close()
     (replayed,) = all_entries(tmp_path, node=1)
-    assert (replayed["l"][1], replayed["l"][2], replayed["l"][6]) == (1, 1, "from node 1")
+    assert (replayed["l"][1], replayed["l"][2], replayed["l"][6]) == ("node/1", 1, "from node 1")
 
 
 def test_torn_and_missing_files_are_no_obstacle(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_torn_and_missing_files_are_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text('{"t": 1, "event": "started"}\n{"t": 2, "ev')
     (tmp_path / "summary.json").write_text("{")
     (tmp_path / "attempts" / "1").mkdir(parents=True)
-    assert json.dumps(replay.entries(str(tmp_path), 0, 0, 5)) == '[{"e": {"t": 1, "event": "started"}}]'
+    assert json.dumps(replay.entries(str(tmp_path), COORDINATOR, 0, 5)) == '[{"e": {"t": 1, "event": "started"}}]'
 
 
 STAMP = "2026-11-21T07:52:0{}.000000Z"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent.plan import Command
+from spotmpi.agent.plan import WORKER, Command, Member
 from spotmpi.agent.replicas import MAX_PAUSE, STEADY, Replicas
 from tests.clocks import SetClock
 
@@ -42,13 +42,10 @@ class Workers:
         return self.ready
 
     def command(self, number: int) -> Command:
-        return {"node": number, "name": f"worker {number}", "arguments": ["work"], "environment": {}}
+        return {"member": Member(WORKER, number), "name": f"worker {number}", "arguments": ["work"], "environment": {}}
 
     def started(self, number: int, process: int) -> None:
         assert process == FakeProcess.pid
-
-    def node(self, number: int) -> int:
-        return number
 
     def label(self, number: int) -> str:
         return ""
@@ -72,9 +69,8 @@ class Tended:
                 return
             self.clock.seconds = round(self.clock.seconds + 0.05, 2)
 
-    def _start(self, number: int, command: Command) -> Any:
-        assert command["name"] == f"worker {number}"
-        self.starts.append((round(self.clock.seconds, 2), number))
+    def _start(self, command: Command) -> Any:
+        self.starts.append((round(self.clock.seconds, 2), command["member"].number))
         return FakeProcess()
 
 

@@ -31,6 +31,7 @@ from tests.unit.agent.simulator import (
     Schedule,
     Volume,
     World,
+    host,
     simulated,
 )
 
@@ -280,9 +281,9 @@ def check_promotions(run: Run) -> None:
     for number, values in run.records.items():
         assert "not in DNS" not in ((values or {}).get("reason") or ""), "a node has the name of another pod"
         launched = [fact for fact in run.of(number, "launched") if fact.attempt == number]
-        if values and launched and run.schedule.pods > run.schedule.nodes:
-            assert values["world"]["pods"] == launched[0].value.pods, "the record has other pods"
-            assert values["world"]["members"] == [f"run-{pod}" for pod in launched[0].value.pods]
+        if values and launched and len(run.schedule.pods) > run.schedule.nodes:
+            assert values["world"]["pods"] == [pod.text for pod in launched[0].value.pods], "the record has other pods"
+            assert values["world"]["members"] == [host(pod) for pod in launched[0].value.pods]
 
 
 def check_launches(run: Run) -> None:
@@ -466,6 +467,9 @@ def test_a_lost_node_alone_is_replaced_and_training_goes_on_from_the_checkpoint(
     assert run.records[run.numbers[-1]]["resumed_iteration"] > 0
 
 
+SIMULATED = ("node/0", "node/1", "node/2", "standby/0")  # the pods of `STANDBY`
+
+
 @pytest.mark.parametrize(
     ("schedule", "pods"),
     [
@@ -488,7 +492,7 @@ def test_a_pod_that_stands_by_takes_the_place_of_a_lost_one(
     run = Run(world)
     assert world.jobset.end == "completed" and run.causes == ["interruption"] * (len(pods) - 1) + ["succeeded"]
     found = [(run.records[number] or {}).get("world", {}).get("pods") for number in run.numbers]
-    assert found == pods
+    assert found == [None if numbers is None else [SIMULATED[number] for number in numbers] for numbers in pods]
     for check in CHECKS:
         check(run)
 

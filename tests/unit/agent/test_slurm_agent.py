@@ -14,6 +14,7 @@ import pytest
 from spotmpi.agent import launchers, slurm, stop_requests
 from spotmpi.agent.launchers import LAUNCHERS, OpenMpi, Remote, Start
 from spotmpi.agent.outcomes import INTERRUPTION, SUCCEEDED
+from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.readiness import Readiness
 from spotmpi.agent.staging import Staging
 from spotmpi.core.certificates import run_certificates, write_certificates
@@ -46,7 +47,7 @@ def test_an_agent_knows_its_node_hosts_and_restarts_from_slurm(tmp_path: Path) -
     folder = run_folder(tmp_path, nodes=2)
     context = slurm.read_context(str(folder), TASK, ["n3", "n7"], SetClock())
 
-    assert (context.node, context.restart_count, context.hosts) == (1, 3, ["n3", "n7"])
+    assert (context.member, context.restart_count, context.hosts) == (Member(NODE, 1), 3, ["n3", "n7"])
     assert context.folder == str(folder) and context.slurm
     assert context.mounts.work == f"/tmp/spotmpi-{folder.name}"
     assert stop_requests.pending(context.mounts) is None

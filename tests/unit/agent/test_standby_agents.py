@@ -95,7 +95,11 @@ def test_a_pod_that_stands_by_takes_the_place_of_a_lost_one_whose_next_pod_stand
 
     summary = end_well(run, tmp_path)
     assert (summary["failures"], summary["interruptions"]) == (0, 2)
-    assert [attempt["world"]["pods"] for attempt in summary["attempts"]] == [[0, 1, 2], [0, 3, 2], [0, 1, 2]]
+    assert [attempt["world"]["pods"] for attempt in summary["attempts"]] == [
+        ["node/0", "node/1", "node/2"],
+        ["node/0", "standby/0", "node/2"],
+        ["node/0", "node/1", "node/2"],
+    ]
 
 
 def test_results_are_those_of_a_run_without_a_loss(gang: Callable[..., Gang], tmp_path: Path) -> None:
@@ -118,7 +122,7 @@ def test_results_are_those_of_a_run_without_a_loss(gang: Callable[..., Gang], tm
     assert run.agents[0].wait(LIMIT) == 0
 
     third = json.loads(run.paths.summary.read_text())["attempts"][2]
-    assert third["world"]["pods"] == [0, 3, 2] and third["resumed_iteration"] >= 10
+    assert third["world"]["pods"] == ["node/0", "standby/0", "node/2"] and third["resumed_iteration"] >= 10
     (_, last, parameters) = run.texts(0, 1)[-1].split()
     text = ""
     for iteration in range(1, int(last) + 1):
@@ -150,7 +154,8 @@ def test_of_two_lost_nodes_one_waits_for_its_next_pod(gang: Callable[..., Gang],
     run.until("ranks on all nodes", lambda: len(run.texts(0)) > 1)
 
     summary = end_well(run, tmp_path)
-    assert summary["attempts"][-1]["world"]["pods"] in ([0, 3, 2], [0, 3, 1])
+    pods = summary["attempts"][-1]["world"]["pods"]
+    assert pods[:2] == ["node/0", "standby/0"] and pods[2] in ("node/2", "node/1")
 
 
 def test_a_pod_that_cannot_get_ready_does_not_stand_by(gang: Callable[..., Gang], tmp_path: Path) -> None:

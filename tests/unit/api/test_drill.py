@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.agent.plan import COORDINATOR, NODE, WORKER, Member
 from spotmpi.api.drill import drill
 from spotmpi.backends import targets
 from spotmpi.cli.drill import command
@@ -33,7 +34,7 @@ class ScriptedBackend:
         self._ahead = ahead
         self._recorded = recorded  # how many of the events have come in by then
         self.now = 100.0
-        self.faults: list[tuple[str, int, str]] = []
+        self.faults: list[tuple[str, Member, str]] = []
 
     def clock(self) -> float:
         return self.now
@@ -50,8 +51,8 @@ class ScriptedBackend:
         scalars = {"t": metrics[-1].time + self._ahead} if metrics else {}
         return RunState(run, "", "digits", "running", scalars=scalars)
 
-    def inject_fault(self, run: str, node: int, fault: str) -> None:
-        self.faults.append((run, node, fault))
+    def inject_fault(self, run: str, member: Member, fault: str) -> None:
+        self.faults.append((run, member, fault))
 
 
 def metric(time: float, iteration: int, kind: str = "metric") -> Event:
@@ -64,7 +65,7 @@ AFTER = [Event(108.5, "started", 2), metric(109.0, 18, "resumed"), metric(110.5,
 
 
 def run_drill(backend: Any, fault: str = "evict", node: int = 1) -> Any:
-    return drill(backend, "digits-1", node, fault, clock=backend.clock)
+    return drill(backend, "digits-1", Member(NODE, node), fault, clock=backend.clock)
 
 
 @pytest.mark.parametrize("ahead", [0.0, 300.0, -300.0])
@@ -72,7 +73,7 @@ def test_the_fault_comes_once_the_run_trains_and_every_phase_is_measured_from_th
     """Times are by the cluster's clock, whether the terminal's is 5 min ahead or behind."""
     backend = ScriptedBackend([*BEFORE, metric(101.0, 24), END, *AFTER], ahead, recorded=2)
     recovery = run_drill(backend)
-    assert backend.faults == [("digits-1", 1, "evict")]
+    assert backend.faults == [("digits-1", Member(NODE, 1), "evict")]
     assert (recovery.detected, recovery.rescheduled, recovery.resumed) == (3.0, 8.0, 10.0)
     assert recovery.lost_iterations == 24 - 18
     assert "6 iterations repeated (node 1: got SIGTERM)" in str(recovery)
@@ -107,9 +108,9 @@ def test_a_drill_prints_its_progress(monkeypatch: pytest.MonkeyPatch, capsys: py
     """Events before the fault and each attempt after it are shown, so that a drill is never silent."""
     backend = ScriptedBackend([*BEFORE, END, *AFTER])
     monkeypatch.setattr(targets, "backend_of", lambda run, on: backend)
-    command("digits-1", node=1, as_json=True)
+    command("digits-1", node="1", as_json=True)
     output = capsys.readouterr()
-    assert json.loads(output.out)["node"] == 1
+    assert json.loads(output.out)["member"] == "node/1"
     assert "evict of node 1: at the next iteration that the run reports" in output.err
     assert "starting again (failures: 0, interruptions: 1): node 1: got SIGTERM" in output.err
     assert "attempt 2 started" in output.err
@@ -145,50 +146,53 @@ class PoolBackend(ScriptedBackend):
 
 
 def of_worker(kind: str, time: float, worker: int) -> Event:
-    return Event(time, kind, 1, values={"worker": worker, "reason": "got SIGTERM"})
+    return Event(time, kind, 1, values={"member": f"worker/{worker}", "reason": "got SIGTERM"})
 
 
 PAST = [Event(80.0, "started", 1), *(of_worker("joined", 85.0, worker) for worker in (0, 1))]
 
 
-def pool_drill(backend: PoolBackend, node: int, fault: str = "evict") -> Any:
-    return drill(backend, "pool-1", node, fault, clock=backend.clock)  # type: ignore[arg-type]
+def pool_drill(backend: PoolBackend, member: Member, fault: str = "evict") -> Any:
+    return drill(backend, "pool-1", member, fault, clock=backend.clock)  # type: ignore[arg-type]
 
 
 def test_a_worker_is_followed_until_it_has_joined_again(tmp_path: Path) -> None:
     others = [of_worker("left", 101.0, 0), of_worker("joined", 102.0, 0)]
     events = [*others, of_worker("left", 103.5, 1), of_worker("joined", 115.0, 1)]
     backend = PoolBackend(tmp_path, PAST, *events)
-    recovery = pool_drill(backend, 2)
-    assert backend.faults == [("pool-1", 2, "evict")]
+    recovery = pool_drill(backend, Member(WORKER, 1))
+    assert backend.faults == [("pool-1", Member(WORKER, 1), "evict")]
     assert str(recovery) == "evict of worker 1: lost after 3.5 s, back after 15.0 s (got SIGTERM)"
 
 
 def test_node_0_is_followed_to_its_next_attempt(tmp_path: Path) -> None:
     restarted = Event(102.0, "restarted", values={"reason": "node 0: got SIGTERM"})
     backend = PoolBackend(tmp_path, PAST, restarted, Event(110.0, "started", 2))
-    assert str(pool_drill(backend, 0)) == "evict of node 0: lost after 2.0 s, back after 10.0 s (node 0: got SIGTERM)"
+    assert (
+        str(pool_drill(backend, COORDINATOR))
+        == "evict of node 0: lost after 2.0 s, back after 10.0 s (node 0: got SIGTERM)"
+    )
 
 
 def test_of_a_killed_process_nothing_is_measured_since_its_pod_stays(tmp_path: Path) -> None:
-    recovery = pool_drill(PoolBackend(tmp_path, PAST), 1, "kill")
+    recovery = pool_drill(PoolBackend(tmp_path, PAST), Member(WORKER, 0), "kill")
     assert str(recovery) == "kill of worker 0: its process was killed, and is started again in the same place"
 
 
 def test_a_pool_that_ends_instead_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
-        SpotmpiError, match="run pool-1 ended before node 1 was back; `spotmpi status pool-1` shows why"
+        SpotmpiError, match="run pool-1 ended before worker 0 was back; `spotmpi status pool-1` shows why"
     ):
-        pool_drill(PoolBackend(tmp_path, PAST, of_worker("left", 101.0, 0), Event(102.0, "stopped")), 1)
+        pool_drill(PoolBackend(tmp_path, PAST, of_worker("left", 101.0, 0), Event(102.0, "stopped")), Member(WORKER, 0))
     ended = PoolBackend(tmp_path, PAST, state="stopped")
     with pytest.raises(SpotmpiError, match="has ended, no fault was injected: a drill needs a run that is up"):
-        pool_drill(ended, 1)
+        pool_drill(ended, Member(WORKER, 0))
     assert not ended.faults
 
 
 def test_a_worker_of_a_stream_is_killed_as_that_of_a_pool(tmp_path: Path) -> None:
     backend = PoolBackend(tmp_path, PAST)
     (tmp_path / "spec.toml").write_text('command = ["train"]\nnodes = 2\n[stream]\nsource = "/set"\nbatch = 1\n')
-    assert str(pool_drill(backend, 2, "kill")) == (
+    assert str(pool_drill(backend, Member(WORKER, 0), "kill")) == (
         "kill of worker 0: its process was killed, and is started again in the same place"
     )

@@ -18,11 +18,16 @@ from spotmpi.pools.pool import Pool, PoolSummary
 
 EVENTS: list[dict[str, Any]] = [
     {"t": 0.0, "event": "submitted", "owner": "ann"},
-    {"t": 3620.0, "event": "started", "attempt": 1, "machines": [{"node": 0, "name": "small", "since": 3600.0}]},
-    {"t": 3630.0, "event": "joined", "attempt": 1, "worker": 0, "machine": {"name": "big", "since": 3600.0}},
-    {"t": 3630.0, "event": "joined", "attempt": 1, "worker": 1, "machine": {"name": "big", "since": 3600.0}},
-    {"t": 3630.0, "event": "joined", "attempt": 1, "worker": 2, "machine": {"name": "gone", "since": 3600.0}},
-    {"t": 5400.0, "event": "left", "attempt": 1, "worker": 2, "reason": "SIGTERM"},
+    {
+        "t": 3620.0,
+        "event": "started",
+        "attempt": 1,
+        "machines": [{"name": "small", "since": 3600.0}],
+    },
+    {"t": 3630.0, "event": "joined", "attempt": 1, "member": "worker/0", "machine": {"name": "big", "since": 3600.0}},
+    {"t": 3630.0, "event": "joined", "attempt": 1, "member": "worker/1", "machine": {"name": "big", "since": 3600.0}},
+    {"t": 3630.0, "event": "joined", "attempt": 1, "member": "worker/2", "machine": {"name": "gone", "since": 3600.0}},
+    {"t": 5400.0, "event": "left", "attempt": 1, "member": "worker/2", "reason": "SIGTERM"},
 ]
 
 

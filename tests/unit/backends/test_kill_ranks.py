@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.backends.kill_ranks import PROGRAM, NotRunning, require_killed
 from tests.contract.processes import wait_until
 
@@ -48,14 +49,14 @@ def test_ranks_of_one_run_are_killed_and_no_others(processes: list[subprocess.Po
     printed = subprocess.check_output([sys.executable, "-c", PROGRAM, RUN], text=True)
 
     assert printed.split() == ["killed", "killed"]
-    require_killed(printed, RUN, 0)
+    require_killed(printed, RUN, COORDINATOR)
     assert rank.wait(10) == -signal.SIGKILL
     wait_until(lambda: _state(fork) == "Z")
     assert [each.poll() for each in (agent, of_other, server, server_of_other)] == [None] * 4
     assert _state(fork_of_other) == "S"
     printed = subprocess.check_output([sys.executable, "-c", PROGRAM, f"none-{RUN}"], text=True)
     with pytest.raises(NotRunning, match="node 0 of run digits-1 has no running ranks"):
-        require_killed(printed, "digits-1", 0)
+        require_killed(printed, "digits-1", COORDINATOR)
 
 
 def _child(process: int) -> int:

@@ -12,7 +12,7 @@ from spotmpi.agent import placement, pod_context
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.outcomes import INTERRUPTION, SUCCEEDED, Outcome
 from spotmpi.agent.placement_controller import Controller, OrderPolicy, Policy
-from spotmpi.agent.plan import Forecast
+from spotmpi.agent.plan import COORDINATOR, Forecast
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
 from spotmpi.capacity.controller import DeadlinePolicy
@@ -150,10 +150,10 @@ class PlacedRun:
             self._progress.resumed = self._progress.iteration = self.stored
             self._progress.first_iteration = self.stored + 1
             self._progress.first_iteration_elapsed = self._clock.elapsed()
-            record.metric(self._number, 0, "context", {"total_iterations": self.iterations})
+            record.metric(self._number, COORDINATOR, "context", {"total_iterations": self.iterations})
         iteration = min(self.iterations, int((self._progress.iteration or 0) + self.step / PACE))
         self._progress.iteration = iteration
-        self._history.record.metric(self._number, 0, "metric", {"iteration": iteration})
+        self._history.record.metric(self._number, COORDINATOR, "metric", {"iteration": iteration})
         if self.every and iteration // self.every * self.every > self.stored:
             self._store(iteration // self.every * self.every)
         if iteration == self.iterations:
@@ -174,7 +174,7 @@ class PlacedRun:
         assert self._history is not None
         self.stored = iteration
         self._progress.checkpoint = iteration
-        self._history.record.metric(self._number, 0, "checkpoint", {"iteration": iteration})
+        self._history.record.metric(self._number, COORDINATOR, "checkpoint", {"iteration": iteration})
 
     def _end_attempt(self, cause: str, lost: bool = False) -> None:
         history, self._history = self._history, None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import protocol, record
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.api import view
 from spotmpi.cli import tables
 from spotmpi.core.events import Event
@@ -36,7 +37,7 @@ def run_with_stream(folder: Path, backend: str = "kubernetes") -> RunPaths:
     writer.event(record.STARTED, attempt=1)
     for seconds in (10, 20):
         for rank in range(2):
-            writer.metric(1, 0, protocol.STREAM, report(rank, seconds))
+            writer.metric(1, COORDINATOR, protocol.STREAM, report(rank, seconds))
     writer.event(record.SUCCEEDED)
     writer.close()
     paths.plan.write_text(json.dumps({"backend": backend}))

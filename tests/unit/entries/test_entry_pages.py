@@ -12,6 +12,7 @@ import pytest
 
 import spotmpi
 from spotmpi.agent import protocol
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.agent.record import Record
 from spotmpi.core.names import RunPaths
 from spotmpi.entries.manifest import DATASET, Manifest
@@ -49,7 +50,7 @@ def report(paths: RunPaths, lines: list[tuple[str, dict[str, float]]]) -> None:
     times = itertools.count(1_700_000_000.0, 2.0)
     written = Record(str(paths.folder), lambda: next(times))
     for kind, values in lines:
-        written.metric(1, 0, kind, values)
+        written.metric(1, COORDINATOR, kind, values)
     written.close()
 
 

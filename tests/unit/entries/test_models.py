@@ -12,6 +12,7 @@ import pytest
 
 import spotmpi
 from spotmpi.agent import protocol, record
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.agent.record import Record
 from spotmpi.api import models as api
 from spotmpi.core.errors import InputError, SpotmpiError
@@ -59,7 +60,7 @@ def run(
     written = Record(str(paths.folder), lambda: 1_700_000_000.0)
     written.event(record.SUBMITTED, name=name)
     written.event(record.STARTED, attempt=1)
-    written.metric(1, 0, protocol.METRIC, {"iteration": 5, "loss": 9.0})
+    written.metric(1, COORDINATOR, protocol.METRIC, {"iteration": 5, "loss": 9.0})
     if end:
         written.event(end)
         result = {"iteration": 5, "loss": loss, "parameters": "a1", "diverged": float("nan")}

@@ -11,6 +11,7 @@ import pytest
 import tomli_w
 
 from spotmpi.agent import hardware
+from spotmpi.agent.plan import NODE, Member
 from spotmpi.runs import reader
 from tests.command_line import SPOTMPI
 from tests.contract.fake_program import fake_job
@@ -46,7 +47,7 @@ def test_agents_enforce_the_limit_and_record_their_machines(gang: Any) -> None:
     assert started.codes() == [78, 0]
     assert kinds(started.events())[-1] == "failed" and "limits.cost" in (started.events()[-1].reason or "")
     (start,) = [event for event in started.events() if event.kind == "started"]
-    assert [each["node"] for each in start.values["machines"]] == [0, 1]
+    assert [each["member"] for each in start.values["machines"]] == ["node/0", "node/1"]
     assert all(0 <= start.time - each["since"] < 30 for each in start.values["machines"])
 
 
@@ -54,15 +55,15 @@ def test_an_ec2_machine_reports_its_type_and_instance_and_others_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(hardware.ENV_NODE_NAME, "ip-10-0-0-7.ec2.internal")
-    unknown = {"node": 3, "since": 5.0, "name": "ip-10-0-0-7.ec2.internal", "type": None, "instance": None}
-    assert hardware.identify(3, 5.0, str(tmp_path)) == unknown
+    unknown = {"member": "node/3", "since": 5.0, "name": "ip-10-0-0-7.ec2.internal", "type": None, "instance": None}
+    assert hardware.identify(Member(NODE, 3), 5.0, str(tmp_path)) == unknown
     folder = tmp_path / "sys/devices/virtual/dmi/id"
     folder.mkdir(parents=True)
     (folder / "product_name").write_text("HVM domU\n")
     (folder / "board_asset_tag").write_text("Not Specified\n")
-    assert hardware.identify(3, 5.0, str(tmp_path)) == unknown
+    assert hardware.identify(Member(NODE, 3), 5.0, str(tmp_path)) == unknown
     (folder / "product_name").write_text("g5.xlarge\n")
     (folder / "board_asset_tag").write_text("i-0123456789abcdef0\n")
 
-    description = json.loads(json.dumps(hardware.identify(3, 5.0, str(tmp_path))))
+    description = json.loads(json.dumps(hardware.identify(Member(NODE, 3), 5.0, str(tmp_path))))
     assert (description["type"], description["instance"]) == ("g5.xlarge", "i-0123456789abcdef0")

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 import spotmpi
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core.errors import InputError
 from spotmpi.core.names import RunPaths
@@ -221,7 +222,7 @@ def test_a_shell_opens_in_the_folder_of_a_run(folder: Path, monkeypatch: pytest.
     paths.folder.mkdir(parents=True)
     paths.events.write_text('{"t": 1.0, "event": "succeeded"}\n')
     monkeypatch.setenv("SHELL", "/bin/pwd")
-    words = LocalBackend(folder / "runs").shell(paths.id, 0)
+    words = LocalBackend(folder / "runs").shell(paths.id, COORDINATOR)
     double._require_program(list(words))
     assert subprocess.run(words, capture_output=True, text=True).stdout == f"{paths.folder}\n"
 

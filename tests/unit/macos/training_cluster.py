@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.agent import protocol, record
+from spotmpi.agent.plan import COORDINATOR, NODE
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.core import names
 from spotmpi.plan import manifests
@@ -39,7 +40,7 @@ class TrainingCluster:
         run = jobset["metadata"]["name"]
         owner = {**of_kind("JobSet", run), "name": run, "uid": jobset["metadata"]["uid"]}
         for node in range(jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"]):
-            labels = {names.LABEL_RUN: run, manifests.LABEL_INDEX: str(node)}
+            labels = {names.LABEL_RUN: run, names.LABEL_ROLE: NODE, manifests.LABEL_INDEX: str(node)}
             pod = a_pod(f"{run}-node-0-{node}-abcde", "Running" if self.holds else "Succeeded", labels)
             pod["metadata"]["ownerReferences"] = [{key: owner[key] for key in ("apiVersion", "kind", "name", "uid")}]
             self.cluster.put(pod)
@@ -57,12 +58,12 @@ class TrainingCluster:
             pod = PodRecord(str(folder), lambda: next(moments))
             pod.event(record.STARTED, attempt=1, failures=0, interruptions=0)
             context = {"world_size": 1, "total_iterations": ITERATIONS, "samples_per_iteration": 8}
-            pod.metric(1, 0, protocol.CONTEXT, context)
+            pod.metric(1, COORDINATOR, protocol.CONTEXT, context)
             for iteration in range(10, ITERATIONS + 1, 10):
                 values = {"iteration": iteration, "seconds": [0.1] * 10, "loss": 1 / iteration}
-                pod.metric(1, 0, protocol.METRIC, values)
+                pod.metric(1, COORDINATOR, protocol.METRIC, values)
             if not self.holds:
-                pod.metric(1, 0, protocol.RESULT, {"iteration": ITERATIONS, "loss": 0.01})
+                pod.metric(1, COORDINATOR, protocol.RESULT, {"iteration": ITERATIONS, "loss": 0.01})
                 state = record.SUCCEEDED
                 pod.summary({"state": state, "started": start, "ended": next(moments), "work": work})
                 pod.event(state)

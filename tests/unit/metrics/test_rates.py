@@ -18,7 +18,7 @@ BESIDE = "beside an evaluation or checkpoint"
 
 
 def messages(kind: str, iteration: int, attempt: int = 1, t: float = 100.0, **values: Any) -> dict[str, Any]:
-    return {"t": t, "attempt": attempt, "node": 0, "kind": kind, "iteration": iteration, **values}
+    return {"t": t, "attempt": attempt, "member": "node/0", "kind": kind, "iteration": iteration, **values}
 
 
 def window(last: int, seconds: list[float], attempt: int = 1, t: float = 100.0, **scalars: Any) -> dict[str, Any]:
@@ -173,7 +173,7 @@ TIMED: dict[str, tuple[Lines, dict[str, int], int, float]] = {
     "a cut window": ([FIRST, CUT, ones(60, 26, 2)], {INTERRUPTED: 4}, 20 + 16, 36.0),
     "a cut window at the end": ([FIRST, CUT], {INTERRUPTED: 4}, 20, 20.0),
     "no window done": ([{**arrival(10, 1.0), "cut": True}, ones(60, 50, 2)], {INTERRUPTED: 0}, 40, 40.0),
-    "lines of another node": ([ones(20, 20), {**ones(20, 20, seconds=9.0), "node": 1}], {}, 10, 10.0),
+    "lines of another node": ([ones(20, 20), {**ones(20, 20, seconds=9.0), "member": "node/1"}], {}, 10, 10.0),
 }
 
 
@@ -262,7 +262,7 @@ def test_lines_with_values_of_another_type_are_ignored(changed: dict[str, Any]) 
 
 def test_a_scalar_has_one_value_per_iteration_over_all_attempts() -> None:
     lines = [
-        {"t": 10.0, "attempt": 1, "node": 0, "kind": protocol.CONTEXT, "world_size": 2},
+        {"t": 10.0, "attempt": 1, "member": "node/0", "kind": protocol.CONTEXT, "world_size": 2},
         window(10, [1.0] * 10, t=20.0, loss=3.0),
         window(20, [1.0] * 10, t=30.0, loss=2.0),
         messages(protocol.EVALUATION, 20, t=31.0, accuracy=0.4),

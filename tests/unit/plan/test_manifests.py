@@ -295,17 +295,8 @@ def test_each_exit_matches_its_failure_rule(reason: str, message: str, action: s
     assert rule_for(plan(SMALL, ALONE)[0], reason, message) == alone
 
 
-def test_where_each_node_has_a_job_its_labels_and_host_names_are_those_of_that_job() -> None:
-    shared, own = plan(PLAIN)[0], plan(PLAIN, ALONE)[0]
-    assert manifests.gang_size(shared) == manifests.gang_size(own) == 4
-    assert manifests.labels_of_node(shared, 2) == {manifests.LABEL_INDEX: "2"}
-    assert manifests.labels_of_node(own, 2) == {
-        manifests.LABEL_REPLICATED_JOB: "node",
-        manifests.LABEL_INDEX: "0",
-        manifests.LABEL_JOB_INDEX: "2",
-    }
-    worker = {names.LABEL_ROLE: names.WORKER, manifests.LABEL_INDEX: "1"}
-    assert manifests.labels_of_node(own, 5) == manifests.labels_of_node(shared, 5) == worker
+def test_a_run_has_as_many_pods_where_each_node_has_a_job() -> None:
+    assert manifests.pod_count(plan(PLAIN)[0]) == manifests.pod_count(plan(PLAIN, ALONE)[0]) == 4
 
 
 def test_the_sample_that_asks_whether_jobs_are_restarted_alone_has_the_rules_of_such_a_run() -> None:

@@ -32,6 +32,7 @@ from typing import Any
 import cloudpickle
 
 import spotmpi
+from spotmpi.agent.plan import WORKER, Member
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target
 from spotmpi.core.errors import SpotmpiError
@@ -327,7 +328,7 @@ class Stress:
 
     def _kill(self, chance: random.Random) -> None:
         with contextlib.suppress(SpotmpiError):  # it is being started
-            targets.backend(self.target).inject_fault(self.pool.id, chance.choice((1, 2)), "kill")
+            targets.backend(self.target).inject_fault(self.pool.id, Member(WORKER, chance.choice((0, 1))), "kill")
 
     def _freeze(self, chance: random.Random) -> None:
         """Suspend the whole pool, as the sleep of its machine does, or one process of it."""

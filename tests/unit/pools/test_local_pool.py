@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import spotmpi
+from spotmpi.agent.plan import WORKER, Member
 from spotmpi.api import pools
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target
@@ -31,7 +32,7 @@ def pool(runs_folder: Path) -> Iterator[Pool]:
 @pytest.fixture
 def inject_fault(runs_folder: Path) -> InjectFault:
     backend = targets.backend(Target("local", runs_folder))
-    return lambda pool, node: backend.inject_fault(pool.id, node, "kill")
+    return lambda pool, worker: backend.inject_fault(pool.id, Member(WORKER, worker), "kill")
 
 
 class TestLocalPool(PoolContract):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import spotmpi
+from spotmpi.agent.plan import COORDINATOR, WORKER, Member
 from spotmpi.api.pools import resize
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target
@@ -49,7 +50,7 @@ def test_a_lost_scheduler_ends_calls_with_node_and_reason_and_the_certificates_o
         with pytest.raises(PoolLost, match="refused this driver: its certificates are not those of the run"):
             Engine(url, other._engine.connection.tls)
         call = pool.submit(time.sleep, 600)
-        targets.backend(target).inject_fault(pool.id, 0, "kill")
+        targets.backend(target).inject_fault(pool.id, COORDINATOR, "kill")
         killed = time.monotonic()
         with pytest.raises(PoolLost, match=r"node 0.*scheduler was killed by SIGKILL"):
             call.result(60)
@@ -80,10 +81,10 @@ def test_a_run_ends_with_the_command_of_its_pool(target: Target, tmp_path: Path)
     spec = {"launcher": "pool", "command": [sys.executable, "drive.py"], "pool": {"count": 2}}
     events: list[Event] = []
     state = spotmpi.run(spec, on=target, on_event=events.append)
-    lines = [(event.values["rank"], event.values["text"]) for event in events if event.kind == "line"]
+    lines = [(event.member, event.values["text"]) for event in events if event.kind == "line"]
     assert (state.state, state.reason) == ("succeeded", None)
-    assert lines[1:4] == [(None, f"run {state.id}"), (None, "sum 210"), (None, "workers 2")]
-    assert (2, "hello") in lines  # worker 1 is node 2
+    assert lines[1:4] == [(COORDINATOR, f"run {state.id}"), (COORDINATOR, "sum 210"), (COORDINATOR, "workers 2")]
+    assert (Member(WORKER, 1), "hello") in lines
     assert not of_run(state.id)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi.agent.plan import WORKER, Member
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target
 from spotmpi.core import names
@@ -39,7 +40,7 @@ def test_a_scan_of_redis_servers_counts_every_key_once_though_a_worker_is_killed
             assert process.stdout
             first = process.stdout.readline()
             (run,) = (path.name for path in (tmp_path / "runs").glob("pool-*"))
-            targets.backend(Target("local", tmp_path / "runs")).inject_fault(run, 1, "kill")
+            targets.backend(Target("local", tmp_path / "runs")).inject_fault(run, Member(WORKER, 0), "kill")
             lines = [first, *process.stdout]
 
     assert process.returncode == 0

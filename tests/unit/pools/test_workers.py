@@ -19,6 +19,7 @@ from spotmpi.agent.children import LocalWorkers, process_ids
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext, in_run_folder
 from spotmpi.agent.launch import Place
+from spotmpi.agent.plan import COORDINATOR, WORKER, Member
 from spotmpi.pools.dask_client import PoolClient
 from spotmpi.programs.pool import call, files
 from spotmpi.programs.pool.call import CallFailure
@@ -213,7 +214,7 @@ def local_workers(tmp_path: Path) -> Callable[[], LocalWorkers]:
     (code / "lib" / "newest").symlink_to("../scan.py")
     role = {"restart": "each", "count": 1, "environment": {}}
     plan: Any = {"run": tmp_path.name, "hosts": ["127.0.0.1"], "roles": [role], "pool_python": None}
-    context = AgentContext(plan, 0, 0, None, in_run_folder(str(tmp_path), "/nowhere", "/nowhere"), CLOCK)
+    context = AgentContext(plan, COORDINATOR, 0, None, in_run_folder(str(tmp_path), "/nowhere", "/nowhere"), CLOCK)
     return lambda: LocalWorkers(context, Place("python3", control=str(tmp_path)), str(tmp_path))
 
 
@@ -243,7 +244,7 @@ def test_another_attempt_has_the_code_of_its_run_and_what_calls_wrote(
     assert (folder / "lib" / "newest").read_text() == "2"
 
 
-def test_the_workers_are_as_many_as_was_requested_last_and_the_lines_of_each_have_its_node_as_tag(
+def test_the_workers_are_as_many_as_was_requested_last_and_each_has_its_process_id_in_a_file(
     local_workers: Callable[[], LocalWorkers], tmp_path: Path
 ) -> None:
     workers = local_workers()
@@ -251,9 +252,8 @@ def test_the_workers_are_as_many_as_was_requested_last_and_the_lines_of_each_hav
     for text, count in (("3", 3), ("0", 1), ("many", 1)):
         (tmp_path / "workers").write_text(text)
         assert list(workers.numbers()) == list(range(count)), text
-    command = workers.command(2)
-    assert (command["environment"]["RANK"], "--tag" in command["arguments"]) == ("3", True)
+    assert workers.command(2)["member"] == Member(WORKER, 2)
     assert not workers.is_ready()
     (tmp_path / "address.json").write_text('{"process": 7}')
     workers.started(2, 11)
-    assert workers.is_ready() and dict(process_ids(str(tmp_path))) == {0: 7, 3: 11}
+    assert workers.is_ready() and dict(process_ids(str(tmp_path))) == {COORDINATOR: 7, Member(WORKER, 2): 11}

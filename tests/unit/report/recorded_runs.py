@@ -95,7 +95,7 @@ def _metrics(spec: JobSpec, recorded: Recorded) -> tuple[list[dict[str, Any]], f
     lines: list[dict[str, Any]] = []
 
     def add(kind: str, values: dict[str, Any]) -> None:
-        lines.append({"t": clock, "attempt": attempt, "node": 0, "kind": kind, **values})
+        lines.append({"t": clock, "attempt": attempt, "member": "node/0", "kind": kind, **values})
 
     bounds = [0, *recorded.interrupted_at, recorded.iterations]
     for attempt in range(1, len(bounds)):

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotmpi.agent import record
+from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.core.events import Event, Lines
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster import BACKEND
@@ -25,12 +26,12 @@ from spotmpi.runs.pod_output import Entry
 
 def line(number: int, node: int = 0, attempt: int = 1) -> Entry:
     values = {"rank": None, "stream": "o", "text": f"line {number} of node {node}"}
-    return Entry(number, event=Event(1000.0 + number, record.LINE, attempt, node, number, values))
+    return Entry(number, event=Event(1000.0 + number, record.LINE, attempt, Member(NODE, node), number, values))
 
 
 def metric(time: float, iteration: int, **further: float) -> Entry:
     values = {"kind": "metric", "iteration": iteration, "loss": 0.5, **further}
-    return Entry(1, event=Event(time, record.METRIC, 1, 0, values=values))
+    return Entry(1, event=Event(time, record.METRIC, 1, COORDINATOR, values=values))
 
 
 def event(time: float, kind: str, **values: object) -> Entry:
@@ -87,9 +88,9 @@ def test_the_copy_reads_as_the_run_itself(paths: RunPaths) -> None:
         "started",
         "succeeded",
     ]
-    lines = [(event.node, event.number, event.values["text"]) for event in recorded if event.kind == record.LINE]
+    lines = [(event.member, event.number, event.values["text"]) for event in recorded if event.kind == record.LINE]
     numbers = [*((0, number) for number in range(1, 6)), *((1, number) for number in range(1, 4))]
-    assert sorted(lines) == [(node, number, f"line {number} of node {node}") for node, number in numbers]
+    assert sorted(lines) == [(Member(NODE, node), number, f"line {number} of node {node}") for node, number in numbers]
     assert json.loads((paths.attempts / "1" / "node-0.json").read_text())["cause"] == "succeeded"
 
 
@@ -105,7 +106,7 @@ def story(kinds: list[str]) -> list[Entry]:
             first = lines[0] + 1
             lines[0] += 3
             texts = [f"line {number} of node 0" for number in range(first, first + 3)]
-            batch = Lines(1, 0, first, [float(time)] * 3, [None] * 3, ["o"] * 3, texts)
+            batch = Lines(1, COORDINATOR, first, [float(time)] * 3, [None] * 3, ["o"] * 3, texts)
             entries.append(Entry(1, lines=batch))
         elif kind.startswith("line"):
             node = int(kind[-1])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent.lines import Line
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.agent.record import Record
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster import plan_of_copy
@@ -19,7 +20,7 @@ from spotmpi.runs.pod_output import parse
 from tests.transient_errors import TransientErrors
 
 ERRORS = pytest.mark.parametrize("error", [errno.ESTALE, errno.EIO])
-LINE = parse('{"n":1,"l":[1,0,1,5.0,0,"o","hello"]}')
+LINE = parse('{"n":1,"l":[1,"node/0",1,5.0,0,"o","hello"]}')
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_who_follows_a_run_reads_on_after_an_error(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
     record = Record(str(paths.folder))
-    record.line(1, 0, Line(0, "o", "again"))
+    record.line(1, COORDINATOR, Line(0, "o", "again"))
     record.event("succeeded")
     record.close()
     errors = TransientErrors(monkeypatch.setattr)

@@ -12,6 +12,7 @@ import pytest
 
 from spotmpi.agent import protocol, record
 from spotmpi.agent.lines import Line
+from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.record import Record
 from spotmpi.core import names
 from spotmpi.core.events import Event
@@ -38,10 +39,12 @@ def write_run(folder: Path, attempts: int, lines: int, nodes: int = 2) -> list[I
         written.append((record.STARTED, attempt, 0, 0))
         for number in range(1, lines + 1):
             for node in range(nodes):
-                run_record.line(attempt, node, Line(None, "o", f"attempt {attempt} line {number} " + "." * 50))
+                run_record.line(
+                    attempt, Member(NODE, node), Line(None, "o", f"attempt {attempt} line {number} " + "." * 50)
+                )
                 written.append((record.LINE, attempt, node, number))
             if number % 10 == 0:
-                run_record.metric(attempt, 0, "metric", {"iteration": number, "loss": 1.0})
+                run_record.metric(attempt, COORDINATOR, "metric", {"iteration": number, "loss": 1.0})
                 written.append((record.METRIC, attempt, 0, 0))
         if attempt < attempts:
             run_record.event(record.RESTARTED, failures=attempt, interruptions=0)
@@ -52,7 +55,7 @@ def write_run(folder: Path, attempts: int, lines: int, nodes: int = 2) -> list[I
 
 
 def identity(event: Event) -> Identity:
-    return event.kind, event.attempt, event.node, event.number
+    return event.kind, event.attempt, event.member.number if event.member else 0, event.number
 
 
 @pytest.mark.parametrize("follow", [False, True])
@@ -90,7 +93,7 @@ def kinds_and_pauses(folder: Path, output_after: int | None, end_after: int) -> 
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == output_after:
-            run_record.line(1, 0, Line(None, "o", "the first line"))
+            run_record.line(1, COORDINATOR, Line(None, "o", "the first line"))
         elif len(pauses) == end_after:
             run_record.event(record.STOPPED)
             run_record.close()
@@ -123,10 +126,10 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
 def test_a_state_needs_only_the_ends_of_long_metrics(tmp_path: Path) -> None:
     paths = names.RunPaths(tmp_path)
     run_record = new_record(tmp_path)
-    run_record.metric(1, 0, "context", {"total_iterations": 30_000})
+    run_record.metric(1, COORDINATOR, "context", {"total_iterations": 30_000})
     for iteration in range(1, 30_001):
         loss = 1 / iteration if iteration < 30_000 else None
-        run_record.metric(1, 0, "metric", {"iteration": iteration, "loss": loss})
+        run_record.metric(1, COORDINATOR, "metric", {"iteration": iteration, "loss": loss})
     run_record.event(record.FAILED, reason="the end")
     run_record.close()
 
@@ -142,9 +145,11 @@ def test_a_state_has_the_last_iteration_however_many_ranks_report_in_a_line(tmp_
     packed = protocol.pack([[0.25] * 100 for _ in range(ranks)])
     run_record = new_record(tmp_path)
     for iteration in (100, 200, 300):
-        run_record.metric(1, 0, protocol.METRIC, {"iteration": iteration, "ranks": packed, "loss": 1 / iteration})
+        run_record.metric(
+            1, COORDINATOR, protocol.METRIC, {"iteration": iteration, "ranks": packed, "loss": 1 / iteration}
+        )
     for _ in range(300 * (ranks == 400)):
-        run_record.metric(1, 0, protocol.CHECKPOINT, {"path": "x" * 1000})
+        run_record.metric(1, COORDINATOR, protocol.CHECKPOINT, {"path": "x" * 1000})
     run_record.close()
     state = reader.state(names.RunPaths(tmp_path))
     assert (state.iteration, state.scalars["loss"]) == (300, 1 / 300)

@@ -17,6 +17,7 @@ from rich import console
 from spotmpi.agent import replay
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.lines import LineSplitter, PieceSplitter
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.progress import Progress
 from spotmpi.api import view
@@ -53,11 +54,11 @@ def record_line(folder: Path, line: bytes, pattern: str | None = None) -> RunPat
     progress = Progress(0.0, pattern)
     for splitter in (LineSplitter("o"), PieceSplitter("o")):
         for each in [*splitter.feed(line + b"\n"), *splitter.end()]:
-            metric_values = progress.read(0, each, 1.0)
+            metric_values = progress.read(COORDINATOR, each, 1.0)
             if metric_values:
-                pod_record.metric(1, 0, *metric_values)
+                pod_record.metric(1, COORDINATOR, *metric_values)
             else:
-                pod_record.line(1, 0, each)
+                pod_record.line(1, COORDINATOR, each)
     pod_record.close()
     return paths
 
@@ -75,7 +76,7 @@ def test_no_line_of_a_program_ends_the_agent_or_who_reads_its_pod_or_its_folder(
     events = list(folder_events(paths, follow=False, alive=lambda: False))
     assert json.loads(json.dumps([event.to_json() for event in events]))
     assert {"submitted", "started", "succeeded"} <= {event.kind for event in events}
-    assert replay.entries(str(paths.folder), 0, 0.0, 1e12)
+    assert replay.entries(str(paths.folder), COORDINATOR, 0.0, 1e12)
     run_record: Any = SimpleNamespace(folder=str(paths.folder))
     plan: Any = {}
     assert AttemptHistory(run_record, plan, 0.0).attempts == []
@@ -170,7 +171,7 @@ def test_a_file_gets_every_line_of_output_as_it_was_written(capsys: pytest.Captu
 
 
 def _line(text: str) -> Event:
-    return Event(1.0, "line", 1, 0, 1, {"rank": None, "stream": "o", "text": text})
+    return Event(1.0, "line", 1, COORDINATOR, 1, {"rank": None, "stream": "o", "text": text})
 
 
 def test_a_terminal_gets_the_colours_of_a_line_and_no_other_control_character(

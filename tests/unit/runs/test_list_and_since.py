@@ -11,6 +11,7 @@ import pytest
 
 from spotmpi.agent import record
 from spotmpi.agent.lines import Line
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.core import names
 from spotmpi.runs import cache, reader
 from tests.command_line import CommandLine, invoke
@@ -32,7 +33,7 @@ def record_run(folder: Path, run: str, lines: dict[str, float], owner: str | Non
     run_record.event(record.STARTED, attempt=1)
     for text, age in lines.items():
         moment[0] = time.time() - age
-        run_record.line(1, 0, Line(0, "o", text))
+        run_record.line(1, COORDINATOR, Line(0, "o", text))
     run_record.event(record.SUCCEEDED)
     run_record.close()
 

@@ -11,14 +11,19 @@ from spotmpi.runs.node_usage import machine_kinds, machine_uses
 
 def pool(folder: Path, *events: dict[str, object]) -> RunPaths:
     submitted = {"t": 0.0, "event": "submitted", "name": "pool", "owner": "ann"}
-    started = {"t": 20.0, "event": "started", "attempt": 1, "machines": [{"node": 0, "name": "small", "since": 10.0}]}
+    started = {
+        "t": 20.0,
+        "event": "started",
+        "attempt": 1,
+        "machines": [{"name": "small", "since": 10.0}],
+    }
     (folder / "events.jsonl").write_text("".join(json.dumps(each) + "\n" for each in (submitted, started, *events)))
     return RunPaths(folder)
 
 
 def joined(time: float, worker: int, name: str, since: float) -> dict[str, object]:
-    machine = {"node": worker + 1, "name": name, "since": since, "type": "g5.xlarge"}
-    return {"t": time, "event": "joined", "attempt": 1, "worker": worker, "machine": machine}
+    machine = {"member": f"worker/{worker}", "name": name, "since": since, "type": "g5.xlarge"}
+    return {"t": time, "event": "joined", "attempt": 1, "member": f"worker/{worker}", "machine": machine}
 
 
 def uses(paths: RunPaths) -> list[tuple[str, float, float, float | None]]:
@@ -30,7 +35,7 @@ def test_each_worker_is_counted_from_its_pods_start_until_it_left_or_the_pool_en
         tmp_path,
         joined(30.0, 0, "a", 25.0),
         joined(32.0, 1, "b", 25.0),
-        {"t": 50.0, "event": "left", "attempt": 1, "worker": 1, "reason": "SIGTERM"},
+        {"t": 50.0, "event": "left", "attempt": 1, "member": "worker/1", "reason": "SIGTERM"},
         joined(60.0, 1, "c", 55.0),
         {"t": 100.0, "event": "stopped"},
     )
@@ -44,7 +49,7 @@ def test_each_worker_is_counted_from_its_pods_start_until_it_left_or_the_pool_en
 
 
 def test_a_pod_that_stands_by_is_counted_until_it_is_promoted(tmp_path: Path) -> None:
-    machine = {"node": "x-1-standby-0-0", "name": "s", "since": 30.0, "type": "g5.xlarge"}
+    machine = {"member": "standby/0", "name": "s", "since": 30.0, "type": "g5.xlarge"}
     paths = pool(
         tmp_path,
         {"t": 40.0, "event": "joined", "attempt": 1, "standby": "x-1-standby-0-0", "machine": machine},
@@ -61,7 +66,12 @@ def test_a_worker_that_joins_the_next_node_0_is_counted_once(tmp_path: Path) -> 
         joined(30.0, 0, "a", 25.0),
         {"t": 50.0, "event": "interrupted", "reason": "node 0: SIGTERM"},
         {"t": 50.1, "event": "restarted"},
-        {"t": 70.0, "event": "started", "attempt": 2, "machines": [{"node": 0, "name": "small", "since": 60.0}]},
+        {
+            "t": 70.0,
+            "event": "started",
+            "attempt": 2,
+            "machines": [{"name": "small", "since": 60.0}],
+        },
         joined(71.0, 0, "a", 25.0),
     )
     assert [use for use in uses(paths) if use[0] == "a"] == [("a", 25.0, 30.0, 50.0), ("a", 50.0, 71.0, None)]

@@ -45,7 +45,7 @@ def ran_on(paths: RunPaths, *nodes: str, claim: Mapping[str, str] = CLAIM, with_
     paths.plan.write_text(json.dumps({**plan, "outputs": OUTPUTS}))
     paths.summary.write_text(json.dumps({"hardware": [{**claim, "nodes": list(range(len(nodes)))}]}))
     machines = [
-        {"node": at, "since": START, "name": name, "instance": instance(name) if with_instances else None}
+        {"member": f"node/{at}", "since": START, "name": name, "instance": instance(name) if with_instances else None}
         for at, name in enumerate(nodes)
     ]
     with paths.events.open("a") as events:

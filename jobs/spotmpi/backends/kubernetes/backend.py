@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spotmpi.agent import pod_context, protocol, record
-from spotmpi.agent.plan import VERSION
+from spotmpi.agent.plan import VERSION, Member
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.backends.kubernetes import fault_injection, pool_access
 from spotmpi.backends.kubernetes import pull as pulling
@@ -262,13 +262,13 @@ class KubernetesBackend:
             with RunCache(names.RunPaths(self.runs_folder / run)) as cache:
                 cache.take([Entry(0, event=Event(moment, record.STOPPED, values={"reason": reason}))])
 
-    def inject_fault(self, run: str, node: int, fault: str) -> None:
-        """Evict or delete a node's pod, or kill the ranks in it."""
-        call(fault_injection.inject_fault(self._api(), run, node, fault))
+    def inject_fault(self, run: str, member: Member, fault: str) -> None:
+        """Evict or delete a member's pod, or kill the ranks in it."""
+        call(fault_injection.inject_fault(self._api(), run, member, fault))
 
-    def shell(self, run: str, node: int) -> Sequence[str]:
-        """Kubectl exec into a node's pod."""
-        pod = call(fault_injection.pod_of(self._api(), run, node))["metadata"]["name"]
+    def shell(self, run: str, member: Member) -> Sequence[str]:
+        """Kubectl exec into a member's pod."""
+        pod = call(fault_injection.pod_of(self._api(), run, member))["metadata"]["name"]
         context = ["--context", self._context] if self._context else []
         if access := access_of(self._context):
             context = ["--kubeconfig", str(kubeconfig_entries.own_file(access.endpoint(), self._api().namespace))]

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spotmpi.agent import pod_context, protocol
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.backends.base import PoolAddress
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
@@ -22,7 +23,7 @@ from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.client.port_forward import forward_port
 from spotmpi.backends.kubernetes.client.portal import call, serve
 from spotmpi.backends.kubernetes.fault_injection import pod_of
-from spotmpi.backends.kubernetes.follow.jobset import has_started, node_index, pod_phase, terminal_condition
+from spotmpi.backends.kubernetes.follow.jobset import has_started, member_of, pod_phase, terminal_condition
 from spotmpi.core import certificates, names
 from spotmpi.core.errors import NotPermitted, Problem, SpotmpiError, UnknownRun, input_error
 from spotmpi.plan import manifests, pods, pool
@@ -76,7 +77,7 @@ def forward_to_node_0(api: ClusterApi, run: str, remote: int) -> Iterator[int]:
     """A port of this machine that leads to port *remote* of node 0's pod, of whichever runs, while in the context."""
 
     async def node_0() -> str:
-        return str((await pod_of(api, run, 0))["metadata"]["name"])
+        return str((await pod_of(api, run, COORDINATOR))["metadata"]["name"])
 
     with serve(forward_port(api, node_0, remote)) as forward:
         yield forward.port
@@ -114,15 +115,15 @@ async def _node_0(api: ClusterApi, run: str) -> Object | None:
     with translate_errors(f"find node 0 of run {run}"):
         listed = await api.list(cluster_api.POD, _node_0_labels(run))
     return max(
-        (pod for pod in listed if node_index(pod) == 0),
+        (pod for pod in listed if member_of(pod) == COORDINATOR),
         key=lambda pod: str(pod["metadata"]["creationTimestamp"]),
         default=None,
     )
 
 
 def _node_0_labels(run: str) -> dict[str, str]:
-    """The labels of node 0's pods; those of worker 0 have them too, and of other nodes that have a Job each."""
-    return {names.LABEL_RUN: run, manifests.LABEL_INDEX: "0"}
+    """The labels of node 0's pods; those of other nodes have them too where each has a Job."""
+    return {names.LABEL_RUN: run, names.LABEL_ROLE: COORDINATOR.role, manifests.LABEL_INDEX: "0"}
 
 
 async def _read_files(api: ClusterApi, pod: Object) -> dict[str, str]:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from lightkube import ApiError
 
 from spotmpi.agent import pod_context
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
-from spotmpi.backends.kubernetes.follow.jobset import node_index, submission_time, terminal_condition
+from spotmpi.backends.kubernetes.follow.jobset import member_of, submission_time, terminal_condition
 from spotmpi.core import names
 from spotmpi.core.errors import UnreadableRun
 from spotmpi.plan import manifests
@@ -25,8 +26,8 @@ _DELETION_TIMEOUT = 150.0  # seconds that the pods of a deleted run may take; th
 async def request_stop(api: ClusterApi, run: str, reason: str) -> None:
     """Ask node 0's agent to stop, and wait until its pod has ended or its grace period is over."""
     with translate_errors(f"stop run {run}"):
-        for pod in await api.list(cluster_api.POD, {names.LABEL_RUN: run, manifests.LABEL_INDEX: "0"}):
-            if pod["status"]["phase"] == "Running" and node_index(pod) == 0:
+        for pod in await api.list(cluster_api.POD, {names.LABEL_RUN: run, names.LABEL_ROLE: COORDINATOR.role}):
+            if pod["status"]["phase"] == "Running" and member_of(pod) == COORDINATOR:
                 await _stop_agent(api, pod, reason)
 
 

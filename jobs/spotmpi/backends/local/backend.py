@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from spotmpi.agent import record, stop_requests
 from spotmpi.agent.files import lock_file, write_atomically
-from spotmpi.agent.plan import RunPlan, read_plan
+from spotmpi.agent.plan import COORDINATOR, NODE, Member, RunPlan, read_plan
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.core import file_status, hints, names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
@@ -136,17 +136,17 @@ class LocalBackend:
             except OSError as error:
                 raise SpotmpiError(f"cannot write the stop request to {paths.folder}: {error.strerror}") from error
 
-    def inject_fault(self, run: str, node: int, fault: str) -> None:
+    def inject_fault(self, run: str, member: Member, fault: str) -> None:
         """Kill rank 0, or take away a node of a run that may have fewer: the only faults of this backend."""
         paths = self._own(run)
         if file_status.is_folder(paths.pool):
             from spotmpi.backends.local.pool import kill_pool_process
 
-            kill_pool_process(paths, node, fault)
+            kill_pool_process(paths, member, fault)
             return
-        if self._take_away(paths, node, fault):
+        if self._take_away(paths, member, fault):
             return
-        if fault != "kill" or node != 0:
+        if fault != "kill" or member != COORDINATOR:
             only = f"{hints.option('node', 0)} and {hints.option('fault', 'kill')}"
             remedy = f"a run on this machine supports only {only}, which kill rank 0"
             raise input_error(hints.option("fault"), fault, remedy)
@@ -179,20 +179,20 @@ class LocalBackend:
         """The run's folder, which is on this machine."""
         return reader.find(run, self.runs_folder).folder
 
-    def _take_away(self, paths: names.RunPaths, node: int, fault: str) -> bool:
+    def _take_away(self, paths: names.RunPaths, member: Member, fault: str) -> bool:
         """Whether the node is away now, as any but node 0 of a run may be that goes on with fewer."""
         from spotmpi.agent import local_nodes
 
         plan = read_plan(str(paths.plan))
         if "elastic" not in plan or fault == "kill":
             return False
-        if not 0 < node < len(plan["hosts"]):
+        if member.role != NODE or not 0 < member.number < len(plan["hosts"]):
             remedy = f"use one of 1 to {len(plan['hosts']) - 1}: node 0 is never taken away on this machine"
-            raise input_error(hints.option("node"), node, remedy)
-        local_nodes.take_away(str(paths.folder), node, fault)
+            raise input_error(hints.option("node"), member.number if member.role == NODE else member.text, remedy)
+        local_nodes.take_away(str(paths.folder), member.number, fault)
         return True
 
-    def shell(self, run: str, node: int) -> Sequence[str]:
+    def shell(self, run: str, member: Member) -> Sequence[str]:
         """A shell in the run's folder."""
         folder = reader.find(run, self.runs_folder).folder
         return ["/bin/sh", "-c", 'cd "$0" && exec "$1"', str(folder), os.environ.get("SHELL", "/bin/sh")]

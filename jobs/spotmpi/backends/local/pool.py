@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from spotmpi.agent.children import process_ids
 from spotmpi.agent.files import write_atomically
 from spotmpi.agent.launch import ADDRESS, WORKERS
+from spotmpi.agent.plan import Member
 from spotmpi.backends.base import PoolAddress
 from spotmpi.backends.local.machine import MAX_PROCESSES
 from spotmpi.core import file_status, hints, names
@@ -51,18 +52,18 @@ def request_workers(paths: names.RunPaths, workers: int) -> None:
     write_atomically(paths.pool / WORKERS, str(workers))
 
 
-def kill_pool_process(paths: names.RunPaths, node: int, fault: str) -> None:
-    """Kill the process of a node: the scheduler, which is node 0, or a worker."""
+def kill_pool_process(paths: names.RunPaths, member: Member, fault: str) -> None:
+    """Kill the process of a member: the scheduler, which is node 0, or a worker."""
     processes = dict(process_ids(str(paths.pool)))
-    if fault != "kill" or node not in processes:
-        nodes = ", ".join(map(str, sorted(processes)))
-        only, which = hints.option("fault", "kill"), hints.option("node", nodes)
+    if fault != "kill" or member not in processes:
+        known = ", ".join(each.text for each in sorted(processes))
+        only, which = hints.option("fault", "kill"), hints.option("node", known)
         remedy = f"a run with workers supports only {only} on this machine, with {which}"
         raise input_error(hints.option("fault"), fault, remedy)
     try:
-        os.kill(processes[node], signal.SIGKILL)
+        os.kill(processes[member], signal.SIGKILL)
     except ProcessLookupError:
-        raise SpotmpiError(f"node {node} of run {paths.id} does not run at the moment; try again") from None
+        raise SpotmpiError(f"{member} of run {paths.id} does not run at the moment; try again") from None
 
 
 def _require_pool(paths: names.RunPaths) -> None:

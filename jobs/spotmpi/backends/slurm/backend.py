@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from spotmpi.agent import record, stop_requests
 from spotmpi.agent import slurm as agent
 from spotmpi.agent.context import REQUESTS
+from spotmpi.agent.plan import NODE, Member
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.backends.kill_ranks import PROGRAM, require_killed
 from spotmpi.backends.slurm import queue
@@ -239,21 +240,21 @@ class SlurmBackend:
         if job and not job.over and (now or job.waits):
             self._cancel(job)
 
-    def inject_fault(self, run: str, node: int, fault: str) -> None:
+    def inject_fault(self, run: str, member: Member, fault: str) -> None:
         """Put the job back into the queue, as when nodes are taken away (evict), or kill the ranks of a node (kill)."""
-        job, host = self._running(run, node)
+        job, host = self._running(run, member)
         if fault == "evict":
             self._login.run("requeue the job", ["scontrol", "requeue", str(job.id)])
         elif fault == "kill":
             printed = self._login.run("kill the ranks", [*_srun(job, host), self._python, "-c", PROGRAM, job.name])
-            require_killed(printed.decode(), job.name, node)
+            require_killed(printed.decode(), job.name, member)
         else:
             choices = f"{hints.option('fault', 'evict')} and {hints.option('fault', 'kill')}"
             raise input_error(hints.option("fault"), fault, f"a run on Slurm supports {choices}")
 
-    def shell(self, run: str, node: int) -> Sequence[str]:
+    def shell(self, run: str, member: Member) -> Sequence[str]:
         """A step of the job on one of its nodes."""
-        job, host = self._running(run, node)
+        job, host = self._running(run, member)
         return self._login.command([*_srun(job, host), "--pty", "/bin/sh"], "-t")
 
     def pull(self, run: str, echo: Echo, part: str | None = None) -> Path:
@@ -289,16 +290,16 @@ class SlurmBackend:
     def _files(self, paths: RunPaths, folder: str) -> RunFiles:
         return RunFiles(self._login, paths, folder, self._python)
 
-    def _running(self, run: str, node: int) -> tuple[Job, str]:
+    def _running(self, run: str, member: Member) -> tuple[Job, str]:
         """The job of a run and the name of a node; SpotmpiError where it does not run."""
         paths, _ = self._find(run)
         job = self.job(paths.id)
         if job is None or job.over or job.waits:
             raise SpotmpiError(f"run {paths.id} has no nodes at the moment; see `spotmpi status {paths.id}`")
         hosts = queue.hosts(self._login, job)
-        if not 0 <= node < len(hosts):
-            raise input_error(hints.option("node"), node, f"run {paths.id} has the nodes 0 to {len(hosts) - 1}")
-        return job, hosts[node]
+        if member.role != NODE or member.number >= len(hosts):
+            raise input_error(hints.option("node"), member.text, f"run {paths.id} has the nodes 0 to {len(hosts) - 1}")
+        return job, hosts[member.number]
 
     def _cancel(self, job: Job) -> None:
         self._login.run("cancel the job", ["scancel", str(job.id)])

@@ -11,6 +11,7 @@ import pytest
 
 import spotmpi
 from spotmpi.agent import record
+from spotmpi.agent.plan import NODE
 from spotmpi.backends.kubernetes.client.api import ClusterClock
 from spotmpi.backends.targets import Target
 from spotmpi.core import names
@@ -40,7 +41,7 @@ def training(cluster: FakeCluster, ahead: float) -> FakeCluster:
     def start(request: Request) -> None:
         if (request.verb, request.resource) == ("patch", "jobsets"):
             run = cluster.get("JobSet", request.name)
-            labels = {names.LABEL_RUN: request.name, manifests.LABEL_INDEX: "0"}
+            labels = {names.LABEL_RUN: request.name, names.LABEL_ROLE: NODE, manifests.LABEL_INDEX: "0"}
             cluster.put(a_pod(f"{request.name}-node-0-0-abcde", "Succeeded", labels, -cluster.ahead))
             lines = [log_line(1, "started", t=cluster.now() + 1, attempt=1, failures=0, interruptions=0)]
             lines.append(log_line(2, "succeeded", t=cluster.now() + 2))

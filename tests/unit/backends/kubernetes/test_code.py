@@ -18,6 +18,7 @@ from spotmpi.agent import protocol
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.node import unpack_code
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.backends.kubernetes.submit import code as code_shipping
 from spotmpi.backends.kubernetes.submit.code import pack
 from spotmpi.core import code_folder
@@ -286,7 +287,7 @@ def test_a_pod_unpacks_only_the_code_that_was_planned(code: Path, tmp_path: Path
     archive, folder = tmp_path / "user.tgz", tmp_path / "user"
     facts = {"archive": str(archive), "bytes": len(packed.archive), "sha256": packed.sha256}
     plan: Any = {"code": facts, "roles": [{"restart": "gang"}], "folder": str(folder)}
-    context = AgentContext(plan, 0, 0, None, mounts_below(str(tmp_path)), CLOCK)
+    context = AgentContext(plan, COORDINATOR, 0, None, mounts_below(str(tmp_path)), CLOCK)
     for damaged, message in (
         (packed.archive[:50], "it has 50 bytes,"),
         (code_folder.pack(code / "lib").archive, "it has [0-9]+ bytes,"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.aws import eks
 from spotmpi.aws.errors import CallError, CloudError
 from spotmpi.backends import targets
@@ -276,7 +277,7 @@ def test_a_shell_opens_by_a_kubeconfig_of_its_own(
     monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path / "cache"))
     backend = KubernetesBackend(tmp_path, LAB.context, "training")
     monkeypatch.setattr("spotmpi.backends.kubernetes.fault_injection.pod_of", _pod)
-    program, option, path, *rest = backend.shell("run-1", 0)
+    program, option, path, *rest = backend.shell("run-1", COORDINATOR)
     assert (program, option, rest[:3]) == ("kubectl", "--kubeconfig", ["exec", "--namespace", "training"])
     config = yaml.safe_load(Path(path).read_text())
     assert config["clusters"][0]["cluster"]["server"] == cluster.account.eks.endpoint

@@ -282,7 +282,7 @@ def test_the_output_of_a_pod_that_ended_at_once_is_complete(
     if late:
         monkeypatch.setattr(cluster_api, "RETRY_DELAY", 0.3)
         cluster.refuse("watch", "pods", 503, times=1)
-    line = json.dumps({"n": 2, pod_record.LINE: [1, 0, 1, time.time(), 0, "o", "hello"]}, separators=(",", ":"))
+    line = json.dumps({"n": 2, pod_record.LINE: [1, "node/0", 1, time.time(), 0, "o", "hello"]}, separators=(",", ":"))
     cluster.add_log(leader, log_line(1, "started", attempt=1), line, log_line(3, "succeeded"))
     cluster.put(jobset(nodes=1, status=condition("Completed")))
 

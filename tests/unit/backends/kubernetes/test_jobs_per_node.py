@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from spotmpi.agent.plan import NODE, STANDBY, Member
 from spotmpi.backends.kill_ranks import NotRunning
 from spotmpi.backends.kubernetes import stop
 from spotmpi.backends.kubernetes.fault_injection import inject_fault, pod_of
@@ -13,8 +14,7 @@ from spotmpi.backends.kubernetes.follow.jobset import (
     LABELS_RESTARTS,
     add_restart_counts,
     has_predecessors,
-    node_index,
-    node_title,
+    member_of,
 )
 from spotmpi.backends.kubernetes.follow.run import RUNNING
 from spotmpi.backends.kubernetes.follow.waiting import Observations, standby_waiting_reason, waiting_reason
@@ -30,7 +30,7 @@ from tests.unit.backends.kubernetes.following import look
 def own_pod(node: int, phase: str = "Running", restarts: int = 0) -> Object:
     """The pod of a node that has a Job to itself, with the labels of JobSet 0.12."""
     labels = {names.LABEL_RUN: RUN, manifests.LABEL_INDEX: "0", manifests.LABEL_JOB_INDEX: str(node)}
-    labels[manifests.LABEL_REPLICATED_JOB] = manifests.NODE
+    labels[names.LABEL_ROLE] = NODE
     labels |= dict(zip(LABELS_RESTARTS, ("0", str(restarts)), strict=True))
     return a_pod(f"{names.pod_host(RUN, node, job_per_node=True)}-abcde", phase, labels)
 
@@ -41,53 +41,47 @@ def own_jobs(nodes: int, standby: int = 0, **status: object) -> Object:
     (replicated,) = values["spec"]["replicatedJobs"]
     replicated["replicas"], replicated["template"]["spec"]["completions"] = nodes, 1
     if standby:
-        values["spec"]["replicatedJobs"].append({**replicated, "name": manifests.STANDBY, "replicas": standby})
+        values["spec"]["replicatedJobs"].append({**replicated, "name": STANDBY, "replicas": standby})
     return values
 
 
-def standby_pod(nodes: int, index: int, phase: str = "Running", **status: object) -> Object:
-    """A pod that stands by for the nodes of such a run."""
+def standby_pod(index: int, phase: str = "Running", **status: object) -> Object:
+    """A pod that stands by for lost nodes."""
     labels = {names.LABEL_RUN: RUN, manifests.LABEL_INDEX: "0", manifests.LABEL_JOB_INDEX: str(index)}
-    labels |= {manifests.LABEL_REPLICATED_JOB: manifests.STANDBY}
-    labels |= {names.LABEL_ROLE: names.STANDBY, names.LABEL_FIRST_NODE: str(nodes)}
+    labels[names.LABEL_ROLE] = STANDBY
     pod = a_pod(f"{names.standby_host(RUN, index)}-abcde", phase, labels)
     pod["status"] |= status
     return pod
 
 
-def test_pods_that_stand_by_come_after_the_nodes(cluster: FakeCluster) -> None:
-    standby = standby_pod(2, 1)
-    assert (node_index(standby), node_title(standby)) == (3, "standby 1")
-    cluster.put(own_jobs(2, standby=2), *map(own_pod, (0, 1)), *(standby_pod(2, index) for index in (0, 1)))
-    for node in range(4):
-        assert node_index(asyncio.run(pod_of(cluster.api(), RUN, node))) == node
+def test_a_pod_is_found_by_its_role_and_its_number_in_that(cluster: FakeCluster) -> None:
+    cluster.put(own_jobs(2, standby=2), *map(own_pod, (0, 1)), *map(standby_pod, (0, 1)))
+    for member in (Member(role, number) for role in (NODE, STANDBY) for number in (0, 1)):
+        assert member_of(asyncio.run(pod_of(cluster.api(), RUN, member))) == member
 
 
 def test_the_run_goes_on_without_pods_that_stand_by_for_which_there_is_no_room() -> None:
     scheduler = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
     unscheduled = [{"type": "PodScheduled", "status": "False", "message": scheduler}]
-    seen = Observations(
-        pods={"0": own_pod(0), "1": own_pod(1), "s": standby_pod(2, 0, "Pending", conditions=unscheduled)}
-    )
+    seen = Observations(pods={"0": own_pod(0), "1": own_pod(1), "s": standby_pod(0, "Pending", conditions=unscheduled)})
     assert waiting_reason(seen, RUN, 2) is None
     assert standby_waiting_reason(seen) == f"1/1 standby pods: {scheduler}; the run goes on without"
-    seen.pods["s"] = standby_pod(2, 0)
+    seen.pods["s"] = standby_pod(0)
     assert standby_waiting_reason(seen) is None
 
 
 def test_the_index_of_a_node_is_that_of_its_job() -> None:
-    assert [node_index(own_pod(node)) for node in (0, 1, 12)] == [0, 1, 12]
-    assert node_title(own_pod(12)) == "node 12"
+    assert [str(member_of(own_pod(node))) for node in (0, 1, 12)] == ["node 0", "node 1", "node 12"]
     assert [has_predecessors(own_pod(1, restarts=count)) for count in (0, 1)] == [False, True]
 
 
 def test_a_fault_meets_the_node_that_was_named(cluster: FakeCluster) -> None:
     cluster.put(own_jobs(3), *map(own_pod, (0, 2)), own_pod(1, "Pending"))
-    for node in (0, 2):
-        assert node_index(asyncio.run(pod_of(cluster.api(), RUN, node))) == node
+    for node in (Member(NODE, 0), Member(NODE, 2)):
+        assert member_of(asyncio.run(pod_of(cluster.api(), RUN, node))) == node
     with pytest.raises(NotRunning, match="node 1 of run"):
-        asyncio.run(pod_of(cluster.api(), RUN, 1))
-    asyncio.run(inject_fault(cluster.api(), RUN, 2, "delete"))
+        asyncio.run(pod_of(cluster.api(), RUN, Member(NODE, 1)))
+    asyncio.run(inject_fault(cluster.api(), RUN, Member(NODE, 2), "delete"))
     assert cluster.deleted == [own_pod(2)["metadata"]["name"]]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import record
+from spotmpi.agent.plan import COORDINATOR, NODE, Member, read_member
 from spotmpi.cli.logs import Filter, print_events
 from spotmpi.core.events import Event, Lines, Stream
 from spotmpi.core.names import RunPaths
@@ -19,11 +20,11 @@ from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.pod_output import Entry, parse_all
 
 START = 1000.0
-METRIC = {"t": 1003.5, "attempt": 1, "node": 0, "kind": "metric", "iteration": 20}
+METRIC = {"t": 1003.5, "attempt": 1, "member": "node/0", "kind": "metric", "iteration": 20}
 
 
 def line_entry(number: int, line: int, node: int = 0, attempt: int = 1) -> str:
-    values = [attempt, node, line, START + line, line % 2 or None, "o", f"line {line} of node {node}"]
+    values = [attempt, f"node/{node}", line, START + line, line % 2 or None, "o", f"line {line} of node {node}"]
     return json.dumps({"n": number, "l": values}, separators=(",", ":"))
 
 
@@ -113,9 +114,9 @@ def run_events() -> Iterator[Event | Lines]:
     ("selection", "expected"),
     [
         (Filter(None, re.compile(""), 0.0), [(node, number) for node in (0, 1) for number in range(1, 13)]),
-        (Filter(1, re.compile(""), 0.0), [(1, number) for number in range(1, 13)]),
+        (Filter(Member(NODE, 1), re.compile(""), 0.0), [(1, number) for number in range(1, 13)]),
         (Filter(None, re.compile("line .[12]"), 0.0), [(0, 11), (0, 12), (1, 11), (1, 12)]),
-        (Filter(0, re.compile("2 "), START + 5), [(0, 12)]),
+        (Filter(COORDINATOR, re.compile("2 "), START + 5), [(0, 12)]),
     ],
     ids=["all", "node", "grep", "since"],
 )
@@ -130,11 +131,14 @@ def test_batches_are_printed_as_the_same_lines_one_by_one(
 
     print_events(Stream(run_events()), selection, as_json=True, live=True)
     events = map(json.loads, capsys.readouterr().out.splitlines())
-    assert [(each.get("node", 0), each["number"]) for each in events if each["event"] == "line"] == expected
+    assert [
+        (read_member(each["member"]).number, each["number"]) for each in events if each["event"] == "line"
+    ] == expected
 
 
 def test_a_node_without_output_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    for node, message in ((7, "no output of node 7; the nodes with output are 0, 1"), (1, "")):
-        print_events(Stream(run_events()), Filter(node, re.compile("nothing"), 0.0), as_json=False, live=False)
+    for node, message in ((7, "no output of node 7, only of node 0, node 1"), (1, "")):
+        selection = Filter(Member(NODE, node), re.compile("nothing"), 0.0)
+        print_events(Stream(run_events()), selection, as_json=False, live=False)
         output = capsys.readouterr()
         assert output.out == "" and ("no output" in output.err) == bool(message) and message in output.err

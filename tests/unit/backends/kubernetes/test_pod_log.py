@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from lightkube import ApiError
 
 from spotmpi.agent import record
+from spotmpi.agent.plan import COORDINATOR, Member
 from spotmpi.backends.kubernetes.follow import pod_log
 from spotmpi.backends.kubernetes.follow.pod_log import PodLog, Source
 from spotmpi.core.errors import NotPermitted, SpotmpiError
@@ -31,7 +32,7 @@ SILENT = httpx2.ReadError("silent")
 
 
 def line(number: int, text: str | None = None, time: float | None = None) -> str:
-    values = [1, 0, number, time or 1000.0 + number, None, "o", text or f"line {number}"]
+    values = [1, "node/0", number, time or 1000.0 + number, None, "o", text or f"line {number}"]
     return json.dumps({"n": number, "l": values}, separators=(",", ":"))
 
 
@@ -62,7 +63,7 @@ class FakePod:
         for error in answer[len(lines) :]:
             raise error
 
-    async def replay(self, pod: str, node: int, since: float, until: float) -> list[Entry]:
+    async def replay(self, pod: str, member: Member, since: float, until: float) -> list[Entry]:
         self.folder_reads.append((since, until))
         if self.folder is None:
             raise SpotmpiError("no folder")
@@ -72,7 +73,9 @@ class FakePod:
     def read(self, follow: bool = True) -> tuple[list[Event], list[str]]:
         """Give every event and every stray line."""
         strays: deque[str] = deque()
-        source = Source("pod", 0, 999.0, self.has_predecessors, lambda: not self.answers[1:], self.image, self.replay)
+        source = Source(
+            "pod", COORDINATOR, 999.0, self.has_predecessors, lambda: not self.answers[1:], self.image, self.replay
+        )
 
         async def collect() -> list[Event]:
             read = PodLog(self, source, strays).entries(follow)  # type: ignore[arg-type]
@@ -223,7 +226,7 @@ def test_a_gap_is_reported_in_its_place_with_its_size(
 
 
 def test_output_of_earlier_attempts_comes_from_the_run_folder_once() -> None:
-    before = '{"n":9,"l":[0,0,1,999.5,null,"o","of attempt 0"]}'
+    before = '{"n":9,"l":[0,"node/0",1,999.5,null,"o","of attempt 0"]}'
     pod = FakePod([*lines(1, 2), CUT], lines(1, 3), folder=[before, line(1)], has_predecessors=True)
     events, _ = pod.read()
     assert [event.values["text"] for event in events] == ["of attempt 0", "line 1", "line 2", "line 3"]
@@ -233,7 +236,7 @@ def test_output_of_earlier_attempts_comes_from_the_run_folder_once() -> None:
 def test_missing_output_of_earlier_attempts_is_reported() -> None:
     (gap, *events), _ = FakePod(lines(1, 2), has_predecessors=True).read()
     assert gap.kind == record.GAP and [event.number for event in events] == [1, 2]
-    assert gap.reason == "the output of earlier attempts on node 0 is no longer available: no folder"
+    assert gap.reason == "the output of earlier attempts of node 0 is no longer available: no folder"
 
 
 def test_the_start_of_an_attempt_has_the_digest_of_its_image() -> None:
@@ -256,7 +259,7 @@ def test_memory_stays_flat_over_a_hundred_thousand_lines() -> None:
                 yield "\n".join(lines(start, start + 499))
 
     pod = Long()
-    source = Source("pod", 0, 999.0, False, lambda: True, None, pod.replay)
+    source = Source("pod", COORDINATOR, 999.0, False, lambda: True, None, pod.replay)
 
     async def growth() -> int:
         count = before = 0

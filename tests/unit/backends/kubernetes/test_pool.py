@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from spotmpi.agent import pod_context, protocol, record
+from spotmpi.agent.plan import COORDINATOR, NODE, WORKER, Member
 from spotmpi.backends.base import PoolAddress
 from spotmpi.backends.kubernetes import fault_injection, pool_access, stop
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
@@ -64,18 +65,12 @@ def stream_jobset() -> Object:
 def worker(index: int, of: Object | None = None) -> Object:
     """The pod of a worker; *of* is that of a node with the same index, by default one that runs."""
     pod = of or objects.pod(index, "Running")
-    labels = {**pod["metadata"]["labels"], names.LABEL_ROLE: names.WORKER}
+    labels = {**pod["metadata"]["labels"], names.LABEL_ROLE: WORKER}
     return {**pod, "metadata": {**pod["metadata"], "name": f"{RUN}-workers-{index}-abcde", "labels": labels}}
 
 
 def unscheduled(index: int) -> Object:
     return worker(index, unscheduled_pod(index, "0/2 nodes: insufficient cpu"))
-
-
-def of_stream(pod: Object) -> Object:
-    """A worker's pod as that of a run of two nodes with a stream."""
-    labels = {**pod["metadata"]["labels"], names.LABEL_FIRST_NODE: "2"}
-    return {**pod, "metadata": {**pod["metadata"], "labels": labels}}
 
 
 def refuse_pool(cluster: FakeCluster, status: Object) -> None:
@@ -99,7 +94,7 @@ def do(work: Coroutine[Any, Any, T]) -> T:
         ),
         pytest.param(
             stream_jobset,
-            [NODE_0, NODE_1, of_stream(unscheduled(0))],
+            [NODE_0, NODE_1, unscheduled(0)],
             "1/3 workers: 0/2 nodes: insufficient cpu",
             id="workers of a stream",
         ),
@@ -125,11 +120,11 @@ def test_missing_workers_are_reported_without_a_countdown_since_the_run_is_up(
         ),
         pytest.param(
             stream_jobset,
-            lambda: [NODE_0, unscheduled_pod(1, "no GPU"), of_stream(unscheduled(0))],
+            lambda: [NODE_0, unscheduled_pod(1, "no GPU"), unscheduled(0)],
             "1/2 nodes: no GPU (gives up in",
             id="a gang",
         ),
-        pytest.param(stream_jobset, lambda: [of_stream(worker(0))], "no pods yet", id="a gang that is being restarted"),
+        pytest.param(stream_jobset, lambda: [worker(0)], "no pods yet", id="a gang that is being restarted"),
     ],
 )
 def test_a_run_waits_for_its_nodes_whatever_its_workers_wait_for(
@@ -172,7 +167,7 @@ def test_a_worker_killed_for_memory_says_so_with_its_remedy_and_is_not_why_the_p
     assert look(cluster, failed)[-1].reason == "driver failed"
 
     diagnosis = jobsets.ExitDiagnosis(jobsets.run_info(stream_jobset()).workers_table)
-    assert diagnosis.report_killed(of_stream(killed)) == reason.replace("pool.memory", "stream.workers.memory")
+    assert diagnosis.report_killed(killed) == reason.replace("pool.memory", "stream.workers.memory")
 
 
 def test_a_pool_with_more_workers_than_logs_are_read_at_once_says_whose_output_is_missing(
@@ -188,10 +183,8 @@ def test_a_pool_with_more_workers_than_logs_are_read_at_once_says_whose_output_i
     )
 
 
-def test_output_of_workers_is_that_of_the_node_after_their_index_and_later_pods_have_predecessors() -> None:
-    assert [jobsets.node_index(pod) for pod in (NODE_0, worker(0), worker(7))] == [0, 1, 8]
-    assert [jobsets.node_index(pod) for pod in (NODE_0, NODE_1, of_stream(worker(0)))] == [0, 1, 2]
-    assert [jobsets.node_title(pod) for pod in (NODE_0, worker(7))] == ["node 0", "worker 7"]
+def test_workers_have_numbers_of_their_own_and_later_pods_have_predecessors() -> None:
+    assert [str(jobsets.member_of(pod)) for pod in (NODE_0, worker(0), worker(7))] == ["node 0", "worker 0", "worker 7"]
     first, later = worker(0), worker(0)
     first["metadata"]["annotations"] = {pod_context.FAILURE_COUNTS[0]: "0"}
     later["metadata"]["annotations"] = {pod_context.FAILURE_COUNTS[0]: "0", pod_context.FAILURE_COUNTS[1]: "2"}
@@ -211,24 +204,18 @@ def test_the_end_of_a_pool_ends_workers_that_have_not_started(
 
 
 WORKERS = [worker(0), worker(1)]
-OF_POOL = (jobset(), [NODE_0, *WORKERS], ["node-0-0", "workers-0", "workers-1"])
-OF_STREAM = (
-    stream_jobset(),
-    [NODE_0, NODE_1, *map(of_stream, WORKERS)],
-    ["node-0-0", "node-0-1", "workers-0", "workers-1"],
+
+
+@pytest.mark.parametrize(
+    ("of", "nodes"), [(jobset(), [NODE_0]), (stream_jobset(), [NODE_0, NODE_1])], ids=["pool", "stream"]
 )
-
-
-@pytest.mark.parametrize(("of", "pods", "meets"), [OF_POOL, OF_STREAM], ids=["pool", "stream"])
-def test_a_drill_counts_workers_after_the_nodes_of_the_gang(
-    cluster: FakeCluster, of: Object, pods: list[Object], meets: list[str]
-) -> None:
-    cluster.put(of, *pods)
-    with pytest.raises(SpotmpiError, match=f"node {len(meets)} of run digits-1 has no running pod"):
-        do(fault_injection.pod_of(cluster.api(), RUN, len(meets)))
-    for node in range(len(meets)):
-        do(fault_injection.inject_fault(cluster.api(), RUN, node, "delete"))
-    assert cluster.deleted == [f"{RUN}-{name}-abcde" for name in meets]
+def test_a_fault_meets_the_worker_that_was_named(cluster: FakeCluster, of: Object, nodes: list[Object]) -> None:
+    cluster.put(of, *nodes, *WORKERS)
+    with pytest.raises(SpotmpiError, match="worker 2 of run digits-1 has no running pod"):
+        do(fault_injection.pod_of(cluster.api(), RUN, Member(WORKER, 2)))
+    for member in (Member(WORKER, 1), COORDINATOR):
+        do(fault_injection.inject_fault(cluster.api(), RUN, member, "delete"))
+    assert cluster.deleted == [f"{RUN}-{name}-abcde" for name in ("workers-1", "node-0-0")]
 
 
 @pytest.mark.parametrize("printed", ["killed\nkilled\n", ""], ids=["two ranks", "none"])
@@ -237,10 +224,10 @@ def test_a_drill_that_finds_no_rank_to_kill_says_so(cluster: FakeCluster, printe
     cluster.put(stream_jobset(), NODE_0, NODE_1)
     cluster.answer_commands(printed)
     if printed:
-        do(fault_injection.inject_fault(cluster.api(), RUN, 1, "kill"))
+        do(fault_injection.inject_fault(cluster.api(), RUN, Member(NODE, 1), "kill"))
     else:
         with pytest.raises(SpotmpiError, match="node 1 of run digits-1 has no running ranks"):
-            do(fault_injection.inject_fault(cluster.api(), RUN, 1, "kill"))
+            do(fault_injection.inject_fault(cluster.api(), RUN, Member(NODE, 1), "kill"))
 
 
 def test_a_stop_asks_node_0_alone(cluster: FakeCluster) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import spotmpi
 from spotmpi.agent import record
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.backends.kubernetes.client import answers
 from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.follow import pod_log
@@ -24,7 +25,7 @@ from tests.unit.backends.kubernetes.following import follow, look
 
 pytestmark = pytest.mark.usefixtures("a_run")
 
-LINE = '{"n":0,"l":[1,0,1,1000.5,null,"o","hello"]}\n'
+LINE = '{"n":0,"l":[1,"node/0",1,1000.5,null,"o","hello"]}\n'
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def texts(cluster: FakeCluster, *running: list[str]) -> list[str]:
     """The lines that a follower reads, while *running* lists the pods at each try."""
     remaining = list(running)
     folder = RunFolder(cluster.api(), jobset(), lambda text: None)
-    entries = asyncio.run(folder.entries(lambda: remaining.pop(0), 0, 0.0, 2000.0))
+    entries = asyncio.run(folder.entries(lambda: remaining.pop(0), COORDINATOR, 0.0, 2000.0))
     return [str(entry.event.values["text"]) for entry in entries if entry.event]
 
 

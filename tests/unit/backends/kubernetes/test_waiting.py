@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.agent.plan import NODE, WORKER
 from spotmpi.backends.kubernetes.follow.waiting import (
     Observations,
     lost_node_reason,
@@ -17,7 +18,7 @@ from spotmpi.core import names
 
 
 def pod(name: str, phase: str = "Pending", **status: Any) -> dict[str, Any]:
-    return {"metadata": {"name": name}, "status": {"phase": phase, **status}}
+    return {"metadata": {"name": name, "labels": {names.LABEL_ROLE: NODE}}, "status": {"phase": phase, **status}}
 
 
 def unscheduled_pod(name: str, message: str) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def observed(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = ()) -> 
 
 
 def worker_metadata(name: str) -> dict[str, Any]:
-    return {"name": name, "labels": {names.LABEL_ROLE: names.WORKER}}
+    return {"name": name, "labels": {names.LABEL_ROLE: WORKER}}
 
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent.local_nodes import _path
+from spotmpi.agent.plan import NODE, Member
 from spotmpi.core.errors import InputError
 from spotmpi.runs import reader
 from tests.contract.conftest import BackendHarness, local_harness
@@ -64,7 +65,7 @@ def test_each_sample_is_trained_on_once_an_epoch_across_changes_and_the_model_is
 ) -> None:
     run = local.submit(spec(tmp_path, "elastic", nodes=[1, 2]))
     local.wait_for_iteration(run, 5)
-    local.backend.inject_fault(run, 1, "evict")
+    local.backend.inject_fault(run, Member(NODE, 1), "evict")
     wait_until(lambda: local.backend.state(run).attempt == 2, SLOW)
     local.wait_for_iteration(run, (attempts_of(local, run)[0]["last_iteration"] or 0) + 5)
     Path(_path(str(paths_of(local, run).folder), 1)).unlink(missing_ok=True)  # it is back
@@ -94,7 +95,7 @@ def test_a_drill_takes_away_any_node_but_the_first(local: BackendHarness) -> Non
     local.wait_for_state(run, "running")
     for node in (0, 2):
         with pytest.raises(InputError, match=f"{node}: use one of 1 to 1: node 0 is never taken away on this machine"):
-            local.backend.inject_fault(run, node, "delete")
-    local.backend.inject_fault(run, 1, "delete")
+            local.backend.inject_fault(run, Member(NODE, node), "delete")
+    local.backend.inject_fault(run, Member(NODE, 1), "delete")
     wait_until(lambda: local.backend.state(run).attempt == 2)
     assert attempts_of(local, run)[0]["reason"] == "lost 127.0.0.1"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import record
+from spotmpi.agent.plan import COORDINATOR
 from spotmpi.backends.local import backend
 from spotmpi.images import wheels
 from spotmpi.spec.job import from_values
@@ -100,11 +101,12 @@ def test_progress_in_a_well_known_form_needs_no_pattern(local: BackendHarness, f
 
 
 def test_scalars_of_a_program_may_have_any_name(local: BackendHarness) -> None:
-    code = """print('{"spotmpi":"metric","iteration":1,"t":5,"node":7,"kind":"x","attempt":9,"event":"failed"}')"""
+    code = """print('{"spotmpi":"metric","iteration":1,"t":5,"member":"node/7","kind":"x","attempt":9,"event":"e"}')"""
     events = local.all_events(python(code))
 
     metric = next(event for event in events if event.kind == record.METRIC)
-    assert (metric.attempt, metric.node, metric.values["kind"], metric.values["iteration"]) == (1, 0, "metric", 1)
+    assert (metric.attempt, metric.member, metric.values["kind"]) == (1, COORDINATOR, "metric")
+    assert metric.values["iteration"] == 1
     assert events[-1].kind == "succeeded"
 
 

@@ -41,7 +41,7 @@ from spotmpi.streams.engine import Engine
 
 def fault(position):
     if os.environ["SPOTMPI_ATTEMPT"] == "1" and position == 14:
-        file = Path(os.environ["SPOTMPI_POOL_CONTROL"], "node-1.pid")
+        file = Path(os.environ["SPOTMPI_POOL_CONTROL"], "worker-0.pid")
         before = file.read_text()
         os.kill(int(re.search(r"(\\d+)\\D*$", before)[1]), signal.SIGKILL)
         while file.read_text() == before:  # until its replacement has started
@@ -66,8 +66,8 @@ import factorization_machine, spotmpi
 def freeze(position):
     if position != 14:
         return
-    rank wrapper = Path(os.environ["SPOTMPI_POOL_CONTROL"], "node-1.pid").read_text()
-    for process in Path(f"/proc/{rank wrapper}/task/{rank wrapper}/children").read_text().split():
+    wrapper = Path(os.environ["SPOTMPI_POOL_CONTROL"], "worker-0.pid").read_text()
+    for process in Path(f"/proc/{wrapper}/task/{wrapper}/children").read_text().split():
         os.kill(int(process), signal.SIGSTOP)
 
 factorization_machine.train(spotmpi.stream(), freeze)
@@ -241,7 +241,7 @@ def test_a_source_that_changed_between_attempts_is_an_error(local: BackendHarnes
 def test_a_killed_scheduler_costs_an_attempt_and_changes_nothing(
     local: BackendHarness, checksum: str, tmp_path: Path
 ) -> None:
-    program = FAULTS.replace("node-1.pid", "address.json").replace("26", "-1")
+    program = FAULTS.replace("worker-0.pid", "address.json").replace("26", "-1")
     causes, output, _ = finished(local, tmp_path, program, stream={**STREAM, "workers": {"count": 2}})
 
     assert len(causes) == 2

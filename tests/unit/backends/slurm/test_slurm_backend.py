@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import protocol, record
+from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.backends import targets
 from spotmpi.backends.slurm.backend import SlurmBackend
 from spotmpi.backends.slurm.queue import Job, parse
@@ -216,7 +217,7 @@ def test_without_slurms_commands_the_message_names_the_way_by_ssh(
     [
         ("delete", 0, "supports .*evict.*kill"),
         ("evict", 2, "has the nodes 0 to 1"),
-        ("kill", -1, "has the nodes 0 to 1"),
+        ("kill", 9, "has the nodes 0 to 1"),
     ],
 )
 def test_a_fault_that_cannot_be_injected_is_refused(
@@ -225,19 +226,19 @@ def test_a_fault_that_cannot_be_injected_is_refused(
     submit(backend)
     slurm.show(RUN, "RUNNING", nodes="n[0-1]")
     with pytest.raises(InputError, match=problem):
-        backend.inject_fault(RUN, node, fault)
+        backend.inject_fault(RUN, Member(NODE, node), fault)
 
 
 def test_faults_are_steps_and_commands_of_slurm(backend: SlurmBackend, slurm: ScriptedSlurm) -> None:
     submit(backend)
     with pytest.raises(SpotmpiError, match="has no nodes at the moment"):
-        backend.inject_fault(RUN, 0, "evict")
+        backend.inject_fault(RUN, COORDINATOR, "evict")
     slurm.show(RUN, "RUNNING", nodes="n[0-1]")
-    backend.inject_fault(RUN, 1, "evict")
+    backend.inject_fault(RUN, Member(NODE, 1), "evict")
     with pytest.raises(SpotmpiError, match="node 1 of run train-1 has no running ranks"):
-        backend.inject_fault(RUN, 1, "kill")
+        backend.inject_fault(RUN, Member(NODE, 1), "kill")
     (slurm.folder / "step").write_text("killed\n")
-    backend.inject_fault(RUN, 1, "kill")
+    backend.inject_fault(RUN, Member(NODE, 1), "kill")
     assert "scontrol requeue 7" in slurm.calls
     assert any("srun --jobid=7 --overlap" in call and "--nodelist=n1" in call for call in slurm.calls)
 

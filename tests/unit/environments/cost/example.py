@@ -93,7 +93,8 @@ def record_run(folder: Path, uses: list[Usage], **plan: Any) -> None:
     for attempt, end in enumerate(sorted({use.ended or 0 for use in uses}), 1):
         own = [use for use in uses if use.ended == end]
         machines = [
-            {"node": k, "since": u.began, "instance": u.machine, "type": "g5.xlarge"} for k, u in enumerate(own)
+            {"member": f"node/{k}", "since": u.began, "instance": u.machine, "type": "g5.xlarge"}
+            for k, u in enumerate(own)
         ]
         events += [{"t": own[0].started, "event": "started", "attempt": attempt, "machines": machines}]
         events += [{"t": end, "event": "interrupted" if end < uses[-1].ended else "succeeded"}]  # type: ignore[operator]

@@ -80,7 +80,7 @@ def test_a_finished_runs_cost_is_saved_and_outlives_its_environment(
 
     # A resumed run is computed again, and so is one whose saved cost is unreadable.
     events = tmp_path / "big" / "events.jsonl"
-    more = {"t": T0 + 4 * HOUR, "event": "started", "attempt": 3, "machines": [{"node": 0, "instance": ONE}]}
+    more = {"t": T0 + 4 * HOUR, "event": "started", "attempt": 3, "machines": [{"member": "node/0", "instance": ONE}]}
     events.write_text(events.read_text() + json.dumps(more) + "\n")
     assert cost_at(5).dollars == pytest.approx(1.50 + 0.60)
     events.write_text(events.read_text() + json.dumps({"t": T0 + 5 * HOUR, "event": "succeeded"}) + "\n")
@@ -113,7 +113,7 @@ def test_a_given_price_needs_no_aws(tmp_path: Path) -> None:
 def test_the_workers_of_a_stream_cost_their_own_price(tmp_path: Path) -> None:
     record_run(tmp_path, BIG)
     events, spec = tmp_path / "big" / "events.jsonl", tmp_path / "big" / "spec.toml"
-    joined = {"t": T0 + HOUR, "event": "joined", "worker": 1, "machine": {"name": "w"}}
+    joined = {"t": T0 + HOUR, "event": "joined", "member": "worker/1", "machine": {"name": "w"}}
     events.write_text(json.dumps(joined) + "\n" + events.read_text())
     stream = '[stream]\nsource = "a:b"\nlength = 1\nworkers = { count = 1, price = 0.1 }\n'
     spec.write_text(f"price = 1.0\n{spec.read_text() if spec.exists() else ''}{stream}")

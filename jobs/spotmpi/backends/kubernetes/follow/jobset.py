@@ -11,6 +11,7 @@ from typing import Any
 from spotmpi.agent import placement, pod_context, protocol, record
 from spotmpi.agent.launchers import start_count
 from spotmpi.agent.outcomes import run_outcome
+from spotmpi.agent.plan import NODE, WORKER, Member
 from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests, pool
@@ -27,8 +28,8 @@ class RunInfo:
     """What a follower has to know of a run."""
 
     run: str
-    gang: int  # nodes that start and end together; of a pool, node 0
-    workers: int  # nodes besides them, of a pool or stream
+    nodes: int  # that start and end together; of a pool, node 0
+    workers: int  # of a pool or stream
     workers_table: str  # of the spec that describes them
     output_on_every_node: bool  # otherwise node 0 prints for all
     submitted: float  # Unix seconds
@@ -39,9 +40,10 @@ class RunInfo:
     least: int | None = None  # nodes of the gang on which it runs, where it may have fewer
 
     @property
-    def nodes(self) -> int:
-        """The number of all nodes."""
-        return self.gang + self.workers
+    def members(self) -> Iterator[Member]:
+        """All that may print output."""
+        for role, count in ((NODE, self.nodes if self.output_on_every_node else 1), (WORKER, self.workers)):
+            yield from (Member(role, index) for index in range(count))
 
 
 def run_info(jobset: Object) -> RunInfo:
@@ -107,7 +109,7 @@ def add_restart_counts(state: RunState, jobset: Object, earlier: int, waiting: b
 def restart_count(jobset: Object, which: str = "") -> int:
     """How often JobSet has restarted node 0's pod: with all others, or alone; by default for whatever reason."""
     status = jobset.get("status") or {}
-    of_nodes = [each for each in status.get("replicatedJobsStatus") or [] if each["name"] == manifests.NODE]
+    of_nodes = [each for each in status.get("replicatedJobsStatus") or [] if each["name"] == NODE]
     of_jobs = [each.get(f"jobRestarts{which}") or [0] for each in of_nodes]
     return sum([status.get(f"restarts{which}") or 0, *(restarts[0] for restarts in of_jobs)])
 
@@ -119,43 +121,22 @@ def image_reference(pod: Object) -> str | None:
     return image.removeprefix("docker-pullable://") or None
 
 
-def node_index(pod: Object) -> int:
-    """The index of a pod's node; those of workers, and of pods that stand by, come after the gang's."""
+def member_of(pod: Object) -> Member:
+    """What a pod of a run is at the beginning; its index is that in its Job, or of the Job that it has to itself."""
     labels = pod["metadata"].get("labels") or {}
-    first = int(labels.get(names.LABEL_FIRST_NODE, 1)) if _role(pod) else 0
-    return first + _index(pod)
+    index = sum(int(labels.get(label, 0)) for label in (manifests.LABEL_INDEX, manifests.LABEL_JOB_INDEX))
+    return Member(str(labels.get(names.LABEL_ROLE)), index)
 
 
-def _index(pod: Object) -> int:
-    """The index of a pod in its Job, or of the Job that it has to itself."""
-    labels = pod["metadata"].get("labels") or {}
-    return sum(int(labels.get(label, 0)) for label in (manifests.LABEL_INDEX, manifests.LABEL_JOB_INDEX))
-
-
-def is_worker(pod: Object) -> bool:
-    """Whether the pod is a worker of a pool or stream."""
-    return _role(pod) == names.WORKER
-
-
-def is_standby(pod: Object) -> bool:
-    """Whether the pod stood by at the beginning; it may have been promoted since."""
-    return _role(pod) == names.STANDBY
-
-
-def _role(pod: Object) -> str | None:
-    role: str | None = (pod["metadata"].get("labels") or {}).get(names.LABEL_ROLE)
-    return role
-
-
-def node_title(pod: Object) -> str:
-    """A pod's node as messages name it."""
-    return f"{_role(pod) or 'node'} {_index(pod)}"
+def of_role(pods: Iterable[Object], role: str) -> list[Object]:
+    """Those of *pods* that are in a role at the beginning."""
+    return [pod for pod in pods if member_of(pod).role == role]
 
 
 def has_predecessors(pod: Object) -> bool:
-    """Whether there were pods of the same node before this one."""
+    """Whether there were pods of the same name before this one."""
     metadata = pod["metadata"]
-    if is_worker(pod):
+    if member_of(pod).role == WORKER:
         return any(int((metadata.get("annotations") or {}).get(count) or 0) for count in pod_context.FAILURE_COUNTS)
     return any(str((metadata.get("labels") or {}).get(label, "0")) != "0" for label in LABELS_RESTARTS)
 
@@ -264,7 +245,7 @@ class ExitDiagnosis:
         return Entry(0, event=replace(end, time=moment, values=values))
 
     def _reasons(self, end: Event, pods: list[Object]) -> Iterator[str]:
-        gang = sorted((pod for pod in pods if not is_worker(pod)), key=node_index)  # which outlives its workers
+        gang = sorted((pod for pod in pods if member_of(pod).role != WORKER), key=member_of)  # which outlives workers
         killed = next((reason for reason in map(_kill_reason, gang) if reason), None)
         restart = self._restart if end.values.get(_RETRIES_EXHAUSTED) else None
         # Why an attempt failed says nothing of the next one.
@@ -280,7 +261,8 @@ class ExitDiagnosis:
 
 def _kill_reason(pod: Object, workers_table: str = "") -> str | None:
     """How a pod was ended before its agent could report anything, or None."""
-    node, field = node_title(pod), f"{workers_table if is_worker(pod) else 'resources'}.memory"
+    node = member_of(pod)
+    field = f"{workers_table if node.role == WORKER else 'resources'}.memory"
     status = pod.get("status") or {}
     if pod_phase(pod) == "Failed" and status.get("reason"):  # Evicted, UnexpectedAdmissionError, OutOfcpu ...
         return f"{node} was ended by its kubelet: {status['reason']}: {status.get('message') or ''}".rstrip(" :")

@@ -19,6 +19,7 @@ import httpx2
 from lightkube import ApiError
 
 from spotmpi.agent import boot, pod_context, record
+from spotmpi.agent.plan import Member
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.client.api import RETRY_DELAY, ClusterApi, Object
@@ -42,7 +43,7 @@ OVERLAP = 5  # seconds by which a resumed stream begins before the last entry; c
 CONCURRENT_LOGS = 4  # logs that are read at the same time, where they are not followed
 _READ_AHEAD = 4  # pieces of each that may wait for their turn
 
-ReadFolder = Callable[[str, int, float, float], Awaitable[list[Entry]]]  # pod, node, since, until -> entries
+ReadFolder = Callable[[str, Member, float, float], Awaitable[list[Entry]]]  # pod, member, since, until -> entries
 
 
 class _Torn(Exception):
@@ -54,7 +55,7 @@ class Source:
     """The pod that is read, and what else is known of its output."""
 
     pod: str
-    node: int
+    member: Member
     since: float  # no entry is older, Unix seconds
     has_predecessors: bool  # whether there were pods before it, whose logs went with them
     is_finished: Callable[[], bool]  # whether nothing more will be printed
@@ -72,7 +73,7 @@ class PodLog:
         self._last = 0  # the number of the newest entry
         self._unnumbered = False  # whether the newest entries came from the run folder, which has no numbers
         self._time = source.since  # of the newest entry
-        self._lines: dict[tuple[int, int], int] = {}  # the newest line of each attempt and node
+        self._lines: dict[tuple[int, Member | None], int] = {}  # the newest line of each attempt and member
 
     async def entries(self, follow: bool) -> AsyncIterator[list[Entry]]:
         """Every entry once, as many at a time as have arrived.
@@ -141,7 +142,7 @@ class PodLog:
         if now - self._source.since < OVERLAP:
             return []
         try:
-            entries = await self._source.read_folder(self._source.pod, self._source.node, self._time, now)
+            entries = await self._source.read_folder(self._source.pod, self._source.member, self._time, now)
         except SpotmpiError:
             return []  # The next entry shows by its number what is missing, and that is read then.
         new = [each for entry in entries for each in entry.split() if self._is_new(each)]
@@ -176,7 +177,7 @@ class PodLog:
                 yield entry
 
     def _continues(self, number: int, lines: Lines) -> bool:
-        known = self._lines.get((lines.attempt, lines.node), 0)
+        known = self._lines.get((lines.attempt, lines.member), 0)
         is_next = number == self._last + 1 and lines.number > known
         return is_next and (bool(self._last) or not self._source.has_predecessors)
 
@@ -189,14 +190,14 @@ class PodLog:
 
     async def _recover(self, missing: int, entry: Entry) -> list[Entry]:
         """What the run folder holds of *missing* entries before *entry*, and an event for what it lacks."""
-        node, until = self._source.node, entry.time or self._client.now()
+        member, until = self._source.member, entry.time or self._client.now()
         # Where the node's clock was set back meanwhile, no span of its times has what is missing.
         span = (self._time, until) if until >= self._time else (0.0, math.inf)
         try:
-            entries = await self._source.read_folder(self._source.pod, node, *span)
+            entries = await self._source.read_folder(self._source.pod, member, *span)
         except SpotmpiError as error:
             if not missing:
-                reason = f"the output of earlier attempts on node {node} is no longer available: {error}"
+                reason = f"the output of earlier attempts of {member} is no longer available: {error}"
                 return [Entry(0, event=Event(until, record.GAP, values={"reason": reason}))]
             entries = []
         earlier = [each for some in entries for each in some.split() if not _is_line_after(each, entry)]
@@ -205,18 +206,18 @@ class PodLog:
         lost = missing - sum(not _is_same_line(each, entry) for each in new)
         if lost <= 0:
             return new
-        reason = f"{lost} entries of node {node} are no longer available"
+        reason = f"{lost} entries of {member} are no longer available"
         return [*new, Entry(0, event=Event(until, record.GAP, values={"size": lost, "reason": reason}))]
 
     def _is_new(self, entry: Entry) -> bool:
         self._time = max(self._time, entry.time or 0)
         event, lines = entry.event, entry.lines
         if lines is not None:
-            self._lines[lines.attempt, lines.node] = lines.last
+            self._lines[lines.attempt, lines.member] = lines.last
             return True  # or they would have been taken apart
         if event is None or event.kind != record.LINE:
             return True
-        key = (event.attempt, event.node)
+        key = (event.attempt, event.member)
         if event.number <= self._lines.get(key, 0):
             return False
         self._lines[key] = event.number
@@ -228,15 +229,15 @@ def _is_same_line(one: Entry, other: Entry) -> bool:
     first, second = one.event, other.event
     if first is None or second is None or first.kind != record.LINE or second.kind != record.LINE:
         return False
-    return (first.attempt, first.node, first.number) == (second.attempt, second.node, second.number)
+    return (first.attempt, first.member, first.number) == (second.attempt, second.member, second.number)
 
 
 def _is_line_after(one: Entry, other: Entry) -> bool:
-    """Whether both are lines of one attempt and node, and *other* came first."""
+    """Whether both are lines of one attempt and member, and *other* came first."""
     first, second = one.event, other.event or (next(other.lines.events()) if other.lines else None)
     if first is None or second is None or first.kind != record.LINE or second.kind != record.LINE:
         return False
-    return (first.attempt, first.node) == (second.attempt, second.node) and first.number > second.number
+    return (first.attempt, first.member) == (second.attempt, second.member) and first.number > second.number
 
 
 async def concatenate(streams: Iterable[AsyncIterator[T]]) -> AsyncIterator[T]:
@@ -290,13 +291,15 @@ class RunFolder:
         self._access: VolumeAccess | None = None
         self._stack = AsyncExitStack()
 
-    async def entries(self, pods: Callable[[], Sequence[str]], node: int, since: float, until: float) -> list[Entry]:
-        """What the folder holds of *node* between two Unix times; *pods* names those that run and see it now.
+    async def entries(
+        self, pods: Callable[[], Sequence[str]], member: Member, since: float, until: float
+    ) -> list[Entry]:
+        """What the folder holds of *member* between two Unix times; *pods* names those that run and see it now.
 
         Raises:
             SpotmpiError: no pod can read it.
         """
-        arguments = (f"{pod_context.RUNS}/{self._run}", str(node), repr(since), repr(until))
+        arguments = (f"{pod_context.RUNS}/{self._run}", member.text, repr(since), repr(until))
         why = ""
         for delay in RETRY_DELAYS:
             running = pods()
@@ -351,7 +354,7 @@ class FolderLog:
         while not over:
             over = not follow or source.is_finished()
             try:
-                found = await source.read_folder(source.pod, source.node, since, self._client.now())
+                found = await source.read_folder(source.pod, source.member, since, self._client.now())
             except SpotmpiError as error:
                 self.failure = f"{right} ({error})"
                 for entries in self._report(f"the run folder cannot be read either: {error}"):

@@ -14,6 +14,7 @@ from lightkube import ApiError
 
 from spotmpi.agent import record
 from spotmpi.agent.placement import pauses, untried, waits_until
+from spotmpi.agent.plan import COORDINATOR, WORKER, Member
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
@@ -23,9 +24,8 @@ from spotmpi.backends.kubernetes.follow.jobset import (
     has_predecessors,
     has_started,
     image_reference,
-    is_worker,
     jobset_end,
-    node_index,
+    member_of,
     placement_events,
     placement_state,
     pod_name,
@@ -85,7 +85,7 @@ class ClusterFollower:
         self._first_look = client.now()
         self._last_reason: frozenset[str] = frozenset()
         self._placements: set[float] = set()  # times of those that were reported
-        self._nodes_read: set[int] = set()  # nodes that had a pod to read
+        self._read: set[Member] = set()  # those that had a pod to read
         self._folder = RunFolder(client, jobset, self._report_waiting)
         self._folder_lock = asyncio.Lock()
         self.folder_log = FolderLog(client)
@@ -155,14 +155,12 @@ class ClusterFollower:
         return self._exits.explain(self._jobset_end, self._seen.pods.values())
 
     async def _output_of_deleted_pods(self) -> AsyncIterator[list[Entry]]:
-        """What the run folder holds of nodes whose pods were deleted before this follower came, once the run ended."""
-        gang = range(self._run.gang if self._run.output_on_every_node else 1)
-        workers = range(self._run.gang, self._run.nodes)
-        for node in sorted({*gang, *workers} - self._nodes_read) if terminal_condition(self._jobset) else []:
+        """What the run folder holds of members whose pods were deleted before this follower came, after the end."""
+        for member in sorted({*self._run.members} - self._read) if terminal_condition(self._jobset) else []:
             try:
-                yield await self._read_folder("", node, self._run.submitted, math.inf)
+                yield await self._read_folder("", member, self._run.submitted, math.inf)
             except SpotmpiError as error:
-                reason = f"the output of node {node} is no longer available: {error}"
+                reason = f"the output of {member} is no longer available: {error}"
                 yield [Entry(0, event=self._event(record.GAP, reason))]
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -194,7 +192,7 @@ class ClusterFollower:
 
     async def _find_unseen_pods(self) -> None:
         """Read also the pods that the watch has not shown yet: the JobSet's end may arrive before a short pod does."""
-        if len(self._seen.pods) < self._run.nodes:
+        if len(self._seen.pods) < manifests.pod_count(self._jobset) + self._run.workers:
             with contextlib.suppress(ApiError):  # the run folder may still have their output
                 for pod in await self._client.list(api.POD, {names.LABEL_RUN: self._run.run}):
                     self._update_pod(pod)
@@ -295,7 +293,7 @@ class ClusterFollower:
     async def _check(self) -> list[Event]:
         """Why the run waits, if that has changed; its end, if it has waited too long."""
         await self._diagnostics.update(self._seen, self._run.submitted)
-        reason = waiting_reason(self._seen, self._run.run, self._run.gang, self._run.workers)
+        reason = waiting_reason(self._seen, self._run.run, self._run.nodes, self._run.workers)
         state = placement_state(self._jobset)
         if state is not None and (until := waits_until(state)):
             reason = without_nodes(state["decisions"][-1]["reason"], until - self._client.now())
@@ -308,7 +306,7 @@ class ClusterFollower:
             is_up = reason is None  # no run waits for any of its workers
         if is_up and self._run.workers:
             reason = workers_waiting_reason(self._seen, self._run.run, self._run.workers)
-        reason = reason or lost_node_reason(self._seen, self._run.gang)
+        reason = reason or lost_node_reason(self._seen, self._run.nodes)
         if is_up and not self._run.workers:
             reason = reason or standby_waiting_reason(self._seen)
         if reason and wait and not is_up:
@@ -348,7 +346,8 @@ class ClusterFollower:
 
     def _has_output(self, pod: Object) -> bool:
         """Whether the pod has output that belongs to the run."""
-        prints = self._run.output_on_every_node or node_index(pod) == 0 or is_worker(pod)
+        member = member_of(pod)
+        prints = self._run.output_on_every_node or member == COORDINATOR or member.role == WORKER
         return has_started(pod) and prints
 
     async def _read_log(self, pod: Object) -> None:
@@ -367,13 +366,13 @@ class ClusterFollower:
                 yield entries
 
     def _source(self, pod: Object) -> Source:
-        name, node = pod_name(pod), node_index(pod)
-        self._nodes_read.add(node)
+        name, member = pod_name(pod), member_of(pod)
+        self._read.add(member)
         predecessors = has_predecessors(pod)
         since = self._run.submitted if predecessors else unix_time(pod["metadata"]["creationTimestamp"])
         return Source(
             name,
-            node,
+            member,
             since,
             predecessors,
             is_finished=lambda: self._pod_has_ended(name),
@@ -381,15 +380,15 @@ class ClusterFollower:
             read_folder=self._read_folder,
         )
 
-    async def _read_folder(self, pod: str, node: int, since: float, until: float) -> list[Entry]:
+    async def _read_folder(self, pod: str, member: Member, since: float, until: float) -> list[Entry]:
         """What the run folder holds, by way of the pod itself or of node 0's, where one of them runs."""
 
         def readers() -> list[str]:
             running = [each for each in self._seen.pods.values() if pod_phase(each) == "Running"]
-            return [pod_name(each) for each in running if pod_name(each) == pod or node_index(each) == 0]
+            return [pod_name(each) for each in running if pod_name(each) == pod or member_of(each) == COORDINATOR]
 
         async with self._folder_lock:  # one after the other, as a pod may have to be created
-            return await self._folder.entries(readers, node, since, until)
+            return await self._folder.entries(readers, member, since, until)
 
     def _pod_has_ended(self, pod: str) -> bool:
         values = self._seen.pods.get(pod)

@@ -18,12 +18,12 @@ import httpx2
 import yaml
 from lightkube import ApiError
 
+from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, WORKER
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.follow.jobset import (
-    is_standby,
-    is_worker,
-    node_index,
+    member_of,
+    of_role,
     pod_name,
     restart_count,
     unix_time,
@@ -122,7 +122,7 @@ def waiting_reason(seen: Observations, run: str, nodes: int, workers: int = 0) -
     Unreachable nodes are one where no other pods are left: no attempt starts before their pods are gone. *workers* of a
     pool or stream do not count.
     """
-    gang = {name: pod for name, pod in seen.pods.items() if not (is_worker(pod) or is_standby(pod))}
+    gang = {name: pod for name, pod in seen.pods.items() if member_of(pod).role not in (WORKER, STANDBY)}
     if not gang:
         # Not of workers, which a queue admits on their own, nor of pods, which are those of an earlier attempt.
         others, earlier = (workers_name(run), controller_name(run)), re.compile(rf"{_JOB.format(run)}-\d+-")
@@ -146,14 +146,14 @@ def _gang_reason(gang: Mapping[str, Object], seen: Observations, run: str, nodes
 
 def has_nodes(seen: Observations, least: int) -> bool:
     """Whether the gang of a run that may have fewer nodes than pods has node 0 and *least* in all."""
-    gang = [pod for pod in seen.pods.values() if not (is_worker(pod) or is_standby(pod))]
+    gang = of_role(seen.pods.values(), NODE)
     running = [pod for pod in gang if (pod.get("status") or {}).get("phase") == "Running"]
-    return len(running) >= least and any(node_index(pod) == 0 for pod in running)
+    return len(running) >= least and any(member_of(pod) == COORDINATOR for pod in running)
 
 
 def standby_waiting_reason(seen: Observations) -> str | None:
     """Why pods that stand by for lost nodes have no node, without which the run goes on; None where none waits."""
-    pods = list(filter(is_standby, seen.pods.values()))
+    pods = of_role(seen.pods.values(), STANDBY)
     reason = _most_frequent_reason(pods, seen, f"{len(pods)} standby pods")
     return reason and f"{reason}; the run goes on without"
 
@@ -164,7 +164,7 @@ def workers_waiting_reason(seen: Observations, run: str, workers: int) -> str | 
     While a queue holds them back they have no pods. The name of its workload contains that of their Job; those of pods
     begin with it.
     """
-    pods = list(filter(is_worker, seen.pods.values()))
+    pods = of_role(seen.pods.values(), WORKER)
     job = workers_name(run)
     about_job = next((text for name, text in seen.messages.items() if job in name and not name.startswith(job)), None)
     if not pods and workers and about_job:
@@ -227,7 +227,7 @@ def lost_node_reason(seen: Observations, nodes: int) -> str | None:
 
     Their pods may go on. Where they do not, and nodes are replaced one by one, the others wait for their successors.
     """
-    unreachable = _unreachable({name: pod for name, pod in seen.pods.items() if not is_worker(pod)}, seen)
+    unreachable = _unreachable({name: pod for name, pod in seen.pods.items() if member_of(pod).role != WORKER}, seen)
     return _with_remedies(unreachable, seen, nodes, "a run that waits for it") if unreachable else None
 
 
@@ -283,7 +283,7 @@ def start_wait(
     *first_look* is when this follower began: where node 0 was restarted and has no pod yet, nobody knows since when.
     *given_back* is when a part of the nodes was given back first, since when the run waits, with nodes and without.
     """
-    leaders = [pod for pod in pods if node_index(pod) == 0]
+    leaders = [pod for pod in pods if member_of(pod) == COORDINATOR]
     running = [pod for pod in leaders if pod.get("status", {}).get("phase") == "Running"]
     if given_back is not None and not running:
         return StartWait(given_back, False)

@@ -90,7 +90,7 @@ async def _require_queue(api: ClusterApi, jobset: Object, echo: Echo) -> None:
 async def _with_egress(api: ClusterApi, objects: Sequence[Object], echo: Echo) -> Sequence[Object]:
     """The objects, with a policy that lets pods reach each other where the namespace denies egress."""
     jobset, *_ = objects
-    single = manifests.gang_size(jobset) == 1 and manifests.workers_template(objects) is None
+    single = manifests.pod_count(jobset) == 1 and manifests.workers_template(objects) is None
     labels = manifests.pod_template(jobset)["metadata"]["labels"]
     if single or any(_allows_egress(each) for each in objects) or not await denies_egress(api, labels, echo):
         return objects

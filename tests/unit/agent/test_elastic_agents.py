@@ -88,7 +88,7 @@ def test_all_nodes_that_are_there_at_once_are_not_waited_for(gang: Callable[...,
         run.start(pod)
 
     assert started(run, 1, 3) == {pod: f"rank {pod} of 1 3 1 3" for pod in range(3)}
-    assert end_well(run, tmp_path)["attempts"][0]["world"]["pods"] == [0, 1, 2]
+    assert end_well(run, tmp_path)["attempts"][0]["world"]["pods"] == ["node/0", "node/1", "node/2"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "with notice"])
@@ -116,7 +116,10 @@ def test_a_run_goes_on_with_fewer_nodes_after_a_loss_and_with_all_once_the_next_
     summary = end_well(run, tmp_path)
     assert (summary["failures"], summary["interruptions"]) == (0, 2)
     assert [attempt["world"]["size"] for attempt in summary["attempts"]] == [3, 2, 3]
-    assert [attempt["world"]["pods"] for attempt in summary["attempts"]][:2] == [[0, 1, 2], [0, 2]]
+    assert [attempt["world"]["pods"] for attempt in summary["attempts"]][:2] == [
+        ["node/0", "node/1", "node/2"],
+        ["node/0", "node/2"],
+    ]
 
 
 def test_a_surplus_node_takes_the_place_of_a_lost_one_and_the_size_stays(

@@ -32,7 +32,7 @@ from .outcomes import (
     repeat,
     restart_pause,
 )
-from .plan import nodes_in, workers
+from .plan import WORKER, nodes_in, workers
 from .progress import Progress
 from .stop_requests import Notice
 
@@ -415,7 +415,7 @@ class AttemptLoop:
     def _add_missing_workers(self, members: Members, outcome: Outcome) -> Outcome:
         """*outcome*, with a stream's lack of workers where nothing went on: they may lack nodes, or a queue's quota."""
         remote = workers(self._context.plan) is not None and self._transport.supervised
-        has_workers = len(members.workers) > len(members.gang)
+        has_workers = any(member.role == WORKER for member in members.workers)
         if not remote or has_workers or outcome.limit != "no_progress":
             return outcome
         return outcome._replace(reason="%s; no worker of the stream is connected" % outcome.reason)

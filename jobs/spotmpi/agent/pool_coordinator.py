@@ -27,8 +27,9 @@ class PoolCoordinator(Coordinator):
         attempt: int,
         run_record: record.Record,
         table: str = "pool",
+        standby: int = 0,
     ) -> None:
-        super().__init__(channel, nodes, restart_count, attempt)
+        super().__init__(channel, nodes, restart_count, attempt, standby)
         self._record = run_record
         self._table = table
         self._leave_reasons: dict[Member, str] = {}  # of workers that have given notice

@@ -1,4 +1,4 @@
-"""Node 0's end of the connections to a gang with pods that stand by: they take the places of lost nodes."""
+"""Node 0's end of the connections where pods stand by, which take the places of lost nodes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from . import record
 from .connection import Connection
 from .context import AgentContext
 from .lines import Line
-from .peers import Channel, Coordinator
+from .peers import Channel
 from .places import Places, Promotion
-from .plan import COORDINATOR, NODE, STANDBY, Member
+from .plan import COORDINATOR, NODE, STANDBY, Member, workers
+from .pool_coordinator import PoolCoordinator
 
 JOIN_GRACE = 5.0  # seconds in which agents that live join the next agent of node 0, before others take their places
 
 
-class StandbyCoordinator(Coordinator):
-    """A `Coordinator` whose workers have places (see `places`): those of nodes, and those where others stand by.
+class StandbyCoordinator(PoolCoordinator):
+    """A `PoolCoordinator` with or without workers, whose other members have places (see `places`).
 
     At the beginning of an attempt, and while one waits for nodes, pods that stand by and are ready take the places of
-    lost ones. *run_record* gets an event for each that is ready, leaves or is promoted. *at_work* is that of `Places`.
+    lost nodes. *run_record* gets an event for each that is ready, leaves or is promoted. *at_work* is that of `Places`.
     """
 
     def __init__(
@@ -30,10 +31,11 @@ class StandbyCoordinator(Coordinator):
         run_record: record.Record,
         at_work: list[Member] | None = None,
     ) -> None:
-        super().__init__(channel, len(context.hosts), None, attempt, len(context.standby))
+        role = workers(context.plan)
+        table = "" if role is None else role["table"]
+        super().__init__(channel, len(context.hosts), None, attempt, run_record, table, len(context.standby))
         self._host = context.host
         self._places = Places(len(context.hosts), len(context.standby), at_work)
-        self._record = run_record
         self._prepared: set[Member] = set()  # places that stand by and have been ready since their agent has joined
         self._last_seen: dict[Member, float] = {}  # when a node's lost agent was last heard, as `Clock.awake` counts
         self._promoted: dict[Member, Promotion] = {}  # by node, until the ranks are started
@@ -54,7 +56,7 @@ class StandbyCoordinator(Coordinator):
         """Handle what has arrived, and fill places that have become vacant."""
         super().serve(timeout)
         for place in [place for place in self.workers if place.role == STANDBY and self.workers[place].lost]:
-            self._lose(place, "node 0 lost the connection to it")
+            self._lose_standby(place, "node 0 lost the connection to it")
         if self._clock.awake() >= self._fill_after:
             for promotion in self._fill_places():
                 self._welcome(promotion.node)
@@ -91,19 +93,19 @@ class StandbyCoordinator(Coordinator):
         return promotions
 
     def _place(self, pod: Member) -> Member:
-        return self._places.of(pod)
+        return self._places.of(pod) if pod in self._places.pods else pod
 
     def _welcome(self, node: Member, **more: Any) -> None:
         super()._welcome(node, **more, place=node.text)
 
     def _refusal(self, member: Member, restart_count: int) -> str | None:
-        place = self._place(member) if member in self._places.pods else COORDINATOR
+        place = self._place(member)
         is_back = place in self.workers and restart_count >= self._restart_counts.get(member, 0)
         if place.role == STANDBY and is_back:
-            self._lose(place, "its agent has joined again")
+            self._lose_standby(place, "its agent has joined again")
         return super()._refusal(member, restart_count)
 
-    def _lose(self, place: Member, reason: str) -> None:
+    def _lose_standby(self, place: Member, reason: str) -> None:
         """Forget a pod that stood by."""
         self.workers[place].close()
         if place in self._prepared:
@@ -126,7 +128,7 @@ class StandbyCoordinator(Coordinator):
             return
         self._unconfirmed.discard(place)
         if "notice" in message:
-            self._lose(place, str(message["notice"]))
+            self._lose_standby(place, str(message["notice"]))
         elif message.get("attempt") != self._attempt:
             return  # of one before
         elif "ready" in message:

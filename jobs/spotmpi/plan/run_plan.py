@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spotmpi.agent import protocol
@@ -113,16 +114,16 @@ def memory_notes(spec: JobSpec, folder: str, limited: bool = True, copied: bool 
     return [f"checkpoints in memory take twice the size of a checkpoint on {nodes}, in {folder}{limit}"]
 
 
-def standby_notes(spec: JobSpec, rate: float | None, replaces_nodes: bool) -> list[str]:
-    """What pods that stand by cost, of *rate* US dollars per hour for all, or why none does."""
+def standby_notes(spec: JobSpec, rates: Sequence[float] | None, replaces_nodes: bool) -> list[str]:
+    """What pods that stand by cost, or why none does; *rates* are US dollars per hour of nodes and workers."""
     if not spec.standby:
         return []
     count = "1 pod stands" if spec.standby == 1 else f"{spec.standby} pods stand"
     if not replaces_nodes:
         return [f"standby = {spec.standby} has no effect: no pod can take the place of a single lost node here"]
     cost = "at an unknown price (`price` in the spec gives one)"
-    if rate is not None:
-        cost = f"for ${rate * spec.standby / (spec.nodes + spec.standby):.4g} of ${rate:.4g} an hour"
+    if rates is not None:
+        cost = f"for ${rates[0] * spec.standby / (spec.nodes + spec.standby):.4g} of ${sum(rates):.4g} an hour"
     return [f"{count} by for lost nodes {cost}; where there is no room, the run goes on without"]
 
 

@@ -60,7 +60,12 @@ def worker_spec(spec: JobSpec) -> JobSpec:
         kubernetes["exclusive"] = bool(spec.kubernetes.exclusive)
     else:
         kubernetes |= {"instance_type": None, "placement_group": None}
-    changes: dict[str, Any] = {"nodes": workers.count, "slots": 1, "capacity": Capacity(zones=spec.capacity.zones)}
+    changes: dict[str, Any] = {
+        "nodes": workers.count,
+        "standby": 0,
+        "slots": 1,
+        "capacity": Capacity(zones=spec.capacity.zones),
+    }
     changes["resources"] = Resources(cpu=workers.cpu, memory=workers.memory, gpu=workers.gpus)
     if spec.stream is not None and spec.stream.workers.price is not None:
         changes["price"] = spec.stream.workers.price

@@ -69,7 +69,6 @@ def standby(spec: JobSpec, persistent: Sequence[str] | None) -> Iterable[Problem
             reason
             for applies, reason in (
                 (spec.pool is not None, "a pool restarts its workers by itself: give more of them as pool.count"),
-                (spec.stream is not None, "the nodes of a run with a stream have no pods that stand by: leave it out"),
                 (spec.pool is None and spec.nodes == 1, "node 0 is not taken over by another pod: use more nodes"),
                 (pod_context.VOLUME not in persistent, "needs a run volume: set kubernetes.volume to a claim"),
                 (spec.kubernetes.queue, "Kueue admits all pods of a run or none: remove it, or kubernetes.queue"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -315,3 +316,35 @@ def test_a_gang_that_waits_for_workers_in_vain_ends_with_that_reason(pool: Calla
     assert run.codes()[0] == 78
     reason = "no progress for limits.no_progress (1s), last iteration none; no worker of the stream is connected"
     assert str(run.events()[-1].reason) == f"{reason}; no retries left (limits.failures = 0)"
+
+
+def test_a_pod_that_stands_by_takes_over_a_node_of_a_stream_whose_workers_stay(pool: Callable[..., Pool]) -> None:
+    """Pods: nodes 0 and 1, then one that stands by, then two workers."""
+    run = pool(**STREAM)
+    run.plan |= {"replaces_nodes": True, "standby": ["127.0.0.1"]}
+    workers = (3, 4)
+    for number in (*GANG, *workers):
+        run.start(number)
+    run.until("the ranks", lambda: all(run.processes(node, name=f"rank-{node}") for node in GANG))
+    run.until_started(*workers)
+    run.start(2)
+    run.until("the pod that stands by", lambda: any("standby" in event.values for event in run.events()))
+
+    run.agents[1].kill()
+
+    run.until("the rank of node 1 in another pod", lambda: run.processes(2, name="rank-1"))
+    run.until_started(*workers, count=2)
+    kinds_of = {event.values.get("member", event.values.get("standby")) for event in run.events()}
+    assert kinds_of >= {"worker/0", "worker/1"} and not run.left(), "no worker has left"
+    assert all(run.agents[number].poll() is None for number in (0, 2, *workers))
+    run.start(1, restart_count=1)  # JobSet's replacement
+    run.until("the next to stand by", lambda: sum("standby" in each.values for each in run.events()) >= 2)
+
+    for node in GANG:
+        run.end(f"rank-{node}", 0)
+    assert [run.agents[number].wait(LIMIT) for number in (0, *workers)] == [0, 0, 0]
+    (promoted,) = [event.values for event in run.events() if event.kind == "promoted"]
+    assert promoted["node"] == 1
+    summary = json.loads((run.paths.folder / "summary.json").read_text())
+    assert (summary["state"], summary["interruptions"], summary["failures"]) == ("succeeded", 1, 0)
+    assert [each["world"]["pods"] for each in summary["attempts"]] == [["node/0", "node/1"], ["node/0", "standby/0"]]

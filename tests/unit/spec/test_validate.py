@@ -176,7 +176,7 @@ def test_a_deadline_needs_the_time_of_the_work_a_run_volume_and_no_order() -> No
         (
             {"stream": {"source": "s3://b/*.csv", "prepare": "m:f"}},
             RUN_VOLUME,
-            ["the nodes of a run with a stream have no pods that stand by: leave it out"],
+            [],
         ),
     ],
     ids=["not a cluster", "fits", "no volume", "one node", "queue", "order", "stream"],

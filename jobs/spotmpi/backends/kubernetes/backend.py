@@ -119,6 +119,7 @@ class KubernetesBackend:
         shipment = code.pack(resolved.spec, resolved.target)
         keys = [*submitting.generate_keys(), *protocol.TLS_FILES, *map(pods.forwarded_key, spec.env_passthrough)]
         rates = target.placement_rates(resolved.spec, self._environment)
+        prices = target.hourly_rates(resolved.spec, self._environment)
         on, beginning, expectation = deadline.begin(resolved.spec, resolved.target, rates, datetime.now(UTC))
         policy = {"policy.tar.gz": archives.policy_side(names.SOURCE)} if spec.capacity.deadline and on.order else {}
         submission = manifests.Submission(
@@ -132,7 +133,7 @@ class KubernetesBackend:
             },
             user_code=shipment.agent_plan if shipment else None,
             work=fingerprint.identify(resolved.spec, local=False),
-            rate=target.hourly_rate(resolved.spec, self._environment),
+            rate=None if prices is None else sum(prices),
             rates=rates,
             versions=versions() if spec.pool else None,
             beginning=beginning,
@@ -153,7 +154,7 @@ class KubernetesBackend:
                 *target.capacity_note(resolved.spec, on, rates),
                 *expectation,
                 *resolved.notes,
-                *standby_notes(requested, submission.rate, obstacle is None),
+                *standby_notes(requested, prices, obstacle is None),
                 *([shipment.note] if shipment else []),
                 *memory_notes(spec, pod_context.MEMORY, copied=True),
                 *([obstacle] if obstacle else []),

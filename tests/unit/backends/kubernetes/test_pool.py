@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from spotmpi.agent import pod_context, protocol, record
-from spotmpi.agent.plan import COORDINATOR, NODE, WORKER, Member
+from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, WORKER, Member
 from spotmpi.backends.base import PoolAddress
 from spotmpi.backends.kubernetes import fault_injection, pool_access, stop
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
@@ -106,6 +106,18 @@ def test_missing_workers_are_reported_without_a_countdown_since_the_run_is_up(
     cluster.put(*pods)
     (event,) = look(cluster, of())
     assert (event.kind, event.reason) == (record.WAITING, reason)
+    assert event.values[RUNNING]
+
+
+def test_a_pod_that_stands_by_for_a_stream_and_has_no_node_is_reported_once_all_workers_have_theirs(
+    cluster: FakeCluster,
+) -> None:
+    waiting = unscheduled_pod(0, "0/2 nodes: no GPU")
+    labels = {**waiting["metadata"]["labels"], names.LABEL_ROLE: STANDBY}
+    waiting = {**waiting, "metadata": {**waiting["metadata"], "name": f"{RUN}-standby-0-0-abcde", "labels": labels}}
+    cluster.put(NODE_0, NODE_1, *map(worker, range(3)), waiting)
+    (event,) = look(cluster, stream_jobset())
+    assert event.reason == "1/1 standby pods: 0/2 nodes: no GPU; the run goes on without"
     assert event.values[RUNNING]
 
 

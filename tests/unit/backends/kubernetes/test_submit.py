@@ -473,6 +473,25 @@ def test_pods_stand_by_where_jobset_restarts_single_jobs_and_elsewhere_a_line_sa
     assert agent_plan(shared)["rate"] == 5.0 and "standby" not in agent_plan(shared), "for which nobody pays"
 
 
+def test_pods_stand_by_for_the_nodes_of_a_stream_and_cost_as_nodes_do_not_as_workers(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    kubernetes = {"image": "registry/any@sha256:0", "volume": "shared"}
+    workers = {"count": 4, "price": 0.25}
+    stream = {"source": "s3://set/*.csv", "batch": 8, "workers": workers}
+    cluster.restarts_jobs = True
+    spec = from_values({**SPEC, "standby": 1, "price": 2.5, "kubernetes": kubernetes, "stream": stream})
+
+    plan = KubernetesBackend(tmp_path).plan(spec, "x-1", print)
+
+    note = "1 pod stands by for lost nodes for $2.5 of $8.5 an hour; where there is no room, the run goes on without"
+    assert note in plan["notes"] and agent_plan(plan)["rate"] == 8.5
+    nodes, standby = plan["objects"][0]["spec"]["replicatedJobs"]
+    assert (nodes["replicas"], standby["replicas"]) == (2, 1)
+    (workers_job,) = [each for each in plan["objects"] if each["metadata"]["name"] == "x-1-workers"]
+    assert workers_job["spec"]["completions"] == 4
+
+
 def agent_plan(plan: Any) -> dict[str, Any]:
     """The agent plan in the ConfigMap of a plan."""
     (part,) = [each for each in plan["objects"] if each["kind"] == "ConfigMap"]

@@ -307,7 +307,7 @@ class ClusterFollower:
         if is_up and self._run.workers:
             reason = workers_waiting_reason(self._seen, self._run.run, self._run.workers)
         reason = reason or lost_node_reason(self._seen, self._run.nodes)
-        if is_up and not self._run.workers:
+        if is_up:
             reason = reason or standby_waiting_reason(self._seen)
         if reason and wait and not is_up:
             left = wait.since + self._start_limit - self._client.now()

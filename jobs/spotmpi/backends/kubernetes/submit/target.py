@@ -45,13 +45,19 @@ def persistent_folders(spec: JobSpec, environment: Environment | None) -> tuple[
 
 
 def hourly_rate(spec: JobSpec, environment: Environment | None) -> float | None:
-    """US dollars per hour of all nodes and pods that stand by, where known.
+    """US dollars per hour of all nodes and pods that stand by, where known."""
+    rates = hourly_rates(spec, environment)
+    return None if rates is None else sum(rates)
 
-    AWS is only asked where the run has a cost limit, or pods that stand by.
+
+def hourly_rates(spec: JobSpec, environment: Environment | None) -> list[float] | None:
+    """US dollars per hour of the nodes with the pods that stand by for them, and of the workers if there are any.
+
+    None where they are unknown; AWS is only asked where the run has a cost limit, or pods that stand by.
     """
     specs = roles.role_specs(spec)
     if spec.price is not None:
-        return sum((role.price or spec.price) * (role.nodes + role.standby) for role in specs)
+        return [(role.price or spec.price) * (role.nodes + role.standby) for role in specs]
     if (spec.limits.cost is None and not spec.standby) or not environment or not environment.node_groups:
         return None
     from spotmpi.aws.prices import node_price
@@ -62,7 +68,7 @@ def hourly_rate(spec: JobSpec, environment: Environment | None) -> float | None:
     groups = unknown if isinstance(choices, list) else [choice.every_group for choice in choices]
     pairs = zip(groups, specs, strict=True)
     try:
-        return sum(node_price(environment, each) * (role.nodes + role.standby) for each, role in pairs)
+        return [node_price(environment, each) * (role.nodes + role.standby) for each, role in pairs]
     except SpotmpiError:
         if spec.limits.cost is not None:
             raise

@@ -208,6 +208,25 @@ def test_a_reclaimed_node_restarts_the_gang_alone_and_its_workers_join_again(
 
 
 @at_night
+def test_a_pod_that_stands_by_takes_over_a_node_of_a_stream_whose_workers_stay(
+    streams: Streams, undisturbed: str
+) -> None:
+    run = streams.start(streams.values(standby=1))
+    stands_by = run.until("a pod that stands by", lambda event: "standby" in event.values, limit=LIMIT)
+    streams.until_paused(run)
+    before = streams.workers(run)
+    streams.runs.backend.inject_fault(run.id, Member(NODE, 1), "evict")
+    promoted = run.until_kind(record.PROMOTED, limit=LIMIT).values
+    assert (promoted["node"], promoted["standby"]) == (1, stands_by.values["standby"])
+    streams.until_paused(run, attempt=2)
+    streams.until_joined(run, attempt=2)
+    assert streams.workers(run) == before, "no worker's pod was replaced"
+    assert streams.finish(run) == undisturbed
+    worlds = [attempt["world"]["pods"] for attempt in run.summary()["attempts"]]
+    assert worlds == [["node/0", "node/1"], ["node/0", "standby/0"]]
+
+
+@at_night
 def test_a_killed_scheduler_costs_an_attempt_that_the_next_one_continues(streams: Streams, undisturbed: str) -> None:
     run = streams.paused(streams.values(limits={"failures": 1}))
     before = streams.workers(run)

@@ -16,7 +16,7 @@ from .files import is_locked
 from .launch import SCHEDULER
 from .lines import Line, LineSplitter, PieceSplitter
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest, StopSource
-from .plan import WORKER, Command, Member, RunPlan
+from .plan import Command, Member, RunPlan
 from .progress import Progress, Report
 from .record import RECOGNIZED, Record
 from .replicas import Replicas
@@ -205,35 +205,34 @@ class Attempt:
         replicas = self._replicas
         if replicas is None:
             return
-        for number, process in list(replicas.processes.items()):
+        for member, process in list(replicas.processes.items()):
             if process.poll() is not None:
-                self._replica_ended(replicas, number, process)
+                self._replica_ended(replicas, member, process)
         if self._term_sent is None and not self._launchers_ended():
             replicas.tend(self._start_command, self._announce_restart)
         elif self._replicas_end is None and self._launchers_ended():
             self._replicas_end = self.clock.awake() + REPLICA_GRACE
             self._signal_all(signal.SIGTERM)
 
-    def _replica_ended(self, replicas: Replicas, number: int, process: subprocess.Popen[bytes]) -> None:
+    def _replica_ended(self, replicas: Replicas, member: Member, process: subprocess.Popen[bytes]) -> None:
         from . import exit_diagnosis  # delays no start
 
         processes.signal_group(process, signal.SIGKILL)  # what it has left behind
-        self._last_exit, member = self.clock.awake(), Member(WORKER, number)
+        self._last_exit = self.clock.awake()
         for key in [key for key in self._selector.get_map().values() if key.data[0] == member]:
             self._drain(key)
         code, lines = process.returncode, self._tails[member]
         end = exit_diagnosis.process_reason(code, lines) + replicas.memory_reason(code)
-        replicas.ended(number, end, code == protocol.INTERRUPTED)
+        replicas.ended(member, end, code == protocol.INTERRUPTED)
         if not self._alive():
             processes.kill_descendants()
-        is_wanted = self._term_sent is None and not self._launchers_ended() and number in replicas.role.numbers()
+        is_wanted = self._term_sent is None and not self._launchers_ended() and member in replicas.role.members()
         if code == protocol.NOT_RETRYABLE and is_wanted:
-            reason = protocol.truncate(replicas.role.label(number) + (self.progress.fatal or "it " + end))
+            reason = protocol.truncate(replicas.role.label(member) + (self.progress.fatal or "it " + end))
             self._replica_failure = Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
             self._terminate()
 
-    def _announce_restart(self, number: int, end: str) -> None:
-        member = Member(WORKER, number)
+    def _announce_restart(self, member: Member, end: str) -> None:
         self.record.line(self.number, member, Line(None, "e", "%s %s; it is started again" % (member, end)))
 
     def _drain(self, key: selectors.SelectorKey) -> None:

@@ -192,35 +192,36 @@ class LocalWorkers:
         self.cgroup = context.mounts.cgroup
         self._plan, self._place, self._control = context.plan, place, control
         self._code = os.path.join(context.folder, "code")
-        self._prepared: Set[int] = set()
+        self._prepared: Set[Member] = set()
 
-    def numbers(self) -> Collection[int]:
-        """Those below the requested number, by default that of the plan."""
+    def members(self) -> Collection[Member]:
+        """As many as are requested, by default as in the plan."""
         try:
             with open(os.path.join(self._control, WORKERS)) as file:
-                return range(max(1, int(file.read())))
+                count = max(1, int(file.read()))
         except (OSError, ValueError):
-            return range(_planned_workers(self._plan))
+            count = _planned_workers(self._plan)
+        return [Member(WORKER, number) for number in range(count)]
 
     def is_ready(self) -> bool:
         """Whether the scheduler listens: its launcher removes the address before it ends it."""
         return os.path.exists(os.path.join(self._control, ADDRESS))
 
-    def command(self, number: int) -> Command:
+    def command(self, member: Member) -> Command:
         """A worker in a folder of its own, in which it finds what the calls of its earlier processes wrote."""
-        folder = os.path.join(self._control, Member(WORKER, number).file)
-        if number not in self._prepared:
+        folder = os.path.join(self._control, member.file)
+        if member not in self._prepared:
             _copy(self._code, folder)
-            self._prepared.add(number)
-        return worker_command(self._plan, number, self._place, folder)
+            self._prepared.add(member)
+        return worker_command(self._plan, member, self._place, folder)
 
-    def started(self, number: int, process: int) -> None:
+    def started(self, member: Member, process: int) -> None:
         """Write its process id for faults that are injected."""
-        write_atomically(os.path.join(self._control, Member(WORKER, number).file + _PID), str(process))
+        write_atomically(os.path.join(self._control, member.file + _PID), str(process))
 
-    def label(self, number: int) -> str:
+    def label(self, member: Member) -> str:
         """Its name."""
-        return "worker %d: " % number
+        return "%s: " % (member,)
 
 
 def process_ids(control: str) -> Iterator[tuple[Member, int]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import List, NamedTuple, Optional
 
 from . import launchers, protocol
-from .plan import NODE, WORKER, Command, Elastic, Member, Role, RunPlan, gang, workers
+from .plan import NODE, Command, Elastic, Member, Role, RunPlan, gang, workers
 from .schema import WorldRecord
 
 LAUNCHER, SCHEDULER = "launcher", "scheduler"  # names of commands
@@ -111,11 +111,10 @@ def gang_commands(plan: RunPlan, nodes: Iterable[int], place: Place) -> list[Com
     return [_gang_command(plan, node, place) for node in nodes]
 
 
-def worker_command(plan: RunPlan, number: int, place: Place, folder: str) -> Command:
-    """Worker *number* of a pool or stream, which works in *folder*."""
-    member = Member(WORKER, number)
+def worker_command(plan: RunPlan, member: Member, place: Place, folder: str) -> Command:
+    """A worker of a pool or stream, which works in *folder*."""
     address = _pool_address(plan, place)
-    arguments = launchers.pool_worker(_pool_python(plan, place), number, address, folder)
+    arguments = launchers.pool_worker(_pool_python(plan, place), member.number, address, folder)
     arguments.append("--host=" + ("[%s]" % place.worker_host if ":" in place.worker_host else place.worker_host))
     environment = dict(_workers(plan)["environment"])
     if place.control is not None:

@@ -18,7 +18,7 @@ from .launch import worker_command
 from .lines import Line
 from .node import check_hardware, place, unpack_code, write_environment
 from .outcomes import NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error
-from .plan import Command
+from .plan import Command, Member
 from .pod_record import PodRecord
 from .stop_requests import Notice
 from .tcp import Tcp
@@ -163,24 +163,24 @@ class PodWorker:
 
     def __init__(self, context: AgentContext, environment: dict[str, str]) -> None:
         self.cgroup = context.mounts.cgroup
-        self._context, self._environment, self._number = context, environment, context.member.number
+        self._context, self._environment = context, environment
 
-    def numbers(self) -> Collection[int]:
-        """This worker's."""
-        return (self._number,)
+    def members(self) -> Collection[Member]:
+        """This worker."""
+        return (self._context.member,)
 
     def is_ready(self) -> bool:
         """Yes: a worker waits for its scheduler."""
         return True
 
-    def command(self, number: int) -> Command:
+    def command(self, member: Member) -> Command:
         """Its process, reached at the address that leads to node 0 now."""
         context = self._context
-        return worker_command(context.plan, number, place(context, self._environment), context.plan["folder"])
+        return worker_command(context.plan, member, place(context, self._environment), context.plan["folder"])
 
-    def started(self, number: int, process: int) -> None:
+    def started(self, member: Member, process: int) -> None:
         """Nobody asks for it."""
 
-    def label(self, number: int) -> str:
+    def label(self, member: Member) -> str:
         """Nothing: node 0 names this worker."""
         return ""

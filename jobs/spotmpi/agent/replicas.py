@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Dict, Tuple
 
 from . import hardware
 from .clock import Clock
-from .plan import Command
+from .plan import Command, Member
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start
     from .transport import ReplicatedRole
@@ -23,40 +23,41 @@ class Replicas:
 
     def __init__(self, role: ReplicatedRole, clock: Clock) -> None:
         self.role = role
-        self.processes: Dict[int, subprocess.Popen[bytes]] = {}
+        self.processes: Dict[Member, subprocess.Popen[bytes]] = {}
         self._clock = clock
-        self._started: Dict[int, float] = {}
-        self._early_ends: Dict[int, int] = {}
-        self._due: Dict[int, Tuple[float, str]] = {}  # when a process is started again, and why it ended
+        self._started: Dict[Member, float] = {}
+        self._early_ends: Dict[Member, int] = {}
+        self._due: Dict[Member, Tuple[float, str]] = {}  # when a process is started again, and why it ended
         self._oom_kills = hardware.oom_kills(role.cgroup)  # at the latest end of a process
 
-    def tend(self, start: Callable[[Command], subprocess.Popen[bytes]], announce: Callable[[int, str], None]) -> None:
+    def tend(
+        self, start: Callable[[Command], subprocess.Popen[bytes]], announce: Callable[[Member, str], None]
+    ) -> None:
         """Start the processes that are missing and due, and end those that are to run no more.
 
-        *announce* gets the number of a process that is started again, and how the one before it ended.
+        *announce* gets the member whose process is started again, and how the one before it ended.
         """
-        now, numbers = self._clock.awake(), self.role.numbers()
-        for number, process in self.processes.items():
-            if number not in numbers:
-                process.terminate()
-        for number in numbers if self.role.is_ready() else ():
-            due, end = self._due.get(number, (now, ""))
-            if number in self.processes or due > now:
+        now, members = self._clock.awake(), self.role.members()
+        for member in self.processes.keys() - set(members):
+            self.processes[member].terminate()
+        for member in members if self.role.is_ready() else ():
+            due, end = self._due.get(member, (now, ""))
+            if member in self.processes or due > now:
                 continue
             if end:
-                announce(number, end)
-            process = start(self.role.command(number))
-            self.processes[number], self._started[number] = process, now
-            self.role.started(number, process.pid)
+                announce(member, end)
+            process = start(self.role.command(member))
+            self.processes[member], self._started[member] = process, now
+            self.role.started(member, process.pid)
 
-    def ended(self, number: int, end: str, interrupted: bool) -> None:
+    def ended(self, member: Member, end: str, interrupted: bool) -> None:
         """Note that a process has ended, and how: *end* is a predicate."""
-        del self.processes[number]
+        del self.processes[member]
         now = self._clock.awake()
-        early = self._early_ends.get(number, 0) + 1 if now - self._started[number] < STEADY else 0
-        self._early_ends[number] = early
+        early = self._early_ends.get(member, 0) + 1 if now - self._started[member] < STEADY else 0
+        self._early_ends[member] = early
         pause = min(FIRST_PAUSE * 2.0 ** min(early - 1, 10), MAX_PAUSE) if early else 0.0
-        self._due[number] = (now + max(pause, self.role.interruption_pause if interrupted else 0.0), end)
+        self._due[member] = (now + max(pause, self.role.interruption_pause if interrupted else 0.0), end)
 
     def memory_reason(self, code: int) -> str:
         """That memory ran out, where the kernel has killed a process for it since this was called last."""

@@ -128,22 +128,22 @@ class ReplicatedRole(Protocol):
     cgroup: str  # folder of the control group that counts kills for lack of memory
     interruption_pause: float  # seconds before a process is started again that ended as interrupted
 
-    def numbers(self) -> Collection[int]:
-        """The numbers of the processes that are to run now."""
+    def members(self) -> Collection[Member]:
+        """Those whose processes are to run now."""
         ...
 
     def is_ready(self) -> bool:
         """Whether processes may be started now."""
         ...
 
-    def command(self, number: int) -> Command:
-        """The process of a number, whose working folder is that of its earlier processes."""
+    def command(self, member: Member) -> Command:
+        """The process of a member, whose working folder is that of its earlier processes."""
         ...
 
-    def started(self, number: int, process: int) -> None:
+    def started(self, member: Member, process: int) -> None:
         """Learn the id of a process."""
         ...
 
-    def label(self, number: int) -> str:
+    def label(self, member: Member) -> str:
         """What stands before the reason for which a process can never work; empty where others name it."""
         ...

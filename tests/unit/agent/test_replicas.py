@@ -35,19 +35,19 @@ class Workers:
         self.count = 2
         self.ready = True
 
-    def numbers(self) -> Collection[int]:
-        return range(self.count)
+    def members(self) -> Collection[Member]:
+        return [Member(WORKER, number) for number in range(self.count)]
 
     def is_ready(self) -> bool:
         return self.ready
 
-    def command(self, number: int) -> Command:
-        return {"member": Member(WORKER, number), "name": f"worker {number}", "arguments": ["work"], "environment": {}}
+    def command(self, member: Member) -> Command:
+        return {"member": member, "name": str(member), "arguments": ["work"], "environment": {}}
 
-    def started(self, number: int, process: int) -> None:
+    def started(self, member: Member, process: int) -> None:
         assert process == FakeProcess.pid
 
-    def label(self, number: int) -> str:
+    def label(self, member: Member) -> str:
         return ""
 
 
@@ -64,7 +64,7 @@ class Tended:
         """Look after the processes every 50 ms for so many seconds."""
         end = self.clock.seconds + seconds
         while True:
-            self.replicas.tend(self._start, lambda number, end: self.said.append((number, end)))
+            self.replicas.tend(self._start, lambda member, end: self.said.append((member.number, end)))
             if self.clock.seconds >= end:
                 return
             self.clock.seconds = round(self.clock.seconds + 0.05, 2)
@@ -87,11 +87,11 @@ def test_processes_start_once_their_role_is_ready_and_surplus_ones_are_ended(ten
     tended.tend()
     tended.tend()
     assert tended.starts == [(0.0, 0), (0.0, 1)] and tended.said == []
-    surplus: Any = tended.replicas.processes[1]
+    surplus: Any = tended.replicas.processes[Member(WORKER, 1)]
     tended.role.count = 1
     tended.tend()
     assert surplus.is_terminated
-    tended.replicas.ended(1, "was killed by SIGTERM", False)
+    tended.replicas.ended(Member(WORKER, 1), "was killed by SIGTERM", False)
     tended.tend(10)
     assert len(tended.starts) == 2
 
@@ -101,7 +101,7 @@ def test_one_that_ends_early_waits_longer_each_time_and_one_that_was_steady_not_
     pauses = []
     for number in range(9):
         ended = tended.clock.seconds
-        tended.replicas.ended(0, f"ended with exit code {number}", False)
+        tended.replicas.ended(Member(WORKER, 0), f"ended with exit code {number}", False)
         while len(tended.starts) < 3 + number:
             tended.tend(0.05)
         pauses.append(round(tended.starts[-1][0] - ended, 1))
@@ -109,7 +109,7 @@ def test_one_that_ends_early_waits_longer_each_time_and_one_that_was_steady_not_
     assert pauses == pytest.approx(expected, abs=0.11), "to the next look"
     assert tended.said == [(0, f"ended with exit code {number}") for number in range(9)]
     tended.clock.seconds += STEADY
-    tended.replicas.ended(0, "was killed by SIGKILL", False)
+    tended.replicas.ended(Member(WORKER, 0), "was killed by SIGKILL", False)
     tended.tend()
     assert tended.starts[-1] == (round(tended.clock.seconds, 2), 0)
     assert {number for _, number in tended.starts[2:]} == {0}, "worker 1 goes on"
@@ -118,7 +118,7 @@ def test_one_that_ends_early_waits_longer_each_time_and_one_that_was_steady_not_
 def test_one_whose_scheduler_is_gone_waits_for_what_follows_from_that(tended: Tended) -> None:
     tended.tend()
     tended.clock.seconds = 100.0
-    tended.replicas.ended(0, "ended with exit code 75", True)
+    tended.replicas.ended(Member(WORKER, 0), "ended with exit code 75", True)
     tended.tend(3)
     assert tended.starts[-1] == (102.0, 0)
 

@@ -222,10 +222,10 @@ def test_what_calls_wrote_stays_when_the_process_of_their_worker_is_started_agai
     local_workers: Callable[[], LocalWorkers], tmp_path: Path
 ) -> None:
     workers, folder = local_workers(), tmp_path / "worker-0"
-    workers.command(0)
+    workers.command(Member(WORKER, 0))
     (folder / "results.csv").write_text("of an hour")
     (folder / "scan.py").write_text("uploaded")
-    workers.command(0)
+    workers.command(Member(WORKER, 0))
     assert {path.name: path.read_text() for path in folder.iterdir() if path.is_file()} == {
         "results.csv": "of an hour",
         "scan.py": "uploaded",
@@ -236,10 +236,10 @@ def test_another_attempt_has_the_code_of_its_run_and_what_calls_wrote(
     local_workers: Callable[[], LocalWorkers], tmp_path: Path
 ) -> None:
     folder = tmp_path / "worker-0"
-    local_workers().command(0)
+    local_workers().command(Member(WORKER, 0))
     (folder / "results.csv").write_text("of an hour")
     (tmp_path / "code" / "scan.py").write_text("2")
-    local_workers().command(0)
+    local_workers().command(Member(WORKER, 0))
     assert ((folder / "scan.py").read_text(), (folder / "results.csv").read_text()) == ("2", "of an hour")
     assert (folder / "lib" / "newest").read_text() == "2"
 
@@ -248,12 +248,12 @@ def test_the_workers_are_as_many_as_was_requested_last_and_each_has_its_process_
     local_workers: Callable[[], LocalWorkers], tmp_path: Path
 ) -> None:
     workers = local_workers()
-    assert list(workers.numbers()) == [0]
+    assert workers.members() == [Member(WORKER, 0)]
     for text, count in (("3", 3), ("0", 1), ("many", 1)):
         (tmp_path / "workers").write_text(text)
-        assert list(workers.numbers()) == list(range(count)), text
-    assert workers.command(2)["member"] == Member(WORKER, 2)
+        assert [member.number for member in workers.members()] == list(range(count)), text
+    assert workers.command(Member(WORKER, 2))["member"] == Member(WORKER, 2)
     assert not workers.is_ready()
     (tmp_path / "address.json").write_text('{"process": 7}')
-    workers.started(2, 11)
+    workers.started(Member(WORKER, 2), 11)
     assert workers.is_ready() and dict(process_ids(str(tmp_path))) == {COORDINATOR: 7, Member(WORKER, 2): 11}

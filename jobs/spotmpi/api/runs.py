@@ -211,7 +211,7 @@ def member(node: int | str) -> Member:
     try:
         return read_member(str(node))
     except ValueError:
-        remedy = "give the number of a node, such as 1, or a role and an index, such as worker/0 or standby/0"
+        remedy = "give the number of a node, such as 1, or a role with a number, such as worker/0 or standby/0"
         raise input_error(hints.option("node"), node, remedy) from None
 
 

@@ -195,3 +195,13 @@ def test_status_and_logs_say_who_stands_by_and_who_was_promoted(tmp_path: Path) 
 def test_columns_align_with_wide_and_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     show_table(("A", "NUMBER", "B"), [("日本", "1", "b"), ("x\x1b", "22", "")], right=[1])
     assert capsys.readouterr().out.splitlines() == ["A      NUMBER  B", "日本        1  b", "x\\x1b      22"]
+
+
+@pytest.mark.parametrize("command", [("logs",), ("shell",), ("drill", "--fault", "kill")], ids=" ".join)
+@pytest.mark.parametrize("node", ["wrker/0", "worker", "-1", "worker/01", "x-1-workers-0-abcde"])
+def test_a_node_that_names_no_member_is_refused_with_what_does(command: tuple[str, ...], node: str) -> None:
+    invoke("run", job("echo a line"))
+    result = invoke(*command, only_run().id, f"--node={node}")
+    remedy = "give the number of a node, such as 1, or a role with a number, such as worker/0 or standby/0"
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1] == f"spotmpi: --node = {node!r}: {remedy}"

@@ -55,11 +55,12 @@ def request_workers(paths: names.RunPaths, workers: int) -> None:
 def kill_pool_process(paths: names.RunPaths, member: Member, fault: str) -> None:
     """Kill the process of a member: the scheduler, which is node 0, or a worker."""
     processes = dict(process_ids(str(paths.pool)))
-    if fault != "kill" or member not in processes:
-        known = ", ".join(each.text for each in sorted(processes))
-        only, which = hints.option("fault", "kill"), hints.option("node", known)
-        remedy = f"a run with workers supports only {only} on this machine, with {which}"
+    if fault != "kill":
+        remedy = f"a run on this machine supports only {hints.option('fault', 'kill')}"
         raise input_error(hints.option("fault"), fault, remedy)
+    if member not in processes:
+        known = ", ".join(each.text for each in sorted(processes))
+        raise input_error(hints.option("node"), member.text, f"run {paths.id} has now: {known or 'no process'}")
     try:
         os.kill(processes[member], signal.SIGKILL)
     except ProcessLookupError:

@@ -6,11 +6,11 @@ import asyncio
 import errno
 import io
 import json
+import subprocess
 import tarfile
-from collections.abc import Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 
@@ -23,18 +23,20 @@ from spotmpi.data.local_source import source_of
 from spotmpi.data.store import DataStore, Transfer
 from spotmpi.plan.agent_plan import VOLUME
 from spotmpi.plan.volume_pod import store_command
+from tests.cloud.cluster.fake_cluster import FakeCluster
+from tests.cloud.cluster.objects import of_kind
 from tests.command_line import CommandLine, Output, invoke
 from tests.transient_errors import TransientErrors
 from tests.unit import archives
-from tests.unit.backends.kubernetes.local_pod import Pod
+from tests.unit.backends.kubernetes.run_volume import FakeVolume
 
 HOSTILE = ("a b", "ünïcode", "it's", 'quo"te', "new\nline", "-dash", "$HOME")
 
 
 @pytest.fixture
-def pod(tmp_path: Path) -> Pod:
+def volume(tmp_path: Path, cluster: FakeCluster) -> FakeVolume:
     (tmp_path / "volume").mkdir()
-    return Pod(tmp_path / "volume")
+    return FakeVolume(cluster, tmp_path / "volume" / "runs", ("Running",))
 
 
 @pytest.fixture
@@ -54,113 +56,115 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_store, "BATCH", 1000)
 
 
-def push(pod: Pod, source: Path | str, folder: str = "voc", messages: list[str] | None = None) -> Transfer:
+def push(volume: FakeVolume, source: Path | str, folder: str = "voc", messages: list[str] | None = None) -> Transfer:
     lines: list[str] = [] if messages is None else messages
-    return asyncio.run(DataStore(pod, lines.append).push(source_of(str(source)), folder))
+    return asyncio.run(DataStore(volume.access(), lines.append).push(source_of(str(source)), folder))
 
 
-def pull(pod: Pod, into: Path, folder: str = "voc") -> Transfer:
-    return asyncio.run(DataStore(pod, lambda text: None).pull(folder, into))
+def pull(volume: FakeVolume, into: Path, folder: str = "voc") -> Transfer:
+    return asyncio.run(DataStore(volume.access(), lambda text: None).pull(folder, into))
 
 
 def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_folder_is_copied_with_hostile_names_and_a_second_push_copies_nothing(pod: Pod, sample: Path) -> None:
+def test_a_folder_is_copied_with_hostile_names_and_a_second_push_copies_nothing(
+    volume: FakeVolume, sample: Path
+) -> None:
     messages: list[str] = []
     count, size = len(tree(sample)), sum(map(len, tree(sample).values()))
 
-    assert push(pod, sample, "team/voc", messages) == Transfer(count, size, count)
-    assert tree(pod.volume / "team" / "voc") == tree(sample)
+    assert push(volume, sample, "team/voc", messages) == Transfer(count, size, count)
+    assert tree(volume.folder / "team" / "voc") == tree(sample)
     assert messages[0] == f"{count} files, 1.0 MB: comparing with the volume" and messages[-1] == "1.0 MB of 1.0 MB"
-    assert push(pod, sample, "team/voc") == Transfer(count, size, 0)
+    assert push(volume, sample, "team/voc") == Transfer(count, size, 0)
 
 
-def test_changed_files_are_copied_again_even_at_the_same_size(pod: Pod, sample: Path) -> None:
-    push(pod, sample)
-    (pod.volume / "voc" / "big").write_bytes(b"\0" * (256 * 4096))
-    (pod.volume / "voc" / "empty").unlink()
+def test_changed_files_are_copied_again_even_at_the_same_size(volume: FakeVolume, sample: Path) -> None:
+    push(volume, sample)
+    (volume.folder / "voc" / "big").write_bytes(b"\0" * (256 * 4096))
+    (volume.folder / "voc" / "empty").unlink()
 
-    assert push(pod, sample).moved == 2
-    assert tree(pod.volume / "voc") == tree(sample)
+    assert push(volume, sample).moved == 2
+    assert tree(volume.folder / "voc") == tree(sample)
 
 
-def test_an_interrupted_push_continues_with_the_files_that_are_missing(pod: Pod, sample: Path) -> None:
-    pod.failures = ["take"]
+def test_an_interrupted_push_continues_with_the_files_that_are_missing(volume: FakeVolume, sample: Path) -> None:
+    volume.failures = ["take"]
     with pytest.raises(SpotmpiError, match="could not access the files"):
-        push(pod, sample)
-    complete = {name for name in tree(pod.volume / "voc") if not name.endswith(".spotmpi-part")}
+        push(volume, sample)
+    complete = {name for name in tree(volume.folder / "voc") if not name.endswith(".spotmpi-part")}
 
-    again = push(pod, sample)
+    again = push(volume, sample)
 
     assert again.moved <= again.files - len(complete)
-    assert {n: c for n, c in tree(pod.volume / "voc").items() if not n.endswith(".spotmpi-part")} == tree(sample)
+    assert {n: c for n, c in tree(volume.folder / "voc").items() if not n.endswith(".spotmpi-part")} == tree(sample)
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
-def test_a_tar_file_is_unpacked(pod: Pod, sample: Path, tmp_path: Path, mode: str) -> None:
+def test_a_tar_file_is_unpacked(volume: FakeVolume, sample: Path, tmp_path: Path, mode: str) -> None:
     with tarfile.open(tmp_path / "set.tar", mode) as packed:  # type: ignore[call-overload]
         packed.add(sample, "VOCdevkit")
 
-    assert push(pod, tmp_path / "set.tar").moved == len(tree(sample))
-    assert tree(pod.volume / "voc" / "VOCdevkit") == tree(sample)
+    assert push(volume, tmp_path / "set.tar").moved == len(tree(sample))
+    assert tree(volume.folder / "voc" / "VOCdevkit") == tree(sample)
 
 
-def test_the_pod_refuses_a_tar_that_leads_out_whoever_sends_it(pod: Pod, tmp_path: Path) -> None:
+def test_the_pod_refuses_a_tar_that_leads_out_whoever_sends_it(volume: FakeVolume, tmp_path: Path) -> None:
     batch = io.BytesIO()
     with tarfile.open(fileobj=batch, mode="w") as packed:
         packed.addfile(tarfile.TarInfo("../../out"), io.BytesIO())
     batch.seek(0)
-    (pod.volume / "voc").mkdir()
+    (volume.folder / "voc").mkdir()
 
     with pytest.raises(SpotmpiError, match="is outside of the folder"):
-        asyncio.run(pod.run(store_command("take", "/spotmpi/volume/voc"), batch))
+        asyncio.run(volume.access().run(store_command("take", "/spotmpi/volume/voc"), batch))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_pull_copies_missing_files_and_checks_them(pod: Pod, sample: Path, tmp_path: Path) -> None:
-    push(pod, sample)
+def test_a_pull_copies_missing_files_and_checks_them(volume: FakeVolume, sample: Path, tmp_path: Path) -> None:
+    push(volume, sample)
     into = tmp_path / "back"
 
-    first = pull(pod, into)
+    first = pull(volume, into)
     assert (first.moved, tree(into)) == (first.files, tree(sample))
     (into / "big").write_bytes(b"torn")
-    assert pull(pod, into).moved == 1 and tree(into) == tree(sample)
+    assert pull(volume, into).moved == 1 and tree(into) == tree(sample)
     with pytest.raises(SpotmpiError, match="folder not found"):
-        pull(pod, into, "nothing")
+        pull(volume, into, "nothing")
 
 
-def test_a_slow_reader_loses_nothing_of_an_answer(pod: Pod, sample: Path, tmp_path: Path) -> None:
-    pod.lost = 200 << 10
-    assert push(pod, sample).moved == len(tree(sample))
-    assert pull(pod, tmp_path / "back").moved == len(tree(sample))
+def test_a_slow_reader_loses_nothing_of_an_answer(volume: FakeVolume, sample: Path, tmp_path: Path) -> None:
+    volume.lost = 200 << 10
+    assert push(volume, sample).moved == len(tree(sample))
+    assert pull(volume, tmp_path / "back").moved == len(tree(sample))
     assert tree(tmp_path / "back") == tree(sample)
 
 
 def test_a_pull_with_a_broken_connection_requests_the_missing_files_again(
-    pod: Pod, sample: Path, tmp_path: Path
+    volume: FakeVolume, sample: Path, tmp_path: Path
 ) -> None:
-    push(pod, sample)
-    pod.torn = ["give"] * 2
-    assert pull(pod, tmp_path / "back").moved == len(tree(sample))
-    assert (pod.torn, tree(tmp_path / "back")) == ([], tree(sample))
-    pod.torn = ["give"] * 99
+    push(volume, sample)
+    volume.torn = ["give"] * 2
+    assert pull(volume, tmp_path / "back").moved == len(tree(sample))
+    assert (volume.torn, tree(tmp_path / "back")) == ([], tree(sample))
+    volume.torn = ["give"] * 99
     with pytest.raises(SpotmpiError, match=r"files did not arrive completely, such as .*; pull again"):
-        pull(pod, tmp_path / "other")
+        pull(volume, tmp_path / "other")
 
 
 def test_a_pull_of_a_folder_that_changes_brings_all_else_and_the_next_one_is_whole(
-    pod: Pod, sample: Path, tmp_path: Path
+    volume: FakeVolume, sample: Path, tmp_path: Path
 ) -> None:
-    push(pod, sample)
-    pod.meanwhile["give"] = (pod.volume / "voc" / "big").unlink
+    push(volume, sample)
+    volume.before["give"] = (volume.folder / "voc" / "big").unlink
 
     with pytest.raises(SpotmpiError, match="1 files did not arrive completely, such as big; pull again"):
-        pull(pod, tmp_path / "back")
+        pull(volume, tmp_path / "back")
     (sample / "big").unlink()
     assert tree(tmp_path / "back") == tree(sample)
-    assert pull(pod, tmp_path / "back").moved == 0
+    assert pull(volume, tmp_path / "back").moved == 0
 
 
 def test_a_file_that_is_removed_while_a_folder_is_listed_is_not_in_the_list(
@@ -171,12 +175,12 @@ def test_a_file_that_is_removed_while_a_folder_is_listed_is_not_in_the_list(
     assert set(store.index(str(sample))) == set(tree(sample))
 
 
-def test_a_listing_has_sizes_and_numbers_of_files(pod: Pod, sample: Path) -> None:
-    push(pod, sample)
-    (pod.volume / "notes.txt").write_text("abc")
+def test_a_listing_has_sizes_and_numbers_of_files(volume: FakeVolume, sample: Path) -> None:
+    push(volume, sample)
+    (volume.folder / "notes.txt").write_text("abc")
 
     size = sum(map(len, tree(sample).values()))
-    assert asyncio.run(DataStore(pod, print).entries("")) == [
+    assert asyncio.run(DataStore(volume.access(), print).entries("")) == [
         {"name": "notes.txt", "bytes": 3, "files": None},
         {"name": "voc/", "bytes": size, "files": len(tree(sample))},
     ]
@@ -205,14 +209,8 @@ def test_a_folder_of_our_own_can_be_read_but_not_written_over(folder: str, why: 
 
 
 @pytest.fixture
-def spotmpi(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    @asynccontextmanager
-    async def access(api: Any, volume: Any, echo: Any) -> Any:
-        assert (volume.claim, volume.image) == ("runs", "registry/x:1")
-        yield pod
-
-    monkeypatch.setattr(datasets, "volume_access", access)
-    monkeypatch.setattr(datasets, "ClusterApi", lambda context, namespace: None)
+def spotmpi(volume: FakeVolume, cluster: FakeCluster) -> CommandLine:
+    cluster.put(of_kind("PersistentVolumeClaim", "runs"))
 
     def run(*arguments: str) -> Output:
         place = () if "--on" in arguments else ("--on", "kubernetes", "--volume", "runs", "--image", "registry/x:1")
@@ -222,7 +220,7 @@ def spotmpi(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
 
 
 def test_the_commands_push_list_and_pull(
-    spotmpi: CommandLine, pod: Pod, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spotmpi: CommandLine, volume: FakeVolume, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, output, errors = spotmpi("push", str(sample), "voc")
@@ -239,7 +237,7 @@ def test_the_commands_push_list_and_pull(
 
 
 def test_sources_with_a_file_of_one_name_and_other_content_are_refused_before_anything_is_copied(
-    spotmpi: CommandLine, pod: Pod, tmp_path: Path
+    spotmpi: CommandLine, volume: FakeVolume, tmp_path: Path
 ) -> None:
     for folder in ("cats", "dogs"):
         (tmp_path / folder / "images").mkdir(parents=True)
@@ -251,15 +249,15 @@ def test_sources_with_a_file_of_one_name_and_other_content_are_refused_before_an
         code, _, errors = spotmpi("push", str(tmp_path / "cats"), str(tmp_path / dogs), "pets")
         assert code == 2
         assert f"{dogs}': has images/1.jpg as {tmp_path / 'cats'} has, with other content: push them to diff" in errors
-        assert tree(pod.volume) == {}
+        assert tree(volume.folder) == {}
     (tmp_path / "dogs" / "images" / "1.jpg").write_text("cats")
     assert spotmpi("push", str(tmp_path / "cats"), str(tmp_path / "dogs"), "pets")[0] == 0
-    assert len(tree(pod.volume)) == 4
+    assert len(tree(volume.folder)) == 4
 
 
 @pytest.mark.parametrize("names", [("cats/1.jpg", "dogs/1.jpg"), ("cats/1.jpg", "dogs")])
 def test_addresses_with_the_same_last_part_are_refused(
-    spotmpi: CommandLine, pod: Pod, tmp_path: Path, names: tuple[str, str]
+    spotmpi: CommandLine, volume: FakeVolume, tmp_path: Path, names: tuple[str, str]
 ) -> None:
     (tmp_path / "dogs").mkdir()
     (tmp_path / "dogs" / "1.jpg").write_text("a dog")
@@ -270,15 +268,15 @@ def test_addresses_with_the_same_last_part_are_refused(
 
 
 def test_a_local_source_does_not_replace_what_an_address_has_unpacked(
-    spotmpi: CommandLine, pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spotmpi: CommandLine, volume: FakeVolume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = "https://x.org/cats.tar"
 
     async def fetched(*arguments: Any) -> list[Transfer]:
         entry = {"mark": fetch.key_of(address), "version": 1, "files": {"1.jpg": 3, "LICENSE": 4}}
-        (pod.volume / "pets").mkdir(exist_ok=True)
+        (volume.folder / "pets").mkdir(exist_ok=True)
         for name, text in (("1.jpg", "cat"), ("LICENSE", "free"), (fetch.LOG, json.dumps(entry) + "\n")):
-            (pod.volume / "pets" / name).write_text(text)
+            (volume.folder / "pets" / name).write_text(text)
         return [Transfer(2, 7, 2)]
 
     monkeypatch.setattr("spotmpi.data.fetch.fetch", fetched)
@@ -288,7 +286,7 @@ def test_a_local_source_does_not_replace_what_an_address_has_unpacked(
     arguments = ("push", f"{address}#sha256={'0' * 64}", str(tmp_path / "dogs"), "pets")
     code, _, errors = spotmpi(*arguments)
     assert code == 1 and "1.jpg is in another of the sources too, with other content: push them to diff" in errors
-    assert (pod.volume / "pets" / "1.jpg").read_text() == "cat"
+    assert (volume.folder / "pets" / "1.jpg").read_text() == "cat"
     (tmp_path / "dogs" / "1.jpg").rename(tmp_path / "dogs" / "2.jpg")
     assert spotmpi(*arguments)[0] == 0
 
@@ -316,15 +314,15 @@ def voc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_voc_comes_from_its_three_tar_files_into_one_folder_and_is_counted(
-    spotmpi: CommandLine, pod: Pod, voc: list[str]
+    spotmpi: CommandLine, volume: FakeVolume, voc: list[str]
 ) -> None:
     code, output, errors = spotmpi("push", "voc", *voc)
     assert (code, output.count(" of them new\n")) == (0, 3), errors
     assert "PASCAL VOC is complete: VOC2012/trainval 2, VOC2007/trainval 2, VOC2007/test 1" in errors
-    devkit = pod.volume / "voc" / "VOCdevkit"
+    devkit = volume.folder / "voc" / "VOCdevkit"
     assert sorted(image.stem for image in devkit.rglob("*.jpg")) == ["1", "2", "3", "4", "5"]
     assert spotmpi("push", "voc", *voc, "team/voc")[0] == 0
-    assert (pod.volume / "team" / "voc" / "VOCdevkit" / "VOC2012").is_dir()
+    assert (volume.folder / "team" / "voc" / "VOCdevkit" / "VOC2012").is_dir()
 
     (devkit / "VOC2007/Annotations/2.xml").unlink()
     (devkit / "VOC2007/ImageSets/Main/test.txt").unlink()
@@ -337,16 +335,11 @@ def test_voc_comes_from_its_three_tar_files_into_one_folder_and_is_counted(
     assert code == 2 and "voc = '1 files': name the three original tar files" in errors
 
 
-class Forger(Pod):
-    """A pod of somebody's image, which answers each verb as it likes."""
-
-    def __init__(self, **answers: bytes) -> None:
-        super().__init__(Path("/none"))
-        self.answers = answers
-
-    async def _execute(self, command: Sequence[str], stdin: BinaryIO | None, stdout: BinaryIO | None) -> None:
-        assert stdout
-        stdout.write(self.answers[command[5]])
+def answer(cluster: FakeCluster, **answers: bytes) -> FakeVolume:
+    """The volume of a pod of somebody's image, which answers each verb as it likes."""
+    volume = FakeVolume(cluster, Path("/none/runs"))
+    cluster.run = lambda pod, command, stdin: subprocess.CompletedProcess(command, 0, answers.get(command[5], b""), b"")
+    return volume
 
 
 FACTS = b'[3, "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437"]'  # of "new"
@@ -367,16 +360,16 @@ FACTS = b'[3, "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437"
         b"[" * 100_000,
     ],
 )
-def test_a_list_of_files_that_is_none_is_one_clear_error(tmp_path: Path, index: bytes) -> None:
+def test_a_list_of_files_that_is_none_is_one_clear_error(tmp_path: Path, cluster: FakeCluster, index: bytes) -> None:
     with pytest.raises(SpotmpiError, match=r"list of files cannot be used|cannot be read; check its image"):
-        pull(Forger(index=index), tmp_path / "into")
+        pull(answer(cluster, index=index), tmp_path / "into")
 
 
-def test_a_pod_sends_no_other_files_than_those_that_were_requested(tmp_path: Path) -> None:
+def test_a_pod_sends_no_other_files_than_those_that_were_requested(tmp_path: Path, cluster: FakeCluster) -> None:
     (tmp_path / ".bashrc").write_text("mine")
     sent = archives.archive(archives.entry(".bashrc"), archives.entry("../up"), archives.entry("good"))
-    forger = Forger(index=b'{"good": %s}' % FACTS, give=sent)
-    assert pull(forger, tmp_path).moved == 1
+    forged = answer(cluster, index=b'{"good": %s}' % FACTS, give=sent)
+    assert pull(forged, tmp_path).moved == 1
     assert tree(tmp_path) == {".bashrc": b"mine", "good": b"new"}
 
 
@@ -395,29 +388,19 @@ def test_a_folder_of_the_storage_that_cannot_be_read_is_an_error_and_not_fewer_f
     assert store.index(str(tmp_path / "set")) == whole and store.missing(str(tmp_path / "set"), whole) == []
 
 
-def test_a_tar_with_two_files_of_one_name_and_other_content_is_refused(pod: Pod, tmp_path: Path) -> None:
+def test_a_tar_with_two_files_of_one_name_and_other_content_is_refused(volume: FakeVolume, tmp_path: Path) -> None:
     """Which of them would stay is chance: several are sent at once."""
     cat, dog = (archives.entry(name, content=text) for name, text in (("a/1.jpg", b"cat"), ("./a//1.jpg", b"dog")))
     (tmp_path / "same.tar").write_bytes(archives.archive(cat, cat))
     (tmp_path / "twice.tar").write_bytes(archives.archive(cat, dog))
-    assert push(pod, tmp_path / "same.tar").files == 1
+    assert push(volume, tmp_path / "same.tar").files == 1
     with pytest.raises(InputError, match=r"a/1\.jpg.*: is in the tar twice, with other content; pack it anew"):
-        push(pod, tmp_path / "twice.tar", "other")
-    assert tree(pod.volume) == {"voc/a/1.jpg": b"cat"}
-
-
-class ForgedPod(Pod):
-    """A pod whose image answers whatever it likes."""
-
-    answer = b""
-
-    async def _execute(self, command: Sequence[str], stdin: BinaryIO | None, stdout: BinaryIO | None) -> None:
-        if stdout:
-            stdout.write(self.answer)
+        push(volume, tmp_path / "twice.tar", "other")
+    assert tree(volume.folder) == {"voc/a/1.jpg": b"cat"}
 
 
 @pytest.mark.parametrize(
-    ("verb", "answer"),
+    ("verb", "value"),
     [
         ("missing", ["../../x"]),
         ("missing", [7]),
@@ -429,13 +412,12 @@ class ForgedPod(Pod):
     ],
 )
 def test_an_answer_that_no_program_of_ours_gives_is_one_clear_error(
-    tmp_path: Path, sample: Path, verb: str, answer: Any
+    tmp_path: Path, cluster: FakeCluster, sample: Path, verb: str, value: Any
 ) -> None:
-    forged = ForgedPod(tmp_path)
-    forged.answer = json.dumps(answer).encode()
+    forged = answer(cluster, **{verb: json.dumps(value).encode()})
     calls: dict[str, Callable[[], object]] = {
         "missing": lambda: push(forged, sample),
-        "list": lambda: asyncio.run(DataStore(forged, lambda text: None).entries("voc")),
+        "list": lambda: asyncio.run(DataStore(forged.access(), lambda text: None).entries("voc")),
         "index": lambda: pull(forged, tmp_path / "into"),
     }
     with pytest.raises(SpotmpiError, match=r"cannot be (read; check its image|used)"):

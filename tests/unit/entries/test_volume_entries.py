@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +27,11 @@ from spotmpi.spec.source import read_spec
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import of_kind
 from tests.command_line import invoke
-from tests.unit.backends.kubernetes.local_pod import Pod
 from tests.unit.backends.kubernetes.run_volume import VOLUME, FakeVolume
 from tests.unit.entries.test_store import KEYS, entry
 
 PODS = (pod_context.VOLUME,)
-PLAN: dict[str, Any] = {"context": "c", "namespace": "n", "objects": [{}]}
+PLAN: dict[str, Any] = {"context": None, "namespace": None, "objects": [{}]}
 
 
 @pytest.fixture(params=["folder", "memory"])
@@ -50,19 +47,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
-    """What runs commands of pods in a folder in place of the volume."""
+def volume(tmp_path: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> FakeVolume:
+    """The run volume of a cluster."""
     (tmp_path / "volume").mkdir()
-    pod = Pod(tmp_path / "volume")
-
-    @asynccontextmanager
-    async def access(*arguments: object) -> AsyncIterator[Pod]:
-        yield pod
-
-    monkeypatch.setattr(volume_entries, "volume_access", access)
-    monkeypatch.setattr(volume_entries, "ClusterApi", lambda context, namespace: None)
-    monkeypatch.setattr(manifests, "run_volume", lambda jobset: RunVolume("claim", "image", ()))
-    return pod
+    monkeypatch.setattr(manifests, "run_volume", lambda jobset: RunVolume(VOLUME.claim, VOLUME.image, ()))
+    return FakeVolume(cluster, tmp_path / "volume" / "runs", ("Running",))
 
 
 def spec(**values: Any) -> JobSpec:
@@ -96,7 +85,7 @@ def test_a_cluster_without_a_run_volume_is_refused_with_the_remedy(store: Store)
 
 
 def test_entries_are_copied_once_with_their_manifests_and_the_volume_has_a_store(
-    store: Store, pod: Pod, tmp_path: Path
+    store: Store, volume: FakeVolume, tmp_path: Path
 ) -> None:
     said: list[str] = []
     moved = volume_entries.on_volume(spec(), PODS)
@@ -105,17 +94,17 @@ def test_entries_are_copied_once_with_their_manifests_and_the_volume_has_a_store
     for text in ("datasets:ratings:1", "models:digits"):
         assert copied.find(text) == store.find(text) and copied.problems(copied.find(text)) == []
     assert said[0] == "copying to the run volume: ratings:1, digits:1"
-    pod.failures = ["take"]  # a second transfer would not succeed
+    assert volume.verbs().count("take") == 2
     volume_entries.send(moved, PLAN, said.append)
-    assert pod.failures == ["take"]
+    assert volume.verbs().count("take") == 2
 
 
 def test_what_only_the_volume_has_is_not_sent_again(
-    store: Store, pod: Pod, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    store: Store, volume: FakeVolume, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     moved = volume_entries.on_volume(spec(), PODS)
     monkeypatch.setenv("SPOTMPI_STORE", str(tmp_path / "another"))
-    pod.failures = ["missing"]
+    volume.failures = ["missing"]
     volume_entries.send(moved, PLAN, pytest.fail)
 
 
@@ -136,7 +125,7 @@ def test_a_run_in_pods_is_submitted_once_the_volume_has_what_it_reads(
     assert json.loads(RunPaths(Path(state.folder)).keep.read_text())["name"] == "digits"
 
 
-def test_a_file_that_is_damaged_here_is_one_line_and_nothing_is_submitted(store: Store, pod: Pod) -> None:
+def test_a_file_that_is_damaged_here_is_one_line_and_nothing_is_submitted(store: Store, volume: FakeVolume) -> None:
     store.storage.write(f"{folder(store.find('datasets:ratings').reference)}/files/a.txt", b"fIrst")
     with pytest.raises(
         SpotmpiError, match=r"ratings:1 cannot be copied to the run volume: .*; `spotmpi data verify ra"
@@ -195,16 +184,20 @@ def test_a_version_is_kept_while_its_run_is_in_the_cluster_or_its_copy_is_new(
     waiting["metadata"]["annotations"] = {manifests.ANNOTATION_SPEC: json.dumps({"data": f"store/x/{KEYS[0]}/files"})}
     cluster.put(waiting)
     assert [each["name"] for each in json.loads(invoke(*CLEAN, "--json").stdout)] == ["digits"]
-    asyncio.run(DataStore(Pod(shared), lambda text: None).renew(f"store/models/digits/{KEYS[1]}"))
+    asyncio.run(
+        DataStore(FakeVolume(cluster, shared / "runs").access(), lambda text: None).renew(
+            f"store/models/digits/{KEYS[1]}"
+        )
+    )
     assert json.loads(invoke(*CLEAN, "--yes", "--json").stdout) == []
 
 
-def test_a_copy_counts_as_new_after_each_submission(store: Store, pod: Pod, tmp_path: Path) -> None:
+def test_a_copy_counts_as_new_after_each_submission(store: Store, volume: FakeVolume, tmp_path: Path) -> None:
     moved = volume_entries.on_volume(spec(), PODS)
     volume_entries.send(moved, PLAN, lambda text: None)
     aged(tmp_path / "volume", 40)
     volume_entries.send(moved, PLAN, lambda text: None)
-    kept = asyncio.run(DataStore(pod, lambda text: None).unused(DAYS, [], remove=False))
+    kept = asyncio.run(DataStore(volume.access(), lambda text: None).unused(DAYS, [], remove=False))
     assert kept == []
 
 

@@ -14,8 +14,9 @@ import pytest
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments import doctor, probe
 from spotmpi.environments.checks.check import Finding
+from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.command_line import invoke
-from tests.unit.backends.kubernetes.local_pod import Pod
+from tests.unit.backends.kubernetes.run_volume import FakeVolume
 
 
 def probe_findings(pod: Any, trouble: SpotmpiError | None = None) -> dict[str, Finding]:
@@ -29,37 +30,39 @@ def probe_findings(pod: Any, trouble: SpotmpiError | None = None) -> dict[str, F
 
 
 @pytest.fixture
-def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
+def volume(tmp_path: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> FakeVolume:
     monkeypatch.setattr(probe, "NAME", "localhost")
     (tmp_path / "volume").mkdir()
-    return Pod(tmp_path / "volume")
+    return FakeVolume(cluster, tmp_path / "volume" / "runs")
 
 
-def test_a_pod_that_works_says_so_and_leaves_nothing(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_that_works_says_so_and_leaves_nothing(volume: FakeVolume, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "SLOW", 60.0)
-    findings = probe_findings(pod)
+    findings = probe_findings(volume.access())
     assert [finding.level for finding in findings.values()] == ["ok", "ok"]
     assert re.match(r"mounted; wrote and read a small file in \d+\.", findings["probe of storage"].message)
     assert findings["probe of names"].message == "localhost resolves to 127.0.0.1"
-    assert list(pod.volume.iterdir()) == []
+    assert list(volume.folder.iterdir()) == []
 
 
-def test_a_name_that_does_not_resolve_is_an_error(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_does_not_resolve_is_an_error(volume: FakeVolume, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "NAME", "kubernetes.default.invalid")
     monkeypatch.setattr(probe, "SLOW", 60.0)
 
-    findings = probe_findings(pod)
+    findings = probe_findings(volume.access())
 
     assert findings["probe of storage"].level == "ok"
     names = findings["probe of names"]
     assert names.level == "error" and "does not resolve in a pod" in names.message
 
 
-def test_storage_that_cannot_be_written_or_is_slow_is_reported(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_that_cannot_be_written_or_is_slow_is_reported(
+    volume: FakeVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(probe, "SLOW", 0.0)
-    assert probe_findings(pod)["probe of storage"].level == "warning"
-    pod.volume.rmdir()
-    assert "No such file or directory" in probe_findings(pod)["probe"].message
+    assert probe_findings(volume.access())["probe of storage"].level == "warning"
+    volume.folder.rmdir()
+    assert "No such file or directory" in probe_findings(volume.access())["probe"].message
 
 
 def test_a_mount_that_hangs_and_a_pod_that_never_comes_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:

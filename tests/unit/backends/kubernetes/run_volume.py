@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from spotmpi.agent.store import TAIL
 from spotmpi.backends.kubernetes import pull as pulling
-from spotmpi.backends.kubernetes.volume_access import Volume
+from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess
 from spotmpi.core.names import RunPaths
 from tests.cloud.cluster.answers import Request
 from tests.cloud.cluster.fake_cluster import FakeCluster, Output
-from tests.cloud.cluster.objects import RUN, of_kind
+from tests.cloud.cluster.objects import RUN, a_pod, of_kind
 
 _PIPES = 64 << 10  # bytes of input on their way to a command
 VOLUME = Volume("claim", "registry/image:1", ("key",), ({"key": "team", "operator": "Exists"},))
@@ -39,12 +40,37 @@ class FakeVolume:
         self.commands: list[tuple[str, Sequence[str]]] = []
         self.meanwhile: Callable[[], None] | None = None
         self.torn_before: bytes | None = None  # where answers end too early
+        # Verbs of `agent.store` that happen once each: their input or their answer ends in the middle, or somebody
+        # changes the volume before.
+        self.failures: list[str] = []
+        self.torn: list[str] = []
+        self.before: dict[str, Callable[[], object]] = {}
+        self.lost = 0  # bytes at the end of every answer that were in pipes when the command ended
         cluster.put(of_kind("PersistentVolumeClaim", VOLUME.claim))
         cluster.run, cluster.on_request = self.run, self._move_on
+
+    @property
+    def folder(self) -> Path:
+        """The folder in place of the volume."""
+        return self.root.parent
+
+    def access(self) -> VolumeAccess:
+        """A pod that runs already."""
+        self.cluster.put(a_pod("spotmpi-volume", "Running", {}))
+        return VolumeAccess(self.cluster.api(), "spotmpi-volume")
+
+    def verbs(self) -> list[str]:
+        """The verbs of all commands."""
+        return [command[5] for _, command in self.commands if len(command) > 5]
 
     def run(self, pod: str, command: Sequence[str], stdin: bytes) -> Output:
         """Run a command as a pod would."""
         self.commands.append((pod, command))
+        verb = command[5] if len(command) > 5 else ""
+        self.before.pop(verb, lambda: None)()
+        if verb in self.failures:
+            self.failures.remove(verb)
+            stdin = stdin[: len(stdin) // 2]
         places = {
             "/spotmpi/volume/runs": str(self.root),
             "/spotmpi/volume/code": str(self.archives),
@@ -71,6 +97,10 @@ class FakeVolume:
         output = (first or b"") + output
         if self.torn_before is not None:
             output = output.partition(self.torn_before)[0]
+        output = output[: len(output) - self.lost]
+        if verb in self.torn:
+            self.torn.remove(verb)
+            output = output[: (len(output) - TAIL) // 2]
         return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 
     def _move_on(self, request: Request) -> None:

@@ -19,6 +19,7 @@ from .attempt_history import AttemptHistory
 from .context import AgentContext
 from .fencing import Fenced
 from .launch import change_reason
+from .notice import Notice
 from .outcomes import (
     FAILURE,
     INTERRUPTION,
@@ -34,7 +35,6 @@ from .outcomes import (
 )
 from .plan import WORKER, nodes_in, workers
 from .progress import Progress
-from .stop_requests import Notice
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start
     from .transport import Members, Transport

@@ -1,16 +1,10 @@
-"""Requests to end: a signal to an agent, and those of users, files in the run folder or the annotation of a pod.
-
-Any terminal may write the files.
-"""
+"""Requests by users to end a run: files in the run folder, which any terminal may write, or a pod's annotation."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import signal
-from collections.abc import Sequence
-from types import FrameType
 from typing import NamedTuple, Optional
 
 from .context import REQUESTS, Mounts
@@ -18,24 +12,6 @@ from .files import mode, write_atomically
 
 STOP = "stop"  # end after a checkpoint
 KILL = "kill"  # end now
-
-
-class Notice:
-    """Whether this process received a signal to end; ``reason`` says so, with *receiver* as the one that got it."""
-
-    def __init__(self, receiver: str, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT)) -> None:
-        self._signal: int | None = None
-        self._receiver = receiver
-        for number in signals:
-            signal.signal(number, self._handle_signal)
-
-    @property
-    def reason(self) -> str | None:
-        """What is about to end this process, or None."""
-        return "%s received %s" % (self._receiver, signal.Signals(self._signal).name) if self._signal else None
-
-    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signal = number
 
 
 class Request(NamedTuple):

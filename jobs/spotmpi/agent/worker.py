@@ -26,6 +26,7 @@ from .node import (
     unpack_code,
     write_environment,
 )
+from .notice import Notice
 from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error, restart_pause
 from .peers import Joined
 from .plan import NODE, Member, RunPlan, read_member
@@ -33,7 +34,6 @@ from .pod_record import PodRecord
 from .schema import Greeting
 from .staging import Staging
 from .starts import StartedProcesses
-from .stop_requests import Notice
 from .tcp import Tcp
 
 END_GRACE = 60.0  # seconds from the end of a run to the end of its pods

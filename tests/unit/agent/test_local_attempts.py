@@ -21,6 +21,7 @@ from spotmpi.agent.children import Children, NoMembers, read_context, reserve_po
 from spotmpi.agent.context import AgentContext, in_run_folder
 from spotmpi.agent.coordinator import AttemptLoop, CoordinatorStopSource
 from spotmpi.agent.lines import Line
+from spotmpi.agent.notice import Notice
 from spotmpi.agent.outcomes import (
     FAILURE,
     INTERRUPTION,
@@ -34,7 +35,6 @@ from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
-from spotmpi.agent.stop_requests import Notice
 from tests.clocks import SetClock
 from tests.transient_errors import TransientErrors
 

@@ -17,7 +17,6 @@ PUBLIC_ADDRESS = 0.005
 GP3_GIB_MONTH = 0.08
 GP3_MIBPS_MONTH = 0.04  # above DEFAULT_THROUGHPUT
 GP3_IOPS_MONTH = 0.005  # above launch.DEFAULT_IOPS
-EFS_GIB_MONTH: Mapping[bool, float] = {True: 0.16, False: 0.30}
 # On demand, per hour: the system nodes' price, and the most that a GPU node of a ready stack can cost.
 MACHINES: Mapping[str, float] = {
     "t3.medium": 0.0416,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 
 from tests.testbed.slot import take_slot
 from tests.testbed.store import REGISTRY, Store
+from tests.unit.archives import tar_of
 
 pytestmark = [
     pytest.mark.cluster,
@@ -43,16 +42,6 @@ def archive_of(folder: Path, name: str, content: str) -> Path:
     path = folder / f"{content}.tar"
     path.write_bytes(tar_of({"config.json": config, "layer.tar": layer, "manifest.json": manifest}))
     return path
-
-
-def tar_of(files: dict[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return packed.getvalue()
 
 
 def unpacked(store: Store) -> list[str]:

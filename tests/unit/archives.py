@@ -1,9 +1,11 @@
-"""Archives that no honest program would make."""
+"""Archives, also such as no honest program would make."""
 
 from __future__ import annotations
 
 import io
 import tarfile
+from collections.abc import Mapping
+from typing import Literal
 
 HOME = "../../home"  # of the folder that an archive is unpacked to
 Entry = tuple[tarfile.TarInfo, bytes]
@@ -25,9 +27,14 @@ def link(name: str, target: str) -> Entry:
     return entry(name, tarfile.SYMTYPE, target)
 
 
-def archive(*entries: Entry) -> bytes:
+def tar_of(files: Mapping[str, bytes], mode: Literal["w", "w:xz"] = "w") -> bytes:
+    """An archive of files by their names."""
+    return archive(*(entry(name, content=content) for name, content in files.items()), mode=mode)
+
+
+def archive(*entries: Entry, mode: Literal["w", "w:xz"] = "w") -> bytes:
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
+    with tarfile.open(fileobj=packed, mode=mode, format=tarfile.PAX_FORMAT) as tar:
         for item, content in entries:
             tar.addfile(item, io.BytesIO(content))
     return packed.getvalue()

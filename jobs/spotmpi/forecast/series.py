@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spotmpi.core.errors import input_error
-
 EFFICIENCY_LIMIT = 1.05
 
 
@@ -118,10 +116,3 @@ def published_tables() -> dict[str, PublishedTable]:
 def published_references() -> list[Reference]:
     """Published claims about scaling."""
     return [Reference(**values) for values in tomllib.loads(_FILE.read_text())["references"]]
-
-
-def published_table(name: str, field: str) -> PublishedTable:
-    """The table of that name; InputError for *field* lists the known names."""
-    if name not in published_tables():
-        raise input_error(field, name, f"unknown published table; known: {', '.join(published_tables())}")
-    return published_tables()[name]

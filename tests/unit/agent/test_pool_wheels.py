@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import platform
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from spotmpi.agent.node import unpack_code, write_environment
 from spotmpi.agent.plan import COORDINATOR
 from spotmpi.agent.pool_wheels import Manifest, select
 from tests.unit.agent.agent_process import mounts_below
+from tests.unit.archives import tar_of
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 DRIVER = {"python": PYTHON, "distributed": "2026.8.0", "cloudpickle": "3.1.2", "msgpack": "1.2.4"}
@@ -107,8 +106,8 @@ class Pod:
         self.pieces, self.folder = folder / "pieces", folder / "work" / "wheels"
         for each in (self.pieces, self.folder.parent):
             each.mkdir()
-        modules = {f"{name}/{name}.py": f"NAME = {name!r}\n" for name in LOCKED}
-        archive = _archive({"manifest.json": json.dumps(MANIFEST), **modules})
+        modules = {f"{name}/{name}.py": f"NAME = {name!r}\n".encode() for name in LOCKED}
+        archive = tar_of({"manifest.json": json.dumps(MANIFEST).encode(), **modules}, "w:xz")
         for number, start in enumerate(range(0, len(archive), 20)):
             (self.pieces / str(number)).write_bytes(archive[start : start + 20])
         wheels = {
@@ -121,16 +120,6 @@ class Pod:
         roles = [driver, {"restart": "each", "environment": {}}]
         self.plan: Any = {"launcher": "pool", "roles": roles, "hosts": [""], "versions": DRIVER, "wheels": wheels}
         self.plan["environment"] = {"PYTHONPATH": "/code"}
-
-
-def _archive(files: dict[str, str]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:xz") as tar:
-        for name, text in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(text)
-            tar.addfile(entry, io.BytesIO(text.encode()))
-    return packed.getvalue()
 
 
 @pytest.fixture

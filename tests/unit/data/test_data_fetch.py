@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 from collections.abc import Collection
@@ -31,6 +29,7 @@ from tests.cloud.account.answers import KEY_ID, SECRET, TOKEN, Refusal
 from tests.cloud.account.fake_account import FakeAccount
 from tests.testbed.certificates import Authority
 from tests.transient_errors import TransientErrors
+from tests.unit.archives import tar_of
 from tests.unit.data.conftest import PIECE, WEIGHTS, Volume, sha
 from tests.unit.data.web_site import Site, serving
 
@@ -67,34 +66,24 @@ def test_several_sources_are_distinguished_and_a_second_fetch_downloads_nothing(
     assert len(site.ranges) - before == 7 + 1  # each is looked at, one is read
 
 
-def packed(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name, content in files.items():
-            facts = tarfile.TarInfo(name)
-            facts.size = len(content)
-            tar.addfile(facts, io.BytesIO(content))
-    return buffer.getvalue()
-
-
 def test_two_tars_share_a_file_of_equal_content_and_no_other(volume: Volume, site: Site) -> None:
     folder = str(volume.folder)
-    site.files |= {f"{name}.tar": packed({"LICENSE": b"free", f"{name}.txt": b""}) for name in ("cats", "dogs")}
+    site.files |= {f"{name}.tar": tar_of({"LICENSE": b"free", f"{name}.txt": b""}) for name in ("cats", "dogs")}
     assert volume.fetch([site.download("cats.tar", folder)], [site.download("dogs.tar", folder)])[0] == 0
     assert sorted(volume.tree()) == ["LICENSE", "cats.txt", "dogs.txt"]
 
-    site.files["dogs.tar"] = packed({"LICENSE": b"paid"})  # also where the other one was fetched before
+    site.files["dogs.tar"] = tar_of({"LICENSE": b"paid"})  # also where the other one was fetched before
     for content in (b"free", b"new"):
         code, result = volume.fetch([site.download("cats.tar", folder)], [site.download("dogs.tar", folder)])
         assert code == fetch.NOT_RETRYABLE
         remedy = "'LICENSE' is in another of the sources too, with other content: push them to different folders"
         assert result["failed"].partition(": ")[2] == remedy
-        site.files["cats.tar"] = packed({"LICENSE": content})
+        site.files["cats.tar"] = tar_of({"LICENSE": content})
     assert not list(volume.folder.rglob("LICENSE.*"))
     for name in ("cats", "dogs"):  # both change, to the same
-        site.files[f"{name}.tar"] = packed({"LICENSE": b"of 2026", f"{name}.txt": b""})
+        site.files[f"{name}.tar"] = tar_of({"LICENSE": b"of 2026", f"{name}.txt": b""})
     assert volume.fetch([site.download("cats.tar", folder)], [site.download("dogs.tar", folder)])[0] == 0
-    site.files["dogs.tar"] = packed({"LICENSE": b"paid"})
+    site.files["dogs.tar"] = tar_of({"LICENSE": b"paid"})
     assert volume.fetch([site.download("dogs.tar", folder)])[0] == 0
     assert volume.tree()["LICENSE"] == b"paid"  # alone it may replace what an earlier push brought
 

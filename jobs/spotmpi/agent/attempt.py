@@ -16,7 +16,7 @@ from .files import is_locked
 from .launch import SCHEDULER
 from .lines import Line, LineSplitter, PieceSplitter
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest, StopSource
-from .plan import Command, Member, RunPlan
+from .plan import NODE, Command, Member, RunPlan
 from .progress import Progress, Report
 from .record import RECOGNIZED, Record
 from .replicas import Replicas
@@ -361,7 +361,13 @@ class Attempt:
         reason = self._launcher_reason(node, code)
         if code == protocol.INTERRUPTED:
             return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED)
-        return Outcome(FAILURE, reason, protocol.FAILED)
+        return Outcome(FAILURE, reason, protocol.FAILED, node=self._node_of_failure(node))
+
+    def _node_of_failure(self, node: Member) -> int | None:
+        """The node on which a rank failed first, where its wrapper has said so, or that of a launcher on each node."""
+        if self._rank_end is not None:
+            return self._rank_end[0] // max(1, self.plan["slots"])
+        return None if launchers.is_mpi(self.plan["launcher"]) or node.role != NODE else node.number
 
     def _launcher_reason(self, node: Member, code: int) -> str:
         """Why the launcher of a node ended with *code*; a pool's scheduler may be there without one."""

@@ -135,8 +135,46 @@ class AttemptHistory:
         """When the current attempt has to start to end so that ``limits.cost`` holds, by `Clock.elapsed`; or None."""
         return self._cost_deadline(self.held_since, self._held_from)
 
-    def end(self, number: int, progress: Progress, outcome: Outcome, started: float) -> None:
-        """Write the record of attempt *number*, whose launcher started at *started* (Unix seconds)."""
+    def avoided(self) -> dict[str, str]:
+        """The machines on which this run is not to go on, and why, since its first submission."""
+        return avoided_machines(self.record.folder)
+
+    def avoid(self, machine: str, reason: str, checked: bool) -> bool:
+        """Record that *machine* is avoided from now on, by its check or for failures; whether it was not yet."""
+        if machine in self.avoided():
+            return False
+        self.record.event(record.AVOIDED, machine=machine, reason=reason, checked=checked)
+        return True
+
+    def avoided_machine(self, machines: Mapping[int, Mapping[str, Any]]) -> str | None:
+        """The name of one of *machines* that is avoided for failures, or None: of a check, the next one tells."""
+        events = _events(self.record.folder) if machines else []
+        failed = [each for each in events if each.get("event") == record.AVOIDED and not each.get("checked")]
+        avoided = {each.get("machine") for each in failed}
+        return next((each["name"] for each in machines.values() if each.get("name") in avoided), None)
+
+    def failure_of_machine(self, machine: str | None) -> str | None:
+        """Why *machine* is at fault for the failures of this run, or None.
+
+        It was that of the rank that failed first, twice, after different iterations: a fault of the program comes at
+        the same one each time, and on each machine.
+        """
+        failed = [each for each in self.attempts if each["cause"] == FAILURE and each.get("failed_machine")]
+        own = [each for each in failed if each.get("failed_machine") == machine]
+        places = {each["last_iteration"] for each in own} - {None}
+        if machine is None or len(own) < len(failed) or len(places) < 2:
+            return None
+        return "attempts %s failed there, after different iterations" % " and ".join(
+            str(each["attempt"]) for each in own
+        )
+
+    def end(
+        self, number: int, progress: Progress, outcome: Outcome, started: float, machine: str | None = None
+    ) -> None:
+        """Write the record of attempt *number*, whose launcher started at *started* (Unix seconds).
+
+        *machine* is that on which it failed, where known.
+        """
         assert self.world is not None, "it has begun"
         values: AttemptRecord = {
             "version": ATTEMPT_VERSION,
@@ -150,6 +188,7 @@ class AttemptHistory:
             "reason": outcome.reason,
             "exit_code": outcome.exit_code,
             "lost_nodes": list(outcome.lost_nodes),
+            "failed_machine": machine,
             "world": self.world.record(),
             "resumed_iteration": progress.resumed,
             "first_iteration": progress.first_iteration,
@@ -298,6 +337,12 @@ def read_attempts(folder: str) -> list[AttemptRecord]:
         _read_file(os.path.join(attempts, str(number), "node-0.json"), number) or _lost(folder, number)
         for number in record.numbers(attempts)
     ]
+
+
+def avoided_machines(folder: str) -> dict[str, str]:
+    """The machines on which the run of *folder* is not to go on, and why."""
+    events = [each for each in _events(folder) if each.get("event") == record.AVOIDED]
+    return {str(each.get("machine")): str(each.get("reason")) for each in events}
 
 
 def pods_at_work(folder: str) -> list[Member] | None:

@@ -39,6 +39,7 @@ class NoMembers:
         self.machines: Dict[Member, Dict[str, Any]] = {}
         self.hardware: Dict[Member, Dict[str, Any]] = {}
         self.notices: Dict[Member, str] = {}
+        self.unfit: Dict[Member, str] = {}
         self.ended: Dict[Member, Tuple[int, str]] = {}
         self.pods: Optional[List[Member]] = None
         self.idle: Set[Member] = set()
@@ -68,6 +69,9 @@ class NoMembers:
 
     def serve(self, timeout: float) -> None:
         """Nothing arrives, and nothing is waited for."""
+
+    def dismiss(self, node: Member, reason: str) -> None:
+        """There is no other node."""
 
     def broadcast(self, **message: Any) -> None:
         """Nobody is there to get it."""

@@ -33,7 +33,7 @@ from .outcomes import (
     repeat,
     restart_pause,
 )
-from .plan import WORKER, nodes_in, workers
+from .plan import COORDINATOR, NODE, WORKER, Member, nodes_in, workers
 from .progress import Progress
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start
@@ -124,7 +124,8 @@ class CoordinatorStopSource:
         """How the launcher of another node failed, or None."""
         for node, (code, reason) in self._members.ended.items():
             if code:
-                return Outcome(_CAUSES.get(code, FAILURE), "%s: %s" % (node, reason), code)
+                text = "%s: %s" % (node, reason)
+                return Outcome(_CAUSES.get(code, FAILURE), text, code, node=node.number if node.role == NODE else None)
         return None
 
     def interruption(self) -> Outcome | None:
@@ -243,6 +244,8 @@ class AttemptLoop:
             launch = self._transport.prepare(self._context, number, stop_source, history.record, history.held_since)
             if isinstance(launch, Outcome):
                 outcome = launch
+            elif (machine := history.avoided_machine(nodes_in(members.machines))) is not None:
+                outcome = self._given_again(history, machine)
             else:
                 attempt = self._start(history, members, number, launch, stop_source)
                 stop_source.progress = attempt.progress
@@ -253,6 +256,7 @@ class AttemptLoop:
             if outcome.cause == INTERRUPTION:
                 self._errors = errors + 1
         self._futile = self._futile + 1 if progress.first_iteration is None else 0
+        outcome = self._avoid_unfit(history, members, outcome)
         try:
             self._record_end(history, members, number, progress, outcome, started)
         except OSError as error:
@@ -270,7 +274,43 @@ class AttemptLoop:
         started: float,
     ) -> None:
         history.hardware = nodes_in(members.hardware)
-        self._repeat(lambda: history.end(number, progress, outcome, started))
+        machine = None if outcome.node is None else members.machines.get(Member(NODE, outcome.node), {}).get("name")
+        self._repeat(lambda: history.end(number, progress, outcome, started, machine))
+        if outcome.cause != FAILURE or outcome.node is None or len(self._context.hosts) == 1:
+            return
+        reason = history.failure_of_machine(machine)
+        if machine is not None and reason is not None and self._avoid(history, machine, reason, False):
+            text = "machine %s is avoided for this run: %s" % (machine, reason)
+            if outcome.node == 0:
+                self._notice.give(text)
+            else:
+                members.dismiss(Member(NODE, outcome.node), text)
+
+    def _avoid_unfit(self, history: AttemptHistory, members: Members, outcome: Outcome) -> Outcome:
+        """*outcome*, once the machines of nodes that have failed their check are avoided; they leave by themselves."""
+        for node, reason in members.unfit.items():
+            machine = members.machines.get(node, {}).get("name")
+            if node == COORDINATOR:
+                self._notice.give(reason)
+            if machine is not None and not self._avoid(history, machine, reason, True):
+                return self._given_again(history, machine)
+        return outcome
+
+    def _avoid(self, history: AttemptHistory, machine: str, reason: str, checked: bool) -> bool:
+        return self._repeat(lambda: history.avoid(machine, reason, checked))
+
+    def _given_again(self, history: AttemptHistory, machine: str) -> Outcome:
+        """The end of an attempt whose nodes include a *machine* that the run avoids.
+
+        Slurm gets the job back, with the node excluded. In a cluster only another submission can exclude it.
+        """
+        avoided = history.avoided()
+        text = "the run got %s again, which it avoids (%s)" % (machine, avoided[machine])
+        if self._context.slurm:
+            return Outcome(INTERRUPTION, text, protocol.INTERRUPTED)
+        remedy = "continue without: spotmpi run --resume %s --set 'kubernetes.avoid=%s'"
+        text += "; " + remedy % (self._context.plan["run"], json.dumps(sorted(avoided)))
+        return Outcome(NOT_RETRYABLE, text, protocol.NOT_RETRYABLE)
 
     def _start(
         self,

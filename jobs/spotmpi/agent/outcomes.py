@@ -33,7 +33,8 @@ class Outcome(NamedTuple):
     """How an attempt ended: one of the causes above, the reason, the agent's exit code, and the nodes that were lost.
 
     A lost node disappeared without notice; no agent can tell whether its machine was taken away or its memory ran out.
-    *limit* is the field of ``[limits]`` that ended the attempt, if one did.
+    *limit* is the field of ``[limits]`` that ended the attempt, if one did. *node* is that of the rank or launcher that
+    failed first, where that is known.
     """
 
     cause: str
@@ -41,6 +42,7 @@ class Outcome(NamedTuple):
     exit_code: int
     lost_nodes: Tuple[int, ...] = ()
     limit: Optional[str] = None
+    node: Optional[int] = None
 
 
 class StopRequest(NamedTuple):

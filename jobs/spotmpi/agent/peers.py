@@ -8,7 +8,7 @@ that closes, or is silent for too long (see `connection`), is a lost host. The t
                        and with "nodes" where that number changes
 
     worker -> node 0   {"beat": 1}                        at once after the welcome, then as heartbeat
-                       {"notice": reason}                 its machine is about to go away
+                       {"notice": reason}                 its machine is about to go away; with "unfit", is at fault
     with "attempt":    {"ready": 1, "hardware": {...}}    ranks can start and its data is staged; its hardware, and the
                                                           "nodes" of its welcome
                        {"oom_killed": 1}                  the kernel killed a process of its pod for lack of memory
@@ -18,6 +18,7 @@ that closes, or is silent for too long (see `connection`), is a lost host. The t
     node 0 -> worker   {"beat": 1}                        heartbeat
                        {"go": 1}                          start your launcher, if you have one
                        {"start": n, "command": ..., "attempt": attempt}  start a process for mpirun
+                       {"leave": reason}                  give notice for this reason
                        {"end": attempt}                   kill what is left of this attempt
                        {"welcome": attempt}               get ready for this one, once nothing is left of the last;
                                                           where pods stand by, with the "place" that the worker has now
@@ -52,6 +53,7 @@ _HANDSHAKE_TIME = 1.0  # seconds that the only connection of an address has befo
 # Seconds of handshakes, about 1 ms each, between two looks at workers. The oldest come first, so that some finish early
 # where node 0 has little of a processor.
 _HANDSHAKES = 0.1
+_DISMISSAL = 2.0  # seconds in which a worker that is to leave gives notice
 _CLOSE_GRACE = 1.0  # seconds in which workers read the last message
 _ACCEPT_PAUSE = 1.0  # seconds without accepting anybody after descriptors have run out
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -93,6 +95,7 @@ class Coordinator:
         self.machines: dict[Member, dict[str, Any]] = {}
         self.ready: set[Member] = set()
         self.notices: dict[Member, str] = {}
+        self.unfit: dict[Member, str] = {}
         self.oom_killed: set[Member] = set()
         self.ended: dict[Member, tuple[int, str]] = {}
         self.idle: set[Member] = set()
@@ -121,7 +124,7 @@ class Coordinator:
             self.workers[node].close()
             self._forget(node)
             self.notices.pop(node, None)
-        for reported in (self.ready, self.oom_killed, self.ended, self.idle):
+        for reported in (self.ready, self.oom_killed, self.ended, self.idle, self.unfit):
             reported.clear()
         self._fill_places()
         for node in self.workers:
@@ -206,6 +209,14 @@ class Coordinator:
             self._drop(connection)
         for node in [node for node in self._unconfirmed if self.workers[node].lost]:
             self._forget(node)
+
+    def dismiss(self, node: Member, reason: str) -> None:
+        """Let a worker leave the run, and wait until it says so: then it does not join again."""
+        worker, deadline = self.workers[node], self._clock.awake() + _DISMISSAL
+        if not worker.closed:
+            worker.send(leave=reason)
+        while node not in self.notices and not worker.lost and self._clock.awake() < deadline:
+            self.serve(0.05)
 
     def broadcast(self, **message: Any) -> None:
         """Send a message to every member."""
@@ -296,6 +307,8 @@ class Coordinator:
         self._unconfirmed.discard(node)
         if "notice" in message:
             self.notices[node] = str(message["notice"])
+            if "unfit" in message:
+                self.unfit[node] = self.notices[node]
         elif message.get("attempt") != self._attempt:
             return  # of one before
         elif "ready" in message:

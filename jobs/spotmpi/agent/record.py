@@ -42,6 +42,7 @@ RECOGNIZED = "recognized"  # the form in which the program prints its progress, 
 JOINED = "joined"  # a pool's worker, or a pod that stands by, with its machine
 LEFT = "left"  # and that it has gone
 PROMOTED = "promoted"  # a pod that stood by does the work of a node now
+AVOIDED = "avoided"  # a machine that is at fault, on which the run is not to go on, and why
 PLACED = "placed"  # the node group on which the nodes of the gang are asked for
 GAP = "gap"  # only in followers: how many lines they missed, in ``size``
 MISSING = "m"  # in place of a stream: the text is a number of lines, see `missing_lines`

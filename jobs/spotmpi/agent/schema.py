@@ -49,6 +49,7 @@ class AttemptRecord(_AttemptBase, total=False):
     reason: Optional[str]
     exit_code: int
     lost_nodes: List[int]  # lost without notice
+    failed_machine: Optional[str]  # on which the attempt failed, where that is known
     world: WorldRecord
     resumed_iteration: Optional[int]
     first_iteration: Optional[int]
@@ -105,6 +106,7 @@ class CoordinatorMessage(TypedDict, total=False):
     start: int  # a request of mpirun in ``attempt``, and the ``command`` that it asks for
     command: str
     attempt: int
+    leave: str
     end: int  # an attempt that has ended
     over: int
     beat: int
@@ -118,6 +120,7 @@ class WorkerMessage(TypedDict, total=False):
     nodes: int  # with it: those of the welcome
     hardware: Dict[str, Any]
     notice: str
+    unfit: int  # with it: this node has failed its check
     oom_killed: int
     ended: int
     reason: Optional[str]

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 from typing import Mapping
 
 from . import __main__, hardware, protocol, record
+from .attempt_history import avoided_machines
 from .clock import CLOCK, Clock
 from .connection import Identity
 from .context import REQUESTS, AgentContext, Mounts
@@ -131,9 +133,30 @@ def main(folder: str) -> int:
     if context.is_coordinator:
         if code not in (protocol.FAILED, protocol.INTERRUPTED):
             write_atomically(os.path.join(own, EXIT_CODE), "%d\n" % min(code, 1))
-        elif os.path.exists(os.path.join(own, NOTICE)) or _lost_nodes(folder):
+            return code
+        avoided = avoided_machines(folder)
+        at_fault = not avoided.keys().isdisjoint([*hosts, os.environ[hardware.ENV_NODE_NAME]])
+        if os.path.exists(os.path.join(own, NOTICE)) or _lost_nodes(folder) or at_fault:
             subprocess.run(["scontrol", "requeue", job], stdin=subprocess.DEVNULL)
+            _exclude(job, sorted(avoided))
     return code
+
+
+def _exclude(job: str, nodes: list[str]) -> None:
+    """Let Slurm start a *job* on other nodes than these, besides those that it excludes already.
+
+    That can be changed only while the job is pending, which it is once it was requeued: it starts again when the
+    processes of this start have ended.
+    """
+    if not nodes:
+        return
+    text = _output(["scontrol", "-o", "show", "job", job])
+    found = re.search(r"\bExcNodeList=(\S+)", text)
+    before = [found.group(1)] if found and found.group(1) != "(null)" else []
+    missing = [node for node in nodes if node not in before]
+    arguments = ["JobId=" + job, "ExcNodeList=" + ",".join([*before, *missing])]
+    if subprocess.run(["scontrol", "update", *arguments], stdin=subprocess.DEVNULL).returncode:
+        sys.stderr.write("Slurm does not exclude %s; the run may get it again\n" % ", ".join(nodes))
 
 
 def _make_private(folder: str) -> None:

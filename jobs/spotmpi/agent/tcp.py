@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from . import hardware, launchers, peers, protocol, ssh
+from . import hardware, launchers, node_check, peers, protocol, ssh
 from .attempt import Launch
 from .attempt_history import pods_at_work
 from .connection import Identity
@@ -13,7 +13,7 @@ from .context import AgentContext
 from .elastic_coordinator import ElasticCoordinator
 from .launch import gang_commands
 from .node import check_hardware, clear_shared_memory, place, serve_forks, start_sshd, unpack_code, write_environment
-from .outcomes import NOT_RETRYABLE, Outcome, StopSource
+from .outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, StopSource
 from .plan import COORDINATOR, nodes_in, workers
 from .pod_record import PodRecord
 from .pool_coordinator import PoolCoordinator
@@ -97,6 +97,9 @@ class Tcp:
             failure = self._expect(context, members).wait(context.plan["limits"]["start"], record, stop_source)
             if failure is not None:
                 return failure
+        except node_check.Unfit as error:
+            members.unfit[COORDINATOR] = str(error)
+            return Outcome(INTERRUPTION, "node 0: %s" % error, protocol.INTERRUPTED)
         except (ssh.InvalidKeys, hardware.Incompatible) as error:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
         context = context.with_pods(members.pods)
@@ -113,6 +116,7 @@ class Tcp:
     def _prepare_node(self, context: AgentContext) -> hardware.Facts:
         """The hardware of node 0, on which an attempt can be started now."""
         facts = self._facts
+        node_check.check(context)
         if facts is None:
             facts = check_hardware(context)
             unpack_code(context)

@@ -36,6 +36,11 @@ class Members(Protocol):
         ...
 
     @property
+    def unfit(self) -> Mapping[Member, str]:
+        """What is wrong with the nodes that have failed their check."""
+        ...
+
+    @property
     def ended(self) -> Mapping[Member, Tuple[int, str]]:
         """Exit code and reason of the launchers that other agents started."""
         ...
@@ -73,6 +78,10 @@ class Members(Protocol):
 
     def serve(self, timeout: float) -> None:
         """Handle what has arrived, waiting at most *timeout* seconds for something."""
+        ...
+
+    def dismiss(self, node: Member, reason: str) -> None:
+        """Let another node leave the run."""
         ...
 
     def broadcast(self, **message: Any) -> None:

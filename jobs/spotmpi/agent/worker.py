@@ -26,10 +26,11 @@ from .node import (
     unpack_code,
     write_environment,
 )
+from .node_check import Unfit, check
 from .notice import Notice
 from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error, restart_pause
 from .peers import Joined
-from .plan import NODE, Member, RunPlan, read_member
+from .plan import NODE, STANDBY, Member, RunPlan, read_member
 from .pod_record import PodRecord
 from .schema import Greeting
 from .staging import Staging
@@ -85,6 +86,8 @@ class CoordinatorLink:
             self.go = self.go or "go" in message
             self.over = self.over or "over" in message
             self.exit_code = int(message.get("exit_code", self.exit_code))
+            if "leave" in message:
+                self.leave(str(message["leave"]))
             if "start" in message and message.get("attempt") == self.attempt and not self.ends:
                 self.started.start(int(message["start"]), str(message["command"]))
         self.started.tend()
@@ -94,6 +97,12 @@ class CoordinatorLink:
         if not self._oom_sent and hardware.oom_kills(self._cgroup) > self._oom_kills:
             self._oom_sent = True
             self.report(oom_killed=1)
+
+    def leave(self, reason: str, **more: int) -> None:
+        """Let this node leave the run: its pod ends, and others do not wait for it."""
+        self.notice.give(reason)
+        self._notice_sent = True
+        self.connection.send(notice=reason, **more)
 
     def wait(self) -> None:
         """`poll` once something has arrived, or after `POLL_INTERVAL`."""
@@ -200,6 +209,12 @@ class Worker:
         try:
             facts = self._prepare()
             environment = write_environment(context, link.attempt)
+        except Unfit as error:
+            if context.member.role == STANDBY:  # it stands by, and keeps other pods from this machine
+                sys.stderr.write("this pod does not get ready: %s\n" % error)
+                return
+            link.leave(str(error), unfit=1)
+            return
         except (hardware.Incompatible, OSError) as error:
             code = outcome_of_error(error).exit_code if isinstance(error, OSError) else protocol.NOT_RETRYABLE
             if code == protocol.INTERRUPTED:
@@ -227,6 +242,7 @@ class Worker:
     def _prepare(self) -> hardware.Facts:
         """The hardware of this node, on which ranks can be started now."""
         facts = self._facts
+        check(self._context)
         if facts is None:
             facts = check_hardware(self._context)
             unpack_code(self._context)

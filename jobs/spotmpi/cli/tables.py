@@ -72,6 +72,7 @@ def show_status(state: RunState, as_json: bool) -> None:
         "capacity": placement_text(state.placement) if state.placement else None,
         "standby": ", ".join(state.standby),
         "promoted": "; ".join(map(promotion_text, state.promotions[-_PROMOTIONS:])),
+        "avoided": "; ".join(f"{machine}: {reason}" for machine, reason in state.avoided.items()),
         **_stream(state),
         "container": state.container,
         "folder": state.folder,

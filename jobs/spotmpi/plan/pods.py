@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,7 @@ def template(spec: JobSpec, target: ClusterTarget, run: str, role: str = NODE) -
             "securityContext": pod_security(),
             "dnsConfig": {"searches": [f"{run}.{target.namespace}.svc.cluster.local"]},
             "nodeSelector": {**target.node_selector, **_instance_type(spec), **spec.kubernetes.node_selector},
-            **_affinity(target),
+            **_affinity(target, spec.kubernetes.avoid),
             "tolerations": _tolerations(spec, target),
             "imagePullSecrets": [{"name": name} for name in spec.kubernetes.pull_secrets],
             "containers": [_container(spec, target, run, role)],
@@ -270,14 +272,17 @@ def _instance_type(spec: JobSpec) -> dict[str, str]:
     return {names.LABEL_TYPE: kind} if kind else {}
 
 
-def _affinity(target: ClusterTarget) -> dict[str, Any]:
-    """Affinity to nodes of several groups; a single group is in the node selector."""
-    if not target.one_of:
-        return {}
-    terms = [
+def _affinity(target: ClusterTarget, avoided: Sequence[str]) -> dict[str, Any]:
+    """Affinity to nodes of several groups, and to none that is *avoided*; a single group is in the node selector."""
+    terms: list[dict[str, Any]] = [
         {"matchExpressions": [{"key": key, "operator": "In", "values": [value]} for key, value in labels.items()]}
         for labels in target.one_of
     ]
+    if avoided:  # a requirement has one name, and all of a term have to hold
+        others = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in avoided]
+        terms = [{**term, "matchFields": copy.deepcopy(others)} for term in terms or [{}]]
+    if not terms:
+        return {}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     return {"affinity": {"nodeAffinity": required}}
 

@@ -160,6 +160,7 @@ def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool = False) -
     candidates = (
         sections.stream_section(table),
         *spending.spending_sections(paths),
+        spending.avoided_section(paths),
         sections.micro_benchmark_section(named),
         sections.node_section(named),
     )

@@ -109,6 +109,18 @@ def _waited_in_vain(paths: RunPaths) -> str | None:
     return f"{paths.id} gave nodes back that had waited for others, {number(node_hours)} node hours{cost}."
 
 
+def avoided_section(runs: Sequence[RunPaths]) -> Section | None:
+    """The machines that *runs* avoid, and why; None where none does."""
+    cells = tuple(
+        (paths.id, str(event.get("machine")), str(event.get("reason")))
+        for paths in runs
+        for event in reader.lines(paths.events)
+        if event.get("event") == record.AVOIDED
+    )
+    note = "Machines that failed their check, or were at fault for failures."
+    return Section("Avoided machines", (note,), ("Run", "Machine", "Reason"), cells, 3) if cells else None
+
+
 def forecast(paths: RunPaths) -> str | None:
     """What a run with a deadline was expected to cost, beside what came; None for other runs."""
     events = list(reader.lines(paths.events))

@@ -57,6 +57,7 @@ class RunState:
     placement: dict[str, Any] | None = None  # the node group of its gang, where capacity has an order, and its price
     standby: list[str] = field(default_factory=list)  # pods that are ready to take the place of a lost one
     promotions: list[dict[str, Any]] = field(default_factory=list)  # node, standby, replaces and seconds of each
+    avoided: dict[str, str] = field(default_factory=dict)  # machines at fault, and why
     stream: dict[str, Any] | None = None  # the figures of its stream, with the digest of the source and advice
 
     @property
@@ -281,6 +282,8 @@ def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
         if kind == record.PROMOTED:
             promotion = {key: event.get(key) for key in ("node", "standby", "replaces", "seconds")}
             values["promotions"] = [*values.get("promotions", []), promotion]
+    elif kind == record.AVOIDED:
+        values["avoided"] = {**values.get("avoided", {}), str(event.get("machine")): str(event.get("reason"))}
     elif kind == record.WAITING:
         values.update(state=record.WAITING, reason=reason)
     elif kind in (record.INTERRUPTED, record.RESTARTED):

@@ -65,6 +65,7 @@ class Kubernetes(SpecModel):
     instance_type: str | None = Field(None, description="only nodes of this type, such as g5.xlarge")
     placement_group: bool | None = Field(None, description="only node groups that have one (true) or have none (false)")
     node_selector: dict[str, str] = Field({}, description="labels that nodes must have")
+    avoid: list[str] = Field([], description="names of nodes that get no pod of the run, such as one with a broken GPU")
     tolerations: list[Toleration] = Field([], description="taints of nodes that the pods tolerate")
     labels: dict[str, str] = Field({}, description="labels of JobSet, Jobs and pods")
     secrets: list[str] = Field([], description="Secrets whose keys become variables of every rank")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from spotmpi.agent import pod_context, protocol
+from spotmpi.agent import hardware, pod_context, protocol
 from spotmpi.agent.plan import NODE, STANDBY, WORKER, Member
 from spotmpi.core.certificates import write_certificates
 from spotmpi.core.events import Event
@@ -51,10 +51,12 @@ class Gang:
         errors: Sequence[Sequence[Any]] = (),
         pod: str = "",
         authority: str | None = RUN,
+        machine: str | None = None,
     ) -> subprocess.Popen[str]:
         """Start the agent of a node, whose system calls meet the *errors* (see `tests.transient_errors`).
 
         Agents of different pods share the run folder and nothing else. Its TLS files are those of *authority*, if any.
+        Each pod is on a *machine* of its own.
         """
         mounts = self.folder / f"node-{node}{pod}"
         port = free_port() if pod else self.port
@@ -77,6 +79,7 @@ class Gang:
             annotation = f"{pod_context.FAILURE_COUNTS[0]}={json.dumps(str(restart_count))}\n"
             (mounts / "pod" / "annotations").write_text(annotation)
         environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
+        environment[hardware.ENV_NODE_NAME] = machine or f"machine-{node}"
         environment["COPIES_PORT"] = str(self.copies_port)
         environment[transient_errors.VARIABLE] = json.dumps(list(errors))
         command = [sys.executable, "-m", "tests.unit.agent.agent_process", str(mounts), str(port)]

@@ -337,6 +337,7 @@ class SimulatedMembers:
         }
         self.hardware: dict[Member, dict[str, Any]] = {}
         self.notices: dict[Member, str] = {}
+        self.unfit: dict[Member, str] = {}
         self.ended: dict[Member, tuple[int, str]] = {}
 
     @property
@@ -441,6 +442,9 @@ class SimulatedMembers:
                 self._connect(place)
         if self._world.now >= self._opened + JOIN_GRACE:
             self._fill([node for node in self.workers if self._is_vacant(node)], self._standing_by())
+
+    def dismiss(self, node: Member, reason: str) -> None:
+        self.notices[node] = reason
 
     def broadcast(self, **message: Any) -> None:
         if "end" in message:

@@ -114,6 +114,7 @@ def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the
         "folder": str(tmp_path),
         "launcher": "none",
         "metrics_pattern": None,
+        "slots": 1,
         "limits": {**LIMITS, **limits},
         "grace": 1.0,
         "environment": {},
@@ -167,6 +168,7 @@ def test_a_program_that_takes_no_batch_of_its_stream_fails(
         "folder": str(tmp_path),
         "launcher": "none",
         "metrics_pattern": None,
+        "slots": 1,
         "limits": LIMITS,
         "grace": 1.0,
         "environment": {protocol.ENV_STREAM: "{}"},
@@ -267,6 +269,7 @@ def test_a_rank_that_is_reported_as_failed_ends_the_attempt_before_its_launcher_
     ]
     outcome, texts = run_to_the_end(tmp_path, [sys.executable, "-c", WAITS, *output])
     assert (outcome.cause, outcome.reason, outcome.exit_code) == (cause, reason, exit_code)
+    assert outcome.node == (1 if cause == FAILURE else None), "that of rank 1"
     assert texts == ["ValueError: no"] * 2 + ["half"] * len(texts[2:]) and len(texts) > 3, (
         "what it has printed, and not the report"
     )
@@ -292,7 +295,7 @@ def run_to_the_end(folder: Path, arguments: list[str]) -> tuple[Outcome, list[st
     command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": arguments, "environment": {}}
     plan: Any = {"folder": str(folder), "launcher": "mpirun", "metrics_pattern": None, "limits": LIMITS, "grace": 1.0}
     record, source = Record(str(folder)), SuspendingSource(folder, JumpingClock(), 0.0, 0.0)
-    plan["environment"] = {}
+    plan |= {"environment": {}, "slots": 1}
     launch = Launch([command], {}, str(folder / "rank-0.pid"))
     outcome = Attempt(1, plan, launch, record, source, {"start": None, "run": None}).run()
     record.close()

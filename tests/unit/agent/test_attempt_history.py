@@ -111,6 +111,7 @@ def test_an_attempt_is_recorded_with_everything_that_its_program_reported(run: R
         "reason": "node 1 is going away",
         "exit_code": 75,
         "lost_nodes": [1],
+        "failed_machine": None,
         "world": {"members": ["digits-1-0", "digits-1-1"], "ranks": 4, "size": 8, "rate": None},
         "resumed_iteration": 20,
         "first_iteration": 21,

@@ -99,7 +99,8 @@ class Node:
         self.own = self.folder / slurm.FOLDER
         self._bin = tmp_path / "bin"
         self._bin.mkdir()
-        text = f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n[ "$1" = show ] && echo localhost\nexit 0\n'
+        text = f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n[ "$1" = show ] && echo localhost\n'
+        text += '[ "$1 $2" = "-o show" ] && echo "JobId=$4 ReqNodeList=(null) ExcNodeList=n7 CPUs=1"\nexit 0\n'
         (self._bin / "scontrol").write_text(text)
         (self._bin / "scontrol").chmod(0o755)
         self._calls = tmp_path / "calls"
@@ -110,6 +111,10 @@ class Node:
         environment |= {"PATH": f"{self._bin}:{os.environ['PATH']}", "PYTHONPATH": str(SOURCE)}
         command = [sys.executable, "-S", "-m", slurm.__name__, str(self.folder)]
         return subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, timeout=60).returncode
+
+    @property
+    def calls(self) -> list[str]:
+        return self._calls.read_text().splitlines()
 
     @property
     def requeued(self) -> bool:
@@ -143,6 +148,17 @@ def test_the_same_agents_start_another_attempt_after_one_that_failed(tmp_path: P
     assert node.run(103) == 78
     assert (node.own / slurm.EXIT_CODE).read_text() == "1\n" and not node.requeued
     assert sorted(path.name for path in (node.folder / "attempts").iterdir()) == ["1", "2"]
+
+
+def test_a_job_with_a_node_at_fault_is_requeued_without_it_and_keeps_what_it_excluded(tmp_path: Path) -> None:
+    """ExcNodeList can be changed while a job is pending alone (scontrol(1)), so after it was requeued."""
+    node = Node(tmp_path, command=["true"], resources={"gpu": 1})
+    (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\necho 0, 3\n")
+    (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
+    assert node.run(107) == 75
+    assert (node.outcome["cause"], node.outcome["reason"]) == (INTERRUPTION, "node 0: GPU 0: 3 uncorrected ECC errors")
+    requeued = node.calls.index("requeue 107")
+    assert node.calls[requeued + 1 :] == ["-o show job 107", "update JobId=107 ExcNodeList=n7,n0"]
 
 
 def test_a_job_that_is_about_to_end_is_requeued(tmp_path: Path) -> None:

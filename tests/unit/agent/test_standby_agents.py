@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import signal
 import sys
@@ -175,3 +176,22 @@ def test_a_pod_that_cannot_get_ready_does_not_stand_by(gang: Callable[..., Gang]
     run.printed_by(1, "2 1 ", restart_count=1)
     assert events(run, "promoted") == []
     end_well(run, tmp_path)
+
+
+def test_a_pod_that_stands_by_takes_over_from_a_node_that_fails_its_check_and_the_next_pod_there_stays_away(
+    gang: Callable[..., Gang], tmp_path: Path, broken: Path
+) -> None:
+    run = started(gang, "sh", "-c", WAITS, resources={"gpu": 1}, limits={"failures": 5})
+    broken.write_text("machine-1\n")
+    os.kill(int(run.texts(2)[0].split()[2]), signal.SIGKILL)  # another attempt, in the same pods
+    assert run.agents[1].wait(LIMIT) == protocol.INTERRUPTED
+    run.printed_by(3, "3 1 ")
+    run.start(1, restart_count=1)  # on the same machine
+    text = "this pod does not get ready: 0 of 1 GPUs visible: No devices"
+    wait_until(lambda: text in (tmp_path / "output-1-1").read_text())
+
+    summary = end_well(run, tmp_path)
+    assert (summary["failures"], summary["interruptions"]) == (1, 1)
+    assert [attempt["world"].get("pods") for attempt in summary["attempts"]] == [[0, 1, 2], None, [0, 3, 2]]
+    assert [each["machine"] for each in events(run, "avoided")] == ["machine-1"]
+    assert {each["machine"]["name"] for each in events(run, "joined")} == {"machine-3"}

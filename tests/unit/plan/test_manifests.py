@@ -223,6 +223,22 @@ def test_pods_that_share_nodes_know_their_groups_and_not_their_size() -> None:
     }
 
 
+def test_no_pod_gets_a_node_that_is_avoided_in_any_of_its_groups() -> None:
+    def terms(target: ClusterTarget, **kubernetes: Any) -> Any:
+        pod = manifests.pod_template(plan({**SMALL, "kubernetes": kubernetes}, target)[0])["spec"]
+        affinity = pod.get("affinity", {}).get("nodeAffinity", {})
+        return affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms")
+
+    names = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in ("ip-1", "ip-2")]
+    assert terms(TARGET) is None
+    assert terms(TARGET, avoid=["ip-1", "ip-2"]) == [{"matchFields": names}]
+    both = on_groups(TARGET, [GROUP, LIKE])
+    assert [each["matchFields"] for each in terms(both, avoid=["ip-1", "ip-2"])] == [names, names]
+    assert [each["matchExpressions"] for each in terms(both, avoid=["ip-1"])] == [
+        each["matchExpressions"] for each in terms(both)
+    ]
+
+
 @pytest.mark.parametrize(("exclusive", "groups"), [(False, [WITH_EFA]), (True, [WITH_EFA, LIKE])])
 def test_pods_request_no_efa_on_shared_nodes_or_where_some_nodes_lack_it(
     exclusive: bool, groups: list[NodeGroup]

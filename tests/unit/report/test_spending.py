@@ -9,7 +9,7 @@ import pytest
 
 from spotmpi.core.names import RunPaths
 from spotmpi.report.gather import gather
-from spotmpi.report.spending import spending_sections
+from spotmpi.report.spending import avoided_section, spending_sections
 from tests.unit.capacity.placed_run import FAR, SIZE, PlacedRun
 from tests.unit.report import recorded_runs
 
@@ -61,6 +61,16 @@ def test_nodes_that_waited_for_others_in_vain_are_named_with_their_cost(tmp_path
         f"x-1 gave nodes back that had waited for others, {seconds / 3600:.4g} node hours, which cost "
         f"${seconds / 3600 * 4.0 / SIZE:.2f}."
     )
+
+
+def test_machines_that_a_run_avoids_are_listed_with_the_reason(tmp_path: Path) -> None:
+    recorded = recorded_runs.record(tmp_path, "run-1", recorded_runs.SPEC, recorded_runs.Recorded())
+    assert avoided_section([recorded]) is None
+    with recorded.events.open("a") as events:
+        events.write(json.dumps({"t": 1.0, "event": "avoided", "machine": "ip-1", "reason": "no GPU"}) + "\n")
+    report = gather(["run-1"], tmp_path, recorded_runs.NOW)
+    cells = {section.title: section.cells for section in report.sections}
+    assert cells["Avoided machines"] == (("run-1", "ip-1", "no GPU"),)
 
 
 def test_each_interruption_has_its_pause_start_repetition_and_cost(run: PlacedRun, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from spotmpi.agent import protocol, record
 from spotmpi.agent.lines import Line
 from spotmpi.agent.plan import COORDINATOR, NODE, Member
 from spotmpi.agent.record import Record
+from spotmpi.api.view import Pace, event_text
+from spotmpi.cli import tables
 from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.runs import reader
@@ -168,3 +170,15 @@ def test_a_run_without_agent_is_lost_unless_its_end_is_recorded(tmp_path: Path) 
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write(json.dumps({"t": 2.0, "event": "failed", "reason": "why"}) + "\n")
     assert reader.state(names.RunPaths(tmp_path)).state == "failed"
+
+
+def test_machines_that_are_avoided_are_in_status_and_logs_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    avoided = {"t": 2.0, "event": record.AVOIDED, "machine": "ip-1", "reason": "1 of 8 GPUs visible"}
+    lines = [{"t": 1.0, "event": record.SUBMITTED, "name": "x"}, avoided]
+    (tmp_path / record.EVENTS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tables.show_status(reader.state(names.RunPaths(tmp_path)), as_json=False)
+    assert "avoided    ip-1: 1 of 8 GPUs visible\n" in capsys.readouterr().out
+    event = Event(2.0, record.AVOIDED, values={"machine": "ip-1", "reason": "1 of 8 GPUs visible"})
+    assert event_text(event, Pace()) == "machine ip-1 is avoided for this run: 1 of 8 GPUs visible"

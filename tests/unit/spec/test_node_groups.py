@@ -439,8 +439,8 @@ def test_a_deadline_may_use_each_group_that_the_run_fits_and_the_plan_says_what_
     plan = plan_of(lab_file, *DEADLINE, prices)
     assert plan["notes"][0] == (
         "capacity: all 2 nodes from g4dn (g4dn.xlarge, spot, $0.4 an hour) or p3 (p3.xlarge, spot, $2.1 an hour) or "
-        "p2 (p2.xlarge, spot, $0.8 an hour) or stable (g4dn.xlarge, on-demand, $1 an hour); patience: 10m, GPUs per "
-        "slot: 1"
+        "p2 (p2.xlarge, spot, $0.8 an hour) or stable (g4dn.xlarge, on-demand, $1 an hour); patience: 10m, 5m once "
+        "some are there, GPUs per slot: 1"
     )
     expected, begins = plan["notes"][1:3]
     assert expected.startswith("deadline: expected to cost $") and "on-demand nodes alone: $20.08" in expected

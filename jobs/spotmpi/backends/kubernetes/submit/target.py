@@ -233,6 +233,8 @@ def capacity_note(spec: JobSpec, target: ClusterTarget, rates: Mapping[str, floa
         return []
     what = "the node" if spec.nodes == 1 else f"all {spec.nodes} nodes"
     patience, gpus = duration(spec.capacity.patience), spec.resources.gpu
+    if spec.nodes > 1 and spec.capacity.partial < spec.capacity.patience:
+        patience += f", {duration(spec.capacity.partial)} once some are there"
     then = " or " if spec.capacity.deadline is not None else ", else from "
     return [f"capacity: {what} from {then.join(groups)}; patience: {patience}, GPUs per slot: {gpus}"]
 

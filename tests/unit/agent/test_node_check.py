@@ -1,0 +1,201 @@
+"""The check of each node before an attempt: what counts as a fault, and what becomes of a node that has one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import node_check, protocol, record
+from spotmpi.agent.attempt_history import AttemptHistory, avoided_machines
+from spotmpi.agent.record import Record
+from spotmpi.agent.schema import AttemptRecord
+from tests.clocks import SetClock
+from tests.unit.agent.gang import LIMIT, Gang, kinds
+
+# As nvidia-smi prints them, with --format=csv,noheader; [N/A] where a GPU has no ECC or it is off.
+HEALTHY = "0, 0\n1, 0\n"
+LOST = "0, 0\nUnable to determine the device handle for GPU 0000:5E:00.0: GPU is lost.  Reboot the system to recover\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (HEALTHY, None),
+        ("0, [N/A]\n1, [N/A]\n", None),
+        ("0, 0\n1, 2\n", "GPU 1: 2 uncorrected ECC errors"),
+        ("0, 0\n", None),  # two parts of one, as far as anybody knows
+        (LOST, "1 of 2 GPUs visible: Unable to determine the device handle for GPU 0000:5E:00.0: GPU is lost."),
+        ("0, 0\n1, 0\n2, 7\n", None),  # that of another job
+        ('Field "ecc.errors.uncorrected.volatile.total" is not a valid field to query.\n', None),
+        ("No devices were found\n", "0 of 2 GPUs visible: No devices were found"),
+        ("Failed to initialize NVML: Driver/library version mismatch\n", "0 of 2 GPUs visible: Failed to initialize"),
+    ],
+)
+def test_gpus_that_are_missing_or_had_uncorrected_errors_are_a_fault(answer: str, fault: str | None) -> None:
+    found = node_check.gpu_fault(answer, 2)
+    assert found is None if fault is None else str(found).startswith(fault)
+
+
+def test_a_driver_that_hangs_is_a_fault_and_a_node_without_nvidia_smi_tells_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert node_check.gpu_problem(1) is None
+    _script(tmp_path / "nvidia-smi", "exec sleep 60")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(node_check, "_GPU_TIMEOUT", 0.2)
+    assert node_check.gpu_problem(0) is None
+    assert node_check.gpu_problem(1) == "nvidia-smi has not answered for 0.2s"
+
+
+def test_a_disk_without_room_or_that_takes_no_file_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert node_check.disk_problem(str(tmp_path)) is None and not any(tmp_path.iterdir())
+    missing = tmp_path / "missing"
+    assert node_check.disk_problem(str(missing)) == (
+        f"its disk does not take a file ({missing}): No such file or directory"
+    )
+    monkeypatch.setattr(node_check, "ROOM", 1 << 62)
+    assert "MiB free on its disk" in str(node_check.disk_problem(str(tmp_path)))
+
+
+def test_a_run_volume_that_does_not_answer_is_an_error_that_may_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fifo = tmp_path / ".check"
+    os.mkfifo(fifo)  # to open one without a reader waits
+    monkeypatch.setattr(node_check, "_DISK_TIMEOUT", 0.2)
+    with pytest.raises(OSError, match=r"no answer for 0\.2s") as raised:
+        node_check._write(str(tmp_path), "check")
+    assert raised.value.errno == errno.ETIMEDOUT
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    os.close(reader)
+
+
+def _script(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+GPU: dict[str, Any] = {"resources": {"gpu": 1}, "limits": {"failures": 5}}
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_node_that_fails_its_check_leaves_and_its_machine_is_avoided(
+    gang: Callable[..., Gang], broken: Path, node: int
+) -> None:
+    broken.write_text(f"machine-{node}\n")
+    run = gang("true", **GPU)
+    assert run.agents[node].wait(LIMIT) == protocol.INTERRUPTED
+    assert avoided_machines(str(run.paths.folder)) == {f"machine-{node}": "0 of 1 GPUs visible: No devices"}
+    run.until("the end of the attempt", lambda: record.INTERRUPTED in kinds(run.events()))
+    attempt = run.attempt()
+    assert (attempt["cause"], attempt["reason"]) == ("interruption", f"node {node}: 0 of 1 GPUs visible: No devices")
+    assert record.AVOIDED in kinds(run.events())
+
+
+def test_a_run_whose_pods_get_an_avoided_machine_again_ends_and_says_how_to_go_on_without(
+    gang: Callable[..., Gang], broken: Path
+) -> None:
+    broken.write_text("machine-1\n")
+    run = gang("true", **GPU)
+    assert run.codes() == [protocol.INTERRUPTED, protocol.INTERRUPTED]
+    for each in (0, 1):
+        run.start(each, 1)
+    assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
+    (summary,) = [each.reason for each in run.events(0, 1) if each.kind == record.FAILED]
+    assert str(summary) == (
+        "the run got machine-1 again, which it avoids (0 of 1 GPUs visible: No devices); continue without: "
+        "spotmpi run --resume plain-1 --set 'kubernetes.avoid=[\"machine-1\"]'"
+    )
+
+
+def test_a_machine_whose_next_pod_passes_the_check_may_go_on(gang: Callable[..., Gang], broken: Path) -> None:
+    """A container may lose its GPUs where its machine does not, as after a reload of systemd."""
+    broken.write_text("machine-1\n")
+    run = gang("true", **GPU)
+    assert run.codes() == [protocol.INTERRUPTED, protocol.INTERRUPTED]
+    broken.write_text("")
+    for each in (0, 1):
+        run.start(each, 1)
+    assert run.codes()[0] == 0
+
+
+def test_a_machine_that_is_avoided_for_failures_ends_the_run_that_gets_it_again(gang: Callable[..., Gang]) -> None:
+    run = gang("true", started=0)
+    run.paths.folder.mkdir(parents=True)
+    history = AttemptHistory(Record(str(run.paths.folder), SetClock()), run.plan, run.plan["submitted"])
+    assert history.avoid("machine-1", "attempts 1 and 2 failed there", checked=False)
+    history.record.close()
+    for node in (0, 1):
+        run.start(node)
+    assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
+    (failed,) = [each for each in run.events() if each.kind == record.FAILED]
+    assert str(failed.reason).startswith("the run got machine-1 again, which it avoids (attempts 1 and 2 failed there)")
+
+
+def test_other_pods_go_on_where_single_ones_are_replaced(gang: Callable[..., Gang], broken: Path) -> None:
+    broken.write_text("machine-1\n")
+    run = gang("sh", "-c", "echo done", started=0, **GPU)
+    run.plan["replaces_nodes"] = True
+    for node in (0, 1):
+        run.start(node)
+    assert run.agents[1].wait(LIMIT) == protocol.INTERRUPTED
+    run.start(1, 1, machine="machine-7")
+    assert run.codes()[0] == 0
+    assert avoided_machines(str(run.paths.folder)).keys() == {"machine-1"}
+
+
+FAILS = """
+import json, os, sys, time
+attempt, node = int(os.environ["SPOTMPI_ATTEMPT"]), os.environ["SPOTMPI_MACHINE"][-1]
+if node == "0":
+    iteration = 10 * attempt if sys.argv[2] == "different" else 10
+    print(json.dumps({"spotmpi": "metric", "iteration": iteration}, separators=(",", ":")), flush=True)
+elif node == "1" or sys.argv[1] == "all":
+    time.sleep(1)  # once node 0 has reported
+    sys.exit(1)
+while attempt < 3 and not os.path.exists("enough"):
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(
+    ("iterations", "avoided"),
+    [
+        ("different", {"machine-1": "attempts 1 and 2 failed there, after different iterations"}),
+        ("same", {}),  # which is the program's fault
+    ],
+)
+def test_a_machine_on_which_two_attempts_failed_at_different_places_is_avoided(
+    gang: Callable[..., Gang], tmp_path: Path, iterations: str, avoided: dict[str, str]
+) -> None:
+    run = gang(sys.executable, "-c", FAILS, "one", iterations, started=0, limits={"failures": 5})
+    run.plan["replaces_nodes"] = True
+    for node in (0, 1):
+        run.start(node)
+    run.until("two failures", lambda: kinds(run.events()).count("restarted") >= 2)
+    if avoided:
+        assert run.agents[1].wait(LIMIT) == protocol.INTERRUPTED
+        run.start(1, 1, machine="machine-7")
+        assert run.agents[0].wait(LIMIT) == 0
+    assert avoided_machines(str(run.paths.folder)) == avoided
+
+
+def test_failures_on_several_machines_are_the_programs(tmp_path: Path) -> None:
+    history = AttemptHistory(Record(str(tmp_path), SetClock()), Gang(tmp_path, {"command": ["x"]}).plan, 0.0)
+    for number, name in enumerate(("a", "b", "a"), 1):
+        history.attempts.append(
+            AttemptRecord(attempt=number, failed_machine=name, last_iteration=10 * number, cause="failure", started=0.0)
+        )
+    assert history.failure_of_machine("a") is None
+    del history.attempts[1]
+    assert history.failure_of_machine("a") == "attempts 1 and 3 failed there, after different iterations"
+    assert history.failure_of_machine("b") is None and history.failure_of_machine(None) is None
+    history.record.close()

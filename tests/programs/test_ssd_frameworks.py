@@ -114,6 +114,19 @@ def test_both_whole_networks_have_26285486_parameters_and_make_the_same_output_a
     assert only_decayed, "without a layer that nothing but decay moves, decay would drown in the gradients"
 
 
+@pytest.mark.parametrize("framework", ["chainermn", "pytorch"])
+def test_a_batch_in_parts_with_other_numbers_of_objects_gives_the_update_of_the_whole(
+    framework: str, inputs: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    labels = inputs["labels"][:2].copy()
+    labels[1][np.flatnonzero(labels[1])[4:]] = 0
+    assert (labels[0] > 0).sum() > 2 * (labels[1] > 0).sum() > 0
+    pixels = np.random.default_rng(5).integers(0, 256, size=(2, 3, 300, 300), dtype=np.uint8)
+    np.savez(tmp_path / "batch.npz", pixels=pixels, targets=inputs["targets"][:2], labels=labels)
+
+    probe(request.getfixturevalue(framework), "parts", tmp_path / "batch.npz")
+
+
 def test_features_that_are_all_zero_give_finite_gradients(chainermn: Image) -> None:
     probe(chainermn, "dark")
 

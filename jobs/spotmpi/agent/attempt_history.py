@@ -345,10 +345,13 @@ def avoided_machines(folder: str) -> dict[str, str]:
     return {str(each.get("machine")): str(each.get("reason")) for each in events}
 
 
-def pods_at_work(folder: str) -> list[Member] | None:
-    """The pods that did the work of the nodes when ranks were last started, where pods stand by; None before."""
+def pods_at_work(folder: str, first: int = 0) -> list[Member] | None:
+    """The pods that did the work of the nodes when ranks were last started, where pods stand by; None before.
+
+    Attempts before the *first* do not count.
+    """
     attempts = os.path.join(folder, "attempts")
-    for number in reversed(list(record.numbers(attempts))):
+    for number in reversed([number for number in record.numbers(attempts) if number >= first]):
         pods = read_object(_read(os.path.join(attempts, str(number), _WORLD))).get("pods")
         if isinstance(pods, list):
             with contextlib.suppress(ValueError):

@@ -70,6 +70,10 @@ class NoMembers:
     def serve(self, timeout: float) -> None:
         """Nothing arrives, and nothing is waited for."""
 
+    def name_of(self, node: Member) -> str:
+        """A member as messages name it."""
+        return str(node)
+
     def dismiss(self, node: Member, reason: str) -> None:
         """There is no other node."""
 

@@ -124,7 +124,7 @@ class CoordinatorStopSource:
         """How the launcher of another node failed, or None."""
         for node, (code, reason) in self._members.ended.items():
             if code:
-                text = "%s: %s" % (node, reason)
+                text = "%s: %s" % (self._members.name_of(node), reason)
                 return Outcome(_CAUSES.get(code, FAILURE), text, code, node=node.number if node.role == NODE else None)
         return None
 
@@ -142,14 +142,16 @@ class CoordinatorStopSource:
     def _notice_reason(self) -> str | None:
         if self._notice.reason:
             return "node 0: %s" % self._notice.reason
-        return next(("%s: %s" % item for item in self._members.notices.items()), None)
+        notices = self._members.notices.items()
+        return next(("%s: %s" % (self._members.name_of(node), reason) for node, reason in notices), None)
 
     def _lost_hosts(self) -> Outcome | None:
         lost = self._members.lost()
         if not lost:
             return None
         hosts = self._context.with_pods(self._members.pods).hosts
-        reason = "lost %s" % ", ".join(hosts[node.number] for node in lost)
+        names = [hosts[node.number] if self._transport.supervised else self._members.name_of(node) for node in lost]
+        reason = "lost %s" % ", ".join(names)
         return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED, self.lost_nodes())
 
 

@@ -18,19 +18,19 @@ _SHARE_OF_START = 0.9  # of limits.start for which the first attempt waits for m
 class ElasticCoordinator(StandbyCoordinator):
     """A `StandbyCoordinator` that chooses at the beginning of each attempt how many pods are nodes; others stand by.
 
-    These are the most allowed ones that are ready. The *first* attempt of a submission waits for the others for the
-    patience of the plan, later ones only for agents that may still join node 0's new one.
+    These are the most allowed ones that are ready. Until the first ranks of a submission have started, it waits for the
+    others for the patience of the plan, and once the run *began* only for agents that may still join node 0's new one.
     """
 
     def __init__(
-        self, channel: Channel, context: AgentContext, attempt: int, run_record: record.Record, first: bool
+        self, channel: Channel, context: AgentContext, attempt: int, run_record: record.Record, began: bool
     ) -> None:
         self._elastic = context.plan["elastic"]
         super().__init__(channel, context, attempt, run_record)
         self._all = self._nodes
         self._patience = min(self._elastic["patience"], _SHARE_OF_START * context.plan["limits"]["start"])
-        self._wait = self._patience if first else JOIN_GRACE
-        self._began = self._clock.awake()
+        self._wait = JOIN_GRACE if began else self._patience
+        self._since = self._clock.awake()
         self._chosen = False
 
     @property
@@ -45,7 +45,9 @@ class ElasticCoordinator(StandbyCoordinator):
         """Begin the next attempt: any pod may be one of its nodes."""
         self._arrange(sorted(self._places.pods, key=lambda place: (place.role != NODE, place.number)), self._all)
         self._prepared.clear()
-        self._chosen, self._wait, self._began = False, JOIN_GRACE, self._clock.awake()
+        if self._chosen:
+            self._wait = JOIN_GRACE
+        self._chosen, self._since = False, self._clock.awake()
         super().begin(attempt)
 
     def serve(self, timeout: float) -> None:
@@ -68,7 +70,7 @@ class ElasticCoordinator(StandbyCoordinator):
         return [place for place, worker in self.workers.items() if not worker.lost and place not in self.notices]
 
     def _choose(self) -> None:
-        live, waited = self._live(), self._clock.awake() - self._began
+        live, waited = self._live(), self._clock.awake() - self._since
         ready = [place for place in live if place in self.ready]
         is_getting_ready = len(ready) < len(live) and waited < self._patience
         if 1 + len(ready) < self._all and (waited < self._wait or is_getting_ready):

@@ -45,6 +45,10 @@ class LocalNodes(NoMembers):
         """The nodes that went without a notice."""
         return self._gone(LOSS)
 
+    def name_of(self, node: Member) -> str:
+        """The number with which a node of the attempt began."""
+        return str((self.pods or [])[node.number])
+
     def missing(self) -> str | None:
         """Which nodes are away, as long as too few are there."""
         self.begin()

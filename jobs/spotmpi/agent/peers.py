@@ -210,6 +210,10 @@ class Coordinator:
         for node in [node for node in self._unconfirmed if self.workers[node].lost]:
             self._forget(node)
 
+    def name_of(self, node: Member) -> str:
+        """A member as messages name it."""
+        return str(node)
+
     def dismiss(self, node: Member, reason: str) -> None:
         """Let a worker leave the run, and wait until it says so: then it does not join again."""
         worker, deadline = self.workers[node], self._clock.awake() + _DISMISSAL

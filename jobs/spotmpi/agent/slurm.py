@@ -21,7 +21,6 @@ from .clock import CLOCK, Clock
 from .connection import Identity
 from .context import REQUESTS, AgentContext, Mounts
 from .files import write_atomically
-from .launch import on_hosts
 from .notice import Notice
 from .plan import NODE, Member, RunPlan, read_plan
 from .schema import read_attempt
@@ -98,7 +97,7 @@ def ports(job: int) -> tuple[int, int]:
 def read_context(folder: str, environ: Mapping[str, str], hosts: list[str], clock: Clock) -> AgentContext:
     """That of this task's agent, from its environment; *hosts* are the names of the job's nodes in Slurm's order."""
     own = mounts(folder, environ)
-    plan: RunPlan = on_hosts(read_plan(own.plan), hosts)
+    plan: RunPlan = {**read_plan(own.plan), "hosts": hosts}
     return AgentContext(
         plan,
         Member(NODE, int(environ["SLURM_PROCID"])),

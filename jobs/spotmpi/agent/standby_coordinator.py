@@ -93,7 +93,7 @@ class StandbyCoordinator(PoolCoordinator):
         return promotions
 
     def _place(self, pod: Member) -> Member:
-        return self._places.of(pod) if pod in self._places.pods else pod
+        return self._places.of(pod) if pod in self._places.pods.values() else pod
 
     def _welcome(self, node: Member, **more: Any) -> None:
         super()._welcome(node, **more, place=node.text)

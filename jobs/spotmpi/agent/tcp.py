@@ -55,9 +55,10 @@ class Tcp:
         role, restart_count = workers(context.plan), None if context.replaces_nodes else context.restart_count
         place = (len(context.hosts), restart_count, number)
         try:
-            if "elastic" in context.plan and not context.slurm:
-                first = number == noted_first_attempt(context.folder, repr(context.plan.get("submitted")))
-                self._members = ElasticCoordinator(self._channel(context), context, number, record, first)
+            if "elastic" in context.plan:
+                first = noted_first_attempt(context.folder, repr(context.plan.get("submitted"))) or number
+                began = pods_at_work(context.folder, first) is not None
+                self._members = ElasticCoordinator(self._channel(context), context, number, record, began)
             elif context.standby:
                 before = pods_at_work(context.folder)
                 self._members = StandbyCoordinator(self._channel(context), context, number, record, before)

@@ -80,6 +80,10 @@ class Members(Protocol):
         """Handle what has arrived, waiting at most *timeout* seconds for something."""
         ...
 
+    def name_of(self, node: Member) -> str:
+        """A member as messages name it."""
+        ...
+
     def dismiss(self, node: Member, reason: str) -> None:
         """Let another node leave the run."""
         ...

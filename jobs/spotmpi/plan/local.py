@@ -12,6 +12,7 @@ from spotmpi.core import hints, names
 from spotmpi.core.cpus import threads
 from spotmpi.plan.run_plan import (
     elastic,
+    elastic_notes,
     elastic_variables,
     limits,
     memory_notes,
@@ -173,6 +174,7 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
         notes.append(f"{what} {machine.folder}, which has copies of its files")
     if spec.data is not None and spec.data.stage:
         notes.append("data.stage has no effect on this machine: the data is read from its folder")
+    notes += elastic_notes(spec, "all nodes are this machine, and only `spotmpi drill` takes some away")
     notes += memory_notes(spec, "/dev/shm", limited=False)
     if spec.pool and spec.pool.memory:
         notes.append("pool.memory is not enforced on this machine")

@@ -114,6 +114,14 @@ def memory_notes(spec: JobSpec, folder: str, limited: bool = True, copied: bool 
     return [f"checkpoints in memory take twice the size of a checkpoint on {nodes}, in {folder}{limit}"]
 
 
+def elastic_notes(spec: JobSpec, what: str) -> list[str]:
+    """On how many nodes the run goes on, and *what* becomes of others, where there may be fewer."""
+    if len(spec.sizes) == 1:
+        return []
+    sizes = ", ".join(map(str, spec.sizes[:-1]))
+    return [f"each attempt has {sizes} or {spec.nodes} nodes, as many as there are; {what}"]
+
+
 def standby_notes(spec: JobSpec, rates: Sequence[float] | None, replaces_nodes: bool) -> list[str]:
     """What pods that stand by cost, or why none does; *rates* are US dollars per hour of nodes and workers."""
     if not spec.standby:

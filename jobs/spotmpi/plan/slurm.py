@@ -118,7 +118,7 @@ def _srun(target: SlurmTarget) -> list[str]:
 
 def _options(spec: JobSpec, run: str, target: SlurmTarget) -> Iterable[str]:
     yield f"--job-name={run}"
-    yield f"--nodes={','.join(map(str, spec.sizes))}"
+    yield f"--nodes={spec.nodes}"
     yield "--ntasks-per-node=1"
     yield f"--cpus-per-task={math.ceil(millicores(spec.resources.cpu, spec.slots) / 1000)}"
     if spec.resources.memory is not None:

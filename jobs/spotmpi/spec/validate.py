@@ -41,6 +41,7 @@ class TargetCapabilities:
     rate: float | None = None  # US dollars per hour of all nodes, None if unknown
     groups: tuple[NodeGroup, ...] = ()  # of the environment
     workers: bool = True  # whether it runs the workers of pools and streams
+    several_sizes: bool = True  # whether a run may have another number of nodes at its next attempt
     images: bool = True  # whether it has spotmpi's images
     deadline: tuple[Problem, ...] = ()  # why the work cannot be done there by its deadline
 
@@ -378,6 +379,9 @@ def _sizes(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
     if len(spec.sizes) == 1 or spec.launcher == POOL:
         return
     sizes = list(spec.sizes)
+    if not capabilities.several_sizes:
+        remedy = f"a Slurm job has a fixed number of nodes: give one number, or use {hints.option('on', 'kubernetes')}"
+        yield Problem("nodes", sizes, remedy)
     if spec.run_on == "first":
         yield Problem("nodes", sizes, 'the command runs on one node: give one number, or run_on = "all"')
     if spec.stream is not None:

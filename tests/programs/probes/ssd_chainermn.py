@@ -1,6 +1,6 @@
 """Runs in the ChainerMN image: what this project's Chainer code makes of given tensors.
 
-ssd_chainermn.py tensors IN.npz OUT.npz | network BATCH.npz OTHER.npz OUT.npz | dark
+ssd_chainermn.py tensors IN.npz OUT.npz | network BATCH.npz OTHER.npz OUT.npz | parts BATCH.npz | dark
 """
 
 import sys
@@ -57,6 +57,26 @@ def _in_torchvision_order(model: Any) -> list[Any]:
     return [model.extractor.norm4.scale, *(part for link in links for part in (link.W, link.b))]
 
 
+def parts(batch: Path) -> None:
+    """Fails unless the update of a batch of two images is that of the same in two parts."""
+    inputs = np.load(batch)
+    both = tuple(inputs[name] for name in ("pixels", "targets", "labels"))
+    each = [tuple(values[at : at + 1] for values in both) for at in range(2)]
+    options = ssd.parse(["--data", "unused", "--global-batch", "2", "--iterations", "1", "--learning-rate", "1"])
+    comm = communicator(options)
+    after = []
+    for given in ([both], each):
+        np.random.seed(0)
+        model = Ssd300(20, width=0.125)
+        adapter = ssd.build(model, options, comm, create_world(comm), None)  # type: ignore[arg-type]  # no evaluation
+        output = adapter.step(given, 0, range(len(given)))
+        gradients = {name: parameter.array for name, parameter in model.namedparams()}
+        after.append({"loss": output["loss"], **gradients})
+    for name, whole in after[0].items():
+        off = np.linalg.norm(after[1][name] - whole)
+        assert off <= 1e-4 * np.linalg.norm(whole) + 1e-6, (name, off, np.linalg.norm(whole))
+
+
 def dark() -> None:
     """Fails unless a picture whose features are all zero gives finite gradients."""
     model = Ssd300(20, width=0.125)
@@ -71,5 +91,5 @@ def dark() -> None:
 
 
 if __name__ == "__main__":
-    probes: dict[str, Any] = {"tensors": tensors, "network": network, "dark": dark}
+    probes: dict[str, Any] = {"tensors": tensors, "network": network, "parts": parts, "dark": dark}
     probes[sys.argv[1]](*map(Path, sys.argv[2:]))

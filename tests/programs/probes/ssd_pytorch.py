@@ -1,6 +1,6 @@
 """Runs in the PyTorch image: what torchvision and this project's PyTorch code make of given tensors.
 
-ssd_pytorch.py tensors IN.npz OUT.npz | network OUT.npz
+ssd_pytorch.py tensors IN.npz OUT.npz | network OUT.npz | parts BATCH.npz
 """
 
 import sys
@@ -92,6 +92,25 @@ def network(batch: Path, target: Path) -> None:
     np.savez(target, **arrays)
 
 
+def parts(batch: Path) -> None:
+    """Fails unless the update of a batch of two images is that of the same in two parts."""
+    inputs = np.load(batch)
+    both = tuple(inputs[name] for name in ("pixels", "targets", "labels"))
+    each = [tuple(values[at : at + 1] for values in both) for at in range(2)]
+    options = ssd.parse(["--data", "unused", "--global-batch", "2", "--iterations", "1", "--learning-rate", "1"])
+    after = []
+    for given in ([both], each):
+        torch.manual_seed(0)
+        model = Ssd300(20, 0.125)
+        adapter = ssd.build(model, options, alone(), None)  # type: ignore[arg-type]  # nothing is evaluated
+        output = adapter.step(given, 0, range(len(given)))
+        gradients = {name: np.asarray(value.grad) for name, value in model.named_parameters()}
+        after.append({"loss": np.asarray(output["loss"]), **gradients})
+    for name, whole in after[0].items():
+        off = np.linalg.norm(after[1][name] - whole)
+        assert off <= 1e-4 * np.linalg.norm(whole) + 1e-6, (name, off, np.linalg.norm(whole))
+
+
 def weights(folder: Path) -> None:
     """Writes torchvision's VGG16 as a file of weights, and fails unless it is read into the right places."""
     # Only the convolutions: the classifier's 120 million random numbers would take longer than all the rest.
@@ -121,5 +140,5 @@ def weights(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    probes: dict[str, Any] = {"tensors": tensors, "network": network, "weights": weights}
+    probes: dict[str, Any] = {"tensors": tensors, "network": network, "parts": parts, "weights": weights}
     probes[sys.argv[1]](*map(Path, sys.argv[2:]))

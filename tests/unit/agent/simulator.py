@@ -443,6 +443,9 @@ class SimulatedMembers:
         if self._world.now >= self._opened + JOIN_GRACE:
             self._fill([node for node in self.workers if self._is_vacant(node)], self._standing_by())
 
+    def name_of(self, node: Member) -> str:
+        return str(node)
+
     def dismiss(self, node: Member, reason: str) -> None:
         self.notices[node] = reason
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import MagicMock, Mock
 
 import pytest
@@ -43,7 +43,7 @@ def dns(monkeypatch: pytest.MonkeyPatch) -> Dns:
 
 def expecting(dns: Dns) -> Readiness:
     """The readiness of three nodes, all of which have connected."""
-    coordinator: Any = SimpleNamespace(workers=WORKERS, missing=lambda: [])
+    coordinator: Any = SimpleNamespace(workers=WORKERS, missing=lambda: [], hint="")
     return Readiness(lambda: HOSTS, coordinator, Staging(None, ""), dns.clock)
 
 
@@ -93,7 +93,7 @@ def test_a_name_without_any_address_is_waited_for_as_long_as_it_takes(dns: Dns, 
     ],
 )
 def test_hosts_that_are_missing_are_named_of_many_the_first_eight(missing: list[int], description: str) -> None:
-    coordinator: Any = SimpleNamespace(workers={}, missing=lambda: missing)
+    coordinator: Any = SimpleNamespace(workers={}, missing=lambda: missing, hint="")
     assert Readiness(lambda: TWELVE, coordinator, Staging(None, "")).missing() == description
 
 
@@ -111,7 +111,7 @@ class Waiting:
         self._served = 0
 
     def wait(self, limit: float = 60.0) -> Outcome | None:
-        coordinator: Any = SimpleNamespace(workers=WORKERS, missing=lambda: self.missing, serve=self._serve)
+        coordinator: Any = SimpleNamespace(workers=WORKERS, missing=lambda: self.missing, serve=self._serve, hint="")
         events: Any = SimpleNamespace(
             event=lambda kind, reason: self.events.append((self.dns.clock.seconds, kind, reason))
         )
@@ -175,6 +175,7 @@ def stop_source(
     lost: list[Member] | None = None,
     reason: str | None = None,
     folder: Path | None = None,
+    larger: int | None = None,
 ) -> CoordinatorStopSource:
     """The stop source of three nodes: what coordinator and notice (*reason*) of node 0 report."""
     context: Any = SimpleNamespace(plan={}, folder="/", mounts=mounts_below(str(folder or "/nowhere")))
@@ -185,10 +186,12 @@ def stop_source(
         lost=lambda: lost or [],
         serve=lambda timeout: None,  # nothing arrives
         of_gang=lambda values: values,
-        pods=None,
+        larger_size=lambda: larger,
+        pods=NODES[:2] if larger else None,
+        name_of=str,
     )
     notice: Any = SimpleNamespace(reason=reason)
-    transport: Any = SimpleNamespace(remote_launchers=lambda context: 0)
+    transport: Any = SimpleNamespace(remote_launchers=lambda context: 0, supervised=True)
     return CoordinatorStopSource(context, coordinator, notice, transport)
 
 
@@ -210,6 +213,17 @@ def values_of(request: StopRequest | None) -> tuple[str, str | None, bool] | Non
 )
 def test_reports_of_nodes_end_the_attempt(state: dict[str, Any], expected: tuple[str, str, bool] | None) -> None:
     assert values_of(stop_source(**state).pending()) == expected
+
+
+@pytest.mark.parametrize(("checkpoint", "resumed", "grows"), [(None, None, False), (7, None, True), (None, 0, True)])
+def test_an_attempt_with_checkpoints_ends_for_more_nodes_after_one(
+    checkpoint: int | None, resumed: int | None, grows: bool
+) -> None:
+    source = stop_source(larger=4)
+    assert source.pending() is None, "it has not started"
+    source.progress = cast(Any, SimpleNamespace(checkpoint=checkpoint, resumed=resumed))
+    reason = "4 nodes are there: continues on 4 in place of 2"
+    assert values_of(source.pending()) == ((INTERRUPTION, reason, True) if grows else None)
 
 
 def test_a_stop_by_a_user_comes_first(tmp_path: Path) -> None:

@@ -82,6 +82,24 @@ def test_a_run_begins_on_the_most_allowed_nodes_that_came_in_time(gang: Callable
     assert attempt["world"]["standby"] == 1, "it is paid for as well"
 
 
+def test_an_agent_of_node_0_that_is_replaced_before_the_first_ranks_waits_as_long_for_the_others(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    run = elastic(gang, [1, 2])
+    run.start(0)
+    run.until("a wait", lambda: any(event.kind == "waiting" for event in run.events()))
+    run.agents[0].kill()
+    run.agents[0].wait(LIMIT)
+    run.start(0, restart_count=1)
+
+    run.until("a wait", lambda: any(event.kind == "waiting" for event in run.events(0, 1)))
+    (wait,) = [str(event.reason) for event in run.events(0, 1) if event.kind == "waiting"]
+    assert "after 540s it begins on as many of 1, 2 nodes as are ready" in wait, wait
+    run.start(1)
+    started(run, 2, 2)
+    end_well(run, tmp_path)
+
+
 def test_all_nodes_that_are_there_at_once_are_not_waited_for(gang: Callable[..., Gang], tmp_path: Path) -> None:
     run = elastic(gang, [2, 3])
     for pod in range(3):

@@ -62,6 +62,7 @@ def test_the_next_attempt_has_those_that_are_there_and_grows_once_all_are_back(m
 def test_the_loss_of_a_node_that_the_attempt_has_not_ends_nothing(machine: Machine) -> None:
     machine.take(1)
     machine.nodes.begin()
+    assert [machine.nodes.name_of(node) for node in nodes(0, 1)] == ["node 0", "node 2"]
     machine.take(3, LOSS)
     assert (machine.nodes.lost(), machine.nodes.notices) == ([], {})
 

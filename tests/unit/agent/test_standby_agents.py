@@ -192,6 +192,10 @@ def test_a_pod_that_stands_by_takes_over_from_a_node_that_fails_its_check_and_th
 
     summary = end_well(run, tmp_path)
     assert (summary["failures"], summary["interruptions"]) == (1, 1)
-    assert [attempt["world"].get("pods") for attempt in summary["attempts"]] == [[0, 1, 2], None, [0, 3, 2]]
+    assert [attempt["world"].get("pods") for attempt in summary["attempts"]] == [
+        ["node/0", "node/1", "node/2"],
+        None,
+        ["node/0", "standby/0", "node/2"],
+    ]
     assert [each["machine"] for each in events(run, "avoided")] == ["machine-1"]
     assert {each["machine"]["name"] for each in events(run, "joined")} == {"machine-3"}

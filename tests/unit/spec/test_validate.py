@@ -133,6 +133,13 @@ def test_what_cannot_be_with_several_numbers_of_nodes_is_said_at_once() -> None:
     ]
 
 
+def test_a_job_of_slurms_has_one_number_of_nodes() -> None:
+    target = replace(TARGET, several_sizes=False)
+    assert problems({**GOOD, "nodes": [2, 4]}, target) == [
+        'nodes = [2, 4]: a Slurm job has a fixed number of nodes: give one number, or use on="kubernetes"'
+    ]
+
+
 def test_a_batch_of_each_rank_would_change_with_the_number_of_nodes() -> None:
     values = {**GOOD, "args": ["--batch-per-worker", "8"], "nodes": [2, 4]}
     assert problems(values) == [

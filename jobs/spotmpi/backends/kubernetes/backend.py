@@ -38,7 +38,7 @@ from spotmpi.images.build import build_for
 from spotmpi.images.environment import launchers_of
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import BACKEND, ClusterPlan, cached_plan
-from spotmpi.plan.run_plan import memory_notes, standby_notes
+from spotmpi.plan.run_plan import elastic_notes, memory_notes, standby_notes
 from spotmpi.programs.pool.settings import versions
 from spotmpi.runs import cache as run_cache
 from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
@@ -154,6 +154,7 @@ class KubernetesBackend:
                 *target.capacity_note(resolved.spec, on, rates),
                 *expectation,
                 *resolved.notes,
+                *elastic_notes(spec, "pods beyond that stand by, and cost as much as nodes"),
                 *standby_notes(requested, prices, obstacle is None),
                 *([shipment.note] if shipment else []),
                 *memory_notes(spec, pod_context.MEMORY, copied=True),

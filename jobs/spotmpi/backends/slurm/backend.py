@@ -74,6 +74,7 @@ class SlurmBackend:
             processes=None,
             rate=spec.price and spec.price * spec.nodes,
             workers=False,
+            several_sizes=False,
             images=is_here,
         )
 

@@ -20,7 +20,7 @@ from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.submit import wheels
 from spotmpi.backends.kubernetes.submit.adaptation import adapt, restart_obstacle
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
-from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError
+from spotmpi.core.errors import InputError, NotPermitted, RunInUse, SpotmpiError
 from spotmpi.images.wheels import PackedWheels
 from spotmpi.plan import manifests
 from spotmpi.plan.cluster import ClusterTarget
@@ -490,6 +490,28 @@ def test_pods_stand_by_for_the_nodes_of_a_stream_and_cost_as_nodes_do_not_as_wor
     assert (nodes["replicas"], standby["replicas"]) == (2, 1)
     (workers_job,) = [each for each in plan["objects"] if each["metadata"]["name"] == "x-1-workers"]
     assert workers_job["spec"]["completions"] == 4
+
+
+def test_several_numbers_of_nodes_need_a_jobset_that_restarts_single_jobs(cluster: FakeCluster, tmp_path: Path) -> None:
+    kubernetes = {"image": "registry/any@sha256:0", "volume": "shared"}
+    spec = from_values({**SPEC, "nodes": [2, 4], "price": 2.5, "kubernetes": kubernetes})
+    backend = KubernetesBackend(tmp_path)
+    cluster.restarts_jobs = True
+    plan = backend.plan(spec, "x-1", print)
+    (nodes,) = plan["objects"][0]["spec"]["replicatedJobs"]
+    assert nodes["replicas"] == 4
+    agents = agent_plan(plan)
+    assert agents["elastic"] == {"sizes": [2, 4], "patience": 600.0} and agents["replaces_nodes"]
+    assert (len(agents["hosts"]), agents["rate"]) == (4, 10.0)
+    note = "each attempt has 2 or 4 nodes, as many as there are; pods beyond that stand by, and cost as much as nodes"
+    assert note in plan["notes"]
+
+    cluster.restarts_jobs = False
+    with pytest.raises(InputError) as refused:
+        backend.plan(spec, "x-1", print)
+    (line,) = map(str, refused.value.problems)
+    assert line.startswith("nodes = [2, 4]: give one number of nodes: where a node is lost, all pods of the run")
+    assert "JobSet 0.12 replaces the lost one alone with its feature gate RestartJob" in line
 
 
 def agent_plan(plan: Any) -> dict[str, Any]:

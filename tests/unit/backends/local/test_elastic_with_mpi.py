@@ -98,4 +98,4 @@ def test_a_drill_takes_away_any_node_but_the_first(local: BackendHarness) -> Non
             local.backend.inject_fault(run, Member(NODE, node), "delete")
     local.backend.inject_fault(run, Member(NODE, 1), "delete")
     wait_until(lambda: local.backend.state(run).attempt == 2)
-    assert attempts_of(local, run)[0]["reason"] == "lost 127.0.0.1"
+    assert attempts_of(local, run)[0]["reason"] == "lost node 1"

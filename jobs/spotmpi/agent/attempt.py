@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # interfaces: to make them delays a start
     from .transport import ReplicatedRole
 
 POLL_INTERVAL = 0.1  # seconds between checks of limits and requests
-REAP_INTERVAL = 0.005  # seconds between checks of launchers that have closed their pipes
+REAP_INTERVAL = 0.005  # seconds between checks of launchers that have closed their pipes, or are being killed
 TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 PIPE_GRACE = 1.0  # seconds that output may still arrive after the last launcher ended
 REPLICA_GRACE = 3.0  # seconds in which workers end after the launchers
@@ -100,7 +100,8 @@ class Attempt:
             self._start()
             # A launcher may close its pipes a while before it exits, and only its exit code tells how it ended.
             while (self._selector.get_map() or self._running()) and not self._drained():
-                self._read_output(POLL_INTERVAL if self._selector.get_map() else REAP_INTERVAL)
+                waits = self._selector.get_map() and self._abort_by is None
+                self._read_output(POLL_INTERVAL if waits else REAP_INTERVAL)
                 self._reap_launchers()
                 self._tend_replicas()
                 self._check_limits()
@@ -189,7 +190,7 @@ class Attempt:
         is_complete = {(rank, "o"), (rank, "e")} <= self._reported_ends
         if is_complete and node not in self._exit_codes and not self._stop_request and self._failed_node is None:
             self._failed_node, self._rank_end = node, (rank, code)
-            self._abort()
+            self._abort(self.plan["grace"])
 
     def _reap_launchers(self) -> None:
         for node, process in self._processes.items():
@@ -198,7 +199,7 @@ class Attempt:
                 self._last_exit = self.clock.awake()
                 if process.returncode and not self._stop_request and self._failed_node is None:
                     self._failed_node = node
-                    self._abort()
+                    self._abort(self.plan["grace"])
 
     def _tend_replicas(self) -> None:
         """Restart workers while the launchers run, and end them once those have ended."""
@@ -259,7 +260,7 @@ class Attempt:
             before, deadline = self._awaiting_checkpoint
             if self.progress.notice_checkpoints > before or now > deadline:
                 self._awaiting_checkpoint = None
-                self._terminate()
+                self._end_processes(max(deadline - now, 0.0))
         self._kill_unless_writing()
         late = self._abort_by is None and self._term_sent is not None and now > self._term_sent + TERM_GRACE
         if self._replicas_end is not None and now > self._replicas_end:
@@ -291,15 +292,24 @@ class Attempt:
         pid = self._rank_0_pid() if stop_request.checkpoint_first else None
         if pid and processes.signal_process(pid, signal.SIGUSR1):
             self._awaiting_checkpoint = (self.progress.notice_checkpoints, self.clock.awake() + self.plan["grace"])
-        elif stop_request.outcome.cause in (FAILURE, INTERRUPTION):
-            self._abort()
+        else:
+            self._end_processes(self.plan["grace"])
+
+    def _end_processes(self, patience: float) -> None:
+        """Ask all processes to end; where another attempt follows, `_abort`: mpirun takes half a second to ask."""
+        assert self._stop_request is not None, "it was begun"
+        if self._stop_request.outcome.cause in (FAILURE, INTERRUPTION):
+            self._abort(patience)
         else:
             self._terminate()
 
-    def _abort(self) -> None:
-        """Kill all processes once rank 0 writes no checkpoint: asked to end, they may wait for a rank that is lost."""
+    def _abort(self, patience: float) -> None:
+        """Kill all processes once rank 0 writes no checkpoint, at the latest after *patience* seconds.
+
+        Asked to end, they may wait for a rank that is lost.
+        """
         self._term_sent = self.clock.awake()
-        self._abort_by = self._term_sent + self.plan["grace"]
+        self._abort_by = self._term_sent + patience
         self._kill_unless_writing()
 
     def _kill_unless_writing(self) -> None:

@@ -42,6 +42,7 @@ class NoMembers:
         self.unfit: Dict[Member, str] = {}
         self.ended: Dict[Member, Tuple[int, str]] = {}
         self.pods: Optional[List[Member]] = None
+        self.standby_ready = 0
         self.idle: Set[Member] = set()
 
     def larger_size(self) -> int | None:

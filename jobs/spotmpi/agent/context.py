@@ -81,6 +81,11 @@ class AgentContext(NamedTuple):
         """The host name of every pod that stands by at the beginning."""
         return self.plan.get("standby", [])
 
+    @property
+    def stands_by(self) -> bool:
+        """Whether this pod stands by for lost nodes now."""
+        return self.member.role == STANDBY
+
     def host(self, pod: Member) -> str:
         """The host name of a pod, by what it was at the beginning."""
         return (self.standby if pod.role == STANDBY else self.hosts)[pod.number]

@@ -19,7 +19,8 @@ from .attempt_history import AttemptHistory
 from .context import AgentContext
 from .fencing import Fenced
 from .launch import change_reason
-from .notice import Notice
+from .lines import Line
+from .notice import Notice, NoticedNodes
 from .outcomes import (
     FAILURE,
     INTERRUPTION,
@@ -70,13 +71,17 @@ class CoordinatorStopSource:
         notice: Notice,
         transport: Transport,
         check_fence: Callable[[], None] = lambda: None,
+        echo: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._context = context
         self._members = members
         self._notice = notice
         self._transport = transport
         self._check_fence = check_fence
-        self.progress: Progress | None = None  # of the attempt, once it has started
+        self._noticed = NoticedNodes(context.plan, context.clock, echo)
+        self.progress: Progress | None = (
+            None  # of the attempt, once it has started: ranks go on for a while after a notice
+        )
 
     def pending(self) -> StopRequest | None:
         """The `StopRequest` that is pending, or None."""
@@ -140,10 +145,14 @@ class CoordinatorStopSource:
         return tuple(sorted(node.number for node in lost))
 
     def _notice_reason(self) -> str | None:
+        """Why the attempt is to end for a notice now, or None."""
         if self._notice.reason:
             return "node 0: %s" % self._notice.reason
-        notices = self._members.notices.items()
-        return next(("%s: %s" % (self._members.name_of(node), reason) for node, reason in notices), None)
+        notices = self._members.notices
+        names = {self._members.name_of(node): reason for node, reason in notices.items()}
+        if not notices or (self.progress and not self._noticed.are_due(names, self._members.standby_ready)):
+            return None
+        return next("%s: %s" % item for item in names.items())
 
     def _lost_hosts(self) -> Outcome | None:
         lost = self._members.lost()
@@ -238,7 +247,12 @@ class AttemptLoop:
     def _attempt(self, history: AttemptHistory, members: Members, number: int) -> Outcome:
         """How the attempt ended, which is recorded also where nothing was launched."""
         stop_source = CoordinatorStopSource(
-            self._context, members, self._notice, self._transport, history.record.check_fence
+            self._context,
+            members,
+            self._notice,
+            self._transport,
+            history.record.check_fence,
+            lambda text: history.record.line(number, COORDINATOR, Line(None, "e", text)),
         )
         progress, started = Progress(history.held_since), history.held_since
         errors, self._errors = self._errors, 0
@@ -250,7 +264,6 @@ class AttemptLoop:
                 outcome = self._given_again(history, machine)
             else:
                 attempt = self._start(history, members, number, launch, stop_source)
-                stop_source.progress = attempt.progress
                 progress, started = attempt.progress, self._context.clock()
                 outcome = self._run_launchers(attempt, members, stop_source)
         except OSError as error:
@@ -334,6 +347,7 @@ class AttemptLoop:
         return Attempt(number, plan, launch, history.record, stop_source, self._deadlines(history), clock)
 
     def _run_launchers(self, attempt: Attempt, members: Members, stop_source: CoordinatorStopSource) -> Outcome:
+        stop_source.progress = attempt.progress
         outcome = attempt.run()
         if outcome.cause == SUCCEEDED:
             outcome = self._wait_for_launchers(members, stop_source)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+from collections.abc import Callable
 
 from . import boot, hardware, launchers, network, processes, protocol, ssh, starts, store, unpack
 from .context import AgentContext
@@ -111,6 +112,17 @@ def serve_forks(context: AgentContext) -> None:
         rank_wrapper = [sys.executable, "-I", "-S", RANK_WRAPPER]
         with contextlib.suppress(OSError):
             preload.serve(context.plan, context.mounts.work, rank_wrapper, _environment(context))
+
+
+def wait_for_imports(context: AgentContext, wait: Callable[[], bool]) -> None:
+    """Wait until the fork server of this node has imported its modules, if it has one, or *wait* returns False."""
+    path = _fork_socket(context)
+    if path is not None:
+        from . import preload
+
+        are_done = preload.imports(path)
+        while not are_done() and wait():
+            pass
 
 
 def _fork_socket(context: AgentContext) -> str | None:

@@ -135,6 +135,11 @@ class Coordinator:
         """The pod of each node, where pods stand by."""
         return None
 
+    @property
+    def standby_ready(self) -> int:
+        """How many pods stand by and are ready."""
+        return 0
+
     def _fill_places(self) -> list[Promotion]:
         """Let pods that stand by do the work of nodes that are lost, as far as there are any."""
         return []

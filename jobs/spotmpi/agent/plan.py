@@ -179,7 +179,7 @@ class _RunPlan(TypedDict):
     environment: Dict[str, str]
     limits: Limits
     rate: Optional[float]  # US dollars per hour of all nodes, where known
-    grace: float  # seconds for a checkpoint
+    grace: float  # seconds for a checkpoint, and from a pod's notice to its end
     metrics_pattern: Optional[str]
     oversubscribed: bool
     work: Dict[str, Any]  # what identifies the work
@@ -201,6 +201,7 @@ class RunPlan(_RunPlan, total=False):
     preload: List[str]  # modules that a fork server imports for the ranks
     replaces_nodes: bool  # a lost node of the gang alone gets a new pod; else all of them do
     elastic: Elastic  # where the number of nodes changes between attempts
+    margin: float  # seconds of the grace that are left when a notice ends an attempt; all where it is missing
     standby: List[str]  # host names of pods that stand by for lost nodes
     # On this machine.
     backend: Literal["local"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Dict
 
 from . import processes
@@ -59,6 +59,29 @@ def serve(plan: RunPlan, folder: str, rank_wrapper: Sequence[str], environment: 
         )
     processes.kept.add(_servers[path].pid)
     return path
+
+
+def imports(path: str) -> Callable[[], bool]:
+    """A function that tells whether the server at *path* has imported the modules, or has ended: then it answers."""
+    import _socket
+
+    client = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    client.setblocking(False)
+    with contextlib.suppress(OSError):
+        client.connect(path)
+        client.shutdown(_socket.SHUT_WR)  # without a request, to which the answer is the end of the connection
+
+    def are_done() -> bool:
+        try:
+            client.recv(1)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        client.close()
+        return True
+
+    return are_done
 
 
 @contextlib.contextmanager

@@ -46,6 +46,11 @@ class StandbyCoordinator(PoolCoordinator):
         """The pod of each node."""
         return self._places.at_work
 
+    @property
+    def standby_ready(self) -> int:
+        """How many pods stand by and are ready."""
+        return len(self._prepared)
+
     def begin(self, attempt: int) -> None:
         """Begin the next attempt, with pods that stood by in the places of nodes that are lost or about to go away."""
         for node in self._leaving():

@@ -63,6 +63,11 @@ class Members(Protocol):
         """How many nodes are there besides those of the attempt, of a run that may have fewer."""
         ...
 
+    @property
+    def standby_ready(self) -> int:
+        """How many pods stand by and are ready."""
+        ...
+
     def is_whole(self) -> bool:
         """Whether the next attempt can run on the same nodes: none is lost, or about to go away."""
         ...

@@ -24,6 +24,7 @@ from .node import (
     serve_forks,
     start_sshd,
     unpack_code,
+    wait_for_imports,
     write_environment,
 )
 from .node_check import Unfit, check
@@ -223,6 +224,8 @@ class Worker:
             return
         self._errors = 0
         self._is_staged = self._is_staged or stage_data(context, link)
+        if context.stands_by:  # else ranks wait for the imports themselves
+            wait_for_imports(context, self._serve)
         if self._is_staged and not link.ends:
             link.report(ready=1, hardware=facts, **({} if link.nodes is None else {"nodes": link.nodes}))
             if not self._has_sshd:
@@ -230,6 +233,11 @@ class Worker:
                 start_sshd(context)
             if context.has_launcher:
                 self._launch_and_report(environment)
+
+    def _serve(self) -> bool:
+        """Serve node 0 for a moment; whether the attempt goes on."""
+        self._link.wait()
+        return not self._link.ends
 
     def _wait_after_error(self) -> None:
         """Wait before an error of this machine leads to the next attempt, if it ended the last one as well."""

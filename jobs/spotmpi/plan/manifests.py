@@ -71,6 +71,9 @@ def kubernetes_plan(
     agents = agent_plan(spec, submission.run, inputs, pod_layout(submission.run, spec.nodes, target.job_per_node))
     if target.job_per_node:
         agents["replaces_nodes"] = True
+    with_standby = spec.checkpoint.grace / 2 if spec.standby else None
+    if (margin := spec.checkpoint.margin or with_standby) is not None:
+        agents["margin"] = margin
     if spec.standby:
         agents["standby"] = [names.standby_host(submission.run, index) for index in range(spec.standby)]
     state = None

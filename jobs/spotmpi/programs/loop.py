@@ -236,15 +236,15 @@ class _Training:
             self._notices.install_handlers()
 
     def _handle_notice(self, exiting: bool) -> None:
+        if not self._stopwatch.empty:  # before the checkpoint, after which the agent may kill all ranks
+            # Values that need other ranks are left out: those may be gone.
+            self._reporter.partial_metric(self._iteration, self._epoch, self._stopwatch.take().seconds)
         if self._checkpoints:
             if not exiting or self._saved != self._iteration:  # the agent waits for the report of the first notice
                 self._write("notice")
         else:
             self._reporter.warn("notice received, but no checkpoint is written without --checkpoint-path")
         if exiting:
-            if not self._stopwatch.empty:
-                # Values that need other ranks are left out: those may be gone.
-                self._reporter.partial_metric(self._iteration, self._epoch, self._stopwatch.take().seconds)
             self._notices.close()
             leave(STOPPED)
 

@@ -66,11 +66,18 @@ def paid(paths: RunPaths) -> list[Paid]:
 
 
 def spending_sections(runs: Sequence[RunPaths]) -> Iterator[Section]:
-    """What *runs* cost, as far as their attempts have a known price, and their interruptions."""
+    """What *runs* cost, as far as their attempts have a known price, and what their interruptions cost."""
     attempts = [each for paths in runs for each in paid(paths)]
-    priced = [each for each in attempts if each.rate is not None]
-    if not priced:
-        return
+    if priced := [each for each in attempts if each.rate is not None]:
+        yield _spending(runs, priced, len(attempts) - len(priced))
+    if interruptions := tuple(_interruptions(attempts)):
+        header = ("Run", "Attempt", "Ended by", "Pause s", "Start s", "Repeated iterations", "$")
+        note = "A start is the time from the nodes to the first iteration; the cost has pause, start and repetition."
+        yield Section("Interruptions", (note,), header, interruptions, 3)
+
+
+def _spending(runs: Sequence[RunPaths], priced: Sequence[Paid], others: int) -> Section:
+    """What attempts with a known price cost, and the sum; *others* have none."""
     places: dict[tuple[str, str], list[Paid]] = {}
     for each in priced:
         places.setdefault((each.group or MISSING, each.market or MISSING), []).append(each)
@@ -85,17 +92,13 @@ def spending_sections(runs: Sequence[RunPaths]) -> Iterator[Section]:
         for (group, market), own in places.items()
     )
     text = [f"${sum(each.dollars or 0.0 for each in priced):.2f} for nodes in {_counted(len(priced))}."]
-    if len(priced) < len(attempts):
-        text.append(f"{_counted(len(attempts) - len(priced))} without a known price not included.")
+    if others:
+        text.append(f"{_counted(others)} without a known price not included.")
     if (standby := sum(each.standby_dollars for each in priced)) > 0:
         text.append(f"${standby:.2f} of these are for pods that stood by.")
     text += [sentence for paths in runs if (sentence := _waited_in_vain(paths))]
     text += [sentence for paths in runs if (sentence := forecast(paths))]
-    yield Section("Spending", tuple(text), ("Node group", "Market", "Attempts", "Hours", "$"), cells, 2)
-    if interruptions := tuple(_interruptions(attempts)):
-        header = ("Run", "Attempt", "Ended by", "Pause s", "Start s", "Repeated iterations", "$")
-        note = "A start is the time from the nodes to the first iteration; the cost has pause, start and repetition."
-        yield Section("Interruptions", (note,), header, interruptions, 3)
+    return Section("Spending", tuple(text), ("Node group", "Market", "Attempts", "Hours", "$"), cells, 2)
 
 
 def _waited_in_vain(paths: RunPaths) -> str | None:

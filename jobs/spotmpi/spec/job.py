@@ -178,6 +178,11 @@ class Checkpoint(SpecModel):
         None, description='iterations, such as "1", or time between checkpoints in the memory of nodes, besides'
     )
     grace: Duration = Field(60.0, description="how long a stop waits for a complete checkpoint")
+    margin: Duration | None = Field(
+        None,
+        description="on a cluster: the part of `grace` that is left when the notice of a node ends the attempt, unless "
+        "a pod that stands by takes its place before (default: half with `standby`, else all)",
+    )
 
 
 class Limits(SpecModel):

@@ -48,6 +48,7 @@ _SAMPLE_VALUES: dict[str, Any] = {
     "files": ["helper.py", "lib"],
     "memory": "4Gi",
     "path": "checkpoints",
+    "margin": "30s",
     "run": "8h",
     "work": "20h",
     "deadline": "30h",

@@ -337,6 +337,12 @@ def _cluster(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Proble
     yield from validate_cluster.problems(spec, capabilities.persistent)
 
 
+def _margin(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    margin, grace = spec.checkpoint.margin, spec.checkpoint.grace
+    if margin is not None and margin > grace:
+        yield Problem("checkpoint.margin", margin, f"is part of checkpoint.grace, which is {grace:g}s: at most that")
+
+
 def _money(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     limit = spec.limits.cost
     if limit is None:
@@ -424,6 +430,7 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_resources, "nodes slots resources"),
     (_metrics, "metrics program"),
     (_money, "limits checkpoint price capacity kubernetes nodes standby pool stream"),
+    (_margin, "checkpoint"),
     (_capacity, "capacity"),
     (_sizes, "nodes slots launcher run_on stream program args metrics capacity kubernetes standby checkpoint"),
     (_standby, "standby nodes capacity kubernetes pool stream"),

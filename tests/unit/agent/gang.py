@@ -82,7 +82,7 @@ class Gang:
         environment[hardware.ENV_NODE_NAME] = machine or f"machine-{node}"
         environment["COPIES_PORT"] = str(self.copies_port)
         environment[transient_errors.VARIABLE] = json.dumps(list(errors))
-        command = [sys.executable, "-m", "tests.unit.agent.agent_process", str(mounts), str(port)]
+        command = self.command(node, mounts, port)
         log = (self.folder / f"output-{node}-{restart_count}").open("w")
         self.agents[node] = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
         return self.agents[node]
@@ -94,6 +94,10 @@ class Gang:
                 return Member(role, number)
             number -= count
         return Member(WORKER, number)
+
+    def command(self, node: int, mounts: Path, port: int) -> list[str]:
+        """What starts the agent of a node, with its mounts in a folder."""
+        return [sys.executable, "-m", "tests.unit.agent.agent_process", str(mounts), str(port)]
 
     def stop(self, reason: str = "enough") -> None:
         """Ask node 0 to stop, as `spotmpi stop` does."""

@@ -86,6 +86,12 @@ class Schedule(NamedTuple):
     cost: float | None = None  # dollars
     replaces: bool = False  # JobSet restarts the Job of one node alone
     standby: int = 0  # pods that stand by for lost nodes, where it does
+    margin: float | None = None  # seconds of the grace that are left for a checkpoint; all of it by default
+
+    @property
+    def going_on(self) -> float:
+        """Seconds for which ranks go on after a notice, as long as no pod stands by."""
+        return 0.0 if self.margin is None else max(self.grace - 2.0 - self.margin, 0.0)
 
     @property
     def pods(self) -> list[Member]:
@@ -422,6 +428,13 @@ class SimulatedMembers:
     def others(self) -> int:
         return 0
 
+    @property
+    def standby_ready(self) -> int:
+        ready = len(self._standing_by())
+        if ready >= len(self.notices):
+            self._world.note("all can be replaced", self._agent.attempt)
+        return ready
+
     def is_whole(self) -> bool:
         return not self.notices and not any(worker.lost for worker in self.workers.values())
 
@@ -722,7 +735,7 @@ class World:
         }
         hosts = [host(pod) for pod in schedule.pods]
         plan |= {"hosts": hosts[: schedule.nodes], "standby": hosts[schedule.nodes :], "submitted": EPOCH}
-        plan |= {"replaces_nodes": schedule.replaces}
+        plan |= {"replaces_nodes": schedule.replaces, "margin": schedule.grace - 2.0 - schedule.going_on}
         plan |= {"roles": [{"name": NODE, "restart": "gang"}], "metrics_pattern": None, "folder": "/"}
         mounts = Mounts("", str(work), str(self.folder / "runs"), "/nowhere", "", pod_info=str(self.folder / "pod"))
         return AgentContext(plan, COORDINATOR, agent.restart_count, None, mounts, agent.clock)

@@ -13,7 +13,7 @@ import spotmpi
 from spotmpi.agent import protocol
 from spotmpi.agent.attempt import Attempt, Launch
 from spotmpi.agent.clock import CLOCK, Clock
-from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest
+from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome, StopRequest
 from spotmpi.agent.plan import COORDINATOR, Command
 from spotmpi.agent.record import Record
 from spotmpi.backends.targets import Target
@@ -239,6 +239,54 @@ def test_what_is_left_when_a_node_is_lost_is_killed_at_once_but_for_a_checkpoint
     record.close()
     assert outcome.reason == "lost run-1"
     assert (tmp_path / "whole").exists() is (does == "writes")
+
+
+# Writes a checkpoint at SIGUSR1, and takes its time to end.
+LISTENER = """
+import os, signal, sys, time
+def store(*_):
+    os.write(1, b'{"spotmpi":"checkpoint","iteration":3,"reason":"notice"}\\n')  # `print` may be interrupted in `print`
+signal.signal(signal.SIGUSR1, store)
+signal.signal(signal.SIGTERM, lambda *_: (open("asked", "w").close(), time.sleep(0.1), os._exit(143)))
+with open(sys.argv[1], "w") as file:
+    file.write(str(os.getpid()))
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+class EndingSource:
+    """A stop source that requests an end after a checkpoint once the program has printed a line."""
+
+    def __init__(self, cause: str) -> None:
+        self.attempt: Attempt | None = None
+        self._cause = cause
+
+    def pending(self) -> StopRequest | None:
+        is_up = self.attempt is not None and self.attempt.progress.alive
+        return StopRequest(Outcome(self._cause, "why", 0), True) if is_up else None
+
+    def kill_requested(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("cause", [INTERRUPTION, STOPPED])
+def test_after_its_checkpoint_a_program_is_asked_to_end_with_the_run_and_killed_before_another_attempt(
+    tmp_path: Path, cause: str
+) -> None:
+    pid_file = str(tmp_path / "rank-0.pid")
+    arguments = [sys.executable, "-c", LISTENER, pid_file]
+    command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": arguments, "environment": {}}
+    plan: Any = {"folder": str(tmp_path), "launcher": "none", "metrics_pattern": None, "limits": LIMITS, "grace": 60.0}
+    record, source = Record(str(tmp_path)), EndingSource(cause)
+    deadlines: dict[str, float | None] = {"start": None, "run": None}
+    source.attempt = Attempt(1, plan, Launch([command], {}, pid_file), record, source, deadlines)
+
+    outcome = source.attempt.run()
+
+    record.close()
+    assert (outcome.cause, outcome.reason, source.attempt.progress.checkpoint) == (cause, "why", 3)
+    assert (tmp_path / "asked").exists() is (cause == STOPPED)
 
 
 END = '{"spotmpi":"rank_end","rank":1,"code":%d}'

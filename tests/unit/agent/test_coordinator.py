@@ -12,6 +12,7 @@ import pytest
 
 from spotmpi.agent import network, protocol, readiness
 from spotmpi.agent.coordinator import CoordinatorStopSource
+from spotmpi.agent.notice import NoticedNodes
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.readiness import Readiness
@@ -178,7 +179,9 @@ def stop_source(
     larger: int | None = None,
 ) -> CoordinatorStopSource:
     """The stop source of three nodes: what coordinator and notice (*reason*) of node 0 report."""
-    context: Any = SimpleNamespace(plan={}, folder="/", mounts=mounts_below(str(folder or "/nowhere")))
+    plan = {"grace": 60.0}
+    mounts, clock = mounts_below(str(folder or "/nowhere")), SetClock(100.0)
+    context: Any = SimpleNamespace(plan=plan, folder="/", mounts=mounts, clock=clock)
     context.with_pods = lambda pods: SimpleNamespace(hosts=["a", "b", "c"])
     coordinator: Any = SimpleNamespace(
         notices=notices or {},
@@ -189,6 +192,7 @@ def stop_source(
         larger_size=lambda: larger,
         pods=NODES[:2] if larger else None,
         name_of=str,
+        standby_ready=0,
     )
     notice: Any = SimpleNamespace(reason=reason)
     transport: Any = SimpleNamespace(remote_launchers=lambda context: 0, supervised=True)
@@ -250,3 +254,69 @@ def test_a_failed_attempt_counts_as_interrupted_where_a_node_is_lost_or_about_to
 
 def test_a_node_that_gave_notice_is_not_lost() -> None:
     assert stop_source(lost=NODES[1:], notices={NODES[2]: "the pod got SIGTERM"}).lost_nodes() == (1,)
+
+
+class Noticed:
+    """An attempt that trains while nodes get notice: 60 s of grace, of which a checkpoint may need 20."""
+
+    def __init__(self, standby: int = 1, margin: float | None = 20.0) -> None:
+        self.clock, self.lines, self.notices, self.ready = SetClock(100.0), list[str](), dict[str, str](), 0
+        plan: Any = {"grace": 60.0, "standby": ["c"] * standby} | ({} if margin is None else {"margin": margin})
+        self.nodes = NoticedNodes(plan, self.clock, self.lines.append)
+
+    def are_due(self, after: float = 0.0) -> bool:
+        self.clock.seconds += after
+        return self.nodes.are_due(self.notices, self.ready)
+
+
+def test_training_goes_on_after_a_notice_until_the_margin_is_left_and_a_line_says_so_once() -> None:
+    noticed = Noticed()
+    noticed.notices["node 1"] = "the pod of this node received SIGTERM"
+    assert [noticed.are_due(), noticed.are_due(39.9), noticed.are_due(0.2)] == [False, False, True]
+    assert noticed.lines == [
+        "node 1: the pod of this node received SIGTERM; training goes on for 40 s (checkpoint.grace less "
+        "checkpoint.margin) or until a pod stands by that takes its place"
+    ]
+
+
+def test_a_pod_that_stands_by_ends_an_attempt_at_once_or_as_soon_as_it_is_ready() -> None:
+    noticed = Noticed()
+    noticed.notices["node 1"], noticed.ready = "a", 1
+    assert noticed.are_due() and not noticed.lines, "there is nothing to wait for"
+    noticed = Noticed()
+    noticed.notices["node 1"] = "a"
+    assert not noticed.are_due(5)
+    noticed.ready = 1
+    assert noticed.are_due(5)
+
+
+def test_of_two_notices_the_first_decides_unless_pods_stand_by_for_both() -> None:
+    noticed = Noticed(standby=2)
+    noticed.notices["node 2"] = "a"
+    assert not noticed.are_due()
+    noticed.clock.seconds += 30
+    noticed.notices["node 1"], noticed.ready = "b", 1
+    assert [noticed.are_due(), noticed.are_due(11)] == [False, True]
+    noticed.ready = 2
+    noticed.clock.seconds -= 5
+    assert noticed.are_due() and [line[:6] for line in noticed.lines] == ["node 2", "node 1"]
+
+
+def test_without_a_margin_a_notice_ends_an_attempt_at_once() -> None:
+    noticed = Noticed(standby=0, margin=None)
+    noticed.notices["node 1"] = "a"
+    assert noticed.are_due() and not noticed.lines
+    noticed = Noticed(standby=0)
+    noticed.notices["node 1"] = "a"
+    assert not noticed.are_due() and noticed.lines == [
+        "node 1: a; training goes on for 40 s (checkpoint.grace less checkpoint.margin)"
+    ]
+
+
+def test_a_notice_before_ranks_train_ends_an_attempt_at_once() -> None:
+    source = stop_source(notices={NODES[1]: "a"})
+    source._noticed = Noticed().nodes
+    assert source.pending() is not None
+    source.progress = cast(Any, SimpleNamespace(checkpoint=None, resumed=None))
+    assert source.pending() is None
+    assert source.interruption() is None, "a program that fails meanwhile does so by itself"

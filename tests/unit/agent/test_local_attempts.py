@@ -267,7 +267,7 @@ def test_a_record_that_cannot_be_written_for_a_moment_is_written_later(
 
 def local_context(folder: Path) -> AgentContext:
     """That of the agent of a run in *folder*, as far as it concerns requests to end."""
-    plan: Any = {"run": folder.name, "roles": []}
+    plan: Any = {"run": folder.name, "roles": [], "grace": 1.0}
     return AgentContext(plan, COORDINATOR, 0, None, in_run_folder(str(folder), "/tmp/scratch", "/nowhere"), SetClock())
 
 

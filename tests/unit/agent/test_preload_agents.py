@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.contract.processes import are_gone, wait_until
-from tests.unit.agent.gang import Gang
+from tests.unit.agent.gang import LIMIT, Gang, kinds
 
 LIBRARY = "import os\nPROCESS = os.getpid()\nprint('imported')\n"
 PROGRAM = """
@@ -66,3 +67,20 @@ def test_a_node_without_a_fork_server_starts_its_ranks_all_the_same(run: Gang) -
     (line,) = [text for text in run.texts(1) if "preload" in text]
     assert line.startswith("spotmpi: ranks start without preload: no fork server: ")
     assert not [text for text in run.texts(0) if "preload" in text]
+
+
+def test_a_pod_stands_by_once_its_modules_are_imported(run: Gang, tmp_path: Path) -> None:
+    waits = "while os.environ.get('SPOTMPI_ROLE') == 'standby' and not os.path.exists('go'): time.sleep(0.01)\n"
+    (tmp_path / "library.py").write_text("import os, time\n" + waits + LIBRARY)
+    (tmp_path / "train.py").write_text("import os, time\nwhile not os.path.exists('enough'): time.sleep(0.01)")
+    run.plan |= {"replaces_nodes": True, "standby": ["127.0.0.1"]}
+    for node in (0, 1, 2):
+        run.start(node)
+    run.until("ranks", lambda: "started" in kinds(run.events()))
+    run.until("a fork server in the pod that stands by", (tmp_path / "node-2" / "work" / "fork.sock").exists)
+    time.sleep(0.5)
+    assert "joined" not in kinds(run.events())
+    (tmp_path / "go").touch()
+    run.until("the pod stands by", lambda: "joined" in kinds(run.events()))
+    (tmp_path / "enough").touch()
+    assert run.agents[0].wait(LIMIT) == 0

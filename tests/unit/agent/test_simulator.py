@@ -18,6 +18,7 @@ from spotmpi.agent.attempt import TERM_GRACE, Attempt
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.context import AgentContext
 from spotmpi.agent.coordinator import CoordinatorStopSource
+from spotmpi.agent.notice import NoticedNodes
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, Outcome
 from spotmpi.agent.readiness import Readiness
 from spotmpi.agent.record import TERMINAL
@@ -73,6 +74,7 @@ def schedules_of(
         cost=st.sampled_from(cost),
         replaces=st.booleans(),
         standby=st.integers(0, 2),
+        margin=st.sampled_from((None, 1.0, 4.0)),
     )
 
 
@@ -212,28 +214,35 @@ def check_cost_limit(run: Run) -> None:
 
 
 def check_checkpoints(run: Run) -> None:
-    """Rank 0 is asked for a checkpoint as soon as there is notice, and has the time for it that there is."""
+    """Rank 0 is asked for a checkpoint when a notice is due, not before, and has the time for it that there is.
+
+    That of node 0, and a stop, are due at once; others once a pod stands by for each, or only the margin is left.
+    """
     for number in run.numbers:
         ready = [fact.at for fact in run.of(number, "can take SIGUSR1")]
         wishes = [fact for fact in run.of(number, "notice", "stop") if fact.attempt]
         if not ready or not wishes or wishes[0].at < ready[0] or run.happened("frozen"):
             continue
         wish = wishes[0].at
+        times = [each.at + (run.schedule.going_on if each.kind == "notice" and each.value else 0.0) for each in wishes]
+        due = min([*times, *(fact.at for fact in run.of(number, "all can be replaced") if fact.at >= wish)])
         ends = run.of(number, "program ended", "program hangs", "lost", "disk error", "agent killed", "replaced")
-        if any(fact.at <= wish + 3 * TICK for fact in ends if fact.attempt):
+        if any(fact.at <= due + 3 * TICK for fact in ends if fact.attempt):
             continue
         if any(fact.at < wish for fact in run.of(number, "launcher ended", "signal")):
             continue
         signals = [fact for fact in run.of(number, "signal") if fact.at >= wish]
         names = [fact.value for fact in signals]
         assert names[:1] == ["SIGUSR1"], f"attempt {number}: no checkpoint was asked for before {names}"
-        assert signals[0].at <= wish + 3 * TICK, "the checkpoint was asked for late"
+        assert signals[0].at <= due + 3 * TICK, "the checkpoint was asked for late"
+        if "limits." not in ((run.records[number] or {}).get("reason") or ""):
+            assert signals[0].at >= due, "the checkpoint was asked for early"
         stored = [fact.at for fact in run.of(number, "checkpoint") if fact.value == "notice"]
-        terms = [fact.at for fact in signals if fact.value == "SIGTERM"]
-        if terms:
+        killed = [fact.at for fact in signals if fact.value in ("SIGTERM", "SIGKILL")]
+        if killed:
             grace = run.schedule.grace - 2.0
-            assert (stored and stored[0] <= terms[0]) or terms[0] >= signals[0].at + grace, "no time for it"
-            assert terms[0] <= wish + run.schedule.grace, "programs end too late"
+            assert (stored and stored[0] <= killed[0]) or killed[0] >= signals[0].at + grace, "no time for it"
+            assert killed[0] <= due + run.schedule.grace, "programs end too late"
 
 
 def check_record(run: Run) -> None:
@@ -363,6 +372,17 @@ PROMOTED_LOST = STANDBY._replace(events=(Event(20, "kill", 1), Event(20, "kill",
 LOST_IN_PROMOTION = STANDBY._replace(events=(Event(20, "kill", 1), Event(21.2, "kill", 7)))
 TWO_LOST_ONE_STANDS_BY = STANDBY._replace(events=(Event(20, "kill", 1), Event(20, "kill", 2)))
 REPLACED_STANDS_BY = STANDBY._replace(events=(Event(20, "kill", 1), Event(30, "kill", 3)))
+# The pod that stands by is replaced within 8 s from second 19 on.
+NOTICE_WITHOUT_STANDBY = STANDBY._replace(events=(Event(19, "kill", 3), Event(20.5, "reclaim", 1)), grace=15.0)
+GOES_ON_TO_THE_STANDBY = NOTICE_WITHOUT_STANDBY._replace(margin=2.0)
+GOES_ON_TO_THE_MARGIN = NOTICE_WITHOUT_STANDBY._replace(margin=10.0)
+LOST_BEFORE_THE_SWITCH = GOES_ON_TO_THE_STANDBY._replace(events=(*GOES_ON_TO_THE_STANDBY.events, Event(22, "kill", 5)))
+TWO_NOTICES = STANDBY._replace(events=(Event(20, "reclaim", 1), Event(20, "reclaim", 2)), grace=15.0, margin=8.0)
+TWO_NOTICES_TWO_STAND_BY = TWO_NOTICES._replace(standby=2)
+NOTICE_IN_PROMOTION = STANDBY._replace(
+    events=(Event(20, "reclaim", 1), Event(22.2, "reclaim", 2)), grace=15.0, margin=2.0
+)
+NOTICE_AND_NODE_0 = GOES_ON_TO_THE_STANDBY._replace(events=(*GOES_ON_TO_THE_STANDBY.events, Event(22, "reclaim", 0)))
 NODE_0_LOST_AFTER_PROMOTION = STANDBY._replace(events=(Event(20, "kill", 1), Event(30, "kill", 0)))
 LOST_AT_AN_INTERRUPTION = Schedule(events=(Event(14, "partition", 0),), nodes=2, ends=("75@3",), interruptions=1)
 REPLACED_IN_RECOVERY = Schedule(
@@ -392,6 +412,11 @@ RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.
 @example(REPLACED_IN_RECOVERY)
 @example(RECLAIMED_ALONE)
 @example(LOST_IN_PROMOTION)
+@example(GOES_ON_TO_THE_STANDBY)
+@example(LOST_BEFORE_THE_SWITCH)
+@example(TWO_NOTICES)
+@example(NOTICE_IN_PROMOTION)
+@example(NOTICE_AND_NODE_0)
 @example(TWO_LOST_ONE_STANDS_BY)
 @example(NODE_0_LOST_AFTER_PROMOTION)
 @given(schedules)
@@ -497,6 +522,48 @@ def test_a_pod_that_stands_by_takes_the_place_of_a_lost_one(
         check(run)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "seconds", "pods"),
+    [
+        pytest.param(STANDBY_AND_NOTICE, 0, [0, 1, 3], id="a pod stands by"),
+        pytest.param(NOTICE_WITHOUT_STANDBY, 0, [0, 1, 2], id="no margin, and none stands by"),
+        pytest.param(GOES_ON_TO_THE_STANDBY, 4.5, [0, 3, 2], id="one stands by soon"),
+        pytest.param(GOES_ON_TO_THE_MARGIN, 3, [0, 3, 2], id="one stands by after the margin"),
+        pytest.param(LOST_BEFORE_THE_SWITCH, 2, [0, 3, 2], id="lost before one stands by"),
+        pytest.param(TWO_NOTICES, 5, [0, 3, 2], id="two, for which one stands by"),
+        pytest.param(TWO_NOTICES_TWO_STAND_BY, 0, [0, 3, 4], id="two, for which two stand by"),
+        pytest.param(NOTICE_AND_NODE_0, 1.5, [0, 1, 2], id="of node 0 meanwhile"),
+    ],
+)
+def test_ranks_go_on_after_a_notice_until_a_pod_stands_by_or_the_margin_is_left(
+    tmp_path: Path, schedule: Schedule, seconds: float, pods: list[int]
+) -> None:
+    with simulated() as volume:
+        world = World(schedule, tmp_path, volume).run()
+    run = Run(world)
+    assert world.jobset.end == "completed" and run.causes == ["interruption", "succeeded"]
+    notice, end = run.of(1, "notice")[0].at, run.of(1, "signal")[0].at
+    assert seconds <= end - notice <= seconds + 2 * TICK
+    assert (run.records[2] or {})["world"]["pods"] == [schedule.pods[number].text for number in pods]
+    log = tmp_path / "runs" / "run" / "logs" / "1" / "node-0.log"
+    others = [fact for fact in run.of(1, "notice") if fact.value]
+    assert (log.read_text().count("training goes on") if log.exists() else 0) == (len(others) if seconds else 0)
+    for check in CHECKS:
+        check(run)
+
+
+def test_a_notice_while_a_pod_takes_over_does_not_end_the_attempt_that_begins(tmp_path: Path) -> None:
+    with simulated() as volume:
+        run = Run(World(NOTICE_IN_PROMOTION, tmp_path, volume).run())
+    assert run.causes == ["interruption", "interruption", "succeeded"]
+    pods = [[SIMULATED[number] for number in numbers] for numbers in ([0, 1, 2], [0, 3, 2], [0, 3, 1])]
+    assert [(run.records[number] or {})["world"]["pods"] for number in (1, 2, 3)] == pods
+    (asked,) = [fact.at for fact in run.of(2, "signal") if fact.value == "SIGUSR1"]
+    assert asked >= 22.2 + RESTART_DELAY, "it trained until the first lost pod's successor stood by"
+    for check in CHECKS:
+        check(run)
+
+
 def test_a_promoted_pod_is_not_waited_for(tmp_path: Path) -> None:
     starts = []
     for standby in (0, 1):
@@ -591,9 +658,25 @@ def forgetful_of_places(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AgentContext, "with_pods", lambda context, pods: context)
 
 
+def hasty_at_a_notice(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(NoticedNodes, "are_due", lambda nodes, notices, standby_ready: True)
+
+
+def unaware_of_the_margin(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(NoticedNodes, "are_due", lambda nodes, notices, standby_ready: standby_ready >= len(notices))
+
+
+def unaware_of_pods_that_stand_by(patch: pytest.MonkeyPatch) -> None:
+    are_due = NoticedNodes.are_due
+    patch.setattr(NoticedNodes, "are_due", lambda nodes, notices, standby_ready: are_due(nodes, notices, 0))
+
+
 @pytest.mark.parametrize(
     ("defect", "message"),
     [
+        (hasty_at_a_notice, "asked for early"),
+        (unaware_of_the_margin, "no checkpoint was asked for|asked for late"),
+        (unaware_of_pods_that_stand_by, "asked for late"),
         (forgetful_of_places, "the name of another pod|the record has other pods"),
         (without_fencing, r"attempt \d+ wrote .* after attempt \d+ had begun"),
         (blind_to_lost_nodes, "an interruption counts as a failure"),
@@ -622,7 +705,10 @@ def test_the_schedules_of_a_day_find_an_agent_that_is(
     @example(DISRUPTED_AT_ITS_END)  # of which, and of those below, there are few
     @example(LOST_ALONE)
     @example(NODE_0_LOST)
+    @example(NODE_0_LOST_IN_RECOVERY)
     @example(STANDBY)
+    @example(GOES_ON_TO_THE_STANDBY)
+    @example(GOES_ON_TO_THE_MARGIN)
     @example(SILENT_NODE)
     @example(REPLACED_NODE)
     @example(COSTLY)

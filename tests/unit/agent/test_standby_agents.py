@@ -31,6 +31,7 @@ while not os.path.exists("enough"):
     text = hashlib.sha256((text + rank + str(iteration)).encode()).hexdigest()
     if rank == "0":
         spotmpi.checkpoint.save(iteration, text)
+        print('{"spotmpi":"metric","iteration":%d}' % iteration, flush=True)
     time.sleep(0.01)
 print("parameters", iteration, text, flush=True)
 """
@@ -40,14 +41,24 @@ while [ ! -e enough ]; do sleep 0.02; done
 """
 
 
-def started(gang: Callable[..., Gang], *command: str, nodes: int = 3, standby: int = 1, **values: Any) -> Gang:
-    """A run whose pods that stand by are ready."""
+def started(
+    gang: Callable[..., Gang],
+    *command: str,
+    nodes: int = 3,
+    standby: int = 1,
+    is_ready: bool = True,
+    margin: float = 30.0,
+    **values: Any,
+) -> Gang:
+    """A run whose pods that stand by are ready, or not there yet."""
     run = gang(*command, nodes=nodes, started=0, **values)
-    run.plan |= {"replaces_nodes": True, "standby": ["127.0.0.1"] * standby}
+    run.plan |= {"replaces_nodes": True, "standby": ["127.0.0.1"] * standby, "margin": margin}
     for node in range(nodes):
         run.start(node)
     for node in range(nodes):
         run.printed_by(node, "1 ")
+    if not is_ready:
+        return run
     for pod in range(nodes, nodes + standby):
         run.start(pod)
     run.until("standby", lambda: kinds(run.events()).count("joined") == standby)
@@ -129,6 +140,52 @@ def test_results_are_those_of_a_run_without_a_loss(gang: Callable[..., Gang], tm
     for iteration in range(1, int(last) + 1):
         text = hashlib.sha256((text + "0" + str(iteration)).encode()).hexdigest()
     assert parameters == text
+
+
+def metrics(run: Gang) -> dict[int, list[int]]:
+    """The iterations that each attempt has reported."""
+    found: dict[int, list[int]] = {}
+    path = run.paths.metrics
+    for line in path.read_text().splitlines() if path.exists() else ():
+        values = json.loads(line)
+        if values["kind"] == protocol.METRIC:
+            found.setdefault(values["attempt"], []).append(values["iteration"])
+    return found
+
+
+@pytest.mark.parametrize(("margin", "end"), [(30.0, "standby"), (30.0, "loss"), (58.0, "margin")])
+def test_training_goes_on_after_a_notice_until_a_pod_stands_by_or_the_margin_is_left(
+    gang: Callable[..., Gang], tmp_path: Path, margin: float, end: str
+) -> None:
+    memory = {"memory": "1", "every": "1h"}
+    run = started(gang, sys.executable, "-c", TRAINS, nodes=2, is_ready=False, margin=margin, checkpoint=memory)
+    run.until("iterations", lambda: len(metrics(run).get(1, ())) > 5)
+    run.agents[1].send_signal(signal.SIGTERM)
+    text = "node 1: the pod of this node received SIGTERM; training goes on for %g s (checkpoint.grace less "
+    run.printed_by(0, text % (60 - margin) + "checkpoint.margin) or until a pod stands by that takes its place")
+    before = metrics(run)[1][-1]
+    if end == "margin":
+        run.until("the end of the attempt", lambda: "interrupted" in kinds(run.events()))
+    else:
+        run.until("more iterations", lambda: metrics(run)[1][-1] > before + 20)
+        assert "interrupted" not in kinds(run.events()) and run.agents[1].poll() is None
+    if end == "loss":
+        run.agents[1].kill()
+    elif end == "standby":
+        run.start(2)
+    # JobSet starts the next pod once the one with notice has ended, which it does as soon as nobody needs it.
+    assert run.agents[1].wait(LIMIT) == (-signal.SIGKILL if end == "loss" else protocol.INTERRUPTED)
+    run.start(1, restart_count=1)
+    run.until("the next attempt", lambda: 2 in metrics(run))
+
+    summary = end_well(run, tmp_path)
+    first, second = summary["attempts"]
+    assert (summary["failures"], summary["interruptions"]) == (0, 1)
+    assert second["world"]["pods"] == ["node/0", "standby/0" if end == "standby" else "node/1"]
+    assert first["reason"].startswith("lost " if end == "loss" else "node 1: ")
+    # Rank 0 trains on after its checkpoint until it is killed, maybe between the copy in memory and the line about it.
+    assert second["lost_iterations"] <= 1 and 0 <= metrics(run)[2][0] - metrics(run)[1][-1] <= 2
+    assert first["last_iteration"] > before + (20 if end != "margin" else 5)
 
 
 def test_the_loss_of_a_pod_that_stands_by_costs_nothing(gang: Callable[..., Gang], tmp_path: Path) -> None:

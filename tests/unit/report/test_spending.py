@@ -81,8 +81,16 @@ def test_each_interruption_has_its_pause_start_repetition_and_cost(run: PlacedRu
     assert 0 < int(repeated) < 60
 
 
-def test_a_run_without_a_price_has_neither(tmp_path: Path) -> None:
-    assert [*spending_sections([RunPaths(tmp_path)])] == []
+def test_without_a_price_an_interruption_cost_seconds_and_iterations(tmp_path: Path) -> None:
+    assert [*spending_sections([RunPaths(tmp_path / "x-1")])] == []
+    for number, cause, lost in ((1, "interruption", None), (2, "succeeded", 3)):
+        folder = tmp_path / "x-1" / "attempts" / str(number)
+        folder.mkdir(parents=True)
+        times = {"present": 100.0 * number, "started": 100.0 * number, "ended": 100.0 * number + 98, "held": 98.0}
+        attempt = {"cause": cause, "reason": "lost x-1-node-1", "last_iteration": 50 * number, "start": 1.5, **times}
+        (folder / "node-0.json").write_text(json.dumps(attempt | {"lost_iterations": lost}))
+    (interruptions,) = spending_sections([RunPaths(tmp_path / "x-1")])
+    assert interruptions.cells == (("x-1", "1", "interruption: lost x-1-node-1", "2.00", "1.50", "3", "-"),)
 
 
 def test_a_report_of_runs_has_both_sections(tmp_path: Path) -> None:

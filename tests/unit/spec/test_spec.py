@@ -148,7 +148,7 @@ def test_no_time_is_infinite(value: object) -> None:
         ({"limits": {"failure": 1}}, "limits.failure = 1: unknown key; did you mean failures?"),
         (
             {"checkpoint": {"dir": "x"}},
-            "checkpoint.dir = 'x': unknown key; known keys: every, keep, path, memory, grace",
+            "checkpoint.dir = 'x': unknown key; known keys: every, keep, path, memory, grace, margin",
         ),
     ],
 )

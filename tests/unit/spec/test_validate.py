@@ -235,6 +235,13 @@ def test_a_limit_needs_a_price_and_pays_at_least_for_a_checkpoint() -> None:
     assert validate(from_values({**COMMAND, "launcher": "none"}), capabilities(None)) == []
 
 
+def test_the_margin_of_a_notice_is_part_of_the_grace() -> None:
+    assert problems({**GOOD, "checkpoint": {"grace": "2m", "margin": "2m"}}) == []
+    assert problems({**GOOD, "checkpoint": {"margin": "61s"}}) == [
+        "checkpoint.margin = 61.0: is part of checkpoint.grace, which is 60s: at most that"
+    ]
+
+
 def test_code_of_the_users_is_a_folder_for_a_command() -> None:
     assert problems({**COMMAND, "code": "/mine"}) == []
     assert problems({**GOOD, "code": "/mine"}, replace(TARGET, code_is_folder=False)) == [

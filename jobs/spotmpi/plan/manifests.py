@@ -127,6 +127,12 @@ def workers_template(objects: Sequence[Object]) -> Object | None:
     return next((part["spec"]["template"] for part in objects if part["metadata"]["name"] == name), None)
 
 
+def templates(objects: Sequence[Object]) -> list[Object]:
+    """The pod templates of all members of a run within the objects of its plan."""
+    workers = workers_template(objects)
+    return [*pod_templates(objects[0]), *([] if workers is None else [workers])]
+
+
 def pod_template(jobset: Mapping[str, Any]) -> Object:
     """The pod template of the nodes within a run's JobSet."""
     return pod_templates(jobset)[0]

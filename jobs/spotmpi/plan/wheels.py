@@ -44,9 +44,8 @@ def with_wheels(objects: Sequence[Object], wheels: PackedWheels) -> list[Object]
     """The objects of a run whose pods mount the wheels, and whose agents unpack those that the image lacks."""
     changed = [copy.deepcopy(each) for each in objects]
     count = -(-len(wheels.archive) // LARGEST)
-    for template in (manifests.pod_template(changed[0]), manifests.workers_template(changed)):
-        if template is not None:
-            _mount(template["spec"], [_piece_name(wheels, number) for number in range(count)])
+    for template in manifests.templates(changed):
+        _mount(template["spec"], [_piece_name(wheels, number) for number in range(count)])
     for part in changed:
         if part["kind"] == "ConfigMap":
             plan = {**json.loads(part["data"]["plan.json"]), "wheels": _agent_plan(wheels)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -45,14 +46,27 @@ def test_an_archive_is_cut_into_immutable_config_maps_that_are_named_by_its_cont
     assert all(each["immutable"] and each["metadata"]["namespace"] == "team" for each in [*pieces, last])
 
 
-def test_all_pods_of_a_pool_mount_the_pieces_and_their_agents_know_the_digest() -> None:
-    objects = pool_plan()
+def stream_plan() -> list[dict[str, Any]]:
+    """Of a run with nodes, workers and a pod that stands by."""
+    stream = {"source": "s3://set/*.csv", "batch": 8}
+    spec = from_values({"launcher": "mpirun", "command": ["x"], "nodes": 2, "standby": 1, "stream": stream})
+    target = ClusterTarget("team", "debian", None, {}, (), False, job_per_node=True)
+    return kubernetes_plan(spec, target, Submission("x-1", "ann", {}, {}, {}, versions=VERSIONS))
+
+
+@pytest.mark.parametrize(("planned", "pods"), [(pool_plan, 2), (stream_plan, 3)], ids=["pool", "stream"])
+def test_all_pods_mount_the_pieces_and_their_agents_know_the_digest(
+    planned: Callable[[], list[dict[str, Any]]], pods: int
+) -> None:
+    objects = planned()
     before = copy.deepcopy(objects)
 
     changed = wheels.with_wheels(objects, PACKED)
 
     assert objects == before
-    for template in (manifests.pod_template(changed[0]), manifests.workers_template(changed)):
+    templates = [*manifests.pod_templates(changed[0]), manifests.workers_template(changed)]
+    assert len(templates) == pods
+    for template in templates:
         assert template is not None
         pod: Any = template["spec"]
         (volume,) = [each["projected"]["sources"] for each in pod["volumes"] if each["name"] == "wheels"]
@@ -61,7 +75,7 @@ def test_all_pods_of_a_pool_mount_the_pieces_and_their_agents_know_the_digest() 
         assert mount["mountPath"] == pod_context.WHEELS
     plan = agent_plan(changed)
     assert (plan["wheels"]["sha256"], plan["wheels"]["architecture"]) == (PACKED.sha256, "x86_64")
-    assert plan["versions"] == VERSIONS
+    assert plan["versions"] == (VERSIONS if planned is pool_plan else None), "of a driver elsewhere"
 
 
 @pytest.mark.parametrize(

@@ -140,9 +140,8 @@ class KubernetesBackend:
         )
         objects = manifests.kubernetes_plan(resolved.spec, on, submission, resolved.worker_target)
         if resolved.target.templates:
-            for pod in (*manifests.pod_templates(objects[0]), manifests.workers_template(objects)):
-                if pod is not None:
-                    pod_templates.validate(pod, resolved.target.templates)
+            for pod in manifests.templates(objects):
+                pod_templates.validate(pod, resolved.target.templates)
         return {
             "version": VERSION,
             "run": run,

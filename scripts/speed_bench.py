@@ -25,11 +25,11 @@ _TRY = 0.1  # seconds between tries to read a log that is not there yet
 class Bench:
     """A namespace of the cluster with a run volume, and what every measurement needs."""
 
-    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path, image: str = IMAGE) -> None:
         self.cluster = cluster
         self.namespace = namespace
         self.folder = folder
-        self.image = cluster.images[IMAGE]
+        self.image = cluster.images[image]
         self.target = Target(f"kubernetes/{namespace}", folder / "runs")
         self._count = 0
         cluster.shared_volume(namespace)

@@ -7,7 +7,7 @@ from typing import Any
 Object = dict[str, Any]
 
 LINE = "the first line"
-_POD: Object = {
+POD: Object = {
     "restartPolicy": "Never",
     "automountServiceAccountToken": False,
     "terminationGracePeriodSeconds": 1,
@@ -19,17 +19,20 @@ _POD: Object = {
         "seccompProfile": {"type": "RuntimeDefault"},
     },
 }
-_HOME = "/home/spotmpi/.ssh"  # where the operator mounts its keys
-_SSHD = f"""
+SSH_FOLDER = "/home/spotmpi/.ssh"  # where the operator mounts its keys
+SSHD = f"""
 mkdir -p /tmp/ssh && ssh-keygen -q -t ed25519 -N '' -f /tmp/ssh/host
 printf '%s\\n' 'Port 2222' 'HostKey /tmp/ssh/host' 'StrictModes no' 'UsePAM no' 'PidFile none' \
-  'AuthorizedKeysFile {_HOME}/authorized_keys' > /tmp/ssh/config
+  'AuthorizedKeysFile {SSH_FOLDER}/authorized_keys' > /tmp/ssh/config
 exec /usr/sbin/sshd -D -e -f /tmp/ssh/config
 """
-_SSH = f"-p 2222 -i {_HOME}/id_rsa -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=20"
+SSH = (
+    f"-p 2222 -i {SSH_FOLDER}/id_rsa -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
+    " -o ConnectionAttempts=20"
+)
 _LAUNCH = f"""
-for host in $(cut -d' ' -f1 /etc/mpi/hostfile); do until ssh {_SSH} $host true 2>/dev/null; do sleep 0.1; done; done
-exec mpirun --hostfile /etc/mpi/hostfile -np 2 --prtemca plm_ssh_args "{_SSH}" echo '{LINE}'
+for host in $(cut -d' ' -f1 /etc/mpi/hostfile); do until ssh {SSH} $host true 2>/dev/null; do sleep 0.1; done; done
+exec mpirun --hostfile /etc/mpi/hostfile -np 2 --prtemca plm_ssh_args "{SSH}" echo '{LINE}'
 """
 
 
@@ -65,8 +68,8 @@ def mpi_job(image: str) -> Object:
 
     spec = {
         "slotsPerWorker": 1,
-        "sshAuthMountPath": _HOME,
-        "mpiReplicaSpecs": {"Launcher": replica(1, _LAUNCH), "Worker": replica(2, _SSHD)},
+        "sshAuthMountPath": SSH_FOLDER,
+        "mpiReplicaSpecs": {"Launcher": replica(1, _LAUNCH), "Worker": replica(2, SSHD)},
     }
     return {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": "peer"}, "spec": spec}
 
@@ -78,4 +81,4 @@ def _pod(image: str, script: str) -> Object:
         "command": ["bash", "-c", script],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
-    return {**_POD, "containers": [container]}
+    return {**POD, "containers": [container]}

@@ -191,7 +191,8 @@ def _jobset(spec: JobSpec, target: ClusterTarget, submission: Submission, job: O
         ANNOTATION_OWNER: submission.owner,
         ANNOTATION_FOLDER: f"runs/{run}" if target.volume else "",
     }
-    replicas = spec.nodes if target.job_per_node else 1
+    # Of several allowed numbers the largest, in a type that the client of Kubernetes encodes.
+    replicas = int(spec.nodes) if target.job_per_node else 1
     replicated = [{"name": NODE, "replicas": replicas, "template": job}]
     if standby := _standby(spec, target, submission):
         replicated.append(standby)

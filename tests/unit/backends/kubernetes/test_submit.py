@@ -505,6 +505,8 @@ def test_several_numbers_of_nodes_need_a_jobset_that_restarts_single_jobs(cluste
     assert (len(agents["hosts"]), agents["rate"]) == (4, 10.0)
     note = "each attempt has 2 or 4 nodes, as many as there are; pods beyond that stand by, and cost as much as nodes"
     assert note in plan["notes"]
+    backend.submit(spec, plan, print)
+    assert cluster.created, "each number is one that the client can encode"
 
     cluster.restarts_jobs = False
     with pytest.raises(InputError) as refused:

@@ -1,16 +1,17 @@
 """Measures recovery from faults beside others: the same seeded faults, training program and pods for all sides.
 
-    scripts/fault-benchmark [--sides spotmpi-mpirun,jobset-torchrun,...] [--faults 10] [--seed 1] [--json] [--update]
+    scripts/fault-benchmark [--sides spotmpi-mpirun,jobset-torchrun,...] [--faults 6] [--seed 1] [--json] [--update]
 
 spotmpi-mpirun, spotmpi-torchrun  runs of two nodes, without standby pods and without checkpoints in memory
+spotmpi-standby                   the first with a standby pod, which is one pod more; only if --sides names it
 jobset-mpirun, jobset-torchrun    a JobSet of two pods, all of which it replaces when one fails; mpirun by ssh
 elastic                           torchrun with a c10d rendezvous, in an Indexed Job that replaces failed pods
 mpi-operator                      an MPIJob with a launcher and two workers
 torchft                           two replica groups over gloo, in an Indexed Job
 
 Each side trains a small network of PyTorch (scripts/faults/train.py) on the CPU, which writes a checkpoint to a shared
-volume every so many iterations. It gets its faults in turns of five, one of each kind, each after the recovery from the
-one before; the sides take turns. Recovery is read from outside: from the last iteration to the first new one after the
+volume every so many iterations. It gets its faults in turns of three, each after the recovery from the one before;
+the sides take turns. Recovery is read from outside: from the last iteration to the first new one after the
 fault. Samples and parameters are compared with those of an undisturbed run. A side that does not recover in time, or
 does not start, is reported with its reason, and the others go on. Needs Linux and root, as the cluster tier does.
 
@@ -39,7 +40,7 @@ sys.path.insert(0, str(PROJECT))
 from scripts.faults import records, report  # noqa: E402
 from scripts.faults.records import Record, Turn  # noqa: E402
 from scripts.faults.schedule import schedule, turns  # noqa: E402
-from scripts.faults.sides import IMAGE, SIDES, Training  # noqa: E402
+from scripts.faults.sides import DEFAULT, IMAGE, SIDES, Training  # noqa: E402
 from scripts.faults.turn import Limits, take_turn, undisturbed  # noqa: E402
 from spotmpi.report.chart import picture  # noqa: E402
 from tests.testbed.cluster import Cluster, running_cluster  # noqa: E402
@@ -135,7 +136,9 @@ def _publish(measured: Sequence[Turn], options: argparse.Namespace, failure: str
         print(json.dumps({**result, "summaries": [dataclasses.asdict(each) for each in summaries]}, indent=1))
     else:
         print(text)
-    if options.update and any(each.median is not None for each in summaries):
+    if options.update and failure:
+        print("docs/ are unchanged, since it ended early", file=sys.stderr)
+    elif options.update and any(each.median is not None for each in summaries):
         report.update(DOCUMENT, text)
         PICTURE.write_bytes(picture(report.charts(summaries, titles, f"load {min(loads):.1f} to {max(loads):.1f}")))
 
@@ -152,8 +155,8 @@ def _versions() -> dict[str, str]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sides", default=",".join(SIDES), help="which of: " + ", ".join(SIDES))
-    parser.add_argument("--faults", type=int, default=10, help="faults for each side (default: %(default)s)")
+    parser.add_argument("--sides", default=",".join(DEFAULT), help="some of: " + ", ".join(SIDES))
+    parser.add_argument("--faults", type=int, default=6, help="faults for each side (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the faults and of the training (default: %(default)s)")
     parser.add_argument("--every", type=int, default=10, help="iterations between checkpoints (default: %(default)s)")
     parser.add_argument(

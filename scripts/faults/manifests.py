@@ -97,7 +97,7 @@ def pod(image: str, script: str, variables: Mapping[str, str] | None = None, cpu
     container = {
         "name": "main",
         "image": image,
-        "command": ["bash", "-c", script],
+        "command": ["bash", "-c", f"trap 'exit 143' TERM\n{script}"],  # a shell without it ignores SIGTERM
         "env": [{"name": name, "value": value} for name, value in (variables or {}).items()],
         "resources": {"requests": {"cpu": cpu}},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
@@ -129,7 +129,7 @@ def _jobset(spec: Object) -> Object:
 
 
 def _job(spec: Object) -> Object:
-    """A Job that replaces pods that fail; those that are deleted or evicted count as no failure."""
+    """A Job that replaces pods that fail; those that are evicted count as no failure."""
     rules: Sequence[Object] = [_DISRUPTED]
     job = {**_indexed({**spec, "subdomain": NAME}), "backoffLimit": MANY, "podFailurePolicy": {"rules": rules}}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": NAME}, "spec": job}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from scripts.faults.records import Summary
-from scripts.faults.schedule import KINDS
+from scripts.faults.schedule import KINDS, TURN
 from spotmpi.report.chart import Bar, BarChart
 
+_LETTERS = 300  # of the reason of a failure; JSON has it whole
 _BEGIN, _END = "<!-- faults -->", "<!-- end of faults -->"
 _HEADER = (
     "| side | recovery, median | p95 | in units of the first row | iterations repeated per fault "
@@ -52,8 +54,9 @@ def _seconds(value: float | None) -> str:
 
 
 def _line(reason: str) -> str:
-    """A reason as one line of a list, without what Markdown would take for its own."""
-    return " ".join(reason.split()).replace("|", "/").replace("<", "(").replace(">", ")")
+    """The beginning of a reason as one line of a list, without what Markdown would take for its own."""
+    text = " ".join(reason.split()).replace("|", "/").replace("<", "(").replace(">", ")")
+    return textwrap.shorten(text, _LETTERS, placeholder=" ...")
 
 
 def charts(summaries: Sequence[Summary], titles: Mapping[str, str], context: str) -> list[BarChart]:
@@ -89,5 +92,5 @@ def context(values: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in values["versions"].items())
     low, high = values["load"]
     text = f"Measured on {values['date']} on {values['cores']} cores, load {low:.1f} to {high:.1f}; "
-    text += f"seed {values['seed']}, {values['faults']} faults per side in turns of {len(KINDS)}; "
+    text += f"seed {values['seed']}, {values['faults']} faults per side in turns of {TURN}; "
     return text + f"a checkpoint every {values['every']} iterations of {values['pace']} s. {versions}."

@@ -85,13 +85,14 @@ class Side:
     controller: Callable[[Cluster], contextlib.AbstractContextManager[None]] = lambda cluster: contextlib.nullcontext()
 
 
-def _spotmpi(launcher: str, library: str) -> Callable[[Place], None]:
+def _spotmpi(launcher: str, library: str, standby: int = 0) -> Callable[[Place], None]:
     def start(place: Place) -> None:
         spec = place.bench.spec(
             command=["python", "-u", *place.training.arguments(), "--with", library],
             launcher=launcher,
             preload=["torch"],
             nodes=PODS,
+            standby=standby,
             limits={"failures": MANY, "interruptions": MANY},
             kubernetes={"mounts": [{"claim": "bench", "path": VOLUME}]},
         )
@@ -136,6 +137,7 @@ def torchft_packages() -> Path:
 SIDES = {
     "spotmpi-mpirun": Side("spotmpi, mpirun", _spotmpi("mpirun", "mpi"), ("jobsets",)),
     "spotmpi-torchrun": Side("spotmpi, torchrun", _spotmpi("torchrun", "gloo"), ("jobsets",)),
+    "spotmpi-standby": Side("spotmpi, mpirun, with a standby pod", _spotmpi("mpirun", "mpi", 1), ("jobsets",)),
     "jobset-mpirun": Side("JobSet with mpirun", _jobset_with_mpirun, ("jobsets",)),
     "jobset-torchrun": Side("JobSet with torchrun", _applied(manifests.jobset_with_torchrun), ("jobsets",)),
     "elastic": Side("torchrun elastic, in a Job", _applied(manifests.elastic_job), ("jobs",)),
@@ -144,6 +146,9 @@ SIDES = {
     ),
     "torchft": Side("torchft, in a Job", _torchft, ("jobs", "pods")),
 }
+
+
+DEFAULT = [name for name in SIDES if name != "spotmpi-standby"]  # the same number of pods for all
 
 
 @contextlib.contextmanager

@@ -170,6 +170,7 @@ def test_the_table_has_every_side_in_units_of_the_first_and_each_failure() -> No
     assert "| Own | 2.00 s | 2.00 s | 1.0 | 3.0 | 0; 0 | 1 of 1 | 1 of 1 |" in text
     assert "| Slow | 9.00 s | 9.00 s | 4.5 | 5.0 | 4; 0 | 0 of 1 | 1 of 1 |" in text
     assert "| None |  |  |  |  | not known | not known | 0 of 0 |" in text
+    assert text.startswith("Measured. The shortest median is that of Own, 2.00 s.\n")
     assert "- None: no iteration within 120 s: bench / Pending" in text
     assert [bar.name for bar in report.charts([own, slow, none], {"a": "Own", "b": "Slow"}, "")[0].bars] == [
         "Own: 2.0 s",

@@ -30,7 +30,16 @@ def tables(summaries: Sequence[Summary], titles: Mapping[str, str], context: str
         kinds.append(f"| {titles[each.side]} | {' | '.join(cells)} |")
     failures = [f"- {titles[each.side]}: {_line(reason)}" for each in summaries for reason in each.failures]
     heading = ["", "What failed:", "", *failures] if failures else []
-    return "\n".join([context, "", *rows, "", *kinds, *heading])
+    return "\n".join([f"{context} {_fastest(summaries, titles)}".rstrip(), "", *rows, "", *kinds, *heading])
+
+
+def _fastest(summaries: Sequence[Summary], titles: Mapping[str, str]) -> str:
+    """Which side has the shortest median, whoever it is."""
+    medians = {each.side: each.median for each in summaries if each.median is not None}
+    if not medians:
+        return ""
+    side = min(medians, key=medians.__getitem__)
+    return f"The shortest median is that of {titles[side]}, {medians[side]:.2f} s."
 
 
 def _cells(summary: Summary, title: str, first: float | None) -> list[str]:

@@ -220,7 +220,8 @@ def train_with_torchft(folder: Folder, options: argparse.Namespace) -> None:
 
     rank, size = int(os.environ["REPLICA"]), int(os.environ["REPLICAS"])
     training = Training(options.seed, size)
-    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    address = socket.gethostbyname(socket.gethostname())  # by which the other pods find this one
+    store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=10)),
         load_state_dict=training.restore,
@@ -229,8 +230,9 @@ def train_with_torchft(folder: Folder, options: argparse.Namespace) -> None:
         use_async_quorum=False,
         init_sync=False,
         replica_id=f"replica_{rank}",
-        store_addr="localhost",
+        store_addr=address,
         store_port=store.port,
+        hostname=address,
         rank=0,
         world_size=1,
         timeout=timedelta(seconds=10),

@@ -80,13 +80,18 @@ def main() -> None:
 def _measure(
     cluster: Cluster, options: argparse.Namespace, training: Training, measured: list[Any], began: float
 ) -> None:
-    """All turns of all sides, in one order and then in the other; none begins after the time is over."""
+    """All turns of all sides, in one order and then in the other; none begins after the time is over.
+
+    A side that did not get as far as its first fault has no further turn.
+    """
     limits = Limits(options.start_limit, options.limit)
     for number, faults in enumerate(turns(schedule(options.seed, options.faults))):
         for name in options.sides[:: 1 if number % 2 == 0 else -1]:
             if time.monotonic() - began > options.minutes * 60:
                 print(f"  {name}: no turn {number + 1}, --minutes are over", file=sys.stderr, flush=True)
                 continue
+            if any(turn.side == name and not turn.recoveries for turn, _ in measured):
+                continue  # it did not get as far as its first fault, and would not now
             turn, found = take_turn(name, SIDES[name], cluster, faults, training, limits)
             measured.append((turn, found))
             print(f"  {_line(turn)}", file=sys.stderr, flush=True)
@@ -163,7 +168,7 @@ def _options() -> argparse.Namespace:
         "--pace", type=float, default=0.1, help="seconds of an iteration at least (default: %(default)s)"
     )
     parser.add_argument("--limit", type=float, default=60, help="seconds for a recovery (default: %(default)s)")
-    parser.add_argument("--start-limit", type=float, default=120, help="seconds for a start (default: %(default)s)")
+    parser.add_argument("--start-limit", type=float, default=90, help="seconds for a start (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=15, help="no turn begins later (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON on stdout")
     parser.add_argument("--update", action="store_true", help="write the tables and the picture into docs/")

@@ -82,6 +82,10 @@ def test_training_that_goes_on_after_a_fault_until_its_pod_is_gone_counts_up_to_
     assert recovery.repeated == 0
 
 
+def test_a_turn_that_ends_before_its_first_fault_has_no_recoveries() -> None:
+    assert records.recoveries(both(range(1, 11), START, "a"), []) == []
+
+
 def test_each_of_several_faults_has_its_own_pause() -> None:
     done = (
         both(range(1, 11), START, "a") + both(range(11, 31), START + 3.0, "b") + both(range(31, 50), START + 9.0, "c")

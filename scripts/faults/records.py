@@ -114,9 +114,9 @@ def recovered(records: Sequence[Record], injected: Injected) -> bool:
 def recoveries(records: Sequence[Record], injected: Sequence[Injected]) -> list[Recovery]:
     """What each fault cost: the longest time without a new iteration until the next fault, and what was repeated."""
     steps = frontier(records)
-    ends = [each.time for each in injected[1:]] + [float("inf")]
+    ends = [*(each.time for each in injected[1:]), float("inf")]
     found = []
-    for each, end in zip(injected, ends, strict=True):
+    for each, end in zip(injected, ends, strict=False):
         gaps = [after - before for (before, _), (after, _) in pairwise(steps) if each.time < after <= end]
         own = [record for record in records if each.time < record.time <= end]
         seconds = max(gaps) if gaps and recovered([r for r in records if r.time <= end], each) else None

@@ -148,7 +148,8 @@ SIDES = {
 }
 
 
-DEFAULT = [name for name in SIDES if name != "spotmpi-standby"]  # the same number of pods for all
+# Standby has one pod more than the others; groups of torchft in two pods do not get past their second iteration yet.
+DEFAULT = [name for name in SIDES if name not in ("spotmpi-standby", "torchft")]
 
 
 @contextlib.contextmanager

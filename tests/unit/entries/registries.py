@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import sys
 import threading
 import time
 import uuid
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import yaml
@@ -250,10 +252,18 @@ def hostile_registry(entry: bytes, layers: object) -> Iterator[str]:
         yield host
 
 
+class _Server(ThreadingHTTPServer):
+    """A server whose clients may drop idle connections, of which a registry prints nothing on its client's terminal."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def _serving(handler: type[_Handler], **values: object) -> Iterator[str]:
     """A server of this handler, by its host and port."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (handler,), values))
+    server = _Server(("127.0.0.1", 0), type("Handler", (handler,), values))
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield f"127.0.0.1:{server.server_port}"

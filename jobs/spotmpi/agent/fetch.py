@@ -114,7 +114,7 @@ class Progress:
         self._lock = threading.Lock()
 
     def report(self, name: str, got: int, of: int, whole: bool = False) -> None:
-        """Report a piece of a file that has arrived; *whole* when it was the last."""
+        """Report how much of a file has arrived; *whole* once all of it has."""
         with self._lock:
             self._whole += whole
             if whole or time.monotonic() > self._printed + PROGRESS_INTERVAL:
@@ -180,14 +180,18 @@ class Fetch:
         missing = [start for start in range(0, size, PIECE) if start not in present]
         pieces = [self._pool.submit(self._download_piece, start, size, tag) for start in missing]
         try:
+            self._report(present, size)  # also where nothing arrives
             for piece in as_completed(pieces):
                 present.add(piece.result())
-                self._progress.report(self._order["name"], min(len(present) * PIECE, size), size)
+                self._report(present, size)
         finally:
             # Those in progress write into the same file as the next version's would.
             wait([piece for piece in pieces if not piece.cancel()])
         self._verify()
         return self._install()
+
+    def _report(self, present: set[int], size: int) -> None:
+        self._progress.report(self._order["name"], min(len(present) * PIECE, size), size)
 
     def _tag(self, size: int, version: str) -> str | None:
         """The entity tag that all pieces must have, None where a checksum of the file is given."""

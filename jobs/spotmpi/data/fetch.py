@@ -55,7 +55,7 @@ async def fetch(
                 job = fetch_job.fetch_job(name, api.namespace, *where)
                 await _start(api, job, lambda created: _parts(created, sources, folder, authority))
                 echo(f"Job {name} fetches it, also when this terminal is closed; the same command shows its progress")
-        transfers = await _on_event(api, name, echo)
+        transfers = await _watch(api, name, echo)
         if transfers is not None and len(transfers) != len(sources):
             raise SpotmpiError(f"could not fetch {_FORGED}")
         if transfers is not None:
@@ -99,7 +99,7 @@ async def _start(api: ClusterApi, job: Object, parts_of: Callable[[Object], Sequ
         raise
 
 
-async def _on_event(api: ClusterApi, name: str, echo: Echo) -> list[Transfer] | None:
+async def _watch(api: ClusterApi, name: str, echo: Echo) -> list[Transfer] | None:
     """The Job's transfers once it has ended, None if its pod is gone; *echo* gets its progress."""
     progress, answered = "", time.monotonic()
     while True:

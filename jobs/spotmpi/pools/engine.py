@@ -296,9 +296,9 @@ class Engine:
     def _watch_all(self, sent: Iterable[SentCall]) -> None:
         for call, future in sent:
             self._futures[call.key] = future
-            self._start_task(self._on_event(call, future, self.connection.client))
+            self._start_task(self._watch(call, future, self.connection.client))
 
-    async def _on_event(self, call: Call, future: DaskFuture, client: PoolClient) -> None:
+    async def _watch(self, call: Call, future: DaskFuture, client: PoolClient) -> None:
         from spotmpi.pools.dask_client import remote_error, status_of
 
         status, error, traceback = await status_of(future)

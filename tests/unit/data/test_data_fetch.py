@@ -44,6 +44,7 @@ def test_a_tar_comes_in_pieces_is_checked_and_unpacked(
     assert volume.tree() == {"VOCdevkit/big": bytes(100_000)}
     assert len(site.ranges) == 1 + -(-size // PIECE)
     message = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert message[0] == {"name": "set.tar", "got": 0, "of": size, "whole": 0, "all": 1}, "before anything has arrived"
     assert message[-2:] == [
         {"name": "set.tar", "got": size, "of": size, "whole": 1, "all": 1},
         {"done": [[1, 100_000, 1]]},

@@ -79,9 +79,8 @@ class CoordinatorStopSource:
         self._transport = transport
         self._check_fence = check_fence
         self._noticed = NoticedNodes(context.plan, context.clock, echo)
-        self.progress: Progress | None = (
-            None  # of the attempt, once it has started: ranks go on for a while after a notice
-        )
+        # Of the attempt, once its ranks are started, which go on for a while after a notice.
+        self.progress: Progress | None = None
 
     def pending(self) -> StopRequest | None:
         """The `StopRequest` that is pending, or None."""

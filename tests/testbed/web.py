@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import ssl
 import urllib.error
@@ -16,6 +17,20 @@ from tests.testbed.certificates import Credential
 def free_port() -> int:
     """Return a free loopback port."""
     return free_ports(1)[0]
+
+
+def free_pair() -> int:
+    """Return the lower one of two adjacent free loopback ports.
+
+    Both are below 32768, where the ports that the kernel gives to connections begin (ip_local_port_range): it prefers
+    even ones for these and odd ones for `free_ports`, so the next one of such a port is often taken.
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for each in (port, port + 1):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", each))
+            return port
 
 
 def free_ports(count: int) -> list[int]:

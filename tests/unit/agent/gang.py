@@ -20,6 +20,7 @@ from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.runs import pod_output
 from spotmpi.spec.job import from_values
 from tests import transient_errors
+from tests.testbed.web import free_pair
 from tests.unit.agent.peer_ends import certificates, free_port
 
 RUN = "plain-1"
@@ -42,7 +43,7 @@ class Gang:
         self.paths = RunPaths(folder / "runs" / RUN)
         self.agents: dict[int, subprocess.Popen[str]] = {}
         self.port = free_port()
-        self.copies_port = free_port()  # of node 0; that of node 1 is one higher
+        self.copies_port = free_pair()  # of node 0; that of node 1 is one higher
 
     def start(
         self,

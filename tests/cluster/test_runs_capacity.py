@@ -205,6 +205,7 @@ def test_a_run_with_a_deadline_whose_spot_nodes_vanish_ends_in_time_on_on_demand
 
 
 @pytest.mark.pod_images("chainermn")
+@pytest.mark.nightly("130 s; the unit tier decides when to go back, and the tests around it move a gang")
 def test_a_run_that_fell_back_to_on_demand_nodes_goes_back_to_spot_nodes_at_a_checkpoint(placed: Runs) -> None:
     testbed, total = placed.testbed, 350
     near, far = testbed.nodes

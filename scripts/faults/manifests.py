@@ -14,7 +14,9 @@ MANY = 1000  # restarts: none of the sides should give up
 _HOSTS = [f"{NAME}-node-0-{index}.{NAME}" for index in range(PODS)]  # of a JobSet
 _DISRUPTED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 _WAIT = "until ssh {ssh} {host} true 2>/dev/null; do sleep 0.1; done"
-_MPIRUN = f'exec mpirun -np {PODS} --bind-to none {{hosts}} --prtemca plm_ssh_args "{SSH}" /opt/venv/bin/python -u'
+# mpirun of Open MPI 5.0.11 ends with exit code 0 where it loses a pod, so it alone does not tell that a job is done.
+_MPIRUN = f'mpirun -np {PODS} --bind-to none {{hosts}} --prtemca plm_ssh_args "{SSH}" /opt/venv/bin/python -u'
+_HAS_RESULT = f"test -f {VOLUME}/run/result.json"
 
 
 def jobset_with_torchrun(image: str, program: str) -> list[Object]:
@@ -27,7 +29,8 @@ def jobset_with_torchrun(image: str, program: str) -> list[Object]:
 def jobset_with_mpirun(image: str, program: str, key: Mapping[str, str]) -> list[Object]:
     """A JobSet whose first pod runs mpirun over sshd of the second; all are replaced when one fails."""
     wait = _WAIT.format(ssh=SSH, host=_HOSTS[1])
-    launch = f"{wait}\n{_MPIRUN.format(hosts='-H ' + ','.join(f'{host}:1' for host in _HOSTS))} {program} --with mpi"
+    mpirun = _MPIRUN.format(hosts="-H " + ",".join(f"{host}:1" for host in _HOSTS))
+    launch = f"{wait}\n{mpirun} {program} --with mpi &\ntrap 'kill $!' TERM\nwait $! && {_HAS_RESULT}\nexit $?"
     script = f"if [ $JOB_COMPLETION_INDEX = 0 ]; then\n{launch}\nfi\n{SSHD}"
     spec = pod(image, script)
     spec["volumes"].append({"name": "keys", "secret": {"secretName": "keys", "defaultMode": 0o440}})
@@ -48,14 +51,11 @@ def elastic_job(image: str, program: str) -> list[Object]:
 
 
 def mpi_job(image: str, program: str) -> list[Object]:
-    """An MPIJob: the operator replaces a lost worker, and its launcher starts mpirun again until there is a result.
-
-    mpirun of Open MPI 5.0.11 ends with exit code 0 where it loses a pod, by which alone the job would count as done.
-    """
+    """An MPIJob: the operator replaces a lost worker, and its launcher starts mpirun again until there is a result."""
     hostfile = "/etc/mpi/hostfile"
     hosts = f"for host in $(cut -d' ' -f1 {hostfile}); do {_WAIT.format(ssh=SSH, host='$host')}; done"
-    mpirun = _MPIRUN.removeprefix("exec ").format(hosts=f"--hostfile {hostfile}")
-    launch = f"{hosts}\n{mpirun} {program} --with mpi && test -f {VOLUME}/run/result.json"
+    mpirun = _MPIRUN.format(hosts=f"--hostfile {hostfile}")
+    launch = f"{hosts}\n{mpirun} {program} --with mpi && {_HAS_RESULT}"
 
     def replica(count: int, policy: str, script: str, cpu: str) -> Object:
         return {"replicas": count, "restartPolicy": policy, "template": {"spec": pod(image, script, cpu=cpu)}}

@@ -24,6 +24,7 @@ from .replicas import Replicas
 if TYPE_CHECKING:  # interfaces: to make them delays a start
     from .transport import ReplicatedRole
 
+_KILLED = tuple(each for number in (signal.SIGKILL, signal.SIGTERM) for each in (-number, 128 + number))
 POLL_INTERVAL = 0.1  # seconds between checks of limits and requests
 REAP_INTERVAL = 0.005  # seconds between checks of launchers that have closed their pipes, or are being killed
 TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
@@ -374,7 +375,12 @@ class Attempt:
         return Outcome(FAILURE, reason, protocol.FAILED, node=self._node_of_failure(node))
 
     def _node_of_failure(self, node: Member) -> int | None:
-        """The node on which a rank failed first, where its wrapper has said so, or that of a launcher on each node."""
+        """The node on which a rank failed first, where its wrapper has said so, or that of a launcher on each node.
+
+        None where it was killed: by somebody, or for lack of memory, which tells nothing about the machine.
+        """
+        if self._effective_exit_code(node) in _KILLED:
+            return None
         if self._rank_end is not None:
             return self._rank_end[0] // max(1, self.plan["slots"])
         return None if launchers.is_mpi(self.plan["launcher"]) or node.role != NODE else node.number

@@ -259,7 +259,7 @@ class AttemptLoop:
             launch = self._transport.prepare(self._context, number, stop_source, history.record, history.held_since)
             if isinstance(launch, Outcome):
                 outcome = launch
-            elif (machine := history.avoided_machine(nodes_in(members.machines))) is not None:
+            elif self._context.slurm and (machine := history.avoided_machine(nodes_in(members.machines))) is not None:
                 outcome = self._given_again(history, machine)
             else:
                 attempt = self._start(history, members, number, launch, stop_source)
@@ -292,6 +292,8 @@ class AttemptLoop:
         self._repeat(lambda: history.end(number, progress, outcome, started, machine))
         if outcome.cause != FAILURE or outcome.node is None or len(self._context.hosts) == 1:
             return
+        if not self._context.slurm:  # nothing in a cluster would keep the next pod from the same machine
+            return
         reason = history.failure_of_machine(machine)
         if machine is not None and reason is not None and self._avoid(history, machine, reason, False):
             text = "machine %s is avoided for this run: %s" % (machine, reason)
@@ -316,15 +318,16 @@ class AttemptLoop:
     def _given_again(self, history: AttemptHistory, machine: str) -> Outcome:
         """The end of an attempt whose nodes include a *machine* that the run avoids.
 
-        Slurm gets the job back, with the node excluded. In a cluster only another submission can exclude it.
+        Slurm gets the job back, with the node excluded. In a cluster only another submission can exclude it, and the
+        next pod may pass the check there: the run goes on, and says how to go on without.
         """
         avoided = history.avoided()
         text = "the run got %s again, which it avoids (%s)" % (machine, avoided[machine])
-        if self._context.slurm:
-            return Outcome(INTERRUPTION, text, protocol.INTERRUPTED)
-        remedy = "continue without: spotmpi run --resume %s --set 'kubernetes.avoid=%s'"
-        text += "; " + remedy % (self._context.plan["run"], json.dumps(sorted(avoided)))
-        return Outcome(NOT_RETRYABLE, text, protocol.NOT_RETRYABLE)
+        if not self._context.slurm:
+            remedy = "to go on without: spotmpi stop %s, and spotmpi run --resume %s --set 'kubernetes.avoid=%s'"
+            run = self._context.plan["run"]
+            text += "; " + remedy % (run, run, json.dumps(sorted(avoided)))
+        return Outcome(INTERRUPTION, text, protocol.INTERRUPTED)
 
     def _start(
         self,

@@ -1,7 +1,7 @@
 """How the agents of a run communicate: every worker keeps one connection to node 0, the coordinator.
 
 Messages are JSON objects, one a line, over TLS in which both ends show the run's certificate. A connection
-that closes, or is silent for too long (see `connection`), is a lost host. The types of messages are in `schema`.
+that closes, or is silent for too long (see `connection`), is a lost host.
 
     worker -> node 0   {"version": 1, "run": name, "member": "node/1", "restart_count": 0, "machine": {...}}
     node 0 -> worker   {"version": 1, "welcome": attempt} or {"refused": reason}; where pods stand by, with "place",

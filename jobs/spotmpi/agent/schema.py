@@ -94,43 +94,6 @@ class Greeting(TypedDict, total=False):
     machine: Dict[str, Any]
 
 
-class CoordinatorMessage(TypedDict, total=False):
-    """What node 0 sends to a worker: one of these, ``version`` beside ``welcome``."""
-
-    version: int
-    welcome: int  # an attempt that begins
-    place: str  # with it: that of the worker's pod, where pods stand by
-    nodes: int  # with it: how many the attempt has, where that changes
-    refused: str
-    go: int
-    start: int  # a request of mpirun in ``attempt``, and the ``command`` that it asks for
-    command: str
-    attempt: int
-    leave: str
-    end: int  # an attempt that has ended
-    over: int
-    beat: int
-
-
-class WorkerMessage(TypedDict, total=False):
-    """What a worker sends to node 0 after its `Greeting`: one message per line of the protocol in `peers`."""
-
-    attempt: int  # to which the message belongs, if it does not belong to the run
-    ready: int
-    nodes: int  # with it: those of the welcome
-    hardware: Dict[str, Any]
-    notice: str
-    unfit: int  # with it: this node has failed its check
-    oom_killed: int
-    ended: int
-    reason: Optional[str]
-    idle: int
-    start: int  # the request that it answers, with ``output`` or ``code``
-    output: str
-    code: int
-    beat: int
-
-
 def read_attempt(text: str) -> AttemptRecord | None:
     """The attempt record in *text*, of this version or an older one; None where its writer was cut off."""
     values = read_object(text)

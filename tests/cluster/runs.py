@@ -134,10 +134,20 @@ class FollowedRun:
         """A node's newest pod."""
         return self.runs.pod(self.id, node)
 
+    def wait_for_next_pod(self, node: int, uid: str) -> None:
+        """Wait until a node has another pod than the one of *uid*; between the two it has none for a moment."""
+
+        def uids() -> set[str]:
+            return {pod["metadata"]["uid"] for pod in self.runs.pods(self.id, Member(NODE, node))}
+
+        wait_for(f"the next pod of node {node}", lambda: uids() - {uid})
+
     def processes(self, node: int) -> dict[int, str]:
-        """The command line of every process in a node's pod, by process id on this machine."""
-        pod = self.pod(node)
-        return self.runs.testbed.node(pod["spec"]["nodeName"]).pod_processes(pod["metadata"]["uid"])
+        """The command line of every process in a node's pods, by process id on this machine; none before it has one."""
+        pods = self.runs.pods(self.id, Member(NODE, node))
+        started = {pod["metadata"]["uid"]: pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]}
+        by_pod = [self.runs.testbed.node(name).pod_processes(uid) for uid, name in started.items()]
+        return {pid: command for each in by_pod for pid, command in each.items()}
 
     def process(self, node: int, what: str, matches: Callable[[str], bool]) -> int:
         """The id, on this machine, of a process in a node's pod whose command line matches; waits for one."""
@@ -214,12 +224,15 @@ class Runs:
     def pod(self, run: str, member: Member | int) -> Object:
         """The newest pod of a member of a run, or of a node by its number."""
         member = Member(NODE, member) if isinstance(member, int) else member
-        selector = f"{names.LABEL_RUN}={run}"
-        pods = self.testbed.get("pods", "-n", self.namespace, "-l", selector)["items"]
-        pods = [pod for pod in pods if member_of(pod) == member]
+        pods = self.pods(run, member)
         assert pods, f"{member} has no pod"
-        newest: Object = max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
-        return newest
+        return max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+    def pods(self, run: str, member: Member) -> list[Object]:
+        """All pods of a member of a run, those that are being deleted included."""
+        selector = f"{names.LABEL_RUN}={run}"
+        pods: list[Object] = self.testbed.get("pods", "-n", self.namespace, "-l", selector)["items"]
+        return [pod for pod in pods if member_of(pod) == member]
 
     def apply(self, kind: str, name: str, **content: Any) -> None:
         """Put an object into the namespace, such as a Secret or ConfigMap."""

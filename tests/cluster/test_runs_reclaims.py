@@ -166,7 +166,7 @@ def test_a_pod_that_stands_by_takes_over_the_node_of_a_lost_one(runs: Runs, undi
     lost = names.pod_host(run.id, 1, job_per_node=True)
     assert (promoted["node"], promoted["standby"], promoted["replaces"]) == (1, joined.values["standby"], lost)
     run.until_attempt(2, observed)
-    wait_for("the next pod, which stands by", lambda: run.pod(1)["metadata"]["uid"] != pods[1])
+    run.wait_for_next_pod(1, pods[1])
     assert [run.pod(member)["metadata"]["uid"] for member in members[::2]] == pods[::2]
     judge(run, undisturbed, Fault("force", 1), 1)
     assert [each["world"]["pods"] for each in run.summary()["attempts"]] == [

@@ -79,6 +79,18 @@ def wait_for_checkpoint(run: FollowedRun) -> int:
     return len(run.events)
 
 
+@contextlib.contextmanager
+def held(run: FollowedRun) -> Iterator[None]:
+    """Stop the rank on node 1, and so all of them, that the run is not at its end before its fault comes."""
+    rank = run.rank(1)
+    os.kill(rank, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rank, signal.SIGCONT)
+
+
 def inject_fault(run: FollowedRun, fault: Fault) -> None:
     """Cause the fault."""
     pod = run.pod(fault.node)["metadata"]["name"]
@@ -140,8 +152,9 @@ def test_a_fault_during_training_does_not_change_the_final_parameters(
 ) -> None:
     run = training(runs)
     observed = wait_for_checkpoint(run)
-    pods = [run.pod(node)["metadata"]["uid"] for node in (0, 1)]
-    inject_fault(run, fault)
+    with held(run):
+        pods = [run.pod(node)["metadata"]["uid"] for node in (0, 1)]
+        inject_fault(run, fault)
 
     run.until_attempt(2, observed)
     new = [node for node in (0, 1) if run.pod(node)["metadata"]["uid"] != pods[node]]
@@ -155,12 +168,13 @@ def test_a_fault_during_training_does_not_change_the_final_parameters(
 
 def test_a_pod_that_stands_by_takes_over_the_node_of_a_lost_one(runs: Runs, undisturbed: str) -> None:
     run = training(runs, standby=1)
-    joined = run.until_kind(record.JOINED)
-    assert joined.values["standby"] == names.standby_host(run.id, 0)
     observed = wait_for_checkpoint(run)
     members = [COORDINATOR, Member(NODE, 1), Member(STANDBY, 0)]
-    pods = [run.pod(member)["metadata"]["uid"] for member in members]
-    inject_fault(run, Fault("force", 1))
+    with held(run):
+        joined = run.until_kind(record.JOINED)
+        assert joined.values["standby"] == names.standby_host(run.id, 0)
+        pods = [run.pod(member)["metadata"]["uid"] for member in members]
+        inject_fault(run, Fault("force", 1))
 
     promoted = run.until_kind(record.PROMOTED, observed).values
     lost = names.pod_host(run.id, 1, job_per_node=True)
@@ -282,11 +296,12 @@ def test_an_incomplete_checkpoint_is_not_used(runs: Runs, undisturbed: str, faul
 def test_an_sshd_that_is_killed_costs_nothing_and_is_there_for_the_next_attempt(runs: Runs, undisturbed: str) -> None:
     run = training(runs)
     observed = wait_for_checkpoint(run)
-    for node in (0, 1):
-        inject_fault(run, Fault("sshd", node))
-    time.sleep(3)
-    assert record.RESTARTED not in run.kinds()
-    inject_fault(run, Fault("kill", 1))
+    with held(run):
+        for node in (0, 1):
+            inject_fault(run, Fault("sshd", node))
+        time.sleep(3)
+        assert record.RESTARTED not in run.kinds()
+        inject_fault(run, Fault("kill", 1))
     run.until_attempt(2, observed)
     judge(run, undisturbed, Fault("kill", 1, "failure"), 1)
 
@@ -296,11 +311,12 @@ def test_a_kubelet_that_stops_and_starts_costs_nothing(runs: Runs, undisturbed: 
     run = training(runs)
     wait_for_checkpoint(run)
     node = runs.testbed.node(run.pod(0)["spec"]["nodeName"])
-    node.stop_kubelet()
-    try:
-        time.sleep(3)
-    finally:
-        node.start_kubelet()
+    with held(run):
+        node.stop_kubelet()
+        try:
+            time.sleep(3)
+        finally:
+            node.start_kubelet()
 
     assert_undisturbed(run, undisturbed)
 

@@ -30,6 +30,7 @@ REAP_INTERVAL = 0.005  # seconds between checks of launchers that have closed th
 TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 PIPE_GRACE = 1.0  # seconds that output may still arrive after the last launcher ended
 REPLICA_GRACE = 3.0  # seconds in which workers end after the launchers
+EXCEPTION_PATIENCE = 15.0  # seconds without progress after which an exception of a rank is named
 _UNUSED_STREAM = (
     "the program took no batch of its stream: iterate in it over spotmpi.stream(), or remove the table [stream]"
 )
@@ -92,6 +93,7 @@ class Attempt:
         self._abort_by: float | None = None  # when processes are killed, also those that write a checkpoint
         self._last_exit = 0.0
         self._recognized = False  # and recorded
+        self._exception_named = False
 
     def run(self) -> Outcome:
         """Run it to the end; when this returns, no process of the attempt is left."""
@@ -254,6 +256,7 @@ class Attempt:
         now = self.clock.awake()
         has_failed = self._failed_node is not None or self._replica_failure is not None
         if not self._stop_request and not has_failed and self._running():
+            self._name_exception(now)
             stop_request = self.stop_source.pending() or self._exceeded_limit(now)
             if stop_request:
                 self._begin_stop(stop_request)
@@ -283,9 +286,38 @@ class Attempt:
         if self.progress.alive and patience and now > self.progress.last_progress + patience:
             last = "none" if self.progress.iteration is None else self.progress.iteration
             reason = "no progress for limits.no_progress (%gs), last iteration %s" % (patience, last)
-            wait = self.progress.longest_wait(now)
+            raised = self._exception_of_rank()
+            wait = "rank %d has printed %s" % raised[1:] if raised else self.progress.longest_wait(now)
             return _limit_request("no_progress", reason + "; " + wait if wait else reason)
         return None
+
+    def _name_exception(self, now: float) -> None:
+        """Print once why nothing happens after an exception of a rank: MPI waits for the others before it ends.
+
+        mpi4py: "Running Python code", mpi4py.run.
+        """
+        if self._exception_named or now < self.progress.last_progress + EXCEPTION_PATIENCE:
+            return
+        raised = self._exception_of_rank()
+        if raised is not None:
+            self._exception_named = True
+            node, rank, exception = raised
+            patience = self.plan["limits"]["no_progress"]
+            text = (
+                "rank %d has printed %s, and there was no progress for %g s. If it was not caught, MPI_Finalize waits "
+                "for the other ranks: with `python -m mpi4py` in place of `python` all end at once%s"
+            )
+            end = "; the attempt ends after limits.no_progress (%gs)" % patience if patience else ""
+            text %= (rank, exception, EXCEPTION_PATIENCE, end)
+            self.record.line(self.number, node, Line(None, "e", text))
+
+    def _exception_of_rank(self) -> tuple[Member, int, str] | None:
+        """The node, number and last line of a rank that has printed an exception and then nothing, where MPI waits."""
+        from . import exit_diagnosis  # delays no start
+
+        found = [(node, exit_diagnosis.exception_of_rank(lines)) for node, lines in self._tails.items()]
+        raised = next(((node, *each) for node, each in found if each), None)
+        return raised if launchers.is_mpi(self.plan["launcher"]) else None
 
     def _begin_stop(self, stop_request: StopRequest) -> None:
         """Begin to end the attempt, after a checkpoint where *stop_request* says so and rank 0 can write one."""

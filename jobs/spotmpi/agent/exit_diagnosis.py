@@ -41,6 +41,19 @@ def rank_end(rank: int, code: int, lines: Iterable[Line]) -> str:
     return protocol.truncate(_worker(str(rank), str(code), [line for line in lines if line.stream == "e"]))
 
 
+def exception_of_rank(lines: Iterable[Line]) -> tuple[int, str] | None:
+    """The first rank whose last line on stderr is that of an exception with a traceback, and this line; or None."""
+    last: dict[int, str] = {}
+    with_traceback = set()
+    for line in lines:
+        if line.stream == "e" and line.rank is not None:
+            last[line.rank] = line.text
+            if line.text.startswith("Traceback (most recent call last):"):
+                with_traceback.add(line.rank)
+    matches = [(rank, _EXCEPTION.match(text)) for rank, text in last.items() if rank in with_traceback]
+    return next(((rank, protocol.truncate(match.group(1))) for rank, match in matches if match), None)
+
+
 def is_harmless(text: str) -> bool:
     """Whether a line is a harmless warning of mpirun."""
     return _HARMLESS.match(text) is not None

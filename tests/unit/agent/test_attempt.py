@@ -338,14 +338,51 @@ def test_a_report_of_a_rank_that_has_not_failed_is_output(tmp_path: Path) -> Non
     assert texts == [END % 0] * 2
 
 
-def run_to_the_end(folder: Path, arguments: list[str]) -> tuple[Outcome, list[str]]:
-    """The outcome of an attempt whose launcher has these arguments, and the lines that were recorded."""
+TRACEBACK = ["Traceback (most recent call last):", '  File "t.py", line 4, in <module>', "ValueError: boom"]
+NAMED = (
+    "rank 1 has printed ValueError: boom, and there was no progress for 15 s. If it was not caught, MPI_Finalize waits "
+    "for the other ranks: with `python -m mpi4py` in place of `python` all end at once; the attempt ends after "
+    "limits.no_progress (300s)"
+)
+
+
+@pytest.mark.parametrize(
+    ("output", "launcher", "worked", "named", "reason"),
+    [
+        (TRACEBACK, "mpirun", 16.0, [NAMED], None),
+        (TRACEBACK, "mpirun", 14.0, [], None),
+        ([*TRACEBACK, "going on"], "mpirun", 16.0, [], None),
+        (TRACEBACK[2:], "mpirun", 16.0, [], None),
+        (TRACEBACK, "torchrun", 16.0, [], None),
+        (TRACEBACK, "mpirun", 301.0, [NAMED], f"{NO_PROGRESS}; rank 1 has printed ValueError: boom"),
+    ],
+    ids=["raised", "just now", "caught", "no traceback", "not MPI", "to the limit"],
+)
+def test_a_run_says_that_mpi_waits_for_the_other_ranks_after_an_exception_of_one(
+    tmp_path: Path, output: list[str], launcher: str, worked: float, named: list[str], reason: str | None
+) -> None:
+    """A rank of mpi4py that raises waits in MPI_Finalize, for ever where the others wait for it."""
+    lines = "".join(f"[1,1]<stderr>: {line}\\n" for line in output)  # in one piece: all before the clock goes on
+    script = f"printf '{lines}' >&2; until [ -e go ]; do sleep 0.01; done"
+    outcome, texts = run_to_the_end(tmp_path, ["sh", "-c", script], launcher, worked)
+    assert texts == sorted([*output, *named]) and outcome.reason == reason
+
+
+def run_to_the_end(
+    folder: Path, arguments: list[str], launcher: str = "mpirun", worked: float = 0.0
+) -> tuple[Outcome, list[str]]:
+    """The outcome of an attempt whose launcher has these arguments, and the lines that were recorded.
+
+    Once it has printed a line, the clock goes on by *worked* seconds.
+    """
     command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": arguments, "environment": {}}
-    plan: Any = {"folder": str(folder), "launcher": "mpirun", "metrics_pattern": None, "limits": LIMITS, "grace": 1.0}
-    record, source = Record(str(folder)), SuspendingSource(folder, JumpingClock(), 0.0, 0.0)
+    plan: Any = {"folder": str(folder), "launcher": launcher, "metrics_pattern": None, "limits": LIMITS, "grace": 1.0}
+    clock = JumpingClock()
+    record, source = Record(str(folder), clock), SuspendingSource(folder, clock, 0.0, worked)
     plan |= {"environment": {}, "slots": 1}
     launch = Launch([command], {}, str(folder / "rank-0.pid"))
-    outcome = Attempt(1, plan, launch, record, source, {"start": None, "run": None}).run()
+    source.attempt = Attempt(1, plan, launch, record, source, {"start": None, "run": None}, clock)
+    outcome = source.attempt.run()
     record.close()
     log = folder / "logs" / "1" / "node-0.log"
     return outcome, sorted(text.split(" ", 3)[3] for text in log.read_text().splitlines()) if log.exists() else []

@@ -110,8 +110,8 @@ def receive(read: Callable[[int], bytes], manifest: Manifest, folder: str, run: 
         Damaged: the pieces are not what the manifest describes, or none are left.
     """
     iteration, size, digest = _described(manifest)
-    name = name_of(iteration)
-    temporary = unfinished(folder, name, run)
+    temporary = unfinished(folder, "%09d" % iteration, run)
+    shutil.rmtree(temporary, ignore_errors=True)  # of an agent that was killed: in pods the next has its process id
     os.makedirs(temporary)
     try:
         actual = hashlib.sha256()
@@ -127,7 +127,7 @@ def receive(read: Callable[[int], bytes], manifest: Manifest, folder: str, run: 
             os.fsync(file.fileno())
         if actual.hexdigest() != digest:
             raise Damaged("%s does not match its checksum in the manifest" % STATE)
-        publish(temporary, os.path.join(folder, name), manifest)
+        publish(temporary, os.path.join(folder, name_of(iteration)), manifest)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

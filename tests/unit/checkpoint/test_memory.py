@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,34 @@ def test_a_damaged_or_unfinished_one_is_ignored_with_a_line(
     line = capsys.readouterr().err
     assert ("checkpoint iteration-000000002 in memory is damaged and was removed: " in line) == (damage != "half")
     assert [each.name for each in shm.iterdir()] == ["iteration-000000001"]
+
+
+def copy_to_the_volume(shm: Path, volume: Path, iteration: int, read: Callable[[bytes], bytes] = bytes) -> None:
+    """Copy a checkpoint from memory to the volume, as agents do; *read* may change each piece or end the process."""
+    path = shm / files.name_of(iteration)
+    with (path / files.STATE).open("rb") as state:
+        manifest = files.read_manifest(str(path))
+        files.receive(lambda size: read(state.read(size)), manifest, str(volume), "run-1")
+
+
+def test_what_a_killed_copy_to_the_volume_left_is_removed_by_the_next_attempt(shm: Path, tmp_path: Path) -> None:
+    remember(store(shm, tmp_path), 1)
+    child = os.fork()
+    if child == 0:
+        copy_to_the_volume(shm, tmp_path, 1, lambda piece: os._exit(9))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9 and len(list(tmp_path.iterdir())) == 1
+    store(shm, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_copy_to_the_volume_replaces_what_a_killed_process_of_the_same_id_left(shm: Path, tmp_path: Path) -> None:
+    """An agent in a pod often has the process id of the one before."""
+    remember(store(shm, tmp_path), 1)
+    left = Path(files.unfinished(str(tmp_path), "000000001", "run-1"))
+    left.mkdir()
+    (left / files.STATE).write_bytes(b"half")
+    copy_to_the_volume(shm, tmp_path, 1)
+    assert [each.name for each in tmp_path.iterdir()] == ["iteration-000000001"]
 
 
 def test_one_of_another_identity_is_refused(shm: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import httpx2
@@ -20,7 +21,7 @@ from lightkube import ApiError
 from spotmpi.agent import record
 from spotmpi.agent.plan import COORDINATOR, Member
 from spotmpi.backends.kubernetes.follow import pod_log
-from spotmpi.backends.kubernetes.follow.pod_log import PodLog, Source
+from spotmpi.backends.kubernetes.follow.pod_log import FolderLog, PodLog, Source
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.runs.pod_output import Entry, parse
@@ -287,6 +288,28 @@ def test_a_forbidden_log_raises_at_once() -> None:
     with pytest.raises(NotPermitted, match="could not read the log of pod pod: not permitted"):
         pod.read()
     assert len(pod.requests) == 1
+
+
+def test_a_folder_in_place_of_a_forbidden_log_gives_lines_of_any_time_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node's clock may be ahead of the API server's, or be set back while its pod runs."""
+    monkeypatch.setattr(pod_log, "POLL_INTERVAL", 0)
+    ahead = time.time() + 600
+    texts = [line(1), line(2), line(3, time=ahead), line(4, time=500.0), line(5, time=501.0)]
+    pod = FakePod(folder=[])
+    readings = iter([texts[:2], texts[:3], texts[:4], texts])
+
+    async def replay(name: str, member: Member, since: float, until: float) -> list[Entry]:
+        pod.folder = next(readings)
+        return await pod.replay(name, member, since, until)
+
+    source = Source("pod", COORDINATOR, 999.0, False, lambda: pod.folder == texts[:4], None, replay)
+
+    async def collect() -> list[Entry]:
+        client: Any = SimpleNamespace(namespace="ours", now=time.time)
+        return [entry async for entries in FolderLog(client).entries(source, True) for entry in entries]
+
+    _, *entries = asyncio.run(collect())  # the first says which right is missing
+    assert [entry.event.number for entry in entries if entry.event] == [1, 2, 3, 4, 5]
 
 
 def test_a_refusal_by_a_server_that_has_just_started_is_retried() -> None:

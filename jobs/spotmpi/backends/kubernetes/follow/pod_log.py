@@ -346,23 +346,27 @@ class FolderLog:
         self.failure: str | None = None  # why no output can be read at all
 
     async def entries(self, source: Source, follow: bool) -> AsyncIterator[list[Entry]]:
-        """What the run folder holds of a pod's node, with *follow* until the pod has ended; lines may be repeated."""
+        """What the run folder holds of a pod's node, once, with *follow* until the pod has ended.
+
+        Its last reading is of all times: the node's clock may have been set back, or not be the API server's.
+        """
         right = f"you may not read logs of pods in namespace {self._client.namespace}: ask for `get` on `pods/log`"
         for entries in self._report(f"{right}; until then output comes from the run folder alone"):
             yield entries
-        since, over = source.since, False
+        since, over, known = source.since, False, _Known()
         while not over:
             over = not follow or source.is_finished()
             try:
-                found = await source.read_folder(source.pod, source.member, since, self._client.now())
+                found = await source.read_folder(source.pod, source.member, 0.0 if over else since, math.inf)
             except SpotmpiError as error:
                 self.failure = f"{right} ({error})"
                 for entries in self._report(f"the run folder cannot be read either: {error}"):
                     yield entries
                 return
-            if found:
-                since = max(since, *(entry.time or 0.0 for entry in found))
-                yield found
+            new = [each for entry in found for each in entry.split() if known.is_new(each)]
+            if new:
+                since = max(since, *(entry.time or 0.0 for entry in new))
+                yield new
             if not over:
                 await asyncio.sleep(POLL_INTERVAL)
 
@@ -373,3 +377,26 @@ class FolderLog:
             return []
         self._reported.add(gist)
         return [[Entry(0, event=Event(self._client.now(), record.GAP, values={"reason": reason}))]]
+
+
+class _Known:
+    """Entries of a run folder that have been read: lines by number, others by kind and time."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[int, Member | None], int] = {}
+        self._others: set[tuple[str, float]] = set()
+
+    def is_new(self, entry: Entry) -> bool:
+        """Whether *entry*, one line at most, has not been asked about before."""
+        event = entry.event
+        if event is not None and event.kind == record.LINE:
+            where = (event.attempt, event.member)
+            new = event.number > self._lines.get(where, 0)
+            self._lines[where] = max(event.number, self._lines.get(where, 0))
+            return new
+        kind = event.kind if event is not None else "attempt" if entry.attempt is not None else "summary"
+        recorded = None if event is None else event.values.get("awake")  # which nobody sets
+        key = (kind, float(recorded if isinstance(recorded, int | float) else entry.time or 0.0))
+        new = key not in self._others
+        self._others.add(key)
+        return new

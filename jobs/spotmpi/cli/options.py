@@ -51,7 +51,15 @@ Env = Annotated[
         metavar="NAME[=VALUE]",
     ),
 ]
-Nodes = Annotated[int | None, typer.Option("--nodes", "-n", help="Nodes of the run (default: the spec's, else 1).")]
+Nodes = Annotated[
+    str | None,
+    typer.Option(
+        "--nodes",
+        "-n",
+        help="Nodes of the run, or the numbers of them that it may have, such as 2,4,8 (default: the spec's, else 1).",
+        metavar="N[,N...]",
+    ),
+]
 Node = Annotated[str, typer.Option("--node", help="A node, such as 1, or another member, such as worker/0.")]
 Slots = Annotated[int | None, typer.Option("--slots", help="Processes per node (default: the spec's, else 1).")]
 
@@ -104,6 +112,14 @@ def target(on: str | None, runs: Path | None) -> Target:
     from spotmpi.backends.targets import Target
 
     return Target(on, runs)
+
+
+def numbers(text: str | None) -> object:
+    """The number in *text*, or those that commas separate; anything else as it is, for the spec to refuse."""
+    if text is None or not re.fullmatch(r"-?\d+(,-?\d+)*", text):
+        return text
+    values = [int(each) for each in text.split(",")]
+    return values if len(values) > 1 else values[0]
 
 
 def overrides(

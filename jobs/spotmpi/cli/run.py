@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from spotmpi.agent.launchers import LAUNCHERS
-from spotmpi.cli.options import Env, Json, Nodes, Set, Slots, TargetOptions, grouped, overrides
+from spotmpi.cli.options import Env, Json, Nodes, Set, Slots, TargetOptions, grouped, numbers, overrides
 
 if TYPE_CHECKING:
     from spotmpi.backends.targets import Target
@@ -132,7 +132,8 @@ class SpecOptions:
         """Those that are given, as overrides; --set and --env come last."""
         kinds = get_type_hints(type(self), include_extras=True)
         keys = {name: key for name, kind in kinds.items() for key in kind.__metadata__ if isinstance(key, Key)}
-        return overrides({key: getattr(self, name) for name, key in keys.items()}, self.assignments, self.env)
+        values = {key: getattr(self, name) for name, key in keys.items()}
+        return overrides(values | {"nodes": numbers(self.nodes)}, self.assignments, self.env)
 
 
 @grouped

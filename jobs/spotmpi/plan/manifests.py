@@ -103,7 +103,10 @@ def spec_of(jobset: Mapping[str, Any]) -> JobSpec:
     try:
         return JobSpec.model_validate(json.loads(text))
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        found = [
+            (".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, ")) for each in error.errors()
+        ]
+        problems = "; ".join(map(": ".join, found))
         raise UnreadableRun(f"this version cannot read JobSet {name} ({problems}); upgrade spotmpi") from error
     except ValueError as error:
         raise UnreadableRun(f"annotation {ANNOTATION_SPEC} of JobSet {name} is not JSON: {error}") from error

@@ -86,8 +86,10 @@ class Sizes(int):
 
 
 def _nodes(value: object, validated: Callable[[object], int]) -> int:
-    if not isinstance(value, list | tuple) or not value:
+    if not isinstance(value, list | tuple | str):
         return validated(value)
+    if isinstance(value, str) or not value:
+        raise ValueError("write a number of nodes such as 2, or all that the run may have, such as [2, 4]")
     sizes = Sizes(map(validated, value))
     return sizes if len(sizes.allowed) > 1 else int(sizes)
 

@@ -139,7 +139,7 @@ def test_completion_works() -> None:
         (["nonsense"], 2, "nonsense"),
         (["run"], 2, "name a spec file (`spotmpi init` writes one), or a command after --"),
         (["run", "job.toml", "--nodes", "-3"], 2, "nodes = -3"),
-        (["run", "job.toml", "--nodes", "many"], 2, "'--nodes' / '-n'"),
+        (["run", "job.toml", "--nodes", "many"], 2, "nodes = 'many': write a number of nodes such as 2, or all that"),
         (["run", "job.toml", "--set", "launcher=mpirun"], 2, "no mpirun of Open MPI on PATH"),
         (["run", "job.toml", "--runs", "job.toml"], 1, "cannot record the run"),
         (["run", "--resume", "x"], 2, "no such run"),

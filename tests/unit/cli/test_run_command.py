@@ -142,6 +142,12 @@ def test_options_override_a_spec_and_set_overrides_options() -> None:
     assert [Path(path).name for path in plan["files"]] == ["b.txt", "a.txt"]
 
 
+@pytest.mark.parametrize(("text", "nodes"), [("3", 3), ("4,2", [2, 4]), ("2,2", 2)])
+def test_nodes_is_a_number_or_all_that_the_run_may_have(text: str, nodes: object) -> None:
+    process = invoke("run", job("true"), "--nodes", text, "--dry-run")
+    assert json.loads(process.stdout)["spec"].get("nodes", 1) == nodes
+
+
 def test_save_writes_the_spec_that_a_command_stands_for_and_runs_it(tmp_path: Path) -> None:
     write_module(tmp_path / "project" / "helper.py", "a file")
     arguments = ["--file", "project/helper.py", "--nodes", "2", "--env", "A=1", "--env", "HOME"]

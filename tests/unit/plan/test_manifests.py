@@ -335,7 +335,8 @@ def test_the_jobset_carries_its_spec() -> None:
         ("{", "annotation spotmpi.dev/spec of JobSet digits-1 is not JSON: Expecting property name enclosed in double"),
         (
             '{"nodes": "two", "limits": {"colour": "blue"}}',
-            "this version cannot read JobSet digits-1 (nodes: Input should be a valid integer; "
+            "this version cannot read JobSet digits-1 (nodes: write a number of nodes such as 2, or all "
+            "that the run may have, such as [2, 4]; "
             "limits.colour: Extra inputs are not permitted); upgrade spotmpi",
         ),
     ],

@@ -78,8 +78,8 @@ def test_a_driver_with_another_python_is_refused_by_the_first_pod_with_both_vers
         pytest.fail("the pool is up")
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert str(error.value) == (
-        f"run {pool.id} failed: the image has Python {own} and the driver Python 3.99, and functions are pickled "
-        f"for one minor version: use an image with Python 3.99, or a driver with Python {own}"
+        f"run {pool.id} failed: the image has Python {own} and the driver Python 3.99, but pickled functions "
+        f"need the same minor version: use an image with Python 3.99, or a driver with Python {own}"
     )
     state = runs.in_another_terminal(tmp_path / "copies").backend.state(pool.id)
     assert f"run {state.id} {state.state}: {state.reason}" == str(error.value)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import record
+from spotmpi.core import names
 from tests.cluster.runs import FollowedRun, Runs
 
 pytestmark = [
@@ -21,7 +22,7 @@ pytestmark = [
 ENOUGH = 240.0  # seconds for a run with faults, on a busy machine
 
 STEPPING = """
-import itertools, json, os, signal, sys, time
+import itertools, json, os, signal, socket, sys, time
 from mpi4py import MPI
 world, notices = MPI.COMM_WORLD, []
 rank, folder = world.Get_rank(), os.environ["SPOTMPI_CHECKPOINT_PATH"]
@@ -43,7 +44,7 @@ if os.path.exists(saved):
     with open(saved) as file:
         done = int(file.read())
     say("resumed", done, path=saved)
-print("rank", rank, "of", world.allreduce(1), "on", os.environ["JOB_COMPLETION_INDEX"], "with", os.environ.get("OWN"))
+print("rank", rank, "of", world.allreduce(1), "on", socket.gethostname(), "with", os.environ.get("OWN"))
 print("by", os.environ.get("OMPI_MCA_btl"))
 if rank == 0:
     signal.signal(signal.SIGUSR1, lambda *taken: notices.append(taken))
@@ -92,12 +93,13 @@ def test_a_run_under_open_mpi_4_resumes_from_its_checkpoint_with_variables_argum
     assert "node 1: the pod of this node received SIGTERM" in first["reason"]
     assert second["resumed_iteration"] == first["checkpoint_iteration"] >= 20
     lines = [(event.attempt, event.values) for event in run.events if event.kind == record.LINE]
+    hosts = [names.pod_host(run.id, node, job_per_node=True) for node in (0, 1)]
     texts = [(attempt, each["rank"], each["text"]) for attempt, each in lines if each["stream"] == "o"]
     assert sorted(texts) == sorted(
         (attempt, rank, text)
         for attempt in (1, 2)
         for rank in range(4)
-        for text in (f"rank {rank} of 4 on {rank % 2} with a 'b' $c", "by self,vader,tcp")
+        for text in (f"rank {rank} of 4 on {hosts[rank % 2]} with a 'b' $c", "by self,vader,tcp")
     )
     # Ranks that lose their peers may say so; those that live have nothing to complain about.
     assert not [each["text"] for attempt, each in lines if attempt == 2 and each["stream"] == "e"]

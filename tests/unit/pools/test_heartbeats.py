@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import distributed.scheduler
 import distributed.worker
 import pytest
 from distributed import Client, Worker
+from tornado.httpclient import AsyncHTTPClient
 
 from spotmpi.programs.pool.scheduler import AwakeClock, PoolScheduler, driver_connected
 from spotmpi.programs.pool.settings import use_steady_time
@@ -109,6 +111,24 @@ def test_no_message_waits_for_a_clock_that_was_set_back(monkeypatch: pytest.Monk
                 await asyncio.sleep(0.05)
 
     asyncio.run(asyncio.wait_for(send(), 60))
+
+
+def test_the_page_of_workers_is_there_with_steady_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By night the dashboard of a pool in pods has it, with bokeh."""
+    use_steady_time()
+    monkeypatch.delitem(sys.modules, "distributed.http.scheduler.info", raising=False)  # a scheduler imports it later
+
+    async def read() -> str:
+        async with (
+            PoolScheduler(protocol="inproc", dashboard_address="127.0.0.1:0") as scheduler,
+            Worker(scheduler.address, nthreads=1, memory_limit=0, dashboard=False) as worker,
+        ):
+            port = scheduler.http_server.port
+            answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/info/main/workers.html")
+            assert worker.address in answer.body.decode()
+            return str(answer.body.decode())
+
+    assert "Last seen" in asyncio.run(asyncio.wait_for(read(), 60))
 
 
 def test_a_clock_stands_still_while_its_process_is_stopped() -> None:

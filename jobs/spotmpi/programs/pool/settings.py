@@ -60,6 +60,7 @@ def use_steady_time() -> None:
     def steady() -> float:
         return offset + monotonic()
 
+    steady.__name__ = unix.__name__  # by which Dask's pages find it (distributed.http.scheduler.info)
     for name, module in list(sys.modules.items()):
         if name.startswith("distributed.") and getattr(module, "time", None) is unix:
             vars(module)["time"] = steady

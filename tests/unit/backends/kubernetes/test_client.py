@@ -39,6 +39,32 @@ def api(cluster: FakeCluster) -> ClusterApi:
     return cluster.api()
 
 
+FIRST_USE = """
+import sys, threading
+from spotmpi.backends.kubernetes.client.api import POD, ClusterApi
+from spotmpi.backends.kubernetes.client.portal import call
+sys.setswitchinterval(1e-6)
+ready, listed = threading.Barrier(4), []
+def use():
+    api = ClusterApi(None, None)
+    ready.wait()
+    listed.append(len(call(api.list(POD))))
+threads = [threading.Thread(target=use) for _ in range(4)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+print(listed)
+"""
+
+
+def test_threads_may_use_a_cluster_for_the_first_time_at_once(cluster: FakeCluster) -> None:
+    """As the driver of a pool does, which is followed while it asks for its state; msgspec 0.22.0 crashes there."""
+    cluster.put(pod("one"))
+    result = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, "[1, 1, 1, 1]\n"), result.stderr[-500:]
+
+
 def pod(name: str, phase: str = "Running") -> Object:
     return a_pod(name, phase, {"run": "x"})
 

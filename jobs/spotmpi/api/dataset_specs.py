@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.api.datasets import DataSet, build_dataset, find_dataset
+from spotmpi.backends import targets
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.entries.store import Store
 from spotmpi.spec.dataset import DatasetBuild
 from spotmpi.spec.job import Data, JobSpec
 from spotmpi.spec.source import Source, read_spec
 from spotmpi.streams.dataset import Dataset, lookup
 from spotmpi.streams.errors import StreamError
-
-_PLACE = "datasets"  # stands for the place of a data set that is not built yet
 
 
 def build(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> DataSet:
@@ -39,7 +39,8 @@ def to_check(spec: JobSpec) -> JobSpec:
         InputError: nothing is left that would read it.
     """
     if spec.dataset and _for_stream(spec):
-        return _with_source(spec, _PLACE)
+        url = Store().storage.url
+        return _with_source(spec, url if "://" in url else "datasets")  # a file on the run volume
     if spec.dataset and spec.data:
         raise input_error("dataset", spec.dataset.build, "would be the run's data, which is set: remove one of both")
     return spec
@@ -54,6 +55,7 @@ def supplied(spec: JobSpec, on: TargetLike, build: bool = True) -> JobSpec:
     if spec.dataset is None:
         return spec
     dataset = _dataset(spec, spec.dataset, on)
+    _require_readable(spec, dataset, on)
     found = (
         build_dataset(dataset, **spec.dataset.arguments) if build else find_dataset(dataset, **spec.dataset.arguments)
     )
@@ -62,10 +64,24 @@ def supplied(spec: JobSpec, on: TargetLike, build: bool = True) -> JobSpec:
         raise SpotmpiError(f"the data set of {spec.dataset.build} is not built yet, which the plan needs: {remedy}")
     if _for_stream(spec):
         return _with_source(spec, found.path).model_copy(update={"dataset": None})
-    if "://" in found.path:
-        remedy = "is behind a URL, which ranks cannot read as a folder: use a stream without a source"
-        raise input_error("dataset", found.path, remedy)
     return spec.model_copy(update={"data": Data(path=found.path), "dataset": None})
+
+
+def _require_readable(spec: JobSpec, dataset: Dataset, on: TargetLike) -> None:
+    """Raise InputError if the run could not read the data set from its store, before anything is built."""
+    assert spec.dataset
+    url, target = Store(dataset.settings.store).storage.url, targets.target_of(on)
+    if "://" in url and _for_stream(spec):
+        return
+    if target.is_local or target.is_slurm:
+        if "://" in url:
+            remedy = (
+                f"would be behind a URL, which ranks cannot read as a folder, in {url}: add a [stream] without a source"
+            )
+            raise input_error("dataset", spec.dataset.build, remedy)
+    elif url != Store().storage.url:
+        remedy = f"would be in the store {url}, of which nothing is copied to the run volume: set SPOTMPI_STORE={url}"
+        raise input_error("dataset", spec.dataset.build, remedy)
 
 
 def _for_stream(spec: JobSpec) -> bool:

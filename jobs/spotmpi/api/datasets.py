@@ -16,7 +16,9 @@ from spotmpi import __version__
 from spotmpi.api import pools
 from spotmpi.api.entries import Entry
 from spotmpi.backends import targets
-from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core import names
+from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
+from spotmpi.core.names import RunPaths
 from spotmpi.entries import code as code_identity
 from spotmpi.entries import inputs
 from spotmpi.entries.build_lock import collect, only_builder
@@ -26,7 +28,7 @@ from spotmpi.entries.store import Store, folder
 from spotmpi.images.environment import known_images, lock_hash
 from spotmpi.pools.progress import print_message
 from spotmpi.programs.pool.call import CallAborted
-from spotmpi.runs import fingerprint
+from spotmpi.runs import fingerprint, recorded_plan
 from spotmpi.streams import part_files, sources
 from spotmpi.streams.dataset import Dataset
 from spotmpi.streams.part_files import Task
@@ -163,6 +165,8 @@ def _build(request: _Request, store: Store) -> Manifest:
     missing = [task for task in request.tasks if task.key not in kept]
     echo, run, cost = print_message, None, None
     parts = f"{len(missing)} of {len(request.tasks)} parts"
+    if missing:
+        _require_reachable(request, store)
     echo(f"building {request.reference}: {parts}")
     if missing:
         with _pool(request, store, len(missing)) as pool:
@@ -219,19 +223,33 @@ def _kept_parts(request: _Request, store: Store) -> _Kept:
     return kept
 
 
+def _require_reachable(request: _Request, store: Store) -> None:
+    """Raise InputError if workers are pods, and inputs or the store are in folders of this machine."""
+    settings = request.dataset.settings
+    if settings.pool is not None:
+        run = RunPaths(names.default_runs_folder() / (settings.pool.id or settings.pool.open().id))
+        in_pods = isinstance(recorded_plan.cluster_of(run), recorded_plan.ClusterNamespace)
+    else:
+        target = targets.target_of(settings.on)
+        in_pods = not target.is_local and not target.is_slurm
+    here = "or build it on this machine first (`spotmpi data build SPEC`): runs on a cluster read a copy"
+    places = {name: (each.files.source, "s3://bucket/raw") for name, each in request.inputs.items()}
+    places["store"] = store.storage.url, f"s3://bucket/store in SPOTMPI_STORE; {here}"
+    problems = [
+        Problem(name, place, f"is on this machine, where pods cannot reach it: use a URL, such as {remedy}")
+        for name, (place, remedy) in places.items()
+        if in_pods and "://" not in place
+    ]
+    if problems:
+        raise InputError(problems)
+
+
 @contextlib.contextmanager
 def _pool(request: _Request, store: Store, count: int) -> Iterator[Any]:
     settings = request.dataset.settings
     if settings.pool is not None:
         yield settings.pool
         return
-    target = targets.target_of(settings.on)
-    if not target.is_local and not target.is_slurm:
-        places = {name: each.files.source for name, each in request.inputs.items()}
-        for name, place in {**places, "store": store.storage.url}.items():
-            if "://" not in place:
-                remedy = "is on this machine, where pods cannot reach it: use a URL, such as s3://bucket/store"
-                raise input_error(name, place, remedy)
     overrides = [f"pool.cpu={json.dumps(settings.cpu)}"] if settings.cpu is not None else []
     overrides += [f'pool.memory="{settings.memory}"'] if settings.memory is not None else []
     with pools.pool(

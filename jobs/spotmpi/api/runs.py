@@ -269,7 +269,9 @@ def _backend_for(spec: JobSpec, on: TargetLike) -> Backend:
 def prepare(source: Source, overrides: Iterable[str], on: TargetLike, echo: Echo) -> tuple[Backend, JobSpec, Plan]:
     """The backend, the valid spec and the plan of a new run; InputError with all problems at once."""
     backend, spec = _validate(source, overrides, on)
-    return _plan_new(backend, _supplied(spec, on, build=False), echo)
+    if spec.dataset:
+        backend, spec = _validate(_supplied(spec, on, build=False), (), on)
+    return _plan_new(backend, spec, echo)
 
 
 def _plan_new(backend: Backend, spec: JobSpec, echo: Echo, detach: bool = False) -> tuple[Backend, JobSpec, Plan]:
@@ -314,8 +316,6 @@ def _validate(
 
 def _supplied(spec: JobSpec, on: TargetLike, build: bool) -> JobSpec:
     """*spec* with the place of its data set, which is built first with *build*."""
-    if spec.dataset is None:
-        return spec
     from spotmpi.api.dataset_specs import supplied
 
     return supplied(spec, on, build)

@@ -46,6 +46,10 @@ def on_volume(spec: JobSpec, persistent: tuple[str, ...] | None) -> JobSpec:
     if persistent is None:
         return spec
     store, changes = Store(), dict[str, Any]()
+    is_source = spec.stream is not None and "://" in store.storage.url  # of a data set that is not built yet
+    if spec.dataset and not is_source and pod_context.VOLUME not in persistent:
+        remedy = "is copied to the run volume for the run: set kubernetes.volume"
+        raise input_error("dataset", spec.dataset.build, remedy)
     for key, place in places(spec).items():
         reference = reference_in(place)
         if reference is None or place != store.place(reference) or (key == "stream.source" and "://" in place):

@@ -11,7 +11,9 @@ import spotmpi
 from spotmpi.api import dataset_specs, datasets
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.entries.store import Store
+from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.command_line import invoke
+from tests.unit.backends.kubernetes.run_volume import VOLUME, FakeVolume
 from tests.unit.entries.conftest import InProcess, Modules
 
 SETS = """
@@ -35,6 +37,19 @@ arguments = { raw = "raw/*.csv", add = 5 }
 workers = 2
 cpu = 0.5
 """
+CLUSTER = f"""
+[kubernetes]
+image = "registry/x@sha256:{"0" * 64}"
+volume = "{VOLUME.claim}"
+"""
+STREAM = """
+[stream]
+batch = 1
+prepare = "sets:plain"
+workers = { count = 1 }
+"""
+
+REAL_POOL = datasets._pool
 
 
 @pytest.fixture
@@ -135,3 +150,81 @@ def test_a_spec_without_one_has_nothing_to_build(spec: Path) -> None:
     spec.write_text('command = ["true"]\n')
     with pytest.raises(InputError, match=r"name the function that builds it: \[dataset\] build"):
         dataset_specs.build(spec)
+
+
+@pytest.mark.parametrize("url", ["", "memory://{}/store"])
+def test_a_run_on_a_cluster_reads_it_from_the_run_volume_and_the_plan_says_so(
+    spec: Path, cluster: FakeCluster, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if url:
+        monkeypatch.setenv("SPOTMPI_STORE", url.format(tmp_path))
+    volume = FakeVolume(cluster, tmp_path / "shared/runs")
+    spec.write_text(SPEC + CLUSTER)
+    found = dataset_specs.build(spec)
+    planned = json.dumps(spotmpi.plan_run(spec, on="kubernetes"))
+    assert f"/spotmpi/volume/store/datasets/numbers/{found.key}/files" in planned
+    assert found.path not in planned and volume.commands == []
+    state = spotmpi.run(spec, on="kubernetes", detach=True, echo=lambda text: None)
+    assert f"store/datasets/numbers/{found.key}/files" in Path(state.folder, "spec.toml").read_text()
+    assert Store(str(tmp_path / "shared/store")).find("numbers").files == found.manifest.files
+
+
+def test_a_stream_on_a_cluster_reads_it_from_the_run_volume_or_behind_its_url(
+    spec: Path, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec.write_text(SPEC + STREAM + CLUSTER)
+    found = dataset_specs.build(spec)
+    planned = json.dumps(spotmpi.plan_run(spec, on="kubernetes"))
+    assert f"/spotmpi/volume/store/datasets/numbers/{found.key}/files" in planned and found.path not in planned
+    monkeypatch.setenv("SPOTMPI_STORE", f"memory://{tmp_path}/store")
+    spec.write_text(spec.read_text().replace(f'volume = "{VOLUME.claim}"', ""))
+    assert dataset_specs.build(spec).path in json.dumps(spotmpi.plan_run(spec, on="kubernetes"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "on", "url", "message"),
+    [
+        (f'volume = "{VOLUME.claim}"', "", "kubernetes", "", "copied to the run volume.*: set kubernetes.volume"),
+        ("", "", "local", "memory://x", "would be behind a URL, .* memory://x.*: add a .stream. without a source"),
+        ("@spotmpi.dataset(", "@spotmpi.dataset(store='other', ", "kubernetes", "", "SPOTMPI_STORE=.*/other"),
+    ],
+)
+def test_what_its_run_could_not_read_is_refused_before_it_is_built(
+    spec: Path,
+    cluster: FakeCluster,
+    pool: InProcess,
+    modules: Modules,
+    monkeypatch: pytest.MonkeyPatch,
+    old: str,
+    new: str,
+    on: str,
+    url: str,
+    message: str,
+) -> None:
+    if url:
+        monkeypatch.setenv("SPOTMPI_STORE", url)
+    modules.write(sets=SETS.replace(old, new))
+    modules.forget()
+    spec.write_text((SPEC + CLUSTER).replace(old, new))
+    with pytest.raises(InputError, match=message) as caught:
+        spotmpi.run(spec, on=on)
+    assert "\n" not in str(caught.value) and pool.calls == [] and cluster.created == []
+
+
+def test_workers_of_a_cluster_do_not_get_a_folder_of_this_machine_and_the_remedy_works(
+    spec: Path, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_process = datasets._pool
+    monkeypatch.setattr(datasets, "_pool", REAL_POOL)
+    spec.write_text(SPEC + CLUSTER)
+    with pytest.raises(
+        InputError, match=r"store = .*: is on this machine.*; or build it on this machine first .`spotmpi data bu"
+    ):
+        spotmpi.run(spec, on="kubernetes")
+    assert cluster.created == []
+    monkeypatch.setattr(datasets, "_pool", in_process)
+    assert invoke("data", "build", str(spec)).returncode == 0
+    monkeypatch.setattr(datasets, "_pool", REAL_POOL)
+    FakeVolume(cluster, tmp_path / "shared/runs")
+    spotmpi.run(spec, on="kubernetes", detach=True, echo=lambda text: None)
+    assert Store(str(tmp_path / "shared/store")).list()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ import pytest
 
 from spotmpi.api.datasets import DataSet
 from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.core.names import RunPaths
 from spotmpi.entries import build_lock
 from spotmpi.entries.storage import Storage
 from spotmpi.entries.store import Store
@@ -501,3 +503,14 @@ def test_a_local_store_is_no_place_for_pods(modules: Modules, raw: Path) -> None
         file.write("user,stars\n1,0.75\n")
     with pytest.raises(InputError, match=r"store = .*: is on this machine, where pods cannot reach it"):
         modules.load().ratings.options(on="kubernetes/training")(url)
+
+
+def test_an_open_pool_of_a_cluster_does_not_get_a_folder_of_this_machine(
+    modules: Modules, raw: Path, pool: InProcess, tmp_path: Path
+) -> None:
+    plan = {"backend": "kubernetes", "context": None, "namespace": "training"}
+    (tmp_path / "runs" / pool.id).mkdir(parents=True)
+    RunPaths(tmp_path / "runs" / pool.id).plan.write_text(json.dumps(plan))
+    with pytest.raises(InputError, match=r"raw = .*where pods cannot reach it: .*; store = .*: is on this machine, wh"):
+        modules.load().ratings.options(pool=pool)(raw)
+    assert pool.calls == []

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,16 @@ def python_with(name: str) -> Path:
     return folder / "bin" / "python"
 
 
-def answer_of(module: str, name: str) -> Any:
-    """What *module* of the tests prints last, as JSON, in the environment `python_with(name)`."""
+def answer_of(module: str, name: str, with_project: bool = False) -> Any:
+    """What *module* of the tests prints last, as JSON, in the environment `python_with(name)`.
+
+    *with_project* adds the packages of the project's environment that this one does not have.
+    """
     path = os.pathsep.join([str(names.PROJECT / "jobs"), str(names.PROJECT)])
+    more = f"sys.path.append({sysconfig.get_path('purelib')!r}); " if with_project else ""
+    code = f"import runpy, sys; {more}runpy.run_module({module!r}, run_name='__main__')"
     result = subprocess.run(
-        [str(python_with(name)), "-m", module],
+        [str(python_with(name)), "-c", code],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,

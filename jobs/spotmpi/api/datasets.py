@@ -324,7 +324,7 @@ def _manifest(request: _Request, files: tuple[File, ...], run: str | None, cost:
         created=time.time(),
         files=files,
         parents=tuple(parents),
-        inputs=tuple(each.input for each in request.inputs.values()),
+        inputs=tuple(map(inputs.with_versions, request.inputs.values())),
         code=Code(code.digest, code.sources, code.values, code.packages, state.get("commit"), state.get("diff")),
         arguments={name: value if _plain(value) else repr(value)[:200] for name, value in request.arguments.items()},
         image=request.image,

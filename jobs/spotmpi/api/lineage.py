@@ -13,7 +13,7 @@ from spotmpi.agent import record
 from spotmpi.core import file_status, names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.entries.manifest import SHORT, WORDS, File, Input, Manifest, Reference
+from spotmpi.entries.manifest import SHORT, WORDS, File, Input, Manifest, RawFile, Reference
 from spotmpi.entries.store import Store, folder, is_reference, reference_in
 from spotmpi.runs import reader
 
@@ -146,8 +146,14 @@ def _input_node(value: Input, store: Store, only: str | None) -> Node:
     if value.parent:
         return Node(INPUT, name, {}, (_reference_node(value.parent, store, only),))
     chosen = [file for file in value.files if only in (None, file.name)]
-    raw = tuple(Node(RAW, each.name, {"bytes": each.bytes, "digest": each.digest}) for each in chosen[:_MAX_RAW])
+    raw = tuple(_raw_node(value, each) for each in chosen[:_MAX_RAW])
     return Node(INPUT, name, {"files": len(value.files), "digest": value.digest}, raw)
+
+
+def _raw_node(value: Input, file: RawFile) -> Node:
+    digest = file.digest.removeprefix(f"version {file.bytes} ")  # which an ETag follows
+    facts = {"bytes": file.bytes, "version": file.version, "digest": digest}
+    return Node(RAW, f"{value.folder}{file.name}", _known(facts))
 
 
 def _reference_node(reference: Reference, store: Store, only: str | None = None) -> Node:

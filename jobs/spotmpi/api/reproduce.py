@@ -20,7 +20,7 @@ from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Echo
 from spotmpi.entries import inputs
-from spotmpi.entries.manifest import DATASET, Code, Input, Manifest
+from spotmpi.entries.manifest import DATASET, Code, Input, Manifest, RawFile
 from spotmpi.entries.store import Store, is_reference
 from spotmpi.images.environment import known_images
 from spotmpi.pools.progress import print_message
@@ -136,9 +136,10 @@ class _Maker:
             return self.make(parent, store)
         now = inputs.resolve(value.argument, value.source, store).input
         if now.digest != value.digest:
-            old, new = ({file.name: file.digest for file in each.files} for each in (value, now))
-            names = ", ".join(sorted(name for name in {*old, *new} if old.get(name) != new.get(name))[:5])
-            raise SpotmpiError(f"the raw files {value.source} are not what they were ({names}): restore them")
+            old, new = ({file.name: file for file in each.files} for each in (value, now))
+            changed = [name for name in sorted({*old, *new}) if _digest(old.get(name)) != _digest(new.get(name))]
+            texts = ", ".join(value.describe(old.get(name) or new[name]) for name in changed[:5])
+            raise SpotmpiError(f"the raw files {value.source} are not what they were ({texts}): restore them")
         return value.source
 
     def _dataset(self, manifest: Manifest) -> Dataset:
@@ -156,6 +157,10 @@ class _Maker:
             )
         options = {"name": manifest.name, "row_group": manifest.details["row_group"], "image": image}
         return found.options(**options, store=self._store.storage.url, on=self._on, pool=self._pool, check=0.0)
+
+
+def _digest(file: RawFile | None) -> str:
+    return file.digest if file else ""
 
 
 def _reason(manifest: Manifest, code: Code) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -10,6 +11,8 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from spotmpi.agent.files import write_atomically
 from spotmpi.agent.store import size_and_digest
@@ -19,9 +22,9 @@ from spotmpi.entries.manifest import Input, Manifest, RawFile, digest_of
 from spotmpi.entries.store import Store, is_reference
 from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Part
-from spotmpi.streams.part_files import Files
+from spotmpi.streams.part_files import CHANGED, Files
 from spotmpi.streams.sources import files_named, files_of
-from spotmpi.streams.storage import file_system, with_retries
+from spotmpi.streams.storage import check_unchanged, file_system, with_retries
 
 _REMEDY = "`spotmpi data verify` says which files are; remove and build it again"
 _THREADS = 8  # that read files of this machine, or ask a storage
@@ -73,19 +76,44 @@ def _of_entry(argument: str, manifest: Manifest, store: Store) -> Resolved:
 
 def _raw(argument: str, source: str) -> Resolved:
     source = source if "://" in source else str(Path(source).expanduser().absolute())
-    listed = _listed(source)
+    folder, listed = _listed(source)
     with ThreadPoolExecutor(_THREADS) as threads:
         contents = list(threads.map(lambda each: _content(source, each[1]), listed))
     files = tuple(RawFile(name, part.size, content) for (name, part), content in zip(listed, contents, strict=True))
     digests = tuple(digest_of([file.name, file.digest]) for file in files)
-    value = Input(argument, source, digest_of(list(digests)), files)
+    url = str(file_system(source)[0].unstrip_protocol(folder)) if "://" in source and folder else ""
+    value = Input(argument, source, digest_of(list(digests)), files, folder=url)
     return Resolved(
         value, Files(source, tuple(part for _, part in listed), tuple(file.name for file in files)), digests
     )
 
 
-def _listed(source: str) -> list[tuple[str, Part]]:
-    """The files of a source with their names below the folder that it names, or that its pattern begins with."""
+def with_versions(resolved: Resolved) -> Input:
+    """An input whose files in a storage have the ids of their versions, where the bucket keeps versions.
+
+    Raises:
+        SpotmpiError: a file is not any more what it was when `resolve` has listed it.
+    """
+    value, (source, parts, _), _ = resolved
+    if "://" not in source or value.parent is not None:
+        return value
+    system = file_system(source)[0]
+
+    def version(part: Part) -> str:
+        check = functools.partial(check_unchanged, system, part, "the data set", CHANGED)
+        return with_retries(check, part.name)
+
+    try:
+        with ThreadPoolExecutor(_THREADS) as threads:
+            versions = list(threads.map(version, parts))
+    except (StreamError, SourceError) as error:
+        raise SpotmpiError(str(error)) from error
+    files = (msgspec.structs.replace(file, version=each) for file, each in zip(value.files, versions, strict=True))
+    return msgspec.structs.replace(value, files=tuple(files))
+
+
+def _listed(source: str) -> tuple[str, list[tuple[str, Part]]]:
+    """A folder, and the files of a source with their names below it: the source itself, or where its pattern begins."""
     try:
         parts = files_of(source)
         path = str(file_system(source)[1])
@@ -95,7 +123,7 @@ def _listed(source: str) -> list[tuple[str, Part]]:
     if not all(part.name.startswith(folder) for part in parts):
         folder = re.split(r"[*?\[]", path)[0].rpartition("/")[0] + "/"
         folder = folder if all(part.name.startswith(folder) for part in parts) else ""
-    return [(part.name.removeprefix(folder) if folder else Path(part.name).name, part) for part in parts]
+    return folder, [(part.name.removeprefix(folder) if folder else Path(part.name).name, part) for part in parts]
 
 
 def _content(source: str, part: Part) -> str:

@@ -50,12 +50,13 @@ class Reference(msgspec.Struct, frozen=True, order=True):
         return f"{self.kind}:{self.name}@{self.key[:SHORT]}"
 
 
-class RawFile(msgspec.Struct, frozen=True):
-    """A file that is no entry's, as an input: *digest* is over name and content, or over the version of a storage."""
+class RawFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file that is no entry's, as an input: *digest* is that of its content, or its size and ETag in a storage."""
 
     name: str  # below the folder that all files of its source have in common
     bytes: int
     digest: str
+    version: str = ""  # its id in a bucket that keeps versions
 
 
 class Input(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -66,6 +67,11 @@ class Input(msgspec.Struct, frozen=True, omit_defaults=True):
     digest: str
     files: tuple[RawFile, ...] = ()
     parent: Reference | None = None
+    folder: str = ""  # the URL below which the names of *files* are; empty on a machine
+
+    def describe(self, file: RawFile) -> str:
+        """A file for people: its name or URL, with its version."""
+        return f"{self.folder}{file.name}{f' version {file.version}' if file.version else ''}"
 
 
 class Code(msgspec.Struct, frozen=True, omit_defaults=True):

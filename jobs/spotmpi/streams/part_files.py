@@ -17,7 +17,7 @@ from spotmpi.streams.order import Part
 from spotmpi.streams.results import table_of
 from spotmpi.streams.storage import check_unchanged, file_system, with_retries
 
-_REMEDY = "call it again once the source does not change any more"
+CHANGED = "call it again once the source does not change any more"
 Record = tuple[str, int, str, "int | None"]  # the path of a file in the data set, its bytes, SHA-256 and rows
 
 
@@ -88,7 +88,7 @@ def _require_unchanged(task: Task) -> None:
     for files in task.inputs.values():
         system, _ = file_system(files.source)
         for part in files.parts:
-            check = functools.partial(check_unchanged, system, part, "the data set", _REMEDY)
+            check = functools.partial(check_unchanged, system, part, "the data set", CHANGED)
             with_retries(check, part.name)
 
 

@@ -98,6 +98,7 @@ def _for_each(items: Collection[T], call: Callable[[T], R]) -> list[R]:
 def _names(source: str, split: str | None) -> list[str]:
     """The files of a source or of its *split*, all of one format."""
     system, path = file_system(source)
+    system.invalidate_cache()
     if _is_folder(system, path):
         entries = {name: info for name, info in system.find(path, detail=True).items() if not _hidden(name, path)}
         entries = {name: entries[name] for name in _split_names(source, list(entries), path, split)}
@@ -109,7 +110,12 @@ def _names(source: str, split: str | None) -> list[str]:
             entries = {path: system.info(path)}
     names = sorted(name for name, info in entries.items() if info["type"] != "directory")
     if not names:
-        raise StreamError(f"the source {source} is empty: no file has this name or pattern")
+        bucket = path.partition("/")[0]
+        if "s3" in system.protocol and not system.exists(bucket):
+            remedy = "no such bucket for this login; check its name, and the account and region of the login"
+            raise StreamError(f"the source {source} is in the bucket {bucket}: {remedy}")
+        remedy = "no file has this name or pattern; check it, or add the files"
+        raise StreamError(f"the source {source} is empty: {remedy}")
     if len({_format(name) for name in names}) > 1:
         raise StreamError(f"the source {source} mixes formats: name the files of one, such as *.parquet")
     compressed = next((name for name in names if _is_compressed(name)), None)

@@ -15,6 +15,8 @@ _CHECKSUMS = ("ETag", "etag", "md5Hash", "checksum", "content_md5", "Content-MD5
 _TIMES = ("mtime", "LastModified", "Last-Modified", "modificationTime", "created")
 PAUSES: tuple[float, ...] = (0.2, 1.0, 5.0)  # seconds before storage that failed is asked again
 _REFUSALS = (PermissionError, IsADirectoryError, NotADirectoryError)
+# Exceptions of botocore, by names since the libraries of a storage may not be installed: no login, or one that is over.
+_NO_LOGIN = ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound")
 
 T = TypeVar("T")
 
@@ -34,10 +36,21 @@ def with_retries(call: Callable[[], T], name: str) -> T:
         except (StreamError, SourceError):
             raise
         except Exception as error:
-            if pause is None or isinstance(error, _REFUSALS) or _is_missing(error):
-                raise SourceError(f"{name} cannot be read: {error or type(error).__name__}") from error
+            remedy = _remedy(error)
+            if pause is None or remedy or isinstance(error, _REFUSALS) or _is_missing(error):
+                raise SourceError(f"{name} cannot be read: {error or type(error).__name__}{remedy}") from error
             time.sleep(pause)
     raise AssertionError
+
+
+def _remedy(error: Exception) -> str:
+    """What helps where a storage does not know or does not admit the user; empty for other errors."""
+    name = type(error).__name__
+    if name in _NO_LOGIN or "SSO" in name or name == "TokenRetrievalError":
+        return "; log in, as with `aws sso login`, or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    if isinstance(error, PermissionError) and error.filename is None:  # of a file of this machine Python gives the name
+        return "; check the login and its rights to list and read there"
+    return ""
 
 
 @functools.lru_cache(maxsize=4)
@@ -54,16 +67,25 @@ def file_system(source: str) -> tuple[Any, str]:
 
 def version(system: Any, name: str) -> tuple[int, str]:
     """The size of a file in bytes, and its ETag, checksum or time of modification."""
+    return _version(system, name)[:2]
+
+
+def _version(system: Any, name: str) -> tuple[int, str, str]:
     system.invalidate_cache()
     info = system.info(name)
     checksum = next((str(info[key]) for key in _CHECKSUMS if info.get(key)), None)
-    return int(info["size"] or 0), checksum or str(next((info[key] for key in _TIMES if info.get(key)), None))
+    current = checksum or str(next((info[key] for key in _TIMES if info.get(key)), None))
+    number = str(info.get("VersionId") or "")
+    return int(info["size"] or 0), current, "" if number == "null" else number  # S3's null: the bucket keeps none now
 
 
-def check_unchanged(system: Any, part: Part, reader: str = "the stream", remedy: str = "start a new run") -> None:
-    """Raise StreamError unless the file of a part is what it was when the source was listed for *reader*."""
+def check_unchanged(system: Any, part: Part, reader: str = "the stream", remedy: str = "start a new run") -> str:
+    """Raise StreamError unless the file of a part is what it was when the source was listed for *reader*.
+
+    The id of its version in a bucket that keeps versions, else empty.
+    """
     try:
-        size, current = version(system, part.name)
+        size, current, number = _version(system, part.name)
     except FileNotFoundError as error:
         if not _is_missing(error):
             raise
@@ -73,6 +95,7 @@ def check_unchanged(system: Any, part: Part, reader: str = "the stream", remedy:
             f"{part.name} was changed while {reader} reads it: {part.size} bytes of {part.version}, "
             f"now {size} bytes of {current}; {remedy}"
         )
+    return number
 
 
 def _is_missing(error: Exception) -> bool:

@@ -3,42 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
-from spotmpi.pools.pool import PoolSummary
-
-
-class InProcess:
-    """Executes calls in this process, in order, with what pickle gives of arguments and results, as a pool does.
-
-    *calls* has the name of each function with the stem of its part.
-    """
-
-    id = "pool-1"
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, str]] = []
-
-    def map(self, function: Callable[..., Any], tasks: Iterable[Any]) -> Iterator[Any]:
-        for task in tasks:
-            self.calls.append((function.__name__, task.stem))
-            yield pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(task)))))
-
-    def summary(self) -> PoolSummary:
-        """What a pool with a price knows of itself."""
-        return PoolSummary(cost=0.25)
-
-    @property
-    def built(self) -> list[str]:
-        """The stems of the parts that were built, without those of checks."""
-        return [stem for name, stem in self.calls if name == "build"]
+from tests.unit.entries.in_process import InProcess
 
 
 class Modules:

@@ -12,7 +12,8 @@ from spotmpi.core.names import RunPaths, default_runs_folder
 from spotmpi.entries.differences import differences
 from spotmpi.entries.store import Store
 from tests.command_line import invoke
-from tests.unit.entries.conftest import InProcess, Modules
+from tests.unit.entries.conftest import Modules
+from tests.unit.entries.in_process import InProcess
 
 SETS = """
 import spotmpi

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from spotmpi.core import names
 from spotmpi.entries.store import Store
-from tests.unit.entries.conftest import InProcess, Modules
+from tests.unit.entries.conftest import Modules
+from tests.unit.entries.in_process import InProcess
 
 SETS = """
 import os

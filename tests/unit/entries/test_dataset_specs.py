@@ -14,7 +14,8 @@ from spotmpi.entries.store import Store
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.command_line import invoke
 from tests.unit.backends.kubernetes.run_volume import VOLUME, FakeVolume
-from tests.unit.entries.conftest import InProcess, Modules
+from tests.unit.entries.conftest import Modules
+from tests.unit.entries.in_process import InProcess
 
 SETS = """
 import spotmpi

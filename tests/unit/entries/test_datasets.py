@@ -26,7 +26,8 @@ from spotmpi.entries.store import Store
 from spotmpi.programs.pool.call import CallAborted
 from spotmpi.streams import part_files
 from spotmpi.streams.dataset import Dataset
-from tests.unit.entries.conftest import InProcess, Modules
+from tests.unit.entries.conftest import Modules
+from tests.unit.entries.in_process import InProcess
 
 SETS = '''
 import time, random, os, uuid

@@ -15,7 +15,8 @@ from spotmpi.runs import fingerprint
 from spotmpi.spec.source import read_spec
 from spotmpi.streams.order import Settings
 from spotmpi.streams.sources import parts_of
-from tests.unit.entries.conftest import InProcess, Modules
+from tests.unit.entries.conftest import Modules
+from tests.unit.entries.in_process import InProcess
 
 SETS = """
 import spotmpi

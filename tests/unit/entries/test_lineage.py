@@ -19,7 +19,8 @@ from spotmpi.api.reproduce import reproduce
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.entries.store import Store
 from tests.command_line import invoke
-from tests.unit.entries.conftest import InProcess, Modules
+from tests.unit.entries.conftest import Modules
+from tests.unit.entries.in_process import InProcess
 
 SETS = """
 import spotmpi

@@ -14,7 +14,8 @@ from spotmpi.api.datasets import DataSet
 from spotmpi.api.lineage import Node
 from spotmpi.entries.store import Store
 from tests.command_line import invoke
-from tests.unit.entries.conftest import InProcess, Modules
+from tests.unit.entries.conftest import Modules
+from tests.unit.entries.in_process import InProcess
 from tests.unit.entries.test_lineage import find
 
 pytest.importorskip("distributed")

@@ -10,7 +10,8 @@ import pytest
 
 import spotmpi
 from spotmpi.core.errors import SpotmpiError
-from tests.unit.entries.conftest import InProcess, Modules
+from tests.unit.entries.conftest import Modules
+from tests.unit.entries.in_process import InProcess
 
 SHARES = {"train": 0.7, "test": 0.2}
 

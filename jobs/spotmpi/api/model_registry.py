@@ -34,18 +34,8 @@ ENTRY_FILE = "spotmpi-model.json"
 _LARGEST = 64 << 20  # bytes of a manifest of the store
 
 
-def is_image(name: str) -> bool:
-    """Whether a text names a model in a registry, as ``ghcr.io/team/digits:3``, and not one of the store."""
-    return "/" in name
-
-
 def push(name: str, image: str, store: str | None = None, echo: Echo = lambda text: None) -> str:
-    """Push a model to a registry; its reference there by digest.
-
-    Raises:
-        InputError: there is no such model, or *image* is no ``REGISTRY/NAME:TAG``.
-        SpotmpiError: a file is damaged, or the registry cannot be reached or refuses.
-    """
+    """What `models.push` does."""
     target, model = read_image(image), find(name, store)
     entry = form.write(model.manifest).encode()
     config = _config(model.manifest)
@@ -83,12 +73,7 @@ def _intact(model: Model, file: File) -> Iterator[Path]:
 
 
 def pull(image: str, store: str | None = None, echo: Echo = lambda text: None) -> Model:
-    """Keep a model of a registry in the store, as the next version of its name, or as that which it is there already.
-
-    Raises:
-        InputError: *image* is no ``REGISTRY/NAME:TAG``.
-        SpotmpiError: there is none, it was not pushed by `push`, is damaged, or the registry cannot be reached.
-    """
+    """What `models.pull_to_store` does."""
     source, opened = read_image(image), Store(store)
     with Repository(source) as repository, tempfile.TemporaryDirectory(prefix="spotmpi-") as temporary:
         manifest, _ = repository.pull_manifest()

@@ -120,6 +120,11 @@ def _require_intact(paths: RunPaths, checkpoint: str, described: Sequence[File],
         raise SpotmpiError(f"the newest checkpoint of run {paths.id} is damaged, {checkpoint}: {remedy}")
 
 
+def is_image(name: str) -> bool:
+    """Whether a text names a model in a registry, as ``ghcr.io/team/digits:3``, and not one of the store."""
+    return "/" in name
+
+
 def find(name: str, store: str | None = None) -> Model:
     """The model that *name* stands for: ``digits``, ``digits:3``, ``digits:prod``, ``digits@KEY`` or ``KEY``."""
     opened = Store(store)
@@ -189,14 +194,40 @@ def _name_of(data: str | Path | DataSet) -> str:
     return re.split("[@:]", text.partition(":")[2])[0] if is_reference(text) else Path(text.rstrip("/")).stem
 
 
-def pull(name: str, into: str | Path | None = None, store: str | None = None) -> Path:
+def push(name: str, image: str, store: str | None = None, echo: Echo = lambda text: None) -> str:
+    """Push a model to a registry of images, ``REGISTRY/NAME:TAG``; its reference there by digest.
+
+    Raises:
+        InputError: there is no such model, or *image* is no reference.
+        SpotmpiError: a file is damaged, or the registry cannot be reached or refuses.
+    """
+    from spotmpi.api import model_registry  # few models are pushed or pulled
+
+    return model_registry.push(name, image, store, echo)
+
+
+def pull_to_store(image: str, store: str | None = None, echo: Echo = lambda text: None) -> Model:
+    """Keep a model of a registry in the store, as the next version of its name, or as that which it is there already.
+
+    Raises:
+        InputError: *image* is no ``REGISTRY/NAME:TAG``.
+        SpotmpiError: there is none, it was not pushed by `push`, is damaged, or the registry cannot be reached.
+    """
+    from spotmpi.api import model_registry
+
+    return model_registry.pull(image, store, echo)
+
+
+def pull(name: str, into: str | Path | None = None, store: str | None = None, echo: Echo = lambda text: None) -> Path:
     """Copy the files of a model to a new folder, complete or not at all; its path. No effect where they are there.
+
+    One of a registry, such as ``ghcr.io/team/digits:3``, becomes a version in the store first, as by `pull_to_store`.
 
     Raises:
         InputError: the folder has other files.
         SpotmpiError: a file is damaged in the store, or cannot be written.
     """
-    model = find(name, store)
+    model = pull_to_store(name, store, echo) if is_image(name) else find(name, store)
     target = Path(into or f"{model.name}-{model.version}").absolute()
     if target.exists():
         if _has(target, model.manifest):

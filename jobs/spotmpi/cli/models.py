@@ -126,12 +126,12 @@ def push(
 
     Its layout is that of ModelPack, and the login that of docker.
     """
-    from spotmpi.api import model_registry
+    from spotmpi.api import models as api
     from spotmpi.api.view import echo
 
     opened = open_store(store)
     found = opened.find(model, "models")
-    pushed = model_registry.push(str(found), image, store, echo)
+    pushed = api.push(str(found), image, store, echo)
     print(json.dumps({**summary(found, opened), "image": pushed}) if as_json else f"{found.title} -> {pushed}")
 
 
@@ -156,14 +156,13 @@ def pull(
 
     One of a registry becomes a version in the store first.
     """
-    from spotmpi.api import model_registry
     from spotmpi.api import models as api
     from spotmpi.api.view import echo
     from spotmpi.core import names
 
     open_store(store)
-    of_registry = model_registry.is_image(model)
-    found = model_registry.pull(model, store, echo) if of_registry else api.find(model, store)
+    of_registry = api.is_image(model)
+    found = api.pull_to_store(model, store, echo) if of_registry else api.find(model, store)
     values = summary(found.manifest, found.store)
     text = f"{found}  {found.path}"
     if into or not of_registry:

@@ -12,6 +12,7 @@ import httpx2
 import msgspec
 import pytest
 
+import spotmpi
 from spotmpi.api import models as api
 from spotmpi.core.errors import InputError
 from spotmpi.entries import manifest as form
@@ -105,6 +106,23 @@ def test_a_model_goes_through_a_registry_to_another_store_with_all_that_it_was_m
     if registry.tokens:
         assert registry.tokens.scopes[0] == ("repository:team/digits:pull", True)
         assert ("repository:team/digits:pull,push", True) in registry.tokens.scopes
+
+
+def test_the_same_in_python(opened: Open, model: Manifest, tmp_path: Path) -> None:
+    registry, said = opened(), list[str]()
+    pushed = spotmpi.models.push("digits:2", f"{registry.host}/team/digits:best", echo=said.append)
+    assert pushed == invoke("models", "push", "digits:2", pushed.partition("@")[0] + ":best").stdout.split()[-1]
+    assert any("pushing state.safetensors, " in each for each in said)
+    other = str(tmp_path / "other")
+    found = spotmpi.models.pull_to_store(pushed, other, said.append)
+    assert (str(found), found.metrics, found.key) == ("digits:1", {"loss": 0.5}, model.key)
+    assert any("pulling state.safetensors, " in each for each in said)
+    place = spotmpi.models.pull(pushed, store=other)
+    assert place == tmp_path / "digits-1" and (place / "state.safetensors").stat().st_size == 6_000_000
+    assert spotmpi.models.pull(pushed, tmp_path / "again", str(tmp_path / "third")) == tmp_path / "again"
+    assert Store(str(tmp_path / "third")).find("digits:1", MODEL).key == model.key
+    with pytest.raises(InputError, match="write REGISTRY/NAME:TAG in lower case"):
+        spotmpi.models.push("digits", "digits:3")
 
 
 def replace_version(manifest: Manifest) -> Manifest:

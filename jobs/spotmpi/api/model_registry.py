@@ -20,7 +20,7 @@ from spotmpi.core.progress import Echo
 from spotmpi.entries import manifest as form
 from spotmpi.entries.manifest import FILES, MODEL, File, Manifest
 from spotmpi.entries.store import Store, folder
-from spotmpi.images import oci
+from spotmpi.images import oci, signatures
 from spotmpi.images.oci import Image, Repository, read_image
 
 # https://github.com/modelpack/model-spec 0.0.7
@@ -34,8 +34,9 @@ ENTRY_FILE = "spotmpi-model.json"
 _LARGEST = 64 << 20  # bytes of a manifest of the store
 
 
-def push(name: str, image: str, store: str | None = None, echo: Echo = lambda text: None) -> str:
+def push(name: str, image: str, store: str | None, sign_key: str | Path | None, echo: Echo) -> str:
     """What `models.push` does."""
+    key = signatures.private_key(Path(sign_key)) if sign_key else None
     target, model = read_image(image), find(name, store)
     entry = form.write(model.manifest).encode()
     config = _config(model.manifest)
@@ -50,6 +51,8 @@ def push(name: str, image: str, store: str | None = None, echo: Echo = lambda te
             if not repository.has_blob(oci.digest_of(content)):
                 repository.push_blob(oci.digest_of(content), len(content), content)
         digest = repository.push_manifest(_image_manifest(model.manifest, config, entry))
+        if key:
+            signatures.sign(repository, digest, key)
     return f"{target.host}/{target.name}@{digest}"
 
 
@@ -72,11 +75,14 @@ def _intact(model: Model, file: File) -> Iterator[Path]:
         yield path
 
 
-def pull(image: str, store: str | None = None, echo: Echo = lambda text: None) -> Model:
+def pull(image: str, store: str | None, key: str | Path | None, echo: Echo) -> Model:
     """What `models.pull_to_store` does."""
+    public = signatures.public_key(Path(key)) if key else None
     source, opened = read_image(image), Store(store)
     with Repository(source) as repository, tempfile.TemporaryDirectory(prefix="spotmpi-") as temporary:
-        manifest, _ = repository.pull_manifest()
+        manifest, digest = repository.pull_manifest()
+        if public and key:
+            signatures.require_signed(repository, digest, public, Path(key))
         entry = _entry(repository, manifest, source, Path(temporary))
         existing = opened.get(entry.reference)
         if existing is not None:

@@ -17,7 +17,7 @@ from spotmpi.api import entries, runs
 from spotmpi.api.entries import Entry
 from spotmpi.api.run_manifest import run_manifest
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import names
+from spotmpi.core import hints, names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Echo
@@ -194,31 +194,50 @@ def _name_of(data: str | Path | DataSet) -> str:
     return re.split("[@:]", text.partition(":")[2])[0] if is_reference(text) else Path(text.rstrip("/")).stem
 
 
-def push(name: str, image: str, store: str | None = None, echo: Echo = lambda text: None) -> str:
+def push(
+    name: str,
+    image: str,
+    store: str | None = None,
+    sign_key: str | Path | None = None,
+    echo: Echo = lambda text: None,
+) -> str:
     """Push a model to a registry of images, ``REGISTRY/NAME:TAG``; its reference there by digest.
 
+    With *sign_key*, a PEM file with a private key, the digest is signed as `cosign sign --key` does.
+
     Raises:
-        InputError: there is no such model, or *image* is no reference.
+        InputError: there is no such model or key, or *image* is no reference.
         SpotmpiError: a file is damaged, or the registry cannot be reached or refuses.
     """
     from spotmpi.api import model_registry  # few models are pushed or pulled
 
-    return model_registry.push(name, image, store, echo)
+    return model_registry.push(name, image, store, sign_key, echo)
 
 
-def pull_to_store(image: str, store: str | None = None, echo: Echo = lambda text: None) -> Model:
+def pull_to_store(
+    image: str, store: str | None = None, key: str | Path | None = None, echo: Echo = lambda text: None
+) -> Model:
     """Keep a model of a registry in the store, as the next version of its name, or as that which it is there already.
 
+    With *key*, a PEM file such as ``cosign.pub``, its digest has to be signed by that key.
+
     Raises:
-        InputError: *image* is no ``REGISTRY/NAME:TAG``.
-        SpotmpiError: there is none, it was not pushed by `push`, is damaged, or the registry cannot be reached.
+        InputError: *image* is no ``REGISTRY/NAME:TAG``, or there is no such key.
+        SpotmpiError: there is none, it was not pushed by `push`, is not signed by the key or damaged, or the registry
+            cannot be reached.
     """
     from spotmpi.api import model_registry
 
-    return model_registry.pull(image, store, echo)
+    return model_registry.pull(image, store, key, echo)
 
 
-def pull(name: str, into: str | Path | None = None, store: str | None = None, echo: Echo = lambda text: None) -> Path:
+def pull(
+    name: str,
+    into: str | Path | None = None,
+    store: str | None = None,
+    key: str | Path | None = None,
+    echo: Echo = lambda text: None,
+) -> Path:
     """Copy the files of a model to a new folder, complete or not at all; its path. No effect where they are there.
 
     One of a registry, such as ``ghcr.io/team/digits:3``, becomes a version in the store first, as by `pull_to_store`.
@@ -227,7 +246,10 @@ def pull(name: str, into: str | Path | None = None, store: str | None = None, ec
         InputError: the folder has other files.
         SpotmpiError: a file is damaged in the store, or cannot be written.
     """
-    model = pull_to_store(name, store, echo) if is_image(name) else find(name, store)
+    if key and not is_image(name):
+        remedy = "is for models of a registry, REGISTRY/NAME:TAG: those of a store are not signed; leave it out"
+        raise input_error(hints.option("key"), str(key), remedy)
+    model = pull_to_store(name, store, key, echo) if is_image(name) else find(name, store)
     target = Path(into or f"{model.name}-{model.version}").absolute()
     if target.exists():
         if _has(target, model.manifest):

@@ -119,6 +119,10 @@ def predict(
 def push(
     model: EntryName,
     image: Annotated[str, typer.Argument(help="REGISTRY/NAME:TAG, such as ghcr.io/team/digits:3.", metavar="IMAGE")],
+    sign_key: Annotated[
+        Path | None,
+        typer.Option("--sign-key", help="Sign it by this private key (PEM), as cosign does.", metavar="FILE"),
+    ] = None,
     store: StoreOption = None,
     as_json: Json = False,
 ) -> None:
@@ -131,7 +135,7 @@ def push(
 
     opened = open_store(store)
     found = opened.find(model, "models")
-    pushed = api.push(str(found), image, store, echo)
+    pushed = api.push(str(found), image, store, sign_key, echo)
     print(json.dumps({**summary(found, opened), "image": pushed}) if as_json else f"{found.title} -> {pushed}")
 
 
@@ -149,6 +153,12 @@ def pull(
             help="A new folder (default: NAME-VERSION; of a registry none).", metavar="FOLDER", show_default=False
         ),
     ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            "--key", help="Of a registry: only if signed by this public key (PEM), as of cosign.", metavar="FILE"
+        ),
+    ] = None,
     store: StoreOption = None,
     as_json: Json = False,
 ) -> None:
@@ -162,11 +172,11 @@ def pull(
 
     open_store(store)
     of_registry = api.is_image(model)
-    found = api.pull_to_store(model, store, echo) if of_registry else api.find(model, store)
+    found = api.pull_to_store(model, store, key, echo) if of_registry else api.find(model, store)
     values = summary(found.manifest, found.store)
     text = f"{found}  {found.path}"
     if into or not of_registry:
-        folder = api.pull(str(found), into, store)
+        folder = api.pull(str(found), into, store, None if of_registry else key)
         values["folder"] = str(folder)
         text = f"{found} -> {names.shown(folder)} ({found.manifest.bytes / 1e6:,.1f} MB)"
     print(json.dumps(values) if as_json else text)

@@ -141,13 +141,19 @@ class Repository:
         Raises:
             SpotmpiError: there is none, or it is not of the digest that was asked for.
         """
-        response = self._request(
-            "GET", f"/manifests/{self.image.label}", accept=(200, 404), headers={"Accept": MANIFEST}
-        )
-        if response.status_code == 404:
-            known = self._tags()
+        found = self.find_manifest()
+        if found is None:
+            known = [tag for tag in self._tags() if not tag.endswith(".sig")]
             remedy = f"it has: {', '.join(known[-_TAGS:])}" if known else "`spotmpi models push` creates one"
             raise SpotmpiError(f"{self.image.host} has no {self.image.name} with {self.image.label}: {remedy}")
+        return found
+
+    def find_manifest(self) -> tuple[dict[str, Any], str] | None:
+        """As `pull_manifest`, but None where there is none."""
+        path = f"/manifests/{self.image.label}"
+        response = self._request("GET", path, accept=(200, 404), headers={"Accept": MANIFEST})
+        if response.status_code == 404:
+            return None
         digest = digest_of(response.content)
         if self.image.digest and digest != self.image.digest:
             remedy = "do not use it, and ask who runs the registry"

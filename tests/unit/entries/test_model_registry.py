@@ -114,7 +114,7 @@ def test_the_same_in_python(opened: Open, model: Manifest, tmp_path: Path) -> No
     assert pushed == invoke("models", "push", "digits:2", pushed.partition("@")[0] + ":best").stdout.split()[-1]
     assert any("pushing state.safetensors, " in each for each in said)
     other = str(tmp_path / "other")
-    found = spotmpi.models.pull_to_store(pushed, other, said.append)
+    found = spotmpi.models.pull_to_store(pushed, other, echo=said.append)
     assert (str(found), found.metrics, found.key) == ("digits:1", {"loss": 0.5}, model.key)
     assert any("pulling state.safetensors, " in each for each in said)
     place = spotmpi.models.pull(pushed, store=other)

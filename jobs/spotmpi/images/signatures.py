@@ -1,0 +1,155 @@
+"""Signatures of what is in a registry, in the format of cosign: by a key, without certificates or a log.
+
+cosign's specification is `specs/SIGNATURE_SPEC.md` in https://github.com/sigstore/cosign. The tag ``sha256-HEX.sig`` in
+the repository of a manifest, after its digest, names a second manifest. Each layer of that is a payload that names the
+digest, in the form Simple Signing, and an annotation has its signature, in base64: ECDSA over P-256 with SHA-256.
+"""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+
+from spotmpi.core import hints
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.images import oci
+from spotmpi.images.oci import Image, Repository
+
+_PAYLOAD = "application/vnd.dev.cosign.simplesigning.v1+json"
+_CONFIG = "application/vnd.oci.image.config.v1+json"
+_SIGNATURE = "dev.cosignproject.cosign/signature"
+_TYPE = "cosign container image signature"
+_LARGEST = 1 << 20  # bytes of a payload
+_PASSWORD = "COSIGN_PASSWORD"
+_MAKE = "`openssl ecparam -name prime256v1 -genkey -noout -out cosign.key` makes one"
+_COSIGN = "`cosign sign --key FILE --new-bundle-format=false`"
+_SCHEME = ec.ECDSA(hashes.SHA256())
+
+
+def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """The key to sign with, of a PEM file; its password is COSIGN_PASSWORD, else the terminal is asked.
+
+    Raises:
+        InputError: it is none, or the password is wrong.
+    """
+    content, option = _content(path, "sign-key"), hints.option("sign-key")
+    if b"SIGSTORE PRIVATE KEY" in content or b"COSIGN PRIVATE KEY" in content:
+        remedy = f"is encrypted in a form that cosign alone reads: {_COSIGN}, or {_MAKE}"
+        raise input_error(option, str(path), remedy)
+    try:
+        try:
+            key = load_pem_private_key(content, None)
+        except TypeError:  # it is encrypted
+            key = load_pem_private_key(content, _password(path).encode())
+    except (TypeError, ValueError, UnsupportedAlgorithm) as error:  # the first of these for an empty password
+        remedy = f"is no private key in PEM, or its password ({_PASSWORD}) is missing or wrong; {_MAKE}"
+        raise input_error(option, str(path), remedy) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise input_error(option, str(path), f"is no ECDSA key over P-256, as cosign has them; {_MAKE}")
+    return key
+
+
+def public_key(path: Path) -> ec.EllipticCurvePublicKey:
+    """The key to verify with, of a PEM file such as `cosign generate-key-pair` writes; InputError if it is none."""
+    content, option = _content(path, "key"), hints.option("key")
+    make = "`openssl ec -in cosign.key -pubout -out cosign.pub` writes that of a private key"
+    try:
+        key = load_pem_public_key(content)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise input_error(option, str(path), f"is no public key in PEM; {make}") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise input_error(option, str(path), "is no ECDSA key over P-256, as cosign has them")
+    return key
+
+
+def sign(repository: Repository, digest: str, key: ec.EllipticCurvePrivateKey) -> None:
+    """Add the signature of a manifest to those that it has, unless one is by this key already."""
+    image = repository.image
+    with Repository(_place(image, digest)) as signatures:
+        manifest = signatures.find_manifest()
+        layers = manifest[0].get("layers") if manifest else []
+        if not isinstance(layers, list):
+            raise SpotmpiError(f"{signatures.image} has no layers: remove this tag, which is that of signatures")
+        if _is_signed(signatures, layers, digest, key.public_key()):
+            return
+        identity = {"docker-reference": f"{image.host}/{image.name}"}
+        critical = {"identity": identity, "image": {"docker-manifest-digest": digest}, "type": _TYPE}
+        payload = json.dumps({"critical": critical, "optional": None}, separators=(",", ":")).encode()
+        signature = base64.b64encode(key.sign(payload, _SCHEME)).decode()
+        layer = {"mediaType": _PAYLOAD, "digest": oci.digest_of(payload), "size": len(payload)}
+        layers = [*layers, {**layer, "annotations": {_SIGNATURE: signature}}]
+        files = {"type": "layers", "diff_ids": [each["digest"] for each in layers]}
+        config = json.dumps({"architecture": "", "os": "", "config": {}, "rootfs": files}).encode()
+        for content in (payload, config):
+            if not signatures.has_blob(oci.digest_of(content)):
+                signatures.push_blob(oci.digest_of(content), len(content), content)
+        described = {"mediaType": _CONFIG, "digest": oci.digest_of(config), "size": len(config)}
+        signatures.push_manifest({"schemaVersion": 2, "mediaType": oci.MANIFEST, "config": described, "layers": layers})
+
+
+def require_signed(repository: Repository, digest: str, key: ec.EllipticCurvePublicKey, path: Path) -> None:
+    """Raise SpotmpiError unless a manifest is signed by the key that *path* has."""
+    image = repository.image
+    with Repository(_place(image, digest)) as signatures:
+        manifest = signatures.find_manifest()
+        if manifest is None:
+            remedy = f"`spotmpi models push --sign-key` signs it, or {_COSIGN}"
+            raise SpotmpiError(f"{image} has no signature of {digest}: {remedy}")
+        if not _is_signed(signatures, manifest[0].get("layers"), digest, key):
+            remedy = "name the key of somebody who has signed it, or do not use it"
+            raise SpotmpiError(f"no signature of {image}, {digest}, is by the key {path}: {remedy}")
+
+
+def _is_signed(signatures: Repository, layers: object, digest: str, key: ec.EllipticCurvePublicKey) -> bool:
+    return any(_signs(signatures, layer, digest, key) for layer in (layers if isinstance(layers, list) else ()))
+
+
+def _signs(signatures: Repository, layer: Mapping[str, Any], digest: str, key: ec.EllipticCurvePublicKey) -> bool:
+    """Whether a layer is a payload that names the digest, with a signature by the key."""
+    try:
+        name, size = str(layer["digest"]), int(layer["size"])
+        signature = base64.b64decode(layer["annotations"][_SIGNATURE], validate=True)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return False  # a layer of another kind
+    if size > _LARGEST:
+        return False
+    with tempfile.TemporaryDirectory(prefix="spotmpi-") as folder:
+        signatures.pull_blob(name, size, Path(folder, "payload"))
+        payload = Path(folder, "payload").read_bytes()
+    try:
+        key.verify(signature, payload, _SCHEME)
+        critical = json.loads(payload)["critical"]
+        return bool(critical["type"] == _TYPE and critical["image"]["docker-manifest-digest"] == digest)
+    except (InvalidSignature, ValueError, LookupError, TypeError):
+        return False
+
+
+def _place(image: Image, digest: str) -> Image:
+    """Where the signatures of a manifest are."""
+    return replace(image, tag=f"{digest.replace(':', '-')}.sig", digest=None)
+
+
+def _content(path: Path, option: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise input_error(hints.option(option), str(path), f"cannot be read: {error.strerror or error}") from error
+
+
+def _password(path: Path) -> str:
+    if _PASSWORD in os.environ or not sys.stdin.isatty():
+        return os.environ.get(_PASSWORD, "")
+    return getpass.getpass(f"password of {path}: ")

@@ -1,0 +1,213 @@
+"""Models in registries are signed and verified in cosign's format; see the module `spotmpi.images.signatures`."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+from spotmpi.entries.manifest import Manifest
+from spotmpi.entries.store import Store
+from spotmpi.images.oci import MANIFEST, digest_of
+from tests.command_line import invoke
+from tests.unit.entries.test_model_registry import Open, failure, log_in, model, opened
+
+__all__ = ["model", "opened"]  # fixtures
+Key = ec.EllipticCurvePrivateKey
+SIGNATURE = "dev.cosignproject.cosign/signature"
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Key:
+    """A key pair as `cosign generate-key-pair` names it, its private key without a password."""
+    return pair(tmp_path / "cosign")
+
+
+def pair(stem: Path) -> Key:
+    key = ec.generate_private_key(ec.SECP256R1())
+    stem.with_suffix(".key").write_bytes(private(key))
+    stem.with_suffix(".pub").write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    return key
+
+
+def private(key: Any, password: bytes = b"") -> bytes:
+    encryption = BestAvailableEncryption(password) if password else NoEncryption()
+    return bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
+
+
+def payload_of(digest: str) -> bytes:
+    """What cosign 2 signs."""
+    critical = {
+        "identity": {"docker-reference": "index.docker.io/team/other"},  # which is ignored
+        "image": {"docker-manifest-digest": digest},
+        "type": "cosign container image signature",
+    }
+    return json.dumps({"critical": critical, "optional": {"by": "ada"}}).encode()
+
+
+def attach(url: str, digest: str, payload: bytes, signature: bytes) -> None:
+    """Store a signature as cosign does, by requests of this test's own."""
+    config = json.dumps({"rootfs": {"type": "layers", "diff_ids": [digest_of(payload)]}}).encode()
+    for content in (payload, config):
+        started = httpx2.post(f"{url}/blobs/uploads/")
+        where = started.url.join(started.headers["location"]).copy_merge_params({"digest": digest_of(content)})
+        httpx2.put(where, content=content).raise_for_status()
+    described = {"digest": digest_of(config), "size": len(config)}
+    layer = {"digest": digest_of(payload), "size": len(payload)}
+    annotations = {SIGNATURE: base64.b64encode(signature).decode(), "dev.sigstore.cosign/certificate": ""}
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": {"mediaType": "application/vnd.oci.image.config.v1+json", **described},
+        "layers": [
+            {"mediaType": "application/vnd.dev.cosign.simplesigning.v1+json", **layer, "annotations": annotations}
+        ],
+    }
+    put(url, digest, manifest)
+
+
+def put(url: str, digest: str, manifest: object) -> None:
+    tag, headers = digest.replace(":", "-") + ".sig", {"Content-Type": MANIFEST}
+    httpx2.put(f"{url}/manifests/{tag}", content=json.dumps(manifest), headers=headers).raise_for_status()
+
+
+def signed(url: str, digest: str) -> list[dict[str, Any]]:
+    """The layers of the signatures of a digest."""
+    tag = digest.replace(":", "-") + ".sig"
+    found = httpx2.get(f"{url}/manifests/{tag}", headers={"Accept": MANIFEST}).raise_for_status().json()
+    assert (found["schemaVersion"], found["mediaType"]) == (2, MANIFEST)
+    config = httpx2.get(f"{url}/blobs/{found['config']['digest']}").raise_for_status().json()
+    assert config["rootfs"]["diff_ids"] == [each["digest"] for each in found["layers"]]
+    return list(found["layers"])
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Goes on with an empty store, as on another machine."""
+    return lambda: monkeypatch.setenv("SPOTMPI_STORE", str(tmp_path / "other"))
+
+
+@pytest.mark.usefixtures("model")
+def test_a_push_with_a_key_signs_the_digest_once_in_the_format_of_cosign(
+    opened: Open, key: Key, tmp_path: Path
+) -> None:
+    registry = opened()
+    url, image = f"http://{registry.host}/v2/team/digits", f"{registry.host}/team/digits:2"
+    for _ in range(2):
+        output = invoke("models", "push", "digits:2", image, "--sign-key", "cosign.key")
+        assert output.returncode == 0, output.stderr
+    digest = output.stdout.strip().rpartition("@")[2]
+    (layer,) = signed(url, digest)
+    assert layer["mediaType"] == "application/vnd.dev.cosign.simplesigning.v1+json"
+    payload = httpx2.get(f"{url}/blobs/{layer['digest']}").content
+    assert (len(payload), digest_of(payload)) == (layer["size"], layer["digest"])
+    assert json.loads(payload) == {
+        "critical": {
+            "identity": {"docker-reference": f"{registry.host}/team/digits"},
+            "image": {"docker-manifest-digest": digest},
+            "type": "cosign container image signature",
+        },
+        "optional": None,
+    }
+    signature = base64.b64decode(layer["annotations"][SIGNATURE])
+    key.public_key().verify(signature, payload, ec.ECDSA(hashes.SHA256()))
+    pair(tmp_path / "second")
+    assert invoke("models", "push", "digits:2", image, "--sign-key", "second.key").returncode == 0
+    assert len(signed(url, digest)) == 2 and signed(url, digest)[0] == layer
+    for name in ("cosign", "second"):
+        assert invoke("models", "pull", image, "--key", f"{name}.pub").returncode == 0
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize("auth", ["open", "token"])
+def test_a_signature_of_another_client_is_verified_before_anything_is_pulled(
+    opened: Open, key: Key, tmp_path: Path, elsewhere: Callable[[], None], auth: str
+) -> None:
+    registry = opened(auth)
+    log_in(registry.host, tmp_path)
+    image = f"{registry.host}/team/digits:2"
+    digest = invoke("models", "push", "digits:2", image).stdout.strip().rpartition("@")[2]
+    if auth == "token":  # the requests below have none
+        pair(tmp_path / "other")
+        assert invoke("models", "push", "digits:2", image, "--sign-key", "cosign.key").returncode == 0
+        elsewhere()
+        assert "is by the key other.pub" in failure("pull", image, "--key", "other.pub")
+        assert invoke("models", "pull", image, "copy", "--key", "cosign.pub").returncode == 0
+        return
+    url = f"http://{registry.host}/v2/team/digits"
+    elsewhere()
+    assert failure("pull", image, "--key", "cosign.pub").endswith(
+        f"{image} has no signature of {digest}: `spotmpi models push --sign-key` signs it, or `cosign sign --key FILE "
+        "--new-bundle-format=false`"
+    )
+    scheme, payload = ec.ECDSA(hashes.SHA256()), payload_of(digest)
+    signature = key.sign(payload, scheme)
+    wrong = [
+        (payload.replace(b"ada", b"eve"), signature),
+        (payload_of(f"sha256:{'0' * 64}"), key.sign(payload_of(f"sha256:{'0' * 64}"), scheme)),
+        (payload.replace(b"container image", b"blob"), key.sign(payload.replace(b"container image", b"blob"), scheme)),
+        (payload, signature[:-1]),
+        (payload, pair(tmp_path / "other").sign(payload, scheme)),
+        (b"no JSON", key.sign(b"no JSON", scheme)),
+        (b"[]", key.sign(b"[]", scheme)),
+    ]
+    for content, made in wrong:
+        attach(url, digest, content, made)
+        line = failure("pull", image, "--key", "cosign.pub")
+        assert f"no signature of {image}, {digest}, is by the key cosign.pub: name the key of" in line, (content, made)
+    empty = {"mediaType": MANIFEST, "digest": digest_of(b"[]"), "size": 2}
+    for layers in ([], [empty], [{**empty, "annotations": {SIGNATURE: "#"}}], [{**empty, "size": 1 << 40}]):
+        put(url, digest, {"schemaVersion": 2, "mediaType": MANIFEST, "config": empty, "layers": layers})
+        assert "is by the key cosign.pub" in failure("pull", image, "--key", "cosign.pub")
+    assert Store().list() == []
+    attach(url, digest, payload, signature)
+    assert invoke("models", "pull", image, "copy", "--key", "cosign.pub").returncode == 0
+    assert Path("copy/state.safetensors").stat().st_size == 6_000_000
+
+
+def test_a_private_key_may_have_a_password(
+    opened: Open, model: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, registry = pair(tmp_path / "cosign"), opened()
+    (tmp_path / "cosign.key").write_bytes(private(key, b"lace"))
+    push = ("push", "digits", f"{registry.host}/team/digits:2", "--sign-key", "cosign.key")
+    assert "or its password (COSIGN_PASSWORD) is missing or wrong" in failure(*push, code=2)
+    monkeypatch.setenv("COSIGN_PASSWORD", "wrong")
+    assert "or its password (COSIGN_PASSWORD) is missing or wrong" in failure(*push, code=2)
+    monkeypatch.setenv("COSIGN_PASSWORD", "lace")
+    assert invoke("models", *push).returncode == 0
+    (tmp_path / "cosign.key").write_bytes(private(key))
+    assert invoke("models", *push).returncode == 0, "without a password it is not used"
+
+
+@pytest.mark.usefixtures("model")
+def test_what_is_no_key_is_refused_before_anything_is_sent(tmp_path: Path, key: Key) -> None:
+    contents: dict[str, tuple[bytes, str]] = {
+        "absent": (b"", "cannot be read: No such file or directory"),
+        "text": (b"text", "is no private key in PEM, or its password"),
+        "sigstore": (b"-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n", "cosign alone reads: `cosign sign"),
+        "rsa": (private(rsa.generate_private_key(65537, 2048)), "is no ECDSA key over P-256"),
+        "p384": (private(ec.generate_private_key(ec.SECP384R1())), "is no ECDSA key over P-256"),
+    }
+    for name, (content, message) in contents.items():
+        if content:
+            Path(name).write_bytes(content)
+        line = failure("push", "digits", "127.0.0.1:1/team/digits:2", "--sign-key", name, code=2)
+        assert message in line and "--sign-key = " in line, line
+    for name, message in (("absent", "cannot be read"), ("cosign.key", "is no public key in PEM; `openssl ec -in")):
+        assert message in failure("pull", "127.0.0.1:1/team/digits:2", "--key", name, code=2)
+    assert "those of a store are not signed" in failure("pull", "digits", "--key", "cosign.pub", code=2)

@@ -22,6 +22,7 @@ from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.images.build import ecr_region
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
 _REFERENCE = re.compile(
     r"(?P<host>[a-z0-9.-]+(:\d+)?|\[[0-9a-f:]+\](:\d+)?)/(?P<name>[a-z0-9]+([._/-]+[a-z0-9]+)*)"
     r"(:(?P<tag>\w[\w.-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?",
@@ -163,6 +164,16 @@ class Repository:
             if isinstance(manifest, dict):
                 return manifest, digest
         raise SpotmpiError(f"the manifest of {self.image} is no JSON object: name a model, as it was pushed")
+
+    def referrers(self, digest: str) -> list[dict[str, Any]]:
+        """The descriptors of manifests that refer to one; of a registry without an API for them those of its tag."""
+        headers = {"Accept": INDEX}
+        for path in (f"/referrers/{digest}", f"/manifests/{digest.replace(':', '-')}"):
+            response = self._request("GET", path, accept=(200, 400, 404, 406), headers=headers)
+            if response.status_code == 200:
+                with contextlib.suppress(ValueError, LookupError, TypeError):
+                    return [each for each in response.json()["manifests"] if isinstance(each, dict)]
+        return []
 
     def _tags(self) -> list[str]:
         response = self._request("GET", "/tags/list", accept=(200, 404))

@@ -3,6 +3,9 @@
 cosign's specification is `specs/SIGNATURE_SPEC.md` in https://github.com/sigstore/cosign. The tag ``sha256-HEX.sig`` in
 the repository of a manifest, after its digest, names a second manifest. Each layer of that is a payload that names the
 digest, in the form Simple Signing, and an annotation has its signature, in base64: ECDSA over P-256 with SHA-256.
+
+cosign 3 writes bundles by default, which are read besides: a manifest that refers to the signed one has a layer in
+JSON, a DSSE envelope (https://github.com/secure-systems-lab/dsse) with an in-toto statement about the digest.
 """
 
 from __future__ import annotations
@@ -32,10 +35,13 @@ _PAYLOAD = "application/vnd.dev.cosign.simplesigning.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _SIGNATURE = "dev.cosignproject.cosign/signature"
 _TYPE = "cosign container image signature"
+_BUNDLE = "application/vnd.dev.sigstore.bundle"
+_STATEMENT = "application/vnd.in-toto+json"
+_SIGNED = "https://sigstore.dev/cosign/sign/v1"  # what a statement says of its subject
 _LARGEST = 1 << 20  # bytes of a payload
+_MOST = 100  # signatures of each format that are looked at
 _PASSWORD = "COSIGN_PASSWORD"
 _MAKE = "`openssl ecparam -name prime256v1 -genkey -noout -out cosign.key` makes one"
-_COSIGN = "`cosign sign --key FILE --new-bundle-format=false`"
 _SCHEME = ec.ECDSA(hashes.SHA256())
 
 
@@ -47,7 +53,7 @@ def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """
     content, option = _content(path, "sign-key"), hints.option("sign-key")
     if b"SIGSTORE PRIVATE KEY" in content or b"COSIGN PRIVATE KEY" in content:
-        remedy = f"is encrypted in a form that cosign alone reads: {_COSIGN}, or {_MAKE}"
+        remedy = f"is encrypted in a form that cosign alone reads: sign with `cosign sign --key {path}`, or {_MAKE}"
         raise input_error(option, str(path), remedy)
     try:
         try:
@@ -103,18 +109,23 @@ def sign(repository: Repository, digest: str, key: ec.EllipticCurvePrivateKey) -
 def require_signed(repository: Repository, digest: str, key: ec.EllipticCurvePublicKey, path: Path) -> None:
     """Raise SpotmpiError unless a manifest is signed by the key that *path* has."""
     image = repository.image
+    bundles = [each for each in repository.referrers(digest) if str(each.get("artifactType")).startswith(_BUNDLE)]
     with Repository(_place(image, digest)) as signatures:
         manifest = signatures.find_manifest()
-        if manifest is None:
-            remedy = f"`spotmpi models push --sign-key` signs it, or {_COSIGN}"
-            raise SpotmpiError(f"{image} has no signature of {digest}: {remedy}")
-        if not _is_signed(signatures, manifest[0].get("layers"), digest, key):
-            remedy = "name the key of somebody who has signed it, or do not use it"
-            raise SpotmpiError(f"no signature of {image}, {digest}, is by the key {path}: {remedy}")
+        if manifest and _is_signed(signatures, manifest[0].get("layers"), digest, key):
+            return
+    if any(_bundle_signs(image, str(each.get("digest")), digest, key) for each in bundles[:_MOST]):
+        return
+    if manifest or bundles:
+        remedy = "name the key of somebody who has signed it, or do not use it"
+        raise SpotmpiError(f"no signature of {image}, {digest}, is by the key {path}: {remedy}")
+    remedy = "`spotmpi models push --sign-key` signs it, or `cosign sign --key`"
+    raise SpotmpiError(f"{image} has no signature of {digest}: {remedy}")
 
 
 def _is_signed(signatures: Repository, layers: object, digest: str, key: ec.EllipticCurvePublicKey) -> bool:
-    return any(_signs(signatures, layer, digest, key) for layer in (layers if isinstance(layers, list) else ()))
+    known = layers[:_MOST] if isinstance(layers, list) else ()
+    return any(_signs(signatures, layer, digest, key) for layer in known)
 
 
 def _signs(signatures: Repository, layer: Mapping[str, Any], digest: str, key: ec.EllipticCurvePublicKey) -> bool:
@@ -124,17 +135,42 @@ def _signs(signatures: Repository, layer: Mapping[str, Any], digest: str, key: e
         signature = base64.b64decode(layer["annotations"][_SIGNATURE], validate=True)
     except (LookupError, TypeError, ValueError, AttributeError):
         return False  # a layer of another kind
-    if size > _LARGEST:
-        return False
-    with tempfile.TemporaryDirectory(prefix="spotmpi-") as folder:
-        signatures.pull_blob(name, size, Path(folder, "payload"))
-        payload = Path(folder, "payload").read_bytes()
+    payload = _blob(signatures, name, size)
     try:
         key.verify(signature, payload, _SCHEME)
         critical = json.loads(payload)["critical"]
         return bool(critical["type"] == _TYPE and critical["image"]["docker-manifest-digest"] == digest)
     except (InvalidSignature, ValueError, LookupError, TypeError):
         return False
+
+
+def _bundle_signs(image: Image, name: str, digest: str, key: ec.EllipticCurvePublicKey) -> bool:
+    """Whether the manifest *name* has a bundle that says that the digest was signed, by the key."""
+    with Repository(replace(image, tag=None, digest=name)) as repository:
+        manifest = repository.find_manifest()
+        try:
+            layer = manifest[0]["layers"][0] if manifest else {}
+            content = _blob(repository, str(layer["digest"]), int(layer["size"]))
+            envelope = json.loads(content)["dsseEnvelope"]
+            kind, statement = str(envelope["payloadType"]), base64.b64decode(envelope["payload"], validate=True)
+            signature = base64.b64decode(envelope["signatures"][0]["sig"], validate=True)
+            key.verify(
+                signature, b"DSSEv1 %d %s %d %s" % (len(kind), kind.encode(), len(statement), statement), _SCHEME
+            )
+            values = json.loads(statement)
+            subjects = [f"sha256:{each['digest']['sha256']}" for each in values["subject"]]
+            return kind == _STATEMENT and values["predicateType"] == _SIGNED and digest in subjects
+        except (InvalidSignature, ValueError, LookupError, TypeError, AttributeError):
+            return False
+
+
+def _blob(repository: Repository, digest: str, size: int) -> bytes:
+    """The content of a small blob; empty for a large one, which is no signature."""
+    if size > _LARGEST:
+        return b""
+    with tempfile.TemporaryDirectory(prefix="spotmpi-") as folder:
+        repository.pull_blob(digest, size, Path(folder, "blob"))
+        return Path(folder, "blob").read_bytes()
 
 
 def _place(image: Image, digest: str) -> Image:

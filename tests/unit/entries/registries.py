@@ -34,6 +34,7 @@ _HASH = "$2a$04$H1zXdkRo4/ZJvplWxEhbKehKOI3iLBHmisUkxTiZOMd3xSTQV1LD6"  # of the
 _BLOB = re.compile(r"/v2/(.+)/blobs/(sha256:[0-9a-f]{64})")
 _UPLOAD = re.compile(r"/v2/(.+)/blobs/uploads/([\w-]*)")
 _MANIFEST = re.compile(r"/v2/(.+)/manifests/(.+)")
+_REFERRERS = re.compile(r"/v2/(.+)/referrers/(.+)")
 _TAGS = re.compile(r"/v2/(.+)/tags/list")
 
 
@@ -128,6 +129,7 @@ class Double:
     blobs: dict[str, bytes] = field(default_factory=dict)
     manifests: dict[tuple[str, str], tuple[str, bytes]] = field(default_factory=dict)
     uploads: set[str] = field(default_factory=set)
+    has_referrers: bool = False  # whether it has the API for them, which the CNCF's has not
     storage: str | None = None  # another host, to which clients are sent for the content of blobs
     logins: list[str | None] = field(default_factory=list)  # that this one got
 
@@ -160,6 +162,7 @@ class _RegistryHandler(_Handler):
             (_BLOB, self.blob),
             (_MANIFEST, self.manifest),
             (_TAGS, self.tags),
+            (_REFERRERS, self.referrers),
         ):
             if match := pattern.fullmatch(path):
                 if self.allowed(match[1]):
@@ -196,7 +199,8 @@ class _RegistryHandler(_Handler):
         if self.command == "PUT":
             content = self.body()
             values, digest = json.loads(content), f"sha256:{hashlib.sha256(content).hexdigest()}"
-            if any(each["digest"] not in self.data.blobs for each in [values["config"], *values["layers"]]):
+            parts = [*filter(None, [values.get("config")]), *values.get("layers", ())]
+            if any(each["digest"] not in self.data.blobs for each in parts):
                 return self.refuse(404, "MANIFEST_BLOB_UNKNOWN")
             for each in (label, digest):
                 self.data.manifests[name, each] = self.headers["Content-Type"], content
@@ -205,6 +209,17 @@ class _RegistryHandler(_Handler):
         if not content:
             return self.refuse(404, "MANIFEST_UNKNOWN")
         return self.answer(200, content, Content_Type=kind)
+
+    def referrers(self, name: str, digest: str) -> None:
+        if not self.data.has_referrers:
+            return self.refuse(404, "UNSUPPORTED")
+        known = {label: json.loads(text) for (_, label), (_, text) in self.data.manifests.items() if ":" in label}
+        found = [
+            {"digest": label, "artifactType": values["artifactType"]}
+            for label, values in known.items()
+            if values.get("subject", {}).get("digest") == digest
+        ]
+        return self.answer(200, json.dumps({"manifests": found}).encode())
 
     def tags(self, name: str) -> None:
         found = sorted(tag for repository, tag in self.data.manifests if repository == name and ":" not in tag)

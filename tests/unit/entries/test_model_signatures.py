@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,13 @@ from cryptography.hazmat.primitives.serialization import (
 
 from spotmpi.entries.manifest import Manifest
 from spotmpi.entries.store import Store
-from spotmpi.images.oci import MANIFEST, digest_of
+from spotmpi.images.oci import INDEX, MANIFEST, digest_of
 from tests.command_line import invoke
 from tests.unit.entries.test_model_registry import Open, failure, log_in, model, opened
 
 __all__ = ["model", "opened"]  # fixtures
 Key = ec.EllipticCurvePrivateKey
+BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 SIGNATURE = "dev.cosignproject.cosign/signature"
 
 
@@ -63,9 +64,7 @@ def attach(url: str, digest: str, payload: bytes, signature: bytes) -> None:
     """Store a signature as cosign does, by requests of this test's own."""
     config = json.dumps({"rootfs": {"type": "layers", "diff_ids": [digest_of(payload)]}}).encode()
     for content in (payload, config):
-        started = httpx2.post(f"{url}/blobs/uploads/")
-        where = started.url.join(started.headers["location"]).copy_merge_params({"digest": digest_of(content)})
-        httpx2.put(where, content=content).raise_for_status()
+        upload(url, content)
     described = {"digest": digest_of(config), "size": len(config)}
     layer = {"digest": digest_of(payload), "size": len(payload)}
     annotations = {SIGNATURE: base64.b64encode(signature).decode(), "dev.sigstore.cosign/certificate": ""}
@@ -80,9 +79,53 @@ def attach(url: str, digest: str, payload: bytes, signature: bytes) -> None:
     put(url, digest, manifest)
 
 
+def upload(url: str, content: bytes) -> None:
+    started = httpx2.post(f"{url}/blobs/uploads/")
+    where = started.url.join(started.headers["location"]).copy_merge_params({"digest": digest_of(content)})
+    httpx2.put(where, content=content).raise_for_status()
+
+
 def put(url: str, digest: str, manifest: object) -> None:
     tag, headers = digest.replace(":", "-") + ".sig", {"Content-Type": MANIFEST}
     httpx2.put(f"{url}/manifests/{tag}", content=json.dumps(manifest), headers=headers).raise_for_status()
+
+
+def bundle(key: Key, digest: str, **changes: Any) -> bytes:
+    """What `cosign sign --key` of version 3 makes."""
+    subject = [{"digest": {"sha256": digest.partition(":")[2]}}]
+    predicate = {"predicateType": "https://sigstore.dev/cosign/sign/v1", "predicate": {}}
+    statement = {"_type": "https://in-toto.io/Statement/v1", "subject": subject, **predicate, **changes}
+    kind, body = "application/vnd.in-toto+json", json.dumps(statement).encode()
+    encoded = f"DSSEv1 {len(kind)} {kind} {len(body)} ".encode() + body
+    sig = base64.b64encode(key.sign(encoded, ec.ECDSA(hashes.SHA256()))).decode()
+    envelope = {"payload": base64.b64encode(body).decode(), "payloadType": kind, "signatures": [{"sig": sig}]}
+    material = {"publicKey": {"hint": "x"}}
+    return json.dumps({"mediaType": BUNDLE, "verificationMaterial": material, "dsseEnvelope": envelope}).encode()
+
+
+def refer(url: str, digest: str, contents: Sequence[bytes]) -> None:
+    """Let manifests with these bundles refer to a digest, by the field for it and by the tag for registries without."""
+    described = []
+    for content in contents:
+        for blob in (content, b"{}"):
+            upload(url, blob)
+        layer = {"mediaType": BUNDLE, "digest": digest_of(content), "size": len(content)}
+        config = {"mediaType": "application/vnd.oci.empty.v1+json", "digest": digest_of(b"{}"), "size": 2}
+        subject = {"mediaType": MANIFEST, "digest": digest, "size": 1}
+        values = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": BUNDLE,
+            "config": config,
+            "layers": [layer],
+        }
+        text = json.dumps({**values, "subject": subject}).encode()
+        headers = {"Content-Type": MANIFEST}
+        httpx2.put(f"{url}/manifests/{digest_of(text)}", content=text, headers=headers).raise_for_status()
+        described.append({"mediaType": MANIFEST, "digest": digest_of(text), "size": len(text), "artifactType": BUNDLE})
+    index = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": described})
+    tag, headers = digest.replace(":", "-"), {"Content-Type": INDEX}
+    httpx2.put(f"{url}/manifests/{tag}", content=index, headers=headers).raise_for_status()
 
 
 def signed(url: str, digest: str) -> list[dict[str, Any]]:
@@ -151,8 +194,7 @@ def test_a_signature_of_another_client_is_verified_before_anything_is_pulled(
     url = f"http://{registry.host}/v2/team/digits"
     elsewhere()
     assert failure("pull", image, "--key", "cosign.pub").endswith(
-        f"{image} has no signature of {digest}: `spotmpi models push --sign-key` signs it, or `cosign sign --key FILE "
-        "--new-bundle-format=false`"
+        f"{image} has no signature of {digest}: `spotmpi models push --sign-key` signs it, or `cosign sign --key`"
     )
     scheme, payload = ec.ECDSA(hashes.SHA256()), payload_of(digest)
     signature = key.sign(payload, scheme)
@@ -179,6 +221,37 @@ def test_a_signature_of_another_client_is_verified_before_anything_is_pulled(
     assert Path("copy/state.safetensors").stat().st_size == 6_000_000
 
 
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize("has_referrers", [False, True])
+def test_bundles_of_cosign_3_are_verified_too(
+    opened: Open, key: Key, tmp_path: Path, elsewhere: Callable[[], None], has_referrers: bool
+) -> None:
+    registry, other = opened(), pair(tmp_path / "other")
+    if registry.data:
+        registry.data.has_referrers = has_referrers
+    image, url = f"{registry.host}/team/digits:2", f"http://{registry.host}/v2/team/digits"
+    digest = invoke("models", "push", "digits:2", image).stdout.strip().rpartition("@")[2]
+    elsewhere()
+    right = bundle(key, digest)
+    tampered = json.loads(right)
+    tampered["dsseEnvelope"]["payload"] = json.loads(bundle(other, digest, predicate={"a": 1}))["dsseEnvelope"][
+        "payload"
+    ]
+    wrong = [
+        bundle(other, digest),
+        bundle(key, f"sha256:{'0' * 64}"),
+        bundle(key, digest, predicateType="https://slsa.dev/provenance/v1"),
+        json.dumps(tampered).encode(),
+        b"{}",
+        b"no JSON",
+    ]
+    refer(url, digest, wrong)
+    assert "is by the key cosign.pub: name the key" in failure("pull", image, "--key", "cosign.pub")
+    assert Store().list() == []
+    refer(url, digest, [*wrong, right])
+    assert invoke("models", "pull", image, "--key", "cosign.pub").returncode == 0
+
+
 def test_a_private_key_may_have_a_password(
     opened: Open, model: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +272,7 @@ def test_what_is_no_key_is_refused_before_anything_is_sent(tmp_path: Path, key: 
     contents: dict[str, tuple[bytes, str]] = {
         "absent": (b"", "cannot be read: No such file or directory"),
         "text": (b"text", "is no private key in PEM, or its password"),
-        "sigstore": (b"-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n", "cosign alone reads: `cosign sign"),
+        "sigstore": (b"-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n", "cosign alone reads: sign with `cosign sign"),
         "rsa": (private(rsa.generate_private_key(65537, 2048)), "is no ECDSA key over P-256"),
         "p384": (private(ec.generate_private_key(ec.SECP384R1())), "is no ECDSA key over P-256"),
     }

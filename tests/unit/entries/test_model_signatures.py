@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from spotmpi.entries.manifest import Manifest
 from spotmpi.entries.store import Store
+from spotmpi.images import signatures
 from spotmpi.images.oci import INDEX, MANIFEST, digest_of
 from tests.command_line import invoke
 from tests.unit.entries.test_model_registry import Open, failure, log_in, model, opened
@@ -265,6 +266,22 @@ def test_a_private_key_may_have_a_password(
     assert invoke("models", *push).returncode == 0
     (tmp_path / "cosign.key").write_bytes(private(key))
     assert invoke("models", *push).returncode == 0, "without a password it is not used"
+
+
+def test_a_terminal_is_asked_for_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, asked = pair(tmp_path / "cosign"), list[str]()
+    (tmp_path / "cosign.key").write_bytes(private(key, b"lace"))
+    monkeypatch.delenv("COSIGN_PASSWORD", raising=False)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+
+    def answer(text: str) -> str:
+        asked.append(text)
+        return "lace"
+
+    monkeypatch.setattr("getpass.getpass", answer)
+    found = signatures.private_key(tmp_path / "cosign.key")
+    assert found.private_numbers() == key.private_numbers()
+    assert asked == [f"password of {tmp_path / 'cosign.key'}: "]
 
 
 @pytest.mark.usefixtures("model")

@@ -8,6 +8,7 @@ Both functions get the `Stream`; one that trains continues from its checkpoint w
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -87,7 +88,9 @@ def main(arguments: list[str]) -> None:
     sys.path[:1] = [str(Path.cwd())]  # where the code of the run is
     if mode == PREDICT and protocol.ENV_STREAM in os.environ:
         os.environ[protocol.ENV_STREAM] = every_row(os.environ[protocol.ENV_STREAM])
+    gc.disable()  # to import Dask takes half a second, a tenth of it searches for garbage, which imports hardly make
     batches = stream()
+    gc.enable()
     if mode == TRAIN:
         train(name, batches)
     else:

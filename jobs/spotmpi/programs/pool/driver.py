@@ -7,6 +7,7 @@ The run ends with the command; after one that succeeded, once FILE exists: the r
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ class Stopped(Exception):
 def main(arguments: list[str]) -> int:
     """Run both to the end of either; the exit code of the one that ended first."""
     signal.signal(signal.SIGTERM, _stop)
+    gc.enable()  # it imports little
     split = arguments.index("--")
     options, command = arguments[:split], arguments[split + 1 :]
     wait_for = None

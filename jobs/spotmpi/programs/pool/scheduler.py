@@ -30,6 +30,7 @@ from tornado.ioloop import PeriodicCallback
 
 from spotmpi.agent import protocol
 from spotmpi.agent.files import write_atomically
+from spotmpi.programs.pool import collect_garbage
 from spotmpi.programs.pool.call import KEY_MARK, TAKEN, CallAborted, driver_of
 from spotmpi.programs.pool.execution import cut
 from spotmpi.programs.pool.files import UploadedFiles
@@ -402,6 +403,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     logging.getLogger("distributed").setLevel(logging.ERROR)
     use_steady_time()
+    collect_garbage()
     with dask.config.set(settings(options.interruptions)):
         return asyncio.run(serve(options))
 

@@ -23,7 +23,7 @@ from distributed import Worker
 from distributed.core import rpc
 
 from spotmpi.agent import protocol
-from spotmpi.programs.pool import files
+from spotmpi.programs.pool import collect_garbage, files
 from spotmpi.programs.pool.execution import CancelledCalls, ExecutionFile
 from spotmpi.programs.pool.output import forward_output, sendable
 from spotmpi.programs.pool.settings import resource, security, settings, use_steady_time
@@ -107,6 +107,7 @@ def main(arguments: list[str]) -> int:
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("distributed.worker").addFilter(is_relevant)
     use_steady_time()
+    collect_garbage()
     with dask.config.set(settings()):
         return asyncio.run(work(options))
 

@@ -271,7 +271,7 @@ def _replace(path: str, value: Any) -> Dict[str, Any]:
 
 def _unix_time(text: str) -> float:
     whole = text.partition(".")[0].rstrip("Z")  # times of events may have microseconds
-    return datetime.strptime(whole, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
+    return datetime.fromisoformat(whole).replace(tzinfo=timezone.utc).timestamp()
 
 
 def _read(folder: str, name: str) -> str:

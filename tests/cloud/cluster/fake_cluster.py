@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import math
@@ -25,6 +24,7 @@ from tests.cloud.cluster.answers import Refusal, Request, stamp_of, status
 from tests.cloud.cluster.handler import Handler
 from tests.cloud.cluster.kinds import BY_KIND, Resource
 from tests.cloud.cluster.store import Key, Object, Store
+from tests.cloud.json_values import copied
 from tests.testbed.certificates import Credential
 
 Output = subprocess.CompletedProcess[bytes]
@@ -151,12 +151,12 @@ class FakeCluster:
         """The object of that name."""
         resource = BY_KIND[kind]
         key = Key(resource.plural, namespace or self.namespace if resource.is_namespaced else "", name)
-        return copy.deepcopy(self.store.objects[key])
+        return copied(self.store.objects[key])
 
     def all(self, kind: str) -> list[Object]:
         """All objects of a kind, by namespace and name."""
         plural = BY_KIND[kind].plural
-        return [copy.deepcopy(item) for _, item in self.store.select(lambda key, item: key.plural == plural)]
+        return [copied(item) for _, item in self.store.select(lambda key, item: key.plural == plural)]
 
     def unseen(self) -> AbstractContextManager[None]:
         """Nobody sees the changes in the context: watches end with 410 after it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler
@@ -14,6 +13,7 @@ from tests.cloud.cluster import channels
 from tests.cloud.cluster.answers import Request, stamp_of, status
 from tests.cloud.cluster.kinds import BY_KIND, BY_PATH, GROUPS, Resource
 from tests.cloud.cluster.store import Key, Object
+from tests.cloud.json_values import copied
 
 if TYPE_CHECKING:
     from tests.cloud.cluster.fake_cluster import FakeCluster
@@ -143,13 +143,13 @@ class Handler(BaseHTTPRequestHandler):
     # --- objects
 
     def _get(self, place: _Place, request: Request) -> Object:
-        item = copy.deepcopy(self._find(place))
+        item = copied(self._find(place))
         if item["metadata"].get("deletionTimestamp") and place.resource.kind != "Pod":
             self.cluster.store.remove(_key(place))  # what it owned is gone after this look
         return item
 
     def _create(self, place: _Place, request: Request) -> Object:
-        item, cluster = copy.deepcopy(request.values), self.cluster
+        item, cluster = copied(request.values), self.cluster
         metadata = item["metadata"]
         key = Key(place.resource.plural, place.namespace, metadata["name"])
         if (item["apiVersion"], item["kind"]) != (place.resource.api_version, place.resource.kind):

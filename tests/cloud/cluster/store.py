@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from tests.cloud.json_values import copied
 
 Object = dict[str, Any]
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
@@ -52,7 +53,7 @@ class Store:
         """Create an object or replace it; the object with its version, and a uid if it had none."""
         with self.changed:
             kind = MODIFIED if key in self.objects else ADDED
-            item = copy.deepcopy(item)
+            item = copied(item)
             if kind == MODIFIED:
                 item["metadata"]["uid"] = self.objects[key]["metadata"]["uid"]
             item["metadata"].setdefault("uid", f"uid-{next(self._uids)}")
@@ -94,7 +95,7 @@ class Store:
         item = self.objects[key]
         item["metadata"]["resourceVersion"] = str(self.version)
         if self._is_recording:
-            self.history.append(Change(self.version, kind, key, copy.deepcopy(item)))
+            self.history.append(Change(self.version, kind, key, copied(item)))
         self.changed.notify_all()
 
 

@@ -16,11 +16,11 @@ It knows from where it has its rules:
 
 from __future__ import annotations
 
-import copy
 from datetime import UTC, datetime
 from typing import Any
 
 from spotmpi.agent.placement_controller import RequestFailed
+from tests.cloud.json_values import copied
 
 Object = dict[str, Any]
 START = 1_795_000_000
@@ -34,7 +34,7 @@ class PlacedCluster:
         self.now = float(START)
         self.free = free  # nodes by group
         self.size = size
-        self._jobset = {**copy.deepcopy(jobset), "status": {}}
+        self._jobset = {**copied(jobset), "status": {}}
         self._jobset["metadata"]["resourceVersion"] = "1"
         self._jobset["spec"]["suspend"] = False
         self._selector: Object = dict(self._template["spec"]["nodeSelector"])  # of the Job
@@ -55,10 +55,10 @@ class PlacedCluster:
         return bool(self._jobset["spec"]["suspend"])
 
     def jobset(self, run: str) -> Object | None:
-        return None if self.gone else copy.deepcopy(self._jobset)
+        return None if self.gone else copied(self._jobset)
 
     def pods(self, selector: str) -> list[Object]:
-        return copy.deepcopy(self._pods)
+        return copied(self._pods)
 
     def events(self, reason: str) -> list[Object]:
         message = self.refusals.get(self._selector["group"])
@@ -76,13 +76,13 @@ class PlacedCluster:
         if self.meddle:
             self.meddle = False
             self._count_change()
-        changed = copy.deepcopy(self._jobset)
+        changed = copied(self._jobset)
         for operation in patch:
             self._apply(changed, operation)
         self._check(changed)
         self._jobset = changed
         self._count_change()
-        self.patches.append(copy.deepcopy(changed))
+        self.patches.append(copied(changed))
 
     def end(self) -> None:
         """Let the run succeed."""
@@ -148,11 +148,11 @@ class PlacedCluster:
                 raise RequestFailed("422 the server rejected our request due to an error in our request")
         else:
             assert operation["op"] == "add"
-            values[last] = copy.deepcopy(operation["value"])
+            values[last] = copied(operation["value"])
 
     def _check(self, changed: Object) -> None:
         """As JobSet's webhook checks an update."""
-        before, after = copy.deepcopy(self._jobset), copy.deepcopy(changed)
+        before, after = copied(self._jobset), copied(changed)
         for jobset in (before, after):
             template = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
             if before["spec"]["suspend"] or changed["spec"]["suspend"]:

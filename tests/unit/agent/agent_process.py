@@ -1,6 +1,6 @@
 """One agent as a process of its own on this machine: its mounts are below a folder instead of /spotmpi.
 
-python agent_process.py FOLDER PORT
+python -m tests.unit.agent.agent_process FOLDER PORT
 
 HEARTBEAT_TIMEOUT in the environment is in seconds; COPIES_PORT is the port for checkpoints in memory; TRANSIENT_ERRORS
 are the errors of its system calls (see `tests.transient_errors`).

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,10 +18,13 @@ from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.runs import pod_output
 from spotmpi.spec.job import from_values
 from tests import transient_errors
+from tests.forked_python import ForkedPython
 from tests.testbed.web import free_pair
 from tests.unit.agent.peer_ends import certificates, free_port
 
 RUN = "plain-1"
+IMPORTS = [f"spotmpi.agent.{name}" for name in ("__main__", "children", "hardware", "pool_worker", "tcp", "worker")]
+IMPORTS += ["spotmpi.agent.pod_context", "tests.transient_errors"]  # what agents import at their start
 LIMIT = 90.0  # seconds for anything, on a busy machine
 
 
@@ -41,7 +42,7 @@ class Gang:
         if staging := self.plan.get("staging"):
             staging["to"] = str(folder / "staged")
         self.paths = RunPaths(folder / "runs" / RUN)
-        self.agents: dict[int, subprocess.Popen[str]] = {}
+        self.agents: dict[int, ForkedPython] = {}
         self.port = free_port()
         self.copies_port = free_pair()  # of node 0; that of node 1 is one higher
 
@@ -53,7 +54,7 @@ class Gang:
         pod: str = "",
         authority: str | None = RUN,
         machine: str | None = None,
-    ) -> subprocess.Popen[str]:
+    ) -> ForkedPython:
         """Start the agent of a node, whose system calls meet the *errors* (see `tests.transient_errors`).
 
         Agents of different pods share the run folder and nothing else. Its TLS files are those of *authority*, if any.
@@ -83,9 +84,10 @@ class Gang:
         environment[hardware.ENV_NODE_NAME] = machine or f"machine-{node}"
         environment["COPIES_PORT"] = str(self.copies_port)
         environment[transient_errors.VARIABLE] = json.dumps(list(errors))
-        command = self.command(node, mounts, port)
-        log = (self.folder / f"output-{node}-{restart_count}").open("w")
-        self.agents[node] = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
+        agent = ["-m", "tests.unit.agent.agent_process", str(mounts), str(port)]
+        with (self.folder / f"output-{node}-{restart_count}").open("w") as log, Path(os.devnull).open() as nothing:
+            files = nothing.fileno(), log.fileno(), log.fileno()
+            self.agents[node] = ForkedPython(agent, files, IMPORTS, environment=environment)
         return self.agents[node]
 
     def member(self, number: int) -> Member:
@@ -95,10 +97,6 @@ class Gang:
                 return Member(role, number)
             number -= count
         return Member(WORKER, number)
-
-    def command(self, node: int, mounts: Path, port: int) -> list[str]:
-        """What starts the agent of a node, with its mounts in a folder."""
-        return [sys.executable, "-m", "tests.unit.agent.agent_process", str(mounts), str(port)]
 
     def stop(self, reason: str = "enough") -> None:
         """Ask node 0 to stop, as `spotmpi stop` does."""

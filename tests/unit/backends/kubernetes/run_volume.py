@@ -11,15 +11,21 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 from spotmpi.agent.store import TAIL
 from spotmpi.backends.kubernetes import pull as pulling
 from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess
 from spotmpi.core.names import RunPaths
+from spotmpi.plan.pods import PYTHON
 from tests.cloud.cluster.answers import Request
 from tests.cloud.cluster.fake_cluster import FakeCluster, Output
 from tests.cloud.cluster.objects import RUN, a_pod, of_kind
+from tests.forked_python import ForkedPython
 
+# What the programs of commands import.
+_IMPORTS = ("contextlib", "errno", "hashlib", "json", "shutil", "stat", "tarfile", "time", "typing", "uuid", "zlib")
+_Started = tuple[ForkedPython | subprocess.Popen[bytes], IO[bytes], IO[bytes]]
 _PIPES = 64 << 10  # bytes of input on their way to a command
 VOLUME = Volume("claim", "registry/image:1", ("key",), ({"key": "team", "operator": "Exists"},))
 
@@ -78,20 +84,21 @@ class FakeVolume:
             "/tmp/spotmpi": str(self.root.parent / "code"),
             "/spotmpi/volume": str(self.root.parent),
         }
-        arguments = [sys.executable if part == "python3" else part for part in command]
+        arguments = list(command)
         for place, path in places.items():
             arguments = [part.replace(place, path) for part in arguments]
         with tempfile.TemporaryFile() as file:
             file.write(stdin)
             file.seek(0)
-            with subprocess.Popen(
-                arguments, bufsize=0, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            ) as process:
-                assert process.stdout is not None
-                first = process.stdout.read(1) if self.meanwhile else b""
+            process, stdout, stderr = self._start(arguments, file)
+            with stdout, stderr:
+                first = stdout.read(1) if self.meanwhile else b""
                 if self.meanwhile:
                     self.meanwhile()
-                output, errors = process.communicate()
+                output = stdout.read()
+                code = process.wait()
+                stderr.seek(0)
+                errors = stderr.read()
             unread = len(stdin) - os.lseek(file.fileno(), 0, os.SEEK_CUR)
             assert unread <= _PIPES, "exec would never return"
         output = (first or b"") + output
@@ -101,7 +108,21 @@ class FakeVolume:
         if verb in self.torn:
             self.torn.remove(verb)
             output = output[: (len(output) - TAIL) // 2]
-        return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
+        return subprocess.CompletedProcess(arguments, code, output, errors)
+
+    def _start(self, arguments: list[str], stdin: IO[bytes]) -> _Started:
+        """The process of a command, a pipe with its output, and a file with its errors."""
+        errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # which the caller closes
+        reading, writing = os.pipe()
+        files = stdin.fileno(), writing, errors.fileno()
+        try:
+            if arguments[:4] == [*PYTHON, "-c"]:
+                return ForkedPython(arguments[3:], files, _IMPORTS, PYTHON[1:]), os.fdopen(reading, "rb", 0), errors
+            arguments = [sys.executable if part == "python3" else part for part in arguments]
+            process = subprocess.Popen(arguments, stdin=files[0], stdout=files[1], stderr=files[2])
+            return process, os.fdopen(reading, "rb", 0), errors
+        finally:
+            os.close(writing)
 
     def _move_on(self, request: Request) -> None:
         """Move a pod on to its next phase, as its kubelet does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -81,18 +81,15 @@ def test_a_job_for_spot_nodes_alone_ends_when_its_budget_is_spent() -> None:
 
 def _exhaustive(job: Job, market: Market, ticks: int) -> float:
     """The least dollars of all sequences of modes."""
-    best = np.inf
-    for modes in itertools.product(range(2 + len(market.pools)), repeat=ticks):
-        queue = iter(modes)
+    sequences = np.array(list(itertools.product(range(2 + len(market.pools)), repeat=ticks)))  # a window each
+    windows, modes = np.arange(len(sequences)), iter(sequences.T)
 
-        def follow(moment: Moment, queue: Iterator[int] = queue) -> Indices:
-            mode = next(queue)
-            return np.array([mode if moment.usable[0, mode] else 0])
+    def follow(moment: Moment) -> Indices:
+        mode = next(modes)
+        return np.where(moment.usable[windows, mode], mode, 0)
 
-        outcome = simulate(job, market, ZERO, follow)
-        if outcome.missed == 0:
-            best = min(best, float(outcome.dollars[0]))
-    return best
+    outcome = simulate(job, market, np.zeros_like(windows), follow)
+    return float(outcome.dollars[np.isfinite(outcome.seconds)].min())
 
 
 @pytest.mark.parametrize("overhead", [0.0, 300.0, 600.0, 900.0])

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 pytest.register_assert_rewrite("tests.contract")  # tests that several files inherit
 
+gc.disable()  # until tests are collected
 WIDTH = 400  # characters of a line of a failure
 
 # The machine's variables for Python, such as PYTHONUNBUFFERED: a user has none of them, so neither have tests and what
@@ -135,7 +136,6 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Search for no garbage while modules are imported and tests collected, nor in them later: all of that stays."""
-    gc.disable()
     try:
         return (yield)
     finally:

@@ -57,7 +57,7 @@ def test_without_node_0_every_worker_ends_as_interrupted_with_all_its_processes(
 
 WAITS = """
 echo $SPOTMPI_ATTEMPT $$
-while [ ! -e enough ]; do sleep 0.02; done
+while [ ! -e enough ]; do sleep 0.1; done
 """
 
 

@@ -32,12 +32,12 @@ while not os.path.exists("enough"):
     if rank == "0":
         spotmpi.checkpoint.save(iteration, text)
         print('{"spotmpi":"metric","iteration":%d}' % iteration, flush=True)
-    time.sleep(0.01)
+    time.sleep(0.03)
 print("parameters", iteration, text, flush=True)
 """
 WAITS = """
 echo $SPOTMPI_ATTEMPT $RANK $$
-while [ ! -e enough ]; do sleep 0.02; done
+while [ ! -e enough ]; do sleep 0.1; done
 """
 
 

@@ -136,7 +136,7 @@ def stream_workers(folder: Path, workers: int) -> Iterator[tuple[str, str]]:
         for number in range(workers):
             start(
                 [
-                    *launchers.pool_worker(sys.executable, number, url, str(folder / f"worker-{number}")),
+                    *launchers.pool_worker(sys.executable, f"worker/{number}", url, str(folder / f"worker-{number}")),
                     "--host=127.0.0.1",
                 ]
             )

@@ -107,10 +107,10 @@ def test_a_pool_grows_and_shrinks(start: Callable[..., PoolRun]) -> None:
         wait_for("the first worker", lambda: has_workers(pool, 1), LIMIT)
         pool.scale(3)
         wait_for("three workers", lambda: has_workers(pool, 3), LIMIT)
-        assert {host for _, host in pool.run(place, 7).values()} == {f"{up.run.id}-workers-{k}" for k in range(3)}
+        assert {host for _, host in pool.run(place, 7).values()} == {f"{up.run.id}-worker-{k}" for k in range(3)}
         pool.scale(1)
         wait_for("one worker", lambda: has_workers(pool, 1) and set(up.pods()) == {0}, LIMIT)
-        assert pool.submit(place, 1).result(LIMIT) == (1, f"{up.run.id}-workers-0")
+        assert pool.submit(place, 1).result(LIMIT) == (1, f"{up.run.id}-worker-0")
 
 
 @at_night
@@ -122,7 +122,7 @@ def test_a_call_survives_the_loss_of_the_only_worker(start: Callable[..., PoolRu
         call = pool.submit(place, 1, 8.0)
         wait_for("its start", lambda: "processing" in pool._opened().states().values(), LIMIT)
         up.delete(up.pods()[0])
-        assert call.result(LIMIT) == (1, f"{up.run.id}-workers-0")
+        assert call.result(LIMIT) == (1, f"{up.run.id}-worker-0")
 
 
 @at_night
@@ -161,7 +161,7 @@ def test_pools_beside_each_other_serve_only_who_has_their_certificates(
                 Engine(own.url, str(tls))
         with pytest.raises(OSError):
             Client(own.url.replace("tls://", "tcp://"), timeout=5)
-        assert pool.submit(place, 3).result(LIMIT) == (3, f"{one.run.id}-workers-0")
+        assert pool.submit(place, 3).result(LIMIT) == (3, f"{one.run.id}-worker-0")
 
 
 def test_a_driver_script_runs_on_node_0_and_the_pool_ends_with_it(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import record
+from spotmpi.agent.plan import WORKER
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.core import names
@@ -68,7 +69,7 @@ def test_node_0_and_the_workers_of_a_pool_are_admitted_on_their_own_and_a_resize
             assert pool.submit(place, 1).result(LIMIT)[0] == 1
             workloads = runs.testbed.get("workloads", "-n", runs.namespace)["items"]
             owners = {each["metadata"]["ownerReferences"][0]["name"]: each for each in workloads}
-            assert set(owners) == {up.run.id, names.workers_name(up.run.id)}
+            assert set(owners) == {up.run.id, names.workers_name(up.run.id, WORKER)}
 
             pool.scale(2)
             up.run.until_reason("insufficient unused quota", limit=LIMIT)

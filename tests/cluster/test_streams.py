@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
@@ -14,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from spotmpi.agent import pod_context, protocol, record
-from spotmpi.agent.plan import NODE, WORKER, Member
+from spotmpi.agent.plan import NODE, POSTPROCESS, WORKER, Member
 from spotmpi.api.drill import drill
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
@@ -25,6 +26,7 @@ from spotmpi.streams.results import encode
 from tests.cluster.pools import small_pods
 from tests.cluster.runs import FollowedRun, Runs, digits, parameters
 from tests.testbed.kueue import Kueue
+from tests.testbed.waiting import wait_for
 from tests.unit.streams import stages
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(400)]
@@ -324,9 +326,10 @@ def test_a_prediction_on_the_run_volume_equals_the_local_one_byte_for_byte_and_i
 
 
 @at_night
-def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_of_each_stage_in_pods(
+def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_and_of_a_pod_of_each_stage(
     streams: Streams, tmp_path: Path
 ) -> None:
+    """Pods are evicted while the rank of batch 3 waits; then each stage kills its own process once."""
     volume = streams.runs.volume
     assert volume is not None
     for name in ("sets", "marks"):
@@ -335,14 +338,37 @@ def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_of_each_st
     files = stages.write_files(tmp_path, f"{pod_context.VOLUME}/marks")
     (volume / "sets" / "data.csv").write_bytes((tmp_path / "data.csv").read_bytes())
     command = ["python3", "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
-    values = streams.values(command=command, files=files, stream=stages.stream("sets/data.csv", write="jsonl"))
+    stream = stages.stream("sets/data.csv", write="jsonl", postprocess_workers={"count": 1, "memory": "256Mi"})
+    values = streams.values(command=command, files=files, stream=stream)
+    marks = volume / "marks"
+    (marks / "pause").touch()
     run = streams.start({**values, "limits": {"failures": 1}})
+    wait_for("the rank", lambda: stages.places(marks, "predict"), LIMIT)
+    for member in (Member(POSTPROCESS, 0), Member(WORKER, 0)):
+        run.until(f"{member} to join", partial(_is_of, member, record.JOINED), limit=LIMIT)
+        streams.runs.backend.inject_fault(run.id, member, "evict")
+        left = run.until(f"{member} to leave", partial(_is_of, member, record.LEFT), limit=LIMIT)
+        assert left.reason == "the pod of this node received SIGTERM"
+    streams.runs.backend.inject_fault(run.id, Member(NODE, 1), "evict")
+    run.until("attempt 2", lambda event: (event.kind, event.attempt) == (record.STARTED, 2), limit=LIMIT)
+    (marks / "pause").unlink()
     assert run.end(LIMIT).kind == record.SUCCEEDED, run.recent_events()
-    assert {path.name for path in (volume / "marks").iterdir()} == {"prepare", "predict", "postprocess"}
+
+    assert {path.name for path in marks.iterdir() if " " not in path.name} == {"prepare", "predict", "postprocess"}
+    assert {place.split()[0] for place in stages.places(marks, "postprocess")} == {f"{run.id}-postprocess-0"}
+    assert {place.split()[0] for place in stages.places(marks, "prepare")} <= {f"{run.id}-worker-{k}" for k in (0, 1)}
+    assert [attempt["cause"] for attempt in run.summary()["attempts"]] == ["interruption", "failure", "succeeded"]
+    joined = [event.values["member"] for event in run.events if event.kind == record.JOINED]
+    assert joined.count("postprocess/0") >= 2, "the pod after the one that was evicted has joined"
+    assert any("postprocess 0" in line and "killed by SIGKILL" in line for line in map(_text, run.events))
     assert results(run.folder) == {
         f"results-{number:08d}.jsonl": encode("jsonl", "flow:postprocess", number, columns)
         for number, columns in stages.expected()
     }
+
+
+def _is_of(member: Member, kind: str, event: Event) -> bool:
+    return (event.kind, event.values.get("member")) == (kind, member.text)
 
 
 @at_night

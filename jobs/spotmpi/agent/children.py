@@ -15,7 +15,7 @@ from .files import write_atomically
 from .launch import ADDRESS, WORKERS, Place, gang_commands, launcher_count, local_place, worker_command
 from .lines import Line
 from .outcomes import Outcome, StopSource
-from .plan import COORDINATOR, WORKER, Command, Member, RunPlan, read_member, read_plan, workers
+from .plan import COORDINATOR, WORKER, Command, Member, read_member, read_plan, workers
 from .record import WAITING, Record
 
 if TYPE_CHECKING:
@@ -193,7 +193,10 @@ def _fork_socket(
 
 
 class LocalWorkers:
-    """The workers of a pool or stream on this machine, as many as the file `WORKERS` in *control* says."""
+    """The workers of a pool or stream on this machine.
+
+    Of the role `WORKER` there are as many as the file `WORKERS` in *control* says.
+    """
 
     interruption_pause = 0.0
 
@@ -205,12 +208,10 @@ class LocalWorkers:
 
     def members(self) -> Collection[Member]:
         """As many as are requested, by default as in the plan."""
-        try:
-            with open(os.path.join(self._control, WORKERS)) as file:
-                count = max(1, int(file.read()))
-        except (OSError, ValueError):
-            count = _planned_workers(self._plan)
-        return [Member(WORKER, number) for number in range(count)]
+        counts = {name: role["count"] for name, role in workers(self._plan).items()}
+        with contextlib.suppress(OSError, ValueError), open(os.path.join(self._control, WORKERS)) as file:
+            counts[WORKER] = max(1, int(file.read()))
+        return [Member(role, number) for role, count in counts.items() for number in range(count)]
 
     def is_ready(self) -> bool:
         """Whether the scheduler listens: its launcher removes the address before it ends it."""
@@ -247,12 +248,6 @@ def process_ids(control: str) -> Iterator[tuple[Member, int]]:
                     yield read_member(stem.replace("-", "/")), int(file.read())
         except (OSError, ValueError, KeyError):
             continue
-
-
-def _planned_workers(plan: RunPlan) -> int:
-    role = workers(plan)
-    assert role is not None, "a run with workers has a role for them"
-    return role["count"]
 
 
 def _clear(control: str) -> None:

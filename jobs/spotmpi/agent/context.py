@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 from . import hardware
 from .clock import Clock
 from .launch import launcher_count, on_hosts
-from .plan import COORDINATOR, NODE, STANDBY, WORKER, Member, Role, RunPlan, gang, read_plan, workers
+from .plan import COORDINATOR, NODE, STANDBY, WORKERS, Member, Role, RunPlan, gang, read_plan, workers
 
 if TYPE_CHECKING:
     from .connection import Identity
@@ -59,7 +59,7 @@ class AgentContext(NamedTuple):
     @property
     def is_worker(self) -> bool:
         """Whether this is a worker of a pool or stream."""
-        return self.member.role == WORKER
+        return self.member.role in WORKERS
 
     @property
     def has_launcher(self) -> bool:
@@ -99,9 +99,7 @@ class AgentContext(NamedTuple):
     @property
     def role(self) -> Role:
         """What this member does in the run."""
-        role = workers(self.plan) if self.is_worker else gang(self.plan)
-        assert role is not None, "a worker is one of a role"
-        return role
+        return workers(self.plan)[self.member.role] if self.is_worker else gang(self.plan)
 
     @property
     def replaces_nodes(self) -> bool:
@@ -175,7 +173,7 @@ def read_pod_context(mounts: Mounts, clock: Clock) -> AgentContext:
     assert mounts.secret is not None and mounts.pod_info is not None, "pods have both"
     plan = read_plan(mounts.plan)
     member, restart_count = pod_context.member(), pod_context.restart_count()
-    if member.role == WORKER:
+    if member.role in WORKERS:
         restart_count = pod_context.failure_count(mounts.pod_info)
     context = AgentContext(plan, member, restart_count, Identity(plan["run"], mounts.secret), mounts, clock)
     text = pod_context.placement(mounts.pod_info)

@@ -472,11 +472,14 @@ class AttemptLoop:
 
     def _add_missing_workers(self, members: Members, outcome: Outcome) -> Outcome:
         """*outcome*, with a stream's lack of workers where nothing went on: they may lack nodes, or a queue's quota."""
-        remote = workers(self._context.plan) is not None and self._transport.supervised
-        has_workers = any(member.role == WORKER for member in members.workers)
-        if not remote or has_workers or outcome.limit != "no_progress":
+        if not self._transport.supervised or outcome.limit != "no_progress":
             return outcome
-        return outcome._replace(reason="%s; no worker of the stream is connected" % outcome.reason)
+        connected = {member.role for member in members.workers}
+        for role in workers(self._context.plan):
+            if role not in connected:
+                kind = "" if role == WORKER else role + " "
+                outcome = outcome._replace(reason="%s; no %sworker of the stream is connected" % (outcome.reason, kind))
+        return outcome
 
     def _outcome_of_error(self, error: OSError, run_record: record.Record) -> Outcome:
         """The outcome of an attempt that *error* ends; on a full disk there is room now to record it."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import List, NamedTuple, Optional
 
 from . import launchers, protocol
-from .plan import NODE, Command, Elastic, Member, Role, RunPlan, gang, workers
+from .plan import NODE, WORKER, Command, Elastic, Member, Role, RunPlan, gang, workers
 from .schema import WorldRecord
 
 LAUNCHER, SCHEDULER = "launcher", "scheduler"  # names of commands
@@ -114,9 +114,9 @@ def gang_commands(plan: RunPlan, nodes: Iterable[int], place: Place) -> list[Com
 def worker_command(plan: RunPlan, member: Member, place: Place, folder: str) -> Command:
     """A worker of a pool or stream, which works in *folder*."""
     address = _pool_address(plan, place)
-    arguments = launchers.pool_worker(_pool_python(plan, place), member.number, address, folder)
+    arguments = launchers.pool_worker(_pool_python(plan, place), member.text, address, folder)
     arguments.append("--host=" + ("[%s]" % place.worker_host if ":" in place.worker_host else place.worker_host))
-    environment = dict(_workers(plan)["environment"])
+    environment = dict(workers(plan)[member.role]["environment"])
     if place.control is not None:
         environment[protocol.ENV_POOL] = address
     return {
@@ -128,7 +128,7 @@ def worker_command(plan: RunPlan, member: Member, place: Place, folder: str) -> 
 
 
 def _gang_command(plan: RunPlan, node: int, place: Place) -> Command:
-    driver, has_workers = gang(plan)["command"], workers(plan) is not None
+    driver, has_workers = gang(plan)["command"], bool(workers(plan))
     name = LAUNCHER
     environment: dict[str, str] = {}
     if plan["launcher"] == "pool":
@@ -160,7 +160,7 @@ def _scheduler(plan: RunPlan, place: Place, ends_alone: bool = False) -> list[st
     driver = limits["driver"] if ends_alone else None
     scheduler = launchers.pool_scheduler(
         _pool_python(plan, place),
-        _workers(plan)["count"],
+        workers(plan)[WORKER]["count"],
         limits["interruptions"],
         limits["start"] if driver is not None else None,
         driver,
@@ -180,12 +180,6 @@ def _pool_address(plan: RunPlan, place: Place) -> str:
 
 def _pool_python(plan: RunPlan, place: Place) -> str:
     return plan["pool_python"] or place.python
-
-
-def _workers(plan: RunPlan) -> Role:
-    role = workers(plan)
-    assert role is not None, "a run with workers has a role for them"
-    return role
 
 
 def local_place(plan: RunPlan, python: str, root: bool, port: str = launchers.PORT) -> Place:

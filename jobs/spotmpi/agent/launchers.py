@@ -328,13 +328,13 @@ def pool_driver(scheduler: Sequence[str], command: Sequence[str], wait_for: str 
     return [python, module, "spotmpi.programs.pool.driver", *wait, *options, "--", *command]
 
 
-def pool_worker(python: str, worker: int, address: str, folder: str) -> list[str]:
-    """Worker number *worker* of the pool whose scheduler is at *address*, with *folder* as its working folder."""
+def pool_worker(python: str, worker: str, address: str, folder: str) -> list[str]:
+    """The *worker*, such as worker/3, of a pool whose scheduler is at *address*; it works in *folder*."""
     return [
         python,
         "-m",
         "spotmpi.programs.pool.worker",
-        "--worker=%d" % worker,
+        "--worker=" + worker,
         "--address=" + address,
         "--folder=" + folder,
     ]

@@ -63,7 +63,7 @@ def unpack_code(context: AgentContext) -> None:
         Incompatible: the image does not fit the pool, and wheels cannot help.
         OSError: something cannot be unpacked.
     """
-    if workers(context.plan) is not None:
+    if workers(context.plan):
         from . import pool_wheels  # other runs do without
 
         pool_wheels.install(context.plan, context.wheels_folder, context.clock)

@@ -10,9 +10,11 @@ VERSION = 1
 T = TypeVar("T")
 
 GANG, EACH = "gang", "each"  # how the processes of a role are restarted: all together, or each by itself
-# Names of roles: nodes run ranks, or the driver of a pool; pods stand by for lost nodes.
-NODE, WORKER, STANDBY = "node", "worker", "standby"
-ROLES = (NODE, WORKER, STANDBY)
+# Names of roles: nodes run ranks, or the driver of a pool; pods stand by for lost nodes. The postprocess of a stream
+# may have workers of its own; else those that prepare do it.
+NODE, WORKER, POSTPROCESS, STANDBY = "node", "worker", "postprocess", "standby"
+WORKERS = (WORKER, POSTPROCESS)
+ROLES = (NODE, *WORKERS, STANDBY)
 _MAX_NUMBER = 1_000_000  # each member has files of its own
 
 
@@ -69,7 +71,8 @@ class Limits(TypedDict):
 class Role(TypedDict):
     """Processes of a run that do the same; a run's first role is its gang, of the nodes in ``hosts``.
 
-    Its other role, if any, are the workers of a pool or stream. The members of each have numbers from 0.
+    Its other roles, if any, are the workers of a pool or of the stages of a stream. The members of each have numbers
+    from 0.
     """
 
     name: str
@@ -223,9 +226,9 @@ def gang(plan: RunPlan) -> Role:
     return plan["roles"][0]
 
 
-def workers(plan: RunPlan) -> Role | None:
-    """The role of a pool's or stream's workers, or None."""
-    return next((role for role in plan["roles"] if role["restart"] == EACH), None)
+def workers(plan: RunPlan) -> Dict[str, Role]:
+    """The roles of a pool's or stream's workers by name; none for a run without."""
+    return {role["name"]: role for role in plan["roles"] if role["restart"] == EACH}
 
 
 def read_plan(path: str) -> RunPlan:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from . import protocol, record
 from .connection import Connection
 from .lines import Line
 from .peers import Channel, Coordinator
-from .plan import COORDINATOR, WORKER, Member
+from .plan import COORDINATOR, Member, RunPlan, workers
+
+
+def tables(plan: RunPlan) -> dict[str, str]:
+    """The tables of the spec that describe the workers of a run, by role."""
+    return {name: role["table"] for name, role in workers(plan).items()}
 
 
 class PoolCoordinator(Coordinator):
     """A `Coordinator` of a gang that expects any number of workers besides it, and no one of them to stay.
 
     A worker's restart count is the number of pods that its index had before: a newer pod takes over from an older one,
-    whose connection may outlive it. *run_record* gets an event for each worker that joins or leaves; *table* of the
-    spec describes them.
+    whose connection may outlive it. *run_record* gets an event for each worker that joins or leaves; *tables* of
+    the spec, by role, describe them.
     """
 
     def __init__(
@@ -26,22 +32,22 @@ class PoolCoordinator(Coordinator):
         restart_count: int | None,
         attempt: int,
         run_record: record.Record,
-        table: str = "pool",
+        tables: Mapping[str, str],
         standby: int = 0,
     ) -> None:
         super().__init__(channel, nodes, restart_count, attempt, standby)
         self._record = run_record
-        self._table = table
+        self._tables = tables
         self._leave_reasons: dict[Member, str] = {}  # of workers that have given notice
 
     def serve(self, timeout: float) -> None:
         """Handle what has arrived, and forget workers whose connection is lost."""
         super().serve(timeout)
-        for member in [each for each, worker in self.workers.items() if worker.lost and each.role == WORKER]:
+        for member in [each for each, worker in self.workers.items() if worker.lost and each.role in self._tables]:
             self._lose(member)
 
     def _refusal(self, member: Member, restart_count: int) -> str | None:
-        if member.role != WORKER:
+        if member.role not in self._tables:
             return super()._refusal(member, restart_count)
         if restart_count < self._restart_counts.get(member, 0):
             return "a newer pod of %s has joined" % (member,)
@@ -65,14 +71,17 @@ class PoolCoordinator(Coordinator):
         member = next((each for each, worker in self.workers.items() if worker is connection), None)
         if member is None:
             return  # a newer pod has taken over
-        if member.role != WORKER:
+        if member.role not in self._tables:
             super()._handle(connection, message)
         elif "notice" in message:
             self._leave_reasons[member] = str(message["notice"])
         elif "attempt" in message and message["attempt"] != self._attempt:
             return  # of one before
         elif "oom_killed" in message:
-            self._print("%s: the kernel killed a process for lack of memory: raise %s.memory" % (member, self._table))
+            self._print(
+                "%s: the kernel killed a process for lack of memory: raise %s.memory"
+                % (member, self._tables[member.role])
+            )
         elif message.get("ended", protocol.NOT_RETRYABLE) != protocol.NOT_RETRYABLE:
             self._print("%s tries again: %s" % (member, message.get("reason")))
         else:

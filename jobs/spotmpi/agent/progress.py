@@ -171,7 +171,7 @@ class Progress:
         worker, batch = values.get("worker"), "batch %s (%s)" % (values.get("batch"), rows)
         if worker is None:
             return "rank %d has waited %d s for %s" % (rank, now - since, batch)
-        return "worker %s has spent %d s on %s, and rank %d waits" % (worker, now - since, batch, rank)
+        return "%s has spent %d s on %s, and rank %d waits" % (worker, now - since, batch, rank)
 
     def _fatal(self, values: Values, now: float) -> None:
         reason = values.get("reason")

@@ -10,8 +10,8 @@ from .context import AgentContext
 from .lines import Line
 from .peers import Channel
 from .places import Places, Promotion
-from .plan import COORDINATOR, NODE, STANDBY, Member, workers
-from .pool_coordinator import PoolCoordinator
+from .plan import COORDINATOR, NODE, STANDBY, Member
+from .pool_coordinator import PoolCoordinator, tables
 
 JOIN_GRACE = 5.0  # seconds in which agents that live join the next agent of node 0, before others take their places
 
@@ -31,9 +31,8 @@ class StandbyCoordinator(PoolCoordinator):
         run_record: record.Record,
         at_work: list[Member] | None = None,
     ) -> None:
-        role = workers(context.plan)
-        table = "" if role is None else role["table"]
-        super().__init__(channel, len(context.hosts), None, attempt, run_record, table, len(context.standby))
+        standby, own = len(context.standby), tables(context.plan)
+        super().__init__(channel, len(context.hosts), None, attempt, run_record, own, standby)
         self._host = context.host
         self._places = Places(len(context.hosts), len(context.standby), at_work)
         self._prepared: set[Member] = set()  # places that stand by and have been ready since their agent has joined

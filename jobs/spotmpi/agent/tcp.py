@@ -16,7 +16,7 @@ from .node import check_hardware, clear_shared_memory, place, serve_forks, start
 from .outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, StopSource
 from .plan import COORDINATOR, nodes_in, workers
 from .pod_record import PodRecord
-from .pool_coordinator import PoolCoordinator
+from .pool_coordinator import PoolCoordinator, tables
 from .readiness import Readiness
 from .record import Record, noted_first_attempt
 from .schema import Greeting
@@ -52,7 +52,7 @@ class Tcp:
         if self._members is not None and not self._members.closed:
             self._members.begin(number)
             return self._members
-        role, restart_count = workers(context.plan), None if context.replaces_nodes else context.restart_count
+        restart_count = None if context.replaces_nodes else context.restart_count
         place = (len(context.hosts), restart_count, number)
         try:
             if "elastic" in context.plan:
@@ -62,10 +62,10 @@ class Tcp:
             elif context.standby:
                 before = pods_at_work(context.folder)
                 self._members = StandbyCoordinator(self._channel(context), context, number, record, before)
-            elif role is None:
-                self._members = peers.Coordinator(self._channel(context), *place)
+            elif workers(context.plan):
+                self._members = PoolCoordinator(self._channel(context), *place, record, tables(context.plan))
             else:
-                self._members = PoolCoordinator(self._channel(context), *place, record, role["table"])
+                self._members = peers.Coordinator(self._channel(context), *place)
         except ssh.InvalidKeys as error:
             return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
         return self._members

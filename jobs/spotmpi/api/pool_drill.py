@@ -8,7 +8,7 @@ from itertools import dropwhile
 from pathlib import Path
 
 from spotmpi.agent import record
-from spotmpi.agent.plan import WORKER, Member
+from spotmpi.agent.plan import WORKERS, Member
 from spotmpi.backends.base import Backend
 from spotmpi.core import file_status
 from spotmpi.core.errors import SpotmpiError
@@ -44,7 +44,7 @@ class PoolRecovery:
 def is_of_pool(state: RunState, member: Member) -> bool:
     """Whether *member* is one of a pool, or a worker of a stream, by the run's recorded spec."""
     path = RunPaths(Path(state.folder)).spec
-    return member.role == WORKER or (file_status.is_file(path) and job.load(path).launcher == job.POOL)
+    return member.role in WORKERS or (file_status.is_file(path) and job.load(path).launcher == job.POOL)
 
 
 def drill_pool(
@@ -62,7 +62,7 @@ def drill_pool(
     """
     if state.over:
         raise SpotmpiError(f"run {state.id} has ended, no fault was injected: a drill needs a run that is up")
-    is_worker = member.role == WORKER
+    is_worker = member.role in WORKERS
     past = sum(event.get("event") in _MEMBERSHIP for event in reader.lines(RunPaths(Path(state.folder)).events))
     backend.inject_fault(state.id, member, fault)
     injected = clock()

@@ -449,4 +449,5 @@ def _current_price(paths: RunPaths) -> float | None:
     from spotmpi.spec import job
     from spotmpi.study.pricing import worker_price
 
-    return worker_price(environment.parse(values), job.load(paths.spec))
+    spec = job.load(paths.spec)
+    return worker_price(environment.parse(values), spec, spec.stream.workers) if spec.stream else None

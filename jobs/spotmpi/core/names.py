@@ -139,9 +139,9 @@ def controller_name(run: str) -> str:
     return f"{run}-placement"
 
 
-def workers_name(run: str) -> str:
-    """The name of the Job of a run's workers."""
-    return f"{run}-workers"
+def workers_name(run: str, role: str) -> str:
+    """The name of the Job of a run's workers in a *role*."""
+    return f"{run}-{role}"
 
 
 def checkpoints(run_folder: str, path: str | None) -> str:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
 from spotmpi.agent.files import write_atomically
+from spotmpi.agent.plan import POSTPROCESS, WORKER
 from spotmpi.aws import scaling
 from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.billing import Bill, Kind, Lifetime, PriceCurve, RunShare, Usage, make_bill
@@ -29,7 +30,8 @@ from spotmpi.runs import node_usage, reader, recorded_plan
 from spotmpi.spec import job
 
 _TTL = 24 * 3600.0  # seconds for which a cluster keeps a run that has ended
-_NODE, _WORKER = ("", "", "given"), ("", "", "given for workers")  # kinds of machines with a price from the user
+_NODE = ("", "", "given")  # the kind of machines with a price from the user
+_WORKERS = {WORKER: ("", "", "given for workers"), POSTPROCESS: ("", "", "given for postprocess workers")}  # of workers
 _COST_EXPLORER_REGION = "us-east-1"  # its endpoint for all regions
 
 
@@ -84,16 +86,17 @@ def _spec_prices(paths: RunPaths) -> dict[Kind, float]:
     spec = job.load(paths.spec)
     if spec.price is None:
         return {}
-    workers = spec.stream.workers.price if spec.stream else None
-    return {_NODE: spec.price} if workers is None else {_NODE: spec.price, _WORKER: workers}
+    workers = spec.stream.roles if spec.stream else ()
+    return {_NODE: spec.price} | {_WORKERS[each.role]: each.price for each in workers if each.price is not None}
 
 
 def _run_cost(paths: RunPaths, target: Target, given: dict[Kind, float], aws: Aws | None, now: float) -> Cost:
     uses = node_usage.machine_uses(paths)
     environment = None if given else _environment(target, paths)
     kinds = {use.machine: _kind(use.machine, paths, environment) for use in uses}
-    if _WORKER in given:
-        kinds |= dict.fromkeys(node_usage.worker_machines(paths), _WORKER)
+    if len(given) > 1:
+        workers = {machine: _WORKERS.get(role) for machine, role in node_usage.worker_machines(paths).items()}
+        kinds |= {machine: kind for machine, kind in workers.items() if kind in given}
     free, notes = set[str](), list[str]()
     if environment:
         aws = aws or open_account(environment.region)

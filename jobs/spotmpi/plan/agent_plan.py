@@ -158,7 +158,7 @@ def _environment(spec: JobSpec, run: str, layout: Layout) -> dict[str, str]:
         environment[protocol.ENV_DATA] = _staged_folder(stage, layout) if stage else shared
     if spec.init is not None:
         environment[protocol.ENV_INIT] = _shared_folder(spec.init, layout)
-    if spec.workers is not None:
+    if spec.workers:
         environment[protocol.ENV_POOL] = f"tls://{layout.hosts[0]}:{protocol.POOL_PORT}"
         environment[protocol.ENV_POOL_TLS] = layout.secret
     if spec.stream is not None:

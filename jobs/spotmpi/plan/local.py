@@ -156,18 +156,16 @@ def _cached(folder: str) -> str:
 
 def _threads(spec: JobSpec) -> int:
     """The threads that compute at a time: of all ranks and of a stream's workers, or of a pool's."""
-    if spec.pool:
-        return spec.pool.count * threads(spec.pool.cpu)
-    workers = spec.stream.workers.count * threads(spec.stream.workers.cpu) if spec.stream else 0
-    return spec.world_size * threads(spec.resources.cpu) + workers
+    workers = sum(each.count * threads(each.cpu) for each in spec.workers)
+    return workers if spec.pool else spec.world_size * threads(spec.resources.cpu) + workers
 
 
 def _notes(spec: JobSpec, machine: Machine) -> list[str]:
     notes = []
     count = _threads(spec)
     if count > machine.cores:
-        processes = f"{spec.pool.count} workers" if spec.pool else f"{spec.world_size} ranks"
-        processes += f" and {spec.stream.workers.count} workers" if spec.stream else ""
+        workers = f"{sum(each.count for each in spec.workers)} workers" if spec.workers else ""
+        processes = " and ".join(filter(None, ["" if spec.pool else f"{spec.world_size} ranks", workers]))
         notes.append(f"oversubscribed: {count} threads of {processes} share {machine.cores} cores")
     if spec.files:
         what = "workers start in copies of" if spec.pool and not spec.command else "the command starts in"
@@ -176,10 +174,9 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
         notes.append("data.stage has no effect on this machine: the data is read from its folder")
     notes += elastic_notes(spec, "all nodes are this machine, and only `spotmpi drill` takes some away")
     notes += memory_notes(spec, "/dev/shm", limited=False)
-    if spec.pool and spec.pool.memory:
-        notes.append("pool.memory is not enforced on this machine")
-    if spec.stream and spec.stream.workers.memory:
-        notes.append("stream.workers.memory is not enforced on this machine")
+    notes += [f"{each.table}.memory is not enforced on this machine" for each in spec.workers if each.memory]
+    if spec.stream:
+        notes += [f"{each.table}.image has no effect on this machine" for each in spec.stream.roles if each.image]
     if choices := spec.capacity.choices:
         notes.append(f"no effect on this machine, which has all nodes: {', '.join(choices)}")
     if spec.capacity.deadline is not None:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from spotmpi.agent import protocol, ssh
 from spotmpi.agent.placement import initial, to_text
-from spotmpi.agent.plan import NODE, STANDBY, RunPlan, UserCode
+from spotmpi.agent.plan import NODE, STANDBY, WORKERS, RunPlan, UserCode
 from spotmpi.agent.pod_context import PLACEMENT_ANNOTATION
 from spotmpi.core import names
 from spotmpi.core.archives import digest
@@ -24,6 +24,7 @@ from spotmpi.plan.agent_plan import AgentInputs, agent_plan, pod_layout
 from spotmpi.plan.cluster import ClusterTarget, cached_plan
 from spotmpi.plan.placement import Beginning
 from spotmpi.spec.job import JobSpec
+from spotmpi.spec.workers import Workers
 
 Object = dict[str, Any]
 
@@ -60,9 +61,12 @@ class Submission:
 
 
 def kubernetes_plan(
-    spec: JobSpec, target: ClusterTarget, submission: Submission, worker_target: ClusterTarget | None = None
+    spec: JobSpec, target: ClusterTarget, submission: Submission, worker_targets: Sequence[ClusterTarget] = ()
 ) -> list[Object]:
-    """The JobSet, then what it owns: ConfigMap, Secret, NetworkPolicy, the workers' Job; in the order of creation."""
+    """The JobSet, then what it owns: ConfigMap, Secret, NetworkPolicy, the workers' Jobs; in the order of creation.
+
+    *worker_targets* are those of each role of workers, by default *target*.
+    """
     cached = json.dumps(cached_plan(spec, submission.run, None, target.namespace), indent=1) + "\n"
     files = {"spec.toml": spec.to_toml(), "plan.yaml": cached}
     job = _job(spec, target, submission)
@@ -82,8 +86,8 @@ def kubernetes_plan(
         state = to_text(initial(agents["capacity"]))
         job["spec"]["template"]["metadata"]["annotations"][PLACEMENT_ANNOTATION] = state
     parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission, target.egress_denied)]
-    if spec.workers is not None:
-        parts.append(_workers(spec, worker_target or target, submission))
+    for workers, on in zip(spec.workers, worker_targets or [target] * len(spec.workers), strict=True):
+        parts.append(_workers(spec, workers, on, submission))
     if state is not None:
         parts.append(_controller(spec, target, submission))
     for part in parts:
@@ -124,16 +128,16 @@ def pod_count(jobset: Mapping[str, Any]) -> int:
     return sum(int(each["replicas"]) * int(each["template"]["spec"]["completions"]) for each in jobs)
 
 
-def workers_template(objects: Sequence[Object]) -> Object | None:
-    """The pod template of a run's workers within the objects of its plan; None where it has none."""
-    name = names.workers_name(objects[0]["metadata"]["name"])
-    return next((part["spec"]["template"] for part in objects if part["metadata"]["name"] == name), None)
+def worker_templates(objects: Sequence[Object]) -> list[Object]:
+    """The pod template of each role of a run's workers within the objects of its plan."""
+    run = objects[0]["metadata"]["name"]
+    jobs = [names.workers_name(run, role) for role in WORKERS]
+    return [part["spec"]["template"] for part in objects if part["metadata"]["name"] in jobs]
 
 
 def templates(objects: Sequence[Object]) -> list[Object]:
     """The pod templates of all members of a run within the objects of its plan."""
-    workers = workers_template(objects)
-    return [*pod_templates(objects[0]), *([] if workers is None else [workers])]
+    return [*pod_templates(objects[0]), *worker_templates(objects)]
 
 
 def pod_template(jobset: Mapping[str, Any]) -> Object:
@@ -199,8 +203,8 @@ def _jobset(spec: JobSpec, target: ClusterTarget, submission: Submission, job: O
     replicated = [{"name": NODE, "replicas": replicas, "template": job}]
     if standby := _standby(spec, target, submission):
         replicated.append(standby)
-    if (workers := spec.workers) is not None:
-        annotations[pool.ANNOTATION_WORKERS] = str(workers.count)
+    if spec.workers:
+        annotations[pool.ANNOTATION_WORKERS] = str(spec.workers[0].count)
     return {
         "apiVersion": JOBSET_API,
         "kind": "JobSet",
@@ -330,14 +334,14 @@ def _part(kind: str, version: str, submission: Submission) -> Object:
     }
 
 
-def _workers(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Object:
+def _workers(spec: JobSpec, workers: Workers, target: ClusterTarget, submission: Submission) -> Object:
     part = _part("Job", "batch/v1", submission)
     metadata = {
         **part["metadata"],
-        "name": names.workers_name(submission.run),
+        "name": names.workers_name(submission.run, workers.role),
         "labels": _queued_labels(spec, submission.run),
     }
-    return {**part, "metadata": metadata, "spec": pool.workers_job(spec, target, submission.run)}
+    return {**part, "metadata": metadata, "spec": pool.workers_job(spec, workers, target, submission.run)}
 
 
 def _controller(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Object:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.agent import boot, hardware, pod_context, unpack
-from spotmpi.agent.plan import NODE, WORKER
+from spotmpi.agent.plan import NODE, WORKERS
 from spotmpi.core import names
 from spotmpi.core.cpus import quantity
 from spotmpi.plan import templates
@@ -120,9 +120,9 @@ def config_files() -> dict[str, str]:
 
 def _container(spec: JobSpec, target: ClusterTarget, run: str, role: str) -> dict[str, Any]:
     origin: list[dict[str, Any]] = [{"name": pod_context.ENV_ROLE, "value": role}]
-    if role != WORKER:
+    if role not in WORKERS:
         origin.append(_label(pod_context.ENV_RESTART_COUNT, "restart-attempt"))
-    if target.job_per_node and role != WORKER:
+    if target.job_per_node and role not in WORKERS:
         origin += [
             _label(pod_context.ENV_JOB_INDEX, "job-index"),
             _label(pod_context.ENV_JOB_RESTARTS, "job-restart-attempt"),
@@ -290,10 +290,11 @@ def _affinity(target: ClusterTarget, avoided: Sequence[str]) -> dict[str, Any]:
 def _selector(spec: JobSpec, run: str, role: str) -> dict[str, Any]:
     """What selects the pods of the run of which each gets a node to itself, as those of this role do."""
     selector: dict[str, Any] = {"matchLabels": {names.LABEL_RUN: run}}
-    if role == WORKER:
-        selector["matchLabels"][names.LABEL_ROLE] = WORKER
+    if role in WORKERS:
+        selector["matchLabels"][names.LABEL_ROLE] = role
     elif spec.stream is not None:
-        selector["matchExpressions"] = [{"key": names.LABEL_ROLE, "operator": "NotIn", "values": [WORKER]}]
+        workers = [each.role for each in spec.stream.roles]
+        selector["matchExpressions"] = [{"key": names.LABEL_ROLE, "operator": "NotIn", "values": workers}]
     return selector
 
 

@@ -1,4 +1,4 @@
-"""The workers of a pool or stream on a cluster: one Indexed Job that the JobSet of the run's gang owns. Pure.
+"""The workers of a pool or stream on a cluster: an Indexed Job for each role, owned by the JobSet of the gang. Pure.
 
 They are no second replicated Job of the JobSet, which could not restart the gang without them, nor grow.
 """
@@ -10,24 +10,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from spotmpi.agent import protocol
-from spotmpi.agent.plan import WORKER
 from spotmpi.plan import pods
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.roles import worker_spec
+from spotmpi.spec.workers import Workers
 
 Object = dict[str, Any]
 
-ANNOTATION_WORKERS = "spotmpi.dev/workers"  # how many a run is to have; a resize changes it
+ANNOTATION_WORKERS = "spotmpi.dev/workers"  # how many of the role `WORKER` a run is to have; a resize changes it
 
 
-def workers_job(spec: JobSpec, target: ClusterTarget, run: str) -> Object:
-    """The spec of the Job of a run's workers, suspended like its JobSet.
+def workers_job(spec: JobSpec, own: Workers, target: ClusterTarget, run: str) -> Object:
+    """The spec of the Job of a run's workers in one role, suspended like its JobSet.
 
     A pod that is lost with its node, or that got SIGTERM, comes back and counts nowhere; other failures of an index
     count up to ``limits.interruptions``. Where a worker finds that no pod of the run can work, all of them end.
     """
-    workers = worker_spec(spec)
+    workers = worker_spec(spec, own)
     ends = {"containerName": pods.CONTAINER, "operator": "In"}
     job: Object = {
         **sizes(workers.nodes),
@@ -41,7 +41,7 @@ def workers_job(spec: JobSpec, target: ClusterTarget, run: str) -> Object:
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
-        "template": pods.template(workers, target, run, WORKER),
+        "template": pods.template(workers, target, run, own.role),
     }
     if spec.limits.run is not None:
         job["activeDeadlineSeconds"] = math.ceil(spec.limits.run + spec.limits.start)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spotmpi.agent import protocol
-from spotmpi.agent.plan import EACH, GANG, NODE, WORKER, Elastic, Limits, Role
+from spotmpi.agent.plan import EACH, GANG, NODE, Elastic, Limits, Role
 from spotmpi.core import names
 from spotmpi.core.cpus import threads
 from spotmpi.spec.job import POOL, seconds
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def roles(spec: JobSpec, python: str) -> list[Role]:
-    """The roles of a run: its gang, and its workers if it has any; *python* runs a program of an image."""
+    """The roles of a run: its gang, and its workers by role if it has any; *python* runs a program of an image."""
     gang: Role = {
         "name": NODE,
         "count": spec.nodes,
@@ -26,19 +26,19 @@ def roles(spec: JobSpec, python: str) -> list[Role]:
         "environment": {},
         "table": "resources",
     }
-    workers = spec.workers
-    if workers is None:
-        return [gang]
-    role: Role = {
-        "name": WORKER,
-        "count": workers.count,
-        "restart": EACH,
-        "command": [],
-        "gpus": workers.gpus,
-        "environment": thread_variables(workers.cpu),
-        "table": workers.table,
-    }
-    return [gang, role]
+    workers: list[Role] = [
+        {
+            "name": each.role,
+            "count": each.count,
+            "restart": EACH,
+            "command": [],
+            "gpus": each.gpus,
+            "environment": thread_variables(each.cpu),
+            "table": each.table,
+        }
+        for each in spec.workers
+    ]
+    return [gang, *workers]
 
 
 def elastic(spec: JobSpec) -> dict[str, Elastic]:

@@ -230,7 +230,7 @@ def _timeline_chart(attempts: Sequence[Attempt], origin: float) -> Chart:
 
 _SHARES = {5: "works", 4: "waits"}
 _STREAM_HEADER = ("Variant", "Nodes", "Workers", "Batches/s", "MB/s of a rank", "Ranks wait", "Workers wait", "Skipped")
-_STREAM_MEDIANS = ("batches_per_second", "mb_per_second", "ranks_wait", "workers_wait")
+_STREAM_MEDIANS = ("batches_per_second", "mb_per_second", "ranks_wait", "workers_wait", "postprocess_wait")
 
 WorkerPrice = Callable[[Row], float | None]  # dollars per hour of a worker
 
@@ -273,7 +273,9 @@ def _stream_chart(known: Sequence[tuple[Row, Figures]]) -> BarChart:
 
 
 def _stream_bars(name: str, figures: Figures) -> Iterator[Bar]:
-    sides = (("rank", figures.ranks, figures.ranks_wait), ("worker", figures.workers, figures.workers_wait))
+    sides = [("rank", figures.ranks, figures.ranks_wait), ("worker", figures.workers, figures.workers_wait)]
+    if figures.postprocess_workers:
+        sides.append(("postprocess worker", figures.postprocess_workers, figures.postprocess_wait))
     for what, count, waiting in sides:
         shares = zip(_SHARES, (1 - waiting, waiting), strict=True)
         yield Bar(f"{name}: {counted('', count, what)}", tuple((colour, size) for colour, size in shares if size > 0))

@@ -97,7 +97,7 @@ def _entries(spec: JobSpec) -> list[str]:
 def _stream(spec: JobSpec) -> dict[str, Any]:
     """What determines the batches of a stream: not its workers, prefetching and checks."""
     assert spec.stream is not None
-    return spec.stream.model_dump(mode="json", exclude={"workers", "prefetch", "debug"})
+    return spec.stream.model_dump(mode="json", exclude={"workers", "postprocess_workers", "prefetch", "debug"})
 
 
 def seed_of(args: Sequence[str]) -> int | None:

@@ -64,11 +64,16 @@ def _worker_uses(paths: RunPaths) -> Iterator[tuple[str, float, float, float | N
     yield from [use(each, None) for each in list(joined)]
 
 
-def worker_machines(paths: RunPaths) -> set[str]:
-    """The machines that only workers of a run held."""
+def worker_machines(paths: RunPaths) -> dict[str, str]:
+    """The machines that only workers of a run held, with the role of the last one that did."""
     machines = (machine for start, _ in _attempts(paths) for machine in start.get("machines") or [])
     gang = {each.get("instance") or each.get("name") for each in machines}
-    return {machine for machine, *_ in _worker_uses(paths)} - gang
+    roles = {}
+    for event in reader.lines(paths.events):
+        if event.get("event") == record.JOINED and (member := event.get("member")):
+            machine = event.get("machine") or {}
+            roles[machine.get("instance") or machine.get("name") or member] = member.partition("/")[0]
+    return {machine: role for machine, role in roles.items() if machine not in gang}
 
 
 def machine_kinds(paths: RunPaths) -> dict[str, tuple[str | None, str | None, str | None]]:

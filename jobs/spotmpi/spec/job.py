@@ -359,9 +359,9 @@ class JobSpec(SpecModel):
         return self.nodes * self.slots
 
     @property
-    def workers(self) -> Workers | None:
-        """The workers of a pool or of a stream; None for a run without."""
-        return self.pool or (self.stream.workers if self.stream else None)
+    def workers(self) -> tuple[Workers, ...]:
+        """The workers of a pool, or of each role of a stream; none for a run without."""
+        return (self.pool,) if self.pool else self.stream.roles if self.stream else ()
 
     @property
     def code_paths(self) -> tuple[Path | None, list[Path]]:

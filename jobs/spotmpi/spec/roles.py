@@ -1,44 +1,42 @@
 """The roles of a run as specs, its gang and its workers, and the node groups that each fits. Pure.
 
-The gang of a pool is node 0 alone. Worker k of a run is node nodes + k.
+The gang of a pool is node 0 alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from spotmpi.agent.plan import WORKER
 from spotmpi.core.errors import Problem
 from spotmpi.spec import node_groups
 from spotmpi.spec.job import Capacity, JobSpec, Resources
 from spotmpi.spec.node_groups import Choice
+from spotmpi.spec.workers import StreamWorkers, Workers
 
 if TYPE_CHECKING:  # a local run starts faster without it
     from spotmpi.core.environment import NodeGroup
 
 
-class RoleChoices(NamedTuple):
-    """The groups for each role."""
+Choices = tuple[Choice, ...]  # the groups for each role, those of the gang first
 
-    gang: Choice
-    workers: Choice
 
-    @property
-    def note(self) -> str | None:
-        """What the loss of a pool's node 0 costs, where its nodes may be reclaimed."""
-        spot = [group.name for group in self.gang.groups if group.market == "spot"]
-        if not spot or self.gang.spec.pool is None:
-            return None
-        return (
-            f"node 0 runs on spot nodes ({' or '.join(spot)}): its loss loses the calls that have not ended; "
-            "a node group on demand, chosen with kubernetes.node_groups, avoids that"
-        )
+def driver_note(gang: Choice) -> str | None:
+    """What the loss of a pool's node 0 costs, where its nodes may be reclaimed."""
+    spot = [group.name for group in gang.groups if group.market == "spot"]
+    if not spot or gang.spec.pool is None:
+        return None
+    return (
+        f"node 0 runs on spot nodes ({' or '.join(spot)}): its loss loses the calls that have not ended; "
+        "a node group on demand, chosen with kubernetes.node_groups, avoids that"
+    )
 
 
 def role_specs(spec: JobSpec) -> tuple[JobSpec, ...]:
-    """The spec of each role of a run: of its gang and, where it has any, of its workers."""
-    return (gang_spec(spec),) if spec.workers is None else (gang_spec(spec), worker_spec(spec))
+    """The spec of each role of a run: of its gang, and of its workers if it has any."""
+    return (gang_spec(spec), *(worker_spec(spec, workers) for workers in spec.workers))
 
 
 def gang_spec(spec: JobSpec) -> JobSpec:
@@ -48,13 +46,11 @@ def gang_spec(spec: JobSpec) -> JobSpec:
     return spec.model_copy(update={"kubernetes": spec.kubernetes.model_copy(update={"exclusive": False})})
 
 
-def worker_spec(spec: JobSpec) -> JobSpec:
-    """A spec as that of the run's workers: one node for each, with their resources and node groups.
+def worker_spec(spec: JobSpec, workers: Workers) -> JobSpec:
+    """A spec as that of these *workers* of the run: one node for each, with their resources, node groups and image.
 
     Instance type, placement group and order of capacity of a run are those of its gang.
     """
-    workers = spec.workers
-    assert workers is not None
     kubernetes: dict[str, Any] = {"node_groups": list(workers.node_groups), "exclusive": False}
     if spec.pool is not None:
         kubernetes["exclusive"] = bool(spec.kubernetes.exclusive)
@@ -67,12 +63,13 @@ def worker_spec(spec: JobSpec) -> JobSpec:
         "capacity": Capacity(zones=spec.capacity.zones),
     }
     changes["resources"] = Resources(cpu=workers.cpu, memory=workers.memory, gpu=workers.gpus)
-    if spec.stream is not None and spec.stream.workers.price is not None:
-        changes["price"] = spec.stream.workers.price
+    if isinstance(workers, StreamWorkers):
+        kubernetes |= {} if workers.image is None else {"image": workers.image}
+        changes |= {} if workers.price is None else {"price": workers.price}
     return spec.model_copy(update={**changes, "kubernetes": spec.kubernetes.model_copy(update=kubernetes)})
 
 
-def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> RoleChoices | tuple[Choice] | list[Problem]:
+def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choices | list[Problem]:
     """The groups of each role, for node 0 of a pool on-demand ones where they fit; all problems where it fits none.
 
     Workers are in the zone of their gang: the first that has nodes for both, if possible those that the gang prefers.
@@ -87,30 +84,33 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> RoleChoices | tuple[Ch
     for zone in sorted(zones, key=lambda zone: zone not in found[0]):
         capacity = spec.capacity.model_copy(update={"zones": [zone]})
         there = _choose_roles(spec.model_copy(update={"capacity": capacity}), groups)
-        if isinstance(there, RoleChoices):
-            as_written = there.gang.spec.model_copy(update={"capacity": spec.capacity})
-            return there._replace(gang=replace(there.gang, spec=as_written))
-    gang, workers = (", ".join(sorted(zones)) for zones in found)
-    remedy = (
-        f"no zone has nodes for all of the run: {gang} for {spec.nodes} nodes, {workers} for its workers: "
-        "add a group to a zone of the stack"
-    )
+        if isinstance(there, tuple):
+            as_written = there[0].spec.model_copy(update={"capacity": spec.capacity})
+            return (replace(there[0], spec=as_written), *there[1:])
+    roles = [
+        f"{spec.nodes} nodes",
+        *(f"its {'workers' if each.role == WORKER else each.table}" for each in spec.workers),
+    ]
+    where = ", ".join(f"{', '.join(sorted(zones))} for {role}" for zones, role in zip(found, roles, strict=True))
+    remedy = f"no zone has nodes for all of the run: {where}: add a group to a zone of the stack"
     return [Problem("nodes", spec.nodes, remedy)]
 
 
-def _choose_roles(spec: JobSpec, groups: Sequence[NodeGroup]) -> RoleChoices | tuple[Choice] | list[Problem]:
+def _choose_roles(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choices | list[Problem]:
     """The groups of each role in any zone."""
-    gang = _choose_gang(spec, groups)
-    if (own := spec.workers) is None:
-        return gang if isinstance(gang, list) else (gang,)
-    workers = node_groups.choose(worker_spec(spec), groups, gang=False)
-    if isinstance(workers, list):
-        fields = {"kubernetes.node_groups": f"{own.table}.node_groups", "nodes": f"{own.table}.count"}
-        workers = [replace(problem, field=fields.get(problem.field, problem.field)) for problem in workers]
-    if isinstance(gang, Choice) and isinstance(workers, Choice):
-        return RoleChoices(gang, workers)
-    problems = [problem for choice in (gang, workers) if isinstance(choice, list) for problem in choice]
-    return [problem for index, problem in enumerate(problems) if problem not in problems[:index]]
+    choices = [_choose_gang(spec, groups), *(_choose_workers(spec, each, groups) for each in spec.workers)]
+    problems = [problem for choice in choices if isinstance(choice, list) for problem in choice]
+    if problems:
+        return [problem for index, problem in enumerate(problems) if problem not in problems[:index]]
+    return tuple(choice for choice in choices if isinstance(choice, Choice))
+
+
+def _choose_workers(spec: JobSpec, workers: Workers, groups: Sequence[NodeGroup]) -> Choice | list[Problem]:
+    choice = node_groups.choose(worker_spec(spec, workers), groups, gang=False)
+    if isinstance(choice, Choice):
+        return choice
+    fields = {"kubernetes.node_groups": f"{workers.table}.node_groups", "nodes": f"{workers.table}.count"}
+    return [replace(problem, field=fields.get(problem.field, problem.field)) for problem in choice]
 
 
 def _choose_gang(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from spotmpi.core.errors import Problem
 from spotmpi.spec.kubernetes import FilePath, SpecModel
-from spotmpi.spec.workers import Count, StreamWorkers
+from spotmpi.spec.workers import Count, PostprocessWorkers, StreamWorkers
 from spotmpi.streams import topics
 from spotmpi.streams.order import FORMATS, FUNCTION, Settings
 from spotmpi.streams.topics import is_topic
@@ -56,13 +56,25 @@ class Stream(SpecModel):
     workers: StreamWorkers = Field(
         StreamWorkers(), description="the CPU workers, in addition to the nodes of the ranks"
     )
+    postprocess_workers: PostprocessWorkers | None = Field(
+        None, description="CPU workers that only postprocess (default: those that prepare do it)"
+    )
+
+    @property
+    def roles(self) -> tuple[StreamWorkers, ...]:
+        """The workers of each role."""
+        own = self.postprocess_workers
+        return (self.workers,) if own is None else (self.workers, own)
 
     @property
     def settings(self) -> Settings:
         """What ranks and workers need of it."""
-        values = self.model_dump(exclude={"workers"})
+        values = self.model_dump(exclude={"workers", "postprocess_workers"})
         defaults = {"source": self.source or "", "batch": self.batch or 1, "length": self.length or 0}
-        return Settings(**{**values, **defaults, "workers": self.workers.count})
+        counts = {"workers": self.workers.count}
+        if self.postprocess_workers is not None:
+            counts["postprocess_workers"] = self.postprocess_workers.count
+        return Settings(**{**values, **defaults, **counts})
 
     def program_problems(self) -> Iterator[Problem]:
         """Keys that do not fit to one of the training programs, which streams its own data set in its own order."""
@@ -94,6 +106,9 @@ class Stream(SpecModel):
         for key, value in (("prepare", self.prepare), ("postprocess", self.postprocess)):
             if value is not None and not FUNCTION.fullmatch(value):
                 yield Problem(f"stream.{key}", value, f"use a function, such as flow:{key}")
+        if self.postprocess_workers is not None and self.postprocess is None:
+            remedy = 'have nothing to do: add postprocess = "flow:postprocess" to [stream], or remove the table'
+            yield Problem("stream.postprocess_workers.count", self.postprocess_workers.count, remedy)
         yield from self._write_problems()
 
     def _write_problems(self) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ from spotmpi.spec.job import JobSpec, Metrics, read_toml
 from spotmpi.spec.script_output import pattern_of
 from spotmpi.spec.source import write_new_file
 from spotmpi.spec.stream import Stream
-from spotmpi.spec.workers import Pool, StreamWorkers
+from spotmpi.spec.workers import Pool, PostprocessWorkers, StreamWorkers
 
 _HEADER = """\
 # A spotmpi job spec. `spotmpi run THIS-FILE` runs it; what is commented out shows its default or a possible value.
@@ -117,8 +117,11 @@ def template(script: str | None = None) -> str:
             call = DatasetBuild(build="sets:ratings", arguments=raw, workers=4, cpu=2, memory="4Gi")
             parts.append(_table(name, DatasetBuild, call.model_dump(mode="json")))
         elif name == "stream":
-            workers = StreamWorkers(count=4, cpu=2, memory="4Gi", node_groups=["cpu"], price=0.1)
-            example = Stream(source="s3://set/*.parquet", batch=4096, prepare="flow:prepare", workers=workers)
+            image = "registry/stage:1"
+            sample = StreamWorkers(count=4, cpu=2, memory="4Gi", node_groups=["cpu"], image=image, price=0.1)
+            own = PostprocessWorkers(**sample.model_dump())
+            files = Stream(source="s3://set/*.parquet", batch=4096, prepare="flow:prepare")
+            example = files.model_copy(update={"workers": sample, "postprocess_workers": own})
             parts.append(_table(name, Stream, example.model_dump(mode="json")))
         elif name == "metrics" and pattern:
             parts.append(_with_pattern(_table(name, Metrics, values[name]), pattern))

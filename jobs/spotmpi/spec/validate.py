@@ -194,7 +194,6 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
         if not streams:
             remedy = f'add "--batches", "stream" to args, or remove it: {spec.program} loads its data in the ranks'
             yield Problem("stream", None, remedy)
-    workers = spec.stream.workers.count
     if spec.launcher == POOL:
         yield Problem("stream", None, "a pool has no ranks that could take batches: use another launcher")
     elif capabilities.persistent is not None:
@@ -202,8 +201,11 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
     elif start_count(spec.launcher, spec.nodes, spec.run_on) > 1:
         remedy = "a stream on this machine needs one launcher process: use slots, or launcher mpirun"
         yield Problem("nodes", spec.nodes, remedy)
-    if capabilities.processes is not None and workers > capabilities.processes:
-        yield Problem("stream.workers.count", workers, f"exceeds the {capabilities.processes} processes possible here")
+    for each in spec.stream.roles:
+        if capabilities.processes is not None and each.count > capabilities.processes:
+            yield Problem(
+                f"{each.table}.count", each.count, f"exceeds the {capabilities.processes} processes possible here"
+            )
 
 
 def _option(args: Sequence[str], name: str) -> str | None:

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PlainValidator
 
+from spotmpi.agent.plan import POSTPROCESS, WORKER
 from spotmpi.core.cpus import number_of_cpus
 from spotmpi.spec.kubernetes import SpecModel
 
@@ -18,6 +19,7 @@ class Workers(SpecModel):
     """Workers that are restarted each by itself, each one process with resources of its own, on a cluster in a pod."""
 
     table: ClassVar[str]  # of the spec
+    role: ClassVar[str] = WORKER
 
     count: Count = Field(1, description="number of workers")
     cpu: Cpus = Field(1, description='CPUs of each worker, such as 2, 0.5 or "500m"')
@@ -49,6 +51,17 @@ class StreamWorkers(Workers):
 
     table = "stream.workers"
 
+    image: str | None = Field(
+        None,
+        description="reference of the image of their pods (default: that of the ranks), with the same Python and Dask",
+    )
     price: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None, description="US dollars per worker and hour (default: `price`)"
     )
+
+
+class PostprocessWorkers(StreamWorkers):
+    """The workers of a stream's postprocess, where it has its own."""
+
+    table = "stream.postprocess_workers"
+    role = POSTPROCESS

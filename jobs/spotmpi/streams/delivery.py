@@ -37,6 +37,7 @@ class Delivery:
     def __init__(self, stream: Stream, name: str, sink: Sink, timer: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._name, self._sink, self._timer = stream, name, sink, timer
         self._settings = stream.settings
+        self._role = self._settings.roles[-1]
         self._length = 1 if self._settings.postprocess else sink.most
         self._collected: list[Result] = []
         self._size, self._last = 0, timer()  # bytes collected, and when they were sent before
@@ -78,7 +79,7 @@ class Delivery:
             return
         packed = chunk.pack(self._name, results)
         title = f"postprocess of batch {results[0].number}"
-        task = self._stream.submit(title, chunk.postprocess, self._settings, packed, priority=FIRST)
+        task = self._stream.submit(title, chunk.postprocess, self._settings, packed, priority=FIRST, role=self._role)
         self._under_way.append(_Chunk(results[0], task))
 
     def _receive(self, most: int) -> None:
@@ -86,7 +87,7 @@ class Delivery:
         while self._under_way and (len(self._under_way) > most or self._under_way[0].task.done()):
             first, task = self._under_way[0]
             try:
-                result = self._stream.receive(task, first.number, first.rows)
+                result = self._stream.receive(task, first.number, first.rows, self._role)
             except StreamError as error:
                 cause, line, trace = str(error).partition("\n")
                 kept = f"the results of {self._written} batches are written, and a resumed run computes the others"

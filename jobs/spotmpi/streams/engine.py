@@ -9,10 +9,11 @@ import pickle
 import secrets
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from spotmpi.programs.pool.settings import security, use_steady_time, worker_index
+from spotmpi.agent.plan import WORKER, Member
+from spotmpi.programs.pool.settings import security, use_steady_time, worker_member
 from spotmpi.streams import chunk
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost, loading_error
 
@@ -44,7 +45,7 @@ def execute(call: bytes) -> chunk.Sealed:
 class Place(NamedTuple):
     """The worker that has a task, and what it prepares now: number, rows and seconds of a batch."""
 
-    worker: int
+    worker: Member
     batch: tuple[int, str, float] | None
 
 
@@ -76,9 +77,12 @@ class Task(Protocol):
 
 
 class Engine:
-    """Calls of functions on the workers of the scheduler at *url*; results come from workers directly."""
+    """Calls of functions on the workers of the scheduler at *url*; results come from workers directly.
 
-    def __init__(self, url: str, tls: str) -> None:
+    Where workers have several *roles*, a call is one for those of its role.
+    """
+
+    def __init__(self, url: str, tls: str, roles: Collection[str] = (WORKER,)) -> None:
         try:
             from distributed import Client
         except ModuleNotFoundError as error:
@@ -92,10 +96,17 @@ class Engine:
             )
         except OSError as error:
             raise StreamLost(f"the scheduler of the stream at {url} does not answer: {error}") from error
+        self._has_roles = len(roles) > 1
         self._name, self._serials = secrets.token_hex(4), itertools.count()
 
     def submit(
-        self, title: str, function: Callable[..., Any], *args: Any, priority: int = 0, avoid: int | None = None
+        self,
+        title: str,
+        function: Callable[..., Any],
+        *args: Any,
+        priority: int = 0,
+        avoid: int | None = None,
+        role: str = WORKER,
     ) -> Task:
         """Execute a call; of those that wait, the one with the greatest *priority* comes first.
 
@@ -103,9 +114,10 @@ class Engine:
         """
         self.require_own()
         key = f"{title.replace(' ', '-')}-{self._name}-{next(self._serials)}"
-        options: dict[str, Any] = {}
-        if avoid is not None and (others := [url for number, url in self.workers().items() if number != avoid]):
-            options = {"workers": others, "allow_other_workers": True}
+        options: dict[str, Any] = {"resources": {role: 1}} if self._has_roles else {}
+        if avoid is not None:
+            others = [url for each, url in self.workers().items() if each.role == role and each.number != avoid]
+            options |= {"workers": others, "allow_other_workers": True} if others else {}
         # As bytes: Dask would look for futures in every slice of every batch.
         call = pickle.dumps((function, args))
         future = self._client.submit(execute, call, key=key, priority=priority, pure=False, **options)
@@ -116,18 +128,19 @@ class Engine:
         if os.getpid() != self._process:
             raise StreamError(_FORKED)
 
-    def workers(self) -> dict[int, str]:
-        """The addresses of the workers that are connected now, by their numbers."""
+    def workers(self) -> dict[Member, str]:
+        """The addresses of the workers that are connected now."""
         self.require_own()
         workers = self._client.scheduler_info(n_workers=-1)["workers"]
-        return {worker_index(str(worker["name"])): str(address) for address, worker in workers.items()}
+        named = ((worker_member(str(worker["name"])), str(address)) for address, worker in workers.items())
+        return {member: address for member, address in named if member is not None}
 
     def place(self, key: str) -> Place | None:
         """Where the task of a key is; None where that is unknown, as of one that waits for a worker."""
         try:
             processing = self._client.processing()
             address = next(worker for worker, keys in processing.items() if key in keys)
-            worker = next(number for number, url in self.workers().items() if url == address)
+            worker = next(member for member, url in self.workers().items() if url == address)
         except Exception:  # the wait for the result has the failure
             return None
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,7 +20,8 @@ class Figures:
     """The figures of all ranks: counts since the attempt began, and rates and shares (0 to 1) of the time looked at.
 
     ``ranks_wait`` is the share of their time that ranks wait for batches, ``workers_wait`` the share that workers
-    prepare nothing, ``mb_per_second`` what the busiest rank takes, and ``source`` the digest of the source list.
+    prepare nothing, ``postprocess_wait`` that of workers which only postprocess, ``mb_per_second`` what the busiest
+    rank takes, and ``source`` the digest of the source list.
     """
 
     ranks: int
@@ -35,6 +36,8 @@ class Figures:
     ranks_wait: float
     workers_wait: float
     source: str | None = None
+    postprocess_workers: int = 0  # where the postprocess has its own
+    postprocess_wait: float = 0.0
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Figures:
@@ -85,8 +88,7 @@ class Reports:
         deltas = [_delta(last[rank], first) for rank, first in since.items()]
         counts = [int(each["batches"]) for each in last.values()]
         newest = last.get(0) or next(iter(last.values()))  # rank 0 counts the workers
-        workers = max(int(newest["workers"]), 1)
-        busy = sum(each["preparing"] for each in deltas) / workers
+        workers, postprocess = max(int(newest["workers"]), 1), int(newest.get("postprocess_workers", 0))
         return Figures(
             ranks=int(newest["ranks"]),
             workers=workers,
@@ -98,25 +100,41 @@ class Reports:
             batches_per_second=sum(each["batches"] for each in deltas),
             mb_per_second=max(each["bytes"] for each in deltas) / 1e6,
             ranks_wait=min(1.0, sum(each["waited"] for each in deltas) / len(deltas)),
-            workers_wait=min(1.0, max(0.0, 1 - busy)),
+            workers_wait=_waiting(deltas, "preparing", workers),
             source=str(newest["source"]) if newest.get("source") else None,
+            postprocess_workers=postprocess,
+            postprocess_wait=_waiting(deltas, "postprocessing", postprocess) if postprocess else 0.0,
         )
 
 
 def _delta(last: Mapping[str, Any], first: Mapping[str, Any] | None) -> dict[str, float]:
     """What a rank counted in each second between two reports."""
     seconds = last["seconds"] - (first["seconds"] if first else 0.0)
-    keys = ("batches", "bytes", "waited", "preparing")
-    return {key: (last[key] - (first[key] if first else 0)) / seconds if seconds > 0 else 0.0 for key in keys}
+    keys = ("batches", "bytes", "waited", "preparing", "postprocessing")
+    counts = {key: last.get(key, 0) - (first.get(key, 0) if first else 0) for key in keys}
+    return {key: count / seconds if seconds > 0 else 0.0 for key, count in counts.items()}
+
+
+def _waiting(deltas: Sequence[Mapping[str, float]], key: str, workers: int) -> float:
+    """The share of their time for which *workers* do nothing; *key* counts the seconds of what they do."""
+    return min(1.0, max(0.0, 1 - sum(each[key] for each in deltas) / workers))
 
 
 def advice(figures: Figures, price: float | None = None) -> str | None:
-    """What would help, in one line; None where nothing has to. *price* is dollars per hour of a worker."""
+    """What would help, in one line; None where nothing has to. *price* is dollars per hour of a worker.
+
+    It is about the busiest stage where ranks wait, else about the one that waits the most.
+    """
     if not figures.batches_per_second:  # nothing is known of the work yet
         return None
-    waiting, workers = figures.ranks_wait, figures.workers
+    waiting = figures.ranks_wait
+    stages = [("workers", "", figures.workers, figures.workers_wait, price)]
+    if figures.postprocess_workers:
+        own = (figures.postprocess_workers, figures.postprocess_wait, None)
+        stages.append(("postprocess workers", " for the postprocess", *own))
+    name, stage, workers, workers_wait, price = (min if waiting > HIGH_SHARE else max)(stages, key=lambda each: each[3])
     speed = 1 - min(waiting, _MOST)  # of the ranks, relative to that without waiting
-    busy = workers * (1 - figures.workers_wait)
+    busy = workers * (1 - workers_wait)
     needed = max(1, math.ceil(busy / speed - 1e-6))
     rate = figures.mb_per_second / speed
     if rate > LOAD_INSIDE and waiting > HIGH_SHARE:
@@ -126,14 +144,14 @@ def advice(figures: Figures, price: float | None = None) -> str | None:
         )
     if waiting > HIGH_SHARE and needed > workers:
         more = " or more" if waiting > _MOST else ""
-        return f"ranks wait {percent(waiting)} for batches: {_nodes(needed, workers, price, more)}"
+        return f"ranks wait {percent(waiting)} for batches: {_nodes(needed, workers, price, more + stage)}"
     if waiting > HIGH_SHARE:
         return (
-            f"ranks wait {percent(waiting)} for batches and workers {percent(figures.workers_wait)} for ranks: "
+            f"ranks wait {percent(waiting)} for batches and {name} {percent(workers_wait)} for ranks: "
             "more nodes would not help; raise stream.prefetch, or make batches smaller"
         )
     if needed < workers and busy < LOW_SHARE * workers:
-        return f"workers wait {percent(figures.workers_wait)} for ranks: {_nodes(needed, workers, price)}"
+        return f"{name} wait {percent(workers_wait)} for ranks: {_nodes(needed, workers, price, stage)}"
     return None
 
 
@@ -151,6 +169,7 @@ def text(figures: Figures) -> str:
         f"{figures.under_way} chunks under way",
         f"ranks wait {percent(figures.ranks_wait)}",
         f"workers wait {percent(figures.workers_wait)}",
+        *([f"postprocess workers wait {percent(figures.postprocess_wait)}"] if figures.postprocess_workers else []),
     ]
     return ", ".join([*parts, f"{figures.skipped} skipped"] if figures.skipped else parts)
 

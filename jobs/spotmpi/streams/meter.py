@@ -6,10 +6,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from spotmpi.agent.plan import POSTPROCESS, WORKER
 from spotmpi.streams.chunk import Chunk
+from spotmpi.streams.order import Settings
 
 Report = Callable[[dict[str, Any]], None]  # gets the values of a report of the kind `spotmpi.agent.protocol.STREAM`
 
+# What a report calls the number of workers of a role that are connected, and the seconds for which they have worked.
+COUNTS = {WORKER: "workers", POSTPROCESS: "postprocess_workers"}
+_SECONDS = {WORKER: "preparing", POSTPROCESS: "postprocessing"}
 INTERVAL = 2.0  # seconds between the reports of a rank
 RANKS_A_SECOND = 4  # reports of all ranks, where there are so many ranks that the interval has to be longer
 
@@ -17,15 +22,18 @@ RANKS_A_SECOND = 4  # reports of all ranks, where there are so many ranks that t
 class Meter:
     """Counts of a rank since it began to iterate; *send* gets its reports."""
 
-    def __init__(self, rank: int, ranks: int, workers: int, send: Report | None = None) -> None:
-        self._identity = {"rank": rank, "ranks": ranks, "workers": workers}
+    def __init__(self, rank: int, ranks: int, settings: Settings, send: Report | None = None) -> None:
+        self._identity = {"rank": rank, "ranks": ranks}
+        self._identity |= {COUNTS[role]: getattr(settings, COUNTS[role]) for role in settings.roles}
+        self._roles = settings.roles
         self._send, self._interval = send, max(INTERVAL, ranks / RANKS_A_SECOND)
         self.begin()
 
     def begin(self) -> None:
         """Count from zero."""
         self._begin = self._last_report = time.perf_counter()
-        self.waited = self.preparing = 0.0
+        self.waited = 0.0
+        self._busy = dict.fromkeys(self._roles, 0.0)  # seconds
         self.size = 0
         self._pending = False
 
@@ -34,10 +42,10 @@ class Meter:
         """Seconds since the begin."""
         return time.perf_counter() - self._begin
 
-    def add(self, chunk: Chunk, waited: float) -> None:
-        """Count a chunk that was waited for."""
+    def add(self, chunk: Chunk, waited: float, role: str = WORKER) -> None:
+        """Count a chunk of workers of this *role* that was waited for."""
         self.waited += waited
-        self.preparing += chunk.seconds
+        self._busy[role] += chunk.seconds
         self.size += chunk.size
 
     def report(self, batches: int, under_way: int, skipped: int, force: bool = False) -> None:
@@ -48,11 +56,18 @@ class Meter:
             self._report(batches, under_way, skipped)
 
     def report_pending(
-        self, batches: int, under_way: int, skipped: int, pending: dict[str, Any], waited: float, preparing: float
+        self,
+        batches: int,
+        under_way: int,
+        skipped: int,
+        pending: dict[str, Any],
+        waited: float,
+        busy: float,
+        role: str = WORKER,
     ) -> None:
-        """Report that the rank waits for a batch: so far *waited* seconds, of which a worker has spent *preparing*."""
+        """Report that the rank has waited so many seconds for a batch, in *busy* of which a worker of *role* worked."""
         self._pending = True
-        current = {"waited": round(self.waited + waited, 3), "preparing": round(self.preparing + preparing, 3)}
+        current = {"waited": round(self.waited + waited, 3), _SECONDS[role]: round(self._busy[role] + busy, 3)}
         self._report(batches, under_way, skipped, **current, pending=pending)
 
     def _report(self, batches: int, under_way: int, skipped: int, **values: Any) -> None:
@@ -64,7 +79,7 @@ class Meter:
             "bytes": self.size,
             "seconds": round(self.seconds, 3),
             "waited": round(self.waited, 3),
-            "preparing": round(self.preparing, 3),
+            **{_SECONDS[role]: round(seconds, 3) for role, seconds in self._busy.items()},
             "under_way": under_way,
             "skipped": skipped,
         }

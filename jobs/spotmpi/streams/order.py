@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+from spotmpi.agent.plan import WORKER, WORKERS
 from spotmpi.streams.errors import StreamError
 
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # module:function
@@ -53,7 +54,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """The table ``[stream]`` of a job spec; of its workers the number alone."""
+    """The table ``[stream]`` of a job spec; of its workers the numbers alone."""
 
     source: str
     batch: int = 1
@@ -73,6 +74,12 @@ class Settings:
     on_error: str = "fail"
     debug: float = 0.0  # share of batches that a second worker prepares too
     workers: int = 1
+    postprocess_workers: int = 0  # where 0, those that prepare also postprocess
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles of the workers."""
+        return WORKERS if self.postprocess_workers else (WORKER,)
 
     def to_json(self) -> str:
         """The settings as one line of JSON."""

@@ -8,7 +8,7 @@ import functools
 import os
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,8 +16,9 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from spotmpi.agent import protocol
+from spotmpi.agent.plan import WORKER
 from spotmpi.programs.exits import leave
-from spotmpi.streams import chunk
+from spotmpi.streams import chunk, meter
 from spotmpi.streams.chunk import Chunk, Request, Skip
 from spotmpi.streams.debug import Checks
 from spotmpi.streams.engine import Engine, Place, Task
@@ -40,8 +41,10 @@ _RANK_VARIABLES = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("RANK", "W
 class Submit(Protocol):
     """How a stream has a function executed by a worker."""
 
-    def __call__(self, title: str, function: Any, *args: Any, priority: int = 0, avoid: int | None = None) -> Task:
-        """Submit one call, to a worker other than number *avoid* if there is one."""
+    def __call__(
+        self, title: str, function: Any, *args: Any, priority: int = 0, avoid: int | None = None, role: str = WORKER
+    ) -> Task:
+        """Submit one call to workers of this *role*, to one other than number *avoid* if there is one."""
         ...
 
 
@@ -80,7 +83,7 @@ class Stream:
         self._later: list[Stream] = []  # those that continue from another position
         self.skips: list[Skip] = []
         self._under_way: deque[_Chunk] = deque()
-        self._meter = Meter(rank, size, self.settings.workers, report)
+        self._meter = Meter(rank, size, self.settings, report)
         self._checks = Checks(self.settings, self._recompute)
 
     @property
@@ -164,22 +167,26 @@ class Stream:
         self._meter.report(self.count, len(under_way), len(self.skips), force=self.count == 0)
         return result
 
-    def submit(self, title: str, function: Any, *args: Any, priority: int) -> Task:
-        """Have a function executed by a worker; those that prepare batches have priorities up to 0."""
-        return self._submit(title, function, *args, priority=priority)
+    def submit(self, title: str, function: Any, *args: Any, priority: int, role: str) -> Task:
+        """Have a function executed by a worker of this *role*; those that prepare batches have priorities up to 0."""
+        return self._submit(title, function, *args, priority=priority, role=role)
 
-    def receive(self, task: Task, number: int, rows: str) -> Chunk:
-        """The chunk of a task, which begins with batch *number*; counts the wait and the batches that are skipped."""
+    def receive(self, task: Task, number: int, rows: str, role: str = WORKER) -> Chunk:
+        """The chunk of a task of workers of this *role*, which begins with batch *number*.
+
+        Counts the wait and the batches that are skipped.
+        """
         begin, under_way = time.perf_counter(), len(self._under_way)
 
         def on_wait(place: Place | None) -> None:
             waited = time.perf_counter() - begin
             preparing = min(place.batch[2], waited) if place and place.batch else 0.0
             pending = _pending(number, rows, place, waited)
-            self._meter.report_pending(self.count, under_way, len(self.skips), pending, waited, preparing)
+            counts = (self.count, under_way, len(self.skips))
+            self._meter.report_pending(*counts, pending, waited, preparing, role)
 
         result: Chunk = task.result(on_wait)
-        self._meter.add(result, time.perf_counter() - begin)
+        self._meter.add(result, time.perf_counter() - begin, role)
         for skip in result.skips:
             self.skips.append(skip)
             print(f"batch {skip.number} skipped ({skip.rows}): {skip.error}", file=sys.stderr, flush=True)
@@ -200,10 +207,10 @@ class Stream:
 def _pending(number: int, rows: str, place: Place | None, waited: float) -> dict[str, Any]:
     """What a rank waits for: the batch that its worker is at, else the first one of the chunk."""
     if place is None or place.batch is None:
-        worker = None if place is None else place.worker
+        worker = None if place is None else str(place.worker)
         return {"batch": number, "rows": rows, "worker": worker, "seconds": round(waited, 1)}
     current, rows, seconds = place.batch
-    return {"batch": current, "rows": rows, "worker": place.worker, "seconds": round(seconds, 1)}
+    return {"batch": current, "rows": rows, "worker": str(place.worker), "seconds": round(seconds, 1)}
 
 
 def waiting_share(waited: float, seconds: float) -> str:
@@ -238,7 +245,7 @@ def stream(
         raise StreamError("this process has no stream: start it with `spotmpi run` and a spec with the table [stream]")
     sys.excepthook = _end_run
     settings = read_settings(text)
-    engine = Engine(os.environ[protocol.ENV_POOL], os.environ[protocol.ENV_POOL_TLS])
+    engine = Engine(os.environ[protocol.ENV_POOL], os.environ[protocol.ENV_POOL_TLS], settings.roles)
     atexit.register(engine.close)
     own_rank, own_size = _world()
     rank = own_rank if rank is None else rank
@@ -263,13 +270,14 @@ def stream(
 def _print(process: int, engine: Engine | None, source: str, report: dict[str, Any]) -> None:
     """Print a report of the rank with this *process* id, of which a forked one has a copy.
 
-    With *engine* it has the number of the workers that are connected, which may be changed.
+    With *engine* it has the numbers of the workers that are connected, which may be changed.
     """
     if os.getpid() != process:
         return
     if engine:
         with contextlib.suppress(Exception):  # the wait for a batch has the failure
-            report = {**report, "workers": len(engine.workers()) or report["workers"]}
+            counts = Counter(meter.COUNTS[member.role] for member in engine.workers())
+            report = {**report, **{key: count for key, count in counts.items() if key in report}}
     print(protocol.encode(protocol.STREAM, source=source, **report), flush=True)
 
 

@@ -18,6 +18,7 @@ from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice, pods_per_node
 from spotmpi.spec.node_groups import choose as fitting
 from spotmpi.spec.roles import worker_spec
+from spotmpi.spec.workers import StreamWorkers
 from spotmpi.study.study import Configuration, Study
 
 _SHARE = "; with a node's share of"
@@ -53,12 +54,11 @@ def _with_workers(
     Where nobody tells what a worker costs, it counts as a node.
     """
     environment = targets.environment_of(on)
-    workers = {each.name: _worker_hour(each.spec, environment) for each in study.variants if each.spec.stream}
+    workers = {each.name: _worker_hours(each.spec, environment) for each in study.variants}
     shared: dict[Configuration, Price] = {}
     for (name, nodes), price in prices.items():
-        stream = study.variant(name).spec.stream
-        if price is not None and stream is not None:
-            count, each = stream.workers.count, workers[name] or price.node_hour
+        if price is not None and workers[name]:
+            count, each = _mean(workers[name], price.node_hour)
             share = f"{price.source}{_SHARE} {count} stream workers"
             price = Price(price.node_hour + each * count / nodes, share, each)
         if price is not None:
@@ -70,18 +70,31 @@ def without_workers(price: Price, spec: JobSpec, nodes: int) -> Price:
     """The *price* in a configuration of so many nodes without a node's share of the workers of the stream of *spec*."""
     if spec.stream is None or price.worker_hour is None:
         return price
-    share = price.worker_hour * spec.stream.workers.count / nodes
+    share = price.worker_hour * sum(each.count for each in spec.stream.roles) / nodes
     return replace(price, node_hour=price.node_hour - share, source=price.source.partition(_SHARE)[0])
 
 
-def _worker_hour(spec: JobSpec, environment: Environment | None) -> float | None:
-    """The price of a worker of *spec*'s stream, from the spec or else from AWS; None if neither has one."""
-    assert spec.stream is not None
-    own = spec.stream.workers.price
-    if own is None and spec.price is None and environment:
+def _worker_hours(spec: JobSpec, environment: Environment | None) -> list[tuple[int, float | None]]:
+    """The number and price of the workers of *spec*'s stream in each role.
+
+    The price is that of the spec or else from AWS; None if neither has one.
+    """
+    return [(each.count, _worker_hour(spec, each, environment)) for each in (spec.stream.roles if spec.stream else ())]
+
+
+def _worker_hour(spec: JobSpec, workers: StreamWorkers, environment: Environment | None) -> float | None:
+    if workers.price is None and spec.price is None and environment:
         with contextlib.suppress(SpotmpiError):
-            return worker_price(environment, spec)
-    return own
+            return worker_price(environment, spec, workers)
+    return workers.price
+
+
+def _mean(workers: Sequence[tuple[int, float | None]], default: float) -> tuple[int, float]:
+    """The number of all workers, and the mean of their prices; the *default* is that of those without one."""
+    count = sum(each for each, _ in workers)
+    first = workers[0][1] or default
+    others = sum(each * ((price or default) - first) for each, price in workers[1:])
+    return count, first + others / count
 
 
 def goal_with_price(goal: Goal, known: Price | None, specs: Sequence[JobSpec], on: TargetLike) -> Goal:
@@ -102,8 +115,7 @@ def goal_with_price(goal: Goal, known: Price | None, specs: Sequence[JobSpec], o
     sources, workers_price = [known.source, failure], 0.0
     for spec in specs[:1]:
         if spec.stream is not None:
-            count = spec.stream.workers.count
-            each = _worker_hour(spec, environment) or known.worker_hour or known.node_hour
+            count, each = _mean(_worker_hours(spec, environment), known.worker_hour or known.node_hour)
             workers_price = count * each
             sources.append(f"and {count} stream workers at ${each:g} each")
     source = "; ".join(filter(None, sources)) or None
@@ -119,14 +131,14 @@ def environment_price(environment: Environment, specs: Iterable[JobSpec]) -> Pri
     return highest_node_price(environment, list(groups.values()) or environment.node_groups)
 
 
-def worker_price(environment: Environment, spec: JobSpec) -> float | None:
-    """US dollars per hour of a worker of *spec*'s stream now: its share of a node in the group where that costs most.
+def worker_price(environment: Environment, spec: JobSpec, own: StreamWorkers) -> float | None:
+    """US dollars per hour of one of *own* workers now: its share of a node in the group where that costs most.
 
     None where workers fit no group; SpotmpiError if AWS does not tell.
     """
     from spotmpi.aws.prices import group_prices
 
-    workers = worker_spec(spec)
+    workers = worker_spec(spec, own)
     groups = _groups(environment, workers, gang=False)
     prices = group_prices(environment, groups) if groups else {}
     return max((prices[group.name] / pods_per_node(workers, group) for group in groups), default=None)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.agent import hardware, pod_context, protocol
-from spotmpi.agent.plan import NODE, STANDBY, WORKER, Member
+from spotmpi.agent.plan import NODE, STANDBY, WORKER, WORKERS, Member, workers
 from spotmpi.core.certificates import write_certificates
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
@@ -77,7 +77,7 @@ class Gang:
         member = self.member(node)
         environment = {**os.environ, pod_context.ENV_RESTART_COUNT: str(restart_count)}
         environment |= {pod_context.ENV_ROLE: member.role, pod_context.ENV_INDEX: str(member.number)}
-        if member.role == WORKER:
+        if member.role in WORKERS:
             annotation = f"{pod_context.FAILURE_COUNTS[0]}={json.dumps(str(restart_count))}\n"
             (mounts / "pod" / "annotations").write_text(annotation)
         environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
@@ -91,12 +91,14 @@ class Gang:
         return self.agents[node]
 
     def member(self, number: int) -> Member:
-        """The member of a number: after nodes come pods that stand by, then workers."""
-        for role, count in ((NODE, len(self.plan["hosts"])), (STANDBY, len(self.plan.get("standby", [])))):
+        """The member of a number: after nodes come pods that stand by, then workers; of the last role any number."""
+        counts = {NODE: len(self.plan["hosts"]), STANDBY: len(self.plan.get("standby", []))}
+        counts |= {name: role["count"] for name, role in workers(self.plan).items()} or {WORKER: 0}
+        for role, count in list(counts.items())[:-1]:
             if number < count:
                 return Member(role, number)
             number -= count
-        return Member(WORKER, number)
+        return Member(list(counts)[-1], number)
 
     def stop(self, reason: str = "enough") -> None:
         """Ask node 0 to stop, as `spotmpi stop` does."""

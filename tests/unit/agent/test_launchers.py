@@ -121,8 +121,8 @@ def test_a_pool_has_a_scheduler_alone_or_with_the_command_of_its_driver() -> Non
 
 
 def test_a_worker_of_a_pool_knows_its_number_scheduler_and_folder() -> None:
-    worker = launchers.pool_worker("python", 2, "tls://10.0.0.1:8786", "/work/code")
-    options = ["--worker=2", "--address=tls://10.0.0.1:8786", "--folder=/work/code"]
+    worker = launchers.pool_worker("python", "worker/2", "tls://10.0.0.1:8786", "/work/code")
+    options = ["--worker=worker/2", "--address=tls://10.0.0.1:8786", "--folder=/work/code"]
     assert worker == ["python", "-m", "spotmpi.programs.pool.worker", *options]
 
 

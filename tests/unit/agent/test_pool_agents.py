@@ -27,7 +27,7 @@ from tests.unit.agent.gang import LIMIT, Gang, kinds
 PROGRAM = """
 import os, sys, time
 options = dict(each[2:].split("=", 1) for each in sys.argv[1:])
-name = "{}-" + options.get("worker", "0")
+name = options.get("worker", "{}/0").replace("/", "-")
 path = os.path.join(os.environ["FOLDER"], name)
 print(name, os.getpid(), flush=True)
 open(options.get("address-file", os.devnull), "w").close()
@@ -235,6 +235,8 @@ STREAM: dict[str, Any] = {
     "limits": {"failures": 1},
 }
 GANG, WORKERS = (0, 1), (2, 3)
+OWN = {**STREAM["stream"], "postprocess": "flow:post", "postprocess_workers": {"count": 1}}
+STAGES = {**STREAM, "stream": OWN}  # whose pod is 4
 
 
 def until_all_run(run: Pool, restart_count: int = 0) -> None:
@@ -262,6 +264,29 @@ def test_workers_of_a_stream_come_and_go_beside_its_gang_whose_end_is_theirs(poo
     assert sorted(joined) == ["worker/0", "worker/0", "worker/1"]
     (started,) = [event for event in run.events() if event.kind == "started"]
     assert [machine["member"] for machine in started.values["machines"]] == ["node/0", "node/1"], "not those of workers"
+
+
+def test_a_worker_of_the_postprocess_comes_and_goes_as_those_that_prepare(pool: Callable[..., Pool]) -> None:
+    run = pool(*GANG, *WORKERS, 4, **STAGES)
+    run.until_started(*WORKERS, 4)
+    assert run.processes(4, name="postprocess-0") and run.processes(2, name="worker-0")
+    run.end("postprocess-0", 3)
+    run.until_started(4, count=2)
+    run.agents[4].send_signal(signal.SIGTERM)
+    assert run.agents[4].wait(LIMIT) == 75
+    run.until("that it left", lambda: run.left() == ["the pod of this node received SIGTERM"])
+    run.start(4, restart_count=1)
+    run.until_started(4, restart_count=1)
+    run.until("the ranks", lambda: all(run.processes(node, name=f"rank-{node}") for node in GANG))
+    for node in GANG:
+        run.end(f"rank-{node}", 0)
+
+    assert run.codes() == [0] * 5
+    members = [event.values["member"] for event in run.events() if event.kind in ("joined", "left")]
+    assert sorted(members) == ["postprocess/0"] * 3 + ["worker/0", "worker/1"]
+    (again,) = [text for text in run.texts(4) if "started again" in text]
+    assert again == "postprocess 0 ended with exit code 3: RuntimeError: postprocess-0; it is started again"
+    assert {event.attempt for event in run.events(4, restart_count=1) if event.kind == "line"} == {2}
 
 
 def test_a_lost_node_restarts_the_gang_of_a_stream_and_its_workers_join_again(pool: Callable[..., Pool]) -> None:
@@ -311,10 +336,15 @@ def _exists(pid: int) -> bool:
 
 
 @pytest.mark.nightly("a second of waiting for nothing; by day the same agents end for other reasons")
-def test_a_gang_that_waits_for_workers_in_vain_ends_with_that_reason(pool: Callable[..., Pool]) -> None:
-    run = pool(*GANG, **{**STREAM, "limits": {"failures": 0, "no_progress": "1s"}})
+@pytest.mark.parametrize(
+    ("nodes", "values", "missing"), [(GANG, STREAM, "worker"), ((*GANG, *WORKERS), STAGES, "postprocess worker")]
+)
+def test_a_gang_that_waits_for_workers_in_vain_ends_with_that_reason(
+    pool: Callable[..., Pool], nodes: tuple[int, ...], values: dict[str, Any], missing: str
+) -> None:
+    run = pool(*nodes, **{**values, "limits": {"failures": 0, "no_progress": "1s"}})
     assert run.codes()[0] == 78
-    reason = "no progress for limits.no_progress (1s), last iteration none; no worker of the stream is connected"
+    reason = f"no progress for limits.no_progress (1s), last iteration none; no {missing} of the stream is connected"
     assert str(run.events()[-1].reason) == f"{reason}; no retries left (limits.failures = 0)"
 
 

@@ -15,7 +15,7 @@ from spotmpi.agent.recognition import Recognizer
 
 START, REPORT = 100.0, 110.0
 STREAM: dict[str, Any] = {**dict.fromkeys(protocol.STREAM_COUNTS, 0), "ranks": 2}
-PENDING = {"batch": 7, "rows": "a.csv rows 7 to 7", "worker": 2, "seconds": 5.0}
+PENDING = {"batch": 7, "rows": "a.csv rows 7 to 7", "worker": "worker 2", "seconds": 5.0}
 
 
 def report(kind: str, stream: str = "o", **values: Any) -> Line:

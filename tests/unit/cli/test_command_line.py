@@ -198,7 +198,7 @@ def test_columns_align_with_wide_and_control_characters(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("command", [("logs",), ("shell",), ("drill", "--fault", "kill")], ids=" ".join)
-@pytest.mark.parametrize("node", ["wrker/0", "worker", "-1", "worker/01", "x-1-workers-0-abcde"])
+@pytest.mark.parametrize("node", ["wrker/0", "worker", "-1", "worker/01", "x-1-worker-0-abcde"])
 def test_a_node_that_names_no_member_is_refused_with_what_does(command: tuple[str, ...], node: str) -> None:
     invoke("run", job("echo a line"))
     result = invoke(*command, only_run().id, f"--node={node}")

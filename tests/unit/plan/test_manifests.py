@@ -108,7 +108,8 @@ def plan(values: dict[str, Any], target: Target = TARGET, run: str = "digits-1")
         base = replace(TARGET, exclusive=True, egress_denied=True, placement_account="mover")
         several = spec.capacity.order or spec.capacity.deadline
         target = (in_order if several else on_groups)(base, target)
-    workers = on_groups(replace(TARGET, egress_denied=True), [CPUS]) if spec.stream else None
+    cpus = on_groups(replace(TARGET, egress_denied=True), [CPUS])
+    workers = [replace(cpus, image=each.image or cpus.image) for each in (spec.stream.roles if spec.stream else ())]
     return kubernetes_plan(spec, target, submission(run, spec.env_passthrough), workers)
 
 
@@ -150,6 +151,19 @@ POOL: dict[str, Any] = {
     "limits": {"run": "2h", "interruptions": 7},
     "kubernetes": {"queue": "gpus", "labels": {"team": "vision"}},
 }
+STAGES: dict[str, Any] = {
+    "command": ["python3", "-m", "spotmpi.streams.rank", "predict", "flow:predict"],
+    "files": ["/home/ann/flow.py"],
+    "stream": {
+        "source": "s3://set/*.parquet",
+        "batch": 4096,
+        "last_batch": "keep",
+        "prepare": "flow:prepare",
+        "postprocess": "flow:postprocess",
+        "workers": {"count": 4},
+        "postprocess_workers": {"count": 2, "cpu": 3, "memory": "8Gi", "image": "registry/video:1"},
+    },
+}
 STREAM: dict[str, Any] = {
     "name": "train",
     "command": ["python3", "train.py"],
@@ -167,6 +181,7 @@ STREAM: dict[str, Any] = {
 DEADLINE = "2027-01-31T18:00+01:00"
 CASES: dict[str, tuple[dict[str, Any], Target]] = {
     "stream": (STREAM, [GROUP]),
+    "stages": (STAGES, TARGET),
     "small": (SMALL, TARGET),
     "job-per-node": ({**PLAIN, "limits": {"failures": 3}}, ALONE),
     "standby": ({**PLAIN, "standby": 2, "limits": {"failures": 3}}, ALONE),
@@ -201,8 +216,12 @@ def test_the_agent_plan_has_the_image_that_a_template_sets() -> None:
 
 def test_the_pod_template_of_workers_is_in_the_plan_of_a_pool_alone() -> None:
     objects = plan(POOL)
-    assert manifests.workers_template(objects) is objects[-1]["spec"]["template"]
-    assert manifests.workers_template(plan(SMALL)) is None
+    assert manifests.worker_templates(objects) == [objects[-1]["spec"]["template"]]
+    assert manifests.worker_templates(plan(SMALL)) == []
+
+    preparing, postprocessing = (each["spec"]["containers"][0] for each in manifests.worker_templates(plan(STAGES)))
+    assert preparing["image"] == TARGET.image and postprocessing["image"] == "registry/video:1"
+    assert postprocessing["resources"]["limits"]["memory"] == "8Gi"
 
 
 def test_data_that_is_staged_in_memory_has_a_volume_there() -> None:

@@ -64,7 +64,7 @@ def test_all_pods_mount_the_pieces_and_their_agents_know_the_digest(
     changed = wheels.with_wheels(objects, PACKED)
 
     assert objects == before
-    templates = [*manifests.pod_templates(changed[0]), manifests.workers_template(changed)]
+    templates = [*manifests.pod_templates(changed[0]), *manifests.worker_templates(changed)]
     assert len(templates) == pods
     for template in templates:
         assert template is not None

@@ -40,7 +40,7 @@ def pool_of(workers: int) -> tuple[PoolScheduler, CallsPlugin]:
 
 def new_worker(scheduler: PoolScheduler, number: int) -> Worker:
     options: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "dashboard": False}
-    return Worker(scheduler.address, name=f"{number}-0a", resources={resource(number): 9}, **options)
+    return Worker(scheduler.address, name=f"worker-{number}-0a", resources={resource(number): 9}, **options)
 
 
 def test_calls_for_a_worker_that_the_pool_has_no_more_end_whether_they_come_before_or_after_it_shrinks() -> None:

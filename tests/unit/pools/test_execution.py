@@ -12,11 +12,13 @@ import pytest
 from distributed import Client, Scheduler, Worker, WorkerPlugin
 from distributed.core import Status, rpc
 
+from spotmpi.agent.plan import WORKER, Member
 from spotmpi.programs.pool.call import CallAborted
 from spotmpi.programs.pool.execution import CancelledCalls, ExecutionFile, cut
 from spotmpi.programs.pool.scheduler import MAX_DEATHS, PoolScheduler
 from spotmpi.programs.pool.worker import is_relevant
 
+FIRST = Member(WORKER, 0)
 FINISHED, ENDING = "add-spotmpi-1", "end-spotmpi-2"
 
 
@@ -43,12 +45,12 @@ def test_a_key_that_is_too_long_is_cut_between_characters(tmp_path: Path, name: 
 @pytest.mark.parametrize(("executed", "blamed"), [(ENDING, [ENDING]), (None, [FINISHED]), ("", []), ("other", [])])
 def test_of_several_calls_the_executed_one_is_blamed(executed: str | None, blamed: list[str]) -> None:
     scheduler = PoolScheduler.__new__(PoolScheduler)  # before its event loop starts
-    scheduler.deaths, scheduler.unclear, scheduler.tasks = {}, {0: [FINISHED, ENDING]}, {}
+    scheduler.deaths, scheduler.unclear, scheduler.tasks = {}, {FIRST: [FINISHED, ENDING]}, {}
 
-    scheduler.attribute_death(1, executed)
+    scheduler.attribute_death(Member(WORKER, 1), executed)
     assert not scheduler.deaths, "another worker"
-    scheduler.attribute_death(0, executed)
-    scheduler.attribute_death(0, executed)  # none is left
+    scheduler.attribute_death(FIRST, executed)
+    scheduler.attribute_death(FIRST, executed)  # none is left
 
     assert scheduler.deaths == dict.fromkeys(blamed, 1)
 
@@ -93,8 +95,8 @@ def test_a_call_that_waits_for_a_worker_can_be_given_up() -> None:
             while len(scheduler.tasks) < 2:
                 await asyncio.sleep(0.01)
             for _ in range(MAX_DEATHS):
-                scheduler.unclear = {0: [FINISHED, ENDING]}
-                scheduler.attribute_death(0, ENDING)
+                scheduler.unclear = {FIRST: [FINISHED, ENDING]}
+                scheduler.attribute_death(FIRST, ENDING)
             with pytest.raises(CallAborted, match=r"a call of end ended the process of its worker 3 times"):
                 await ending
             assert not finished.done()

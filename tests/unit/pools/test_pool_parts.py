@@ -27,6 +27,7 @@ from cryptography.exceptions import InvalidSignature
 from distributed.core import clean_exception, error_message
 
 from spotmpi.agent import protocol
+from spotmpi.agent.plan import POSTPROCESS, WORKER, Member
 from spotmpi.core.certificates import run_certificates, write_certificates
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.pools import calls
@@ -41,7 +42,7 @@ from spotmpi.pools.progress import ProgressBar, for_map
 from spotmpi.pools.results import ResultFetcher
 from spotmpi.programs.pool import call
 from spotmpi.programs.pool.scheduler import DriverWatch
-from spotmpi.programs.pool.settings import settings, version_difference, versions, worker_index
+from spotmpi.programs.pool.settings import settings, version_difference, versions, worker_member
 
 
 def test_a_run_has_a_certificate_of_its_own_authority_that_is_valid_by_any_clock() -> None:
@@ -144,8 +145,10 @@ def test_reclaims_do_not_count_as_failures_of_calls() -> None:
     assert settings(7)["distributed.scheduler.allowed-failures"] == 7
 
 
-def test_a_worker_is_known_by_the_number_in_its_name() -> None:
-    assert (worker_index("12-a9f3"), worker_index("tls://10.0.0.1:80")) == (12, -1)
+def test_a_worker_is_known_by_role_and_number_in_its_name() -> None:
+    assert worker_member("worker-12-a9f3") == Member(WORKER, 12)
+    assert worker_member("postprocess-0-a9f3") == Member(POSTPROCESS, 0)
+    assert worker_member("tls://10.0.0.1:80") is None
 
 
 def test_a_key_names_function_driver_map_and_index() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import io
 import pickle
@@ -11,20 +12,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 from distributed import Worker
 from distributed.protocol.core import dumps, loads
 
+from spotmpi.agent import protocol
 from spotmpi.agent.children import LocalWorkers, process_ids
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext, in_run_folder
 from spotmpi.agent.launch import Place
-from spotmpi.agent.plan import COORDINATOR, WORKER, Member
+from spotmpi.agent.plan import COORDINATOR, POSTPROCESS, WORKER, Member
+from spotmpi.core.certificates import run_certificates, write_certificates
 from spotmpi.pools.dask_client import PoolClient
-from spotmpi.programs.pool import call, files
+from spotmpi.programs.pool import call, files, worker
 from spotmpi.programs.pool.call import CallFailure
 from spotmpi.programs.pool.output import LEFT_OUT, RATE, ForwardedStream
 from spotmpi.programs.pool.scheduler import CallsPlugin, PoolScheduler
+from spotmpi.programs.pool.settings import security, settings, versions
 
 NOT_UTF8 = b"caf\xe9.txt".decode(errors="surrogateescape")
 
@@ -169,6 +174,30 @@ def test_the_latest_upload_counts_whatever_the_clocks_of_drivers_say(
     assert (worker_folder / NOT_UTF8).exists()
 
 
+def test_a_worker_whose_image_has_another_dask_ends_the_run_with_both_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_certificates(tmp_path / "pool", run_certificates("x-1"))
+    monkeypatch.setenv(protocol.ENV_POOL_TLS, str(folder))
+
+    async def describe() -> dict[str, Any]:
+        return {"versions": {**versions(), "distributed": "2020.1.0"}}
+
+    async def join() -> int:
+        options: dict[str, Any] = {"protocol": "tls", "security": security(str(folder)), "dashboard": False}
+        async with PoolScheduler(host="127.0.0.1", port=0, **options) as scheduler:
+            scheduler.handlers["spotmpi_pool"] = describe
+            member = Member(POSTPROCESS, 0)
+            values = {"worker": member, "address": scheduler.address, "folder": str(tmp_path / "work"), "host": None}
+            return await worker.work(argparse.Namespace(**values, timeout=10.0))
+
+    with dask.config.set(settings()):
+        assert asyncio.run(join()) == protocol.NOT_RETRYABLE
+    own = f"distributed {versions()['distributed']} here and 2020.1.0 in the image of node 0"
+    reason = f"{own}: give these workers an image with the same"
+    assert reason in capsys.readouterr().out
+
+
 def driver_of(scheduler: PoolScheduler) -> PoolClient:
     """A driver's client over a connection that packs messages as TLS does."""
 
@@ -212,8 +241,8 @@ def local_workers(tmp_path: Path) -> Callable[[], LocalWorkers]:
     (code / "lib").mkdir(parents=True)
     (code / "scan.py").write_text("1")
     (code / "lib" / "newest").symlink_to("../scan.py")
-    role = {"restart": "each", "count": 1, "environment": {}}
-    plan: Any = {"run": tmp_path.name, "hosts": ["127.0.0.1"], "roles": [role], "pool_python": None}
+    roles = [{"name": role, "restart": "each", "count": 1, "environment": {}} for role in (WORKER, POSTPROCESS)]
+    plan: Any = {"run": tmp_path.name, "hosts": ["127.0.0.1"], "roles": roles, "pool_python": None}
     context = AgentContext(plan, COORDINATOR, 0, None, in_run_folder(str(tmp_path), "/nowhere", "/nowhere"), CLOCK)
     return lambda: LocalWorkers(context, Place("python3", control=str(tmp_path)), str(tmp_path))
 
@@ -248,10 +277,11 @@ def test_the_workers_are_as_many_as_was_requested_last_and_each_has_its_process_
     local_workers: Callable[[], LocalWorkers], tmp_path: Path
 ) -> None:
     workers = local_workers()
-    assert workers.members() == [Member(WORKER, 0)]
+    own = Member(POSTPROCESS, 0)
+    assert workers.members() == [Member(WORKER, 0), own]
     for text, count in (("3", 3), ("0", 1), ("many", 1)):
         (tmp_path / "workers").write_text(text)
-        assert [member.number for member in workers.members()] == list(range(count)), text
+        assert workers.members() == [*(Member(WORKER, number) for number in range(count)), own], text
     assert workers.command(Member(WORKER, 2))["member"] == Member(WORKER, 2)
     assert not workers.is_ready()
     (tmp_path / "address.json").write_text('{"process": 7}')

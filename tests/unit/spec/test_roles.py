@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotmpi.core.environment import NodeGroup
+from spotmpi.core.errors import Problem
 from spotmpi.spec import node_groups, roles
 from spotmpi.spec.job import from_values
 from spotmpi.spec.node_groups import Choice
-from spotmpi.spec.roles import RoleChoices
 from tests.unit.spec.test_node_groups import environments
 
 TAINT = {"key": "spotmpi.dev/runs", "value": "only", "effect": "NoSchedule"}
@@ -45,9 +45,10 @@ SPOT, STABLE, GPUS = group("spot", "spot"), group("stable", "on-demand"), group(
 def choose(*groups: NodeGroup, kubernetes: dict[str, Any] | None = None, **pool: Any) -> Any:
     values = {"launcher": "pool", "pool": {"count": 16, **pool}, "kubernetes": kubernetes or {}}
     choice = roles.choose(from_values(values), groups)
-    if not isinstance(choice, RoleChoices):
+    if not isinstance(choice, tuple):
         return [str(problem) for problem in choice]
-    return [each.name for each in choice.gang.groups], [each.name for each in choice.workers.groups], choice.note
+    gang, workers = choice
+    return [each.name for each in gang.groups], [each.name for each in workers.groups], roles.driver_note(gang)
 
 
 def test_node_0_takes_a_group_on_demand_and_workers_the_first_that_fits_unless_the_user_names_others() -> None:
@@ -66,8 +67,8 @@ def test_each_shape_of_a_pool_gets_a_group_of_its_own_choice_and_node_0_one_on_d
     gang, own = (node_groups.choose(each, groups) for each in roles.role_specs(spec))
     stable = node_groups.choose(roles.gang_spec(spec), [each for each in groups if each.market == "on-demand"])
     choice = roles.choose(spec, groups)
-    if isinstance(choice, RoleChoices):
-        assert choice.gang == (stable if isinstance(stable, Choice) else gang) and choice.workers == own
+    if isinstance(choice, tuple):
+        assert choice == (stable if isinstance(stable, Choice) else gang, own)
     else:
         assert isinstance(gang, list) or isinstance(own, list)
 
@@ -95,12 +96,27 @@ def test_gang_and_workers_of_a_stream_take_node_groups_of_their_own() -> None:
         "stream": {"source": "s3://set", "batch": 8, "workers": {"count": 16, "cpu": 2, "memory": "4Gi"}},
     }
     choice = roles.choose(from_values(values), [SPOT, STABLE, GPUS])
-    assert isinstance(choice, RoleChoices) and choice.note is None
+    assert isinstance(choice, tuple) and roles.driver_note(choice[0]) is None
     assert [[group.name for group in each.groups] for each in choice] == [["gpus"], ["spot"]]
     gang, workers = roles.role_specs(from_values(values))
     assert (gang.world_size, workers.world_size) == (8, 16)
     assert (workers.resources.cpu, workers.resources.memory, workers.resources.gpu) == (2, "4Gi", 0)
     assert (workers.kubernetes.exclusive, workers.kubernetes.instance_type) == (False, None)
+
+
+def test_each_stage_of_a_stream_has_its_own_resources_groups_and_image() -> None:
+    stages = {"prepare": "flow:prepare", "postprocess": "flow:post", "workers": {"count": 3, "price": 0.2}}
+    own = {"count": 2, "cpu": 4, "node_groups": ["stable"], "image": "registry/video:1"}
+    stream = {"source": "s3://set", "batch": 8, **stages, "postprocess_workers": own}
+    spec = from_values({"command": ["train"], "stream": stream, "price": 1, "kubernetes": {"node_groups": ["spot"]}})
+    _, prepare, postprocess = roles.role_specs(spec)
+    assert (prepare.nodes, prepare.price, prepare.kubernetes.image) == (3, 0.2, None)
+    assert (postprocess.nodes, postprocess.price, postprocess.kubernetes.image) == (2, 1, "registry/video:1")
+    choice = roles.choose(spec, [SPOT, STABLE])
+    assert isinstance(choice, tuple)
+    assert [[group.name for group in each.groups] for each in choice] == [["spot"], ["spot"], ["stable"]]
+    (problem,) = roles.choose(spec, [SPOT])
+    assert isinstance(problem, Problem) and problem.field == "stream.postprocess_workers.node_groups"
 
 
 def test_problems_of_the_workers_of_a_stream_name_their_keys() -> None:

@@ -68,6 +68,31 @@ def test_only_a_prediction_has_results(key: str, value: str) -> None:
         }
 
 
+def test_the_postprocess_of_a_prediction_may_have_workers_of_its_own() -> None:
+    stages = {**FILES, "postprocess": "flow:post", "workers": {"count": 4}}
+    own = spec({**stages, "postprocess_workers": {"count": 2, "cpu": 3, "memory": "8Gi"}}, command=PREDICT)
+    assert problems(own) == {}
+    assert own.stream and own.stream.settings.roles == ("worker", "postprocess")
+    assert [(each.table, each.count, each.cpu) for each in own.workers] == [
+        ("stream.workers", 4, 1),
+        ("stream.postprocess_workers", 2, 3),
+    ]
+    assert problems(spec({**stages, "postprocess_workers": {"count": 9}}, command=PREDICT)) == {
+        "stream.postprocess_workers.count": "exceeds the 8 processes possible here"
+    }
+    assert problems(spec({**FILES, "postprocess_workers": {"count": 2}}, command=PREDICT)) == {
+        "stream.postprocess_workers.count": 'have nothing to do: add postprocess = "flow:postprocess" to [stream], or '
+        "remove the table"
+    }
+    program = {"launcher": "mpirun", "image": "pytorch", "command": None, "program": "digits"}
+    capabilities = {"programs": {"pytorch": frozenset({"digits"})}}
+    stream = {"workers": {"count": 2}, "postprocess_workers": {"count": 2}}
+    args = {"args": ["--batches", "stream"]}
+    assert problems(spec(stream, **program, **args), **capabilities) == {
+        "stream.postprocess_workers": "a program streams its own data in its own order; remove it"
+    }
+
+
 def test_all_that_does_not_fit_together_is_said_at_once() -> None:
     stream = {"source": "flow:rows", "batch": 5, "prepare": "prepare", "workers": {"count": 9}}
     stream |= {"postprocess": "post", "write": "csv"}

@@ -17,7 +17,6 @@ from spotmpi.core.errors import Problem
 from spotmpi.spec import roles
 from spotmpi.spec.job import from_values
 from spotmpi.spec.node_groups import Choice
-from spotmpi.spec.roles import RoleChoices
 from tests.unit.core.test_environment import OUTPUTS
 from tests.unit.spec.test_node_groups import group
 
@@ -139,10 +138,10 @@ def test_workers_are_in_the_zone_of_the_gang() -> None:
             | {"stream": {"source": "s", "batch": 8, "workers": {"count": 2, "node_groups": ["c6i"]}}}
         )
         choice = roles.choose(spec, [*GROUPS, *cpus])
-        assert isinstance(choice, RoleChoices)
+        assert isinstance(choice, tuple)
         zone = C if table else B
-        assert [each.zone for each in (*choice.gang.every_group, *choice.workers.groups)] == [zone, zone]
-        assert choice.gang.spec.capacity == spec.capacity
+        assert [each.zone for each in (*choice[0].every_group, *choice[1].groups)] == [zone, zone]
+        assert choice[0].spec.capacity == spec.capacity
     stream = {"source": "s", "batch": 8, "workers": {"count": 2}}
     (unknown,) = refused(stream=stream, capacity={"zones": ["us-east-1f"]})
     assert unknown.startswith("capacity.zones = 'us-east-1f': the environment has nodes in us-east-1a, us-east-1b")
@@ -161,8 +160,8 @@ def test_a_pool_is_in_the_zone_where_node_0_is_on_demand() -> None:
     spec = from_values({"launcher": "pool", "pool": {"count": 4}})
     groups = [*in_zones("c6i", gpus=0), *in_zones("od", (C,), gpus=0, market="on-demand")]
     choice = roles.choose(spec, groups)
-    assert isinstance(choice, RoleChoices)
-    assert [each.name for each in (*choice.gang.every_group, *choice.workers.groups)] == ["od-c", "c6i-c"]
+    assert isinstance(choice, tuple)
+    assert [each.name for each in (*choice[0].every_group, *choice[1].groups)] == ["od-c", "c6i-c"]
 
 
 @st.composite

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.agent.plan import WORKER
 from spotmpi.streams import chunk
 from spotmpi.streams.chunk import seal
 from spotmpi.streams.engine import Place, load
@@ -24,14 +25,18 @@ class InProcess:
         self.cancelled = self.fetched = 0
         self.places: list[Place] = []  # that the next result is waited for
         self.calls: list[str] = []  # their titles
+        self.roles: list[str] = []  # of the workers that get them
         self.avoided: list[int] = []  # the numbers of workers that were to be avoided
 
-    def submit(self, title: str, function: Any, *args: Any, priority: int = 0, avoid: int | None = None) -> _Task:
+    def submit(
+        self, title: str, function: Any, *args: Any, priority: int = 0, avoid: int | None = None, role: str = WORKER
+    ) -> _Task:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         if function is not chunk.postprocess:
             self.sizes.append(len(args[1]))
         self.calls.append(title)
+        self.roles.append(role)
         self.avoided += [] if avoid is None else [avoid]
         return _Task(self, lambda: function(*args))
 

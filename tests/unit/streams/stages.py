@@ -11,10 +11,14 @@ import numpy as np
 from spotmpi.streams.order import Order, Part, Settings
 
 ROWS, BATCH = 100, 7
-# Kills, each once: a worker that prepares, the rank, and a worker that postprocesses.
+# Kills, each once: a worker that prepares, the rank, and a worker that postprocesses. Each worker leaves a mark with
+# the stage, its host and the name of its folder. While there is a file `pause`, the rank waits at batch 3.
 _FLOW = """
-import os, signal
+import os, signal, socket, time
 from pathlib import Path
+
+def mark(stage):
+    Path("FOLDER", f"{stage} on {socket.gethostname()} in {Path.cwd().name}").touch()
 
 def kill_once(name):
     try:
@@ -24,17 +28,23 @@ def kill_once(name):
     os.kill(os.getpid(), signal.SIGKILL)
 
 def prepare(rows, seed):
+    mark("prepare")
     if rows["x"][0] == 28:
         kill_once("prepare")
     return {**rows, "noise": rows["x"] * (seed % 1000)}
 
 def predict(batches):
     for batch in batches:
+        if batches.number == 3:
+            while Path("FOLDER", "pause").exists():
+                mark("predict")
+                time.sleep(0.05)
         if batches.number == 11:
             kill_once("predict")
         yield {**batch, "square": batch["x"] ** 2}
 
 def postprocess(result, seed):
+    mark("postprocess")
     if result["x"][0] == 49:
         kill_once("postprocess")
     return {**result, "root": result["square"] ** 0.5}
@@ -46,6 +56,12 @@ def write_files(folder: Path, marks: str) -> list[str]:
     (folder / "flow.py").write_text(_FLOW.replace("FOLDER", marks))
     (folder / "data.csv").write_text("x\n" + "".join(f"{row}\n" for row in range(ROWS)))
     return [str(folder / "flow.py")]
+
+
+def places(marks: Path, stage: str) -> set[str]:
+    """Where workers were in a *stage*: host and folder."""
+    begin = f"{stage} on "
+    return {path.name.removeprefix(begin) for path in marks.iterdir() if path.name.startswith(begin)}
 
 
 def stream(source: str, **values: Any) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import protocol
+from spotmpi.agent.plan import WORKER, Member
 from spotmpi.streams.engine import Place
 from spotmpi.streams.figures import Figures, Reports, advice, text
 from tests.unit.streams.flow import PREFIX
 
+FIRST = Member(WORKER, 1)
 FIGURES = Figures(
     ranks=2,
     workers=4,
@@ -55,9 +57,22 @@ def test_a_rank_reports_what_it_has_counted(make_stream: Any) -> None:
     assert [each["skipped"] for each in reports if each["batches"]] == [1, 2]
 
 
+def test_the_time_of_workers_that_only_postprocess_is_counted_by_itself() -> None:
+    both = {"postprocess_workers": 4}
+    first = report(0, 10.0, 100, ranks=1, **both, postprocessing=8.0)
+    last = report(0, 20.0, 200, ranks=1, **both, preparing=15.0, postprocessing=44.0)
+    figures = reports(first, last).total()
+    assert figures and (figures.workers, figures.workers_wait) == (2, 0.75)
+    assert figures.postprocess_workers == 4 and figures.postprocess_wait == pytest.approx(0.1)
+    assert text(figures).endswith("workers wait 75 %, postprocess workers wait 10 %")
+    assert advice(figures, 0.5) == "ranks wait 50 % for batches: 8 nodes for the postprocess would do"
+    idle = dataclasses.replace(figures, ranks_wait=0.0, workers_wait=0.3, postprocess_wait=0.8)
+    assert advice(idle) == "postprocess workers wait 80 % for ranks: 1 node for the postprocess would do"
+
+
 def test_a_rank_reports_the_wait_that_has_not_ended(make_stream: Any, workers: Any) -> None:
     reports: list[dict[str, Any]] = []
-    workers.places = [Place(1, None), Place(1, (0, "rows", 0.001))]
+    workers.places = [Place(FIRST, None), Place(FIRST, (0, "rows", 0.001))]
     next(iter(make_stream(reports=reports)))
     unknown, known, *_ = reports
     assert unknown["waited"] > unknown["preparing"] == 0

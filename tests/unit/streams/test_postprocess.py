@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.agent.plan import POSTPROCESS, WORKER, Member
 from spotmpi.streams.delivery import Delivery
 from spotmpi.streams.engine import Place
 from spotmpi.streams.errors import StreamError
@@ -18,6 +19,8 @@ from spotmpi.streams.rank import predict
 from spotmpi.streams.sinks import FunctionSink, ResultFiles
 from tests.unit.streams.conftest import InProcess
 from tests.unit.streams.flow import PREFIX
+
+WORKER_1 = Member(WORKER, 1)
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
@@ -55,6 +58,16 @@ def test_results_that_exist_are_neither_predicted_nor_postprocessed_again(
     (tmp_path / "results-00000004.jsonl").unlink()
     assert predicted(length=9) == complete
     assert workers.calls == ["batch 4", "postprocess of batch 4"]
+
+
+@pytest.mark.parametrize(("own", "roles"), [(0, {WORKER}), (2, {WORKER, POSTPROCESS})])
+def test_a_postprocess_goes_to_its_own_workers_where_it_has_any(
+    predicted: Any, workers: InProcess, own: int, roles: set[str]
+) -> None:
+    predicted(postprocess_workers=own)
+    assert set(workers.roles) == roles
+    for title, role in zip(workers.calls, workers.roles, strict=True):
+        assert role == (POSTPROCESS if own and title.startswith("postprocess") else WORKER)
 
 
 def test_what_is_under_way_is_bounded_whatever_ranks_and_workers_do(predicted: Any, workers: InProcess) -> None:
@@ -158,11 +171,11 @@ def test_fast_results_are_sent_together_and_slow_ones_at_once(deliver: Any, work
 
 def test_a_rank_that_waits_for_results_reports_the_worker_and_its_batch(deliver: Any, workers: InProcess) -> None:
     reports: list[dict[str, Any]] = []
-    workers.places = [Place(1, None), Place(1, (3, "set rows 3 to 3", 40.0))]
+    workers.places = [Place(WORKER_1, None), Place(WORKER_1, (3, "set rows 3 to 3", 40.0))]
     deliver(1.0, reports)
     first, second = (each["pending"] for each in reports if "pending" in each)
-    assert (first["batch"], first["worker"]) == (0, 1)
-    assert second == {"batch": 3, "rows": "set rows 3 to 3", "worker": 1, "seconds": 40.0}
+    assert (first["batch"], first["worker"]) == (0, "worker 1")
+    assert second == {"batch": 3, "rows": "set rows 3 to 3", "worker": "worker 1", "seconds": 40.0}
 
 
 @pytest.mark.parametrize(("kind", "post"), [("jsonl", "root"), ("files", "as_files")])

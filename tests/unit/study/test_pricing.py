@@ -92,6 +92,11 @@ def test_a_forecast_has_the_price_of_a_node_and_that_of_all_workers(tmp_path: Pa
     own = pricing.goal_with_price(Goal(price=2.0), None, [variant.spec], None)
     assert [own.price, own.workers_price] == pytest.approx([2.0, 0.6])
 
+    both = {"postprocess": "flow:post", "postprocess_workers": {"count": 2, "price": 0.4}}
+    spec = from_values({"command": ["train"], "price": 1.5, "stream": {**stream, **both}})
+    goal = pricing.goal_with_price(Goal(price=2.0), None, [spec], None)
+    assert goal.workers_price == pytest.approx(6 * 0.1 + 2 * 0.4)
+
 
 def test_a_streams_worker_costs_its_share_of_an_environments_node(lab_target: Target) -> None:
     """Four workers of 1 CPU share a g4dn.xlarge of 4 vCPUs, which costs 20 cents an hour."""

@@ -88,7 +88,7 @@ class KubernetesBackend:
         plan, paths = self._draft(spec, run, self._restart_obstacle(spec, run)), names.RunPaths(self.runs_folder / run)
         if attempts := reader.newest_attempt(paths):  # without a run volume the pods of a resumed run cannot know
             plan["objects"] = [submitting.with_agent_plan(each, attempts_before=attempts) for each in plan["objects"]]
-        if spec.workers and spec.kubernetes.image:
+        if spec.workers and any(each.kubernetes.image for each in roles.role_specs(spec)):
             plan["objects"] = wheels.mount(plan["objects"], spec, echo)
         try:
             return call(adaptation.adapt(self._api(), plan, echo))
@@ -138,7 +138,7 @@ class KubernetesBackend:
             versions=versions() if spec.pool else None,
             beginning=beginning,
         )
-        objects = manifests.kubernetes_plan(resolved.spec, on, submission, resolved.worker_target)
+        objects = manifests.kubernetes_plan(resolved.spec, on, submission, resolved.worker_targets)
         if resolved.target.templates:
             for pod in manifests.templates(objects):
                 pod_templates.validate(pod, resolved.target.templates)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spotmpi.agent import pod_context, protocol
-from spotmpi.agent.plan import COORDINATOR
+from spotmpi.agent.plan import COORDINATOR, WORKER
 from spotmpi.backends.base import PoolAddress
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
@@ -163,12 +163,11 @@ async def resize(api: ClusterApi, run: str, workers: int) -> None:
     spec = manifests.spec_of(jobset)
     if terminal_condition(jobset) or jobset["metadata"].get("deletionTimestamp"):
         raise input_error("run", run, "has ended; submit it again")
-    own = spec.workers
-    submitted = own.count if own else 0
+    submitted = spec.workers[0].count
     if spec.limits.cost is not None and workers > submitted:
         remedy = f"limits.cost is counted for the {submitted} workers of its submission; submit it again with more"
         raise input_error("workers", workers, remedy)
     with translate_errors(f"resize run {run}"):
-        await api.patch(cluster_api.JOB, names.workers_name(run), {"spec": pool.sizes(workers)})
+        await api.patch(cluster_api.JOB, names.workers_name(run, WORKER), {"spec": pool.sizes(workers)})
         note = {"metadata": {"annotations": {pool.ANNOTATION_WORKERS: str(workers)}}}
         await api.patch(cluster_api.JOBSET, run, note)

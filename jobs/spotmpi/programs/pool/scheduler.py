@@ -30,6 +30,7 @@ from tornado.ioloop import PeriodicCallback
 
 from spotmpi.agent import protocol
 from spotmpi.agent.files import write_atomically
+from spotmpi.agent.plan import WORKER, Member, read_member
 from spotmpi.programs.pool import collect_garbage
 from spotmpi.programs.pool.call import KEY_MARK, TAKEN, CallAborted, driver_of
 from spotmpi.programs.pool.execution import cut
@@ -40,7 +41,7 @@ from spotmpi.programs.pool.settings import (
     settings,
     use_steady_time,
     versions,
-    worker_index,
+    worker_member,
 )
 
 HELD_CALLS = "spotmpi-held-calls"  # the client of Dask that holds calls for drivers that lost their connection
@@ -82,7 +83,7 @@ class PoolScheduler(Scheduler):
     def __init__(self, clock: AwakeClock | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.deaths: dict[Any, int] = {}  # of processes, by the key of the call that ended them
-        self.unclear: dict[int, list[Any]] = {}  # the keys of which one ended the process of a worker, by its number
+        self.unclear: dict[Member | None, list[Any]] = {}  # the keys of which one ended the process of a worker
         self.clock = clock or AwakeClock()
         self._heard: dict[str, float] = {}  # when the latest heartbeat of a worker or client came, by `clock`
         self.periodic_callbacks["spotmpi-clock"] = PeriodicCallback(self._tick, _TICK * 1000)
@@ -123,23 +124,24 @@ class PoolScheduler(Scheduler):
         self._heard.pop(self.coerce_address(address), None)
         if worker is not None and not expected and "ttl" not in stimulus_id:
             tasks = sorted(worker.processing, key=lambda task: task.priority or ())
+            member = worker_member(str(worker.name))
             if len(tasks) == 1:
-                self._blame(tasks[0].key, worker_index(str(worker.name)), stimulus_id)
+                self._blame(tasks[0].key, member, stimulus_id)
             elif tasks:  # one may have finished just before, and the next one have ended the process
-                self.unclear[worker_index(str(worker.name))] = [task.key for task in tasks]
+                self.unclear[member] = [task.key for task in tasks]
         return await super().remove_worker(address=address, stimulus_id=stimulus_id, expected=expected, close=close)
 
-    def attribute_death(self, worker: int, executed: str | None) -> None:
+    def attribute_death(self, worker: Member | None, executed: str | None) -> None:
         """Blame the end of a worker's process on the key that it *executed*; None where nobody knows it."""
         keys = self.unclear.pop(worker, [])
         blamed = keys[:1] if executed is None else [key for key in keys if cut(key) == executed]
         for key in blamed:
             self._blame(key, worker, f"spotmpi-death-{time.time()}")
 
-    def _blame(self, key: Any, worker: int, stimulus_id: str) -> None:
+    def _blame(self, key: Any, worker: Member | None, stimulus_id: str) -> None:
         self.deaths[key] = self.deaths.get(key, 0) + 1
         if self.deaths[key] >= MAX_DEATHS and key in self.tasks and self.tasks[key].state in _UNFINISHED:
-            times = f"{self.deaths.pop(key)} times, most recently that of worker {worker}"
+            times = f"{self.deaths.pop(key)} times, most recently that of {worker}"
             self.give_up(key, f"ended the process of its worker {times}; it is not retried", stimulus_id)
 
     def give_up(self, key: Any, reason: str, stimulus_id: str) -> None:
@@ -206,9 +208,10 @@ class CallsPlugin(SchedulerPlugin):
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Count a worker, also as one of the pool where it is beyond the size that is known here."""
-        self.scheduler.attribute_death(worker_index(str(scheduler.workers[worker].name)), None)
-        if not self._resized:
-            self.size = max(self.size, worker_index(str(scheduler.workers[worker].name)) + 1)
+        member = worker_member(str(scheduler.workers[worker].name))
+        self.scheduler.attribute_death(member, None)
+        if member is not None and member.role == WORKER and not self._resized:
+            self.size = max(self.size, member.number + 1)
         self.joined += 1
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
@@ -241,16 +244,18 @@ class CallsPlugin(SchedulerPlugin):
         ``replacement_limit`` are the seconds to wait once all are lost; None where they are restarted at once.
         """
         workers = {
-            worker_index(str(worker.name)): {"name": str(worker.name), "host": worker.host}
+            member.number: {"name": str(worker.name), "host": worker.host}
             for worker in self.scheduler.workers.values()
-            if worker_index(str(worker.name)) < self.size  # others are about to leave
+            if (member := worker_member(str(worker.name))) is not None
+            and member.role == WORKER
+            and member.number < self.size  # others are about to leave
         }
         description = {"id": self.scheduler.id, "versions": versions(), "size": self.size, "joined": self.joined}
         return {**description, "workers": workers, "replacement_limit": self._replacement_limit}
 
-    async def attribute_death(self, worker: int, executed: str) -> None:
+    async def attribute_death(self, worker: str, executed: str) -> None:
         """Learn which key the former process of a worker *executed* when it ended, if any."""
-        self.scheduler.attribute_death(worker, executed)
+        self.scheduler.attribute_death(read_member(worker), executed)
 
     async def upload(self, key: str, packed: bytes) -> dict[str, Any]:
         """Give files to all workers, those to come included: by worker, whether that succeeded."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spotmpi.agent import protocol
+from spotmpi.agent.plan import WORKER, Member, read_member
 
 if TYPE_CHECKING:
     from distributed.security import Security
@@ -69,7 +70,7 @@ def use_steady_time() -> None:
 
 def resource(worker: int) -> str:
     """The abstract resource that worker number *worker* alone offers, and its replacement after it."""
-    return f"worker-{worker}"
+    return Member(WORKER, worker).file
 
 
 def pinned_worker(resources: Iterable[str]) -> int:
@@ -78,10 +79,12 @@ def pinned_worker(resources: Iterable[str]) -> int:
     return max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
 
-def worker_index(name: str) -> int:
-    """The number of the worker called *name*; -1 where the name is none of ours."""
-    front = name.partition("-")[0]
-    return int(front) if front.isdecimal() else -1
+def worker_member(name: str) -> Member | None:
+    """The member whose worker is called *name*, such as worker-3-a9f3; None where the name is none of ours."""
+    try:
+        return read_member(name.rpartition("-")[0].replace("-", "/"))
+    except ValueError:
+        return None
 
 
 def security(folder: str) -> Security:
@@ -103,9 +106,9 @@ def versions() -> dict[str, str]:
     return {"python": python, **{package: importlib.metadata.version(package) for package in _PACKAGES}}
 
 
-def version_difference(own: dict[str, str], other: dict[str, str]) -> str | None:
-    """What of this driver's versions does not fit those of a pool, with both versions; None where all fit."""
+def version_difference(own: dict[str, str], other: dict[str, str], place: str = "the pool") -> str | None:
+    """What of these versions does not fit those of *place*, with both versions; None where all fit."""
     different = [
-        f"{name} {own[name]} here and {other.get(name)} in the pool" for name in own if own.get(name) != other.get(name)
+        f"{name} {own[name]} here and {other.get(name)} in {place}" for name in own if own.get(name) != other.get(name)
     ]
     return "; ".join(different) or None

@@ -41,7 +41,7 @@ from tests.unit.backends.kubernetes.following import follow, look
 T = TypeVar("T")
 POOL: Object = {"launcher": "pool", "pool": {"count": 3}}
 STREAM: Object = {"source": "s3://set", "batch": 8, "workers": {"count": 3}}
-JOB = of_kind("Job", f"{RUN}-workers", spec={"template": {"spec": {"containers": []}}})
+JOB = of_kind("Job", f"{RUN}-worker", spec={"template": {"spec": {"containers": []}}})
 NODE_0, NODE_1 = objects.pod(0, "Running"), objects.pod(1, "Running")
 REFUSED = terminated_pod(0, protocol.NOT_RETRYABLE, "Error", phase="Pending")
 GOING_ON = RunState(RUN, "", RUN, RUNNING)
@@ -66,7 +66,7 @@ def worker(index: int, of: Object | None = None) -> Object:
     """The pod of a worker; *of* is that of a node with the same index, by default one that runs."""
     pod = of or objects.pod(index, "Running")
     labels = {**pod["metadata"]["labels"], names.LABEL_ROLE: WORKER}
-    return {**pod, "metadata": {**pod["metadata"], "name": f"{RUN}-workers-{index}-abcde", "labels": labels}}
+    return {**pod, "metadata": {**pod["metadata"], "name": f"{RUN}-worker-{index}-abcde", "labels": labels}}
 
 
 def unscheduled(index: int) -> Object:
@@ -155,15 +155,15 @@ def test_a_pool_that_is_up_waits_for_nothing(cluster: FakeCluster) -> None:
 def test_what_a_queue_holds_back_has_its_reason() -> None:
     seen = Observations()
     message = "couldn't assign flavors: insufficient unused quota for cpu"
-    for name in (f"{RUN}-workers-0-abcde", f"job-{RUN}-workers-1f2e3", f"jobset-{RUN}-de992"):
+    for name in (f"{RUN}-worker-0-abcde", f"job-{RUN}-worker-1f2e3", f"jobset-{RUN}-de992"):
         seen.add_event({"reason": "Pending", "involvedObject": {"name": name}, "message": message + " in " + name[:6]})
-    assert waiting_reason(seen, RUN, 1, 3) == f"Pending: {message} in jobset"
-    assert workers_waiting_reason(seen, RUN, 3) == f"3 workers: Pending: {message} in job-di"
+    assert waiting_reason(seen, RUN, 1, has_workers=True) == f"Pending: {message} in jobset"
+    assert workers_waiting_reason(seen, RUN, WORKER, 3) == f"3 workers: Pending: {message} in job-di"
     seen.pods["worker"] = worker(0)
-    assert workers_waiting_reason(seen, RUN, 3) is None
-    seen.add_event({"reason": "FailedCreate", "involvedObject": {"name": f"{RUN}-workers"}, "message": "quota"})
-    assert workers_waiting_reason(seen, RUN, 3) == "2/3 workers: FailedCreate: quota"
-    assert workers_waiting_reason(seen, RUN, 1) is None
+    assert workers_waiting_reason(seen, RUN, WORKER, 3) is None
+    seen.add_event({"reason": "FailedCreate", "involvedObject": {"name": f"{RUN}-worker"}, "message": "quota"})
+    assert workers_waiting_reason(seen, RUN, WORKER, 3) == "2/3 workers: FailedCreate: quota"
+    assert workers_waiting_reason(seen, RUN, WORKER, 1) is None
 
 
 def test_a_worker_killed_for_memory_says_so_with_its_remedy_and_is_not_why_the_pool_failed(
@@ -178,7 +178,7 @@ def test_a_worker_killed_for_memory_says_so_with_its_remedy_and_is_not_why_the_p
     failed = jobset(status=condition("Failed", message="driver failed"))
     assert look(cluster, failed)[-1].reason == "driver failed"
 
-    diagnosis = jobsets.ExitDiagnosis(jobsets.run_info(stream_jobset()).workers_table)
+    diagnosis = jobsets.ExitDiagnosis(jobsets.run_info(stream_jobset()).workers_tables)
     assert diagnosis.report_killed(killed) == reason.replace("pool.memory", "stream.workers.memory")
 
 
@@ -212,7 +212,7 @@ def test_the_end_of_a_pool_ends_workers_that_have_not_started(
     if is_gone:
         cluster.remove(JOB)
     assert look(cluster, jobset(status=condition("Completed")))[-1].kind == record.SUCCEEDED
-    assert cluster.patched == [(api.JOB, f"{RUN}-workers", {"spec": {"suspend": True}})] * (not is_gone)
+    assert cluster.patched == [(api.JOB, f"{RUN}-worker", {"spec": {"suspend": True}})] * (not is_gone)
 
 
 WORKERS = [worker(0), worker(1)]
@@ -227,7 +227,7 @@ def test_a_fault_meets_the_worker_that_was_named(cluster: FakeCluster, of: Objec
         do(fault_injection.pod_of(cluster.api(), RUN, Member(WORKER, 2)))
     for member in (Member(WORKER, 1), COORDINATOR):
         do(fault_injection.inject_fault(cluster.api(), RUN, member, "delete"))
-    assert cluster.deleted == [f"{RUN}-{name}-abcde" for name in ("workers-1", "node-0-0")]
+    assert cluster.deleted == [f"{RUN}-{name}-abcde" for name in ("worker-1", "node-0-0")]
 
 
 @pytest.mark.parametrize("printed", ["killed\nkilled\n", ""], ids=["two ranks", "none"])
@@ -256,7 +256,7 @@ def test_a_resize_changes_both_numbers_of_the_job_together(cluster: FakeCluster,
     cluster.put(jobset(limits=limits), JOB)
     do(pool_access.resize(cluster.api(), RUN, workers))
     assert cluster.patched == [
-        (api.JOB, f"{RUN}-workers", {"spec": {"parallelism": workers, "completions": workers}}),
+        (api.JOB, f"{RUN}-worker", {"spec": {"parallelism": workers, "completions": workers}}),
         (api.JOBSET, RUN, {"metadata": {"annotations": {"spotmpi.dev/workers": str(workers)}}}),
     ]
 
@@ -386,7 +386,7 @@ def test_workers_that_wait_for_a_node_0_that_has_failed_are_ended_before_their_l
 
     cluster.on_request = end_workers
     assert follow(cluster, jobset())[-1].reason == "the image has Python 3.11"
-    assert cluster.patched == [("Job", f"{RUN}-workers", {"spec": {"suspend": True}})]
+    assert cluster.patched == [("Job", f"{RUN}-worker", {"spec": {"suspend": True}})]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from spotmpi.backends.kubernetes.submit.adaptation import adapt, restart_obstacl
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
 from spotmpi.core.errors import InputError, NotPermitted, RunInUse, SpotmpiError
 from spotmpi.images.wheels import PackedWheels
-from spotmpi.plan import manifests
+from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.pods import forwarded_key
 from spotmpi.spec.job import JobSpec, from_values
@@ -109,7 +109,7 @@ def test_a_run_has_a_secret_of_its_own_with_keys_for_ssh_and_tls(cluster: FakeCl
 def test_the_workers_of_a_pool_start_with_node_0_once_all_parts_are_created(cluster: FakeCluster) -> None:
     submit(cluster, planned(pool()))
     assert sorted(cluster.kinds_created()) == ["ConfigMap", "Job", "JobSet", "NetworkPolicy", "Secret"]
-    assert cluster.patched == [("JobSet", "x-1", GO), ("Job", "x-1-workers", GO)]
+    assert cluster.patched == [("JobSet", "x-1", GO), ("Job", "x-1-worker", GO)]
     uid = cluster.get("JobSet", "x-1")["metadata"]["uid"]
     assert created(cluster, "Job")["metadata"]["ownerReferences"][0]["uid"] == uid
 
@@ -488,8 +488,34 @@ def test_pods_stand_by_for_the_nodes_of_a_stream_and_cost_as_nodes_do_not_as_wor
     assert note in plan["notes"] and agent_plan(plan)["rate"] == 8.5
     nodes, standby = plan["objects"][0]["spec"]["replicatedJobs"]
     assert (nodes["replicas"], standby["replicas"]) == (2, 1)
-    (workers_job,) = [each for each in plan["objects"] if each["metadata"]["name"] == "x-1-workers"]
+    (workers_job,) = [each for each in plan["objects"] if each["metadata"]["name"] == "x-1-worker"]
     assert workers_job["spec"]["completions"] == 4
+
+
+def test_the_workers_of_each_stage_have_their_image_and_price(cluster: FakeCluster, tmp_path: Path) -> None:
+    stream = {
+        "source": "s3://set/*.csv",
+        "batch": 8,
+        "postprocess": "flow:post",
+        "workers": {"count": 4, "price": 0.25},
+        "postprocess_workers": {"count": 2, "price": 1, "image": "registry/video@sha256:1"},
+    }
+    kubernetes = {"image": "registry/any@sha256:0", "volume": "shared"}
+    spec = from_values({**SPEC, "price": 2.5, "kubernetes": kubernetes, "stream": stream})
+
+    plan = KubernetesBackend(tmp_path).plan(spec, "x-1", print)
+
+    assert agent_plan(plan)["rate"] == 2 * 2.5 + 4 * 0.25 + 2 * 1
+    jobs = {each["metadata"]["name"]: each["spec"] for each in plan["objects"] if each["kind"] == "Job"}
+    assert {name: (job["completions"], pods.image(job["template"])) for name, job in jobs.items()} == {
+        "x-1-worker": (4, "registry/any@sha256:0"),
+        "x-1-postprocess": (2, "registry/video@sha256:1"),
+    }
+    assert [role["table"] for role in agent_plan(plan)["roles"]] == [
+        "resources",
+        "stream.workers",
+        "stream.postprocess_workers",
+    ]
 
 
 def test_several_numbers_of_nodes_need_a_jobset_that_restarts_single_jobs(cluster: FakeCluster, tmp_path: Path) -> None:

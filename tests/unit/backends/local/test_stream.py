@@ -269,14 +269,16 @@ def test_the_memory_of_workers_stays_flat_beside_a_slow_rank(local: BackendHarne
     assert max(sizes[2:]) < min(sizes[2:]) + 100  # MB; all batches would have 400
 
 
+@pytest.mark.parametrize("own", [pytest.param(0, marks=pytest.mark.nightly("the stages of the other in one role")), 1])
 def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_of_each_stage(
-    local: BackendHarness, tmp_path: Path
+    local: BackendHarness, tmp_path: Path, own: int
 ) -> None:
+    workers = {"postprocess_workers": {"count": own}} if own else {}
     values = {
         "command": [sys.executable, "-m", "spotmpi.streams.rank", "predict", "flow:predict"],
         "launcher": "none",
         "files": stages.write_files(tmp_path, str(tmp_path)),
-        "stream": stages.stream(str(tmp_path / "data.csv")),
+        "stream": stages.stream(str(tmp_path / "data.csv"), **workers),
         "limits": {"failures": 1},
     }
     run = local.submit(values)
@@ -284,6 +286,16 @@ def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_of_each_st
 
     assert [attempt["cause"] for attempt in attempts_of(local, run)] == ["failure", "succeeded"]
     assert {"prepare", "predict", "postprocess"} <= {path.name for path in tmp_path.iterdir()}
+    folders = {
+        stage: {each.split()[-1] for each in stages.places(tmp_path, stage)} for stage in ("prepare", "postprocess")
+    }
+    assert folders["prepare"] <= {"worker-0", "worker-1"}
+    if own:
+        assert folders["postprocess"] == {"postprocess-0"}
+        assert list((paths_of(local, run).folder / "logs").glob("*/postprocess-0.log"))
+        figures = local.backend.list()[-1].stream
+        assert figures and (figures["workers"], figures["postprocess_workers"]) == (2, 1)
+        assert any("postprocess 0 was killed by SIGKILL" in text for text in texts(local.events(run)))
     expected = {
         f"results-{number:08d}.parquet": encode("parquet", "flow:postprocess", number, columns)
         for number, columns in stages.expected()

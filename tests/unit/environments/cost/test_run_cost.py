@@ -110,15 +110,20 @@ def test_a_given_price_needs_no_aws(tmp_path: Path) -> None:
     assert cost.dollars == pytest.approx(1.5 * 2 + 1.0)
 
 
-def test_the_workers_of_a_stream_cost_their_own_price(tmp_path: Path) -> None:
+def test_the_workers_of_each_stage_of_a_stream_cost_their_own_price(tmp_path: Path) -> None:
     record_run(tmp_path, BIG)
     events, spec = tmp_path / "big" / "events.jsonl", tmp_path / "big" / "spec.toml"
-    joined = {"t": T0 + HOUR, "event": "joined", "member": "worker/1", "machine": {"name": "w"}}
-    events.write_text(json.dumps(joined) + "\n" + events.read_text())
-    stream = '[stream]\nsource = "a:b"\nlength = 1\nworkers = { count = 1, price = 0.1 }\n'
+    joined = [
+        {"t": T0 + HOUR, "event": "joined", "member": f"{role}/1", "machine": {"name": role[0]}}
+        for role in ("worker", "postprocess")
+    ]
+    events.write_text("\n".join([*map(json.dumps, joined), events.read_text()]))
+    stream = '[stream]\nsource = "a:b"\nlength = 1\npostprocess = "a:c"\nworkers = { count = 1, price = 0.1 }\n'
+    stream += "postprocess_workers = { count = 1, price = 0.3 }\n"
     spec.write_text(f"price = 1.0\n{spec.read_text() if spec.exists() else ''}{stream}")
     cost = run_cost("big", Target(runs_folder=tmp_path), now=NOW)
-    assert {each.lifetime.machine: each.dollars / each.hours for each in cost.bill.machines}["w"] == pytest.approx(0.1)
+    prices = {each.lifetime.machine: each.dollars / each.hours for each in cost.bill.machines}
+    assert [prices["w"], prices["p"]] == pytest.approx([0.1, 0.3])
 
 
 @pytest.mark.parametrize("plan", [{}, {"backend": "local", "environment": {"PATH": "/bin"}}], ids=["unknown", "local"])

@@ -6,12 +6,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from spotmpi.agent import placement, pod_context, protocol, record
 from spotmpi.agent.launchers import start_count
 from spotmpi.agent.outcomes import run_outcome
-from spotmpi.agent.plan import NODE, WORKER, Member
+from spotmpi.agent.plan import NODE, WORKER, WORKERS, Member
 from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests, pool
@@ -29,8 +30,8 @@ class RunInfo:
 
     run: str
     nodes: int  # that start and end together; of a pool, node 0
-    workers: int  # of a pool or stream
-    workers_table: str  # of the spec that describes them
+    workers: Mapping[str, int]  # of a pool or stream, by role
+    workers_tables: Mapping[str, str]  # of the spec that describe them, by role
     output_on_every_node: bool  # otherwise node 0 prints for all
     submitted: float  # Unix seconds
     start_limit: float  # seconds
@@ -42,19 +43,20 @@ class RunInfo:
     @property
     def members(self) -> Iterator[Member]:
         """All that may print output."""
-        for role, count in ((NODE, self.nodes if self.output_on_every_node else 1), (WORKER, self.workers)):
+        for role, count in {NODE: self.nodes if self.output_on_every_node else 1, **self.workers}.items():
             yield from (Member(role, index) for index in range(count))
 
 
 def run_info(jobset: Object) -> RunInfo:
     """The `RunInfo` of a run's JobSet."""
     spec = manifests.spec_of(jobset)
-    workers, deadline, submitted = spec.workers, spec.capacity.deadline, submission_time(jobset)
+    deadline, submitted = spec.capacity.deadline, submission_time(jobset)
+    workers = {each.role: each.count for each in spec.workers}
     return RunInfo(
         jobset["metadata"]["name"],
         spec.nodes,
-        pool.worker_count(jobset) or 0,
-        workers.table if workers else "",
+        resized(workers, jobset),
+        {each.role: each.table for each in spec.workers},
         start_count(spec.launcher, spec.nodes, spec.run_on) > 1,
         submitted,
         spec.limits.start,
@@ -63,6 +65,12 @@ def run_info(jobset: Object) -> RunInfo:
         deadline.timestamp() - submitted if isinstance(deadline, datetime) else deadline,
         spec.sizes[0] if len(spec.sizes) > 1 else None,
     )
+
+
+def resized(workers: Mapping[str, int], jobset: Object) -> dict[str, int]:
+    """The numbers of *workers* by role, as they are after the latest resize."""
+    count = pool.worker_count(jobset)
+    return {role: count if role == WORKER and count is not None else own for role, own in workers.items()}
 
 
 def placement_state(jobset: Object) -> placement.State | None:
@@ -136,7 +144,7 @@ def of_role(pods: Iterable[Object], role: str) -> list[Object]:
 def has_predecessors(pod: Object) -> bool:
     """Whether there were pods of the same name before this one."""
     metadata = pod["metadata"]
-    if member_of(pod).role == WORKER:
+    if member_of(pod).role in WORKERS:
         return any(int((metadata.get("annotations") or {}).get(count) or 0) for count in pod_context.FAILURE_COUNTS)
     return any(str((metadata.get("labels") or {}).get(label, "0")) != "0" for label in LABELS_RESTARTS)
 
@@ -214,8 +222,8 @@ def terminal_condition(jobset: Object) -> Object | None:
 class ExitDiagnosis:
     """What pods printed and how they ended, which explains a failure that only the JobSet shows."""
 
-    def __init__(self, workers_table: str = "") -> None:
-        self._workers_table = workers_table
+    def __init__(self, workers_tables: Mapping[str, str]) -> None:
+        self._workers_tables = workers_tables
         self.strays: deque[str] = deque(maxlen=20)  # lines of pods that are no entries
         self._killed: set[str] = set()  # names of pods whose end has been reported
         self._latest = 0.0  # Unix seconds, of the pods' entries
@@ -230,7 +238,7 @@ class ExitDiagnosis:
 
     def report_killed(self, pod: Object) -> str | None:
         """How a pod's agent was killed, once per pod; node 0 only knows that it is gone."""
-        name, reason = pod_name(pod), _kill_reason(pod, self._workers_table)
+        name, reason = pod_name(pod), _kill_reason(pod, self._workers_tables)
         if reason is None or name in self._killed:
             return None
         self._killed.add(name)
@@ -245,7 +253,9 @@ class ExitDiagnosis:
         return Entry(0, event=replace(end, time=moment, values=values))
 
     def _reasons(self, end: Event, pods: list[Object]) -> Iterator[str]:
-        gang = sorted((pod for pod in pods if member_of(pod).role != WORKER), key=member_of)  # which outlives workers
+        gang = sorted(
+            (pod for pod in pods if member_of(pod).role not in WORKERS), key=member_of
+        )  # which outlives workers
         killed = next((reason for reason in map(_kill_reason, gang) if reason), None)
         restart = self._restart if end.values.get(_RETRIES_EXHAUSTED) else None
         # Why an attempt failed says nothing of the next one.
@@ -259,10 +269,10 @@ class ExitDiagnosis:
             yield from list(self.strays)[-1:]
 
 
-def _kill_reason(pod: Object, workers_table: str = "") -> str | None:
+def _kill_reason(pod: Object, workers_tables: Mapping[str, str] = MappingProxyType({})) -> str | None:
     """How a pod was ended before its agent could report anything, or None."""
     node = member_of(pod)
-    field = f"{workers_table if node.role == WORKER else 'resources'}.memory"
+    field = f"{workers_tables.get(node.role, 'resources')}.memory"
     status = pod.get("status") or {}
     if pod_phase(pod) == "Failed" and status.get("reason"):  # Evicted, UnexpectedAdmissionError, OutOfcpu ...
         return f"{node} was ended by its kubelet: {status['reason']}: {status.get('message') or ''}".rstrip(" :")

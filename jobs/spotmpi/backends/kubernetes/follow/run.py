@@ -14,7 +14,7 @@ from lightkube import ApiError
 
 from spotmpi.agent import record
 from spotmpi.agent.placement import pauses, untried, waits_until
-from spotmpi.agent.plan import COORDINATOR, WORKER, Member
+from spotmpi.agent.plan import COORDINATOR, WORKERS, Member
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
@@ -30,6 +30,7 @@ from spotmpi.backends.kubernetes.follow.jobset import (
     placement_state,
     pod_name,
     pod_phase,
+    resized,
     run_info,
     terminal_condition,
     unix_time,
@@ -53,7 +54,7 @@ from spotmpi.backends.kubernetes.volume_access import START_TIMEOUT
 from spotmpi.core import names
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
-from spotmpi.plan import manifests, pool
+from spotmpi.plan import manifests
 from spotmpi.runs.pod_output import Entry
 
 LOG_TIMEOUT = 10.0  # seconds that logs may still take once the JobSet has ended
@@ -75,7 +76,7 @@ class ClusterFollower:
         self._diagnostics = PendingDiagnostics(client, cloud)
         self._tasks: list[asyncio.Task[None]] = []
         self._logs: dict[str, asyncio.Task[None]] = {}
-        self._exits = ExitDiagnosis(self._run.workers_table)
+        self._exits = ExitDiagnosis(self._run.workers_tables)
         self._recorded_end: Entry | None = None  # the end as node 0's agent recorded it
         self._jobset_end: Event | None = None  # and as the JobSet shows it
         self._ended = asyncio.Event()
@@ -192,16 +193,16 @@ class ClusterFollower:
 
     async def _find_unseen_pods(self) -> None:
         """Read also the pods that the watch has not shown yet: the JobSet's end may arrive before a short pod does."""
-        if len(self._seen.pods) < manifests.pod_count(self._jobset) + self._run.workers:
+        if len(self._seen.pods) < manifests.pod_count(self._jobset) + sum(self._run.workers.values()):
             with contextlib.suppress(ApiError):  # the run folder may still have their output
                 for pod in await self._client.list(api.POD, {names.LABEL_RUN: self._run.run}):
                     self._update_pod(pod)
 
     async def _end_workers(self) -> None:
         """End the workers of a run that is over, which could not join it: they would wait for nodes and for node 0."""
-        if self._run.workers:
+        for role in self._run.workers:
             with contextlib.suppress(ApiError, httpx2.HTTPError):
-                await self._client.patch(api.JOB, names.workers_name(self._run.run), {"spec": {"suspend": True}})
+                await self._client.patch(api.JOB, names.workers_name(self._run.run, role), {"spec": {"suspend": True}})
 
     def _report_waiting(self, reason: str) -> None:
         """Report why the consumer waits for this follower."""
@@ -230,8 +231,7 @@ class ClusterFollower:
 
     def _update_jobset(self, jobset: Object, is_gone: bool = False) -> None:
         self._jobset = jobset
-        if (workers := pool.worker_count(jobset)) is not None:
-            self._run = replace(self._run, workers=workers)
+        self._run = replace(self._run, workers=resized(self._run.workers, jobset))
         end = jobset_end(jobset, is_gone, self._run.max_failures, self._client.now())
         self._jobset_end = self._jobset_end or end
 
@@ -293,7 +293,7 @@ class ClusterFollower:
     async def _check(self) -> list[Event]:
         """Why the run waits, if that has changed; its end, if it has waited too long."""
         await self._diagnostics.update(self._seen, self._run.submitted)
-        reason = waiting_reason(self._seen, self._run.run, self._run.nodes, self._run.workers)
+        reason = waiting_reason(self._seen, self._run.run, self._run.nodes, bool(self._run.workers))
         state = placement_state(self._jobset)
         if state is not None and (until := waits_until(state)):
             reason = without_nodes(state["decisions"][-1]["reason"], until - self._client.now())
@@ -305,7 +305,10 @@ class ClusterFollower:
         else:
             is_up = reason is None  # no run waits for any of its workers
         if is_up and self._run.workers:
-            reason = workers_waiting_reason(self._seen, self._run.run, self._run.workers)
+            reasons = [
+                workers_waiting_reason(self._seen, self._run.run, *workers) for workers in self._run.workers.items()
+            ]
+            reason = "; ".join(filter(None, reasons)) or None
         reason = reason or lost_node_reason(self._seen, self._run.nodes)
         if is_up:
             reason = reason or standby_waiting_reason(self._seen)
@@ -347,7 +350,7 @@ class ClusterFollower:
     def _has_output(self, pod: Object) -> bool:
         """Whether the pod has output that belongs to the run."""
         member = member_of(pod)
-        prints = self._run.output_on_every_node or member == COORDINATOR or member.role == WORKER
+        prints = self._run.output_on_every_node or member == COORDINATOR or member.role in WORKERS
         return has_started(pod) and prints
 
     async def _read_log(self, pod: Object) -> None:

@@ -18,7 +18,7 @@ import httpx2
 import yaml
 from lightkube import ApiError
 
-from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, WORKER
+from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, WORKER, WORKERS
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.follow.jobset import (
@@ -116,28 +116,29 @@ class Observations:
                 self.node_problems[name] = f"node {name}: {event['reason']}: {event.get('message') or ''}"
 
 
-def waiting_reason(seen: Observations, run: str, nodes: int, workers: int = 0) -> str | None:
+def waiting_reason(seen: Observations, run: str, nodes: int, has_workers: bool = False) -> str | None:
     """The reason that most pods of a run's gang share, with how many wait; None when all have started.
 
-    Unreachable nodes are one where no other pods are left: no attempt starts before their pods are gone. *workers* of a
+    Unreachable nodes are one where no other pods are left: no attempt starts before their pods are gone. Workers of a
     pool or stream do not count.
     """
-    gang = {name: pod for name, pod in seen.pods.items() if member_of(pod).role not in (WORKER, STANDBY)}
+    gang = {name: pod for name, pod in seen.pods.items() if member_of(pod).role not in (*WORKERS, STANDBY)}
     if not gang:
         # Not of workers, which a queue admits on their own, nor of pods, which are those of an earlier attempt.
-        others, earlier = (workers_name(run), controller_name(run)), re.compile(rf"{_JOB.format(run)}-\d+-")
+        others = [*(workers_name(run, role) for role in WORKERS), controller_name(run)]
+        earlier = re.compile(rf"{_JOB.format(run)}-\d+-")
         messages = ((name, text) for name, text in seen.messages.items() if run in name)
         about_gang = ((name, text) for name, text in messages if not any(other in name for other in others))
         about_run = next((text for name, text in about_gang if not earlier.match(name)), None)
         return about_run or f"no pods yet{_permission_note(seen)}"
-    reason = _gang_reason(gang, seen, run, nodes, workers)
+    reason = _gang_reason(gang, seen, run, nodes, has_workers)
     # Where the controller has no pod, as without its service account, the run waits in one node group.
     failure = seen.messages.get(controller_name(run))
     return f"{reason}; no fallback to other node groups: {_shorten(failure)}" if reason and failure else reason
 
 
-def _gang_reason(gang: Mapping[str, Object], seen: Observations, run: str, nodes: int, workers: int) -> str | None:
-    reason = _most_frequent_reason(gang.values(), seen, "node 0" if workers and nodes == 1 else f"{nodes} nodes")
+def _gang_reason(gang: Mapping[str, Object], seen: Observations, run: str, nodes: int, has_workers: bool) -> str | None:
+    reason = _most_frequent_reason(gang.values(), seen, "node 0" if has_workers and nodes == 1 else f"{nodes} nodes")
     jobs = re.compile(_JOB.format(run))
     job = next((name for name in seen.messages if jobs.fullmatch(name)), "")
     reason = reason or _missing_pods_reason(seen, job, nodes - len(gang), f"{nodes} nodes")
@@ -158,19 +159,19 @@ def standby_waiting_reason(seen: Observations) -> str | None:
     return reason and f"{reason}; the run goes on without"
 
 
-def workers_waiting_reason(seen: Observations, run: str, workers: int) -> str | None:
-    """The reason that most workers of a pool or stream share, with how many wait; None when all have started.
+def workers_waiting_reason(seen: Observations, run: str, role: str, workers: int) -> str | None:
+    """The reason that most workers of a role share, with how many wait; None when all have started.
 
     While a queue holds them back they have no pods. The name of its workload contains that of their Job; those of pods
     begin with it.
     """
-    pods = of_role(seen.pods.values(), WORKER)
-    job = workers_name(run)
+    pods, job = of_role(seen.pods.values(), role), workers_name(run, role)
+    what = f"{workers} {'' if role == WORKER else f'{role} '}workers"
     about_job = next((text for name, text in seen.messages.items() if job in name and not name.startswith(job)), None)
     if not pods and workers and about_job:
-        return f"{workers} workers: {about_job}"
-    reason = _most_frequent_reason(pods, seen, f"{workers} workers")
-    return reason or _missing_pods_reason(seen, job, workers - len(pods), f"{workers} workers")
+        return f"{what}: {about_job}"
+    reason = _most_frequent_reason(pods, seen, what)
+    return reason or _missing_pods_reason(seen, job, workers - len(pods), what)
 
 
 def _missing_pods_reason(seen: Observations, job: str, missing: int, of: str) -> str | None:
@@ -227,7 +228,9 @@ def lost_node_reason(seen: Observations, nodes: int) -> str | None:
 
     Their pods may go on. Where they do not, and nodes are replaced one by one, the others wait for their successors.
     """
-    unreachable = _unreachable({name: pod for name, pod in seen.pods.items() if member_of(pod).role != WORKER}, seen)
+    unreachable = _unreachable(
+        {name: pod for name, pod in seen.pods.items() if member_of(pod).role not in WORKERS}, seen
+    )
     return _with_remedies(unreachable, seen, nodes, "a run that waits for it") if unreachable else None
 
 

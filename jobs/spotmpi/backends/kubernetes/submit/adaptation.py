@@ -90,7 +90,7 @@ async def _require_queue(api: ClusterApi, jobset: Object, echo: Echo) -> None:
 async def _with_egress(api: ClusterApi, objects: Sequence[Object], echo: Echo) -> Sequence[Object]:
     """The objects, with a policy that lets pods reach each other where the namespace denies egress."""
     jobset, *_ = objects
-    single = manifests.pod_count(jobset) == 1 and manifests.workers_template(objects) is None
+    single = manifests.pod_count(jobset) == 1 and not manifests.worker_templates(objects)
     labels = manifests.pod_template(jobset)["metadata"]["labels"]
     if single or any(_allows_egress(each) for each in objects) or not await denies_egress(api, labels, echo):
         return objects
@@ -104,7 +104,7 @@ def _allows_egress(part: Object) -> bool:
 async def _without_secret(api: ClusterApi, plan: ClusterPlan, objects: Sequence[Object]) -> Sequence[Object]:
     """The plan's objects with the keys of an existing Secret; NotPermitted where that is not possible."""
     variables = manifests.forwarded_variables(objects)
-    if manifests.workers_template(objects) is not None:
+    if manifests.worker_templates(objects):
         raise NotPermitted(
             "you may not create the run's Secret, and workers share their TLS key with no other run; "
             f"ask for the right to create Secrets in {plan['namespace']}"

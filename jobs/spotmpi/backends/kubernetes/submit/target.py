@@ -20,7 +20,7 @@ from spotmpi.plan.run_plan import preload_note
 from spotmpi.spec import roles
 from spotmpi.spec.job import JobSpec, duration
 from spotmpi.spec.node_groups import Choice
-from spotmpi.spec.roles import RoleChoices
+from spotmpi.spec.workers import StreamWorkers, Workers
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ResolvedTarget:
     target: ClusterTarget
     spec: JobSpec
     notes: tuple[str, ...]
-    worker_target: ClusterTarget | None = None  # where it has workers
+    worker_targets: tuple[ClusterTarget, ...] = ()  # of each role of its workers
 
 
 def volume(spec: JobSpec, environment: Environment | None) -> str | None:
@@ -51,7 +51,7 @@ def hourly_rate(spec: JobSpec, environment: Environment | None) -> float | None:
 
 
 def hourly_rates(spec: JobSpec, environment: Environment | None) -> list[float] | None:
-    """US dollars per hour of the nodes with the pods that stand by for them, and of the workers if there are any.
+    """US dollars per hour of the nodes with the pods that stand by for them, and of each role of workers.
 
     None where they are unknown; AWS is only asked where the run has a cost limit, or pods that stand by.
     """
@@ -150,16 +150,26 @@ def resolve(
         egress_denied=environment is not None,
         job_per_node=job_per_node,
     )
-    targets = [_on_nodes(target, each, environment) for each in choices]
+    images_of = [target.image, *(_image_of(each, target.image) for each in spec.workers)]
+    targets = [
+        _on_nodes(replace(target, image=image), each, environment)
+        for image, each in zip(images_of, choices, strict=True)
+    ]
     notes = [
         *_notes_on_roles(choices, targets),
-        *([choices.note] if isinstance(choices, RoleChoices) and choices.note else []),
+        *filter(None, [roles.driver_note(choices[0])]),
         *_notes_on_image(build, environment, pinned),
         *_notes_on_volume(target),
         *filter(None, [preload_note(spec, "python3")]),
     ]
     resolved = spec if spec.pool else choice.spec
-    return ResolvedTarget(targets[0], resolved, tuple(notes), *targets[1:])
+    return ResolvedTarget(targets[0], resolved, tuple(notes), tuple(targets[1:]))
+
+
+def _image_of(workers: Workers, image: str) -> str:
+    """The image of the pods of *workers*; that of the ranks is *image*."""
+    own = workers.image if isinstance(workers, StreamWorkers) else None
+    return image if own is None else registry.pin_named(own).reference
 
 
 def _on_nodes(target: ClusterTarget, choice: Choice, environment: Environment | None) -> ClusterTarget:
@@ -177,11 +187,10 @@ def _on_nodes(target: ClusterTarget, choice: Choice, environment: Environment | 
     return in_order(target, choice.every_group)
 
 
-def _choices(spec: JobSpec, environment: Environment | None) -> Sequence[Choice]:
+def _choices(spec: JobSpec, environment: Environment | None) -> roles.Choices:
     """The choice for each role."""
     if environment is None or not environment.node_groups:
-        without_groups = [Choice((), each, ()) for each in roles.role_specs(spec)]
-        return without_groups if len(without_groups) == 1 else RoleChoices(*without_groups)
+        return tuple(Choice((), each, ()) for each in roles.role_specs(spec))
     choices = roles.choose(spec, environment.node_groups)
     if isinstance(choices, list):
         raise InputError(choices)
@@ -200,8 +209,8 @@ def _build(choice: Choice, environment: Environment | None) -> Build | None:
 
 def _notes_on_roles(choices: Sequence[Choice], targets: Sequence[ClusterTarget]) -> list[str]:
     gang = "node 0: " if choices[0].spec.pool else "nodes: "
-    names = (gang, "workers: ") if len(choices) > 1 else ("",)
-    named = zip(names, choices, targets, strict=True)
+    names = (gang, "workers: ", "postprocess workers: ") if len(choices) > 1 else ("",)
+    named = zip(names, choices, targets, strict=False)
     return [name + note for name, choice, target in named for note in _notes_on_nodes(choice, target)]
 
 

@@ -84,8 +84,8 @@ def pipeline(
     ``train(batches)`` is an ordinary loop in each rank; ``predict(batches)`` yields one result per batch. Workers call
     ``postprocess(result, seed)`` for each, and what it returns is written as *write* says: ``"parquet"``, ``"jsonl"``,
     ``"files"``, ``kafka://BROKER:9092/TOPIC`` or a function of results and number. *options* are the other keys of the
-    table ``[stream]``, such as ``batch=4096, workers={"count": 16}``. Functions have to be in modules, or
-    named, as ``"flow:prepare"``.
+    table ``[stream]``, such as ``batch=4096, workers={"count": 16}, postprocess_workers={"count": 4}``. Functions have
+    to be in modules, or named, as ``"flow:prepare"``.
 
     Raises:
         InputError: neither or both of *train* and *predict*, a generator function as *train*, *postprocess* or *write*

@@ -128,11 +128,12 @@ def advice(figures: Figures, price: float | None = None) -> str | None:
     if not figures.batches_per_second:  # nothing is known of the work yet
         return None
     waiting = figures.ranks_wait
-    stages = [("workers", "", figures.workers, figures.workers_wait, price)]
+    stages = [("workers", "batches", "", figures.workers, figures.workers_wait, price)]
     if figures.postprocess_workers:
         own = (figures.postprocess_workers, figures.postprocess_wait, None)
-        stages.append(("postprocess workers", " for the postprocess", *own))
-    name, stage, workers, workers_wait, price = (min if waiting > HIGH_SHARE else max)(stages, key=lambda each: each[3])
+        stages.append(("postprocess workers", "results", " for the postprocess", *own))
+    choose = min if waiting > HIGH_SHARE else max
+    name, output, stage, workers, workers_wait, price = choose(stages, key=lambda each: each[4])
     speed = 1 - min(waiting, _MOST)  # of the ranks, relative to that without waiting
     busy = workers * (1 - workers_wait)
     needed = max(1, math.ceil(busy / speed - 1e-6))
@@ -144,10 +145,10 @@ def advice(figures: Figures, price: float | None = None) -> str | None:
         )
     if waiting > HIGH_SHARE and needed > workers:
         more = " or more" if waiting > _MOST else ""
-        return f"ranks wait {percent(waiting)} for batches: {_nodes(needed, workers, price, more + stage)}"
+        return f"ranks wait {percent(waiting)} for {output}: {_nodes(needed, workers, price, more + stage)}"
     if waiting > HIGH_SHARE:
         return (
-            f"ranks wait {percent(waiting)} for batches and {name} {percent(workers_wait)} for ranks: "
+            f"ranks wait {percent(waiting)} for {output} and {name} {percent(workers_wait)} for ranks: "
             "more nodes would not help; raise stream.prefetch, or make batches smaller"
         )
     if needed < workers and busy < LOW_SHARE * workers:

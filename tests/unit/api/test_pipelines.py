@@ -63,6 +63,17 @@ def test_a_prediction_keeps_every_row_once() -> None:
     assert spec.command and spec.command[-2:] == ["predict", "tests.unit.streams.flow:predict"]
 
 
+def test_each_stage_may_have_its_own_workers(tmp_path: Path) -> None:
+    path = tmp_path / "predict.toml"
+    path.write_text("[stream]\nworkers = { count = 4 }\npostprocess_workers = { count = 9, memory = '1Gi' }\n")
+    own = {"count": 2, "cpu": 4, "image": "registry/video:1"}
+    stages = spotmpi.pipeline("/set", predict=flow.predict, postprocess=flow.root, batch=4, postprocess_workers=own)
+    prepare, postprocess = stages.spec(path, ["stream.postprocess_workers.count=3"]).workers
+    assert (prepare.count, postprocess.count, postprocess.cpu, postprocess.memory) == (4, 3, 4, None)
+    with pytest.raises(spotmpi.InputError, match=r"stream\.postprocess_workers\.gpu"):
+        spotmpi.pipeline("/set", predict=flow.predict, batch=4, postprocess_workers={"gpu": 1}).spec()
+
+
 def test_functions_that_workers_cannot_import_are_refused() -> None:
     def local(batches: Any) -> None: ...
 

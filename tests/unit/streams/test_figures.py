@@ -65,7 +65,7 @@ def test_the_time_of_workers_that_only_postprocess_is_counted_by_itself() -> Non
     assert figures and (figures.workers, figures.workers_wait) == (2, 0.75)
     assert figures.postprocess_workers == 4 and figures.postprocess_wait == pytest.approx(0.1)
     assert text(figures).endswith("workers wait 75 %, postprocess workers wait 10 %")
-    assert advice(figures, 0.5) == "ranks wait 50 % for batches: 8 nodes for the postprocess would do"
+    assert advice(figures, 0.5) == "ranks wait 50 % for results: 8 nodes for the postprocess would do"
     idle = dataclasses.replace(figures, ranks_wait=0.0, workers_wait=0.3, postprocess_wait=0.8)
     assert advice(idle) == "postprocess workers wait 80 % for ranks: 1 node for the postprocess would do"
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from spotmpi.agent import pod_context, protocol, record
-from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, WORKER, Member
+from spotmpi.agent.plan import COORDINATOR, NODE, POSTPROCESS, STANDBY, WORKER, Member
 from spotmpi.backends.base import PoolAddress
 from spotmpi.backends.kubernetes import fault_injection, pool_access, stop
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
@@ -67,6 +67,49 @@ def worker(index: int, of: Object | None = None) -> Object:
     pod = of or objects.pod(index, "Running")
     labels = {**pod["metadata"]["labels"], names.LABEL_ROLE: WORKER}
     return {**pod, "metadata": {**pod["metadata"], "name": f"{RUN}-worker-{index}-abcde", "labels": labels}}
+
+
+STAGES: dict[str, Any] = {**STREAM, "postprocess": "flow:post", "postprocess_workers": {"count": 2}}
+
+
+def stages_jobset() -> Object:
+    """The JobSet of a run with a stream whose postprocess has workers of its own."""
+    return jobset(spec={"launcher": "mpirun", "nodes": 2, "command": ["x"], "stream": STAGES})
+
+
+def postprocess(index: int, of: Object | None = None) -> Object:
+    """The pod of such a worker."""
+    pod = worker(index, of)
+    labels = {**pod["metadata"]["labels"], names.LABEL_ROLE: POSTPROCESS}
+    return {**pod, "metadata": {**pod["metadata"], "name": f"{RUN}-postprocess-{index}-abcde", "labels": labels}}
+
+
+def test_a_follower_knows_the_workers_of_each_stage(cluster: FakeCluster) -> None:
+    info = jobsets.run_info(stages_jobset())
+    assert [member.text for member in info.members] == [
+        "node/0",
+        *(f"worker/{index}" for index in range(3)),
+        *(f"postprocess/{index}" for index in range(2)),
+    ]
+    waiting = postprocess(1, unscheduled_pod(1, "0/2 nodes: insufficient memory"))
+    cluster.put(NODE_0, NODE_1, *(worker(index) for index in range(3)), postprocess(0), waiting)
+    assert [event.reason for event in look(cluster, stages_jobset())] == [
+        "1/2 postprocess workers: 0/2 nodes: insufficient memory"
+    ]
+    killed = postprocess(1, terminated_pod(1, 137, "OOMKilled"))
+    assert jobsets.ExitDiagnosis(info.workers_tables).report_killed(killed) == (
+        "postprocess 1 exceeded the memory limit of its pod (/dev/shm counts): raise "
+        "stream.postprocess_workers.memory, or use less"
+    )
+
+
+def test_the_end_of_a_run_ends_the_workers_of_each_stage(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "LOG_TIMEOUT", 0.1)
+    own = of_kind("Job", f"{RUN}-postprocess", spec=JOB["spec"])
+    cluster.put(objects.pod(0, "Succeeded"), JOB, own)
+    end = {**stages_jobset(), "status": condition("Completed")}
+    assert look(cluster, end)[-1].kind == record.SUCCEEDED
+    assert sorted(name for _, name, _ in cluster.patched) == [f"{RUN}-postprocess", f"{RUN}-worker"]
 
 
 def unscheduled(index: int) -> Object:

@@ -7,6 +7,7 @@ import errno
 import logging
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distributed import Client, Scheduler, Worker, WorkerPlugin
@@ -62,21 +63,32 @@ def wait_for_end() -> None:
     END.wait(60)
 
 
-def test_a_worker_gets_no_calls_while_it_executes_a_cancelled_one() -> None:
+@pytest.mark.parametrize("resources", [None, {WORKER: 1}], ids=["of any worker", "of a role"])
+def test_a_worker_gets_no_calls_while_it_executes_a_cancelled_one(resources: dict[str, float] | None) -> None:
+    END.clear()
+
     async def cancel() -> None:
         scheduler = Scheduler(protocol="inproc", dashboard=False, dashboard_address=":0")
         async with scheduler, Client(scheduler.address, asynchronous=True, set_as_default=False) as client:
             workers = [
-                Worker(scheduler.address, nthreads=1, memory_limit=0, plugins=(CancelledCalls(),), dashboard=False)
-                for _ in range(2)
+                Worker(
+                    scheduler.address,
+                    nthreads=1,
+                    memory_limit=0,
+                    plugins=(CancelledCalls(),),
+                    dashboard=False,
+                    resources={WORKER: 9, f"worker-{number}": 9},
+                )
+                for number in range(2)
             ]
             async with workers[0] as busy, workers[1]:
                 endless = client.submit(wait_for_end, workers=[busy.address], pure=False)
-                behind = client.map(int, range(5), workers=[busy.address], allow_other_workers=True, pure=False)
+                options: Any = {"resources": resources, "pure": False}
+                behind = client.map(int, range(5), workers=[busy.address], allow_other_workers=True, **options)
                 while not busy.state.executing:
                     await asyncio.sleep(0.01)
                 endless.release()
-                after = client.map(int, range(5), pure=False)
+                after = client.map(int, range(5), **options)
                 assert await asyncio.wait_for(client.gather([*behind, *after]), 30) == [*range(5), *range(5)]
                 END.set()
                 while busy.status != Status.running:

@@ -184,7 +184,7 @@ def test_a_worker_whose_image_has_another_dask_ends_the_run_with_both_versions(
         return {"versions": {**versions(), "distributed": "2020.1.0"}}
 
     async def join() -> int:
-        options: dict[str, Any] = {"protocol": "tls", "security": security(str(folder)), "dashboard": False}
+        options: dict[str, Any] = {"protocol": "tls", "security": security(str(folder)), "dashboard_address": ":0"}
         async with PoolScheduler(host="127.0.0.1", port=0, **options) as scheduler:
             scheduler.handlers["spotmpi_pool"] = describe
             member = Member(POSTPROCESS, 0)

@@ -13,6 +13,8 @@ from distributed import Worker
 from distributed.core import Status
 from distributed.diagnostics.plugin import WorkerPlugin
 
+from spotmpi.programs.pool.settings import pinned_worker
+
 _SIZE = 512  # bytes of a key; longer ones are cut
 _NONE = bytes(_SIZE)
 
@@ -43,7 +45,7 @@ class ExecutionFile(WorkerPlugin):
 class CancelledCalls(WorkerPlugin):
     """Keeps other calls away from a worker that still executes one that was cancelled, which may never end.
 
-    The scheduler takes such a worker for idle.
+    The scheduler takes such a worker for idle. Calls that are pinned to this worker wait for it.
     """
 
     name = "spotmpi-cancelled-calls"
@@ -54,7 +56,7 @@ class CancelledCalls(WorkerPlugin):
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         """Look at the worker after a transition: a call was cancelled, ended after that, or arrived meanwhile."""
-        arrived = finish == "ready" and self._worker.status == Status.paused
+        arrived = finish in ("ready", "constrained") and self._worker.status == Status.paused
         if arrived or start == "cancelled" or (start, finish) == ("executing", "released"):
             self._worker.loop.add_callback(self._update)
 
@@ -63,7 +65,10 @@ class CancelledCalls(WorkerPlugin):
         if any(task.state == "cancelled" for task in worker.state.executing):
             if worker.status == Status.running:
                 worker.status = Status.paused
-            for task in list(worker.state.ready):
+            constrained = [
+                each for each in worker.state.constrained if pinned_worker(each.resource_restrictions or ()) < 0
+            ]
+            for task in [*worker.state.ready, *constrained]:
                 message = {"op": "reschedule", "key": task.key, "stimulus_id": f"spotmpi-occupied-{task.key}"}
                 worker.batched_send(message)
         elif worker.status == Status.paused:

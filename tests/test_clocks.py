@@ -108,6 +108,7 @@ COMPARISONS = {
     "jobs/spotmpi/agent/record.py": (1, SHOWN),
     "jobs/spotmpi/agent/replay.py": (5, "a span of an agent's own times; numbers show what is missing"),
     "jobs/spotmpi/agent/store.py": (2, AGE),
+    "jobs/spotmpi/agent/surplus.py": (4, ONE_CLOCK),
     "jobs/spotmpi/api/drill.py": (1, MONOTONIC),
     "jobs/spotmpi/api/pool_drill.py": (2, MONOTONIC),
     "jobs/spotmpi/api/pool_summary.py": (4, f"{NO_TIME}; {SHOWN}"),

@@ -232,3 +232,37 @@ def test_a_run_that_fell_back_to_on_demand_nodes_goes_back_to_spot_nodes_at_a_ch
     summary = followed.summary()
     assert summary["iteration"] == total and len(summary["attempts"]) == 2
     assert summary["attempts"][1]["lost_iterations"] <= 1, summary["attempts"]
+
+
+@pytest.mark.pod_images("base")
+def test_a_run_begins_on_fewer_nodes_gives_back_one_that_it_cannot_use_and_grows_later(
+    placed: Runs, tmp_path: Path
+) -> None:
+    testbed, total = placed.testbed, 500
+    near, far = testbed.nodes
+    testbed.kubectl("cordon", far.name)
+    near.set_gpus(2)
+    values = {
+        **spec(),
+        "command": ["python3", "-c", RESUMES.replace("TOTAL", str(total))],
+        "nodes": [1, 3],
+    }
+    values["capacity"] |= {"patience": "30s", "partial": "40s"}  # node 0 may have to take the node of another pod
+    run = placed.submit(values, image="base")
+    followed = FollowedRun(placed, run)
+    assert followed.until_kind(record.STARTED).values["nodes"] == 1
+    followed.until("a surplus node is given back", lambda event: "1 is given back" in (event.reason or ""))
+    wait_for("one pod alone", lambda: places(placed, run) == [near.name], LIMIT)
+    uid = placed.pod(run, 0)["metadata"]["uid"]
+    near.set_gpus(3)
+    wait_for("all pods once the pause is over", lambda: places(placed, run) == [near.name] * 3, LIMIT)
+    assert followed.until_attempt(2).values["nodes"] == 3
+    assert placed.pod(run, 0)["metadata"]["uid"] == uid, "node 0 stays"
+    assert followed.end(2 * LIMIT).kind == "succeeded", followed.recent_events()
+    decisions = [event.values for event in followed.events if event.kind == record.PLACED]
+    assert {each["group"] for each in decisions} == {"near"}
+    (given_back,) = [each for each in decisions if "1 is given back" in each["reason"]]
+    assert 40 <= given_back["idle"] < 120, given_back
+    summary = followed.summary()
+    assert [each["world"]["rate"] for each in summary["attempts"]] == [1.5, 4.5], "no node that is given back"
+    assert (summary["failures"], summary["interruptions"], summary["iteration"]) == (0, 1, total)

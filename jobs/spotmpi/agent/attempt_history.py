@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
-from . import hardware, limits, protocol, record
+from . import files, hardware, limits, protocol, record
 from .clock import CLOCK, Clock
 from .launch import World, world_of
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome, run_outcome
@@ -97,13 +97,15 @@ class AttemptHistory:
     def set_pods(self, plan: RunPlan, pods: list[Member], others: int = 0) -> None:
         """Record that the nodes of the newest attempt are those of *plan*, and which of all pods do their work.
 
-        Of a run that may have fewer nodes, *others* are there besides, and are paid for too.
+        Of a run that may have fewer nodes, *others* are there besides, and are paid for too, where no controller gives
+        them back: what they cost until then is in its decision.
         """
         assert self.world is not None, "it has begun"
         own = world_of(plan, self.world.attempt)
         self.world = self.world._replace(members=own.members, pods=pods)
         if "elastic" in plan:
-            rate = None if own.rate is None else own.rate * (len(pods) + others) / len(pods)
+            paid = len(pods) + (0 if "capacity" in plan else others)
+            rate = None if own.rate is None else own.rate * paid / len(pods)
             self.world = self.world._replace(size=own.size, rate=rate, standby=others)
         self.record.write_json(os.path.join("attempts", str(self.world.attempt), _WORLD), self.world.record())
 
@@ -339,6 +341,11 @@ def read_attempts(folder: str) -> list[AttemptRecord]:
     ]
 
 
+def has_record(folder: str, number: int) -> bool:
+    """Whether node 0's agent has recorded how attempt *number* ended."""
+    return files.mode(os.path.join(folder, "attempts", str(number), "node-0.json")) is not None
+
+
 def avoided_machines(folder: str) -> dict[str, str]:
     """The machines on which the run of *folder* is not to go on, and why."""
     events = [each for each in _events(folder) if each.get("event") == record.AVOIDED]
@@ -357,6 +364,18 @@ def pods_at_work(folder: str, first: int = 0) -> list[Member] | None:
             with contextlib.suppress(ValueError):
                 return [read_member(str(pod)) for pod in pods]
     return None
+
+
+def was_moved(folder: str) -> bool:
+    """Whether the gang was placed on another node group since ranks were last started."""
+    group, moved = None, False
+    for event in _events(folder):
+        if event.get("event") == record.PLACED:
+            moved = moved or group not in (None, event.get("group"))
+            group = event.get("group")
+        elif event.get("event") == record.STARTED:
+            moved = False
+    return moved
 
 
 def _read_file(path: str, number: int) -> AttemptRecord | None:

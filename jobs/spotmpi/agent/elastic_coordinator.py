@@ -20,6 +20,7 @@ class ElasticCoordinator(StandbyCoordinator):
 
     These are the most allowed ones that are ready. Until the first ranks of a submission have started, it waits for the
     others for the patience of the plan, and once the run *began* only for agents that may still join node 0's new one.
+    A gang that was moved to another node group begins there anew.
     """
 
     def __init__(

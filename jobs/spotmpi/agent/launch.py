@@ -84,6 +84,11 @@ def on_hosts(plan: RunPlan, hosts: List[str]) -> RunPlan:
     return {**plan, "hosts": hosts, "roles": [ranks], "environment": environment, "rate": rate}
 
 
+def sizes_of(plan: RunPlan) -> List[int]:
+    """The allowed numbers of nodes of a run, the smallest first."""
+    return plan["elastic"]["sizes"] if "elastic" in plan else [len(plan["hosts"])]
+
+
 def largest_size(elastic: Elastic, nodes: int) -> Optional[int]:
     """The most allowed nodes of which there are *nodes*; None where there are too few."""
     return max((size for size in elastic["sizes"] if size <= nodes), default=None)

@@ -10,7 +10,7 @@ from .plan import Deadline, Forecast, PlacedCapacity, Placement, RunPlan
 from .schema import read_object
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _KEPT = 20  # decisions in the annotation; node 0's agent records them at each attempt
 _SEEN = 60  # observations in the annotation
@@ -32,7 +32,7 @@ class Decision(TypedDict, total=False):
 
 
 class Seen(TypedDict):
-    """What a node group gave at a time: all nodes, or 0 after the patience; None where nodes were lost again."""
+    """What a node group gave at a time: allowed nodes, 0 after the patience, None where these were lost again."""
 
     t: float  # Unix seconds by the API server's clock
     group: str
@@ -40,8 +40,17 @@ class Seen(TypedDict):
     waited: float  # seconds for which pods had waited
 
 
+class Away(TypedDict):
+    """Nodes, by the number of their pods, that were given back since too few others came for the next allowed size."""
+
+    pods: List[int]  # empty once they are asked for again
+    until: float  # Unix seconds at which they are
+    pause: float  # seconds for which they were given back
+    used: int  # nodes on which the run went on; 0 where node 0 is to get one of theirs
+
+
 class State(TypedDict):
-    """The node group of the gang, those that gave no gang since all nodes were there last, and every decision."""
+    """The node group of the gang, those that gave no gang since enough nodes were there last, and every decision."""
 
     order: List[str]
     at: str
@@ -49,20 +58,24 @@ class State(TypedDict):
     moving: bool  # suspended, to be resumed on the group `at`
     decisions: List[Decision]
     seen: List[Seen]
+    away: Optional[Away]
 
 
 class Gang(NamedTuple):
-    """What is seen of the pods of a gang."""
+    """What is seen of the pods of a gang; *sizes* are its allowed numbers of nodes, the smallest first."""
 
     placed: int  # that have a node
-    waiting_since: Optional[float]  # Unix seconds, where a pod has none
+    waiting_since: Optional[float]  # Unix seconds since which too few nodes are there; None while none is waited for
     created: Optional[float] = None  # Unix seconds of the first pod, where there is one
-    idle_since: Tuple[float, ...] = ()  # Unix seconds since which each node waits for others that are missing
+    idle_since: Tuple[float, ...] = ()  # Unix seconds since which each node waits for others, while too few are there
     refusal: str = ""  # the autoscaler's words, where it starts no further node for the gang
+    nodes: Tuple[Tuple[int, float], ...] = ()  # the numbers of pods that have a node, and Unix seconds since when
 
-    def is_whole(self, size: int) -> bool:
-        """Whether every one of *size* pods has a node."""
-        return self.placed == size and self.waiting_since is None
+    def usable(self, sizes: Sequence[int]) -> Optional[int]:
+        """The most allowed nodes that are there; None while these are too few, or node 0 has none."""
+        if self.waiting_since is not None:
+            return None
+        return max((size for size in sizes if size <= self.placed), default=None)
 
     def is_partial_over(self, capacity: PlacedCapacity, now: float) -> bool:
         """Whether nodes that came have waited for others as long as they may, or none is to follow."""
@@ -71,15 +84,17 @@ class Gang(NamedTuple):
         return bool(self.refusal) or now - min(self.idle_since) >= capacity["partial"]
 
     def is_over(self, capacity: PlacedCapacity, now: float) -> bool:
-        """Whether the wait for all nodes in one group is over, if there is another one."""
+        """Whether the wait for enough nodes in one group is over, if there is another one."""
         if self.waiting_since is None:
             return False
         waited = now - self.waiting_since >= capacity["patience"]
         return waited or bool(self.refusal) or self.is_partial_over(capacity, now)
 
-    def shortage(self, capacity: PlacedCapacity, size: int, now: float) -> str:
-        """What a group gave of *size* nodes whose wait is over."""
-        gave = "gave %d of %d nodes" % (self.placed, size)
+    def shortage(self, capacity: PlacedCapacity, sizes: Sequence[int], now: float) -> str:
+        """What a group gave of the nodes of a gang whose wait is over."""
+        gave = "gave %d of %s nodes" % (self.placed, " or ".join(map(str, sizes)))
+        if self.placed >= sizes[0]:
+            gave += ", and none for node 0"
         if self.refusal:
             return "%s, and the autoscaler starts no more: %s" % (gave, self.refusal)
         if self.is_partial_over(capacity, now):
@@ -100,6 +115,7 @@ def initial(capacity: PlacedCapacity) -> State:
         "moving": False,
         "decisions": [decision],
         "seen": [],
+        "away": None,
     }
 
 
@@ -120,23 +136,22 @@ def untried(state: State) -> str | None:
     return next((name for name in state["order"] if name != state["at"] and name not in state["tried"]), None)
 
 
-def next_state(state: State, gang: Gang, capacity: PlacedCapacity, size: int, now: float) -> State | None:
-    """The state that follows from what is seen of the gang of *size* nodes at the time *now*; None while nothing does.
+def next_state(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequence[int], now: float) -> State | None:
+    """The state that follows from what is seen of the gang at the time *now*; None while nothing does.
 
-    The groups that were tried may be tried again once all nodes were there, or some were given back. `returns` tells
-    when a gang that has all its nodes goes back to an earlier group.
+    A gang with one of the allowed *sizes* stays. The groups that were tried may be tried again once enough nodes were
+    there, or some were given back. `returns` tells when a gang that has its nodes goes back to an earlier group.
     """
-    following, here = observed(state, gang, capacity, size, now), state["at"]
+    following, here = observed(state, gang, capacity, sizes, now), state["at"]
     target = untried(following)
     if here in following["tried"] and here not in state["tried"] and target is not None:
-        reason = "%s %s" % (here, gang.shortage(capacity, size, now))
-        return decided(
-            following, placement_of(capacity, target), now, reason, idle_values(state, gang, capacity, size, now)
-        )
+        reason = "%s %s" % (here, gang.shortage(capacity, sizes, now))
+        idle = idle_values(state, gang.idle_since, capacity, sizes, now)
+        return decided(following, placement_of(capacity, target), now, reason, idle)
     if target is None and gang.is_partial_over(capacity, now):
-        pause = Pause("%s %s" % (here, gang.shortage(capacity, size, now)), backoff(state, capacity))
+        pause = Pause("%s %s" % (here, gang.shortage(capacity, sizes, now)), backoff(state, capacity))
         first = placement_of(capacity, state["order"][0])
-        return given_back(following, first, now, pause, idle_values(state, gang, capacity, size, now))
+        return given_back(following, first, now, pause, idle_values(state, gang.idle_since, capacity, sizes, now))
     return None if following == state else following
 
 
@@ -168,12 +183,14 @@ def pauses(state: State) -> List[Tuple[float, float]]:
     return [each for each in times if each[0] > whole]
 
 
-def idle_values(state: State, gang: Gang, capacity: PlacedCapacity, size: int, now: float) -> Decision:
-    """What it cost that the nodes of a partial *gang* waited for others, as values of the decision that ends it."""
-    if not gang.idle_since:
+def idle_values(
+    state: State, since: Sequence[float], capacity: PlacedCapacity, sizes: Sequence[int], now: float
+) -> Decision:
+    """What it cost that nodes have waited for others *since* these times, as values of the decision that ends it."""
+    if not since:
         return {}
-    seconds, rate = sum(now - each for each in gang.idle_since), placement_of(capacity, state["at"])["rate"]
-    dollars = None if rate is None else round(seconds * rate / size / 3600.0, 4)
+    seconds, rate = sum(now - each for each in since), placement_of(capacity, state["at"])["rate"]
+    dollars = None if rate is None else round(seconds * rate / sizes[-1] / 3600.0, 4)
     return {"idle": seconds, "idle_dollars": dollars}
 
 
@@ -194,7 +211,12 @@ def decided(state: State, target: Placement, now: float, reason: str, more: Deci
     decision: Decision = {**_decision(target, now, reason), **(more or {})}
     decisions = [*state["decisions"], decision][-_KEPT:]
     moving = target["name"] != state["at"]
-    return {**state, "at": target["name"], "moving": moving, "decisions": decisions}
+    return {**state, "at": target["name"], "moving": moving, "decisions": decisions, "away": asked_for(state["away"])}
+
+
+def asked_for(away: Away | None) -> Away | None:
+    """*away* once these nodes are asked for again."""
+    return None if away is None else {**away, "pods": []}
 
 
 def waits_until(state: State) -> float | None:
@@ -202,15 +224,15 @@ def waits_until(state: State) -> float | None:
     return state["decisions"][-1].get("until") if state["moving"] else None
 
 
-def observed(state: State, gang: Gang, capacity: PlacedCapacity, size: int, now: float) -> State:
-    """*state* with what is seen of the gang of *size* nodes: all, the loss of one, or none while it was waited for."""
+def observed(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequence[int], now: float) -> State:
+    """*state* with what is seen of the gang: it has nodes, has lost some, or had none while they were waited for."""
     at, seen, tried = state["at"], state["seen"], state["tried"]
     last = next((each for each in reversed(seen) if each["group"] == at), None)
-    known = last is not None and last["nodes"] == size and last is seen[-1]
+    known = last["nodes"] if last is not None and last is seen[-1] else None
     waited = 0.0 if gang.waiting_since is None else now - gang.waiting_since
-    entry: Seen = {"t": now, "group": at, "nodes": size, "waited": waited}
-    if gang.is_whole(size):
-        if known and not tried:
+    entry: Seen = {"t": now, "group": at, "nodes": gang.usable(sizes), "waited": waited}
+    if entry["nodes"] is not None:
+        if known == entry["nodes"] and not tried:
             return state
         began = gang.created if gang.created is not None else now
         entry["waited"] = now - began
@@ -220,7 +242,6 @@ def observed(state: State, gang: Gang, capacity: PlacedCapacity, size: int, now:
     if at not in tried and gang.is_over(capacity, now):
         entry["nodes"] = 0
         return {**state, "tried": [*tried, at], "seen": [*seen, entry][-_SEEN:]}
-    entry["nodes"] = None
     return {**state, "seen": [*seen, entry][-_SEEN:]} if known else state
 
 

@@ -6,10 +6,14 @@ the run stays where it is.
 
 A JobSet's pods may get another node selector and other tolerations only while it is suspended, as for Kueue: the patch
 that suspends it has these and the decision at once, and once the pods are gone another one resumes it.
+
+Of a run that may have fewer nodes each pod has a Job, which has no pod while its parallelism is 0: so nodes that an
+attempt does not use are given back while it goes on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import http.client
 import json
@@ -18,13 +22,14 @@ import os
 import ssl
 import sys
 from datetime import datetime, timezone
-from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
 from urllib.parse import quote
 
-from . import context, placement, pod_context, returns
+from . import context, files, placement, pod_context, record, returns, surplus
 from .clock import CLOCK, Clock
-from .plan import RunPlan, read_plan
-from .run_progress import RunProgress
+from .launch import sizes_of
+from .plan import NODE, RunPlan, read_plan
+from .run_progress import RunProgress, pods_in_use
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 INTERVAL = 5.0  # seconds between looks at the run
@@ -36,6 +41,7 @@ _ENDED = ("Completed", "Failed")
 _NO_SCALE_UP = "NotTriggerScaleUp"  # the cluster autoscaler's reason of events
 _BACKOFF = "in backoff after failed scale-up"
 _OTHER_REASONS = ("max node group size reached", "not ready for scale-up", "limit reached")
+_LABELS_INDEX = ("batch.kubernetes.io/job-completion-index", "jobset.sigs.k8s.io/job-index")  # of a pod, and its Job
 _POINTER = pod_context.PLACEMENT_ANNOTATION.replace("/", "~1")  # RFC 6901
 
 Object = Dict[str, Any]
@@ -52,7 +58,7 @@ class ClusterApi:
     def __init__(self, account: str = ACCOUNT, environment: Mapping[str, str] = os.environ) -> None:
         self.now = 0.0
         self.namespace = _read(account, "namespace")
-        self._lists_events = True
+        self._forbidden: Set[str] = set()  # what this pod's service account may not do
         self._account = account
         self._address = environment["KUBERNETES_SERVICE_HOST"], int(environment["KUBERNETES_SERVICE_PORT"])
         self._context = ssl.create_default_context(cafile=os.path.join(account, "ca.crt"))
@@ -72,15 +78,30 @@ class ClusterApi:
     def events(self, reason: str) -> List[Object]:
         """The events with this reason; none where this pod's service account may not list events."""
         path = "/api/v1/namespaces/%s/events?fieldSelector=%s" % (self.namespace, quote("reason=" + reason))
-        if not self._lists_events:
-            return []
+        answer = self._unless_forbidden("GET", path, "what the autoscaler says is not known")
+        return list((answer or {}).get("items") or [])
+
+    def scale(self, job: str, parallelism: int) -> bool:
+        """Let a Job have so many pods; False where this pod's service account may not."""
+        path, patch = "/apis/batch/v1/namespaces/%s/jobs/%s" % (self.namespace, job), "/spec/parallelism"
+        consequence = "nodes that an attempt does not use are not given back"
+        return self._unless_forbidden("PATCH", path, consequence, [_replace(patch, parallelism)]) is not None
+
+    def _unless_forbidden(
+        self, method: str, path: str, consequence: str, body: Optional[Patch] = None
+    ) -> Optional[Object]:
+        """The answer; None where the request failed. Where the account has not the right, that is said once."""
+        if consequence in self._forbidden:
+            return None
         try:
-            answer: Object = self._request("GET", path) or {}
+            return self._request(method, path, body)
         except RequestFailed as error:
-            self._lists_events = False
-            sys.stderr.write("%s; what the autoscaler says is not known: `spotmpi up` gives the right\n" % error)
-            return []
-        return list(answer.get("items") or [])
+            remedy = ""
+            if ": 403 " in str(error):
+                self._forbidden.add(consequence)
+                remedy = ": `spotmpi up` gives the right"
+            sys.stderr.write("%s; %s%s\n" % (error, consequence, remedy))
+            return None
 
     def patch(self, run: str, patch: Patch) -> None:
         """Change the JobSet of a run by a JSON patch, all of it or nothing."""
@@ -128,25 +149,30 @@ class OrderPolicy:
         self, plan: RunPlan, state: placement.State, gang: placement.Gang, now: float
     ) -> Optional[placement.State]:
         """The state that follows from what is seen of the gang at the time *now*; None while nothing does."""
-        capacity, size = plan["capacity"], len(plan["hosts"])
-        following = placement.next_state(state, gang, capacity, size, now)
-        if following is not None or not gang.is_whole(size) or now - self._read_at < _BETWEEN_RETURNS:
+        capacity, sizes = plan["capacity"], sizes_of(plan)
+        following, usable = placement.next_state(state, gang, capacity, sizes, now), gang.usable(sizes)
+        if following is not None or usable is None or now - self._read_at < _BETWEEN_RETURNS:
             return following
         self._read_at = now
         if self._progress is None:
             self._progress = RunProgress(os.path.join(self._runs, plan["run"]), plan.get("submitted", 0.0))
-        found = returns.find_return(state, capacity, self._progress.read(now), now)
+        found = returns.find_return(state, capacity, self._progress.read(now), now, usable / sizes[-1])
         return None if found is None else placement.decided(state, found.group, now, found.reason)
 
 
 class Controller:
-    """Decides for one run, again and again; *api* is a `ClusterApi`."""
+    """Decides for one run, again and again; *api* is a `ClusterApi`, and *runs* the folder of run folders."""
 
-    def __init__(self, api: ClusterApi, plan: RunPlan, policy: Optional[Policy] = None) -> None:
+    def __init__(
+        self, api: ClusterApi, plan: RunPlan, policy: Optional[Policy] = None, runs: str = pod_context.RUNS
+    ) -> None:
         self._api = api
         self._plan = plan
-        self._capacity = plan["capacity"]
-        self._policy = policy or OrderPolicy()
+        self._capacity, self._sizes = plan["capacity"], sizes_of(plan)
+        self._policy = policy or OrderPolicy(runs)
+        self._folder = os.path.join(runs, plan["run"])
+        self._shared = ""  # the state in the run folder
+        self._parallelism: Dict[int, int] = {}  # of Jobs, as far as this controller has set it
 
     def look(self) -> bool:
         """Look at the run once, and change what is to be changed; whether there is nothing to decide any more."""
@@ -156,20 +182,59 @@ class Controller:
         state = placement.parse((jobset["metadata"].get("annotations") or {}).get(pod_context.PLACEMENT_ANNOTATION))
         if state is None:
             return True
+        self._share(state)
         pods = self._api.pods(self._capacity["pods"])
         if jobset["spec"].get("suspend"):
             # A JobSet that was just submitted is suspended too, until it is complete.
             is_due = self._api.now >= (placement.waits_until(state) or 0.0)
             if state["moving"] and is_due and not pods and _condition(jobset, "Suspended"):
                 self._patch(jobset, {**state, "moving": False}, [_replace("/spec/suspend", False)])
+                self._scale(state)
             return False
-        seen = gang(pods)
+        seen = gang(pods, self._sizes)
         if seen.waiting_since is not None:
             seen = seen._replace(refusal=refusal(self._api.events(_NO_SCALE_UP), pods, seen))
-        following = self._policy(self._plan, state, seen, self._api.now)
+        following = self._policy(self._plan, state, seen, self._api.now) or self._surplus(state, seen)
         if following is not None:
             self._patch(jobset, following, self._move(following) if following["moving"] else [])
+        self._scale(following or state, [number for number, _ in seen.nodes])
         return False
+
+    def _surplus(self, state: placement.State, seen: placement.Gang) -> Optional[placement.State]:
+        """The state without nodes that the present attempt does not have, or with a request for these."""
+        used = None
+        if len(self._sizes) > 1 and seen.placed > self._sizes[0]:
+            used = pods_in_use(self._folder, self._plan.get("submitted", 0.0))
+        following = surplus.next_state(state, seen, used, self._capacity, self._sizes, self._api.now)
+        away = None if following is None else following["away"]
+        if away is not None and away["pods"] and not self._api.scale(self._job(0), 1):
+            return None  # it may not change Jobs, as this change of nothing shows
+        return following
+
+    def _scale(self, state: placement.State, present: Sequence[int] = ()) -> None:
+        """Let Jobs have the pods that *state* says, where this controller does not know that they have.
+
+        It may have been started since, and JobSet makes a Job anew whose pod failed: its pod is *present* then.
+        """
+        away = state["away"]
+        for number in range(self._sizes[-1]) if away is not None else ():
+            wanted = 0 if away is not None and number in away["pods"] else 1
+            is_known = self._parallelism.get(number) == wanted and not (number in present and wanted == 0)
+            if not is_known and self._api.scale(self._job(number), wanted):
+                self._parallelism[number] = wanted
+
+    def _job(self, number: int) -> str:
+        """The name of the Job of a node, where each has one."""
+        return "%s-%s-%d" % (self._plan["run"], NODE, number)
+
+    def _share(self, state: placement.State) -> None:
+        """Let node 0's agent record the decisions of *state*, once there is a run folder."""
+        text = placement.to_text(state) + "\n"
+        if text == self._shared:
+            return
+        with contextlib.suppress(OSError):  # there is no folder yet; tried again at the next look
+            files.write_atomically(os.path.join(self._folder, record.PLACEMENT), text)
+            self._shared = text
 
     def _move(self, state: placement.State) -> Patch:
         """What suspends the JobSet, for pods on the node group of *state*."""
@@ -191,16 +256,23 @@ class Controller:
         sys.stdout.flush()
 
 
-def gang(pods: List[Object]) -> placement.Gang:
-    """What is seen of the pods of a gang; those that are going away do not count."""
+def gang(pods: List[Object], sizes: Sequence[int]) -> placement.Gang:
+    """What is seen of the pods of a gang with these allowed numbers of nodes; those that are going away do not count.
+
+    It waits since the pod was created without which too few have a node, or node 0 has none.
+    """
     own = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     own = [pod for pod in own if pod["status"].get("phase") in ("Pending", "Running")]
-    waiting, since = [pod for pod in own if not pod["spec"].get("nodeName")], _first_created(own)
-    if not waiting:
-        return placement.Gang(len(own), None, since)
-    waits = _first_created(waiting) or 0.0
-    idle = tuple(max(waits, _scheduled(pod)) for pod in own if pod["spec"].get("nodeName"))
-    return placement.Gang(len(idle), waits, since, idle)
+    waiting, created = [pod for pod in own if not pod["spec"].get("nodeName")], min(map(_created, own), default=None)
+    nodes = tuple(sorted((_number(pod), _scheduled(pod)) for pod in own if pod["spec"].get("nodeName")))
+    newest, missing = sorted(map(_created, waiting), reverse=True), sizes[0] - len(nodes)
+    waits = [newest[:missing][-1]] if newest and missing > 0 else []
+    waits += [_created(pod) for pod in waiting if _number(pod) == 0]
+    if not waits:
+        return placement.Gang(len(nodes), None, created, nodes=nodes)
+    since = min(waits)
+    idle = tuple(max(since, scheduled) for _, scheduled in nodes)
+    return placement.Gang(len(nodes), since, created, idle, nodes=nodes)
 
 
 def refusal(events: List[Object], pods: List[Object], seen: placement.Gang) -> str:
@@ -235,8 +307,14 @@ def _scheduled(pod: Object) -> float:
     return _unix_time(times[0] if times and times[0] else pod["metadata"]["creationTimestamp"])
 
 
-def _first_created(pods: List[Object]) -> Optional[float]:
-    return min((_unix_time(pod["metadata"]["creationTimestamp"]) for pod in pods), default=None)
+def _created(pod: Object) -> float:
+    return _unix_time(pod["metadata"]["creationTimestamp"])
+
+
+def _number(part: Object) -> int:
+    """The number of a pod of the gang, or of the Job of one."""
+    labels = part["metadata"].get("labels") or {}
+    return sum(int(labels.get(label) or 0) for label in _LABELS_INDEX)
 
 
 def run(policy: Optional[Policy] = None, clock: Clock = CLOCK) -> int:

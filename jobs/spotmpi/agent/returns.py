@@ -16,8 +16,12 @@ class Return(NamedTuple):
     reason: str
 
 
-def find_return(state: placement.State, capacity: PlacedCapacity, measured: Measured, now: float) -> Optional[Return]:
-    """The first group of the order that is worth it at the time *now* for a gang that has all its nodes; or None.
+def find_return(
+    state: placement.State, capacity: PlacedCapacity, measured: Measured, now: float, share: float = 1.0
+) -> Optional[Return]:
+    """The first group of the order that is worth it at the time *now* for a gang that has its nodes; or None.
+
+    It has this *share* of the most nodes, and is taken to have as many there.
 
     It may give no nodes again, so what is saved has to pay for a start on both groups and for the work since the newest
     checkpoint. A run that has reported no checkpoint, or of which a price is unknown, stays.
@@ -34,13 +38,14 @@ def find_return(state: placement.State, capacity: PlacedCapacity, measured: Meas
             continue
         if here["rate"] is None or there["rate"] is None:
             continue
-        saved = (here["rate"] - there["rate"]) * left / 3600.0
-        paid = ((here["rate"] + there["rate"]) * start + here["rate"] * unsaved) / 3600.0
+        own, other = share * here["rate"], share * there["rate"]
+        saved = (own - other) * left / 3600.0
+        paid = ((own + other) * start + own * unsaved) / 3600.0
         if saved > paid:
             text = (
                 "back to spot nodes, at a checkpoint: $%.2f in place of $%.2f per hour saves $%.2f, a start costs $%.2f"
             )
-            return Return(there, text % (there["rate"], here["rate"], saved, paid))
+            return Return(there, text % (other, own, saved, paid))
     return None
 
 

@@ -6,7 +6,7 @@ import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import limits, protocol, record
-from .attempt_history import read_attempts
+from .attempt_history import has_record, pods_at_work, read_attempts
 from .schema import AttemptRecord, read_object
 
 Point = Tuple[int, float]  # an iteration, and seconds by the clock of the attempt's agent that nobody sets
@@ -18,7 +18,7 @@ class Measured(NamedTuple):
     ``done`` are the iterations of which the work is not lost while the newest attempt goes on, ``stored`` those of the
     newest checkpoint, ``pace`` is in seconds per iteration, ``start`` the longest time in seconds from the nodes to an
     attempt's first new iteration, and ``spent`` in US dollars. ``iterates`` tells whether the newest attempt has come
-    to an iteration and has not ended.
+    to an iteration and has not ended. ``paces`` are those by number of nodes, the newest last, as far as that is known.
     """
 
     done: int
@@ -28,9 +28,23 @@ class Measured(NamedTuple):
     start: float
     spent: float
     iterates: bool
+    paces: Tuple[Tuple[int, float], ...] = ()
 
 
 NOTHING = Measured(0, 0, None, None, 0.0, 0.0, False)
+
+
+def pods_in_use(folder: str, since: float) -> Optional[List[int]]:
+    """The numbers of the pods that are nodes of the attempt that runs; None where none does.
+
+    *folder* is that of the run, whose submission began at *since*.
+    """
+    first = record.noted_first_attempt(folder, repr(since))
+    newest = max(record.numbers(os.path.join(folder, "attempts")), default=0)
+    if first is None or newest < first or has_record(folder, newest):
+        return None
+    pods = pods_at_work(folder, newest)
+    return None if pods is None else [pod.number for pod in pods]
 
 
 class RunProgress:
@@ -45,6 +59,8 @@ class RunProgress:
         self._stored = 0
         self._total: Optional[int] = None
         self._pace: Optional[float] = None
+        self._paced = 0  # the attempt that had it
+        self._paces: Dict[int, float] = {}  # by nodes
 
     def read(self, now: float) -> Measured:
         """What is known at the Unix time *now*; nothing where the folder does not exist yet."""
@@ -52,12 +68,17 @@ class RunProgress:
         first = record.noted_first_attempt(self._folder, repr(self._since))
         attempts: List[AttemptRecord] = [] if first is None else read_attempts(self._folder)
         own = [each for each in attempts if each["attempt"] >= (first or 0)]
+        nodes = {each["attempt"]: len(each["world"]["members"]) for each in own if "world" in each}
+        if self._pace is not None and self._paced in nodes:
+            self._paces.pop(nodes[self._paced], None)
+            self._paces[nodes[self._paced]] = self._pace
         running = bool(own) and "ended" not in own[-1]
         iterates = running and own[-1]["attempt"] == self._attempt
         done = self._points[-1][0] if iterates else self._stored
         start = max((each.get("start") or 0.0 for each in own), default=0.0)
         spent = limits.dollars(own, now)
-        return Measured(max(done, self._stored), self._stored, self._total, self._pace, start, spent, iterates)
+        paces = tuple(self._paces.items())
+        return Measured(max(done, self._stored), self._stored, self._total, self._pace, start, spent, iterates, paces)
 
     def _read_metrics(self) -> None:
         try:
@@ -85,4 +106,4 @@ class RunProgress:
             self._points = [self._points[0], point]
             iterations = iteration - self._points[0][0]
             if iterations > 0:
-                self._pace = (point[1] - self._points[0][1]) / iterations
+                self._pace, self._paced = (point[1] - self._points[0][1]) / iterations, self._attempt

@@ -7,7 +7,7 @@ import os
 
 from . import hardware, launchers, node_check, peers, protocol, ssh
 from .attempt import Launch
-from .attempt_history import pods_at_work
+from .attempt_history import pods_at_work, was_moved
 from .connection import Identity
 from .context import AgentContext
 from .elastic_coordinator import ElasticCoordinator
@@ -57,7 +57,7 @@ class Tcp:
         try:
             if "elastic" in context.plan:
                 first = noted_first_attempt(context.folder, repr(context.plan.get("submitted"))) or number
-                began = pods_at_work(context.folder, first) is not None
+                began = pods_at_work(context.folder, first) is not None and not was_moved(context.folder)
                 self._members = ElasticCoordinator(self._channel(context), context, number, record, began)
             elif context.standby:
                 before = pods_at_work(context.folder)

@@ -15,8 +15,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
 
-from spotmpi.agent import files, pod_context, record
 from spotmpi.agent import placement as placed
+from spotmpi.agent import pod_context
+from spotmpi.agent.launch import sizes_of
 from spotmpi.agent.placement_controller import INTERVAL, run
 from spotmpi.agent.plan import Placement, RunPlan
 from spotmpi.agent.run_progress import NOTHING, Measured, RunProgress
@@ -42,23 +43,21 @@ class DeadlinePolicy:
     def __init__(self, runs: str = pod_context.RUNS) -> None:
         self._runs = runs
         self._progress: Optional[RunProgress] = None
-        self._whole: Optional[bool] = None  # whether the gang had all its nodes at the last decision
+        self._nodes: Optional[int] = 0  # on which the gang could work at the last decision
         self._measured, self._read_at = NOTHING, -math.inf
         self._failure = ""  # of the policy
-        self._shared = ""  # the state in the run folder
 
     def __call__(self, plan: RunPlan, state: placed.State, gang: placed.Gang, now: float) -> Optional[placed.State]:
         """The state that follows from what is seen of the gang at the time *now*; None while nothing does."""
-        capacity, size = plan["capacity"], len(plan["hosts"])
+        capacity, sizes = plan["capacity"], sizes_of(plan)
         folder = os.path.join(self._runs, plan["run"])
-        self._share(folder, state)
-        following = seen = placed.observed(state, gang, capacity, size, now)
-        whole = gang.is_whole(size)
-        is_new = self._whole != whole or now - self._read_at >= _tick(plan)
-        if gang.created is not None and (is_new or not whole):  # a gang that waits needs a decision at each look
+        following = seen = placed.observed(state, gang, capacity, sizes, now)
+        nodes = gang.usable(sizes)
+        is_new = self._nodes != nodes or now - self._read_at >= _tick(plan)
+        if gang.created is not None and (is_new or nodes is None):  # a gang that waits needs a decision at each look
             if is_new:
                 self._read(folder, plan, now)
-            self._whole = whole
+            self._nodes = nodes
             view = _View(plan, seen, gang, now, self._measured)
             following = _follow(view, self._decide(view), newly_refused=seen["tried"] != state["tried"])
         return None if following == state else following
@@ -82,15 +81,6 @@ class DeadlinePolicy:
             self._failure = failure
             return _by_last_safe_moment(view, failure)
 
-    def _share(self, folder: str, state: placed.State) -> None:
-        """Let node 0's agent record the decisions of *state*, once there is a run folder."""
-        text = placed.to_text(state) + "\n"
-        if text == self._shared:
-            return
-        with contextlib.suppress(OSError):  # there is no folder yet; tried again at the next look
-            files.write_atomically(os.path.join(folder, record.PLACEMENT), text)
-            self._shared = text
-
 
 def _tick(plan: RunPlan) -> float:
     """Seconds between decisions about a gang that has all its nodes."""
@@ -104,20 +94,24 @@ class _View:
 
     def __init__(self, plan: RunPlan, state: placed.State, gang: placed.Gang, now: float, measured: Measured) -> None:
         self.plan, self.state, self.gang, self.now, self.measured = plan, state, gang, now, measured
-        self.capacity, self.size = plan["capacity"], len(plan["hosts"])
-        self.whole = gang.is_whole(self.size)
+        self.capacity, self.sizes = plan["capacity"], sizes_of(plan)
+        self.size, self.nodes = self.sizes[-1], gang.usable(self.sizes)
+        self.whole = self.nodes is not None
         deadline = self.capacity["deadline"]
         assert deadline is not None, "its controller is another one without"
         submitted = plan.get("submitted", now)
         seconds = placed.seconds_to(deadline, submitted)
         self.elapsed = now - submitted
         self.tick = _tick(plan)
-        overhead = max(self.capacity["overhead"], math.ceil(self._start_of_nodes() + measured.start))
+        # Of several numbers of nodes node 0 may wait for the most, and the run for a start with fewer.
+        patience = plan["elastic"]["patience"] if len(self.sizes) > 1 else 0.0
+        overhead = max(self.capacity["overhead"] + patience, math.ceil(self._start_of_nodes() + measured.start))
         self.work = self._work_left(deadline["work"], overhead)
         self.job = Job(
             work=max(deadline["work"], self.work),
             deadline=seconds,
-            sizes=(self.size,),
+            sizes=tuple(self.sizes),
+            speeds=tuple(each / self.size for each in self.sizes),
             overhead=overhead,
             lost_work=deadline["lost_work"],
             market=deadline["market"],
@@ -131,6 +125,18 @@ class _View:
             each["waited"] for each in came if _market(placed.placement_of(self.capacity, each["group"])) == "on-demand"
         ]
         return max(on_demand) if on_demand else min((each["waited"] for each in came), default=0.0)
+
+    @property
+    def pace(self) -> Optional[float]:
+        """Seconds per iteration on the most nodes, where measured there; else what is known, rather too many."""
+        measured, work = self.measured, (self.capacity["deadline"] or {"work": 0.0})["work"]
+        paces = dict(measured.paces)
+        if len(self.sizes) == 1 or not paces:
+            return measured.pace
+        if self.size in paces:
+            return paces[self.size]
+        nodes, pace = measured.paces[-1]
+        return max(pace * nodes / self.size, work / measured.total if measured.total else 0.0)
 
     @property
     def at(self) -> Placement:
@@ -155,25 +161,29 @@ class _View:
         """
         if not self.whole:
             return 0.0
-        if self.measured.pace:
-            return (self.measured.done - self.measured.stored) * self.measured.pace
-        return max(0.0, self.whole_for - self.job.overhead)
+        if self.pace:
+            return (self.measured.done - self.measured.stored) * self.pace
+        return self._unreported(self.job.overhead)
 
     def _work_left(self, work: float, overhead: float) -> float:
         """Seconds of work that is left, by what was measured, else by the *work* of the spec."""
         measured, least = self.measured, 1.0
         done = measured.done if self.whole else measured.stored
-        if measured.pace and measured.total:
-            return max(least, (measured.total - done) * measured.pace)
-        if measured.pace:
-            return max(least, work - done * measured.pace)
-        return max(least, work - max(0.0, self.whole_for - overhead))  # it reports no iterations, and stores none
+        if self.pace and measured.total:
+            return max(least, (measured.total - done) * self.pace)
+        if self.pace:
+            return max(least, work - done * self.pace)
+        return max(least, work - self._unreported(overhead))  # it reports no iterations, and stores none
+
+    def _unreported(self, overhead: float) -> float:
+        """Seconds of work on the most nodes that a program has done which reports no iterations."""
+        return max(0.0, self.whole_for - overhead) * (self.nodes or 0) / self.size
 
     def available(self, group: Placement) -> Optional[int]:
         """The nodes that *group* has for the run: all, 0 where it gave no gang lately, None where nobody knows."""
         name, here = group["name"], self.state["at"]
         if self.whole and name == here:
-            return self.size
+            return self.nodes
         if self.whole and _market(self.at) == _market(group) == "spot":
             return 0  # nodes that work are not given back for others that may not come
         last = next((each for each in reversed(self.state["seen"]) if each["group"] == name), None)
@@ -195,7 +205,7 @@ def _by_policy(view: _View) -> Decided:
     ]
     offers = [_offer(view, each, view.available(each)) for each in groups.values()]
     here = _offer(view, view.at, None)
-    gang = Gang(here.zone, here.market, here.instance_type, view.size) if view.whole else None
+    gang = Gang(here.zone, here.market, here.instance_type, view.nodes) if view.nodes is not None else None
     state = State(view.job, gang, view.work, view.starting, view.measured.spent, view.unsaved)
     decision = policy.decide(state, offers, history, Clock(view.elapsed, view.tick))
     if isinstance(decision, (Keep, Wait)):
@@ -227,7 +237,7 @@ def _by_last_safe_moment(view: _View, error: str) -> Decided:
 def _follow(view: _View, decided: Decided, newly_refused: bool) -> placed.State:
     """The state that follows from a decision."""
     state, here = view.state, view.state["at"]
-    idle = placed.idle_values(state, view.gang, view.capacity, view.size, view.now)
+    idle = placed.idle_values(state, view.gang.idle_since, view.capacity, view.sizes, view.now)
     if decided.group not in (_WAIT, _STAY, here):
         target = placed.placement_of(view.capacity, decided.group)
         return placed.decided(state, target, view.now, decided.reason, idle)
@@ -260,7 +270,7 @@ def _pause(view: _View, decided: Decided) -> placed.Pause:
     """For how long the run waits without nodes: never longer than it can."""
     slack = view.job.slack(view.elapsed, view.work) - view.tick
     seconds = max(view.capacity["partial"], min(placed.backoff(view.state, view.capacity), slack))
-    shortage = view.gang.shortage(view.capacity, view.size, view.now)
+    shortage = view.gang.shortage(view.capacity, view.sizes, view.now)
     return placed.Pause("%s %s (%s)" % (view.state["at"], shortage, decided.reason), seconds)
 
 

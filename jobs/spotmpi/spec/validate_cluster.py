@@ -81,7 +81,6 @@ def standby(spec: JobSpec, persistent: Sequence[str] | None) -> Iterable[Problem
 
 def sizes(spec: JobSpec, persistent: Sequence[str]) -> Iterable[Problem]:
     """Why pods cannot be nodes of a run at one time and not at another; *persistent* as for `problems`."""
-    capacity = "order" if spec.capacity.order else "deadline" if spec.capacity.deadline is not None else None
     reasons = (
         (
             pod_context.VOLUME not in persistent,
@@ -90,7 +89,10 @@ def sizes(spec: JobSpec, persistent: Sequence[str]) -> Iterable[Problem]:
         (spec.kubernetes.queue, "Kueue admits all pods of a run or none: give one number, or remove kubernetes.queue"),
         (spec.checkpoint.memory, "copies of checkpoints in memory need fixed nodes: give one number, or remove it"),
         (spec.standby, "nodes beyond those of an attempt stand by already: give one number, or remove standby"),
-        (capacity, f"capacity.{capacity} moves all nodes of a run together: give one number, or remove it"),
+        (
+            spec.capacity.deadline is not None,
+            "capacity.deadline moves all nodes of a run together: give one number, or remove it",
+        ),
     )
     yield from (Problem("nodes", list(spec.sizes), reason) for applies, reason in reasons if applies)
 

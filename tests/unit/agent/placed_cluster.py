@@ -7,6 +7,10 @@ It knows from where it has its rules:
   pkg/webhooks/jobset_webhook.go, ValidateUpdate). The rest of the template is immutable.
 - Suspending deletes the pods, and then the JobSet gets the condition Suspended; resuming merges the selector into that
   of the Job, whose keys stay (pkg/controllers/jobset_controller.go, suspendJobs and resumeJob).
+- A Job whose `parallelism` is 0 has no pod, and its pod that was deleted for that counts as no failure; 1 brings a new
+  pod (Kubernetes, Job, "Controlling parallelism"; kubernetes/kubernetes, pkg/controller/job, deleteJobPods, which takes
+  the finalizer away first). JobSet creates missing Jobs and leaves the parallelism of others (pkg/controllers/
+  jobset_controller.go, reconcileReplicatedJobs; where its alpha ElasticJobSet is off).
 - A JSON patch applies in whole or, where a test operation does not hold, not at all (RFC 6902, section 5).
 - Times are whole seconds by the API server's clock.
 - The cluster autoscaler says of each pod for which it starts no node why not, with the numbers of node groups by reason
@@ -39,6 +43,9 @@ class PlacedCluster:
         self._jobset["spec"]["suspend"] = False
         self._selector: Object = dict(self._template["spec"]["nodeSelector"])  # of the Job
         self._pods: list[Object] = []
+        self.parallelism = dict.fromkeys(range(size), 1)  # of the Job of each node
+        self.may_scale = True
+        self.last_first = False  # the scheduler, which has no order for pods of one time, takes the last pods first
         self.gone = False
         self.meddle = False  # somebody else changes the JobSet between a look and a patch, once
         self.patches: list[Object] = []  # the JobSet after each
@@ -84,15 +91,26 @@ class PlacedCluster:
         self._count_change()
         self.patches.append(copied(changed))
 
+    def scale(self, job: str, parallelism: int) -> bool:
+        start, _, number = job.rpartition("-")
+        assert start == self._jobset["metadata"]["name"] + "-node"
+        if self.may_scale and self.parallelism[int(number)] != parallelism:
+            self.parallelism[int(number)] = parallelism
+            self._pods = [pod for pod in self._pods if pod["metadata"]["name"] != number]
+            if parallelism and not self.suspended:
+                self._pods.append(self._pod(int(number)))
+        return self.may_scale
+
     def end(self) -> None:
         """Let the run succeed."""
         self._jobset["status"] = {"conditions": [{"type": "Completed", "status": "True"}]}
 
-    def replace_a_pod(self) -> None:
-        """JobSet restarts the Job of one node alone, which has lost it."""
-        kept = self._pods[:-1]
-        self._create_pods()
-        self._pods[:-1] = kept
+    def replace_a_pod(self, number: int = -1) -> None:
+        """JobSet restarts the Job of one node alone, by default of the last, which has lost it."""
+        number %= self.size
+        self.parallelism[number] = 1  # of the new Job
+        kept = [pod for pod in self._pods if pod["metadata"]["name"] != str(number)]
+        self._pods = [*kept, self._pod(number)]
 
     def lose_a_node(self) -> None:
         """JobSet restarts the gang of a run that lost a node: all pods anew."""
@@ -117,19 +135,24 @@ class PlacedCluster:
         """The group of each pod."""
         return [each["spec"].get("nodeName") for each in self._pods]
 
+    def placed(self) -> list[int]:
+        """The numbers of the pods that have a node."""
+        return sorted(int(pod["metadata"]["name"]) for pod in self._pods if "nodeName" in pod["spec"])
+
     def _create_pods(self) -> None:
-        stamp, status = self._stamp(), {"phase": "Pending"}
-        self._pods = [
-            {"metadata": {"name": str(number), "creationTimestamp": stamp}, "spec": {}, "status": dict(status)}
-            for number in range(self.size)
-        ]
+        self._pods = [self._pod(number) for number, parallelism in self.parallelism.items() if parallelism]
+
+    def _pod(self, number: int) -> Object:
+        labels = {"batch.kubernetes.io/job-completion-index": "0", "jobset.sigs.k8s.io/job-index": str(number)}
+        metadata = {"name": str(number), "creationTimestamp": self._stamp(), "labels": labels}
+        return {"metadata": metadata, "spec": {}, "status": {"phase": "Pending"}}
 
     def _stamp(self) -> str:
         return datetime.fromtimestamp(int(self.now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _schedule(self) -> None:
         group = self._selector["group"]
-        for pod in self._pods:
+        for pod in sorted(self._pods, key=lambda pod: pod["metadata"]["name"], reverse=self.last_first):
             if "nodeName" not in pod["spec"] and self.places().count(group) < self.free.get(group, 0):
                 pod["spec"]["nodeName"] = group
                 scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self._stamp()}

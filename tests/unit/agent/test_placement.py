@@ -198,7 +198,7 @@ def test_a_group_that_the_autoscaler_leaves_alone_after_a_failure_is_waited_for_
         )
 
 
-def test_without_the_right_to_list_events_a_controller_says_so_once_and_waits_as_long_as_it_may(
+def test_a_right_that_a_controller_has_not_is_said_once_and_a_failed_request_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "namespace").write_text("runs")
@@ -207,14 +207,20 @@ def test_without_the_right_to_list_events_a_controller_says_so_once_and_waits_as
     api = placement_controller.ClusterApi(str(tmp_path), address)
     asked: list[str] = []
 
-    def refuse(method: str, path: str) -> Any:
+    status = 500
+
+    def refuse(method: str, path: str, body: Any = None) -> Any:
         asked.append(path)
-        raise RequestFailed("GET events: 403 forbidden")
+        raise RequestFailed(f"{method} {path}: {status} no")
 
     monkeypatch.setattr(api, "_request", refuse)
-    assert api.events("NotTriggerScaleUp") == api.events("NotTriggerScaleUp") == []
-    assert asked == ["/api/v1/namespaces/runs/events?fieldSelector=reason%3DNotTriggerScaleUp"]
-    assert capsys.readouterr().err.count("`spotmpi up` gives the right") == 1
+    assert api.events("NotTriggerScaleUp") == [] and not api.scale("x-1-node-3", 0)
+    status = 403
+    for _ in range(2):
+        assert api.events("NotTriggerScaleUp") == [] and not api.scale("x-1-node-3", 0)
+    events = "/api/v1/namespaces/runs/events?fieldSelector=reason%3DNotTriggerScaleUp"
+    assert asked == [events, "/apis/batch/v1/namespaces/runs/jobs/x-1-node-3"] * 2, "what is forbidden is asked once"
+    assert capsys.readouterr().err.count("`spotmpi up` gives the right") == 2
 
 
 def test_in_a_hundred_shortages_no_node_is_paid_for_that_waits_for_others_longer_than_it_may() -> None:

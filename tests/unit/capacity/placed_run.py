@@ -10,9 +10,10 @@ from typing import Any
 
 from spotmpi.agent import placement, pod_context
 from spotmpi.agent.attempt_history import AttemptHistory
+from spotmpi.agent.launch import largest_size, on_hosts
 from spotmpi.agent.outcomes import INTERRUPTION, SUCCEEDED, Outcome
 from spotmpi.agent.placement_controller import Controller, OrderPolicy, Policy
-from spotmpi.agent.plan import COORDINATOR, Forecast
+from spotmpi.agent.plan import COORDINATOR, NODE, Forecast, Member
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
 from spotmpi.capacity.controller import DeadlinePolicy
@@ -45,11 +46,12 @@ def target(group: str) -> ClusterTarget:
     return ClusterTarget("here", "any:1", "claim", {"group": group}, (), False, machine=tuple(machine.items()))
 
 
-def planned(groups: tuple[str, ...], **capacity: Any) -> tuple[Any, Any]:
+def planned(groups: tuple[str, ...], nodes: int | list[int] = SIZE, **capacity: Any) -> tuple[Any, Any]:
     """The JobSet of a run on *groups*, and the plan of its agents."""
-    spec = from_values({"command": ["x"], "nodes": SIZE, "capacity": capacity})
-    order = tuple(map(target, groups))
-    submission = Submission("x-1", "ann", {}, {}, {}, rates=RATES, beginning=Beginning("it is the cheapest", FORECAST))
+    spec = from_values({"command": ["x"], "nodes": nodes, "capacity": capacity})
+    order = tuple(replace(target(each), job_per_node=isinstance(nodes, list)) for each in groups)
+    rate, beginning = RATES[groups[0]], Beginning("it is the cheapest", FORECAST)
+    submission = Submission("x-1", "ann", {}, {}, {}, rate=rate, rates=RATES, beginning=beginning)
     objects = kubernetes_plan(spec, replace(order[0], order=order), submission)
     return objects[0], {**json.loads(objects[1]["data"]["plan.json"]), "submitted": float(START)}
 
@@ -59,11 +61,17 @@ class PlacedRun:
 
     Its agents take *start* seconds from the nodes to the first iteration. A checkpoint is written ``every`` so many
     iterations, if any, and before a move where the program writes one ``at_notice``; later iterations are repeated.
+    With several numbers of ``nodes`` it begins on what is there after the patience, goes on with what is left at once,
+    and is as fast as these are many.
     """
 
     def __init__(self, folder: Path, free: dict[str, int], iterations: int, start: float, **capacity: Any) -> None:
+        nodes = capacity.pop("nodes", SIZE)
         groups = tuple(group for group in capacity.get("order", (NEAR, OTHER, FAR)) if group in free)
-        jobset, self.plan = planned(groups, **capacity)
+        jobset, self.plan = planned(groups, nodes, **capacity)
+        self.used: list[int] = []  # the pods of the nodes of an attempt
+        self.share = 1.0  # of the speed that the nodes should have, which they have
+        self._enough = 0.0  # seconds for which there were enough nodes
         self.cluster = PlacedCluster(jobset, SIZE, free)
         self.iterations, self.start = iterations, start
         self.mortal = False
@@ -116,7 +124,7 @@ class PlacedRun:
         """One look of the controller."""
         api: Any = self.cluster
         if self._controller is None or self.mortal:
-            self._controller = Controller(api, self.plan, self._policy())
+            self._controller = Controller(api, self.plan, self._policy(), str(self._runs))
         self._controller.look()
         if self.cluster.suspended:
             self._end_attempt(INTERRUPTION)
@@ -128,7 +136,16 @@ class PlacedRun:
     def pass_time(self) -> None:
         self.cluster.pass_time(self.step)
         self._clock.seconds = self.seconds
-        if None in self.cluster.places() or not self.cluster.places():
+        here = self.cluster.placed()
+        size = largest_size(self.plan["elastic"], len(here)) if "elastic" in self.plan else len(here) // SIZE * SIZE
+        self._enough = self._enough + self.step if size and 0 in here else 0.0
+        if self.used and (not set(self.used) <= set(here) or (size or 0) > len(self.used)):
+            self._end_attempt(INTERRUPTION, lost=not set(self.used) <= set(here))
+            self.used = []
+        if not self.used and self._enough and size:
+            patience = self.plan["elastic"]["patience"] if "elastic" in self.plan and not self.stored else 0.0
+            self.used = here[:size] if len(here) == SIZE or self._enough >= patience else []
+        if not self.used:
             self._whole = 0.0
             return
         self._whole += self.step
@@ -145,13 +162,17 @@ class PlacedRun:
             self._number = self._history.begin()
             self._clock.seconds += self.start
             self._history.record_decisions(self._decisions())
+            if "elastic" in plan:
+                own = on_hosts(plan, [plan["hosts"][number] for number in self.used])
+                self._history.set_pods(own, [Member(NODE, number) for number in self.used])
             self._history.record_start(self._number)
             self._progress = Progress(0.0)
             self._progress.resumed = self._progress.iteration = self.stored
             self._progress.first_iteration = self.stored + 1
             self._progress.first_iteration_elapsed = self._clock.elapsed()
             record.metric(self._number, COORDINATOR, "context", {"total_iterations": self.iterations})
-        iteration = min(self.iterations, int((self._progress.iteration or 0) + self.step / PACE))
+        speed = len(self.used) / SIZE * (1.0 if len(self.used) == SIZE else self.share)
+        iteration = min(self.iterations, int((self._progress.iteration or 0) + self.step / PACE * speed))
         self._progress.iteration = iteration
         self._history.record.metric(self._number, COORDINATOR, "metric", {"iteration": iteration})
         if self.every and iteration // self.every * self.every > self.stored:

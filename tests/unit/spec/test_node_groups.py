@@ -388,6 +388,33 @@ def test_a_plan_says_in_which_order_groups_are_tried_and_what_the_run_costs_on_e
     assert "p3 (p3.xlarge, spot, $3 an hour)" in plan_of(lab_file, *ORDER, "price=1.5")["notes"][0]
 
 
+def test_a_run_that_may_have_fewer_nodes_has_a_controller_with_an_order_and_without(
+    lab_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices = {"g4dn": 0.2, "p3": 1.05}
+    monkeypatch.setattr(
+        "spotmpi.aws.prices.group_prices", lambda _, groups: {each.name: prices[each.name] for each in groups}
+    )
+    sizes = ("kubernetes.image=mine", "nodes=[1, 2]")
+    plan = plan_of(lab_file, *sizes, *ORDER[1:])
+    assert plan["notes"][0] == (
+        "capacity: all 2 nodes, or at least 1, from g4dn (g4dn.xlarge, spot, $0.4 an hour), else from p3 (p3.xlarge, "
+        "spot, $2.1 an hour); patience: 5m, GPUs per slot: 1"
+    )
+    given_back = "each attempt has 1 or 2 nodes, as many as there are; pods beyond that are given back after 5m, and"
+    assert any(note.startswith(given_back) for note in plan["notes"]), plan["notes"]
+
+    alone = plan_of(lab_file, *sizes)
+    assert alone["notes"][0].startswith("capacity: all 2 nodes, or at least 1, from g4dn (g4dn.xlarge, spot, $0.4")
+    assert [each["name"] for each in agents_plan_of(alone)["capacity"]["placements"]] == ["g4dn"]
+    assert any(each["metadata"]["name"].endswith("-placement") for each in alone["objects"])
+
+    lab_file.write_text(json.dumps({**json.loads(lab_file.read_text()), "placement_account": None}))
+    without = plan_of(lab_file, *sizes)
+    assert "capacity" not in agents_plan_of(without)
+    assert any(note.endswith("pods beyond that stand by, and cost as much as nodes") for note in without["notes"])
+
+
 def raise_no_rights(environment: Any, groups: Any) -> Any:
     raise SpotmpiError("not permitted")
 

@@ -37,7 +37,7 @@ from spotmpi.core.progress import Echo
 from spotmpi.images.build import build_for
 from spotmpi.images.environment import launchers_of
 from spotmpi.plan import manifests, pods
-from spotmpi.plan.cluster import BACKEND, ClusterPlan, cached_plan
+from spotmpi.plan.cluster import BACKEND, ClusterPlan, ClusterTarget, cached_plan
 from spotmpi.plan.run_plan import elastic_notes, memory_notes, standby_notes
 from spotmpi.programs.pool.settings import versions
 from spotmpi.runs import cache as run_cache
@@ -47,7 +47,7 @@ from spotmpi.runs.folder import folder_events
 from spotmpi.runs.pod_output import Entry
 from spotmpi.runs.recorded_plan import ClusterNamespace
 from spotmpi.spec import roles
-from spotmpi.spec.job import JobSpec
+from spotmpi.spec.job import JobSpec, duration
 from spotmpi.spec.validate import TargetCapabilities
 
 _KEY_PLACEHOLDER = "<generated at submission>"
@@ -153,7 +153,7 @@ class KubernetesBackend:
                 *target.capacity_note(resolved.spec, on, rates),
                 *expectation,
                 *resolved.notes,
-                *elastic_notes(spec, "pods beyond that stand by, and cost as much as nodes"),
+                *elastic_notes(spec, _beyond(spec, on)),
                 *standby_notes(requested, prices, obstacle is None),
                 *([shipment.note] if shipment else []),
                 *memory_notes(spec, pod_context.MEMORY, copied=True),
@@ -380,3 +380,10 @@ class KubernetesBackend:
 def _namespace(api: ClusterApi) -> ClusterNamespace:
     """The namespace of *api* as copies record it."""
     return ClusterNamespace(api.context, api.namespace)
+
+
+def _beyond(spec: JobSpec, on: ClusterTarget) -> str:
+    """What becomes of pods that an attempt does not use, of a run that may have fewer nodes."""
+    if on.order:
+        return f"pods beyond that are given back after {duration(spec.capacity.partial)}, and asked for again later"
+    return "pods beyond that stand by, and cost as much as nodes"

@@ -139,7 +139,9 @@ def test_a_run_that_has_not_waited_too_long_for_its_first_node_is_left_alone(clu
 
 def placed_jobset(*decisions: placement.Decision, tried: list[str], **more: Any) -> Object:
     at = decisions[-1]["group"]
-    state = placement.State(order=["g5", "g6"], at=at, tried=tried, moving=False, decisions=[*decisions], seen=[])
+    state = placement.State(
+        order=["g5", "g6"], at=at, tried=tried, moving=False, decisions=[*decisions], seen=[], away=None
+    )
     return jobset(annotations={pod_context.PLACEMENT_ANNOTATION: placement.to_text(state)}, **more)
 
 

@@ -78,11 +78,12 @@ def hourly_rates(spec: JobSpec, environment: Environment | None) -> list[float] 
 def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str, float]:
     """US dollars per hour of all nodes of a run by the node group of its gang, where that may be one of several.
 
-    Empty where AWS does not tell the prices; for a run with a deadline a SpotmpiError says why.
+    Also where it may have several numbers of nodes. Empty where AWS does not tell the prices; for a run with a
+    deadline a SpotmpiError says why.
     """
     choices = roles.choose(spec, environment.node_groups) if environment else []
-    decides = spec.capacity.deadline is not None
-    if environment is None or isinstance(choices, list) or not (choices[0].fallbacks or decides):
+    decides, elastic = spec.capacity.deadline is not None, len(spec.sizes) > 1
+    if environment is None or isinstance(choices, list) or not (choices[0].fallbacks or decides or elastic):
         return {}
     (gang, *workers), specs = choices, roles.role_specs(spec)
     if spec.price is not None:
@@ -178,7 +179,8 @@ def _on_nodes(target: ClusterTarget, choice: Choice, environment: Environment | 
     target = replace(target, exclusive=bool(choice.groups) if exclusive is None else exclusive)
     if environment is None or not choice.groups:
         return target
-    if not choice.fallbacks:
+    elastic = len(choice.spec.sizes) > 1 and len(choice.groups) == 1 and environment.placement_account is not None
+    if not choice.fallbacks and not elastic:
         return on_groups(target, choice.groups)
     if environment.placement_account is None:
         remedy = f"environment {environment.name} has no service account that moves runs; `spotmpi up` adds it"
@@ -241,6 +243,8 @@ def capacity_note(spec: JobSpec, target: ClusterTarget, rates: Mapping[str, floa
     if not groups:
         return []
     what = "the node" if spec.nodes == 1 else f"all {spec.nodes} nodes"
+    if len(spec.sizes) > 1:
+        what += f", or at least {spec.sizes[0]},"
     patience, gpus = duration(spec.capacity.patience), spec.resources.gpu
     if spec.nodes > 1 and spec.capacity.partial < spec.capacity.patience:
         patience += f", {duration(spec.capacity.partial)} once some are there"

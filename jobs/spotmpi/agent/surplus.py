@@ -1,0 +1,83 @@
+"""When nodes beyond an allowed number are given back, and when they are asked for again. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Collection, Optional, Sequence
+
+from . import placement
+
+if TYPE_CHECKING:
+    from .plan import PlacedCapacity
+
+
+_SETTLE = 10.0  # seconds after which node 0 takes the node of another: nodes of one request come one by one
+_EXCHANGE = 60.0  # seconds in which it gets that, while no other pod asks for a node
+
+
+def next_state(
+    state: placement.State,
+    gang: placement.Gang,
+    used: Optional[Collection[int]],
+    capacity: PlacedCapacity,
+    sizes: Sequence[int],
+    now: float,
+) -> Optional[placement.State]:
+    """The state that follows from the nodes that an attempt does not have; None while nothing does.
+
+    *used* are the numbers of the pods that are nodes of the present attempt, None while there is none. The other pods
+    are given back once one of them has had a node for the limit of partial gangs: also those that wait for one, which
+    would get that node next. They are asked for again after a pause, which doubles as long as the number of nodes stays
+    the same; and at once where too few nodes are left for the run. Where others have nodes and node 0 has none, it
+    takes one of theirs.
+    """
+    away = state["away"]
+    is_led = any(number == 0 for number, _ in gang.nodes)
+    if away is not None and away["pods"]:
+        is_needed = gang.waiting_since is not None if away["used"] else is_led
+        if is_needed or now >= away["until"]:
+            return {**state, "away": placement.asked_for(away)}
+    if not is_led:
+        return _led_by_node_0(state, gang, capacity, sizes, now)
+    last = state["seen"][-1] if state["seen"] else None
+    if used is None or last is None or not last["nodes"] or last["group"] != state["at"]:
+        return None
+    idle = {number: max(since, last["t"]) for number, since in gang.nodes if number not in used}
+    if not idle or now - min(idle.values()) < capacity["partial"]:
+        return None
+    pause = capacity["partial"]
+    if away is not None and away["used"] == len(used):
+        pause = max(pause, min(2.0 * away["pause"], capacity["retry"]))
+    others = [number for number in range(sizes[-1]) if number not in used]
+    values = placement.idle_values(state, list(idle.values()), capacity, sizes, now)
+    gave = "%s gave %d of %s nodes" % (state["at"], gang.placed, " or ".join(map(str, sizes)))
+    is_enough = last["nodes"] > len(used)
+    reason = "%s, and %s within %gs: %d %s given back, and asked for again in %g min" % (
+        gave,
+        "no checkpoint was written at which the run could go on with them" if is_enough else "no other",
+        capacity["partial"],
+        len(idle),
+        "is" if len(idle) == 1 else "are",
+        round(pause / 60.0, 1),
+    )
+    target = placement.placement_of(capacity, state["at"])
+    return {
+        **placement.decided(state, target, now, reason, values),
+        "away": {"pods": others, "until": now + pause, "pause": pause, "used": len(used)},
+    }
+
+
+def _led_by_node_0(
+    state: placement.State, gang: placement.Gang, capacity: PlacedCapacity, sizes: Sequence[int], now: float
+) -> Optional[placement.State]:
+    """The state in which node 0 gets the node of the last pod that has one, where these would be enough with it."""
+    waits = gang.waiting_since
+    if waits is None or gang.placed < sizes[0] or now - max(waits, *(since for _, since in gang.nodes)) < _SETTLE:
+        return None
+    kept = [0, *(number for number, _ in gang.nodes[:-1])]
+    reason = "node 0 takes the place of node %d, without which no attempt begins" % gang.nodes[-1][0]
+    others = [number for number in range(sizes[-1]) if number not in kept]
+    target = placement.placement_of(capacity, state["at"])
+    return {
+        **placement.decided(state, target, now, reason),
+        "away": {"pods": others, "until": now + _EXCHANGE, "pause": 0.0, "used": 0},
+    }

@@ -89,10 +89,6 @@ def sizes(spec: JobSpec, persistent: Sequence[str]) -> Iterable[Problem]:
         (spec.kubernetes.queue, "Kueue admits all pods of a run or none: give one number, or remove kubernetes.queue"),
         (spec.checkpoint.memory, "copies of checkpoints in memory need fixed nodes: give one number, or remove it"),
         (spec.standby, "nodes beyond those of an attempt stand by already: give one number, or remove standby"),
-        (
-            spec.capacity.deadline is not None,
-            "capacity.deadline moves all nodes of a run together: give one number, or remove it",
-        ),
     )
     yield from (Problem("nodes", list(spec.sizes), reason) for applies, reason in reasons if applies)
 

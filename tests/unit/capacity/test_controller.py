@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -211,6 +212,72 @@ def test_the_archives_of_a_pod_have_all_that_the_controller_imports(tmp_path: Pa
         program += ", spotmpi.capacity.policy"
     done = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, check=False)
     assert done.returncode == 0
+
+
+ELASTIC = {"nodes": [1, 2, SIZE], **CAPACITY}
+
+
+def test_a_run_with_several_numbers_of_nodes_works_on_what_spot_groups_have_and_ends_in_time(tmp_path: Path) -> None:
+    run = PlacedRun(tmp_path, {NEAR: 2, FAR: SIZE}, int(WORK), START, **ELASTIC)
+    run.run_for(12 * MINUTE)
+    assert run.used == [0, 1] and run.groups[:1] == [NEAR] and run.state["at"] == NEAR
+    run.run_until(lambda: run.state["at"] == FAR, DEADLINE)
+    assert run.stored > 200, "two spot nodes have worked, half as fast, as long as there was time"
+    left = WORK - run.stored
+    assert run.seconds + left + 2 * MINUTE <= DEADLINE
+    run.run_until(lambda: False, DEADLINE)
+    assert run.ended is not None and run.ended <= DEADLINE and len(run.used) in (0, SIZE)
+    assert run.state["decisions"][-1]["market"] == "on-demand"
+
+
+def test_four_spot_nodes_that_become_one_go_on_while_there_is_time(tmp_path: Path) -> None:
+    run = PlacedRun(tmp_path, {NEAR: SIZE, FAR: SIZE}, int(WORK), START, **ELASTIC)
+    run.run_for(10 * MINUTE)
+    assert run.used == [0, 1, 2, 3]
+    run.cluster.free[NEAR] = 1
+    for number in (1, 2, 3):
+        run.cluster.replace_a_pod(number)
+    run.run_for(2 * MINUTE)
+    assert run.used == [0] and run.groups == [NEAR]
+    run.cluster.free[NEAR] = SIZE
+    run.run_for(2 * MINUTE)
+    assert run.used == [0, 1, 2, 3], "and grow again"
+    run.run_until(lambda: False, DEADLINE)
+    assert run.ended is not None and run.ended <= DEADLINE and run.groups == [NEAR]
+
+
+@pytest.mark.parametrize("share", [0.8, 1.0, 3.0])
+def test_what_fewer_nodes_tell_of_the_pace_misses_no_deadline(tmp_path: Path, share: float) -> None:
+    """On fewer nodes it may be faster or slower than in proportion."""
+    run = PlacedRun(tmp_path, {NEAR: 1, FAR: SIZE}, int(WORK), START, **ELASTIC)
+    run.share = share
+    run.run_for(15 * MINUTE)
+    stored = run.stored
+    assert stored > 60
+    run.cluster.free[NEAR] = 0
+    run.cluster.replace_a_pod(0)
+    run.run_until(lambda: False, 2 * DEADLINE)
+    assert run.ended is not None and run.ended <= DEADLINE
+    waits = run.state["decisions"][1]["reason"]
+    found = re.search(r"(\d+) min of work left", waits)
+    assert found is not None and int(found[1]) * MINUTE >= WORK - stored, waits
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_whatever_nodes_come_and_go_a_run_with_several_numbers_keeps_its_deadline(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    run = PlacedRun(tmp_path_factory.mktemp("run"), {NEAR: SIZE, OTHER: 0, FAR: SIZE}, int(WORK), START, **ELASTIC)
+    run.mortal = data.draw(st.booleans())
+    while run.ended is None and run.seconds < DEADLINE:
+        on_spot = not run.cluster.suspended and run.state["at"] != FAR
+        if on_spot and run.cluster.placed() and data.draw(st.integers(0, 2)) == 0:
+            run.cluster.replace_a_pod(data.draw(st.sampled_from(run.cluster.placed())))
+        run.cluster.free |= {name: data.draw(st.sampled_from([0, 1, 2, 3, SIZE])) for name in (NEAR, OTHER)}
+        run.run_for(MINUTE * data.draw(st.integers(1, 8)))
+        assert len(set(filter(None, run.cluster.places()))) <= 1
+    assert run.ended is not None and run.ended <= DEADLINE, run.state["decisions"]
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -492,6 +492,15 @@ def test_a_deadline_may_use_each_group_that_the_run_fits_and_the_plan_says_what_
     assert agents_plan_of(again)["limits"]["cost"] == 25 and "nothing to choose" in again["notes"][0]
 
 
+def test_a_deadline_goes_together_with_several_numbers_of_nodes(lab_file: Path) -> None:
+    with_on_demand(lab_file)
+    plan = plan_of(lab_file, *DEADLINE, "capacity.prices={g4dn=0.2, p3=1.05, p2=0.4, stable=0.5}", "nodes=[1, 2]")
+    assert plan["notes"][0].startswith("capacity: all 2 nodes, or at least 1, from g4dn (g4dn.xlarge, spot, $0.4")
+    assert plan["notes"][1].startswith("deadline: expected to cost $") and "alone: $20.08" in plan["notes"][1]
+    agents = agents_plan_of(plan)
+    assert agents["elastic"]["sizes"] == [1, 2] and agents["capacity"]["deadline"]["work"] == 72000.0
+
+
 def test_all_problems_of_a_deadline_come_before_anything_is_started(
     lab_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

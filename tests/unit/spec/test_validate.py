@@ -119,7 +119,6 @@ def test_what_cannot_be_with_several_numbers_of_nodes_is_said_at_once() -> None:
         "standby": 1,
         "checkpoint": {"memory": "1"},
         "kubernetes": {"queue": "gpus"},
-        "capacity": {"deadline": "2h", "work": "1h"},
     }
     remedies = [line for line in problems(values, target) if line.startswith("nodes = [2, 4]: ")]
     assert [line.partition(": ")[2] for line in remedies] == [
@@ -129,7 +128,6 @@ def test_what_cannot_be_with_several_numbers_of_nodes_is_said_at_once() -> None:
         "Kueue admits all pods of a run or none: give one number, or remove kubernetes.queue",
         "copies of checkpoints in memory need fixed nodes: give one number, or remove it",
         "nodes beyond those of an attempt stand by already: give one number, or remove standby",
-        "capacity.deadline moves all nodes of a run together: give one number, or remove it",
     ]
 
 

@@ -202,8 +202,10 @@ class Controller:
 
     def _surplus(self, state: placement.State, seen: placement.Gang) -> Optional[placement.State]:
         """The state without nodes that the present attempt does not have, or with a request for these."""
+        if len(self._sizes) == 1:
+            return None
         used = None
-        if len(self._sizes) > 1 and seen.placed > self._sizes[0]:
+        if seen.placed > self._sizes[0]:
             used = pods_in_use(self._folder, self._plan.get("submitted", 0.0))
         following = surplus.next_state(state, seen, used, self._capacity, self._sizes, self._api.now)
         away = None if following is None else following["away"]

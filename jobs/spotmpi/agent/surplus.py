@@ -9,7 +9,6 @@ from . import placement
 if TYPE_CHECKING:
     from .plan import PlacedCapacity
 
-
 _SETTLE = 10.0  # seconds after which node 0 takes the node of another: nodes of one request come one by one
 _EXCHANGE = 60.0  # seconds in which it gets that, while no other pod asks for a node
 
@@ -74,7 +73,7 @@ def _led_by_node_0(
     if waits is None or gang.placed < sizes[0] or now - max(waits, *(since for _, since in gang.nodes)) < _SETTLE:
         return None
     kept = [0, *(number for number, _ in gang.nodes[:-1])]
-    reason = "node 0 takes the place of node %d, without which no attempt begins" % gang.nodes[-1][0]
+    reason = "node 0 gets the node of node %d: no attempt begins without node 0" % gang.nodes[-1][0]
     others = [number for number in range(sizes[-1]) if number not in kept]
     target = placement.placement_of(capacity, state["at"])
     return {

@@ -174,7 +174,7 @@ def test_node_0_takes_the_node_of_another_pod_where_the_scheduler_gave_it_none(t
     assert run.cluster.placed() == [5, 6, 7]
     run.run_for(25)
     assert run.cluster.placed() == [0, 5, 6]
-    assert run.decisions[-1]["reason"] == "node 0 takes the place of node 7, without which no attempt begins"
+    assert run.decisions[-1]["reason"] == "node 0 gets the node of node 7: no attempt begins without node 0"
     assert len(run.cluster.places()) == MOST, "the others are asked for again"
     run.run_for(PATIENCE)
     assert run.used == [0, 5] and run.state["at"] == "g5"

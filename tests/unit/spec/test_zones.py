@@ -240,6 +240,14 @@ def test_a_plan_has_the_zones_that_are_tried_with_the_price_of_each(three_zones:
     assert pod["nodeSelector"]["spotmpi.dev/group"] == "g5"
 
 
+def test_a_run_that_may_have_fewer_nodes_goes_to_another_zone_only_from_where_too_few_came(three_zones: Path) -> None:
+    plan = planned(three_zones, "nodes=[1, 2]", "capacity.patience=5m")
+    assert placements(plan) == [("g5", A), ("g5-b", B), ("g5-c", C)]
+    assert plan["notes"][0].startswith("capacity: all 2 nodes, or at least 1, from g5 (g5.xlarge, spot, in us-east-1a")
+    agents = json.loads(plan["objects"][1]["data"]["plan.json"])
+    assert agents["elastic"]["sizes"] == [1, 2]
+
+
 def test_a_run_with_a_deadline_begins_in_the_cheapest_zone(three_zones: Path) -> None:
     plan = planned(three_zones, "capacity.deadline=30h", "capacity.work=20h")
     assert placements(plan)[0] == ("g5-b", B) and len(placements(plan)) == 5

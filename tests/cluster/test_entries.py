@@ -8,15 +8,24 @@ from pathlib import Path
 import pytest
 
 import spotmpi
+from spotmpi.api import dataset_specs
 from spotmpi.api.lineage import trace
 from spotmpi.backends.targets import Target
+from spotmpi.core.errors import InputError
 from spotmpi.data.datasets import Storage, clean
 from spotmpi.entries.store import Store
 from tests.cluster.runs import Runs
 from tests.unit.entries.test_lineage import find
-from tests.unit.entries.test_store import entry
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300), pytest.mark.pod_images("base")]
+SETS = """
+import spotmpi
+
+@spotmpi.dataset
+def ratings(raw):
+    with raw.open() as file:
+        return {"a.txt": file.read()}
+"""
 TRAIN = """
 import os
 import spotmpi
@@ -28,16 +37,22 @@ spotmpi.checkpoint.save(1, {"text": text, "times": model["times"] + 1}, now=True
 """
 
 
-def test_a_run_reads_a_data_set_by_name_and_the_next_one_starts_from_its_model(
+def test_a_run_reads_the_data_set_of_its_spec_and_the_next_one_starts_from_its_model(
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPOTMPI_RUNS", str(tmp_path / "runs"))
-    store, said = Store(), list[str]()
-    data = store.add(*entry(tmp_path))
+    said = list[str]()
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "sets.py").write_text(SETS)
+    (tmp_path / "raw.txt").write_text("first")
     target = Target(f"kubernetes/{runs.namespace}")
     kubernetes = {"image": runs.testbed.images["base"], "volume": "shared"}
     values = {"command": ["python3", "-c", TRAIN], "launcher": "none", "kubernetes": kubernetes, "keep": "counter"}
-    values |= {"data": "datasets:ratings", "name": "entries", "limits": {"failures": 0}}
+    values |= {"name": "entries", "code": str(tmp_path / "code"), "limits": {"failures": 0}}
+    values |= {"dataset": {"build": "sets:ratings", "arguments": {"raw": str(tmp_path / "raw.txt")}}}
+    with pytest.raises(InputError, match="or build it on this machine first"):
+        spotmpi.run(values, (), target)
+    data = dataset_specs.build(values).manifest  # on workers of this machine
     for number in (1, 2):
         init = [] if number == 1 else ["init=models:counter"]
         state = spotmpi.run(values, init, target, on_event=lambda event: None, echo=said.append)

@@ -21,6 +21,7 @@ from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
+from spotmpi.plan.pods import image as image_of
 from spotmpi.spec.job import from_values
 from spotmpi.streams.results import encode
 from tests.cluster.pools import small_pods
@@ -326,10 +327,14 @@ def test_a_prediction_on_the_run_volume_equals_the_local_one_byte_for_byte_and_i
 
 
 @at_night
+@pytest.mark.pod_images("pytorch")
 def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_and_of_a_pod_of_each_stage(
     streams: Streams, tmp_path: Path
 ) -> None:
-    """Pods are evicted while the rank of batch 3 waits; then each stage kills its own process once."""
+    """Pods are evicted while the rank of batch 3 waits; then each stage kills its own process once.
+
+    The postprocess has an image of its own.
+    """
     volume = streams.runs.volume
     assert volume is not None
     for name in ("sets", "marks"):
@@ -338,7 +343,8 @@ def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_and_of_a_p
     files = stages.write_files(tmp_path, f"{pod_context.VOLUME}/marks")
     (volume / "sets" / "data.csv").write_bytes((tmp_path / "data.csv").read_bytes())
     command = ["python3", "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
-    stream = stages.stream("sets/data.csv", write="jsonl", postprocess_workers={"count": 1, "memory": "256Mi"})
+    own = {"count": 1, "memory": "256Mi", "image": streams.runs.testbed.images["pytorch"]}
+    stream = stages.stream("sets/data.csv", write="jsonl", postprocess_workers=own)
     values = streams.values(command=command, files=files, stream=stream)
     marks = volume / "marks"
     (marks / "pause").touch()
@@ -349,6 +355,10 @@ def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_and_of_a_p
         streams.runs.backend.inject_fault(run.id, member, "evict")
         left = run.until(f"{member} to leave", partial(_is_of, member, record.LEFT), limit=LIMIT)
         assert left.reason == "the pod of this node received SIGTERM"
+    pods = streams.runs.testbed.get("pods", "-n", streams.runs.namespace, "-l", f"{names.LABEL_RUN}={run.id}")["items"]
+    images = {(pod["metadata"]["labels"][names.LABEL_ROLE], image_of(pod)) for pod in pods}
+    chainermn = streams.runs.testbed.images["chainermn"]
+    assert images == {(NODE, chainermn), (WORKER, chainermn), (POSTPROCESS, own["image"])}
     streams.runs.backend.inject_fault(run.id, Member(NODE, 1), "evict")
     run.until("attempt 2", lambda event: (event.kind, event.attempt) == (record.STARTED, 2), limit=LIMIT)
     (marks / "pause").unlink()

@@ -332,11 +332,14 @@ class AttemptHistory:
         return None if before is None else max(before - start, 0)
 
 
-def read_attempts(folder: str) -> list[AttemptRecord]:
-    """The records of all attempts so far; one without a record ended with its agent, which is an interruption."""
+def read_attempts(folder: str, iterations: bool = True) -> list[AttemptRecord]:
+    """The records of all attempts so far; one without a record ended with its agent, which is an interruption.
+
+    Its last iteration is found among all metrics of the run, and is None where *iterations* are not needed.
+    """
     attempts = os.path.join(folder, "attempts")
     return [
-        _read_file(os.path.join(attempts, str(number), "node-0.json"), number) or _lost(folder, number)
+        _read_file(os.path.join(attempts, str(number), "node-0.json"), number) or _lost(folder, number, iterations)
         for number in record.numbers(attempts)
     ]
 
@@ -388,7 +391,7 @@ def _read_file(path: str, number: int) -> AttemptRecord | None:
     return {**values, "attempt": number} if values else None
 
 
-def _lost(folder: str, number: int) -> AttemptRecord:
+def _lost(folder: str, number: int, iterations: bool) -> AttemptRecord:
     lost: AttemptRecord = {
         "version": ATTEMPT_VERSION,
         "attempt": number,
@@ -397,7 +400,7 @@ def _lost(folder: str, number: int) -> AttemptRecord:
         "cause": INTERRUPTION,
         "reason": "the agent of node 0 was lost before it could record the attempt",
         "lost_nodes": [0],
-        "last_iteration": _last_iteration(folder, number),
+        "last_iteration": _last_iteration(folder, number) if iterations else None,
     }
     with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, "attempts", str(number), _WORLD)) as file:
         world = read_object(file.read())

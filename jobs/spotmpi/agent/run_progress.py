@@ -66,7 +66,7 @@ class RunProgress:
         """What is known at the Unix time *now*; nothing where the folder does not exist yet."""
         self._read_metrics()
         first = record.noted_first_attempt(self._folder, repr(self._since))
-        attempts: List[AttemptRecord] = [] if first is None else read_attempts(self._folder)
+        attempts: List[AttemptRecord] = [] if first is None else read_attempts(self._folder, False)
         own = [each for each in attempts if each["attempt"] >= (first or 0)]
         nodes = {each["attempt"]: len(each["world"]["members"]) for each in own if "world" in each}
         if self._pace is not None and self._paced in nodes:

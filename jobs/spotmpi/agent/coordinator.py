@@ -30,6 +30,7 @@ from .outcomes import (
     SUCCEEDED,
     Outcome,
     StopRequest,
+    is_futile,
     outcome_of_error,
     repeat,
     restart_pause,
@@ -171,7 +172,7 @@ class AttemptLoop:
         self._transport = transport
         self._notice = notice
         self._errors = 0  # of this machine, which ended the last attempts
-        self._futile = 0  # the last attempts, as many as came to no iteration
+        self._futile = 0  # the last attempts, as many as came to nothing
         self._started = context.clock.awake()
         self._run_deadline: float | None = None  # as `Clock.awake` counts
 
@@ -232,7 +233,7 @@ class AttemptLoop:
             outcome = self._record_outcome(history, outcome)
             is_over = outcome.cause not in (FAILURE, INTERRUPTION)
             if not is_over:
-                self._pause(lambda: members.serve(0))
+                self._pause(lambda: members.serve(0), history.record)
                 goes_on = (members.is_whole() or self._context.replaces_nodes) and self._notice.reason is None
         finally:
             if is_over:
@@ -253,7 +254,7 @@ class AttemptLoop:
             history.record.check_fence,
             lambda text: history.record.line(number, COORDINATOR, Line(None, "e", text)),
         )
-        progress, started = Progress(history.held_since), history.held_since
+        progress, started, launched = Progress(history.held_since), history.held_since, self._context.clock.awake()
         errors, self._errors = self._errors, 0
         try:
             launch = self._transport.prepare(self._context, number, stop_source, history.record, history.held_since)
@@ -263,13 +264,14 @@ class AttemptLoop:
                 outcome = self._given_again(history, machine)
             else:
                 attempt = self._start(history, members, number, launch, stop_source)
-                progress, started = attempt.progress, self._context.clock()
+                progress, started, launched = attempt.progress, self._context.clock(), self._context.clock.awake()
                 outcome = self._run_launchers(attempt, members, stop_source)
         except OSError as error:
             outcome = self._outcome_of_error(error, history.record)
             if outcome.cause == INTERRUPTION:
                 self._errors = errors + 1
-        self._futile = self._futile + 1 if progress.first_iteration is None else 0
+        lasted = self._context.clock.awake() - launched
+        self._futile = self._futile + 1 if members.is_whole() and is_futile(progress, lasted) else 0
         outcome = self._avoid_unfit(history, members, outcome)
         try:
             self._record_end(history, members, number, progress, outcome, started)
@@ -381,15 +383,20 @@ class AttemptLoop:
         requested = stop_requests.pending(self._context.mounts) is not None
         return requested or (not self._transport.supervised and self._notice.reason is not None)
 
-    def _pause(self, serve: Callable[[], None]) -> None:
+    def _pause(self, serve: Callable[[], None], run_record: record.Record | None = None) -> None:
         """Wait before another attempt if errors of this machine ended the last ones, unless the run is to end.
 
-        On a cluster also where several came to no iteration, for what they lack, such as shared storage, may come back.
-        JobSet restarts a run at once, however often. *serve* is called meanwhile, again and again.
+        On a cluster also where several came to nothing, for what they lack, such as shared storage, may come back; the
+        record tells so. JobSet restarts a run at once, however often. *serve* is called meanwhile, again and again.
         """
         futile = 2 * (self._futile - 1) if self._transport.supervised else 0
         clock = self._context.clock
-        deadline = clock.awake() + restart_pause(max(self._errors, futile))
+        seconds = restart_pause(max(self._errors, futile))
+        if seconds and futile > self._errors and run_record is not None:
+            text = "%d attempts in a row came to no iteration and no checkpoint; the next one begins after %d s"
+            with contextlib.suppress(OSError):
+                run_record.event(record.WAITING, reason=text % (self._futile, seconds))
+        deadline = clock.awake() + seconds
         while (left := deadline - clock.awake()) > 0 and not self._notice.reason and not self._is_to_end():
             serve()
             clock.sleep(min(left, POLL_INTERVAL))

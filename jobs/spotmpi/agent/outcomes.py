@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Optional, Protocol, Tuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Optional, Protocol, Tuple, TypeVar
 
 from . import protocol, record
 from .clock import Clock
+
+if TYPE_CHECKING:
+    from .progress import Progress
 
 SUCCEEDED = "succeeded"
 FAILURE = "failure"  # the program's own error, or an unknown one
@@ -86,6 +89,15 @@ def error_reason(error: OSError, folder: str | None) -> str:
     if folder is not None and error.errno in record.DISK_FULL:
         return record.disk_full_reason(error, folder)
     return "%s: %s" % (error.filename, error.strerror) if error.filename and error.strerror else str(error)
+
+
+def is_futile(progress: Progress, seconds: float) -> bool:
+    """Whether an attempt of so many *seconds* came to nothing.
+
+    Programs that report no iterations are taken by their checkpoints and their time: the longest pause saves nothing
+    of an attempt that lasts as long.
+    """
+    return progress.first_iteration is None and progress.checkpoint is None and seconds < MAX_PAUSE
 
 
 def restart_pause(count: int) -> float:

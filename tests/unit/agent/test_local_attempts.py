@@ -61,6 +61,7 @@ class LocalRun:
         self.ends: list[Outcome | OSError] = [DONE]
         self.after: Callable[[], object] = lambda: None
         self.attempts = 0
+        self.progress: dict[str, Any] = {}  # of each attempt
         self.deadlines: list[dict[str, float | None]] = []
         self.launches: list[Launch] = []
         self.plan: Any = {"limits": dict(LIMITS), "run": "r-1", "name": "r", "work": {}, "rate": None, "grace": 1.0}
@@ -73,7 +74,9 @@ class LocalRun:
     def _attempt(self, number: int, plan: Any, launch: Launch, *others: Any) -> Any:
         self.launches.append(launch)
         self.deadlines.append(others[2])
-        return SimpleNamespace(number=number, progress=Progress(0.0), run=self._run)
+        progress = Progress(0.0)
+        vars(progress).update(self.progress)
+        return SimpleNamespace(number=number, progress=progress, run=self._run)
 
     def _run(self) -> Outcome:
         self.attempts += 1
@@ -94,9 +97,13 @@ class LocalRun:
         self.clock.pauses.clear()
         return AttemptLoop(self.context(), transport or Children("python3"), notice).run()
 
-    def kinds(self) -> list[str]:
+    def events(self) -> list[dict[str, Any]]:
         """The events of the run, in order."""
-        return [json.loads(line)["event"] for line in (self.folder / "events.jsonl").read_text().splitlines()]
+        return [json.loads(line) for line in (self.folder / "events.jsonl").read_text().splitlines()]
+
+    def kinds(self) -> list[str]:
+        """The kinds of these events."""
+        return [event["event"] for event in self.events()]
 
     def summary(self) -> Any:
         return json.loads((self.folder / "summary.json").read_text())
@@ -207,6 +214,31 @@ def test_attempts_on_a_cluster_that_come_to_nothing_follow_each_other_ever_more_
     run.plan["limits"]["failures"], run.ends = 4, [FAILED]
     assert run.run(transport=Supervised(is_whole=True)) == 78
     assert run.attempts == 5 and sum(run.clock.pauses) == pytest.approx(0 + 2 + 8 + 32, abs=0.2)
+    waiting = [event["reason"] for event in run.events() if event["event"] == "waiting"]
+    assert waiting == [
+        f"{count} attempts in a row came to no iteration and no checkpoint; the next one begins after {seconds} s"
+        for count, seconds in ((2, 2), (3, 8), (4, 32))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("progress", "seconds"), [({"first_iteration": 1}, 0), ({"checkpoint": 7}, 0), ({}, 60)], ids=str
+)
+def test_attempts_of_a_program_that_reports_no_iterations_come_to_something_by_checkpoints_or_time(
+    run: LocalRun, progress: dict[str, int], seconds: int
+) -> None:
+    run.plan["limits"]["failures"], run.ends, run.progress = 4, [FAILED], progress
+    run.after = lambda: setattr(run.clock, "seconds", run.clock.seconds + seconds)
+    assert run.run(transport=Supervised(is_whole=True)) == 78
+    assert run.attempts == 5 and sum(run.clock.pauses) == 0
+    assert "waiting" not in run.kinds()
+
+
+def test_attempts_that_end_by_lost_nodes_do_not_wait_for_anything_else(run: LocalRun) -> None:
+    run.plan.update(replaces_nodes=True)
+    run.plan["limits"]["interruptions"], run.ends = 4, [Outcome(INTERRUPTION, "lost run-1", 75)]
+    assert run.run(transport=Supervised(is_whole=False)) == 78
+    assert run.attempts == 5 and sum(run.clock.pauses) == 0
 
 
 def test_an_agent_that_is_started_anew_after_the_end_of_its_run_begins_no_attempt(run: LocalRun) -> None:

@@ -132,6 +132,12 @@ def receive(read: Callable[[int], bytes], manifest: Manifest, folder: str, run: 
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def keep_newest(folder: str, count: int) -> None:
+    """Remove all checkpoints of *folder* but the newest *count*."""
+    for name in names(folder)[:-count]:
+        remove(os.path.join(folder, name))
+
+
 def size_of(manifest: Manifest) -> int:
     """Bytes of the state that a manifest describes; `Damaged` where it describes none."""
     return _described(manifest)[1]

@@ -20,7 +20,8 @@ def folder_of(context: AgentContext) -> str | None:
 def preserve(context: AgentContext) -> None:
     """Copy the newest checkpoint in memory to the volume, unless that has one as new; a problem is a line.
 
-    An agent whose attempt is no longer the newest of its run copies nothing.
+    Those beyond the number to keep are removed, as rank 0 does after it has written one: attempts may all be too short
+    for that. An agent whose attempt is no longer the newest of its run copies nothing.
     """
     memory, volume = folder_of(context), context.plan["environment"].get(protocol.ENV_CHECKPOINT_PATH)
     if memory is None or volume is None or _is_fenced(context):
@@ -33,6 +34,7 @@ def preserve(context: AgentContext) -> None:
             manifest = files.read_manifest(path)
             with open(os.path.join(path, files.STATE), "rb") as state:
                 files.receive(state.read, manifest, volume, context.plan["run"])
+            files.keep_newest(volume, int(context.plan["environment"][protocol.ENV_CHECKPOINT_KEEP]))
             return
         except (OSError, files.Damaged) as error:
             sys.stderr.write("%s in memory cannot be copied to %s: %s\n" % (name, volume, error))

@@ -146,8 +146,7 @@ class Store:
         except (OSError, Dropped):
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        for name in files.names(self._folder)[: -self._keep]:
-            files.remove(os.path.join(self._folder, name))
+        files.keep_newest(self._folder, self._keep)
         return final
 
     def remember(self, iteration: int, values: Values, state: Any) -> None:

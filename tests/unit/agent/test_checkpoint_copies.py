@@ -12,11 +12,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spotmpi.agent import checkpoint_copies, network
+from spotmpi.agent import checkpoint_copies, checkpoint_memory, network, protocol
 from spotmpi.agent import checkpoint_files as files
 from spotmpi.agent.checkpoint_copies import Copies
 from spotmpi.agent.checkpoint_files import newest_iteration
@@ -325,3 +326,20 @@ def test_what_an_earlier_copy_left_unfinished_takes_no_memory(
 
     assert copies(tmp_path / "copy").fetch("127.0.0.1", port, 0) == 2
     assert names(tmp_path / "copy") == ["iteration-000000002"]
+
+
+def test_what_agents_copy_from_memory_at_their_end_leaves_as_many_on_the_volume_as_are_kept(tmp_path: Path) -> None:
+    """Attempts that end before rank 0 writes to the volume would fill it, one checkpoint for each."""
+    memory, volume = tmp_path / "memory", tmp_path / "volume"
+    environment = {
+        protocol.ENV_CHECKPOINT_MEMORY_PATH: str(memory),
+        protocol.ENV_CHECKPOINT_PATH: str(volume),
+        protocol.ENV_CHECKPOINT_KEEP: "2",
+    }
+    plan = {"environment": environment, "run": RUN}
+    context: Any = SimpleNamespace(plan=plan, folder=str(tmp_path), environment_file=str(tmp_path / "none"))
+    volume.mkdir()
+    for iteration in (1, 2, 3, 4):
+        write(memory, iteration)
+        checkpoint_memory.preserve(context)
+    assert names(volume) == [files.name_of(3), files.name_of(4)]

@@ -193,6 +193,7 @@ def cluster_files(*patterns: str) -> list[str]:
 
 
 RECLAIMS = cluster_files("test_runs_reclaims.py")
+ENDURANCE = cluster_files("test_endurance.py")
 CONTRACT = cluster_files("test_runs_contract.py")
 TESTBED = cluster_files("test_testbed_*.py")
 SETTINGS = ["tests/engine/test_setting_changes.py", "tests/engine/test_setting_pairs.py"]
@@ -221,11 +222,16 @@ NIGHTLY = [
     at_night("settings", "every change of every setting of the ready stacks, and pairs", 30, "engine", SETTINGS),
     at_night("slurm", "the whole contract of backends on Slurm, a lost node, launchers of each node", 4, "slurm"),
     at_night("reclaims", "the whole reclaim matrix", 10, "cluster", RECLAIMS),
+    at_night("endurance", "1,000 random faults, in a run with a stream and one without", 180, "cluster", ENDURANCE),
     at_night("contract", "the whole contract of backends over pods", 5, "cluster", CONTRACT),
     at_night("long", "an environment from up to down, a study, 1,000 nodes", 10, "cluster", LONG),
     at_night("testbed", "the test cluster itself", 10, "cluster", TESTBED),
     at_night(
-        "runs", "everything else on the test cluster", 10, "cluster", all_but([*RECLAIMS, *CONTRACT, *TESTBED, *LONG])
+        "runs",
+        "everything else on the test cluster",
+        10,
+        "cluster",
+        all_but([*RECLAIMS, *ENDURANCE, *CONTRACT, *TESTBED, *LONG]),
     ),
 ]
 

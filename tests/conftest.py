@@ -55,6 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--kubeconfig", metavar="PATH", help="run cluster tests on this cluster instead of one of their own"
     )
+    parser.addoption("--faults", type=int, metavar="N", help="so many faults in tests/cluster/test_endurance.py")
+    parser.addoption("--seed", type=int, metavar="N", help="what determines these faults")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -12,7 +12,8 @@ import pytest
 from scripts import fault_benchmark
 from scripts.faults import records, report
 from scripts.faults.records import Injected, Reader, Record, Recovery, Turn
-from scripts.faults.schedule import KINDS, Fault, schedule, turns
+from scripts.faults.schedule import KINDS, schedule, turns
+from tests.testbed.faults import Fault
 
 START = 1000.0
 
@@ -36,7 +37,7 @@ def both(numbers: Sequence[int], begin: float, attempt: str) -> list[Record]:
     return iterations(numbers, begin, attempt) + iterations(numbers, begin + 0.01, attempt, rank=1)
 
 
-KILL = Fault("kill", 1, 20)
+KILL = Fault("rank", 1, 20)
 
 
 def test_a_seed_gives_the_same_faults_and_no_kind_comes_again_before_all_have_come() -> None:
@@ -47,8 +48,8 @@ def test_a_seed_gives_the_same_faults_and_no_kind_comes_again_before_all_have_co
     assert {fault.kind for fault in faults[:5]} == {fault.kind for fault in faults[5:10]} == set(KINDS)
     assert [len(turn) for turn in turns(faults)] == [3, 3, 3, 2]
     assert [fault for turn in turns(faults) for fault in turn] == faults
-    assert all(fault.rank == 0 for fault in faults if fault.kind == "node 0")
-    assert all(fault.rank == 1 for fault in faults if fault.kind not in ("node 0", "kill"))
+    assert all(fault.node == 0 for fault in faults if fault.kind == "node 0")
+    assert all(fault.node == 1 for fault in faults if fault.kind not in ("node 0", "rank"))
 
 
 def test_recovery_is_from_the_last_iteration_to_the_first_new_one_with_what_was_repeated() -> None:
@@ -60,7 +61,7 @@ def test_recovery_is_from_the_last_iteration_to_the_first_new_one_with_what_was_
     [recovery] = records.recoveries(done, [injected])
 
     assert recovery.seconds == pytest.approx(8.0 + 0.7 - 3.6)
-    assert (recovery.repeated, recovery.kind, recovery.rank) == (7, "kill", 1)
+    assert (recovery.repeated, recovery.kind, recovery.rank) == (7, "rank", 1)
 
 
 def test_iterations_that_are_only_repeated_are_no_recovery() -> None:
@@ -152,21 +153,21 @@ def test_a_line_of_records_counts_once_it_is_complete(tmp_path: Path) -> None:
 
 
 def test_a_summary_has_the_figures_of_all_turns_and_why_a_fault_has_none() -> None:
-    done = Turn("x", [Recovery("kill", 1, 1.0, 4), Recovery("evict", 1, 3.0, 6)], 0, 0, 50, "sha", True, 3, 60.0, 2.0)
-    ended = Turn("x", [Recovery("kill", 1, 2.0, 2), Recovery("evict", 1, None, reason="no recovery")], load=5.0)
+    done = Turn("x", [Recovery("rank", 1, 1.0, 4), Recovery("evict", 1, 3.0, 6)], 0, 0, 50, "sha", True, 3, 60.0, 2.0)
+    ended = Turn("x", [Recovery("rank", 1, 2.0, 2), Recovery("evict", 1, None, reason="no recovery")], load=5.0)
 
     found = records.summary("x", [done, ended])
 
     assert (found.injected, found.recovered, found.median, found.shortest, found.repeated) == (4, 3, 2.0, 1.0, 4.0)
     assert found.p95 == pytest.approx(2.9)
-    assert found.medians == {"kill": 1.5, "evict": 3.0}
+    assert found.medians == {"rank": 1.5, "evict": 3.0}
     assert (found.ended, found.equal, found.turns, found.load) == (1, 1, 2, (2.0, 5.0))
     assert found.failures == ("no recovery",)
 
 
 def test_the_table_has_every_side_in_units_of_the_first_and_each_failure() -> None:
-    own = records.summary("a", [Turn("a", [Recovery("kill", 1, 2.0, 3)], 0, 0, 9, "sha", True)])
-    slow = records.summary("b", [Turn("b", [Recovery("kill", 1, 9.0, 5)], 4, 0, 9, "sha", False)])
+    own = records.summary("a", [Turn("a", [Recovery("rank", 1, 2.0, 3)], 0, 0, 9, "sha", True)])
+    slow = records.summary("b", [Turn("b", [Recovery("rank", 1, 9.0, 5)], 4, 0, 9, "sha", False)])
     none = records.summary("c", [Turn("c", failure="no iteration within 120 s:\nbench | Pending")])
 
     text = report.tables([own, slow, none], {"a": "Own", "b": "Slow", "c": "None"}, "Measured.")

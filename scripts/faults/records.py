@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from scripts.faults.schedule import Fault
+from tests.testbed.faults import Fault
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,23 @@ class Reader:
         self._folder = folder
         self._read: dict[Path, int] = {}
         self.records: list[Record] = []
+        self.furthest = 0  # the highest iteration that was done
 
     def update(self) -> None:
-        """Read what has come since; a line that is not complete is left for the next time."""
+        """Read what has come since, by time; a line that is not complete is left for the next time."""
+        came: list[Record] = []
         for path in sorted(self._folder.glob("*.jsonl")):
+            read = self._read.get(path, 0)
+            if path.stat().st_size == read:
+                continue
             with path.open("rb") as file:
-                file.seek(self._read.get(path, 0))
+                file.seek(read)
                 lines = file.read()
             complete = lines[: lines.rfind(b"\n") + 1]
-            self._read[path] = self._read.get(path, 0) + len(complete)
-            self.records += [record_of(json.loads(line)) for line in complete.splitlines()]
+            self._read[path] = read + len(complete)
+            came += [record_of(json.loads(line)) for line in complete.splitlines()]
+        self.records += sorted(came, key=lambda record: record.time)
+        self.furthest = max([self.furthest, *(record.iteration for record in came)])
 
 
 def record_of(values: dict[str, Any]) -> Record:
@@ -120,7 +127,7 @@ def recoveries(records: Sequence[Record], injected: Sequence[Injected]) -> list[
         gaps = [after - before for (before, _), (after, _) in pairwise(steps) if each.time < after <= end]
         own = [record for record in records if each.time < record.time <= end]
         seconds = max(gaps) if gaps and recovered([r for r in records if r.time <= end], each) else None
-        found.append(Recovery(each.fault.kind, each.fault.rank, seconds, _repeated(records, own)))
+        found.append(Recovery(each.fault.kind, each.fault.node, seconds, _repeated(records, own)))
     return found
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+
+from tests.testbed.faults import Fault, rounds
 
 # What each kind is called in a table, and what it does to which rank.
 KINDS = {
-    "kill": "rank killed (SIGKILL)",
+    "rank": "rank killed (SIGKILL)",
     "delete": "pod deleted",
     "force": "pod deleted by force",
     "evict": "pod evicted",
@@ -17,24 +18,14 @@ _GAPS = (15, 35)  # iterations of undisturbed training before a fault
 TURN = 3  # faults: what restarts pods waits longer after each failure, which faults that are hours apart do not see
 
 
-@dataclass(frozen=True)
-class Fault:
-    """One fault: its kind, the rank that it hits, and how many iterations it comes after the last recovery."""
-
-    kind: str
-    rank: int
-    gap: int
-
-
 def schedule(seed: int, count: int) -> list[Fault]:
     """So many faults: each kind once, in random order, before any kind comes again."""
     generator = random.Random(seed)
-    faults: list[Fault] = []
-    while len(faults) < count:
-        for kind in generator.sample(sorted(KINDS), len(KINDS)):
-            rank = 0 if kind == "node 0" else generator.randrange(2) if kind == "kill" else 1
-            faults.append(Fault(kind, rank, generator.randint(*_GAPS)))
-    return faults[:count]
+    found: list[Fault] = []
+    for kind in rounds(generator, KINDS, count):
+        node = 0 if kind == "node 0" else generator.randrange(2) if kind == "rank" else 1
+        found.append(Fault(kind, node, generator.randint(*_GAPS)))
+    return found
 
 
 def turns(faults: list[Fault]) -> list[list[Fault]]:

@@ -6,18 +6,18 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.faults.records import Injected, Reader, Record, Recovery, Turn, frontier, recovered, recoveries
-from scripts.faults.schedule import Fault
+from scripts.faults.records import Injected, Record, Recovery, Turn, frontier, recovered, recoveries
 from scripts.faults.sides import Place, Side, Training, place_for
+from scripts.faults.watch import NotInTime, Watch
 from tests.testbed.cluster import Cluster
 from tests.testbed.errors import TestbedError
+from tests.testbed.faults import TAKEN, Fault, take_pod
 from tests.testbed.kubernetes import Object
 
-_LOOK = 0.05  # seconds between two looks at the records
 _BEYOND = 20  # iterations from the decision to end to the last one: all ranks read it before
 _ENDING = 60.0  # seconds for those
 _LINES, _LETTERS = 2, 300  # of what each pod printed last, in the reason of a failure
@@ -31,37 +31,6 @@ class Limits:
     fault: float
 
 
-class _TurnError(Exception):
-    """Why a turn ends before its time."""
-
-
-class _Watch:
-    """The records of a turn as they come, and waiting for some of them."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._reader = Reader(place.run / "records")
-
-    @property
-    def records(self) -> list[Record]:
-        return self._reader.records
-
-    @property
-    def furthest(self) -> int:
-        """The highest iteration that was done."""
-        return max((record.iteration for record in self.records), default=0)
-
-    def until(self, condition: Callable[[], bool], limit: float, what: str) -> None:
-        """Wait for a condition; _TurnError says that it did not come, and what the pods printed last."""
-        deadline = time.monotonic() + limit
-        self._reader.update()
-        while not condition():
-            if time.monotonic() > deadline:
-                raise _TurnError(f"{what} within {limit:.0f} s: {diagnosis(self._place)}")
-            time.sleep(_LOOK)
-            self._reader.update()
-
-
 def take_turn(
     name: str, side: Side, cluster: Cluster, faults: Sequence[Fault], training: Training, limits: Limits
 ) -> tuple[Turn, list[Record]]:
@@ -69,12 +38,12 @@ def take_turn(
     turn, records, began = Turn(name), list[Record](), time.monotonic()
     try:
         with place_for(side, cluster, training) as place:
-            watch = _Watch(place)
+            watch = Watch(place.run / "records", lambda: diagnosis(place))
             try:
                 _take(turn, side, place, watch, faults, limits)
             finally:
                 records = watch.records
-    except (_TurnError, TestbedError, OSError) as error:
+    except (NotInTime, TestbedError, OSError) as error:
         turn.failure = str(error)
     except Exception as error:  # one side's trouble must not cost the others their figures
         turn.failure = f"{type(error).__name__}: {error}"
@@ -83,7 +52,7 @@ def take_turn(
     return turn, records
 
 
-def _take(turn: Turn, side: Side, place: Place, watch: _Watch, faults: Sequence[Fault], limits: Limits) -> None:
+def _take(turn: Turn, side: Side, place: Place, watch: Watch, faults: Sequence[Fault], limits: Limits) -> None:
     side.start(place)
     watch.until(lambda: watch.furthest > 0, limits.start, "no iteration")
     injected: list[Injected] = []
@@ -102,7 +71,7 @@ def _take(turn: Turn, side: Side, place: Place, watch: _Watch, faults: Sequence[
                 limits.fault,
                 f"no recovery from {fault.kind!r}",
             )
-    except _TurnError as error:
+    except NotInTime as error:
         turn.recoveries = recoveries(watch.records, injected)
         if turn.recoveries and turn.recoveries[-1].seconds is None:
             turn.recoveries[-1].reason = str(error)
@@ -122,29 +91,24 @@ def _take(turn: Turn, side: Side, place: Place, watch: _Watch, faults: Sequence[
 def undisturbed(side: Side, cluster: Cluster, training: Training, limit: float) -> list[Record]:
     """The records of a training without faults up to its end; SystemExit says why there are none."""
     with place_for(side, cluster, training) as place:
-        watch = _Watch(place)
+        watch = Watch(place.run / "records", lambda: diagnosis(place))
         try:
             side.start(place)
             watch.until((place.run / "result.json").exists, limit, "no end of the undisturbed run")
-        except _TurnError as error:
+        except NotInTime as error:
             raise SystemExit(str(error)) from error
         return watch.records
 
 
 def inject(place: Place, fault: Fault, records: Sequence[Record]) -> None:
     """Cause a fault at the process, or the pod, that was the rank last."""
-    newest = max((each for each in records if each.rank == fault.rank), key=lambda each: each.time)
+    newest = max((each for each in records if each.rank == fault.node), key=lambda each: each.time)
     pod = _pod_of(place, newest)
-    name = pod["metadata"]["name"]
-    own = ("-n", place.namespace)
-    if fault.kind == "kill":
+    if fault.kind == "rank":
         _kill(place, pod, newest.pid)
-    elif fault.kind == "evict":
-        place.cluster.evict(name, place.namespace)
-    elif fault.kind == "force":
-        place.cluster.kubectl("delete", "pod", name, *own, "--grace-period=0", "--force", "--wait=false")
     else:
-        place.cluster.kubectl("delete", "pod", name, *own, "--wait=false")
+        how = fault.kind if fault.kind in TAKEN else "delete"
+        take_pod(place.cluster, place.namespace, pod["metadata"]["name"], how)
 
 
 def _pod_of(place: Place, record: Record) -> Object:
@@ -154,7 +118,7 @@ def _pod_of(place: Place, record: Record) -> Object:
         leaves = "deletionTimestamp" in pod["metadata"] or pod["status"]["phase"] != "Running"
         if record.host in names and not leaves:
             return pod
-    raise _TurnError(f"no pod with the host name {record.host}: {diagnosis(place)}")
+    raise NotInTime(f"no pod with the host name {record.host}: {diagnosis(place)}")
 
 
 def _kill(place: Place, pod: Object, pid: int) -> None:
@@ -166,7 +130,7 @@ def _kill(place: Place, pod: Object, pid: int) -> None:
         if int(inside) == pid:
             os.kill(outside, signal.SIGKILL)
             return
-    raise _TurnError(f"no process {pid} in pod {pod['metadata']['name']}: {diagnosis(place)}")
+    raise NotInTime(f"no process {pid} in pod {pod['metadata']['name']}: {diagnosis(place)}")
 
 
 def diagnosis(place: Place) -> str:

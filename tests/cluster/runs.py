@@ -101,6 +101,11 @@ class FollowedRun:
         assert self.events and self.events[-1].terminal, f"the stream ended without an end: {self.recent_events()}"
         return self.events[-1]
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the stream of events has ended."""
+        return not self._thread.is_alive()
+
     def kinds(self) -> list[str]:
         """The kinds of all events but output and waiting, in order."""
         return [event.kind for event in self.events if event.kind not in (record.LINE, record.METRIC, record.WAITING)]
@@ -206,14 +211,17 @@ class Runs:
         # Ids that no other session on this machine uses: processes are found by their run's id.
         self._ids = (f"{secrets.token_hex(2)}-{number}" for number in itertools.count(1))
 
-    def submit(self, values: Mapping[str, Any], image: str = "chainermn") -> str:
-        """Start a run of the spec with *values* on an image of the cluster; its id."""
+    def submit(self, values: Mapping[str, Any], image: str = "chainermn", run: str | None = None) -> str:
+        """Start a run of the spec with *values* on an image of the cluster; its id.
+
+        It is *run*, if given, which is resumed where there is such a run.
+        """
         kubernetes = {"image": self.testbed.images.get(image, image), **values.get("kubernetes", {})}
         if self.volume is not None:
             kubernetes.setdefault("volume", "shared")
         spec = from_values({**values, "kubernetes": kubernetes})
         require_valid(spec, self.backend.inspect(spec))
-        run = f"{names.slug(spec.title)}-{next(self._ids)}"
+        run = run or f"{names.slug(spec.title)}-{next(self._ids)}"
         self.backend.submit(spec, self.backend.plan(spec, run, print), lambda text: None)
         return run
 
@@ -245,11 +253,17 @@ class Runs:
 
 
 @contextmanager
-def runs_in(testbed: Cluster, namespace: str, folder: Path, volume: bool = True) -> Iterator[Runs]:
-    """The `Runs` of a namespace, for an ordinary user; all of them are deleted at the end of the block."""
+def runs_in(
+    testbed: Cluster, namespace: str, folder: Path, volume: bool = True, megabytes: int | None = None
+) -> Iterator[Runs]:
+    """The `Runs` of a namespace, for an ordinary user; all of them are deleted at the end of the block.
+
+    With *megabytes* the run volume is no bigger.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(user_kubeconfig(testbed)))
-        runs = Runs(testbed, namespace, folder, testbed.shared_volume(namespace) if volume else None)
+        shared = testbed.shared_volume(namespace, megabytes=megabytes) if volume else None
+        runs = Runs(testbed, namespace, folder, shared)
         try:
             yield runs
         finally:

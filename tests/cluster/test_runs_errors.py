@@ -194,13 +194,11 @@ def test_a_cluster_whose_jobset_webhook_is_down_is_reported_as_such(
     testbed: Cluster, runs_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(testbed.kubeconfig))
-    testbed.jobset.stop()
-    try:
-        with pytest.raises(SpotmpiError, match="JobSet's webhook does not answer: check `kubectl -n jobset-system"):
-            submit(tmp_path, runs_namespace)
-    finally:
-        testbed.jobset.start()
-        testbed.jobset.wait_until_ready()
+    with (
+        testbed.jobset.stopped(),
+        pytest.raises(SpotmpiError, match="JobSet's webhook does not answer: check `kubectl -n jobset-system"),
+    ):
+        submit(tmp_path, runs_namespace)
     assert testbed.kubectl("get", "jobsets,secrets,configmaps", "-n", runs_namespace, "-l", "spotmpi.dev/run") == ""
 
 

@@ -2,7 +2,8 @@
 
 Phases are proved by the attempt records in the run folder. `start` is the start of the second attempt, so that there
 is something to resume from; `write` is the writing of a checkpoint, in which rank 0 is frozen until it is struck.
-In full for node 0 and node 1 during training, one representative for each of the other cells.
+In full for node 0 and node 1 during training, one representative for each of the other cells. By day
+test_endurance.py has faults during training.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from spotmpi.agent import record
+from spotmpi.agent.outcomes import FAILURE
 from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, Member
 from spotmpi.core import names
+from tests.cluster.faults import KINDS, Injector
 from tests.cluster.runs import FollowedRun, Runs, digits, local_events, parameters
 from tests.testbed.cluster import Cluster
+from tests.testbed.faults import Fault, stopped
 from tests.testbed.node import Node
 from tests.testbed.waiting import wait_for
 
@@ -33,30 +37,21 @@ STRUCK_AT = 20  # the iteration from which faults come
 ENOUGH = 240.0  # seconds for a run with a fault, on a busy machine
 
 
-class Fault(NamedTuple):
-    """What is done to a node, and as what it counts."""
-
-    how: str
-    node: int
-    counts: str = "interruption"
-
-
 TRAINING = [
     *(Fault(how, node) for node in (0, 1) for how in ("evict", "delete", "force", "agent")),
-    Fault("rank", 0, "failure"),
-    Fault("kill", 1, "failure"),
-    Fault("launcher", 0, "failure"),
+    Fault("rank", 0),
+    Fault("kill", 1),
+    Fault("launcher", 0),
 ]
-EVERY_DAY = {Fault("evict", 0), Fault("evict", 1), Fault("kill", 1, "failure")}
-START = [Fault("evict", 1), Fault("agent", 0), Fault("launcher", 0, "failure")]
-WRITE = [Fault("rank", 0, "failure"), Fault("agent", 0), Fault("delete", 1)]
+START = [Fault("evict", 1), Fault("agent", 0), Fault("launcher", 0)]
+WRITE = [Fault("rank", 0), Fault("agent", 0), Fault("delete", 1)]
 
 
 def each(faults: list[Fault], every_day: set[Fault]) -> pytest.MarkDecorator:
     """One test a fault: those of *every_day* always, the rest of the matrix at night."""
     at_night = pytest.mark.nightly("half a minute a cell")
     cells = [
-        pytest.param(fault, marks=[] if fault in every_day else at_night, id=f"{fault.how}-{fault.node}")
+        pytest.param(fault, marks=[] if fault in every_day else at_night, id=f"{fault.kind}-{fault.node}")
         for fault in faults
     ]
     return pytest.mark.parametrize("fault", cells)
@@ -79,44 +74,19 @@ def wait_for_checkpoint(run: FollowedRun) -> int:
     return len(run.events)
 
 
-@contextlib.contextmanager
-def held(run: FollowedRun) -> Iterator[None]:
+def held(run: FollowedRun) -> contextlib.AbstractContextManager[None]:
     """Stop the rank on node 1, and so all of them, that the run is not at its end before its fault comes."""
-    rank = run.rank(1)
-    os.kill(rank, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(rank, signal.SIGCONT)
+    return stopped(run.rank(1))
 
 
 def inject_fault(run: FollowedRun, fault: Fault) -> None:
     """Cause the fault."""
-    pod = run.pod(fault.node)["metadata"]["name"]
-    if fault.how == "evict":
-        run.runs.testbed.evict(pod, run.runs.namespace)
-    elif fault.how == "kill":
-        run.runs.backend.inject_fault(run.id, Member(NODE, fault.node), "kill")
-    elif fault.how in ("delete", "force"):
-        options = ["--force", "--grace-period=0"] if fault.how == "force" else []
-        run.runs.testbed.kubectl("delete", "pod", pod, "-n", run.runs.namespace, "--wait=false", *options)
-    elif fault.how == "rank":
-        os.kill(run.rank(fault.node), signal.SIGKILL)
-    else:
-        os.kill(run.process(fault.node, fault.how, COMMANDS[fault.how]), signal.SIGKILL)
+    Injector(run).inject(fault)
 
 
-def is_launcher(command: str) -> bool:
-    """Whether a command line is mpirun's, which Open MPI 5 turns into prterun."""
-    return any(part.endswith(("/mpirun", "/prterun")) for part in command.split()[:2])
-
-
-COMMANDS: dict[str, Callable[[str], bool]] = {
-    "sshd": lambda command: "sshd" in command and " -D" in command,
-    "launcher": is_launcher,
-    "agent": lambda command: command.endswith("-m spotmpi.agent"),
-}
+def counts(fault: Fault) -> str:
+    """As what a fault counts."""
+    return FAILURE if fault.kind == "kill" else str(KINDS[fault.kind].counts)
 
 
 def attempts(run: FollowedRun) -> list[dict[str, Any]]:
@@ -134,7 +104,7 @@ def judge(run: FollowedRun, checksum: str, fault: Fault, faulty_attempt: int) ->
     assert end.kind == "succeeded", run.recent_events()
     summary = run.summary()
     before, after = summary["attempts"][faulty_attempt - 1], summary["attempts"][faulty_attempt]
-    assert before["cause"] == fault.counts, before["reason"]
+    assert before["cause"] == counts(fault), before["reason"]
     causes = [each["cause"] for each in summary["attempts"]]
     assert (summary["failures"], summary["interruptions"]) == (causes.count("failure"), causes.count("interruption"))
     assert len(summary["attempts"]) == faulty_attempt + 1, [each["reason"] for each in summary["attempts"]]
@@ -146,7 +116,7 @@ def judge(run: FollowedRun, checksum: str, fault: Fault, faulty_attempt: int) ->
     run.wait_until_gone()
 
 
-@each(TRAINING, EVERY_DAY)
+@each(TRAINING, set())
 def test_a_fault_during_training_does_not_change_the_final_parameters(
     runs: Runs, undisturbed: str, fault: Fault
 ) -> None:
@@ -158,9 +128,9 @@ def test_a_fault_during_training_does_not_change_the_final_parameters(
 
     run.until_attempt(2, observed)
     new = [node for node in (0, 1) if run.pod(node)["metadata"]["uid"] != pods[node]]
-    assert new == ([] if fault.counts == "failure" else [fault.node]), "a lost node costs its own pod alone"
+    assert new == ([] if counts(fault) == FAILURE else [fault.node]), "a lost node costs its own pod alone"
     first = attempts(run)[0]
-    if fault.how not in ("agent", "force") or fault.node:  # no agent is left to write that record
+    if fault.kind not in ("agent", "force") or fault.node:  # no agent is left to write that record
         assert first["first_iteration"] == 1 and STRUCK_AT <= first["last_iteration"] < EPOCHS * 22, first
         assert not first["result"]
     judge(run, undisturbed, fault, 1)
@@ -218,14 +188,9 @@ def test_notice_costs_no_iteration(runs: Runs, undisturbed: str, fault: Fault) -
 def no_new_ranks(run: FollowedRun) -> Iterator[None]:
     """Let attempts after the first one wait for their rank on node 1, whose fork server stands still."""
     wait_for("the end of attempt 1", (run.folder / "attempts" / "1" / "node-0.json").exists, ENOUGH)
-    server = run.fork_server(1)
-    os.kill(server, signal.SIGSTOP)
-    try:
+    with stopped(run.fork_server(1)):
         assert not (run.folder / "attempts" / "2").exists(), "the fork server was stopped too late"
         yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):  # it ends with its pod
-            os.kill(server, signal.SIGCONT)
 
 
 @each(START, set())
@@ -280,12 +245,12 @@ def test_an_incomplete_checkpoint_is_not_used(runs: Runs, undisturbed: str, faul
     wait_for_checkpoint(run)
     with frozen_in_a_write(run) as path:
         inject_fault(run, fault)
-        if fault.how != "delete":
+        if fault.kind != "delete":
             time.sleep(0.5)
 
     judge(run, undisturbed, fault, 1)
     second = attempts(run)[1]
-    if fault.how == "delete":  # with notice, the write comes to its end
+    if fault.kind == "delete":  # with notice, the write comes to its end
         assert second["resumed_iteration"] >= path
     else:
         assert second["resumed_iteration"] < path
@@ -303,7 +268,7 @@ def test_an_sshd_that_is_killed_costs_nothing_and_is_there_for_the_next_attempt(
         assert record.RESTARTED not in run.kinds()
         inject_fault(run, Fault("kill", 1))
     run.until_attempt(2, observed)
-    judge(run, undisturbed, Fault("kill", 1, "failure"), 1)
+    judge(run, undisturbed, Fault("kill", 1), 1)
 
 
 @pytest.mark.nightly("half a minute; nothing happens to a run while a kubelet is away")
@@ -360,11 +325,7 @@ def ready(node: Node, testbed: Cluster) -> bool:
 def test_a_follower_loses_nothing_while_the_api_server_is_down_for_half_a_minute(runs: Runs, undisturbed: str) -> None:
     run = training(runs)
     run.until_iteration(STRUCK_AT)
-    runs.testbed.plane.api_server.kill()
-    try:
+    with runs.testbed.plane.without_api_server():
         time.sleep(30)
-    finally:
-        runs.testbed.plane.api_server.start()
-        runs.testbed.plane.wait_for_api_server()
 
     assert_undisturbed(run, undisturbed)

@@ -64,6 +64,16 @@ class ControlPlane:
         finally:
             self._restart_controllers(usual)
 
+    @contextlib.contextmanager
+    def without_api_server(self) -> Iterator[None]:
+        """Inside the block there is no API server, which was killed; it is back and ready at the end."""
+        self.api_server.kill()
+        try:
+            yield
+        finally:
+            self.api_server.start()
+            self.wait_for_api_server()
+
     def _restart_controllers(self, arguments: Sequence[object]) -> None:
         self.controller_manager.stop()
         self.controller_manager.arguments = arguments

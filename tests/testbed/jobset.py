@@ -35,6 +35,16 @@ class JobSet(WebhookController):
         finally:
             self._run_with(restarts_jobs=True)
 
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Have it stopped during the block."""
+        self.stop()
+        try:
+            yield
+        finally:
+            self.daemon.start()
+            self.wait_until_ready()
+
     def _run_with(self, restarts_jobs: bool) -> None:
         self.stop()
         self._configure(restarts_jobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import yaml
@@ -70,8 +71,11 @@ class Node:
 
     def pod_processes(self, uid: str) -> dict[int, str]:
         """Return the command line of every process of a pod, by process id, for tests that kill one of them."""
-        pids = [pid for pid in cgroups.processes(self._cgroup) if _belongs_to(pid, uid)]
-        lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ") for pid in pids}
+        lines = {}
+        for pid in cgroups.processes(self._cgroup):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if _belongs_to(pid, uid):
+                    lines[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
         return {pid: line.decode(errors="replace").strip() for pid, line in lines.items()}
 
     def set_gpus(self, count: int) -> None:

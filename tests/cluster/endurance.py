@@ -1,0 +1,315 @@
+"""A run that gets many faults, one after the other: what it occupies meanwhile, and whether any of it grows."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+import secrets
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scripts.faults.records import Injected, Record, effective, recovered, recoveries
+from scripts.faults.watch import Watch
+from spotmpi.agent import record
+from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE
+from spotmpi.agent.plan import NODE
+from spotmpi.core import names
+from spotmpi.core.errors import RunInUse
+from tests.cluster import endurance_program
+from tests.cluster.faults import COMMANDS, NODES, Injector, kinds
+from tests.cluster.pools import small_pods
+from tests.cluster.runs import FollowedRun, Runs, local_events
+from tests.testbed.faults import Fault, ShiftedClocks
+from tests.testbed.kubernetes import Object
+from tests.testbed.waiting import wait_for
+
+MEGABYTES = 512  # of the run volume, which is full at times
+MANY = 100_000  # failures and interruptions: the run should not give up
+PACE = 0.05  # seconds of an iteration
+_CLAIM, _INSIDE = "training", "/training"  # a volume that is never full, for the records of iterations
+_START, _RECOVERY, _ENDING = 120.0, 120.0, 120.0  # seconds, on a busy machine
+_BEFORE = 20  # records before a fault that are looked at with those after it
+_ENDS_WITHIN = 60  # iterations from an end of the run to that of its ranks
+_BEYOND = 10  # iterations from the decision to end
+_ENOUGH = 40  # faults, of which a quarter has a median that says something
+_WORKERS = 2
+_PROGRAM = Path(endurance_program.__file__)
+_STREAM = {
+    "source": f"{_PROGRAM.stem}:rows",
+    "length": endurance_program.LENGTH,
+    "epochs": 1_000_000,  # without end
+    "prefetch": 2,
+    "workers": {"count": _WORKERS},
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a run occupied once it had recovered from a fault.
+
+    Of the agent of each node the memory in MiB and the number of open files; of the run folder the number of files of
+    attempts and of all others. Each attempt has a fixed number of files: its record, world and output by design.
+    """
+
+    attempt: int
+    memory: dict[int, float]
+    open_files: dict[int, int]
+    of_attempts: int
+    others: int
+
+
+@dataclass
+class Passed:
+    """A fault that a run has got over, or felt nothing of: then without *seconds* of recovery."""
+
+    fault: Fault
+    look: Look
+    seconds: float | None = None
+    repeated: int = 0
+
+
+class Endurance:
+    """A run on four pods of the test cluster, with or without a stream, and its faults so far."""
+
+    def __init__(self, runs: Runs, folder: Path, stream: bool) -> None:
+        self.runs, self.kinds = runs, kinds(stream)
+        self.shared = runs.testbed.shared_volume(runs.namespace, _CLAIM)
+        (self.shared / "records").mkdir(mode=0o777)
+        (self.shared / "records").chmod(0o777)
+        self.clocks = ShiftedClocks(self.shared / "clocks", f"{_INSIDE}/clocks")
+        self.watch = Watch(self.shared / "records", self.diagnosis)
+        self.passed: list[Passed] = []
+        self.causes: list[str] = []  # of the attempts that the faults should have ended
+        self._folder, self._began = folder, time.monotonic()
+        self._values = self._spec(stream)
+        run = f"endurance-{secrets.token_hex(3)}"
+        for node in range(NODES):
+            self.clocks.set(names.pod_host(run, node, job_per_node=True), 0)
+        self.run = FollowedRun(runs, runs.submit(self._values, run=run))
+
+    def _spec(self, stream: bool) -> dict[str, Any]:
+        template = self._folder / "clocks.json"
+        container = {"name": "node", "env": self.clocks.variables}
+        template.write_text(json.dumps({"spec": {"containers": [container]}}))
+        kubernetes = {
+            "templates": [small_pods(self._folder), str(template)],
+            "mounts": [{"claim": _CLAIM, "path": _INSIDE}],
+        }
+        return {
+            **_training(_INSIDE, PACE),
+            "nodes": NODES,
+            "checkpoint": {"every": "3s", "memory": "1"},
+            "limits": {"failures": MANY, "interruptions": MANY},
+            "kubernetes": kubernetes,
+            **({"stream": _STREAM} if stream else {}),
+        }
+
+    def start(self) -> None:
+        """Wait for the first iteration."""
+        self._until(lambda: self.watch.furthest > 0, _START, "no iteration")
+
+    def go_through(self, fault: Fault) -> Passed:
+        """Inject a fault after its gap, and wait for the recovery from it; what does not come is a failure."""
+        start, counts = self.watch.furthest, self.kinds[fault.kind].counts
+        due = start + fault.gap
+        self._until(lambda: self.watch.furthest >= due, _RECOVERY, f"no {fault.gap} iterations before {fault}")
+        mark = max(0, len(self.watch.records) - _BEFORE)
+        attempt = int(self.watch.records[-1].attempt)
+        injected = Injected(fault, time.monotonic())
+        Injector(self.run, self.clocks).inject(fault)
+        if fault.kind == "full volume" and self._has_ended_for_want_of_space():
+            counts = self._resume()
+        seconds, repeated = None, 0
+        if counts is None:
+            beyond = self.watch.furthest + 1
+            self._until(lambda: self.watch.furthest > beyond, _RECOVERY, f"no iterations after {fault}")
+        else:
+            self.causes.append(counts)
+            self._until(lambda: recovered(self.watch.records[mark:], injected), _RECOVERY, f"no recovery from {fault}")
+            (recovery,) = recoveries(self.watch.records[mark:], [injected])
+            seconds, repeated = recovery.seconds, recovery.repeated
+        newest = int(self.watch.records[-1].attempt)
+        wanted = attempt + (counts is not None)
+        assert newest == wanted, f"attempt {newest}, not {wanted}, after {fault}: {self.diagnosis()}"
+        self.passed.append(Passed(fault, self.look(newest), seconds, repeated))
+        return self.passed[-1]
+
+    def _until(self, condition: Callable[[], bool], limit: float, what: str) -> None:
+        """Wait for a condition, but not beyond the end of the run."""
+
+        def look() -> bool:
+            assert not self.run.has_ended, f"{what}, since the run has ended: {self.diagnosis()}"
+            return condition()
+
+        self.watch.until(look, limit, what)
+
+    def _has_ended_for_want_of_space(self) -> bool:
+        """Whether the run has ended since its volume was full, or else goes on: ranks live for some iterations."""
+        beyond = self.watch.furthest + _ENDS_WITHIN
+        self.watch.until(
+            lambda: self.run.has_ended or self.watch.furthest > beyond, _RECOVERY, "neither iterations nor an end"
+        )
+        return self.run.has_ended
+
+    def _resume(self) -> str:
+        """Resume the run as its reason says; as what the attempt counts that had no space."""
+        end = self.run.end()
+        assert end.kind == record.FAILED and "free some space, then resume" in str(end.reason), end
+
+        def submit() -> bool:
+            with contextlib.suppress(RunInUse):  # its agent says how it ended before its JobSet has ended
+                self.runs.submit(self._values, run=self.run.id)
+                return True
+            return False
+
+        wait_for("the end of the JobSet", submit)
+        self.run = FollowedRun(self.runs, self.run.id)
+        return NOT_RETRYABLE
+
+    def look(self, attempt: int) -> Look:
+        """What the run occupies now."""
+        memory, open_files = {}, {}
+        for pod in self.runs.testbed.pods(self.runs.namespace):
+            agent = self._agent(pod)
+            if agent is not None:
+                node = int(pod["metadata"]["labels"]["jobset.sigs.k8s.io/job-index"])
+                memory[node], open_files[node] = resident(agent), len(list(Path(f"/proc/{agent}/fd").iterdir()))
+        files = [path.relative_to(self.run.folder).parts for path in self.run.folder.rglob("*") if path.is_file()]
+        of_attempts = sum(parts[0] in ("attempts", "logs") for parts in files)
+        return Look(attempt, memory, open_files, of_attempts, len(files) - of_attempts)
+
+    def _agent(self, pod: Object) -> int | None:
+        """The agent of a node's pod that runs."""
+        labels = pod["metadata"]["labels"]
+        if labels.get(names.LABEL_ROLE) != NODE or pod["status"].get("phase") != "Running":
+            return None
+        processes = self.runs.testbed.node(pod["spec"]["nodeName"]).pod_processes(pod["metadata"]["uid"])
+        return next((pid for pid, command in processes.items() if COMMANDS["agent"](command)), None)
+
+    def finish(self) -> dict[str, Any]:
+        """Let training end; the iteration at which it did, and the digest of its parameters."""
+        stop = self.shared / ".stop"
+        stop.write_text(str(self.watch.furthest + _BEYOND))
+        stop.rename(self.shared / "stop")
+        end = self.run.end(_ENDING)
+        assert end.kind == record.SUCCEEDED, self.run.recent_events()
+        self.watch.update()
+        values: dict[str, Any] = json.loads((self.shared / "result.json").read_text())
+        return values
+
+    def check(self, result: dict[str, Any], undisturbed: dict[int, Record]) -> None:
+        """Compare the run with an undisturbed one, and its record with its faults."""
+        own = effective(self.watch.records)
+        last = result["iteration"]
+        assert sorted(own) == sorted(undisturbed) == list(range(1, last + 1)), "iterations are missing"
+        different = [at for at in own if own[at].samples != undisturbed[at].samples]
+        assert not different, f"samples of iterations {different[:20]} were lost or doubled"
+        assert result["parameters"] == own[last].parameters == undisturbed[last].parameters
+        summary = self.run.summary()
+        causes = [each["cause"] for each in summary["attempts"]]
+        assert causes == [*self.causes, record.SUCCEEDED], _differences(self.passed, summary)
+        since = [i for i, cause in enumerate(causes) if cause == NOT_RETRYABLE]  # a resumed run counts anew
+        counted = causes[since[-1] + 1 if since else 0 :]
+        assert summary["failures"] == counted.count(FAILURE)
+        assert summary["interruptions"] == counted.count(INTERRUPTION)
+        held = sum(each.get("held") or 0.0 for each in summary["attempts"])
+        assert 0 < held <= time.monotonic() - self._began, "durations follow clocks that jump"
+        numbers = [(e.attempt, e.member, e.number) for e in self.run.events if e.kind == record.LINE]
+        assert len(numbers) == len(set(numbers)), "the follower gave lines twice"
+        problems = growth(self.passed)
+        assert not problems, "\n".join(problems)
+
+    def diagnosis(self) -> str:
+        """The newest events of the run, and the state of its pods, for failures."""
+        pods = self.runs.testbed.try_kubectl("get", "pods", "-n", self.runs.namespace).stdout
+        return f"{self.run.recent_events()}\n{pods}" if hasattr(self, "run") else pods
+
+
+def undisturbed(iteration: int, folder: Path) -> dict[int, Record]:
+    """The records of the same training up to an iteration, by one rank on this machine, without a fault or a stream."""
+    (folder / "records").mkdir(parents=True)
+    (folder / "stop").write_text(str(iteration))
+    local_events({**_training(str(folder), 0.0), "nodes": 1}, folder / "runs")
+    watch = Watch(folder / "records", str)
+    watch.update()
+    return effective(watch.records)
+
+
+def _training(folder: str, pace: float) -> dict[str, Any]:
+    return {
+        "name": "endurance",
+        "image": "chainermn",
+        "command": ["python3", _PROGRAM.name, folder, str(pace)],
+        "files": [str(_PROGRAM)],
+        "preload": ["numpy", "mpi4py.MPI"],
+    }
+
+
+def resident(process: int) -> float:
+    """The memory of a process in MiB."""
+    status = Path(f"/proc/{process}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def growth(passed: Sequence[Passed]) -> list[str]:
+    """What grows more from the first quarter of the faults to the last one than chance explains. Pure.
+
+    Few faults show nothing: their agents have only begun, and the kinds of the quarters differ.
+    """
+    if len(passed) < _ENOUGH:
+        return []
+    quarter = len(passed) // 4
+    first, last = passed[:quarter], passed[-quarter:]
+    problems = []
+
+    def compare(what: str, before: Sequence[float], after: Sequence[float], factor: float, more: float) -> None:
+        if before and after:
+            old, new = statistics.median(before), statistics.median(after)
+            if new > factor * old + more:
+                problems.append(f"{what} grew from {old:.1f} to {new:.1f} (medians of the first and the last quarter)")
+
+    for node in range(NODES):
+        memory = [[each.look.memory[node] for each in part if node in each.look.memory] for part in (first, last)]
+        opened = [[each.look.open_files[node] for each in part if node in each.look.memory] for part in (first, last)]
+        compare(f"MiB of the agent of node {node}", memory[0], memory[1], 1.2, 6)
+        compare(f"open files of the agent of node {node}", opened[0], opened[1], 1.0, 6)
+    others = [[float(each.look.others) for each in part] for part in (first, last)]
+    compare("files of the run folder besides those of attempts", others[0], others[1], 1.0, 3)
+    of_each = [[each.look.of_attempts / each.look.attempt for each in part] for part in (first, last)]
+    compare("files of each attempt", of_each[0], of_each[1], 1.0, 1)
+    seconds = [[each.seconds for each in part if each.seconds and not each.fault.seconds] for part in (first, last)]
+    compare("seconds of a recovery", seconds[0], seconds[1], 2.0, 2)
+    return problems
+
+
+def _differences(passed: Sequence[Passed], summary: dict[str, Any]) -> str:
+    """The attempts of a run beside the faults that should have ended them, for failures."""
+    costly = [str(each.fault) for each in passed if each.seconds is not None]
+    attempts = [f"{each['cause']}: {each['reason']}" for each in summary["attempts"]]
+    return "\n".join(f"{fault} -> {attempt}" for fault, attempt in itertools.zip_longest(costly, attempts))
+
+
+def report(endurance: Endurance, result: dict[str, Any]) -> str:
+    """What a run went through, in some lines."""
+    passed = endurance.passed
+    lines = []
+    for kind in endurance.kinds:
+        own = [each for each in passed if each.fault.kind == kind]
+        seconds = [each.seconds for each in own if each.seconds is not None]
+        repeated = max((each.repeated for each in own), default=0)
+        if seconds:
+            median, longest = statistics.median(seconds), max(seconds)
+            lines.append(f"{kind}: {len(own)}, {median:.1f} s, at most {longest:.1f} s, {repeated} iterations repeated")
+        elif own:
+            lines.append(f"{kind}: {len(own)}, no attempt lost")
+    first, last = passed[0].look, passed[-1].look
+    files = f"files of attempts {first.of_attempts} to {last.of_attempts}, others {first.others} to {last.others}"
+    memory = f"MiB of agents {first.memory} to {last.memory}, open files {first.open_files} to {last.open_files}"
+    return "\n".join([f"{result['iteration']} iterations, {last.attempt} attempts", *lines, memory, files])

@@ -1,0 +1,164 @@
+"""Faults of a run on the test cluster, and the schedule of those of the endurance test.
+
+Each kind says as what a fault of it counts: as an interruption (a pod is lost), as a failure (its processes are), or as
+nothing at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from spotmpi.agent.outcomes import FAILURE, INTERRUPTION
+from spotmpi.agent.plan import NODE, WORKER, Member
+from tests.cluster import endurance_program
+from tests.cluster.runs import FollowedRun
+from tests.testbed import faults
+from tests.testbed.faults import TAKEN, Fault, ShiftedClocks
+from tests.testbed.kubernetes import Object
+
+NODES = endurance_program.PARTS
+FAULTS_BY_DAY, FAULTS_AT_NIGHT = 9, 500  # at night as many with a stream as without
+SEED = 14105  # of which those of the day are of each sort
+STAYS = 3  # the node of it that is never lost: what grows in an agent is seen in one that lives
+_GAPS = (5, 20)  # iterations of undisturbed training before a fault
+_JUMP = 900  # seconds by which a clock is wrong at most
+
+
+class Kind(NamedTuple):
+    """What a kind of fault counts as, the nodes that it may hit, and for how long it lasts: at least and at most."""
+
+    counts: str | None
+    nodes: tuple[int, ...]
+    seconds: tuple[float, float] = (0.0, 0.0)
+
+
+_SHORT, _LONG = (1.5, 3.5), (3.0, 5.0)  # beyond `limits.silence`, after which a silent host is lost
+_ANY, _LOST = tuple(range(NODES)), tuple(range(NODES - 1))
+KINDS = {
+    "rank": Kind(FAILURE, _ANY),
+    "launcher": Kind(FAILURE, (0,)),
+    "sshd": Kind(None, _ANY),
+    "agent": Kind(INTERRUPTION, _LOST),
+    "delete": Kind(INTERRUPTION, (1, 2)),
+    "force": Kind(INTERRUPTION, (1, 2)),
+    "evict": Kind(INTERRUPTION, (1, 2)),
+    "delete node 0": Kind(INTERRUPTION, (0,)),
+    "stop rank": Kind(None, _ANY, _SHORT),
+    "stop agent": Kind(None, _ANY, _SHORT),
+    "partition": Kind(None, (1, 2), _SHORT),  # from node 3; agents notice none of it, and messages of MPI wait
+    "partition from node 0": Kind(INTERRUPTION, (1, 2), _LONG),
+    "clock": Kind(None, _ANY),
+    "full volume": Kind(None, (0,), _LONG),
+    "API server": Kind(FAILURE, _ANY, _LONG),  # a rank is killed meanwhile
+    "JobSet": Kind(INTERRUPTION, (1, 2), _SHORT),  # a pod is deleted meanwhile
+}
+OF_STREAMS = {
+    "evict worker": Kind(None, (0, 1)),
+    "kill worker": Kind(None, (0, 1)),
+    "scheduler": Kind(FAILURE, (0,)),
+}
+
+
+def kinds(stream: bool) -> dict[str, Kind]:
+    """The kinds of faults of a run with or without a stream."""
+    return {**KINDS, **OF_STREAMS} if stream else KINDS
+
+
+def schedule(seed: int, count: int, stream: bool) -> list[Fault]:
+    """So many faults of the endurance test, of each kind one before any comes again. Pure."""
+    generator, known = random.Random(seed), kinds(stream)
+    found = []
+    for kind in faults.rounds(generator, known, count):
+        node, gap = generator.choice(known[kind].nodes), generator.randint(*_GAPS)
+        seconds = round(generator.uniform(*known[kind].seconds), 1)
+        other = STAYS if kind == "partition" else 0
+        jump = generator.choice((-1, 1)) * generator.randint(1, _JUMP) if kind == "clock" else 0
+        found.append(Fault(kind, node, gap, seconds, other, jump))
+    return found
+
+
+@dataclass
+class Injector:
+    """Injects faults into a run, some of which need the *clocks* of its pods."""
+
+    run: FollowedRun
+    clocks: ShiftedClocks | None = None
+
+    def inject(self, fault: Fault) -> None:
+        """Cause a fault; one that lasts for a while is over at the end."""
+        with self._during(fault):
+            time.sleep(fault.seconds)
+
+    @contextlib.contextmanager
+    def _during(self, fault: Fault) -> Iterator[None]:
+        run, testbed = self.run, self.run.runs.testbed
+        with contextlib.ExitStack() as lasting:
+            if fault.kind == "stop rank":
+                lasting.enter_context(faults.stopped(run.rank(fault.node)))
+            elif fault.kind == "stop agent":
+                lasting.enter_context(faults.stopped(self._process(fault.node, "agent")))
+            elif fault.kind.startswith("partition"):
+                lasting.enter_context(faults.partitioned(*self._end(fault.node), *self._end(fault.other)))
+            elif fault.kind == "full volume":
+                assert run.runs.volume is not None
+                lasting.enter_context(faults.filled(run.runs.volume))
+            elif fault.kind == "API server":
+                rank = run.rank(fault.node)  # needs the server
+                lasting.enter_context(testbed.plane.without_api_server())
+                os.kill(rank, signal.SIGKILL)
+            elif fault.kind == "JobSet":
+                lasting.enter_context(testbed.jobset.stopped())
+                self._take("delete", fault.node)
+            elif fault.kind == "clock":
+                assert self.clocks is not None
+                self.clocks.set(run.pod(fault.node)["spec"]["hostname"], fault.jump)
+            else:
+                self._strike(fault)
+            yield
+
+    def _strike(self, fault: Fault) -> None:
+        """Cause a fault that is over at once."""
+        how, _, who = fault.kind.partition(" ")
+        backend = self.run.runs.backend
+        if who == "worker" or how == "kill":
+            member = Member(WORKER if who == "worker" else NODE, fault.node)
+            backend.inject_fault(self.run.id, member, how)
+        elif how in TAKEN:
+            self._take(how, fault.node)
+        elif how == "rank":
+            os.kill(self.run.rank(fault.node), signal.SIGKILL)
+        else:
+            os.kill(self._process(fault.node, how), signal.SIGKILL)
+
+    def _take(self, how: str, node: int) -> None:
+        runs = self.run.runs
+        faults.take_pod(runs.testbed, runs.namespace, self.run.pod(node)["metadata"]["name"], how)
+
+    def _process(self, node: int, what: str) -> int:
+        return self.run.process(node, what, COMMANDS[what])
+
+    def _end(self, node: int) -> tuple[int, str]:
+        """A process of a node's pod that is there as long as the pod, and the pod's address."""
+        pod: Object = self.run.pod(node)
+        processes = self.run.runs.testbed.node(pod["spec"]["nodeName"]).pod_processes(pod["metadata"]["uid"])
+        return min(processes), str(pod["status"]["podIP"])
+
+
+def is_launcher(command: str) -> bool:
+    """Whether a command line is mpirun's, which Open MPI 5 turns into prterun."""
+    return any(part.endswith(("/mpirun", "/prterun")) for part in command.split()[:2])
+
+
+COMMANDS: dict[str, Callable[[str], bool]] = {
+    "sshd": lambda command: "sshd" in command and " -D" in command,
+    "launcher": is_launcher,
+    "agent": lambda command: command.endswith("-m spotmpi.agent"),
+    "scheduler": lambda command: "-m spotmpi.programs.pool.scheduler" in command,
+}

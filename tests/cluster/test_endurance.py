@@ -1,0 +1,64 @@
+"""A run survives many random faults: by day some, at night 1,000, with a stream and without.
+
+Afterwards its parameters are those of an undisturbed run, with each sample once, and its record has one attempt for
+each fault that costs one, with the right cause. In a long run nothing may have grown: memory and open files of agents,
+files of the run folder (but those of attempts, of which each has a record and logs), seconds of a recovery.
+
+`--faults N --seed N` choose another number of faults and other faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.endurance import MEGABYTES, Endurance, report, undisturbed
+from tests.cluster.faults import FAULTS_AT_NIGHT, FAULTS_BY_DAY, SEED, schedule
+from tests.cluster.runs import Runs, runs_in
+from tests.testbed.cluster import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn")]
+
+HOURS = 4
+
+
+@pytest.fixture
+def volume_runs(testbed: Cluster, runs_namespace: str, tmp_path: Path) -> Iterator[Runs]:
+    """Runs in a fresh namespace whose volume can be filled."""
+    with runs_in(testbed, runs_namespace, tmp_path / "copies", megabytes=MEGABYTES) as runs:
+        yield runs
+
+
+@pytest.mark.timeout(400)
+def test_a_run_survives_some_faults_of_all_sorts(
+    volume_runs: Runs, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    survive(volume_runs, tmp_path, request.config, FAULTS_BY_DAY, stream=False)
+
+
+@pytest.mark.nightly("hours; by day some of the faults")
+@pytest.mark.timeout(HOURS * 3600)
+@pytest.mark.parametrize("stream", [False, True], ids=["alone", "stream"])
+def test_a_run_survives_500_faults(
+    volume_runs: Runs, tmp_path: Path, request: pytest.FixtureRequest, stream: bool
+) -> None:
+    survive(volume_runs, tmp_path, request.config, FAULTS_AT_NIGHT, stream)
+
+
+def survive(runs: Runs, folder: Path, config: pytest.Config, count: int, stream: bool) -> None:
+    """Let a run go through so many faults, and compare it with an undisturbed one."""
+    chosen = config.getoption("--faults"), config.getoption("--seed")
+    count, seed = (default if each is None else each for each, default in zip(chosen, (count, SEED), strict=True))
+    faults = schedule(seed, count, stream)
+    print(f"--seed {seed} --faults {count}, stream: {stream}", *faults, sep="\n", flush=True)
+    endurance = Endurance(runs, folder, stream)
+    endurance.start()
+    for number, fault in enumerate(faults, 1):
+        passed = endurance.go_through(fault)
+        cost = "no attempt" if passed.seconds is None else f"{passed.seconds:.1f} s"
+        print(f"{number}: {fault.kind} {fault.node} cost {cost}", flush=True)
+    result = endurance.finish()
+    endurance.check(result, undisturbed(result["iteration"], folder / "undisturbed"))
+    print(report(endurance, result), flush=True)

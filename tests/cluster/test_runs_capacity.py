@@ -234,6 +234,7 @@ def test_a_run_that_fell_back_to_on_demand_nodes_goes_back_to_spot_nodes_at_a_ch
     assert summary["attempts"][1]["lost_iterations"] <= 1, summary["attempts"]
 
 
+@pytest.mark.nightly("three minutes; the unit tier decides what goes back, and test_runs_elastic.py lets a run grow")
 @pytest.mark.pod_images("base")
 def test_a_run_begins_on_fewer_nodes_gives_back_one_that_it_cannot_use_and_grows_later(
     placed: Runs, tmp_path: Path

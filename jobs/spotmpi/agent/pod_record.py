@@ -69,6 +69,11 @@ class PodRecord(record.Record):
         if self._fence:
             self._fence.check_before_write(final)
 
+    def write_text(self, name: str, text: str) -> None:
+        """Write the file *name*, whole or not at all, and not once a newer attempt has begun."""
+        self._check(final=True)
+        super().write_text(name, text)
+
     def event(self, event: str, **values: Any) -> None:
         """Append and print one event; it is printed also where the folder cannot be written."""
         self._check(final=True)
@@ -98,13 +103,11 @@ class PodRecord(record.Record):
 
     def attempt(self, number: int, node: int, values: AttemptRecord) -> None:
         """Write and print how an attempt ended."""
-        self._check(final=True)
         super().attempt(number, node, values)
         self._print(ATTEMPT, [number, node, values])
 
     def summary(self, values: Summary) -> None:
         """Write and print how the run ended."""
-        self._check(final=True)
         super().summary(values)
         self._print(SUMMARY, values)
 

@@ -145,7 +145,7 @@ class Injector:
         return self.run.process(node, what, COMMANDS[what])
 
     def _end(self, node: int) -> tuple[int, str]:
-        """A process of a node's pod that is there as long as the pod, and the pod's address."""
+        """A process of a node's pod, and the pod's address."""
         pod: Object = self.run.pod(node)
         processes = self.run.runs.testbed.node(pod["spec"]["nodeName"]).pod_processes(pod["metadata"]["uid"])
         return min(processes), str(pod["status"]["podIP"])

@@ -69,21 +69,36 @@ def stopped(process: int) -> Iterator[None]:
 def partitioned(process: int, address: str, other_process: int, other_address: str) -> Iterator[None]:
     """Drop every packet between two pods, each given by one of its processes and its address, in both directions.
 
-    The rules are in the pods' own network namespaces and end with them, so none is left on this machine.
+    The rules are in the pods' own network namespaces and end with them, so none is left on this machine. They are
+    removed whether or not the processes are still there.
     """
-    cut = [(process, other_address), (other_process, address)]
-    for inside, source in cut:
-        run_command(_rule(inside, "-I", source))
-    try:
+    with contextlib.ExitStack() as opened:
+        cut = []
+        for inside, source in ((process, other_address), (other_process, address)):
+            namespace = os.open(f"/proc/{inside}/ns/net", os.O_RDONLY)
+            opened.callback(os.close, namespace)
+            cut.append((namespace, source))
+        for namespace, source in cut:
+            _filter(namespace, "-I", source)
+            opened.callback(_filter, namespace, "-D", source)
         yield
-    finally:
-        for inside, source in cut:  # of a pod that has gone there is none
-            subprocess.run(_rule(inside, "-D", source), capture_output=True, check=False)
 
 
-def _rule(process: int, action: str, source: str) -> list[str]:
-    own = ["nsenter", "--target", str(process), "--net"]
-    return [*own, "iptables", "-w", action, "INPUT", "-s", source, "-j", "DROP"]
+def _filter(namespace: int, action: str, source: str) -> None:
+    """Add or delete the rule by which a network namespace, an open file, drops what comes from a source."""
+    command = [
+        "nsenter",
+        f"--net=/proc/self/fd/{namespace}",
+        "iptables",
+        "-w",
+        action,
+        "INPUT",
+        "-s",
+        source,
+        "-j",
+        "DROP",
+    ]
+    subprocess.run(command, check=True, capture_output=True, pass_fds=[namespace])
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import re
@@ -20,14 +19,12 @@ from spotmpi.agent import record
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE
 from spotmpi.agent.plan import NODE
 from spotmpi.core import names
-from spotmpi.core.errors import RunInUse
 from tests.cluster import endurance_program
 from tests.cluster.faults import COMMANDS, NODES, Injector, kinds
 from tests.cluster.pools import small_pods
 from tests.cluster.runs import FollowedRun, Runs, local_events
 from tests.testbed.faults import Fault, ShiftedClocks
 from tests.testbed.kubernetes import Object
-from tests.testbed.waiting import wait_for
 
 MEGABYTES = 512  # of the run volume, which is full at times
 MANY = 100_000  # failures and interruptions: the run should not give up
@@ -161,14 +158,7 @@ class Endurance:
         """Resume the run as its reason says; as what the attempt counts that had no space."""
         end = self.run.end()
         assert end.kind == record.FAILED and "free some space, then resume" in str(end.reason), end
-
-        def submit() -> bool:
-            with contextlib.suppress(RunInUse):  # its agent says how it ended before its JobSet has ended
-                self.runs.submit(self._values, run=self.run.id)
-                return True
-            return False
-
-        wait_for("the end of the JobSet", submit)
+        self.runs.submit(self._values, run=self.run.id)
         self.run = FollowedRun(self.runs, self.run.id)
         return NOT_RETRYABLE
 

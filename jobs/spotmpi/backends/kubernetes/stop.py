@@ -20,6 +20,8 @@ from spotmpi.core.errors import UnreadableRun
 from spotmpi.plan import manifests
 
 _SUBMISSION_TIMEOUT = 300.0  # seconds within which a submission has created all its objects, or has failed
+END_TIMEOUT = 30.0  # seconds from the end of a run, as its agent records it, to that of its JobSet
+_END_INTERVAL = 0.2  # seconds between looks
 _DELETION_TIMEOUT = 150.0  # seconds that the pods of a deleted run may take; the longest grace period is less
 
 
@@ -46,10 +48,18 @@ async def delete_run(api: ClusterApi, run: str, reason: str, now: bool) -> float
 
 
 async def delete_ended(api: ClusterApi, run: str) -> None:
-    """Delete the JobSet of a run that has ended, before it is resumed; that of an active run is kept."""
-    jobset = await api.find(cluster_api.JOBSET, run)
-    if jobset and (terminal_condition(jobset) or jobset["metadata"].get("deletionTimestamp")):
-        await delete_and_wait(api, run)
+    """Delete the JobSet of a run that has ended, before it is resumed; that of an active run is kept.
+
+    An agent records the end of its run before its pod ends, and JobSet sees that later: so it is waited for.
+    """
+    limit = time.monotonic() + END_TIMEOUT
+    while jobset := await api.find(cluster_api.JOBSET, run):
+        if terminal_condition(jobset) or jobset["metadata"].get("deletionTimestamp"):
+            await delete_and_wait(api, run)
+            break
+        if time.monotonic() > limit:
+            break
+        await asyncio.sleep(_END_INTERVAL)
 
 
 async def delete_and_wait(api: ClusterApi, run: str) -> None:

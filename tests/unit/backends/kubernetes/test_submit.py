@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import pod_context, protocol, ssh
+from spotmpi.backends.kubernetes import stop
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
+from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.submit import wheels
 from spotmpi.backends.kubernetes.submit.adaptation import adapt, restart_obstacle
@@ -319,10 +321,33 @@ def test_parts_of_an_earlier_jobset_that_the_cluster_is_about_to_delete_are_wait
     assert sorted(cluster.kinds_created()) == ["ConfigMap", "JobSet", "NetworkPolicy"]
 
 
-def test_an_existing_run_of_that_name_is_an_error(cluster: FakeCluster) -> None:
+def test_an_existing_run_of_that_name_is_an_error(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "END_TIMEOUT", 0.0)
     cluster.put(of_kind("JobSet", "x-1", spec={}))
-    with pytest.raises(RunInUse, match="run x-1 already exists in here"):
+    text = "run x-1 already exists in here: its JobSet has not ended within 0 s; `spotmpi stop x-1` ends it"
+    with pytest.raises(RunInUse, match=text):
         submit(cluster, plan())
+
+
+def test_a_run_that_has_just_ended_is_resumed_once_its_jobset_has_ended_too(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent records the end before its pod ends, which is what JobSet's controller waits for."""
+    cluster.put(of_kind("JobSet", "x-1", spec={}))
+    ends = [of_kind("JobSet", "x-1", spec={}, status={"conditions": [{"type": "Failed", "status": "True"}]})]
+    find = ClusterApi.find
+
+    async def find_before_its_end(api: ClusterApi, kind: str, name: str) -> Object | None:
+        found = await find(api, kind, name)
+        if ends:
+            cluster.put(ends.pop())
+        return found
+
+    monkeypatch.setattr(stop, "_END_INTERVAL", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(ClusterApi, "find", find_before_its_end)
+        submit(cluster, plan("mpi-ssh"))
+    assert cluster.kinds_created()[0] == "JobSet"
 
 
 def test_a_key_pair_that_runs_share_is_the_host_key_as_well(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ async def create(api: ClusterApi, plan: ClusterPlan) -> CreatedRun:
             return await _create_all(api, plan["objects"])
         except ApiError as error:
             if already_exists(error):
-                raise RunInUse(f"run {plan['run']} already exists in {plan['namespace']}") from error
+                why = f"its JobSet has not ended within {stop.END_TIMEOUT:g} s; `spotmpi stop {plan['run']}` ends it"
+                raise RunInUse(f"run {plan['run']} already exists in {plan['namespace']}: {why}") from error
             raise
 
 

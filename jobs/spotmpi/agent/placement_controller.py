@@ -49,7 +49,11 @@ Patch = List[Dict[str, Any]]
 
 
 class RequestFailed(Exception):
-    """The API server refused a request."""
+    """The API server refused a request, with this HTTP status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class ClusterApi:
@@ -97,7 +101,7 @@ class ClusterApi:
             return self._request(method, path, body)
         except RequestFailed as error:
             remedy = ""
-            if ": 403 " in str(error):
+            if error.status == http.client.FORBIDDEN:
                 self._forbidden.add(consequence)
                 remedy = ": `spotmpi up` gives the right"
             sys.stderr.write("%s; %s%s\n" % (error, consequence, remedy))
@@ -129,7 +133,7 @@ class ClusterApi:
         if response.status == 404:
             return None
         if response.status >= 300:
-            raise RequestFailed("%s %s: %d %s" % (method, path, response.status, text[:300]))
+            raise RequestFailed("%s %s: %d %s" % (method, path, response.status, text[:300]), response.status)
         answer: Object = json.loads(text)
         return answer
 

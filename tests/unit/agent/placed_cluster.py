@@ -23,6 +23,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from spotmpi.agent import placement, pod_context
 from spotmpi.agent.placement_controller import RequestFailed
 from tests.cloud.json_values import copied
 
@@ -63,6 +64,13 @@ class PlacedCluster:
 
     def jobset(self, run: str) -> Object | None:
         return None if self.gone else copied(self._jobset)
+
+    @property
+    def state(self) -> placement.State:
+        """What the annotation of the JobSet says."""
+        state = placement.parse(self._jobset["metadata"]["annotations"][pod_context.PLACEMENT_ANNOTATION])
+        assert state is not None
+        return state
 
     def pods(self, selector: str) -> list[Object]:
         return copied(self._pods)
@@ -168,7 +176,7 @@ class PlacedCluster:
             values = values[int(part)] if isinstance(values, list) else values[part]
         if operation["op"] == "test":
             if values[last] != operation["value"]:
-                raise RequestFailed("422 the server rejected our request due to an error in our request")
+                raise RequestFailed("422 the server rejected our request due to an error in our request", 422)
         else:
             assert operation["op"] == "add"
             values[last] = copied(operation["value"])
@@ -183,4 +191,4 @@ class PlacedCluster:
                 for field in MUTABLE:
                     template["spec"].pop(field, None)
         if before["spec"]["replicatedJobs"] != after["spec"]["replicatedJobs"]:
-            raise RequestFailed("422 spec.replicatedJobs: field is immutable")
+            raise RequestFailed("422 spec.replicatedJobs: field is immutable", 422)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import placement, pod_context, record
+from spotmpi.agent import placement, record
 from spotmpi.agent.attempt_history import AttemptHistory, was_moved
 from spotmpi.agent.launch import largest_size, on_hosts
 from spotmpi.agent.outcomes import INTERRUPTION, Outcome
@@ -59,11 +59,7 @@ class ElasticRun:
 
     @property
     def state(self) -> placement.State:
-        jobset = self.cluster.jobset("x-1")
-        assert jobset is not None
-        state = placement.parse(jobset["metadata"]["annotations"][pod_context.PLACEMENT_ANNOTATION])
-        assert state is not None
-        return state
+        return self.cluster.state
 
     @property
     def decisions(self) -> list[placement.Decision]:

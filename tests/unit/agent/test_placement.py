@@ -211,7 +211,7 @@ def test_a_right_that_a_controller_has_not_is_said_once_and_a_failed_request_is_
 
     def refuse(method: str, path: str, body: Any = None) -> Any:
         asked.append(path)
-        raise RequestFailed(f"{method} {path}: {status} no")
+        raise RequestFailed(f"{method} {path}: {status} no", status)
 
     monkeypatch.setattr(api, "_request", refuse)
     assert api.events("NotTriggerScaleUp") == [] and not api.scale("x-1-node-3", 0)
@@ -300,7 +300,7 @@ def test_the_controller_goes_on_after_answers_that_are_none_and_says_each_once(
     mounts = in_run_folder(str(tmp_path), "", "")._replace(plan=str(tmp_path / "plan.json"))
     cluster, clock = cluster_with(), SetClock()
     answers: list[Exception | None] = [ConnectionRefusedError("refused"), ConnectionRefusedError("refused")]
-    answers += [RequestFailed("GET x: 500 no"), None]
+    answers += [RequestFailed("GET x: 500 no", 500), None]
 
     def jobset(run: str) -> Any:
         answer = answers.pop(0)

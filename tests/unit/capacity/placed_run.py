@@ -95,11 +95,7 @@ class PlacedRun:
 
     @property
     def state(self) -> placement.State:
-        jobset = self.cluster.jobset("x-1")
-        assert jobset is not None
-        state = placement.parse(jobset["metadata"]["annotations"][pod_context.PLACEMENT_ANNOTATION])
-        assert state is not None
-        return state
+        return self.cluster.state
 
     @property
     def groups(self) -> list[str]:

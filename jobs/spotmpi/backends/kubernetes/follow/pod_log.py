@@ -33,6 +33,7 @@ from spotmpi.plan import manifests
 from spotmpi.plan.pods import module
 from spotmpi.plan.volume_pod import store_command
 from spotmpi.runs import pod_output
+from spotmpi.runs.cache import SeenEvents
 from spotmpi.runs.pod_output import Entry
 
 T = TypeVar("T")
@@ -380,23 +381,18 @@ class FolderLog:
 
 
 class _Known:
-    """Entries of a run folder that have been read: lines by number, others by kind and time."""
+    """Entries of a run folder that have been read; `SeenEvents` takes waits for new each time."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[int, Member | None], int] = {}
-        self._others: set[tuple[str, float]] = set()
+        self._events = SeenEvents()
+        self._others: set[tuple[str, float | None]] = set()
 
     def is_new(self, entry: Entry) -> bool:
         """Whether *entry*, one line at most, has not been asked about before."""
         event = entry.event
-        if event is not None and event.kind == record.LINE:
-            where = (event.attempt, event.member)
-            new = event.number > self._lines.get(where, 0)
-            self._lines[where] = max(event.number, self._lines.get(where, 0))
-            return new
-        kind = event.kind if event is not None else "attempt" if entry.attempt is not None else "summary"
-        recorded = None if event is None else event.values.get("awake")  # which nobody sets
-        key = (kind, float(recorded if isinstance(recorded, int | float) else entry.time or 0.0))
+        if event is not None and event.kind != record.WAITING:
+            return self._events.is_new(event)
+        key = (event.kind if event is not None else "summary" if entry.attempt is None else "attempt", entry.time)
         new = key not in self._others
         self._others.add(key)
         return new

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.testbed.daemon import Daemon
 from tests.testbed.errors import run_command
+from tests.testbed.web import free_port
 
 HOST = "login"  # as ssh names it
 _SERVER = """\
@@ -44,9 +45,7 @@ def login_node(folder: Path, home: Path, variables: Mapping[str, str]) -> Iterat
         path.mkdir(parents=True, exist_ok=True)
     for key in ("host", "user"):
         run_command(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key])
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     text = " ".join(f"{name}={value}" for name, value in variables.items())
     (folder / "sshd_config").write_text(_SERVER.format(port=port, folder=folder, home=home, variables=text))
     (folder / "ssh_config").write_text(_CLIENT.format(host=HOST, port=port, folder=folder))

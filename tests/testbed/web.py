@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import random
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from tests.testbed.certificates import Credential
 
+_names = collections.deque[int]()  # descriptors that keep the names of this process's newest ports
+
 
 def free_port() -> int:
     """Return a free loopback port."""
@@ -20,26 +23,33 @@ def free_port() -> int:
 
 
 def free_pair() -> int:
-    """Return the lower one of two adjacent free loopback ports.
-
-    Both are below 32768, where the ports that the kernel gives to connections begin (ip_local_port_range): it prefers
-    even ones for these and odd ones for `free_ports`, so the next one of such a port is often taken.
-    """
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for each in (port, port + 1):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", each))
-            return port
+    """Return the lower one of two adjacent free loopback ports."""
+    return _free(2)
 
 
 def free_ports(count: int) -> list[int]:
     """Return that many different free loopback ports."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    return [_free(1) for _ in range(count)]
+
+
+def _free(count: int) -> int:
+    """The first of so many adjacent ports that nobody has, nor any other process of these tests may get for a while.
+
+    All are below 32768, where the ports that the kernel gives to connections begin (ip_local_port_range): one of those
+    can be that of a connection once its user binds it.
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        numbers = range(port, port + count)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            names = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in numbers]
+            for name, number in zip(names, numbers, strict=True):
+                name.bind(f"\0spotmpi-tests-port-{number}")  # of one process at a time
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", number))
+            _names.extend(os.dup(name.fileno()) for name in names)
+            while len(_names) > 64:
+                os.close(_names.popleft())
+            return port
 
 
 def socket_health(server: Path | tuple[str, int]) -> str:

@@ -19,8 +19,8 @@ from spotmpi.runs import pod_output
 from spotmpi.spec.job import from_values
 from tests import transient_errors
 from tests.forked_python import ForkedPython
-from tests.testbed.web import free_pair
-from tests.unit.agent.peer_ends import certificates, free_port
+from tests.testbed.web import free_pair, free_port
+from tests.unit.agent.peer_ends import certificates
 
 RUN = "plain-1"
 IMPORTS = [f"spotmpi.agent.{name}" for name in ("__main__", "children", "hardware", "pool_worker", "tcp", "worker")]
@@ -120,9 +120,13 @@ class Gang:
         """Wait for something."""
         deadline = time.monotonic() + LIMIT
         while not condition():
-            events = [(event.kind, event.values) for event in self.events()]
-            assert time.monotonic() < deadline, f"{what}: {events}"
+            assert time.monotonic() < deadline, f"no {what!r}\n{self._state()}"
             time.sleep(0.02)
+
+    def _state(self) -> str:
+        """What each agent has printed, and how it ended."""
+        logs = [f"{log.name}:\n{log.read_text()[-2000:]}" for log in sorted(self.folder.glob("output-*"))]
+        return "\n".join([*logs, str({node: agent.poll() for node, agent in self.agents.items()})])
 
     def texts(self, node: int = 0, restart_count: int = 0) -> list[str]:
         """The lines of output that an agent has printed."""

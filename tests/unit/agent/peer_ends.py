@@ -40,12 +40,6 @@ def new_identity(run: str = RUN, authority: str = RUN, files: Mapping[str, str] 
 identity = functools.cache(new_identity)  # for tests that change none of its settings
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def sockets() -> tuple[socket.socket, socket.socket]:
     """Two connected sockets that buffer as little as the kernel lets them."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

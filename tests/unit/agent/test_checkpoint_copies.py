@@ -22,8 +22,9 @@ from spotmpi.agent import checkpoint_files as files
 from spotmpi.agent.checkpoint_copies import Copies
 from spotmpi.agent.checkpoint_files import newest_iteration
 from tests.contract.processes import wait_until
+from tests.testbed.web import free_port
 from tests.unit.agent.gang import LIMIT, Gang
-from tests.unit.agent.peer_ends import RUN, free_port, identity
+from tests.unit.agent.peer_ends import RUN, identity
 
 SIZE = 16_000_000  # bytes: more than what the sockets on the way buffer
 

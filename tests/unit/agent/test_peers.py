@@ -18,7 +18,8 @@ from spotmpi.agent import connection, peers
 from spotmpi.agent.peers import Channel, join
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.schema import Greeting
-from tests.unit.agent.peer_ends import ATTEMPT, ServedCoordinator, free_port, identity, wait_for_message
+from tests.testbed.web import free_port
+from tests.unit.agent.peer_ends import ATTEMPT, ServedCoordinator, identity, wait_for_message
 
 ALERT = 21  # the type of a record of TLS (RFC 8446, 5.1)
 NODE_1 = Member(NODE, 1)

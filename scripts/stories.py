@@ -61,10 +61,11 @@ class Count:
 
 @dataclass(frozen=True)
 class Story:
-    """What is profiled, what runs it in a folder, and the number of files that is aimed at."""
+    """What is profiled, what runs it in a folder, the names of its processes, and the number of files aimed at."""
 
     about: str
     run: Callable[[Path, Path], None]
+    processes: frozenset[str]
     goal: int
 
 
@@ -122,10 +123,12 @@ def run_reclaim(folder: Path, logs: Path) -> None:
     _python(folder, logs, str(STORY / "terminal.py"), str(folder))
 
 
+_LOCAL = frozenset({"spotmpi", "agent", "rank_wrapper"})
+_RECLAIM = frozenset({"agent_process", "rank_wrapper", "training", "terminal"})
 STORIES: Mapping[str, Story] = {
-    "run": Story("a command on 2 nodes of this machine, to its result", run_command, 30),
-    "reclaim": Story("a reclaim, from notice to the next iteration", run_reclaim, 50),
-    "study": Story("a study of 4 trials, to its page", run_study, 45),
+    "run": Story("a command on 2 nodes of this machine, to its result", run_command, _LOCAL, 30),
+    "reclaim": Story("a reclaim, from notice to the next iteration", run_reclaim, _RECLAIM, 50),
+    "study": Story("a study of 4 trials, to its page", run_study, _LOCAL, 45),
 }
 
 

@@ -8,17 +8,28 @@ Their output stays in FOLDER, and so does the run folder that they share. Rank 0
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from scripts.story import tracer  # noqa: E402
 from spotmpi.agent import protocol  # noqa: E402
-from tests.unit.agent.gang import Gang  # noqa: E402
+from tests.unit.agent import gang  # noqa: E402
 
 TRAINING = str(Path(__file__).with_name("training.py"))
 OPTIONS = ["--global-batch", "4", "--iterations", "100000", "--report-every", "1"]
+
+
+def start_agent(
+    arguments: Sequence[str], files: tuple[int, int, int], imports: Sequence[str], *, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """An agent of a `Gang` as a process that is traced from its start, in place of the fork of another interpreter."""
+    stdin, stdout, stderr = files
+    command = [sys.executable, *arguments]
+    return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, env=dict(environment))
 
 
 def main(folder: Path, logs: Path) -> None:
@@ -26,7 +37,8 @@ def main(folder: Path, logs: Path) -> None:
     command = [sys.executable, tracer.__file__, str(logs), TRAINING, *OPTIONS]
     checkpoints = {"path": str(folder / "checkpoints")}
     # As with mpirun there is one launcher, on node 0.
-    run = Gang(folder, {"command": command, "run_on": "first", "checkpoint": checkpoints})
+    vars(gang)["ForkedPython"] = start_agent
+    run = gang.Gang(folder, {"command": command, "run_on": "first", "checkpoint": checkpoints})
     for restarts in (0, 1):
         for node in (0, 1):
             run.start(node, restarts)
@@ -39,7 +51,7 @@ def main(folder: Path, logs: Path) -> None:
         agent.wait()
 
 
-def _iterates(run: Gang, restarts: int) -> bool:
+def _iterates(run: gang.Gang, restarts: int) -> bool:
     return any(event.values.get("kind") == protocol.METRIC for event in run.events(0, restarts))
 
 

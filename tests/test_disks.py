@@ -2,8 +2,8 @@
 
 A run whose folder cannot be read for a moment is not a run that was deleted, and an environment whose files cannot be
 read is not one to install again. `os.path.exists`, `isfile` and `isdir` do that on every version of Python, and so does
-`os.walk` without `onerror`; `Path.exists` and its kin and `Path.glob` do on newer ones (3.14, 3.13). `agent.files.mode`
-and `core.file_status` raise such errors; every other way has its reason in the table below.
+`os.walk` without `onerror`; `Path.exists` and its kin and `Path.glob` do on newer ones (3.14, 3.13). The functions of
+`agent.files` raise such errors; every other way has its reason in the table below.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _is_careless(node: ast.AST) -> bool:
         return name in _FUNCTIONS
     if owner == "os":
         return name == "access" or (name == "walk" and not any(each.arg == "onerror" for each in node.keywords))
-    return name in _METHODS and owner.rpartition(".")[2] not in {"file_status", "log_group", *_TAR}
+    return name in _METHODS and owner.rpartition(".")[2] not in {"files", "log_group", *_TAR}
 
 
 def _places() -> Iterator[str]:
@@ -100,5 +100,5 @@ def test_what_takes_an_error_for_a_no_is_found() -> None:
         "a.glob(b)",
     ):
         assert any(map(_is_careless, ast.walk(ast.parse(text)))), text
-    for text in ("file_status.exists(a)", "os.walk(a, onerror=f)", "member.isfile()", "mode(a) is None"):
+    for text in ("exists(a)", "files.exists(a)", "os.walk(a, onerror=f)", "member.isfile()", "mode(a) is None"):
         assert not any(map(_is_careless, ast.walk(ast.parse(text)))), text

@@ -346,7 +346,7 @@ def read_attempts(folder: str, iterations: bool = True) -> list[AttemptRecord]:
 
 def has_record(folder: str, number: int) -> bool:
     """Whether node 0's agent has recorded how attempt *number* ended."""
-    return files.mode(os.path.join(folder, "attempts", str(number), "node-0.json")) is not None
+    return files.exists(os.path.join(folder, "attempts", str(number), "node-0.json"))
 
 
 def avoided_machines(folder: str) -> dict[str, str]:

@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import Any
 
 from . import store, web_file
-from .files import mode
+from .files import exists
 from .unpack import DAMAGES, unpack
 from .web_file import Changed, Unavailable
 
@@ -92,7 +92,7 @@ class FetchLog:
         """Give a file that is complete in *part* its *path*; ValueError if another source has it with other content."""
         with self._lock:
             owners = self._owners.setdefault(path, set())
-            is_shared = owners - {key} and mode(path) is not None
+            is_shared = owners - {key} and exists(path)
             if is_shared and store.size_and_digest(path) != store.size_and_digest(part):
                 os.remove(part)
                 remedy = "push them to different folders"
@@ -207,7 +207,7 @@ class Fetch:
         os.makedirs(self._folder, exist_ok=True)
         head = "%d %s\n" % (size, version)
         lines = []
-        if mode(self._notes) is not None and mode(self._path) is not None:
+        if exists(self._notes) and exists(self._path):
             with open(self._notes) as notes:
                 lines = notes.readlines()
         if lines[:1] != [head]:

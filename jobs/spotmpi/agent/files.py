@@ -1,8 +1,8 @@
 """Writing a file whole or not at all, locks, and whether a file exists, where "no" must not mean "could not be read".
 
-Everything in this package that replaces a text file uses the first. `os.path.exists` and its kin answer False as well
-where a handle is stale or a disk fails: a run whose folder cannot be read is not a run that was deleted. Locks end with
-the process that holds them, also on file systems that have none.
+Everything in this package that replaces a text file uses the first. `os.path.exists` and its kin, and from Python 3.14
+on those of `Path`, answer False as well where a handle is stale or a disk fails: a run whose folder cannot be read is
+not a run that was deleted. Locks end with the process that holds them, also on file systems that have none.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from typing import IO, Optional, Union
 
@@ -20,12 +21,27 @@ Path = Union[str, "os.PathLike[str]"]
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
 
-def mode(path: Path) -> Optional[int]:
+def _mode(path: Path) -> Optional[int]:
     """The type and mode of what is at *path*, links followed; None for nothing, OSError where that cannot be read."""
     try:
         return os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def exists(path: Path) -> bool:
+    """Whether there is anything at *path*, links followed; OSError where that cannot be read."""
+    return _mode(path) is not None
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a regular file at *path*, links followed; OSError where that cannot be read."""
+    return stat.S_ISREG(_mode(path) or 0)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder at *path*, links followed; OSError where that cannot be read."""
+    return stat.S_ISDIR(_mode(path) or 0)
 
 
 def write_atomically(path: Path, text: str, errors: str = "strict", keep_mode: bool = False) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from . import hardware, protocol, record
 from .attempt import Attempt, Launch
 from .context import AgentContext
-from .files import mode
+from .files import exists
 from .launch import worker_command
 from .lines import Line
 from .node import check_hardware, place, unpack_code, write_environment
@@ -65,7 +65,7 @@ def _attempt_number(context: AgentContext) -> int:
     """
     logs = os.path.join(context.folder, "logs")
     paths = {each: os.path.join(logs, str(each), context.member.file + ".log") for each in record.numbers(logs)}
-    own = [each for each, path in paths.items() if mode(path) is not None]
+    own = [each for each, path in paths.items() if exists(path)]
     return 1 + max(context.restart_count, max(own, default=0))
 
 

@@ -8,7 +8,7 @@ import os
 from typing import NamedTuple, Optional
 
 from .context import REQUESTS, Mounts
-from .files import mode, write_atomically
+from .files import exists, write_atomically
 
 STOP = "stop"  # end after a checkpoint
 KILL = "kill"  # end now
@@ -62,7 +62,7 @@ def pending(mounts: Mounts, kinds: tuple[str, ...] = (KILL, STOP)) -> Request | 
 def file_exists(name: str) -> bool | None:
     """Whether a file exists; None where a disk does not tell: the next poll asks again."""
     try:
-        return mode(name) is not None
+        return exists(name)
     except OSError:
         return None
 

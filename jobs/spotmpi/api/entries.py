@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spotmpi.core import file_status, names
+from spotmpi.agent.files import is_file, is_folder
+from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.entries.manifest import WORDS, Manifest, Reference
@@ -84,6 +85,6 @@ def remove(manifest: Manifest, store: Store) -> None:
 def _specs() -> Iterator[Path]:
     """The specs of all runs that are recorded on this machine."""
     folder = names.default_runs_folder()
-    if file_status.is_folder(folder):
+    if is_folder(folder):
         specs = (RunPaths(each).spec for each in folder.iterdir())
-        yield from (path for path in specs if file_status.is_file(path))
+        yield from (path for path in specs if is_file(path))

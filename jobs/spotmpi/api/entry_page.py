@@ -7,9 +7,10 @@ from typing import Any
 
 import tomli_w
 
+from spotmpi.agent.files import is_file
 from spotmpi.api import lineage
 from spotmpi.api.lineage import Node
-from spotmpi.core import file_status, names
+from spotmpi.core import names
 from spotmpi.core.names import RunPaths
 from spotmpi.entries.manifest import COMMANDS, SHORT, WORDS, Manifest
 from spotmpi.entries.store import Store
@@ -35,7 +36,7 @@ def entry_report(manifest: Manifest, store: Store, now: float) -> Report:
     """
     title = manifest.title
     run = RunPaths(names.default_runs_folder() / manifest.run) if manifest.run else None
-    series = rates.read(reader.lines(run.metrics)) if run and file_status.is_file(run.metrics) else None
+    series = rates.read(reader.lines(run.metrics)) if run and is_file(run.metrics) else None
     curves = {**series.series, **series.evaluations} if series else {}
     sections = [_metrics(manifest), _curves(curves), _lineage(lineage.entry_node(manifest, store)), _files(manifest)]
     commands = [f"{COMMANDS[manifest.kind]} show {title}", f"spotmpi why {manifest.kind}:{title}"]

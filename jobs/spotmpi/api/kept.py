@@ -15,14 +15,14 @@ import msgspec
 
 from spotmpi.agent import record
 from spotmpi.agent import store as files_of_folder
-from spotmpi.agent.files import write_atomically
+from spotmpi.agent.files import is_file, is_folder, write_atomically
 from spotmpi.api import runs
 from spotmpi.api.datasets import DataSet
 from spotmpi.api.entries import Entry
 from spotmpi.api.models import keep
 from spotmpi.api.run_manifest import run_manifest
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import file_status, names
+from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Echo
@@ -54,7 +54,7 @@ def request(folder: Path, spec: JobSpec) -> None:
 def keep_requested(state: RunState, on: TargetLike = None, echo: Echo = lambda text: None) -> None:
     """Keep what a run has made that has succeeded and asks for it; *echo* tells what was kept, or why that failed."""
     paths = RunPaths(Path(state.folder))
-    if state.state != record.SUCCEEDED or not file_status.is_file(paths.keep):
+    if state.state != record.SUCCEEDED or not is_file(paths.keep):
         return
     other = f", `spotmpi models keep {state.id} NAME` keeps other files"
     try:
@@ -88,9 +88,9 @@ def results_of(state: RunState) -> DataSet:
 def keep_ended(echo: Echo) -> None:
     """Keep what all runs have made that ask for it and have succeeded as far as this machine knows."""
     folder = names.default_runs_folder()
-    if file_status.is_folder(folder):
+    if is_folder(folder):
         for paths in map(RunPaths, sorted(folder.iterdir())):
-            if file_status.is_file(paths.keep):
+            if is_file(paths.keep):
                 keep_requested(reader.state(paths), echo=echo)
 
 
@@ -116,7 +116,7 @@ def keep_results(state: RunState, name: str, store: Store, on: TargetLike, echo:
     """
     paths = RunPaths(runs.pull(state.id, on, echo))
     folder = paths.stream / "results"
-    found = files_of_folder.files(str(folder)) if file_status.is_folder(folder) else iter(())
+    found = files_of_folder.files(str(folder)) if is_folder(folder) else iter(())
     results = [path for path in found if not Path(path).name.startswith(".")]  # unfinished ones of a lost attempt
     if not results:
         raise input_error("keep", name, f"run {state.id} has no results in its folder: let `write` be a format")

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.agent import record
-from spotmpi.core import file_status, names
+from spotmpi.agent.files import is_file
+from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.entries.manifest import SHORT, WORDS, File, Input, Manifest, RawFile, Reference
@@ -80,7 +81,7 @@ def run_of(path: Path) -> RunPaths | None:
     """The run in whose folder a path is."""
     for each in (path, *path.parents):
         paths = RunPaths(each)
-        if file_status.is_file(paths.spec) and file_status.is_file(paths.plan):
+        if is_file(paths.spec) and is_file(paths.plan):
             return paths
     return None
 
@@ -216,7 +217,7 @@ def store_of(paths: RunPaths, text: str, store: Store) -> Store:
 def _facts_of_file(path: Path) -> dict[str, Any]:
     from spotmpi.agent.store import size_and_digest
 
-    if not file_status.is_file(path):
+    if not is_file(path):
         return {}
     size, digest = size_and_digest(str(path))
     return {"bytes": size, "sha256": digest}

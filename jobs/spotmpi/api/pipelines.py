@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spotmpi.agent.files import exists
 from spotmpi.api import runs
 from spotmpi.api.datasets import DataSet
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import file_status
 from spotmpi.core.errors import input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Echo
@@ -137,6 +137,6 @@ def _file(function: Any) -> str | None:
     """
     if isinstance(function, str) and FUNCTION.fullmatch(function):
         top = Path.cwd() / function.partition(":")[0].partition(".")[0]
-        return next((str(each) for each in (top.with_suffix(".py"), top) if file_status.exists(each)), None)
+        return next((str(each) for each in (top.with_suffix(".py"), top) if exists(each)), None)
     path = shipped_file(function.__module__) if callable(function) else None
     return str(path) if path else None

@@ -8,9 +8,9 @@ from itertools import dropwhile
 from pathlib import Path
 
 from spotmpi.agent import record
+from spotmpi.agent.files import is_file
 from spotmpi.agent.plan import WORKERS, Member
 from spotmpi.backends.base import Backend
-from spotmpi.core import file_status
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
@@ -44,7 +44,7 @@ class PoolRecovery:
 def is_of_pool(state: RunState, member: Member) -> bool:
     """Whether *member* is one of a pool, or a worker of a stream, by the run's recorded spec."""
     path = RunPaths(Path(state.folder)).spec
-    return member.role in WORKERS or (file_status.is_file(path) and job.load(path).launcher == job.POOL)
+    return member.role in WORKERS or (is_file(path) and job.load(path).launcher == job.POOL)
 
 
 def drill_pool(

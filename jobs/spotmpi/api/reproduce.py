@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spotmpi.agent.files import is_file, is_folder
 from spotmpi.agent.store import files, size_and_digest
 from spotmpi.api import lineage, runs
 from spotmpi.api.datasets import DataSet, build_dataset, planned_key
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import file_status, hints, names
+from spotmpi.core import hints, names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Echo
@@ -210,11 +211,11 @@ def _run_again(paths: RunPaths, place: Path, maker: _Maker, on: TargetLike) -> R
 
 
 def _files_in(place: Path) -> Iterator[Path]:
-    if file_status.is_file(place):
+    if is_file(place):
         yield place
-    elif file_status.is_folder(place):
+    elif is_folder(place):
         yield from (place / name for name in files(str(place)))
 
 
 def _content(path: Path) -> list[Any] | None:
-    return size_and_digest(str(path)) if file_status.is_file(path) else None
+    return size_and_digest(str(path)) if is_file(path) else None

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spotmpi.agent import record
+from spotmpi.agent.files import is_file
 from spotmpi.agent.plan import Member, read_member
 from spotmpi.backends import targets
 from spotmpi.backends.base import Backend, Plan
 from spotmpi.backends.follow import follow, submit
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core import file_status, hints, names
+from spotmpi.core import hints, names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
@@ -404,7 +405,7 @@ def _submit(
 
 def _kept(state: RunState, echo: Echo, on: TargetLike = None) -> RunState:
     """*state*; the model of a run that has succeeded and asks for it is kept, where *state* is not read in vain."""
-    if state.state == record.SUCCEEDED and file_status.is_file(RunPaths(Path(state.folder)).keep):
+    if state.state == record.SUCCEEDED and is_file(RunPaths(Path(state.folder)).keep):
         from spotmpi.api import kept
 
         kept.keep_requested(state, on, echo)

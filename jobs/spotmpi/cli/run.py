@@ -280,14 +280,14 @@ def report_cost(run: str, target: Target) -> None:
 
     That is done as it ends: later its environment or AWS's prices may be gone.
     """
+    from spotmpi.agent.files import is_file
     from spotmpi.api.view import echo
     from spotmpi.backends.targets import Target
-    from spotmpi.core import file_status
     from spotmpi.core.errors import SpotmpiError
     from spotmpi.runs import reader, recorded_plan
 
     paths = reader.find(run, target.folder)
-    if not reader.state(paths).over or not (file_status.is_file(paths.plan) and recorded_plan.read(paths).environment):
+    if not reader.state(paths).over or not (is_file(paths.plan) and recorded_plan.read(paths).environment):
         return
     from spotmpi.environments.cost import run_cost
 

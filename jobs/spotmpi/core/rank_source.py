@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spotmpi.core import file_status, names
+from spotmpi.agent.files import is_folder
+from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 
 
@@ -26,7 +27,7 @@ def _copy(source: Path, parent: Path) -> Path:
 
     files = archives.agent_files(source)
     folder = parent / archives.digest(b"".join(f"{file.name}\0".encode() + file.content for file in files))
-    if file_status.is_folder(folder):
+    if is_folder(folder):
         return folder
     import compileall  # neither is needed again before the next version
     import tempfile
@@ -42,7 +43,7 @@ def _copy(source: Path, parent: Path) -> Path:
             compileall.compile_dir(copy, ddir=str(folder), quiet=1)
             copy.rename(folder)
     except OSError as error:
-        if not file_status.is_folder(folder):  # else another process was first
+        if not is_folder(folder):  # else another process was first
             remedy = "set SPOTMPI_CACHE to a folder that can be written"
             raise SpotmpiError(f"cannot write {parent}: {error.strerror}; {remedy}") from error
     return folder

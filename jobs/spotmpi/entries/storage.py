@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from spotmpi.core import file_status
+from spotmpi.agent.files import exists, is_folder
 from spotmpi.core.errors import SpotmpiError
 
 _BLOCK = 1 << 20
@@ -175,9 +175,9 @@ class Storage:
             try:
                 temporary.rename(final)
             except OSError:
-                if file_status.exists(final / LAST):
+                if exists(final / LAST):
                     return False
-                if not file_status.is_folder(final):
+                if not is_folder(final):
                     raise
                 shutil.rmtree(final)  # what a removal has left that was interrupted
                 temporary.rename(final)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
-from spotmpi.agent.files import write_atomically
+from spotmpi.agent.files import is_file, write_atomically
 from spotmpi.agent.plan import POSTPROCESS, WORKER
 from spotmpi.aws import scaling
 from spotmpi.aws.account import Aws, open_account
@@ -20,7 +20,7 @@ from spotmpi.aws.errors import CallError
 from spotmpi.aws.prices import node_extras, on_demand_price, spot_curve
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target, TargetLike
-from spotmpi.core import file_status, hints
+from spotmpi.core import hints
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
@@ -202,7 +202,7 @@ def _fetch_runs(target: Target) -> list[str]:
 
 
 def _environment(target: Target, paths: RunPaths) -> Environment:
-    plan = recorded_plan.read(paths) if file_status.is_file(paths.plan) else None
+    plan = recorded_plan.read(paths) if is_file(paths.plan) else None
     if target.on is None and plan and plan.environment:
         return Environment.model_validate(plan.environment)  # as recorded at submission; it may no longer exist
     name = target.on or (plan.stack if plan and plan.backend != targets.LOCAL else None)

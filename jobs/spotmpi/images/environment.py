@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from spotmpi.agent.files import lock_file
+from spotmpi.agent.files import exists, lock_file
 from spotmpi.agent.launchers import LAUNCHERS
-from spotmpi.core import file_status, names
+from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 
 LOCK = "requirements.lock"
@@ -58,7 +58,7 @@ def is_installed(folder: Path) -> bool:
     """
     python = folder / "bin" / "python"
     try:
-        return file_status.exists(python) and (folder / _READY).read_text() == os.path.realpath(python)
+        return exists(python) and (folder / _READY).read_text() == os.path.realpath(python)
     except FileNotFoundError:
         return False
 

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spotmpi.agent import store
+from spotmpi.agent.files import is_file, is_folder
 from spotmpi.agent.pool_wheels import MANIFEST, Manifest, Wheel, numbers
-from spotmpi.core import archives, file_status, names
+from spotmpi.core import archives, names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.rank_source import rank_source
 from spotmpi.images.environment import run_uv
@@ -59,7 +60,7 @@ def unpack_for(python: str, echo: Callable[[str], None]) -> Path | None:
     packed = pack(platform.machine(), echo)
     interpreter = archives.digest(f"{python} {own}".encode())  # of a path that another version may take over
     folder = names.cache_folder() / "wheels" / f"{packed.digest}-{interpreter}"
-    if not file_status.is_folder(folder):
+    if not is_folder(folder):
         source = names.path_entry(str(rank_source()), "spotmpi", "set SPOTMPI_CACHE to another folder")
         with tempfile.NamedTemporaryFile() as file:
             file.write(packed.archive)
@@ -67,10 +68,10 @@ def unpack_for(python: str, echo: Callable[[str], None]) -> Path | None:
             command = [python, "-m", "spotmpi.agent.pool_wheels", file.name, packed.architecture, str(folder)]
             environment = {**os.environ, "PYTHONPATH": source}
             process = subprocess.run(command, capture_output=True, text=True, env=environment)
-        if process.returncode and not file_status.is_folder(folder):
+        if process.returncode and not is_folder(folder):
             last = process.stderr.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
             raise SpotmpiError(f"could not unpack Dask for {python}: {last[0]}")
-    return folder if file_status.is_folder(folder) else None
+    return folder if is_folder(folder) else None
 
 
 class PackedWheels(NamedTuple):
@@ -98,7 +99,7 @@ def pack(architecture: str, echo: Callable[[str], None]) -> PackedWheels:
     """
     identity = json.dumps([_FORMAT, architecture, _PLATFORM, PYTHONS, LOCK.read_text()])
     path = names.cache_folder() / "wheels" / f"{archives.digest(identity.encode())}.tar.xz"
-    if file_status.is_file(path):
+    if is_file(path):
         return PackedWheels(architecture, path.read_bytes())
     echo("fetching the wheels of Dask for an image without it (once)")
     packed = PackedWheels(architecture, lzma.compress(_tar(_collect(architecture)), preset=_PRESET))

@@ -13,7 +13,8 @@ from datetime import datetime
 from pathlib import Path
 
 from spotmpi.agent import hardware
-from spotmpi.core import file_status, hints, names
+from spotmpi.agent.files import is_file, is_folder
+from spotmpi.core import hints, names
 from spotmpi.core.errors import InputError, Problem, UnknownRun, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.price import Price
@@ -65,7 +66,7 @@ def gather(ids: Sequence[str], runs_folder: Path, now: datetime, force: bool = F
 def sweep_report(sweep: Sweep, runs_folder: Path, now: datetime, force: bool = False) -> Report:
     """The report of a sweep, finished or not."""
     finished = _finished(sweep, runs_folder, MEASURED)
-    results = _read([(paths, trial.variant) for trial, paths in finished if file_status.is_folder(paths.folder)])
+    results = _read([(paths, trial.variant) for trial, paths in finished if is_folder(paths.folder)])
     if not results:
         raise input_error("sweep", sweep.id, _without_results(sweep))
     differences = _differences(results, {variant.name: variant.keys for variant in sweep.study.variants})
@@ -121,7 +122,7 @@ def _without_results(sweep: Sweep) -> str:
 
 def _read(ids: Sequence[tuple[RunPaths, str]]) -> list[TrialResult]:
     """The results of runs and their variants; large ones are read on all cores."""
-    sizes = [paths.metrics.stat().st_size for paths, _ in ids if file_status.is_file(paths.metrics)]
+    sizes = [paths.metrics.stat().st_size for paths, _ in ids if is_file(paths.metrics)]
     if sum(sizes) < _PARALLEL_FROM:
         return [trial_results.read(paths, variant) for paths, variant in ids]
     chunks = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
@@ -172,7 +173,7 @@ def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool = False) -
         method=method(results),
         warnings=_warnings(results, differences) + row_caveats(table, {}) + node_caveats(named, ()),
         commands=[shlex.join(["spotmpi", "run", names.shown(path.spec)]) for path in paths],
-        spec=paths[0].spec.read_text() if file_status.is_file(paths[0].spec) else "",
+        spec=paths[0].spec.read_text() if is_file(paths[0].spec) else "",
         subfolder=f"{paths[0].id}/report",
         sections=[section for section in candidates if section],
     )
@@ -187,18 +188,12 @@ def _runs_without_allreduce(sweep: Sweep, runs_folder: Path) -> dict[tuple[str, 
 
 
 def _with_role(sweep: Sweep, runs_folder: Path, role: str) -> list[TrialResult]:
-    finished = [
-        (trial, paths) for trial, paths in _finished(sweep, runs_folder, role) if file_status.is_folder(paths.folder)
-    ]
+    finished = [(trial, paths) for trial, paths in _finished(sweep, runs_folder, role) if is_folder(paths.folder)]
     return [trial_results.read(paths, trial.variant) for trial, paths in finished]
 
 
 def _baseline_caveats(sweep: Sweep, runs_folder: Path) -> list[str]:
-    finished = [
-        (trial, paths)
-        for trial, paths in _finished(sweep, runs_folder, BASELINE)
-        if file_status.is_folder(paths.folder)
-    ]
+    finished = [(trial, paths) for trial, paths in _finished(sweep, runs_folder, BASELINE) if is_folder(paths.folder)]
     before, after = (
         [trial_results.read(paths, trial.variant) for trial, paths in finished if (trial.repeat == 0) == first]
         for first in (True, False)
@@ -222,7 +217,7 @@ def _requested_sweep(ids: Sequence[str], runs_folder: Path) -> Sweep | None:
     """The sweep that *ids* name, or None if they name runs; a sweep is reported alone."""
     known = [path.name for path in sweep_folders(runs_folder)]
     matching = [name for name in ids if name and any(path.startswith(name) for path in known)]
-    matching = [name for name in matching if not file_status.is_file(runs_folder / name / "events.jsonl")]
+    matching = [name for name in matching if not is_file(runs_folder / name / "events.jsonl")]
     if not matching:
         return None
     if len(ids) > 1:
@@ -310,7 +305,7 @@ _LISTED = 4  # missing trials of a kind that have a warning each; of more, the o
 
 def _missing_trials(sweep: Sweep, finished: Sequence[tuple[Trial, RunPaths]]) -> list[str]:
     """Warnings about missing trials; *finished* are the successful ones."""
-    removed = [trial for trial, paths in finished if not file_status.is_folder(paths.folder)]
+    removed = [trial for trial, paths in finished if not is_folder(paths.folder)]
     stopped = f"The study stopped: {sweep.limit_reached}. Raise the limit and run the same command to continue."
     warnings = [stopped] if sweep.limit_reached is not None else []
     for trials, others in (

@@ -10,10 +10,9 @@ from types import TracebackType
 from typing import IO, Self
 
 from spotmpi.agent import record
-from spotmpi.agent.files import lock_file
+from spotmpi.agent.files import exists, is_folder, lock_file
 from spotmpi.agent.lines import Line
 from spotmpi.agent.plan import COORDINATOR, Member
-from spotmpi.core import file_status
 from spotmpi.core.events import Event, Lines
 from spotmpi.core.names import RunPaths
 from spotmpi.runs.folder import folder_records
@@ -85,7 +84,7 @@ class RunCache:
         self._lines: dict[tuple[int, Member], int] = {}
 
     def __enter__(self) -> Self:
-        if file_status.is_folder(self._paths.folder):
+        if is_folder(self._paths.folder):
             self._lock = (self._paths.folder / record.LOCK).open("a")
             try:
                 lock_file(self._lock)
@@ -160,7 +159,7 @@ def create(paths: RunPaths, spec: str, plan: Mapping[str, object], submitted: fl
     paths.spec.write_text(spec)
     paths.plan.write_text(json.dumps(plan, indent=1) + "\n")
     paths.summary.unlink(missing_ok=True)
-    continued = file_status.exists(paths.events)
+    continued = exists(paths.events)
     event = {"t": submitted, "event": record.SUBMITTED, "name": plan["name"], "continued": continued}
     event |= {"owner": plan["owner"]} if "owner" in plan else {}
     with paths.events.open("a") as file:
@@ -177,6 +176,6 @@ def _log_files(paths: RunPaths) -> list[tuple[tuple[int, Member], Path]]:
     """The logs of all attempts and members; a download may have brought others, which are nobody's."""
     folders = [(number, paths.logs / str(number)) for number in record.numbers(str(paths.logs))]
     # Not `glob`, which leaves out silently what a disk does not give, from Python 3.13 on.
-    files = [(number, path) for number, folder in folders if file_status.is_folder(folder) for path in folder.iterdir()]
+    files = [(number, path) for number, folder in folders if is_folder(folder) for path in folder.iterdir()]
     logs = [(number, record.log_member(path.name), path) for number, path in files]
     return [((number, member), path) for number, member, path in logs if member]

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from spotmpi.agent import record
+from spotmpi.agent.files import exists, is_folder
 from spotmpi.agent.outcomes import run_outcome
 from spotmpi.agent.plan import COORDINATOR, Member
-from spotmpi.core import file_status
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.runs import pod_output, reader
@@ -70,7 +70,7 @@ def folder_events(
         if not follow:
             return
         if not count and run_outcome(writer_alive=was_alive) == record.LOST:
-            remedy = f"; continue with `spotmpi run --resume {paths.id}`" if file_status.exists(paths.events) else ""
+            remedy = f"; continue with `spotmpi run --resume {paths.id}`" if exists(paths.events) else ""
             yield Event(time.time(), record.LOST, values={"reason": reader.lost_reason(paths) + remedy})
             return
         quiet = 0.0 if count else quiet
@@ -142,7 +142,7 @@ class _Merged:
             attempts = sorted(int(path.name) for path in self._paths.logs.iterdir() if path.name.isdecimal())
             # Not `glob`, which leaves out silently what a disk does not give, from Python 3.13 on.
             folders = [self._paths.logs / str(attempt) for attempt in attempts if attempt >= self._newest]
-            found = [path for folder in folders if file_status.is_folder(folder) for path in sorted(folder.iterdir())]
+            found = [path for folder in folders if is_folder(folder) for path in sorted(folder.iterdir())]
         except FileNotFoundError:
             return
         except OSError as error:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from spotmpi.core import file_status, hints
+from spotmpi.agent.files import exists
+from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.core.names import KUBERNETES, RunPaths
 from spotmpi.runs import recorded_plan
@@ -37,7 +38,7 @@ def load_for_resume(paths: RunPaths, overrides: Iterable[str]) -> JobSpec:
 
     overrides = list(overrides)
     spec = job.load(paths.spec, overrides)
-    if recorded_plan.read(paths).backend == KUBERNETES and not file_status.exists(paths.own):
+    if recorded_plan.read(paths).backend == KUBERNETES and not exists(paths.own):
         chosen = job.from_values(_without_sent(job.read_toml(paths.spec)), overrides)
         if problems := list(_theirs(spec, chosen)):
             raise InputError(problems)

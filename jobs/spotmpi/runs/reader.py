@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from spotmpi.agent import protocol, record
-from spotmpi.agent.files import lock_file
+from spotmpi.agent.files import exists, is_file, is_folder, lock_file
 from spotmpi.agent.outcomes import run_outcome
 from spotmpi.agent.schema import AttemptRecord, Summary
-from spotmpi.core import file_status, names
+from spotmpi.core import names
 from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun
 from spotmpi.core.names import RunPaths
 from spotmpi.runs import recorded_plan
@@ -72,7 +72,7 @@ def find(run: str, runs_folder: Path) -> RunPaths:
     Raises:
         UnknownRun: the id fits no run, or several.
     """
-    if file_status.is_file(runs_folder / run / "events.jsonl"):
+    if is_file(runs_folder / run / "events.jsonl"):
         return RunPaths(runs_folder / run)
     matches = [paths.id for paths in every(runs_folder) if run and paths.id.startswith(run)]
     if len(matches) == 1:
@@ -84,7 +84,7 @@ def find(run: str, runs_folder: Path) -> RunPaths:
 
 def every(runs_folder: Path) -> list[RunPaths]:
     """All runs recorded in a folder, oldest first, without those that this user may not read."""
-    if not file_status.is_folder(runs_folder):
+    if not is_folder(runs_folder):
         return []
     found = ((_first_time(paths), paths) for paths in map(RunPaths, runs_folder.iterdir()))
     times = {paths: time for time, paths in found if time is not None}
@@ -94,7 +94,7 @@ def every(runs_folder: Path) -> list[RunPaths]:
 def _first_time(paths: RunPaths) -> float | None:
     """The time of the first submission in Unix seconds; infinity without a line, None without a record to read."""
     try:
-        if file_status.is_file(paths.events):
+        if is_file(paths.events):
             with paths.events.open("rb") as file:
                 return next((float(event["t"]) for event in _entries(file)), float("inf"))
     except (FileNotFoundError, PermissionError):
@@ -224,7 +224,7 @@ def _without_end(paths: RunPaths) -> dict[str, Any]:
 
 def lost_reason(paths: RunPaths) -> str:
     """Why a run is lost that is recorded in its folder alone."""
-    if not file_status.exists(paths.events):
+    if not exists(paths.events):
         return f"its folder {paths.folder} was deleted"
     if recorded_plan.slurm_of(paths):
         return "Slurm has no job of it any more, and no end is recorded"

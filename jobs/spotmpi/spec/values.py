@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from spotmpi.core import file_status, hints
+from spotmpi.agent.files import exists
+from spotmpi.core import hints
 from spotmpi.core.errors import input_error
 from spotmpi.spec.kubernetes import CONFIG_MAP
 from spotmpi.streams.order import FUNCTION
@@ -142,7 +143,7 @@ def _resolve(base: Path, path: str) -> str:
 
 def _exists(path: str) -> bool:
     try:
-        return file_status.exists(Path(path))
+        return exists(Path(path))
     except (OSError, ValueError):  # too long, not permitted, or with a NUL character: validation says so
         return False
 

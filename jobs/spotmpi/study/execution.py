@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spotmpi.agent import protocol, recognition, record
-from spotmpi.agent.files import write_atomically
+from spotmpi.agent.files import is_file, write_atomically
 from spotmpi.backends import follow
 from spotmpi.backends.base import Backend
-from spotmpi.core import file_status, hints, names
+from spotmpi.core import hints, names
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
 from spotmpi.core.events import Event
@@ -275,7 +275,7 @@ class PlacementRecorder:
 
     def record(self, paths: RunPaths) -> None:
         """Write ``nodes.json`` of a run; nothing to do for a run outside an environment."""
-        environment = recorded_plan.read(paths).environment if file_status.is_file(paths.plan) else None
+        environment = recorded_plan.read(paths).environment if is_file(paths.plan) else None
         machines = reported_machines(paths)
         if not environment or not machines:
             return

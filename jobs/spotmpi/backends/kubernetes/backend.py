@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spotmpi.agent import pod_context, protocol, record
+from spotmpi.agent.files import exists, is_file
 from spotmpi.agent.plan import VERSION, Member
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.backends.kubernetes import fault_injection, pool_access
@@ -29,7 +30,7 @@ from spotmpi.backends.kubernetes.submit import adaptation, code, deadline, pod_t
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.backends.local import machine
-from spotmpi.core import archives, file_status, hints, names
+from spotmpi.core import archives, hints, names
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import InputError, NotPermitted, Problem, SpotmpiError, UnknownRun, UnreadableRun, input_error
 from spotmpi.core.events import Event, Lines, Stream
@@ -176,7 +177,7 @@ class KubernetesBackend:
         paths = names.RunPaths(self.runs_folder / plan["run"])
         volume = manifests.run_volume(plan["objects"][0])
         # A resumed run has a record on this machine; the lock keeps others from deleting it meanwhile.
-        with reader.lock(paths) if file_status.exists(paths.folder) else contextlib.nullcontext():
+        with reader.lock(paths) if exists(paths.folder) else contextlib.nullcontext():
             if volume:
                 call(code.upload(self._api(), plan, spec, Volume(*volume), echo))
             call(wheels.send(self._api(), plan["objects"], spec, echo))
@@ -299,7 +300,7 @@ class KubernetesBackend:
 
     def _volume_of(self, paths: names.RunPaths, jobset: Object | None) -> Volume:
         """The volume with a run's folder, according to the cluster, this terminal's copy, or the environment."""
-        objects = [jobset] if jobset else recorded_plan.read(paths).objects if file_status.is_file(paths.plan) else None
+        objects = [jobset] if jobset else recorded_plan.read(paths).objects if is_file(paths.plan) else None
         if objects:
             return pulling.require_volume(manifests.run_volume(objects[0]), paths.id)
         if self._environment is None:
@@ -365,7 +366,7 @@ class KubernetesBackend:
 
     def _ensure_copy(self, jobset: Object) -> None:
         paths = names.RunPaths(self.runs_folder / jobset["metadata"]["name"])
-        if not file_status.exists(paths.folder):
+        if not exists(paths.folder):
             spec = manifests.spec_of(jobset)
             plan = cached_plan(spec, paths.id, self._api().context, jobset["metadata"]["namespace"])
             if owner := manifests.annotations_of(jobset).get(manifests.ANNOTATION_OWNER):
@@ -374,7 +375,7 @@ class KubernetesBackend:
 
     def _cached(self, run: str) -> reader.RunState | None:
         paths = names.RunPaths(self.runs_folder / run)
-        return reader.state(paths) if file_status.is_file(paths.events) else None
+        return reader.state(paths) if is_file(paths.events) else None
 
 
 def _namespace(api: ClusterApi) -> ClusterNamespace:

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spotmpi.agent import pack, pod_context, record, store
-from spotmpi.agent.files import lock_file
+from spotmpi.agent.files import exists, lock_file
 from spotmpi.agent.unpack import DAMAGES, require_readable, unpack
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess, volume_access
-from spotmpi.core import file_status, hints, names
+from spotmpi.core import hints, names
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.printable import printable
@@ -187,10 +187,10 @@ def _remove(entry: Path) -> None:
 
 
 def _move_into(new: Iterable[Path], folder: Path) -> None:
-    own = file_status.exists(RunPaths(folder).own)
+    own = exists(RunPaths(folder).own)
     for entry in new:
         old = folder / entry.name
-        if entry.name in _LOCAL_FILES and (own or file_status.exists(old)):
+        if entry.name in _LOCAL_FILES and (own or exists(old)):
             continue
         if os.path.lexists(old):
             _remove(old)

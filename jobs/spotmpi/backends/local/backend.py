@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spotmpi.agent import record, stop_requests
-from spotmpi.agent.files import lock_file, write_atomically
+from spotmpi.agent.files import exists, is_file, is_folder, lock_file, write_atomically
 from spotmpi.agent.plan import COORDINATOR, NODE, Member, RunPlan, read_plan
 from spotmpi.backends.base import Plan, PoolAddress
-from spotmpi.core import file_status, hints, names
+from spotmpi.core import hints, names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Echo
@@ -63,7 +63,7 @@ class LocalBackend:
         machine = local_machine.describe(spec)
         if spec.files:
             machine = replace(machine, folder=str(paths.code))
-        elif file_status.is_file(paths.plan) and spec.code is None:  # a resumed run starts in its first folder
+        elif is_file(paths.plan) and spec.code is None:  # a resumed run starts in its first folder
             machine = replace(machine, folder=recorded_plan.read(paths).folder or machine.folder)
         plan = local_plan(spec, paths, machine, fingerprint.identify(spec))
         needs_dask = (spec.pool is not None or spec.stream is not None) and spec.image is None
@@ -81,7 +81,7 @@ class LocalBackend:
         pooled = spec.pool is not None or spec.stream is not None
         packed = code_folder.pack(*spec.code_paths) if spec.files or (pooled and spec.code) else None
         paths = self._paths(plan["run"])
-        is_new = not file_status.exists(paths.folder)
+        is_new = not exists(paths.folder)
         try:
             paths.folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(paths.folder / record.LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -139,7 +139,7 @@ class LocalBackend:
     def inject_fault(self, run: str, member: Member, fault: str) -> None:
         """Kill rank 0, or take away a node of a run that may have fewer: the only faults of this backend."""
         paths = self._own(run)
-        if file_status.is_folder(paths.pool):
+        if is_folder(paths.pool):
             from spotmpi.backends.local.pool import kill_pool_process
 
             kill_pool_process(paths, member, fault)
@@ -232,7 +232,7 @@ def _acquire(paths: names.RunPaths, lock: int, timeout: float = 10.0) -> None:
 
 
 def _write_plan(paths: names.RunPaths, spec: JobSpec, plan: RunPlan) -> None:
-    continued = file_status.exists(paths.events)
+    continued = exists(paths.events)
     write_atomically(paths.spec, spec.to_toml())
     write_atomically(paths.plan, json.dumps(plan, indent=1) + "\n")
     paths.summary.unlink(missing_ok=True)

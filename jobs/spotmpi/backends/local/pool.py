@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from spotmpi.agent.children import process_ids
-from spotmpi.agent.files import write_atomically
+from spotmpi.agent.files import is_folder, write_atomically
 from spotmpi.agent.launch import ADDRESS, WORKERS
 from spotmpi.agent.plan import Member
 from spotmpi.backends.base import PoolAddress
 from spotmpi.backends.local.machine import MAX_PROCESSES
-from spotmpi.core import file_status, hints, names
+from spotmpi.core import hints, names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.runs import reader
 
@@ -68,7 +68,7 @@ def kill_pool_process(paths: names.RunPaths, member: Member, fault: str) -> None
 
 
 def _require_pool(paths: names.RunPaths) -> None:
-    if not file_status.is_folder(paths.pool):
+    if not is_folder(paths.pool):
         raise input_error("run", paths.id, "has no workers; only a pool and a run with a stream have")
     state = reader.state(paths)
     if state.over:

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from spotmpi.agent import record, stop_requests
 from spotmpi.agent import slurm as agent
 from spotmpi.agent.context import REQUESTS
+from spotmpi.agent.files import exists
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.backends.kill_ranks import PROGRAM, require_killed
 from spotmpi.backends.slurm import queue
-from spotmpi.backends.slurm.files import RunFiles, archive, exists
+from spotmpi.backends.slurm.files import RunFiles, archive
 from spotmpi.backends.slurm.login import Login
 from spotmpi.backends.slurm.queue import Job
 from spotmpi.core import archives, hints, names
@@ -104,7 +105,7 @@ class SlurmBackend:
 
             environment.prepare(spec.image, echo)
         paths = RunPaths(self.runs_folder / plan["run"])
-        is_new = not exists(paths)
+        is_new = not exists(paths.events)
         if not is_new:
             self._require_over(paths)
         try:
@@ -340,7 +341,7 @@ class SlurmBackend:
     def _start(self, spec: JobSpec, run: str) -> str:
         """Where a command starts that comes without code: of a resumed run, in its first folder."""
         paths = RunPaths(self.runs_folder / run)
-        is_resumed = exists(paths) and not (spec.code or spec.files)
+        is_resumed = exists(paths.events) and not (spec.code or spec.files)
         return _recorded(paths)["agents"]["folder"] if is_resumed else str(Path.cwd())
 
 

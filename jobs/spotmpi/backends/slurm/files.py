@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spotmpi.agent import slurm, unpack
 from spotmpi.backends.slurm.login import Login
-from spotmpi.core import archives, file_status
+from spotmpi.core import archives
 from spotmpi.core.archives import Member
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
@@ -138,8 +138,3 @@ class RunFiles:
 def archive(files: Mapping[str, bytes]) -> bytes:
     """A tar of *files* by name, as `RunFiles.put` takes it."""
     return archives.archive(Member(name, content) for name, content in files.items())
-
-
-def exists(paths: RunPaths) -> bool:
-    """Whether there is a record of the run on this machine."""
-    return file_status.exists(paths.events)

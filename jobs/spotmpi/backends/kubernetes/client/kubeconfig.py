@@ -20,7 +20,7 @@ from lightkube.config.kubeconfig import SERVICE_ACCOUNT, to_mapping
 from lightkube.config.models import Cluster, User
 from lightkube.core.exceptions import ConfigError
 
-from spotmpi.core import file_status
+from spotmpi.agent.files import is_file
 from spotmpi.core.errors import input_error
 
 LISTS = ("clusters", "contexts", "users")
@@ -81,7 +81,7 @@ def read() -> KubeConfig:
     """All contexts; ConfigError where nothing is configured, InputError where a file cannot be read."""
     if in_pod():
         return KubeConfig.from_service_account(SERVICE_ACCOUNT)
-    contents = [_content(path) for path in paths() if file_status.is_file(path)]
+    contents = [_content(path) for path in paths() if is_file(path)]
     if not contents:
         raise ConfigError(f"no kubeconfig at {', '.join(map(str, paths()))}")
     # Of a name that is in several files, and of the current context, the first one counts.
@@ -98,7 +98,7 @@ def in_pod() -> bool:
     As with kubectl, a kubeconfig takes precedence: a notebook's pod may use another cluster.
     """
     has_account = "KUBERNETES_SERVICE_HOST" in os.environ and Path(SERVICE_ACCOUNT, "token").is_file()
-    return has_account and not any(map(file_status.is_file, paths()))
+    return has_account and not any(map(is_file, paths()))
 
 
 def paths() -> list[Path]:

@@ -11,10 +11,9 @@ from typing import Any
 
 import yaml
 
-from spotmpi.agent.files import write_atomically
+from spotmpi.agent.files import exists, is_file, write_atomically
 from spotmpi.aws import eks
 from spotmpi.backends.kubernetes.client.kubeconfig import LISTS, paths, require_kubeconfig
-from spotmpi.core import file_status
 from spotmpi.core.errors import input_error
 from spotmpi.core.names import cache_folder
 
@@ -72,11 +71,11 @@ def remove(cluster: eks.Cluster) -> list[Path]:
     for path in changed:
         if path.parent == _own_folder():
             path.unlink()
-    return [path for path in changed if file_status.exists(path)]
+    return [path for path in changed if exists(path)]
 
 
 def _files() -> list[Path]:
-    return [path for path in (*paths(), *_own_folder().glob("*.yaml")) if file_status.is_file(path)]
+    return [path for path in (*paths(), *_own_folder().glob("*.yaml")) if is_file(path)]
 
 
 def _names(values: Mapping[str, Any]) -> set[str]:
@@ -102,16 +101,16 @@ def _login(arn: str) -> dict[str, Any]:
 
 def _rewrite(path: Path, change: Any, create: bool = False) -> bool:
     """Replace the content of a kubeconfig by what *change* makes of it; whether it changed."""
-    if not create and not file_status.is_file(path):
+    if not create and not is_file(path):
         return False
-    values = require_kubeconfig(path) if file_status.exists(path) else {}
+    values = require_kubeconfig(path) if exists(path) else {}
     changed = change(dict(values))
     if changed == values:
         return False
     try:
         path = path.resolve()  # a link stays one
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not file_status.exists(path):
+        if not exists(path):
             path.touch(mode=0o600)
         write_atomically(path, yaml.safe_dump(changed, sort_keys=False), keep_mode=True)
     except OSError as error:

@@ -7,27 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.core import file_status
+from spotmpi.agent.files import exists, is_file, is_folder
 from tests.transient_errors import TransientErrors
 
 
 def test_a_file_and_a_folder_exist_and_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("file")
-    assert file_status.exists(tmp_path) and file_status.is_folder(tmp_path) and not file_status.is_file(tmp_path)
+    assert exists(tmp_path) and is_folder(tmp_path) and not is_file(tmp_path)
     for name in ("file", "link"):
-        assert file_status.is_file(tmp_path / name) and not file_status.is_folder(tmp_path / name)
+        assert is_file(tmp_path / name) and not is_folder(tmp_path / name)
 
 
 def test_what_is_missing_or_below_a_file_does_not_exist(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
     for path in (tmp_path / "nothing", tmp_path / "file" / "below", tmp_path / "link"):
-        assert not (file_status.exists(path) or file_status.is_file(path) or file_status.is_folder(path))
+        assert not (exists(path) or is_file(path) or is_folder(path))
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.ESTALE, errno.EIO])
-@pytest.mark.parametrize("ask", [file_status.exists, file_status.is_file, file_status.is_folder])
+@pytest.mark.parametrize("ask", [exists, is_file, is_folder])
 def test_what_cannot_be_read_is_an_error_not_a_no(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, ask: object
 ) -> None:

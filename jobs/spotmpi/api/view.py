@@ -179,7 +179,7 @@ class Pace:
         self.rate: float | None = None
         self.scalars: dict[str, Any] = {}
         self._before: tuple[dict[str, Any], int] | None = None
-        self._reports = Reports()
+        self._reports: Reports | None = None  # of its stream
         self._stream_shown: float | None = None  # time of the event with which its figures were shown last
 
     def update(self, event: Event) -> None:
@@ -190,6 +190,7 @@ class Pace:
             return
         values = event.values
         if values.get("kind") == protocol.STREAM and protocol.valid(protocol.STREAM, values):
+            self._reports = self._reports or Reports()
             self._reports.add(values, event.attempt)
         self.total = values.get("total_iterations", self.total)
         if values.get("kind") != protocol.METRIC or values.get("iteration") is None:
@@ -223,7 +224,7 @@ class Pace:
     @property
     def stream(self) -> Figures | None:
         """The figures of the stream's last half minute, if there is one."""
-        return self._reports.recent()
+        return self._reports.recent() if self._reports else None
 
     def due_stream(self, time: float) -> str:
         """The figures of the stream as a line at the *time* of an event; empty until a while after the last line."""

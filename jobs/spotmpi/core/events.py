@@ -1,14 +1,18 @@
-"""The events of a run, in the same form from every backend."""
+"""The events of a run, in the same form from every backend, and how they are read from records. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeGuard
 
-from spotmpi.agent.plan import Member
-from spotmpi.agent.record import LINE, LOST, TERMINAL
+from spotmpi.agent import protocol
+from spotmpi.agent.plan import Member, read_member
+from spotmpi.agent.record import LINE, LOST, METRIC, TERMINAL
+
+_LATEST = 1e11  # Unix seconds that a time may have; dates end before 1e12
+_MAX_INDEX = 1_000_000  # attempts and nodes; each has a file or a folder of its own
 
 
 @dataclass(frozen=True)
@@ -92,3 +96,53 @@ class Stream:
 
 def _events(piece: Event | Lines) -> Iterator[Event]:
     return piece.events() if isinstance(piece, Lines) else iter((piece,))
+
+
+def read_entry(line: str) -> dict[str, Any] | None:
+    """The JSON object with a time in a line of events or metrics; None for anything else, such as a torn line."""
+    try:
+        values = protocol.read_json(line)
+    except ValueError:
+        return None
+    return values if isinstance(values, dict) and is_time(values.get("t")) else None
+
+
+def read_metric(values: Any) -> Event | None:
+    """The metric event in the JSON *values*; None where they are not valid."""
+    if not isinstance(values, dict) or not protocol.valid(values.get("kind", ""), values):
+        return None
+    time, attempt = values.get("t"), values.get("attempt")
+    if not is_time(time) or not is_index(attempt):
+        return None
+    try:
+        member = read_member(str(values.get("member")))
+    except ValueError:
+        return None
+    rest = {key: value for key, value in values.items() if key not in ("t", "attempt", "member")}
+    return Event(float(time), METRIC, attempt, member, values=rest)
+
+
+def read_event(values: Any) -> Event | None:
+    """The event in the JSON *values*; None where they are not valid."""
+    if not isinstance(values, dict):
+        return None
+    time, kind, attempt = values.get("t"), values.get("event"), values.get("attempt", 0)
+    if not is_time(time) or not isinstance(kind, str) or kind in (LINE, METRIC) or not is_index(attempt):
+        return None
+    rest = {key: value for key, value in values.items() if key not in ("t", "event", "attempt")}
+    return Event(float(time), kind, attempt, values=rest)
+
+
+def is_time(value: Any) -> TypeGuard[float]:
+    """Whether *value* is a time in Unix seconds."""
+    return type(value) in (int, float) and 0 <= value < _LATEST
+
+
+def is_index(value: Any) -> TypeGuard[int]:
+    """Whether *value* can be the number of an attempt or a node."""
+    return is_count(value) and value < _MAX_INDEX
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether *value* is a number of anything."""
+    return type(value) is int and 0 <= value < 1 << 63

@@ -13,9 +13,9 @@ from spotmpi.agent import record
 from spotmpi.agent.files import exists, is_folder
 from spotmpi.agent.outcomes import run_outcome
 from spotmpi.agent.plan import COORDINATOR, Member
-from spotmpi.core.events import Event
+from spotmpi.core.events import Event, read_entry, read_event, read_metric
 from spotmpi.core.names import RunPaths
-from spotmpi.runs import pod_output, reader
+from spotmpi.runs import reader
 
 _CHUNK = 1 << 17  # bytes read from one file at a time
 # Seconds between polls: right after an event of a run without output so far, after recent events, and otherwise.
@@ -242,13 +242,12 @@ def _note(missing: int) -> dict[str, str]:
 
 
 def _event(number: int, text: str) -> Event | None:
-    values = reader.entry(text)
-    return None if values is None else pod_output.parse_event(values)
+    return read_event(read_entry(text))
 
 
 def _metric(number: int, text: str) -> Event | None:
-    values = reader.entry(text)
-    return None if values is None else pod_output.parse_metric({"attempt": 0, "member": COORDINATOR.text, **values})
+    values = read_entry(text)
+    return None if values is None else read_metric({"attempt": 0, "member": COORDINATOR.text, **values})
 
 
 def _line(attempt: int, member: Member, number: int, text: str, last: float) -> Event:

@@ -6,17 +6,15 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, TypeGuard, cast
+from typing import Any, NamedTuple, cast
 
-from spotmpi.agent import pod_record, protocol, record
+from spotmpi.agent import pod_record, protocol
 from spotmpi.agent.plan import read_member
 from spotmpi.agent.schema import AttemptRecord, Summary
-from spotmpi.core.events import Event, Lines
-from spotmpi.runs import reader
+from spotmpi.core.events import Event, Lines, is_count, is_index, is_time, read_event, read_metric
 
 _START = '{"n":'
 _LINE = re.compile(r'\{"n":\d{1,19},"l":\[')  # as agents print lines of output
-_MAX_INDEX = 1_000_000  # attempts and nodes; each has a file or a folder of its own
 
 
 class Entry(NamedTuple):
@@ -86,7 +84,7 @@ def _block(objects: list[dict[str, Any]]) -> Entry | None:
         if len({*attempts}) > 1 or len({*members}) > 1 or not _successive(numbers) or not _successive(entries):
             return None
         lines = Lines(attempts[0], read_member(members[0]), numbers[0], times, ranks, streams, texts)
-        return Entry(entries[0], lines=lines) if _is_count(entries[0]) and _are_lines(lines) else None
+        return Entry(entries[0], lines=lines) if is_count(entries[0]) and _are_lines(lines) else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -94,10 +92,10 @@ def _block(objects: list[dict[str, Any]]) -> Entry | None:
 def _are_lines(lines: Lines) -> bool:
     """Whether all values have the right types."""
     return (
-        _is_index(lines.attempt)
-        and _is_count(lines.number)
-        and all(map(_is_time, lines.times))
-        and all(rank is None or _is_count(rank) for rank in lines.ranks)
+        is_index(lines.attempt)
+        and is_count(lines.number)
+        and all(map(is_time, lines.times))
+        and all(rank is None or is_count(rank) for rank in lines.ranks)
         and {*lines.streams} <= {"o", "e"}
         and {*map(type, lines.texts)} == {str}
         and not any("\n" in text for text in lines.texts)
@@ -119,17 +117,17 @@ def parse(line: str) -> Entry | None:
 
 
 def _entry(values: Any) -> Entry | None:
-    if not isinstance(values, dict) or not _is_count(values.get(pod_record.NUMBER)):
+    if not isinstance(values, dict) or not is_count(values.get(pod_record.NUMBER)):
         return None
     number = values[pod_record.NUMBER]
     if pod_record.LINE in values:
         block = _block([values])
         return None if block is None else next(block.split())
     if pod_record.METRIC in values:
-        metric = parse_metric(values[pod_record.METRIC])
+        metric = read_metric(values[pod_record.METRIC])
         return None if metric is None else Entry(number, event=metric)
     if pod_record.EVENT in values:
-        event = parse_event(values[pod_record.EVENT])
+        event = read_event(values[pod_record.EVENT])
         return None if event is None else Entry(number, event=event)
     if pod_record.ATTEMPT in values:
         return _attempt(number, values[pod_record.ATTEMPT])
@@ -141,52 +139,9 @@ def _attempt(number: int, values: Any) -> Entry | None:
     if not isinstance(values, list) or len(values) != 3:
         return None
     attempt, node, result = values
-    valid = _is_index(attempt) and _is_index(node) and isinstance(result, dict) and _has_end(result)
+    valid = is_index(attempt) and is_index(node) and isinstance(result, dict) and _has_end(result)
     return Entry(number, attempt=(attempt, node, result)) if valid else None
 
 
-def parse_metric(values: Any) -> Event | None:
-    """The metric event in the JSON *values*; None where they are not valid."""
-    if not isinstance(values, dict) or not protocol.valid(values.get("kind", ""), values):
-        return None
-    time, attempt = values.get("t"), values.get("attempt")
-    if not _is_time(time) or not _is_index(attempt):
-        return None
-    try:
-        member = read_member(str(values.get("member")))
-    except ValueError:
-        return None
-    rest = {key: value for key, value in values.items() if key not in ("t", "attempt", "member")}
-    return Event(float(time), record.METRIC, attempt, member, values=rest)
-
-
-def parse_event(values: Any) -> Event | None:
-    """The event in the JSON *values*; None where they are not valid."""
-    if not isinstance(values, dict):
-        return None
-    time, kind, attempt = values.get("t"), values.get("event"), values.get("attempt", 0)
-    if (
-        not _is_time(time)
-        or not isinstance(kind, str)
-        or kind in (record.LINE, record.METRIC)
-        or not _is_index(attempt)
-    ):
-        return None
-    rest = {key: value for key, value in values.items() if key not in ("t", "event", "attempt")}
-    return Event(float(time), kind, attempt, values=rest)
-
-
-def _is_time(value: Any) -> TypeGuard[float]:
-    return type(value) in (int, float) and 0 <= value < reader.LATEST
-
-
 def _has_end(values: dict[str, Any]) -> bool:
-    return values.get("ended") is None or _is_time(values["ended"])
-
-
-def _is_index(value: Any) -> TypeGuard[int]:
-    return _is_count(value) and value < _MAX_INDEX
-
-
-def _is_count(value: Any) -> TypeGuard[int]:
-    return type(value) is int and 0 <= value < 1 << 63
+    return values.get("ended") is None or is_time(values["ended"])

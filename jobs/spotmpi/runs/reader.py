@@ -17,12 +17,12 @@ from spotmpi.agent.outcomes import run_outcome
 from spotmpi.agent.schema import AttemptRecord, Summary
 from spotmpi.core import names
 from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun
+from spotmpi.core.events import read_entry
 from spotmpi.core.names import RunPaths
 from spotmpi.runs import recorded_plan
 from spotmpi.runs.recorded_plan import cluster_of, json_object
 from spotmpi.streams.figures import Reports
 
-LATEST = 1e11  # Unix seconds that a time may have; dates end before 1e12
 RUNNING = "running"
 ELSEWHERE = "elsewhere"
 UNKNOWN = "unknown"
@@ -117,19 +117,9 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
 def _entries(file: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in file:
         if line.endswith(b"\n"):
-            values = entry(line.decode("utf-8", "replace"))
+            values = read_entry(line.decode("utf-8", "replace"))
             if values is not None:
                 yield values
-
-
-def entry(line: str) -> dict[str, Any] | None:
-    """The JSON object with a time in a line of events or metrics; None for a torn line."""
-    try:
-        values = protocol.read_json(line)
-    except ValueError:
-        return None
-    valid = isinstance(values, dict) and isinstance(values.get("t"), int | float) and 0 <= values["t"] < LATEST
-    return values if valid else None
 
 
 def _ends(path: Path) -> Iterator[dict[str, Any]]:
@@ -188,11 +178,12 @@ def state(paths: RunPaths, writer_alive: bool | None = None) -> RunState:
     values: dict[str, Any] = {"id": paths.id, "folder": str(paths.folder), "name": paths.id, "state": "submitted"}
     for event in lines(paths.events):
         _apply(values, event)
-    reports = Reports()
+    reports: Reports | None = None  # of its stream
     for metric in _ends(paths.metrics):
         if not protocol.valid(metric.get("kind", ""), metric):
             continue
         if metric.get("kind") == protocol.STREAM:
+            reports = reports or Reports()
             reports.add(metric, metric.get("attempt"))
             continue
         if metric.get("kind") == protocol.CONTEXT and "total_iterations" in metric:
@@ -205,7 +196,7 @@ def state(paths: RunPaths, writer_alive: bool | None = None) -> RunState:
             earlier = values.get("scalars", {}).items()
             # A value that is no longer a number, such as the loss of a model that diverged, has no last value.
             values["scalars"] = {key: value for key, value in earlier if metric.get(key, value) is not None} | scalars
-    if figures := reports.recent():
+    if reports and (figures := reports.recent()):
         values["stream"] = figures.to_json(recorded_plan.worker_price(paths))
     current = RunState(**values)
     is_alive = alive(paths) if writer_alive is None else writer_alive

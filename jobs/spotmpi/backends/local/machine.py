@@ -61,7 +61,7 @@ def inspect_client(spec: JobSpec) -> TargetCapabilities:
     from spotmpi.spec.validate import TargetCapabilities  # not needed to follow a run
 
     return TargetCapabilities(
-        programs={image: programs_of(image) for image in environment.known_images()},
+        programs={each: programs_of(each) for each in environment.known_images()} if spec.image or spec.program else {},
         code_is_folder=spec.code is None or _is_folder(spec.code),
         unreadable_files=tuple(path for path in spec.files if not _is_folder(path) and not _is_file(path)),
         variables=frozenset(os.environ),

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Dict, Optional
 from . import coordinator, processes, protocol
 from .clock import CLOCK, Clock
 from .context import AgentContext, in_pod, in_run_folder, read_pod_context
-from .notice import Notice
 from .outcomes import repeat
 from .plan import Member
+from .stop_source import Notice
 
 if TYPE_CHECKING:  # each place needs its own transport alone
     from .checkpoint_copies import Copies

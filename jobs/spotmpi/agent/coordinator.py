@@ -18,9 +18,7 @@ from .attempt import Attempt, Launch
 from .attempt_history import AttemptHistory
 from .context import AgentContext
 from .fencing import Fenced
-from .launch import change_reason
 from .lines import Line
-from .notice import Notice, NoticedNodes
 from .outcomes import (
     FAILURE,
     INTERRUPTION,
@@ -29,7 +27,6 @@ from .outcomes import (
     STOPPED,
     SUCCEEDED,
     Outcome,
-    StopRequest,
     is_futile,
     outcome_of_error,
     repeat,
@@ -37,6 +34,7 @@ from .outcomes import (
 )
 from .plan import COORDINATOR, NODE, WORKER, Member, nodes_in, workers
 from .progress import Progress
+from .stop_source import CoordinatorStopSource, Notice
 
 if TYPE_CHECKING:  # interfaces: to make them delays a start
     from .transport import Members, Transport
@@ -46,7 +44,6 @@ POLL_INTERVAL = 0.05  # seconds
 # silent host counts as lost, of which the kernel may need half as many more.
 LIVENESS_MARGIN = 2.0
 _EXIT = {SUCCEEDED: 0, STOPPED: 0, FAILURE: 1, INTERRUPTION: 75, NOT_RETRYABLE: 78}
-_CAUSES = {protocol.NOT_RETRYABLE: NOT_RETRYABLE, protocol.INTERRUPTED: INTERRUPTION}  # by exit code; others: FAILURE
 T = TypeVar("T")
 
 
@@ -59,118 +56,220 @@ def run(context: AgentContext, transport: Transport, notice: Notice) -> int:
         return protocol.INTERRUPTED
 
 
-class CoordinatorStopSource:
-    """The `StopSource` of node 0: everything it learns during an attempt, in the order of importance.
-
-    Each poll also serves the members, and raises `Fenced` where a newer attempt has begun.
-    """
-
-    def __init__(
-        self,
-        context: AgentContext,
-        members: Members,
-        notice: Notice,
-        transport: Transport,
-        check_fence: Callable[[], None] = lambda: None,
-        echo: Callable[[str], None] = lambda line: None,
-    ) -> None:
-        self._context = context
-        self._members = members
-        self._notice = notice
-        self._transport = transport
-        self._check_fence = check_fence
-        self._noticed = NoticedNodes(context.plan, context.clock, echo)
-        # Of the attempt, once its ranks are started, which go on for a while after a notice.
-        self.progress: Progress | None = None
-
-    def pending(self) -> StopRequest | None:
-        """The `StopRequest` that is pending, or None."""
-        self._check_fence()
-        self._members.serve(0)
-        self._note_launchers_end()
-        requested = stop_requests.pending(self._context.mounts)
-        if requested is not None:
-            return StopRequest(Outcome(STOPPED, requested.reason, 0), requested.kind == stop_requests.STOP)
-        notice = self._notice_reason()
-        if notice:
-            return StopRequest(Outcome(INTERRUPTION, notice, protocol.INTERRUPTED), True)
-        failure = self._deletion() or self._lost_hosts() or self.launcher_failure()
-        return StopRequest(failure, False) if failure else self._growth()
-
-    def _growth(self) -> StopRequest | None:
-        """The end, at a checkpoint, of an attempt that can go on with more nodes; a program without any stays."""
-        size = self._members.larger_size()
-        if size is None or self.progress is None or (self.progress.checkpoint or self.progress.resumed) is None:
-            return None
-        nodes = len(self._members.pods or ())
-        return StopRequest(Outcome(INTERRUPTION, change_reason(nodes, size), protocol.INTERRUPTED), True)
-
-    def _deletion(self) -> Outcome | None:
-        """The end of a run on this machine whose folder is gone."""
-        events = os.path.join(self._context.folder, record.EVENTS)
-        if self._context.mounts.requests is None or stop_requests.file_exists(events) is not False:
-            return None
-        return Outcome(NOT_RETRYABLE, "the run folder was deleted", protocol.NOT_RETRYABLE)
-
-    def _note_launchers_end(self) -> None:
-        """Let the scheduler of a stream end with node 0's launcher, once those of the other nodes have ended."""
-        remote = self._transport.remote_launchers(self._context.with_pods(self._members.pods))
-        if remote and workers(self._context.plan) and len(nodes_in(self._members.ended)) == remote:
-            with contextlib.suppress(OSError):  # it is tried again
-                open(self._context.launchers_ended_file, "a").close()
-
-    def kill_requested(self) -> bool:
-        """Whether to end without a checkpoint; a pod is deleted for that. Members are served while the attempt ends."""
-        self._check_fence()
-        self._members.serve(0)
-        return stop_requests.pending(self._context.mounts, (stop_requests.KILL,)) is not None
-
-    def launcher_failure(self) -> Outcome | None:
-        """How the launcher of another node failed, or None."""
-        for node, (code, reason) in self._members.ended.items():
-            if code:
-                text = "%s: %s" % (self._members.name_of(node), reason)
-                return Outcome(_CAUSES.get(code, FAILURE), text, code, node=node.number if node.role == NODE else None)
-        return None
-
-    def interruption(self) -> Outcome | None:
-        """How an attempt that has ended counts as interrupted, as far as is known now, or None."""
-        self._members.serve(0.05)
-        notice = self._notice_reason()
-        return Outcome(INTERRUPTION, notice, protocol.INTERRUPTED) if notice else self._lost_hosts()
-
-    def lost_nodes(self) -> tuple[int, ...]:
-        """The nodes that are lost and gave no notice."""
-        lost = set(self._members.lost()) - set(self._members.notices)
-        return tuple(sorted(node.number for node in lost))
-
-    def _notice_reason(self) -> str | None:
-        """Why the attempt is to end for a notice now, or None."""
-        if self._notice.reason:
-            return "node 0: %s" % self._notice.reason
-        notices = self._members.notices
-        names = {self._members.name_of(node): reason for node, reason in notices.items()}
-        if not notices or (self.progress and not self._noticed.are_due(names, self._members.standby_ready)):
-            return None
-        return next("%s: %s" % item for item in names.items())
-
-    def _lost_hosts(self) -> Outcome | None:
-        lost = self._members.lost()
-        if not lost:
-            return None
-        hosts = self._context.with_pods(self._members.pods).hosts
-        names = [hosts[node.number] if self._transport.supervised else self._members.name_of(node) for node in lost]
-        reason = "lost %s" % ", ".join(names)
-        return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED, self.lost_nodes())
-
-
-class AttemptLoop:
-    """What node 0's agent does, attempt after attempt."""
+class _NodeZero:
+    """What node 0's agent works with, attempt after attempt and in each of them."""
 
     def __init__(self, context: AgentContext, transport: Transport, notice: Notice) -> None:
         self._context = context
         self._transport = transport
         self._notice = notice
+
+    def _repeat(self, step: Callable[[], T]) -> T:
+        """What *step* gives; JobSet repeats what fails in a pod, by another one."""
+        return repeat(step, self._context.clock, () if self._transport.supervised else PAUSES)
+
+
+class CoordinatedAttempt(_NodeZero):
+    """Attempt *number*, on *members* and this node: it is prepared, launched and recorded.
+
+    After it, *met_error* says whether an error of this machine that may pass has ended it, and *was_futile* whether it
+    came to nothing although all members stayed.
+    """
+
+    def __init__(
+        self,
+        context: AgentContext,
+        transport: Transport,
+        notice: Notice,
+        history: AttemptHistory,
+        members: Members,
+        number: int,
+    ) -> None:
+        super().__init__(context, transport, notice)
+        self._history = history
+        self._members = members
+        self._number = number
+        self._stop_source = CoordinatorStopSource(
+            context,
+            members,
+            notice,
+            transport,
+            history.record.check_fence,
+            lambda text: history.record.line(number, COORDINATOR, Line(None, "e", text)),
+        )
+        # Of the ranks, once they are started, which may never happen.
+        self._progress, self._started = Progress(history.held_since), history.held_since
+        self.met_error = self.was_futile = False
+
+    def run(self, run_deadline: float | None) -> Outcome:
+        """How it ended, which is recorded also where nothing was launched; ``limits.run`` is over at *run_deadline*."""
+        launched = self._context.clock.awake()
+        try:
+            launch = self._launch()
+            if isinstance(launch, Outcome):
+                outcome = launch
+            else:
+                attempt = self._start(launch, run_deadline)
+                self._progress, self._started = attempt.progress, self._context.clock()
+                launched = self._context.clock.awake()
+                outcome = self._run_launchers(attempt)
+        except OSError as error:
+            outcome = self._outcome_of_error(error)
+            self.met_error = outcome.cause == INTERRUPTION
+        lasted = self._context.clock.awake() - launched
+        self.was_futile = self._members.is_whole() and is_futile(self._progress, lasted)
+        outcome = self._avoid_unfit(outcome)
+        try:
+            self._record_end(outcome)
+        except OSError as error:
+            outcome = self._outcome_of_error(error)
+            self._record_end(outcome)
+        return outcome
+
+    def _launch(self) -> Launch | Outcome:
+        """What is launched once every member is ready, or why nothing can be."""
+        history = self._history
+        launch = self._transport.prepare(
+            self._context, self._number, self._stop_source, history.record, history.held_since
+        )
+        if not isinstance(launch, Outcome) and self._context.slurm:
+            machine = history.avoided_machine(nodes_in(self._members.machines))
+            if machine is not None:
+                return self._given_again(machine)
+        return launch
+
+    def _start(self, launch: Launch, run_deadline: float | None) -> Attempt:
+        """The attempt, once all members know that it starts."""
+        machines, pods = nodes_in(self._members.machines), self._members.pods
+        plan, clock, history = self._context.plan, self._context.clock, self._history
+        if pods is not None:
+            self._repeat(lambda: history.set_pods(self._context.with_pods(pods).plan, pods, self._members.others()))
+        self._repeat(lambda: history.record_start(self._number, [machines[node] for node in sorted(machines)]))
+        self._members.broadcast(go=1)
+        assert history.world is not None, "it has begun"
+        launch = launch._replace(rate=history.world.rate)
+        start = clock.awake() + plan["limits"]["start"]  # counts from this attempt
+        deadlines = {"start": start, "run": run_deadline, "cost": history.cost_deadline()}
+        return Attempt(self._number, plan, launch, history.record, self._stop_source, deadlines, clock)
+
+    def _run_launchers(self, attempt: Attempt) -> Outcome:
+        self._stop_source.progress = attempt.progress
+        outcome = attempt.run()
+        if outcome.cause == SUCCEEDED:
+            outcome = self._wait_for_launchers()
+        if outcome.cause == FAILURE:
+            outcome = self._find_interruption() or self._add_oom_nodes(outcome)
+            outcome = self._add_missing_workers(outcome)
+        # mpirun may have noticed first that a host is gone, and it names no node.
+        if outcome.cause == INTERRUPTION and not outcome.lost_nodes:
+            self._members.serve(0.05)
+            outcome = outcome._replace(lost_nodes=self._stop_source.lost_nodes())
+        return outcome
+
+    def _wait_for_launchers(self) -> Outcome:
+        """How the launchers of the other nodes ended, once node 0's own has succeeded."""
+        while len(self._members.ended) < self._transport.remote_launchers(self._context.with_pods(self._members.pods)):
+            stop_request = self._stop_source.pending()
+            if stop_request:
+                return stop_request.outcome
+            self._members.serve(0.1)
+        return self._stop_source.launcher_failure() or Outcome(SUCCEEDED, None, 0)
+
+    def _find_interruption(self) -> Outcome | None:
+        """An interruption, where the launcher failed because a host went.
+
+        Every agent ends what is left of the attempt and answers; one that is busy may send a heartbeat before.
+        """
+        clock = self._context.clock
+        failed = clock.awake()
+        self._members.broadcast_to_gang(end=self._number)
+        while clock.awake() < failed + self._context.plan["limits"]["silence"] * 1.5 + LIVENESS_MARGIN:
+            interruption = self._stop_source.interruption()
+            if interruption:
+                return interruption
+            gang = self._members.gang.items()
+            if all(node in self._members.idle or worker.last_received > failed + 0.5 for node, worker in gang):
+                return None
+        return None
+
+    def _add_oom_nodes(self, outcome: Outcome) -> Outcome:
+        """The failure *outcome*, with the nodes where the kernel has killed a process for lack of memory."""
+        killed = self._transport.oom_nodes(self._context)
+        if not killed:
+            return outcome
+        nodes = ", ".join("node %d" % node for node in killed)
+        return outcome._replace(reason="%s; out of memory on %s: raise resources.memory" % (outcome.reason, nodes))
+
+    def _add_missing_workers(self, outcome: Outcome) -> Outcome:
+        """*outcome*, with a stream's lack of workers where nothing went on: they may lack nodes, or a queue's quota."""
+        if not self._transport.supervised or outcome.limit != "no_progress":
+            return outcome
+        connected = {member.role for member in self._members.workers}
+        for role in workers(self._context.plan):
+            if role not in connected:
+                kind = "" if role == WORKER else role + " "
+                outcome = outcome._replace(reason="%s; no %sworker of the stream is connected" % (outcome.reason, kind))
+        return outcome
+
+    def _record_end(self, outcome: Outcome) -> None:
+        self._history.hardware = nodes_in(self._members.hardware)
+        machine = None if outcome.node is None else self._machine(Member(NODE, outcome.node))
+        self._repeat(lambda: self._history.end(self._number, self._progress, outcome, self._started, machine))
+        if outcome.cause != FAILURE or outcome.node is None or len(self._context.hosts) == 1:
+            return
+        if not self._context.slurm:  # nothing in a cluster would keep the next pod from the same machine
+            return
+        reason = self._history.failure_of_machine(machine)
+        if machine is not None and reason is not None and self._avoid(machine, reason, False):
+            text = "machine %s is avoided for this run: %s" % (machine, reason)
+            if outcome.node == 0:
+                self._notice.give(text)
+            else:
+                self._members.dismiss(Member(NODE, outcome.node), text)
+
+    def _avoid_unfit(self, outcome: Outcome) -> Outcome:
+        """*outcome*, once the machines of nodes that have failed their check are avoided; they leave by themselves."""
+        for node, reason in self._members.unfit.items():
+            machine = self._machine(node)
+            if node == COORDINATOR:
+                self._notice.give(reason)
+            if machine is not None and not self._avoid(machine, reason, True):
+                return self._given_again(machine)
+        return outcome
+
+    def _machine(self, node: Member) -> str | None:
+        """The name of the machine of a node, if it is known."""
+        return self._members.machines.get(node, {}).get("name")
+
+    def _avoid(self, machine: str, reason: str, checked: bool) -> bool:
+        return self._repeat(lambda: self._history.avoid(machine, reason, checked))
+
+    def _given_again(self, machine: str) -> Outcome:
+        """The end of an attempt whose nodes include a *machine* that the run avoids.
+
+        Slurm gets the job back, with the node excluded. In a cluster only another submission can exclude it, and the
+        next pod may pass the check there: the run goes on, and says how to go on without.
+        """
+        avoided = self._history.avoided()
+        text = "the run got %s again, which it avoids (%s)" % (machine, avoided[machine])
+        if not self._context.slurm:
+            remedy = "to go on without: spotmpi stop %s, and spotmpi run --resume %s --set 'kubernetes.avoid=%s'"
+            run = self._context.plan["run"]
+            text += "; " + remedy % (run, run, json.dumps(sorted(avoided)))
+        return Outcome(INTERRUPTION, text, protocol.INTERRUPTED)
+
+    def _outcome_of_error(self, error: OSError) -> Outcome:
+        """The outcome of an attempt that *error* ends; on a full disk there is room now to record it."""
+        if error.errno in record.DISK_FULL:
+            self._history.record.release_reserve()
+        return outcome_of_error(error, self._context.folder)
+
+
+class AttemptLoop(_NodeZero):
+    """What node 0's agent does, attempt after attempt."""
+
+    def __init__(self, context: AgentContext, transport: Transport, notice: Notice) -> None:
+        super().__init__(context, transport, notice)
         self._errors = 0  # of this machine, which ended the last attempts
         self._futile = 0  # the last attempts, as many as came to nothing
         self._started = context.clock.awake()
@@ -229,7 +328,7 @@ class AttemptLoop:
             return self._record_outcome(history, members), False
         is_over = goes_on = False
         try:
-            outcome = final or self._attempt(history, members, number)
+            outcome = final or self._run_one(history, members, number)
             outcome = self._record_outcome(history, outcome)
             is_over = outcome.cause not in (FAILURE, INTERRUPTION)
             if not is_over:
@@ -244,124 +343,11 @@ class AttemptLoop:
                 members.close()
         return outcome, goes_on
 
-    def _attempt(self, history: AttemptHistory, members: Members, number: int) -> Outcome:
-        """How the attempt ended, which is recorded also where nothing was launched."""
-        stop_source = CoordinatorStopSource(
-            self._context,
-            members,
-            self._notice,
-            self._transport,
-            history.record.check_fence,
-            lambda text: history.record.line(number, COORDINATOR, Line(None, "e", text)),
-        )
-        progress, started, launched = Progress(history.held_since), history.held_since, self._context.clock.awake()
-        errors, self._errors = self._errors, 0
-        try:
-            launch = self._transport.prepare(self._context, number, stop_source, history.record, history.held_since)
-            if isinstance(launch, Outcome):
-                outcome = launch
-            elif self._context.slurm and (machine := history.avoided_machine(nodes_in(members.machines))) is not None:
-                outcome = self._given_again(history, machine)
-            else:
-                attempt = self._start(history, members, number, launch, stop_source)
-                progress, started, launched = attempt.progress, self._context.clock(), self._context.clock.awake()
-                outcome = self._run_launchers(attempt, members, stop_source)
-        except OSError as error:
-            outcome = self._outcome_of_error(error, history.record)
-            if outcome.cause == INTERRUPTION:
-                self._errors = errors + 1
-        lasted = self._context.clock.awake() - launched
-        self._futile = self._futile + 1 if members.is_whole() and is_futile(progress, lasted) else 0
-        outcome = self._avoid_unfit(history, members, outcome)
-        try:
-            self._record_end(history, members, number, progress, outcome, started)
-        except OSError as error:
-            outcome = self._outcome_of_error(error, history.record)
-            self._record_end(history, members, number, progress, outcome, started)
-        return outcome
-
-    def _record_end(
-        self,
-        history: AttemptHistory,
-        members: Members,
-        number: int,
-        progress: Progress,
-        outcome: Outcome,
-        started: float,
-    ) -> None:
-        history.hardware = nodes_in(members.hardware)
-        machine = None if outcome.node is None else members.machines.get(Member(NODE, outcome.node), {}).get("name")
-        self._repeat(lambda: history.end(number, progress, outcome, started, machine))
-        if outcome.cause != FAILURE or outcome.node is None or len(self._context.hosts) == 1:
-            return
-        if not self._context.slurm:  # nothing in a cluster would keep the next pod from the same machine
-            return
-        reason = history.failure_of_machine(machine)
-        if machine is not None and reason is not None and self._avoid(history, machine, reason, False):
-            text = "machine %s is avoided for this run: %s" % (machine, reason)
-            if outcome.node == 0:
-                self._notice.give(text)
-            else:
-                members.dismiss(Member(NODE, outcome.node), text)
-
-    def _avoid_unfit(self, history: AttemptHistory, members: Members, outcome: Outcome) -> Outcome:
-        """*outcome*, once the machines of nodes that have failed their check are avoided; they leave by themselves."""
-        for node, reason in members.unfit.items():
-            machine = members.machines.get(node, {}).get("name")
-            if node == COORDINATOR:
-                self._notice.give(reason)
-            if machine is not None and not self._avoid(history, machine, reason, True):
-                return self._given_again(history, machine)
-        return outcome
-
-    def _avoid(self, history: AttemptHistory, machine: str, reason: str, checked: bool) -> bool:
-        return self._repeat(lambda: history.avoid(machine, reason, checked))
-
-    def _given_again(self, history: AttemptHistory, machine: str) -> Outcome:
-        """The end of an attempt whose nodes include a *machine* that the run avoids.
-
-        Slurm gets the job back, with the node excluded. In a cluster only another submission can exclude it, and the
-        next pod may pass the check there: the run goes on, and says how to go on without.
-        """
-        avoided = history.avoided()
-        text = "the run got %s again, which it avoids (%s)" % (machine, avoided[machine])
-        if not self._context.slurm:
-            remedy = "to go on without: spotmpi stop %s, and spotmpi run --resume %s --set 'kubernetes.avoid=%s'"
-            run = self._context.plan["run"]
-            text += "; " + remedy % (run, run, json.dumps(sorted(avoided)))
-        return Outcome(INTERRUPTION, text, protocol.INTERRUPTED)
-
-    def _start(
-        self,
-        history: AttemptHistory,
-        members: Members,
-        number: int,
-        launch: Launch,
-        stop_source: CoordinatorStopSource,
-    ) -> Attempt:
-        """The attempt, once all members know that it starts."""
-        machines, pods = nodes_in(members.machines), members.pods
-        if pods is not None:
-            self._repeat(lambda: history.set_pods(self._context.with_pods(pods).plan, pods, members.others()))
-        self._repeat(lambda: history.record_start(number, [machines[node] for node in sorted(machines)]))
-        members.broadcast(go=1)
-        plan, clock = self._context.plan, self._context.clock
-        assert history.world is not None, "it has begun"
-        launch = launch._replace(rate=history.world.rate)
-        return Attempt(number, plan, launch, history.record, stop_source, self._deadlines(history), clock)
-
-    def _run_launchers(self, attempt: Attempt, members: Members, stop_source: CoordinatorStopSource) -> Outcome:
-        stop_source.progress = attempt.progress
-        outcome = attempt.run()
-        if outcome.cause == SUCCEEDED:
-            outcome = self._wait_for_launchers(members, stop_source)
-        if outcome.cause == FAILURE:
-            outcome = self._find_interruption(attempt.number, members, stop_source) or self._add_oom_nodes(outcome)
-            outcome = self._add_missing_workers(members, outcome)
-        # mpirun may have noticed first that a host is gone, and it names no node.
-        if outcome.cause == INTERRUPTION and not outcome.lost_nodes:
-            members.serve(0.05)
-            outcome = outcome._replace(lost_nodes=stop_source.lost_nodes())
+    def _run_one(self, history: AttemptHistory, members: Members, number: int) -> Outcome:
+        attempt = CoordinatedAttempt(self._context, self._transport, self._notice, history, members, number)
+        outcome = attempt.run(self._run_deadline)
+        self._errors = self._errors + 1 if attempt.met_error else 0
+        self._futile = self._futile + 1 if attempt.was_futile else 0
         return outcome
 
     def _record_outcome(self, history: AttemptHistory, outcome: Outcome) -> Outcome:
@@ -423,11 +409,6 @@ class AttemptLoop:
             return self._started + limit
         return clock.awake() + limit - max(clock() - submitted, history.held)
 
-    def _deadlines(self, history: AttemptHistory) -> dict[str, float | None]:
-        """As `Attempt` takes them; ``limits.start`` counts from this attempt."""
-        start = self._context.clock.awake() + self._context.plan["limits"]["start"]
-        return {"start": start, "run": self._run_deadline, "cost": history.cost_deadline()}
-
     def _restart_limit(self) -> Outcome | None:
         """The end of a run that was restarted more often than both limits allow: without a volume, no record counts.
 
@@ -442,57 +423,6 @@ class AttemptLoop:
             allowed,
         )
         return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
-
-    def _wait_for_launchers(self, members: Members, stop_source: CoordinatorStopSource) -> Outcome:
-        """How the launchers of the other nodes ended, once node 0's own has succeeded."""
-        while len(members.ended) < self._transport.remote_launchers(self._context.with_pods(members.pods)):
-            stop_request = stop_source.pending()
-            if stop_request:
-                return stop_request.outcome
-            members.serve(0.1)
-        return stop_source.launcher_failure() or Outcome(SUCCEEDED, None, 0)
-
-    def _find_interruption(self, number: int, members: Members, stop_source: CoordinatorStopSource) -> Outcome | None:
-        """An interruption, where the launcher failed because a host went.
-
-        Every agent ends what is left of the attempt and answers; one that is busy may send a heartbeat before.
-        """
-        clock = self._context.clock
-        failed = clock.awake()
-        members.broadcast_to_gang(end=number)
-        while clock.awake() < failed + self._context.plan["limits"]["silence"] * 1.5 + LIVENESS_MARGIN:
-            interruption = stop_source.interruption()
-            if interruption:
-                return interruption
-            gang = members.gang.items()
-            if all(node in members.idle or worker.last_received > failed + 0.5 for node, worker in gang):
-                return None
-        return None
-
-    def _add_oom_nodes(self, outcome: Outcome) -> Outcome:
-        """The failure *outcome*, with the nodes where the kernel has killed a process for lack of memory."""
-        killed = self._transport.oom_nodes(self._context)
-        if not killed:
-            return outcome
-        nodes = ", ".join("node %d" % node for node in killed)
-        return outcome._replace(reason="%s; out of memory on %s: raise resources.memory" % (outcome.reason, nodes))
-
-    def _add_missing_workers(self, members: Members, outcome: Outcome) -> Outcome:
-        """*outcome*, with a stream's lack of workers where nothing went on: they may lack nodes, or a queue's quota."""
-        if not self._transport.supervised or outcome.limit != "no_progress":
-            return outcome
-        connected = {member.role for member in members.workers}
-        for role in workers(self._context.plan):
-            if role not in connected:
-                kind = "" if role == WORKER else role + " "
-                outcome = outcome._replace(reason="%s; no %sworker of the stream is connected" % (outcome.reason, kind))
-        return outcome
-
-    def _outcome_of_error(self, error: OSError, run_record: record.Record) -> Outcome:
-        """The outcome of an attempt that *error* ends; on a full disk there is room now to record it."""
-        if error.errno in record.DISK_FULL:
-            run_record.release_reserve()
-        return outcome_of_error(error, self._context.folder)
 
     def _end_without_record(self, error: OSError, run_record: record.Record | None = None) -> int:
         """The exit code of an agent that cannot record the run; only JobSet's restarts count its attempts then."""
@@ -520,7 +450,3 @@ class AttemptLoop:
                         json.dumps({"t": self._context.clock(), "event": record.FAILED, "reason": reason}) + "\n"
                     )
         return _EXIT[NOT_RETRYABLE]
-
-    def _repeat(self, step: Callable[[], T]) -> T:
-        """What *step* gives; JobSet repeats what fails in a pod, by another one."""
-        return repeat(step, self._context.clock, () if self._transport.supervised else PAUSES)

@@ -17,10 +17,10 @@ from .files import exists
 from .launch import worker_command
 from .lines import Line
 from .node import check_hardware, place, unpack_code, write_environment
-from .notice import Notice
 from .outcomes import NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error
 from .plan import Command, Member
 from .pod_record import PodRecord
+from .stop_source import Notice
 from .tcp import Tcp
 from .worker import CoordinatorLink, join_coordinator, stage_data, without_progress
 

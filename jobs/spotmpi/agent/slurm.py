@@ -21,9 +21,9 @@ from .clock import CLOCK, Clock
 from .connection import Identity
 from .context import REQUESTS, AgentContext, Mounts
 from .files import write_atomically
-from .notice import Notice
 from .plan import NODE, Member, RunPlan, read_plan
 from .schema import read_attempt
+from .stop_source import Notice
 from .tcp import Tcp
 
 FOLDER = "slurm"  # in the run folder: what batch script, agents and terminals tell each other

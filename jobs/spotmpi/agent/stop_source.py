@@ -1,14 +1,29 @@
-"""Notices that a machine is about to be taken away, or that it is unfit: a signal, and when it ends an attempt."""
+"""What ends an attempt on node 0, and when: notices, requests of users, and what becomes of the other members.
+
+A notice is a signal, which says that a machine is about to be taken away, or the finding that it is unfit.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Dict
+from typing import TYPE_CHECKING, Dict
 
+from . import protocol, record, stop_requests
 from .clock import Clock
-from .plan import RunPlan
+from .context import AgentContext
+from .launch import change_reason
+from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
+from .plan import NODE, RunPlan, nodes_in, workers
+from .progress import Progress
+
+if TYPE_CHECKING:  # interfaces: to make them delays a start
+    from .transport import Members, Transport
+
+_CAUSES = {protocol.NOT_RETRYABLE: NOT_RETRYABLE, protocol.INTERRUPTED: INTERRUPTION}  # by exit code; others: FAILURE
 
 
 class Notice:
@@ -62,3 +77,108 @@ class NoticedNodes:
             more = " or until a pod stands by that takes its place" if self._standby else ""
             self._echo(text % (node, notices[node], self._time) + more)
         return False
+
+
+class CoordinatorStopSource:
+    """The `StopSource` of node 0: everything it learns during an attempt, in the order of importance.
+
+    Each poll also serves the members, and raises `Fenced` where a newer attempt has begun.
+    """
+
+    def __init__(
+        self,
+        context: AgentContext,
+        members: Members,
+        notice: Notice,
+        transport: Transport,
+        check_fence: Callable[[], None] = lambda: None,
+        echo: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._context = context
+        self._members = members
+        self._notice = notice
+        self._transport = transport
+        self._check_fence = check_fence
+        self._noticed = NoticedNodes(context.plan, context.clock, echo)
+        # Of the attempt, once its ranks are started, which go on for a while after a notice.
+        self.progress: Progress | None = None
+
+    def pending(self) -> StopRequest | None:
+        """The `StopRequest` that is pending, or None."""
+        self._check_fence()
+        self._members.serve(0)
+        self._note_launchers_end()
+        requested = stop_requests.pending(self._context.mounts)
+        if requested is not None:
+            return StopRequest(Outcome(STOPPED, requested.reason, 0), requested.kind == stop_requests.STOP)
+        notice = self._notice_reason()
+        if notice:
+            return StopRequest(Outcome(INTERRUPTION, notice, protocol.INTERRUPTED), True)
+        failure = self._deletion() or self._lost_hosts() or self.launcher_failure()
+        return StopRequest(failure, False) if failure else self._growth()
+
+    def _growth(self) -> StopRequest | None:
+        """The end, at a checkpoint, of an attempt that can go on with more nodes; a program without any stays."""
+        size = self._members.larger_size()
+        if size is None or self.progress is None or (self.progress.checkpoint or self.progress.resumed) is None:
+            return None
+        nodes = len(self._members.pods or ())
+        return StopRequest(Outcome(INTERRUPTION, change_reason(nodes, size), protocol.INTERRUPTED), True)
+
+    def _deletion(self) -> Outcome | None:
+        """The end of a run on this machine whose folder is gone."""
+        events = os.path.join(self._context.folder, record.EVENTS)
+        if self._context.mounts.requests is None or stop_requests.file_exists(events) is not False:
+            return None
+        return Outcome(NOT_RETRYABLE, "the run folder was deleted", protocol.NOT_RETRYABLE)
+
+    def _note_launchers_end(self) -> None:
+        """Let the scheduler of a stream end with node 0's launcher, once those of the other nodes have ended."""
+        remote = self._transport.remote_launchers(self._context.with_pods(self._members.pods))
+        if remote and workers(self._context.plan) and len(nodes_in(self._members.ended)) == remote:
+            with contextlib.suppress(OSError):  # it is tried again
+                open(self._context.launchers_ended_file, "a").close()
+
+    def kill_requested(self) -> bool:
+        """Whether to end without a checkpoint; a pod is deleted for that. Members are served while the attempt ends."""
+        self._check_fence()
+        self._members.serve(0)
+        return stop_requests.pending(self._context.mounts, (stop_requests.KILL,)) is not None
+
+    def launcher_failure(self) -> Outcome | None:
+        """How the launcher of another node failed, or None."""
+        for node, (code, reason) in self._members.ended.items():
+            if code:
+                text = "%s: %s" % (self._members.name_of(node), reason)
+                return Outcome(_CAUSES.get(code, FAILURE), text, code, node=node.number if node.role == NODE else None)
+        return None
+
+    def interruption(self) -> Outcome | None:
+        """How an attempt that has ended counts as interrupted, as far as is known now, or None."""
+        self._members.serve(0.05)
+        notice = self._notice_reason()
+        return Outcome(INTERRUPTION, notice, protocol.INTERRUPTED) if notice else self._lost_hosts()
+
+    def lost_nodes(self) -> tuple[int, ...]:
+        """The nodes that are lost and gave no notice."""
+        lost = set(self._members.lost()) - set(self._members.notices)
+        return tuple(sorted(node.number for node in lost))
+
+    def _notice_reason(self) -> str | None:
+        """Why the attempt is to end for a notice now, or None."""
+        if self._notice.reason:
+            return "node 0: %s" % self._notice.reason
+        notices = self._members.notices
+        names = {self._members.name_of(node): reason for node, reason in notices.items()}
+        if not notices or (self.progress and not self._noticed.are_due(names, self._members.standby_ready)):
+            return None
+        return next("%s: %s" % item for item in names.items())
+
+    def _lost_hosts(self) -> Outcome | None:
+        lost = self._members.lost()
+        if not lost:
+            return None
+        hosts = self._context.with_pods(self._members.pods).hosts
+        names = [hosts[node.number] if self._transport.supervised else self._members.name_of(node) for node in lost]
+        reason = "lost %s" % ", ".join(names)
+        return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED, self.lost_nodes())

@@ -28,7 +28,6 @@ from .node import (
     write_environment,
 )
 from .node_check import Unfit, check
-from .notice import Notice
 from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error, restart_pause
 from .peers import Joined
 from .plan import NODE, STANDBY, Member, RunPlan, read_member
@@ -36,6 +35,7 @@ from .pod_record import PodRecord
 from .schema import Greeting
 from .staging import Staging
 from .starts import StartedProcesses
+from .stop_source import Notice
 from .tcp import Tcp
 
 END_GRACE = 60.0  # seconds from the end of a run to the end of its pods

@@ -11,12 +11,11 @@ from unittest.mock import MagicMock, Mock
 import pytest
 
 from spotmpi.agent import network, protocol, readiness
-from spotmpi.agent.coordinator import CoordinatorStopSource
-from spotmpi.agent.notice import NoticedNodes
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.readiness import Readiness
 from spotmpi.agent.staging import Staging
+from spotmpi.agent.stop_source import CoordinatorStopSource, NoticedNodes
 from tests.clocks import SetClock
 from tests.unit.agent.agent_process import mounts_below
 

@@ -17,11 +17,10 @@ from spotmpi.agent import fencing
 from spotmpi.agent.attempt import TERM_GRACE, Attempt
 from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.context import AgentContext
-from spotmpi.agent.coordinator import CoordinatorStopSource
-from spotmpi.agent.notice import NoticedNodes
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, Outcome
 from spotmpi.agent.readiness import Readiness
 from spotmpi.agent.record import TERMINAL
+from spotmpi.agent.stop_source import CoordinatorStopSource, NoticedNodes
 from tests.unit.agent.simulator import (
     EPOCH,
     HORIZON,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from spotmpi.agent import launch, launchers, protocol
 from spotmpi.agent.plan import VERSION, RunPlan
 from spotmpi.core import hints, names
-from spotmpi.core.cpus import threads
 from spotmpi.plan.run_plan import (
     elastic,
     elastic_notes,
@@ -22,6 +21,7 @@ from spotmpi.plan.run_plan import (
     roles,
     thread_variables,
 )
+from spotmpi.spec.values import threads
 
 if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec

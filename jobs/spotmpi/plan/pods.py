@@ -11,12 +11,12 @@ from typing import Any
 from spotmpi.agent import boot, hardware, pod_context, unpack
 from spotmpi.agent.plan import NODE, WORKERS
 from spotmpi.core import names
-from spotmpi.core.cpus import quantity
 from spotmpi.plan import templates
 from spotmpi.plan.agent_plan import VOLUME
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.kubernetes import Mount
+from spotmpi.spec.values import quantity
 
 CONTAINER = "node"
 KEYS = "secret"  # the volume with the run's SSH keys

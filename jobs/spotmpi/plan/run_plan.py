@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from spotmpi.agent import protocol
 from spotmpi.agent.plan import EACH, GANG, NODE, Elastic, Limits, Role
 from spotmpi.core import names
-from spotmpi.core.cpus import threads
 from spotmpi.spec.job import POOL, seconds
+from spotmpi.spec.values import threads
 
 if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec

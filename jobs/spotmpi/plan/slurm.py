@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from spotmpi.agent import slurm as agent
 from spotmpi.agent.boot import ENV_IMAGE_PATH
 from spotmpi.agent.plan import VERSION, RunPlan
-from spotmpi.core.cpus import millicores
 from spotmpi.plan.agent_plan import AgentInputs, Layout, agent_plan
 from spotmpi.plan.run_plan import memory_notes
+from spotmpi.spec.values import millicores
 
 if TYPE_CHECKING:  # not needed to follow a run
     from spotmpi.spec.job import JobSpec

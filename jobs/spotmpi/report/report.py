@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spotmpi.core.cpus import threads
 from spotmpi.core.price import Price
 from spotmpi.forecast.series import EFFICIENCY_LIMIT
 from spotmpi.metrics import intervals
@@ -18,6 +17,7 @@ from spotmpi.report.figures import share
 from spotmpi.report.rows import EDGE_LIMIT, SPREAD_LIMIT, Line, Row, iteration_seconds, slowest
 from spotmpi.report.trial_results import AWS, NO_GROUP, Machine, NodePlacement, TrialResult
 from spotmpi.spec.job import JobSpec
+from spotmpi.spec.values import threads
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spotmpi.core import names
-from spotmpi.core.cpus import millicores
 from spotmpi.core.errors import Problem
 from spotmpi.spec.job import JobSpec
+from spotmpi.spec.values import millicores
 
 if TYPE_CHECKING:
     from spotmpi.core.environment import NodeGroup

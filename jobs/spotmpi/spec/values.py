@@ -1,4 +1,4 @@
-"""The values of a spec between its file and its model: overrides, and paths.
+"""The values of a spec between its file and its model: overrides, paths, and numbers of CPUs.
 
 An override is ``key.path=value`` or ``key+=value``, as --set and --variant take it. Paths are absolute while a spec is
 used, and relative to its file in TOML. Pure but for looking for data.
@@ -6,7 +6,9 @@ used, and relative to its file in TOML. Pure but for looking for data.
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping
@@ -20,6 +22,7 @@ from spotmpi.spec.kubernetes import CONFIG_MAP
 from spotmpi.streams.order import FUNCTION
 
 Convert = Callable[[str], str]
+_CPUS = 'write a number of CPUs such as 2 or 0.5, or in thousandths, such as "500m"; at least "1m"'
 
 
 def override(values: Mapping[str, Any], text: str) -> dict[str, Any]:
@@ -194,3 +197,30 @@ def is_path(source: str) -> bool:
 
 def _is_file(template: object) -> bool:
     return isinstance(template, str) and not template.startswith(CONFIG_MAP)
+
+
+def number_of_cpus(value: object) -> int | float:
+    """The number of CPUs that *value* says, an integer where it is whole; ValueError for anything else."""
+    if isinstance(value, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?)(m?)", value)):
+        value = float(match[1]) / (1000 if match[2] else 1)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(_CPUS)
+    if millicores(value) < 1 or abs(value * 1000 - millicores(value)) > 1e-6:  # no finer than Kubernetes has them
+        raise ValueError(_CPUS)
+    return int(value) if value == int(value) else float(value)
+
+
+def millicores(cpus: float, count: int = 1) -> int:
+    """*count* times so many CPUs, in thousandths of one."""
+    return round(cpus * 1000) * count
+
+
+def quantity(cpus: float, count: int = 1) -> str:
+    """*count* times so many CPUs, as Kubernetes writes them: ``"2"`` or ``"500m"``."""
+    whole, rest = divmod(millicores(cpus, count), 1000)
+    return f"{millicores(cpus, count)}m" if rest else str(whole)
+
+
+def threads(cpus: float) -> int:
+    """The threads of a process that has so many CPUs: at least one, and one more for a part of a CPU."""
+    return math.ceil(cpus)

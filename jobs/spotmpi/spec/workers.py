@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field, PlainValidator
 
 from spotmpi.agent.plan import POSTPROCESS, WORKER
-from spotmpi.core.cpus import number_of_cpus
 from spotmpi.spec.kubernetes import SpecModel
+from spotmpi.spec.values import number_of_cpus
 
 Count = Annotated[int, Field(ge=1)]
 Cpus = Annotated[int | float, PlainValidator(number_of_cpus)]

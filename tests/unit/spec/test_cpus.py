@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from spotmpi.core.cpus import quantity, threads
 from spotmpi.core.errors import InputError
 from spotmpi.spec.job import JobSpec, from_values
+from spotmpi.spec.values import quantity, threads
 
 TABLES = ("resources", "pool", "stream.workers")
 

@@ -17,10 +17,9 @@ from .outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, StopSource
 from .plan import COORDINATOR, nodes_in, workers
 from .pod_record import PodRecord
 from .pool_coordinator import PoolCoordinator, tables
-from .readiness import Readiness
+from .readiness import Readiness, Staging
 from .record import Record, noted_first_attempt
 from .schema import Greeting
-from .staging import Staging
 from .standby_coordinator import StandbyCoordinator
 from .starts import StartServer
 

@@ -32,8 +32,8 @@ from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error
 from .peers import Joined
 from .plan import NODE, STANDBY, Member, RunPlan, read_member
 from .pod_record import PodRecord
+from .readiness import Staging
 from .schema import Greeting
-from .staging import Staging
 from .starts import StartedProcesses
 from .stop_source import Notice
 from .tcp import Tcp

@@ -1,4 +1,4 @@
-"""Code as one deterministic archive: the same files give the same bytes. Pure but for reading the files."""
+"""Code as one deterministic archive, or as a copy: the same files give the same bytes or the same folder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
+
+from spotmpi.agent.files import is_folder
+from spotmpi.core.errors import SpotmpiError
 
 LARGEST = 700_000  # bytes of archive that a ConfigMap takes along
 POLICY = ("__init__", "chains", "choice", "controller", "job", "market", "placement", "policy", "values")
@@ -45,6 +48,32 @@ def agent_files(source: Path) -> list[Member]:
     rooms = ("agent", "checkpoint", "pools", "programs", "streams")
     files = [package / "__init__.py", *(path for room in rooms for path in (package / room).rglob("*.py"))]
     return sorted(Member(str(path.relative_to(source)), path.read_bytes()) for path in files)
+
+
+def agent_copy(source: Path, parent: Path) -> Path:
+    """A folder below *parent* with the `agent_files` of *source*, complete or absent."""
+    files = agent_files(source)
+    folder = parent / digest(b"".join(f"{file.name}\0".encode() + file.content for file in files))
+    if is_folder(folder):
+        return folder
+    import compileall  # neither is needed again before the next version
+    import tempfile
+
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=parent) as temporary:
+            copy = Path(temporary, "source")
+            for file in files:
+                path = copy / file.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(file.content)
+            compileall.compile_dir(copy, ddir=str(folder), quiet=1)
+            copy.rename(folder)
+    except OSError as error:
+        if not is_folder(folder):  # else another process was first
+            remedy = "set SPOTMPI_CACHE to a folder that can be written"
+            raise SpotmpiError(f"cannot write {parent}: {error.strerror}; {remedy}") from error
+    return folder
 
 
 def policy_side(source: Path) -> bytes:

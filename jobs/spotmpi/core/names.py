@@ -66,6 +66,22 @@ def cache_folder() -> Path:
     return Path(os.environ.get("SPOTMPI_CACHE") or Path(home) / "spotmpi")
 
 
+def rank_source() -> Path:
+    """The folder from which ranks and agents import the agent and the training programs, and nothing else.
+
+    It is `SOURCE` in a checkout. An installed spotmpi lies in site-packages, whose other packages must not hide those
+    of an image's environment: its source is a copy in the cache folder, made once for each content.
+
+    Raises:
+        SpotmpiError: the cache folder cannot be written.
+    """
+    if not INSTALLED:
+        return SOURCE
+    from spotmpi.core import archives  # an installed spotmpi alone needs it
+
+    return archives.agent_copy(SOURCE, cache_folder() / "source")
+
+
 def path_entry(folder: str, field: str, remedy: str) -> str:
     """*folder* as an entry of PATH or PYTHONPATH, which have no way to write a colon.
 

@@ -28,7 +28,6 @@ from spotmpi.agent.files import is_file, is_folder
 from spotmpi.agent.pool_wheels import MANIFEST, Manifest, Wheel, numbers
 from spotmpi.core import archives, names
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.rank_source import rank_source
 from spotmpi.images.environment import run_uv
 
 LOCK = names.IMAGES / "pool" / "wheels.lock"
@@ -61,7 +60,7 @@ def unpack_for(python: str, echo: Callable[[str], None]) -> Path | None:
     interpreter = archives.digest(f"{python} {own}".encode())  # of a path that another version may take over
     folder = names.cache_folder() / "wheels" / f"{packed.digest}-{interpreter}"
     if not is_folder(folder):
-        source = names.path_entry(str(rank_source()), "spotmpi", "set SPOTMPI_CACHE to another folder")
+        source = names.path_entry(str(names.rank_source()), "spotmpi", "set SPOTMPI_CACHE to another folder")
         with tempfile.NamedTemporaryFile() as file:
             file.write(packed.archive)
             file.flush()

@@ -122,6 +122,12 @@ def annotations_of(jobset: Mapping[str, Any]) -> Mapping[str, str]:
     return annotations
 
 
+def worker_count(jobset: Mapping[str, Any]) -> int | None:
+    """The number of workers that a run is to have, by its JobSet; None for a run that has none."""
+    text = annotations_of(jobset).get(pool.ANNOTATION_WORKERS, "")
+    return int(text) if text.isdecimal() else None
+
+
 def pod_count(jobset: Mapping[str, Any]) -> int:
     """The number of pods of a JobSet: of nodes, and of those that stand by."""
     jobs = jobset["spec"]["replicatedJobs"]

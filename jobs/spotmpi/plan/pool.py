@@ -6,7 +6,6 @@ They are no second replicated Job of the JobSet, which could not restart the gan
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from spotmpi.agent import protocol
@@ -51,9 +50,3 @@ def workers_job(spec: JobSpec, own: Workers, target: ClusterTarget, run: str) ->
 def sizes(workers: int) -> Object:
     """The fields of a Job that change together when the number of workers does."""
     return {"parallelism": workers, "completions": workers}
-
-
-def worker_count(jobset: Mapping[str, Any]) -> int | None:
-    """The number of workers that a run is to have, by its JobSet; None for a run that has none."""
-    text = (jobset["metadata"].get("annotations") or {}).get(ANNOTATION_WORKERS, "")
-    return int(text) if text.isdecimal() else None

@@ -48,9 +48,8 @@ from spotmpi.agent.outcomes import Outcome, StopSource
 from spotmpi.agent.places import Places
 from spotmpi.agent.plan import COORDINATOR, NODE, STANDBY, Member
 from spotmpi.agent.pod_record import PodRecord
-from spotmpi.agent.readiness import Readiness
+from spotmpi.agent.readiness import Readiness, Staging
 from spotmpi.agent.record import Record
-from spotmpi.agent.staging import Staging
 from spotmpi.agent.standby_coordinator import JOIN_GRACE
 from tests.transient_errors import TransientErrors
 

@@ -15,8 +15,7 @@ from spotmpi.agent import launchers, slurm, stop_requests
 from spotmpi.agent.launchers import LAUNCHERS, OpenMpi, Remote, Start
 from spotmpi.agent.outcomes import INTERRUPTION, SUCCEEDED
 from spotmpi.agent.plan import NODE, Member
-from spotmpi.agent.readiness import Readiness
-from spotmpi.agent.staging import Staging
+from spotmpi.agent.readiness import Readiness, Staging
 from spotmpi.core.certificates import run_certificates, write_certificates
 from spotmpi.core.names import SOURCE
 from spotmpi.plan.agent_plan import AgentInputs

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import protocol
-from spotmpi.agent.staging import Staging
+from spotmpi.agent.readiness import Staging
 from spotmpi.core.errors import InputError
 from spotmpi.spec.job import from_values
 from tests.contract.processes import wait_until

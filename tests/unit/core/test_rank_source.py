@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.core import archives, names, rank_source
+from spotmpi.core import archives, names
 from spotmpi.core.errors import SpotmpiError
 
 
@@ -20,14 +20,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_in_a_checkout_the_rank_source_is_the_checkout() -> None:
-    assert rank_source.rank_source() == names.SOURCE
+    assert names.rank_source() == names.SOURCE
 
 
 @pytest.mark.usefixtures("installed")
 def test_an_installed_package_is_copied_once_and_works_alone(tmp_path: Path) -> None:
-    folder = rank_source.rank_source()
+    folder = names.rank_source()
 
-    assert rank_source.rank_source() == folder and list((tmp_path / "source").iterdir()) == [folder]
+    assert names.rank_source() == folder and list((tmp_path / "source").iterdir()) == [folder]
     files = {str(path.relative_to(folder)) for path in folder.rglob("*.py")}
     assert files == {member.name for member in archives.agent_files(names.SOURCE)}
     code = "import spotmpi.agent.children; print(spotmpi.__file__)"
@@ -37,11 +37,10 @@ def test_an_installed_package_is_copied_once_and_works_alone(tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("installed")
 def test_two_processes_that_copy_at_once_get_the_whole_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = rank_source.rank_source()
-    is_dir, answers = Path.is_dir, [False]  # the other process was not done when this one looked
-    monkeypatch.setattr(Path, "is_dir", lambda path: answers.pop() if path == first and answers else is_dir(path))
-    assert rank_source.rank_source() == first
-    monkeypatch.undo()
+    first = names.rank_source()
+    answers = [False]  # the other process was not done when this one looked
+    monkeypatch.setattr(archives, "is_folder", lambda path: answers.pop() if answers else path.is_dir())
+    assert names.rank_source() == first and not answers
     assert [path.name for path in (tmp_path / "source").iterdir()] == [first.name]
 
 
@@ -50,4 +49,4 @@ def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypa
     monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path / "file" / "below"))
     (tmp_path / "file").touch()
     with pytest.raises(SpotmpiError, match="set SPOTMPI_CACHE"):
-        rank_source.rank_source()
+        names.rank_source()

@@ -103,7 +103,7 @@ def test_a_colon_in_the_folder_of_the_agent_is_refused(
     bare = tmp_path / "python3"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     bare.chmod(0o755)
-    monkeypatch.setattr(wheels, "rank_source", lambda: tmp_path / "21:43" / "source")
+    monkeypatch.setattr(names, "rank_source", lambda: tmp_path / "21:43" / "source")
     with pytest.raises(InputError, match=r"21:43/source.*has a colon.*set SPOTMPI_CACHE to another folder"):
         wheels.unpack_for(str(bare), lambda text: None)
 

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Self
 
 from spotmpi.agent import handover
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.core.rank_source import rank_source
+from spotmpi.core.names import rank_source
 
 if TYPE_CHECKING:
     from spotmpi.core.names import RunPaths

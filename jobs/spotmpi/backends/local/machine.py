@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from spotmpi.agent import hardware, launchers
 from spotmpi.core import names
-from spotmpi.core.rank_source import rank_source
 from spotmpi.images import environment
 from spotmpi.plan.local import Machine
 from spotmpi.runs import fingerprint
@@ -106,7 +105,7 @@ def describe(spec: JobSpec) -> Machine:
     return Machine(
         folder=spec.code or str(Path.cwd()),
         path=os.environ.get("PATH", os.defpath),
-        source=str(rank_source()),
+        source=str(names.rank_source()),
         mpirun=mpirun,
         mpirun_family=launchers.family(fingerprint.mpirun_version(mpirun)) if mpirun and asks else 5,
         image_bin=str(image_bin) if image_bin else None,

@@ -15,7 +15,7 @@ from spotmpi.agent.outcomes import run_outcome
 from spotmpi.agent.plan import NODE, WORKER, WORKERS, Member
 from spotmpi.core import names
 from spotmpi.core.events import Event
-from spotmpi.plan import manifests, pool
+from spotmpi.plan import manifests
 from spotmpi.plan.pods import CONTAINER
 from spotmpi.runs.pod_output import Entry
 from spotmpi.runs.reader import RunState
@@ -69,7 +69,7 @@ def run_info(jobset: Object) -> RunInfo:
 
 def resized(workers: Mapping[str, int], jobset: Object) -> dict[str, int]:
     """The numbers of *workers* by role, as they are after the latest resize."""
-    count = pool.worker_count(jobset)
+    count = manifests.worker_count(jobset)
     return {role: count if role == WORKER and count is not None else own for role, own in workers.items()}
 
 

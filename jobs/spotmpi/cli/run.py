@@ -136,11 +136,10 @@ class SpecOptions:
         return overrides(values | {"nodes": numbers(self.nodes)}, self.assignments, self.env)
 
 
-@grouped
-def command(
-    context: typer.Context,
-    spec: Annotated[Path | None, typer.Argument(help="The job spec, a TOML file.")] = None,
-    options: SpecOptions = SpecOptions(),
+@dataclass(frozen=True)
+class ModeOptions:
+    """Options that say what becomes of the spec, or that another run is continued."""
+
     save: Annotated[
         Path | None,
         typer.Option(
@@ -149,12 +148,20 @@ def command(
             "start nothing.",
             metavar="FILE",
         ),
-    ] = None,
+    ] = None
     resume: Annotated[
         str | None, typer.Option("--resume", help="Continue this stopped or failed run instead.", metavar="ID")
-    ] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the run's id and return at once.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
+    ] = None
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the run's id and return at once.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False
+
+
+@grouped
+def command(
+    context: typer.Context,
+    spec: Annotated[Path | None, typer.Argument(help="The job spec, a TOML file.")] = None,
+    options: SpecOptions = SpecOptions(),
+    mode: ModeOptions = ModeOptions(),
     where: TargetOptions = TargetOptions(),
     as_json: Json = False,
 ) -> None:
@@ -169,36 +176,35 @@ def command(
     from spotmpi.api.view import echo, make_view
 
     place, changes = where.target, options.overrides()
-    work = _Work(spec, context.meta.get(_COMMAND), context.args, resume, save)
+    work = _Work(spec, context.meta.get(_COMMAND), context.args, mode)
     source = _checked_source(work, options.image, changes, place)
-    if save is not None:
-        api.save_spec(save, source, changes, place)
-    if dry_run:
-        if resume is not None:
-            plan = api.plan_resume(resume, changes, place, echo)
+    if mode.save is not None:
+        api.save_spec(mode.save, source, changes, place)
+    if mode.dry_run:
+        if mode.resume is not None:
+            plan = api.plan_resume(mode.resume, changes, place, echo)
         else:
             plan = api.plan_run(source, changes, place, echo)
         print(json.dumps(plan, indent=1))
         return
-    with make_view(quiet=as_json or detach) as view:
-        if resume is not None:
-            state = api.resume(resume, changes, place, detach, view.show, view.echo)
+    with make_view(quiet=as_json or mode.detach) as view:
+        if mode.resume is not None:
+            state = api.resume(mode.resume, changes, place, mode.detach, view.show, view.echo)
         else:
-            state = api.run(source, changes, place, detach, view.show, view.echo)
-    _show_result(state, detach, as_json)
-    if not detach:
+            state = api.run(source, changes, place, mode.detach, view.show, view.echo)
+    _show_result(state, mode.detach, as_json)
+    if not mode.detach:
         report_cost(state.id, place)
-    raise typer.Exit(0 if detach else _exit_code(state))
+    raise typer.Exit(0 if mode.detach else _exit_code(state))
 
 
 class _Work(NamedTuple):
-    """What the command line names to run, and the file to save it to."""
+    """What the command line names to run."""
 
     spec: Path | None
     command: list[str] | None  # after --; None without --
     extra: list[str]  # further arguments before --
-    resume: str | None
-    save: Path | None
+    mode: ModeOptions
 
 
 def _checked_source(work: _Work, image: str | None, changes: Sequence[str], place: Target) -> Source:
@@ -213,7 +219,7 @@ def _checked_source(work: _Work, image: str | None, changes: Sequence[str], plac
         problems.append(Problem("--image", image, remedy))
     source: Source = work.spec or work.command or []
     if problems:
-        is_named = (work.spec is not None or work.command is not None) and work.resume is None and not work.extra
+        is_named = (work.spec is not None or work.command is not None) and work.mode.resume is None and not work.extra
         raise InputError([*problems, *(api.problems(source, changes, place) if is_named else [])])
     return source
 
@@ -222,24 +228,25 @@ def _conflicts(work: _Work) -> Iterator[Problem]:
     """The problems of arguments that do not go together."""
     from spotmpi.core.errors import Problem
 
+    mode = work.mode
     if work.extra:
         words = [str(work.spec), *work.extra]
         yield Problem("spec", " ".join(words), f"name one file; a command goes after --: {_example(words)}")
-    if work.resume is not None:
+    if mode.resume is not None:
         for name, value in (("the spec file", work.spec), ("the command", work.command)):
             if value is not None:
-                yield Problem("--resume", work.resume, f"takes the run's own spec: omit {name}")
-        if work.save is not None:
-            yield Problem("--save", str(work.save), f"the spec of {work.resume} is spec.toml in its run folder")
+                yield Problem("--resume", mode.resume, f"takes the run's own spec: omit {name}")
+        if mode.save is not None:
+            yield Problem("--save", str(mode.save), f"the spec of {mode.resume} is spec.toml in its run folder")
     elif work.spec is not None and work.command is not None:
         yield Problem("command", work.command, f"{work.spec} names what to run: omit the spec or the command")
     elif work.spec is None and work.command is None:
         yield Problem("spec", None, "name a spec file (`spotmpi init` writes one), or a command after --")
-    if work.save is not None and work.resume is None:
-        if work.save.exists():
-            yield Problem("--save", str(work.save), "exists already; remove it or name another file")
-        elif not work.save.absolute().parent.is_dir():
-            yield Problem("--save", str(work.save), "its folder does not exist; create it first")
+    if mode.save is not None and mode.resume is None:
+        if mode.save.exists():
+            yield Problem("--save", str(mode.save), "exists already; remove it or name another file")
+        elif not mode.save.absolute().parent.is_dir():
+            yield Problem("--save", str(mode.save), "its folder does not exist; create it first")
 
 
 def _example(words: Sequence[str]) -> str:

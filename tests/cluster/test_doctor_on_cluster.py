@@ -12,13 +12,13 @@ from spotmpi.backends.kubernetes import volume_access
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.view import ClusterView
 from spotmpi.backends.kubernetes.submit.objects import generate_keys
-from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.core import environment
 from spotmpi.core.certificates import run_certificates
 from spotmpi.environments import probe
 from spotmpi.environments.checks import cluster
 from spotmpi.environments.checks.check import Finding, LiveEnvironment, Subject
 from spotmpi.environments.doctor import run_check
+from spotmpi.plan.volume_pod import Volume
 from tests.cloud.account.fake_account import FakeAccount
 from tests.cluster.applying_provider import join_group, leave_group
 from tests.testbed.cluster import Cluster

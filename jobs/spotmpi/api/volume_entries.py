@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from spotmpi.agent import pod_context
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.portal import call
-from spotmpi.backends.kubernetes.volume_access import Volume, volume_access
+from spotmpi.backends.kubernetes.volume_access import volume_access
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.progress import Echo
 from spotmpi.data.local_source import Index
@@ -89,7 +89,7 @@ def send(spec: JobSpec, plan: Mapping[str, Any], echo: Echo) -> None:
     api = ClusterApi(plan["context"], plan["namespace"])
 
     async def transfer() -> None:
-        async with volume_access(api, Volume(*volume), echo) as pod:
+        async with volume_access(api, volume, echo) as pod:
             for each in entries:
                 source, name = _Files(each, store.storage), f"{STORE}/{folder(each.reference)}"
                 copied = DataStore(pod, echo)

@@ -13,7 +13,7 @@ from spotmpi.backends import targets
 from spotmpi.backends.kubernetes.client.api import JOBSET, ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.client.portal import call
-from spotmpi.backends.kubernetes.volume_access import Volume, volume_access
+from spotmpi.backends.kubernetes.volume_access import volume_access
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.progress import Echo
@@ -23,6 +23,7 @@ from spotmpi.data.remote_source import Download, authority_of, downloads_of, is_
 from spotmpi.data.store import OTHER_FOLDERS, DataStore, Transfer, index_of
 from spotmpi.images.build import build_for
 from spotmpi.plan import manifests
+from spotmpi.plan.volume_pod import Volume
 
 T = TypeVar("T")
 _VOC_TARS = 3

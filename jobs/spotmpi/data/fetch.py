@@ -17,7 +17,7 @@ from spotmpi.agent import protocol
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
-from spotmpi.backends.kubernetes.volume_access import Volume, pending_reason
+from spotmpi.backends.kubernetes.volume_access import pending_reason
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.progress import Echo
 from spotmpi.core.redaction import redacted
@@ -25,6 +25,7 @@ from spotmpi.data import fetch_job
 from spotmpi.data.remote_source import Download
 from spotmpi.data.store import Transfer, format_size
 from spotmpi.plan.pods import CONTAINER
+from spotmpi.plan.volume_pod import Volume
 
 POLL_INTERVAL = 1.0  # seconds between requests for the Job's status
 UNREACHABLE_TIMEOUT = 120.0  # seconds for which the cluster may be unreachable
@@ -51,8 +52,7 @@ async def fetch(
             if await _is_active(api, name):
                 echo(f"Job {name} is fetching this already")
             else:
-                where = (volume.claim, volume.image, volume.pull_secrets, volume.tolerations)
-                job = fetch_job.fetch_job(name, api.namespace, *where)
+                job = fetch_job.fetch_job(name, api.namespace, volume)
                 await _start(api, job, lambda created: _parts(created, sources, folder, authority))
                 echo(f"Job {name} fetches it, also when this terminal is closed; the same command shows its progress")
         transfers = await _watch(api, name, echo)

@@ -42,19 +42,11 @@ def name_of(sources: Sequence[Sequence[Download]], folder: str, volume: str) -> 
     return f"spotmpi-fetch-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:10]}"
 
 
-def fetch_job(
-    name: str,
-    namespace: str,
-    volume: str,
-    image: str,
-    pull_secrets: Sequence[str],
-    tolerations: Sequence[dict[str, Any]] = (),
-) -> dict[str, Any]:
+def fetch_job(name: str, namespace: str, volume: volume_pod.Volume) -> dict[str, Any]:
     """The Job, suspended until its downloads exist; an evicted pod does not count as an attempt."""
     command = pods.module(_DOWNLOADS, "spotmpi.agent.fetch", *(f"{_DOWNLOADS}/{name}" for name in _FILES))
-    spec = volume_pod.pod_spec(volume, image, pull_secrets, command, _SHARE)
+    spec = volume_pod.pod_spec(volume, command, _SHARE)
     items = [{"key": _key(path), "path": path} for path in (*_CODE, *_FILES)]
-    spec["tolerations"] = list(tolerations)
     spec["volumes"].append({"name": "downloads", "secret": {"secretName": name, "items": items, "defaultMode": 0o440}})
     (container,) = spec["containers"]
     container["volumeMounts"].append({"name": "downloads", "mountPath": _DOWNLOADS, "readOnly": True})

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -23,6 +23,7 @@ from spotmpi.plan import placement, pods, pool
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan, pod_layout
 from spotmpi.plan.cluster import ClusterTarget, cached_plan
 from spotmpi.plan.placement import Beginning
+from spotmpi.plan.volume_pod import Volume
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.workers import Workers
 
@@ -156,16 +157,7 @@ def pod_templates(jobset: Mapping[str, Any]) -> list[Object]:
     return [each["template"]["spec"]["template"] for each in jobset["spec"]["replicatedJobs"]]
 
 
-class RunVolume(NamedTuple):
-    """The claim of a run volume, and what other pods that mount it take over from those of the run."""
-
-    claim: str
-    image: str
-    pull_secrets: tuple[str, ...]
-    tolerations: tuple[Object, ...] = ()  # of the user: where all nodes are tainted, no pod starts without
-
-
-def run_volume(jobset: Mapping[str, Any]) -> RunVolume | None:
+def run_volume(jobset: Mapping[str, Any]) -> Volume | None:
     """The run volume of a JobSet's pods; None for a run without one."""
     pod = pod_template(jobset)["spec"]
     volume: Object = next((volume for volume in pod.get("volumes") or [] if volume["name"] == "volume"), {})
@@ -174,7 +166,7 @@ def run_volume(jobset: Mapping[str, Any]) -> RunVolume | None:
     secrets = tuple(secret["name"] for secret in pod.get("imagePullSecrets") or [])
     image = str(pods.image(pod_template(jobset)))
     own = tuple(each for each in pod.get("tolerations") or [] if not pods.is_automatic(each))
-    return RunVolume(volume["persistentVolumeClaim"]["claimName"], image, secrets, own)
+    return Volume(volume["persistentVolumeClaim"]["claimName"], image, secrets, own)
 
 
 def forwarded_variables(objects: Sequence[Object]) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spotmpi.agent import store, unpack
 from spotmpi.core import names
@@ -20,18 +19,28 @@ _STORE = Path(store.__file__).read_text()
 _UNPACK = Path(unpack.__file__).read_text()
 
 
-def volume_pod(
-    name: str, namespace: str, volume: str, image: str, pull_secrets: Sequence[str], uid: str | None = None
-) -> dict[str, Any]:
-    """The pod that mounts the claim *volume* and waits; *image* needs ``sh``, ``sleep`` and ``python3``.
+class Volume(NamedTuple):
+    """The claim of a run volume, and what a pod needs to mount it: an image with ``sh``, ``sleep`` and ``python3``.
+
+    The tolerations are those of the user: where all nodes are tainted, no pod starts without.
+    """
+
+    claim: str
+    image: str
+    pull_secrets: tuple[str, ...] = ()
+    tolerations: tuple[dict[str, Any], ...] = ()
+
+
+def volume_pod(name: str, namespace: str, volume: Volume, uid: str | None = None) -> dict[str, Any]:
+    """The pod that mounts *volume* and waits.
 
     With its *uid* the claim owns the pod: VPC CNI enforces NetworkPolicies only for pods that have an owner
     (aws-network-policy-agent#327).
     """
-    spec = pod_spec(volume, image, pull_secrets, ["sleep", str(LIFETIME)], _REQUESTS)
+    spec = pod_spec(volume, ["sleep", str(LIFETIME)], _REQUESTS)
     metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": labels(PURPOSE)}
     if uid is not None:
-        owner = {"apiVersion": "v1", "kind": CLAIM, "name": volume, "uid": uid}
+        owner = {"apiVersion": "v1", "kind": CLAIM, "name": volume.claim, "uid": uid}
         metadata["ownerReferences"] = [owner]
     return {
         "apiVersion": "v1",
@@ -51,13 +60,11 @@ def labels(purpose: str) -> dict[str, str]:
     return {names.LABEL_APP: "spotmpi", LABEL_PURPOSE: purpose}
 
 
-def pod_spec(
-    volume: str, image: str, pull_secrets: Sequence[str], command: list[str], requests: dict[str, str]
-) -> dict[str, Any]:
-    """The spec of a restricted pod that runs *command* with the claim *volume* mounted, without a GPU."""
+def pod_spec(volume: Volume, command: list[str], requests: dict[str, str]) -> dict[str, Any]:
+    """The spec of a restricted pod that runs *command* with *volume* mounted, without a GPU."""
     container = {
         "name": pods.CONTAINER,
-        "image": image,
+        "image": volume.image,
         "command": command,
         "resources": {"requests": dict(requests)},
         "securityContext": pods.container_security(),
@@ -69,7 +76,8 @@ def pod_spec(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pods.pod_security(),
-        "imagePullSecrets": [{"name": secret} for secret in pull_secrets],
+        "imagePullSecrets": [{"name": secret} for secret in volume.pull_secrets],
+        "tolerations": list(volume.tolerations),
         "containers": [container],
-        "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": volume}}],
+        "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": volume.claim}}],
     }

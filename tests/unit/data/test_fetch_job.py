@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.data import datasets as data
 from spotmpi.data import fetch, fetch_job
 from spotmpi.data.remote_source import Download
 from spotmpi.data.store import Transfer
 from spotmpi.plan.pods import CONTAINER
+from spotmpi.plan.volume_pod import Volume
 from tests.cloud.cluster.answers import Request, stamp_of
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import a_pod, of_kind
@@ -238,7 +238,7 @@ def test_two_terminals_at_once_make_one_job(script: Start) -> None:
 
 
 def test_the_job_is_restricted_and_a_reclaimed_pod_costs_no_try() -> None:
-    spec = fetch_job.fetch_job("one", "here", "claim", "image", ("key",))["spec"]
+    spec = fetch_job.fetch_job("one", "here", Volume("claim", "image", ("key",)))["spec"]
     template = spec["template"]["spec"]
     assert template["securityContext"]["runAsNonRoot"] and not template["automountServiceAccountToken"]
     assert template["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
@@ -264,7 +264,7 @@ def test_its_pods_have_the_pull_secrets_and_tolerations_that_a_cluster_needs(
     monkeypatch.setattr(data, "ClusterApi", lambda context, namespace: None)
     _, volume = data.open_storage(data.Storage("kubernetes", "claim", "image", ("key", "other"), (taint,)))
     assert (volume.pull_secrets, volume.tolerations) == (("key", "other"), (toleration,))
-    template = fetch_job.fetch_job("one", "here", volume.claim, volume.image, volume.pull_secrets, volume.tolerations)
+    template = fetch_job.fetch_job("one", "here", volume)
     spec = template["spec"]["template"]["spec"]
     assert (spec["imagePullSecrets"], spec["tolerations"]) == ([{"name": "key"}, {"name": "other"}], [toleration])
 
@@ -276,7 +276,7 @@ def test_a_taint_that_is_none_is_refused(taint: str) -> None:
 
 
 def test_the_code_that_the_secret_brings_starts_without_anything_else(tmp_path: Path) -> None:
-    pod = fetch_job.fetch_job("one", "here", "claim", "image", ())["spec"]["template"]["spec"]
+    pod = fetch_job.fetch_job("one", "here", Volume("claim", "image"))["spec"]["template"]["spec"]
     data = fetch_job.downloads_secret(job(), [], "voc", "")["data"]
     (items,) = (volume["secret"]["items"] for volume in pod["volumes"] if volume["name"] == "downloads")
     for item in items:

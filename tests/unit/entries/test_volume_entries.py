@@ -20,7 +20,7 @@ from spotmpi.data.store import DataStore
 from spotmpi.entries.manifest import MODEL
 from spotmpi.entries.store import Store, folder
 from spotmpi.plan import manifests
-from spotmpi.plan.manifests import RunVolume
+from spotmpi.plan.volume_pod import Volume
 from spotmpi.runs import fingerprint
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import read_spec
@@ -50,7 +50,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 def volume(tmp_path: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> FakeVolume:
     """The run volume of a cluster."""
     (tmp_path / "volume").mkdir()
-    monkeypatch.setattr(manifests, "run_volume", lambda jobset: RunVolume(VOLUME.claim, VOLUME.image, ()))
+    monkeypatch.setattr(manifests, "run_volume", lambda jobset: Volume(VOLUME.claim, VOLUME.image, ()))
     return FakeVolume(cluster, tmp_path / "volume" / "runs", ("Running",))
 
 

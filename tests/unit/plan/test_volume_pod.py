@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from spotmpi.plan import pods
-from spotmpi.plan.volume_pod import LIFETIME, store_command, volume_pod
+from spotmpi.plan.volume_pod import LIFETIME, Volume, store_command, volume_pod
 
+TEAM = {"key": "team", "operator": "Exists"}
 OWNER = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "runs", "uid": "7"}
 
 
@@ -17,7 +18,7 @@ def test_the_pod_mounts_the_claim_requests_little_and_ends_by_itself(
     uid: str | None, owners: dict[str, object]
 ) -> None:
     labels = {"app.kubernetes.io/managed-by": "spotmpi", "spotmpi.dev/purpose": "volume"}
-    assert volume_pod("volume-1", "training", "runs", "image:1", ["registry", "other"], uid) == {
+    assert volume_pod("volume-1", "training", Volume("runs", "image:1", ("registry", "other"), (TEAM,)), uid) == {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "volume-1", "namespace": "training", "labels": labels, **owners},
@@ -29,6 +30,7 @@ def test_the_pod_mounts_the_claim_requests_little_and_ends_by_itself(
             "enableServiceLinks": False,
             "securityContext": pods.pod_security(),
             "imagePullSecrets": [{"name": "registry"}, {"name": "other"}],
+            "tolerations": [TEAM],
             "containers": [
                 {
                     "name": "node",
@@ -45,10 +47,10 @@ def test_the_pod_mounts_the_claim_requests_little_and_ends_by_itself(
 
 
 def test_two_pods_share_no_object() -> None:
-    first, second = (volume_pod("volume-1", "training", "runs", "image:1", []) for _ in range(2))
+    first, second = (volume_pod("volume-1", "training", Volume("runs", "image:1")) for _ in range(2))
     first["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "8"
     first["metadata"]["labels"].clear()
-    assert second == volume_pod("volume-1", "training", "runs", "image:1", []) != first
+    assert second == volume_pod("volume-1", "training", Volume("runs", "image:1")) != first
 
 
 def test_a_command_of_the_store_runs_on_a_folder_in_any_pod_with_python(tmp_path: Path) -> None:

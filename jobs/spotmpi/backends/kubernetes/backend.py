@@ -28,7 +28,6 @@ from spotmpi.backends.kubernetes.follow.run import RUNNING, ClusterFollower
 from spotmpi.backends.kubernetes.follow.waiting import CloudDiagnosis
 from spotmpi.backends.kubernetes.submit import adaptation, code, deadline, pod_templates, target, wheels
 from spotmpi.backends.kubernetes.submit import objects as submitting
-from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.backends.local import machine
 from spotmpi.core import archives, hints, names
 from spotmpi.core.environment import Environment
@@ -40,6 +39,7 @@ from spotmpi.images.environment import launchers_of
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import BACKEND, ClusterPlan, ClusterTarget, cached_plan
 from spotmpi.plan.run_plan import elastic_notes, memory_notes, standby_notes
+from spotmpi.plan.volume_pod import Volume
 from spotmpi.programs.pool.settings import versions
 from spotmpi.runs import cache as run_cache
 from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
@@ -179,7 +179,7 @@ class KubernetesBackend:
         # A resumed run has a record on this machine; the lock keeps others from deleting it meanwhile.
         with reader.lock(paths) if exists(paths.folder) else contextlib.nullcontext():
             if volume:
-                call(code.upload(self._api(), plan, spec, Volume(*volume), echo))
+                call(code.upload(self._api(), plan, spec, volume, echo))
             call(wheels.send(self._api(), plan["objects"], spec, echo))
             created = call(submitting.create(self._api(), plan))
             run_cache.create(paths, spec.to_toml(), {**plan, "objects": [*created.objects]}, created.submitted)

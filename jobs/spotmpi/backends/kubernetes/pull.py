@@ -17,15 +17,15 @@ from spotmpi.agent.unpack import DAMAGES, require_readable, unpack
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.errors import translate_errors
-from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess, volume_access
+from spotmpi.backends.kubernetes.volume_access import VolumeAccess, volume_access
 from spotmpi.core import hints, names
 from spotmpi.core.errors import NotPermitted, RunInUse, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.core.printable import printable
 from spotmpi.core.progress import Echo
 from spotmpi.plan.cluster import plan_of_copy
-from spotmpi.plan.manifests import RunVolume
 from spotmpi.plan.pods import python
+from spotmpi.plan.volume_pod import Volume
 from spotmpi.runs import recorded_plan
 
 # Where the local copy knows more: it also has what happened before the first pod ran.
@@ -197,8 +197,8 @@ def _move_into(new: Iterable[Path], folder: Path) -> None:
         entry.replace(old)
 
 
-def require_volume(mounted: RunVolume | None, run: str) -> Volume:
-    """The `Volume` that a run's pods mount; InputError if they mount none."""
+def require_volume(mounted: Volume | None, run: str) -> Volume:
+    """The volume that a run's pods mount; InputError if they mount none."""
     if mounted is None:
         raise input_error("run", run, "has no run volume; all that is left of it is the copy on this machine")
-    return Volume(*mounted)
+    return mounted

@@ -9,7 +9,6 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import BinaryIO, TypeVar
 
 from lightkube import ApiError
@@ -21,21 +20,11 @@ from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.progress import Echo
-from spotmpi.plan import volume_pod
+from spotmpi.plan.volume_pod import Volume, volume_pod
 
 T = TypeVar("T")
 START_TIMEOUT = 300.0  # seconds for a node to take the pod and pull its image
 _POLL_INTERVAL = 0.3  # seconds
-
-
-@dataclass(frozen=True)
-class Volume:
-    """A claim, and an image with ``sleep`` and ``python3`` that the cluster can pull."""
-
-    claim: str
-    image: str
-    pull_secrets: tuple[str, ...] = ()
-    tolerations: tuple[Object, ...] = ()
 
 
 class VolumeAccess:
@@ -98,9 +87,7 @@ async def volume_access(api: ClusterApi, volume: Volume, echo: Echo) -> AsyncIte
     name = f"spotmpi-volume-{secrets.token_hex(4)}"
     with translate_errors("start a pod that reads the run volume"):
         uid = await _claim_uid(api, volume.claim)
-        pod = volume_pod.volume_pod(name, api.namespace, volume.claim, volume.image, volume.pull_secrets, uid)
-        pod["spec"]["tolerations"] = list(volume.tolerations)
-        await api.create(pod)
+        await api.create(volume_pod(name, api.namespace, volume, uid))
     try:
         await _wait_until_running(api, name, echo)
         yield VolumeAccess(api, name)

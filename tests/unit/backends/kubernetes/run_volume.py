@@ -15,9 +15,10 @@ from typing import IO
 
 from spotmpi.agent.store import TAIL
 from spotmpi.backends.kubernetes import pull as pulling
-from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess
+from spotmpi.backends.kubernetes.volume_access import VolumeAccess
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.pods import PYTHON
+from spotmpi.plan.volume_pod import Volume
 from tests.cloud.cluster.answers import Request
 from tests.cloud.cluster.fake_cluster import FakeCluster, Output
 from tests.cloud.cluster.objects import RUN, a_pod, of_kind

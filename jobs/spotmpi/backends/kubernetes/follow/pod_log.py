@@ -24,14 +24,14 @@ from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.client.api import RETRY_DELAY, ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
-from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess, volume_access
+from spotmpi.backends.kubernetes.volume_access import VolumeAccess, volume_access
 from spotmpi.core import archives, names
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event, Lines
 from spotmpi.core.progress import Echo
 from spotmpi.plan import manifests
 from spotmpi.plan.pods import module
-from spotmpi.plan.volume_pod import store_command
+from spotmpi.plan.volume_pod import Volume, store_command
 from spotmpi.runs import pod_output
 from spotmpi.runs.cache import SeenEvents
 from spotmpi.runs.pod_output import Entry
@@ -287,8 +287,7 @@ class RunFolder:
         self._client = client
         self._echo = echo
         self._run = jobset["metadata"]["name"]
-        mounted = manifests.run_volume(jobset)
-        self._volume = Volume(*mounted) if mounted else None
+        self._volume = manifests.run_volume(jobset)
         self._access: VolumeAccess | None = None
         self._stack = AsyncExitStack()
 

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from spotmpi.agent import pod_context
 from spotmpi.agent.plan import UserCode
 from spotmpi.backends.kubernetes.client.api import ClusterApi
-from spotmpi.backends.kubernetes.volume_access import Volume, json_answer, volume_access
+from spotmpi.backends.kubernetes.volume_access import json_answer, volume_access
 from spotmpi.core import archives, code_folder
 from spotmpi.core.code_folder import Packed
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.progress import Echo
 from spotmpi.plan.cluster import ClusterPlan, ClusterTarget
-from spotmpi.plan.volume_pod import store_command
+from spotmpi.plan.volume_pod import Volume, store_command
 from spotmpi.spec.job import JobSpec
 
 

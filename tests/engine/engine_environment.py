@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from spotmpi.aws.scaling import CLUSTER_TAG
 from spotmpi.environments.pulumi_cli import Pulumi
 from tests.cloud.account.ec2 import machine
 from tests.cloud.account.eks import RELEASES, STANDARD
@@ -15,11 +14,11 @@ from tests.cloud.account.management import SIZES
 from tests.cloud.fake_environment import FakeEnvironment
 from tests.engine.engine import Engine
 from tests.engine.providers import eks_versions
-from tests.engine.providers.aws_cluster import ADDON, KEY, LOG_GROUP, SCALING_TAG
+from tests.engine.providers.aws_cluster import ADDON, KEY, LOG_GROUP
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP, VPC
 from tests.engine.providers.aws_services import FILE_SYSTEM, REPOSITORY
 from tests.engine.providers.cloud import Cloud
-from tests.engine.providers.scaling import resize, scaling_group, sizes
+from tests.engine.providers.scaling import resize, scaling_groups
 
 
 def offer_versions(account: FakeAccount) -> None:
@@ -55,20 +54,7 @@ class EngineEnvironment(FakeEnvironment):
         self.account.ecr.repositories = {each.id for each in records.of(REPOSITORY)}
         self._read_cluster()
         self._read_memories()
-        self._read_groups()
-
-    def _read_groups(self) -> None:
-        """The Auto Scaling groups with their sizes; EKS adds the tag with the cluster's name."""
-        groups = {scaling_group(each): each for each in self.cloud.records.of(NODE_GROUP)}
-        tags = {name: {CLUSTER_TAG: str(each.inputs["clusterName"])} for name, each in groups.items()}
-        for tag in self.cloud.records.of(SCALING_TAG):
-            if own := tags.get(tag.inputs["autoscalingGroupName"]):
-                own[tag.inputs["tag"]["key"]] = tag.inputs["tag"]["value"]
-        self.account.autoscaling.groups.clear()
-        for name, each in groups.items():
-            low, desired, high = sizes(each)
-            self.account.autoscaling.add(name, tags[name], high, desired)
-            self.account.autoscaling.groups[name]["MinSize"] = low
+        self.account.autoscaling.groups = scaling_groups(self.cloud)
 
     def resize(self, region: str, request: Mapping[str, Any]) -> None:
         """Set sizes of an Auto Scaling group in the stand-in cloud."""

@@ -56,9 +56,9 @@ class AutoScaling:
                 if self.slow == 0:
                     group["Instances"] = group["Instances"][: group["MaxSize"]]
                 self.slow = max(0, self.slow - 1)
-        here = self.groups.values() if region == self.region else ()
-        groups = [each for each in here if matches({}, tags_of(each), request["Filters"])]
-        return {"AutoScalingGroups": groups}
+        names = request.get("AutoScalingGroupNames") or self.groups
+        here = [each for name, each in self.groups.items() if region == self.region and name in names]
+        return {"AutoScalingGroups": [each for each in here if matches({}, tags_of(each), request["Filters"])]}
 
     def describe_scaling_activities(self, region: str, request: Request) -> Any:
         return {"Activities": self.activities.get(request["AutoScalingGroupName"], [])}

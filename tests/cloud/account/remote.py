@@ -37,7 +37,14 @@ def serve(handlers: Handlers) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             """Nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with listening(Handler) as address:
+        yield address
+
+
+@contextmanager
+def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Let *handler* answer on a port of this machine until the end of the block; gives its address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

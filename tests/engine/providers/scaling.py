@@ -8,8 +8,10 @@ differs from the state, `desired_size` included, and a version update where the 
 from collections.abc import Mapping
 from typing import Any
 
+from spotmpi.aws.scaling import CLUSTER_TAG
 from tests.cloud.account import answers
-from tests.cloud.account.management import resized
+from tests.cloud.account.management import AutoScaling, resized
+from tests.engine.providers.aws_cluster import SCALING_TAG
 from tests.engine.providers.aws_network import NODE_GROUP
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.records import Record, Refusal
@@ -27,6 +29,21 @@ def sizes(group: Record) -> tuple[int, int, int]:
 def scaling_group(group: Record) -> str:
     """The name of a node group's Auto Scaling group."""
     return str(group.outputs["resources"][0]["autoscalingGroups"][0]["name"])
+
+
+def scaling_groups(cloud: Cloud) -> dict[str, dict[str, Any]]:
+    """The Auto Scaling groups of node groups, by name, as AWS describes them; EKS tags them with the cluster's name."""
+    described = AutoScaling()
+    groups = {scaling_group(each): each for each in cloud.records.of(NODE_GROUP)}
+    tags = {name: {CLUSTER_TAG: str(each.inputs["clusterName"])} for name, each in groups.items()}
+    for tag in cloud.records.of(SCALING_TAG):
+        if own := tags.get(tag.inputs["autoscalingGroupName"]):
+            own[tag.inputs["tag"]["key"]] = tag.inputs["tag"]["value"]
+    for name, each in groups.items():
+        low, desired, high = sizes(each)
+        described.add(name, tags[name], high, desired)
+        described.groups[name]["MinSize"] = low
+    return described.groups
 
 
 def node_group(cloud: Cloud, stem: str) -> Record:

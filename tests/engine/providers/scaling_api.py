@@ -1,17 +1,17 @@
 """The Auto Scaling API over HTTP, for programs that call it beside the engine: sizes of groups, read and set."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
-from tests.cloud.account.management import SIZES
-from tests.engine.providers.aws_network import NODE_GROUP
+from tests.cloud.account.management import SIZES, AutoScaling
+from tests.cloud.account.remote import listening
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.records import Refusal
-from tests.engine.providers.scaling import resize, scaling_group, sizes
+from tests.engine.providers.scaling import resize, scaling_groups
 
 
 def answer(cloud: Cloud, resource: dict[str, str]) -> str:
@@ -21,25 +21,23 @@ def answer(cloud: Cloud, resource: dict[str, str]) -> str:
         resize(cloud, resource["AutoScalingGroupName"], {key: int(resource[key]) for key in SIZES if key in resource})
         return _response(action, "")
     if action == "DescribeAutoScalingGroups":
-        names = [value for key, value in resource.items() if key.startswith("AutoScalingGroupNames.")]
-        if resource.get("Filters.member.1.Name") == "tag:eks:cluster-name":
-            cluster = resource["Filters.member.1.Values.member.1"]
-            names = [
-                scaling_group(each) for each in cloud.records.of(NODE_GROUP) if each.inputs["clusterName"] == cluster
-            ]
-        members = "".join(_member(cloud, name) for name in names)
+        groups = AutoScaling(scaling_groups(cloud))
+        described = groups.describe_auto_scaling_groups(groups.region, _request(resource))
+        members = "".join(map(_member, described["AutoScalingGroups"]))
         result = f"<DescribeAutoScalingGroupsResult><AutoScalingGroups>{members}</AutoScalingGroups>"
         return _response(action, f"{result}</DescribeAutoScalingGroupsResult>")
     raise Refusal(f"{action}: add it to tests/engine/providers/scaling_api.py")
 
 
-def _member(cloud: Cloud, name: str) -> str:
-    for group in cloud.records.of(NODE_GROUP):
-        if scaling_group(group) == name:
-            low, desired, high = sizes(group)
-            values = {"AutoScalingGroupName": name, "MinSize": low, "MaxSize": high, "DesiredCapacity": desired}
-            return f"<member>{''.join(f'<{key}>{value}</{key}>' for key, value in values.items())}</member>"
-    return ""
+def _request(resource: dict[str, str]) -> dict[str, Any]:
+    """The names and the filter of a request."""
+    names = [value for key, value in resource.items() if key.startswith("AutoScalingGroupNames.")]
+    name, value = (resource.get(f"Filters.member.1.{key}") for key in ("Name", "Values.member.1"))
+    return {"AutoScalingGroupNames": names, "Filters": [{"Name": name, "Values": [value]}] if name else []}
+
+
+def _member(group: dict[str, Any]) -> str:
+    return f"<member>{''.join(f'<{key}>{group[key]}</{key}>' for key in ('AutoScalingGroupName', *SIZES))}</member>"
 
 
 def _response(action: str, result: str) -> str:
@@ -68,12 +66,5 @@ def serving_scaling(cloud: Cloud) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(Handler) as address:
+        yield address

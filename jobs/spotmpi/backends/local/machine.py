@@ -77,7 +77,8 @@ def _is_file(path: str) -> bool:
 
 def _is_executable(command: str, spec: JobSpec) -> bool:
     """Whether the first word of a command is executable; assumed while the image is not installed yet."""
-    image_bin = environment.location(spec.image) / "bin" if spec.image in environment.known_images() else ""
+    is_known = spec.image and spec.image in environment.known_images()
+    image_bin = environment.location(spec.image) / "bin" if spec.image and is_known else ""
     if image_bin and not environment.is_installed(Path(image_bin).parent):
         return True
     path = spec.env.get("PATH") or f"{image_bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}"

@@ -118,7 +118,7 @@ def test_the_notebook_cell_executes_functions_in_a_pool(tmp_path: Path) -> None:
 def test_every_toml_block_is_a_valid_part_of_a_spec() -> None:
     import tomllib
 
-    from spotmpi.spec.job import from_values
+    from spotmpi.spec.source import from_values
 
     for block in re.findall(r"```toml\n(.*?)```", README, re.DOTALL):
         from_values(tomllib.loads(block))

@@ -21,7 +21,7 @@ from spotmpi.backends.kubernetes.follow.jobset import member_of
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
 from spotmpi.core.events import Event
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from spotmpi.spec.validate import require_valid
 from tests.cluster.environment_namespace import user_kubeconfig
 from tests.contract import processes

@@ -17,7 +17,7 @@ from spotmpi.backends.kubernetes.submit.adaptation import restart_obstacle
 from spotmpi.core import names
 from spotmpi.plan import manifests
 from spotmpi.plan.cluster import ClusterTarget
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from tests.testbed.control_plane import ControlPlane
 from tests.testbed.jobset import JobSet
 from tests.testbed.kubernetes import Kubernetes, Object

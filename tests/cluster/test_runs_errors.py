@@ -16,7 +16,7 @@ from spotmpi.backends.kubernetes.submit.objects import generate_keys
 from spotmpi.core import names
 from spotmpi.core.certificates import run_certificates
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from tests.cluster.environment_namespace import objects
 from tests.cluster.runs import Runs, plain, runs_in
 from tests.testbed.cluster import Cluster

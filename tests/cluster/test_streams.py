@@ -22,7 +22,7 @@ from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.pods import image as image_of
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from spotmpi.streams.results import encode
 from tests.cluster.pools import small_pods
 from tests.cluster.runs import FollowedRun, Runs, digits, parameters

@@ -14,7 +14,8 @@ from spotmpi.backends.base import Backend
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core.events import Event
 from spotmpi.runs.reader import RunState
-from spotmpi.spec.job import JobSpec, from_values
+from spotmpi.spec.job import JobSpec
+from spotmpi.spec.source import from_values
 from spotmpi.spec.validate import require_valid
 from tests.contract import processes
 from tests.contract.processes import wait_until

@@ -21,7 +21,7 @@ from spotmpi.programs.sampling import sample_generator
 from spotmpi.programs.ssd import learning_rate, ssd_data, ssd_options
 from spotmpi.programs.weights import read_arrays, read_weights
 from spotmpi.programs.world import World, alone
-from spotmpi.spec.job import load
+from spotmpi.spec.source import load_spec
 
 SETS = ("trainval", "test")
 
@@ -176,7 +176,7 @@ def test_the_learning_rate_falls_to_a_tenth_as_in_the_paper() -> None:
 
 @pytest.mark.parametrize("name", ["ssd", "ssd-pytorch", "ssd-shapes"])
 def test_the_ready_specs_hold_arguments_that_the_programs_take(name: str) -> None:
-    spec = load(EXAMPLES / f"{name}.toml")
+    spec = load_spec(EXAMPLES / f"{name}.toml")
     assert spec.program == "ssd"
     options = parsed("--data", str(spec.data), *spec.args, parser=training_parser(""))
     if name != "ssd-shapes":

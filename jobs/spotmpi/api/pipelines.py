@@ -18,9 +18,8 @@ from spotmpi.core.events import Event
 from spotmpi.core.progress import Echo
 from spotmpi.entries.code import shipped_file
 from spotmpi.runs.reader import RunState
-from spotmpi.spec import job
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.source import Source, read_spec
+from spotmpi.spec.source import Source, from_values, read_spec
 from spotmpi.spec.stream import Stream
 from spotmpi.streams.order import CONSUMER, FUNCTION, KEEP, PREDICT, TRAIN
 
@@ -54,7 +53,7 @@ class Pipeline:
             "name": spec.name or self.consumer.partition(":")[2],
             "stream": {**stream, **self.values},
         }
-        return job.from_values({**spec.model_dump(exclude_defaults=True), **changes}, overrides)
+        return from_values({**spec.model_dump(exclude_defaults=True), **changes}, overrides)
 
     def run(
         self,

@@ -17,6 +17,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
 from spotmpi.spec import job
+from spotmpi.spec.source import load_spec
 
 _MEMBERSHIP = (record.JOINED, record.LEFT, record.STARTED, record.RESTARTED)
 
@@ -44,7 +45,7 @@ class PoolRecovery:
 def is_of_pool(state: RunState, member: Member) -> bool:
     """Whether *member* is one of a pool, or a worker of a stream, by the run's recorded spec."""
     path = RunPaths(Path(state.folder)).spec
-    return member.role in WORKERS or (is_file(path) and job.load(path).launcher == job.POOL)
+    return member.role in WORKERS or (is_file(path) and load_spec(path).launcher == job.POOL)
 
 
 def drill_pool(

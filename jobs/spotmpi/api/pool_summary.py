@@ -10,7 +10,7 @@ from spotmpi.core.environment import Environment
 from spotmpi.core.names import RunPaths
 from spotmpi.pools.pool import PoolSummary
 from spotmpi.runs import node_usage, recorded_plan
-from spotmpi.spec import job
+from spotmpi.spec.source import load_spec
 
 _KIND: Kind = ("", "", "")  # one price for all machines
 
@@ -29,7 +29,7 @@ def summarize(folder: Path, price: float | None, now: float | None = None) -> Po
 def node_price(folder: Path) -> float | None:
     """US dollars for an hour of a node: by the spec, else the most expensive of the pool's groups; None if unknown."""
     paths = RunPaths(folder)
-    spec, values = job.load(paths.spec), recorded_plan.read(paths).environment
+    spec, values = load_spec(paths.spec), recorded_plan.read(paths).environment
     if spec.price is not None or not values:
         return spec.price
     from spotmpi.aws.prices import highest_node_price

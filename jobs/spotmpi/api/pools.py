@@ -24,8 +24,7 @@ from spotmpi.pools.errors import PoolError
 from spotmpi.pools.pool import Pool, PoolSummary
 from spotmpi.pools.progress import print_message
 from spotmpi.spec.job import POOL
-from spotmpi.spec.source import Source
-from spotmpi.spec.values import is_reference
+from spotmpi.spec.source import Source, is_reference
 
 _CLOSED = "closed by its driver"
 Output = Callable[[int, str, Sequence[str]], None]

@@ -26,7 +26,7 @@ from spotmpi.entries.store import Store, is_reference
 from spotmpi.images.environment import known_images
 from spotmpi.pools.progress import print_message
 from spotmpi.runs import fingerprint
-from spotmpi.spec import job
+from spotmpi.spec.source import load_spec
 from spotmpi.streams.dataset import Dataset, lookup
 from spotmpi.streams.errors import StreamError
 
@@ -191,7 +191,7 @@ def _data_of(paths: RunPaths, store: str | None) -> Iterator[tuple[Manifest, Sto
 
 def _run_again(paths: RunPaths, place: Path, maker: _Maker, on: TargetLike) -> Reproduction:
     """Start the run's spec again, and compare the files of *place* with those at the same place in its folder."""
-    spec = job.load(paths.spec)
+    spec = load_spec(paths.spec)
     work = json.loads(paths.plan.read_text()).get("work") or {}
     code = (work.get("code") or {}).get("files")
     if code is not None and fingerprint.identify(spec)["code"]["files"] != code:

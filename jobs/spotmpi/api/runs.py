@@ -33,8 +33,8 @@ from spotmpi.streams.figures import Figures, advice
 if TYPE_CHECKING:
     from spotmpi.api.drill import Recovery
     from spotmpi.api.pool_drill import PoolRecovery
-    from spotmpi.spec.job import JobSpec, WrongKeys
-    from spotmpi.spec.source import Source
+    from spotmpi.spec.job import JobSpec
+    from spotmpi.spec.source import Source, WrongKeys
 
 
 _NOTICEABLE = 2.0  # seconds of waiting without a word
@@ -192,11 +192,11 @@ def stop_run(
 @contextlib.contextmanager
 def _waiting_note(state: RunState, echo: Echo) -> Iterator[None]:
     """Say why the end of a run is waited for, and for how long, if the context lasts longer than people notice."""
-    from spotmpi.spec import job
+    from spotmpi.spec.source import load_spec
 
     path, limit = names.RunPaths(Path(state.folder)).spec, ""
     with contextlib.suppress(SpotmpiError, OSError):
-        limit = f", for at most {job.load(path).checkpoint.grace:g}s (checkpoint.grace)"
+        limit = f", for at most {load_spec(path).checkpoint.grace:g}s (checkpoint.grace)"
     text = f"waiting until run {state.id} has written what it has to, and its processes have ended{limit}"
     timer = threading.Timer(_NOTICEABLE, echo, [text])
     timer.daemon = True
@@ -292,8 +292,7 @@ def _validate(
     source: Source, overrides: Iterable[str], on: TargetLike, backend: Backend | None = None
 ) -> tuple[Backend, JobSpec]:
     """The backend, where *on* alone does not give it, and the valid spec of a new run; InputError with all problems."""
-    from spotmpi.spec.job import WrongKeys
-    from spotmpi.spec.source import read_spec
+    from spotmpi.spec.source import WrongKeys, read_spec
     from spotmpi.spec.validate import require_valid
 
     try:
@@ -447,8 +446,8 @@ def _current_price(paths: RunPaths) -> float | None:
     if not values:
         return None
     from spotmpi.core import environment
-    from spotmpi.spec import job
+    from spotmpi.spec.source import load_spec
     from spotmpi.study.pricing import worker_price
 
-    spec = job.load(paths.spec)
+    spec = load_spec(paths.spec)
     return worker_price(environment.parse(values), spec, spec.stream.workers) if spec.stream else None

@@ -12,9 +12,8 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Echo
-from spotmpi.spec import job as specs
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.source import Source, read_spec
+from spotmpi.spec.source import Source, read_spec, read_toml
 from spotmpi.study import pricing, study_file
 from spotmpi.study.study import Study, StudyOptions, WrongStudy, grid_study, read_base
 from spotmpi.study.sweep import Sweep
@@ -76,7 +75,7 @@ def study_of(source: Source, options: StudyOptions, overrides: Iterable[str] = (
         WrongStudy: with every problem of the study, the spec and the options.
         InputError: the file cannot be read.
     """
-    if isinstance(source, str | Path) and study_file.is_study(specs.read_toml(Path(source))):
+    if isinstance(source, str | Path) and study_file.is_study(read_toml(Path(source))):
         return study_file.load(Path(source), overrides, options)
     spec, faults = read_base(lambda: read_spec(source, overrides))
     if spec.dataset is not None:

@@ -211,7 +211,7 @@ def _checked_source(work: _Work, image: str | None, changes: Sequence[str], plac
     """The spec or command to run; InputError with all problems of the arguments and of the spec."""
     from spotmpi.api import runs as api
     from spotmpi.core.errors import InputError, Problem
-    from spotmpi.spec.values import is_reference
+    from spotmpi.spec.source import is_reference
 
     problems = list(_conflicts(work))
     if is_reference(image) and (place.is_local or place.is_slurm):

@@ -48,10 +48,10 @@ def command(
     from datetime import UTC, datetime
 
     from spotmpi.api.simulation import Prices, simulate_job
-    from spotmpi.spec.job import load
+    from spotmpi.spec.source import load_spec
 
     assumed = Prices(prices.price, prices.on_demand_price)
-    simulation = simulate_job(load(spec, settings or ()), traces, windows, assumed, datetime.now(UTC), seed)
+    simulation = simulate_job(load_spec(spec, settings or ()), traces, windows, assumed, datetime.now(UTC), seed)
     if json:
         print(json_module.dumps(asdict(simulation)))
     else:

@@ -27,7 +27,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.environments.resource_kinds import TAG
 from spotmpi.environments.stack_file import stack_of
 from spotmpi.runs import node_usage, reader, recorded_plan
-from spotmpi.spec import job
+from spotmpi.spec.source import load_spec
 
 _TTL = 24 * 3600.0  # seconds for which a cluster keeps a run that has ended
 _NODE = ("", "", "given")  # the kind of machines with a price from the user
@@ -83,7 +83,7 @@ def run_cost(
 
 def _spec_prices(paths: RunPaths) -> dict[Kind, float]:
     """The prices in the run's spec, by kind of machine."""
-    spec = job.load(paths.spec)
+    spec = load_spec(paths.spec)
     if spec.price is None:
         return {}
     workers = spec.stream.roles if spec.stream else ()

@@ -19,8 +19,8 @@ from spotmpi.plan.run_plan import (
     thread_variables,
 )
 from spotmpi.spec.job import Data, JobSpec
+from spotmpi.spec.source import is_path
 from spotmpi.spec.stream import Stream
-from spotmpi.spec.values import is_path
 from spotmpi.streams.order import Settings
 
 VOLUME = pod_context.VOLUME  # where the run volume is mounted

@@ -20,8 +20,8 @@ from spotmpi.plan.run_plan import (
     preload_note,
     roles,
     thread_variables,
+    threads,
 )
-from spotmpi.spec.values import threads
 
 if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec

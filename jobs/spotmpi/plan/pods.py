@@ -16,7 +16,7 @@ from spotmpi.plan.agent_plan import VOLUME
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.kubernetes import Mount
-from spotmpi.spec.values import quantity
+from spotmpi.spec.workers import quantity
 
 CONTAINER = "node"
 KEYS = "secret"  # the volume with the run's SSH keys

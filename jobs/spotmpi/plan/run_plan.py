@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,6 @@ from spotmpi.agent import protocol
 from spotmpi.agent.plan import EACH, GANG, NODE, Elastic, Limits, Role
 from spotmpi.core import names
 from spotmpi.spec.job import POOL, seconds
-from spotmpi.spec.values import threads
 
 if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
@@ -89,6 +89,11 @@ def preload_note(spec: JobSpec, python: str) -> str | None:
     if not spec.preload or fork_server.entry(_command(spec, python)) is not None:
         return None
     return 'preload has no effect: it needs a command such as ["python", "train.py"] or ["python", "-m", "train"]'
+
+
+def threads(cpus: float) -> int:
+    """The threads of a process that has so many CPUs: at least one, and one more for a part of a CPU."""
+    return math.ceil(cpus)
 
 
 def thread_variables(cpus: float) -> dict[str, str]:

@@ -17,7 +17,7 @@ from spotmpi.agent.boot import ENV_IMAGE_PATH
 from spotmpi.agent.plan import VERSION, RunPlan
 from spotmpi.plan.agent_plan import AgentInputs, Layout, agent_plan
 from spotmpi.plan.run_plan import memory_notes
-from spotmpi.spec.values import millicores
+from spotmpi.spec.workers import millicores
 
 if TYPE_CHECKING:  # not needed to follow a run
     from spotmpi.spec.job import JobSpec

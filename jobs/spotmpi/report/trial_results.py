@@ -15,7 +15,7 @@ from spotmpi.metrics import rates
 from spotmpi.metrics.rates import Training
 from spotmpi.runs import fingerprint as work
 from spotmpi.runs import reader, recorded_plan
-from spotmpi.spec import job
+from spotmpi.spec.source import load_spec
 from spotmpi.streams.figures import Figures, Reports
 from spotmpi.study.study import ALLREDUCE, READ
 
@@ -225,7 +225,7 @@ def read(paths: RunPaths, variant: str) -> TrialResult:
         run=paths.id,
         variant=variant,
         state=state.state,
-        spec=job.load(paths.spec).canonical(),
+        spec=load_spec(paths.spec).canonical(),
         work=identity,
         training=rates.read(_without_stream(reader.lines(paths.metrics), reports)),
         interruptions=state.interruptions,

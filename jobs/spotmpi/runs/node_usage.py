@@ -12,7 +12,7 @@ from spotmpi.aws.billing import Usage
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.runs import reader
-from spotmpi.spec import job
+from spotmpi.spec.source import load_spec
 
 HERE = "this machine"
 _ENDS = (record.INTERRUPTED, record.RESTARTED, *record.TERMINAL)
@@ -111,5 +111,5 @@ def _attempts(paths: RunPaths) -> Iterator[tuple[dict[str, Any], float | None]]:
 def _owner_and_team(paths: RunPaths) -> tuple[str, str]:
     """Owner and team of a run; the team is the queue that admits it."""
     owners = (event["owner"] for event in reader.lines(paths.events) if event.get("owner"))
-    queue = job.load(paths.spec).kubernetes.queue if is_file(paths.spec) else None
+    queue = load_spec(paths.spec).kubernetes.queue if is_file(paths.spec) else None
     return next(owners, "unknown"), queue or "none"

@@ -30,16 +30,16 @@ def load_for_resume(paths: RunPaths, overrides: Iterable[str]) -> JobSpec:
     """The recorded spec of a run with *overrides*.
 
     Raises:
-        InputError: as `job.load`; the plan, which says whose run it is, cannot be read; or the run is a copy of one
+        InputError: as `load_spec`; the plan, which says whose run it is, cannot be read; or the run is a copy of one
             that was not submitted from here, and files or variables of this machine, which its spec names and
             *overrides* do not, would be sent.
     """
-    from spotmpi.spec import job
+    from spotmpi.spec.source import from_values, load_spec, read_toml
 
     overrides = list(overrides)
-    spec = job.load(paths.spec, overrides)
+    spec = load_spec(paths.spec, overrides)
     if recorded_plan.read(paths).backend == KUBERNETES and not exists(paths.own):
-        chosen = job.from_values(_without_sent(job.read_toml(paths.spec)), overrides)
+        chosen = from_values(_without_sent(read_toml(paths.spec)), overrides)
         if problems := list(_theirs(spec, chosen)):
             raise InputError(problems)
     return spec

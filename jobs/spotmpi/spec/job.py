@@ -5,22 +5,19 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, WrapValidator
+from pydantic import BeforeValidator, Field, PlainSerializer, WrapValidator
 
 from spotmpi.agent.launchers import LAUNCHERS
-from spotmpi.core import hints
-from spotmpi.core.errors import InputError, Problem, input_error
+from spotmpi.core.errors import input_error
 from spotmpi.spec.dataset import DatasetBuild
 from spotmpi.spec.kubernetes import FilePath, Kubernetes, SpecModel
 from spotmpi.spec.stream import Stream
-from spotmpi.spec.values import data_table, override, reference_moved, relative_paths, resolve_paths
 from spotmpi.spec.workers import Count, Cpus, Memory, Pool, Workers
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -155,6 +152,11 @@ class Data(SpecModel):
     stage: Literal["node", "memory"] | None = Field(
         None, description="on a cluster: copied to each node's own disk, or to memory, before its ranks start"
     )
+
+
+def data_table(value: object) -> object:
+    """The table that the value of ``data`` stands for: a path alone is data that is read where it is."""
+    return {"path": value} if isinstance(value, str) else value
 
 
 def _short_data(data: Data | None) -> object:
@@ -377,99 +379,10 @@ class JobSpec(SpecModel):
         script = next((part for part in parts if re.fullmatch(r"[^\s]+\.(py|sh)", part)), parts[0])
         return self.program or Path(script).stem
 
-    def to_toml(self, folder: Path | None = None) -> str:
-        """The spec as TOML, without keys at their defaults; for a file in *folder*, paths below it are relative."""
-        values = self.model_dump(exclude_defaults=True, exclude_none=True)
-        return tomli_w.dumps(values if folder is None else relative_paths(values, folder))
+    def to_toml(self) -> str:
+        """The spec as TOML, without keys at their defaults."""
+        return tomli_w.dumps(self.model_dump(exclude_defaults=True, exclude_none=True))
 
     def canonical(self) -> dict[str, Any]:
         """Every field as plain JSON values."""
         return self.model_dump(mode="json")
-
-
-def load(path: Path, overrides: Iterable[str] = ()) -> JobSpec:
-    """The spec in the TOML file *path* with *overrides* applied; relative paths are relative to the file.
-
-    Raises:
-        WrongKeys: with every unknown key and every value of a wrong type.
-        InputError: no such file, malformed TOML, or an override that cannot be applied.
-    """
-    return from_values(resolve_paths(read_toml(path), path.parent), overrides)
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The values of a TOML file; InputError with the position if it is malformed."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
-    except FileNotFoundError:
-        command = hints.either("a command goes after --", "a command is a list")
-        raise input_error("spec", str(path), f"no such file; `spotmpi init` writes one, and {command}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise input_error("spec", str(path), f"cannot be read as a text file: {error}") from error
-    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and lists in lists
-        raise input_error("spec", str(path), f"is not TOML: {error}") from error
-
-
-def from_values(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> JobSpec:
-    """The spec that *values* and ``key.path=value`` *overrides* describe.
-
-    Raises:
-        WrongKeys: with every unknown key and every value of a wrong type.
-        InputError: an override that cannot be applied.
-    """
-    merged: dict[str, Any] = dict(values)
-    for text in overrides:
-        merged = override(merged, text)
-    merged = resolve_paths(reference_moved(merged), Path.cwd())
-    try:
-        return JobSpec.model_validate(merged)
-    except ValidationError as error:
-        problems = [problem(dict(detail), JobSpec) for detail in error.errors()]
-        wrong = {str(detail["loc"][0]) for detail in error.errors()}
-    rest = {key: value for key, value in merged.items() if key not in wrong}
-    raise WrongKeys(problems, JobSpec.model_validate(rest), frozenset(_likely_key(key) for key in wrong))
-
-
-class WrongKeys(InputError):
-    """A spec has unknown keys or values of wrong types; ``rest`` is the spec without the top-level keys ``wrong``."""
-
-    def __init__(self, problems: Sequence[Problem], rest: JobSpec, wrong: frozenset[str]) -> None:
-        super().__init__(problems)
-        self.rest, self.wrong = rest, wrong
-
-
-def problem(detail: dict[str, Any], model: type[SpecModel]) -> Problem:
-    """An error of pydantic for values of *model* as a Problem."""
-    field = ".".join(str(part) for part in detail["loc"]) or "spec"
-    if detail["type"] == "extra_forbidden":
-        return Problem(field, detail["input"], f"unknown key; {_near(detail['loc'], model)}")
-    if detail["type"] == "string_pattern_mismatch":  # every pattern of a spec is that of a size
-        return Problem(field, detail["input"], 'write a size such as "512Mi" or "4Gi"')
-    if detail["type"] in ("model_type", "dict_type"):
-        return Problem(field, detail["input"], "input should be a table")
-    if detail["type"] == "list_type":
-        return Problem(field, detail["input"], 'input should be a list, such as ["python", "train.py"]')
-    message = detail["msg"].removeprefix("Value error, ")
-    return Problem(field, detail["input"], message[0].lower() + message[1:])
-
-
-def _near(loc: tuple[Any, ...], model: Any) -> str:
-    """The known keys of the table that holds an unknown one, or the likeliest of them."""
-    for part in loc[:-1]:
-        model = model if isinstance(part, int) else model.model_fields[part].annotation
-        model = next(iter(get_args(model)), model)  # of a list or an Optional
-    known = list(model.model_fields)
-    close = _close(str(loc[-1]), known)
-    return f"did you mean {close}?" if close else f"known keys: {', '.join(known)}"
-
-
-def _likely_key(key: str) -> str:
-    """The key of a spec that *key* stands for: itself, or the one that an unknown key is likely to mean."""
-    known = list(JobSpec.model_fields)
-    return key if key in known else _close(key, known) or key
-
-
-def _close(key: str, known: list[str]) -> str | None:
-    import difflib
-
-    return next(iter(difflib.get_close_matches(key, known, n=1)), None)

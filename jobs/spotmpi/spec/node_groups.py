@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from spotmpi.core import names
 from spotmpi.core.errors import Problem
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.values import millicores
+from spotmpi.spec.workers import millicores
 
 if TYPE_CHECKING:
     from spotmpi.core.environment import NodeGroup

@@ -1,17 +1,31 @@
-"""The forms in which functions take a spec: a JobSpec, a TOML file's path, its values, or a command."""
+"""How a spec is read: from a file, from values or a command, with overrides and entries of the store; and written.
+
+An override is ``key.path=value`` or ``key+=value``, as --set and --variant take it. Paths are absolute while a spec is
+used, and relative to its file in TOML.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import shlex
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from spotmpi.core.errors import SpotmpiError, input_error
-from spotmpi.spec import job
-from spotmpi.spec.job import JobSpec
+import tomli_w
+from pydantic import ValidationError
+
+from spotmpi.agent.files import exists
+from spotmpi.core import hints
+from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
+from spotmpi.spec.job import JobSpec, data_table
+from spotmpi.spec.kubernetes import CONFIG_MAP, SpecModel
+from spotmpi.streams.order import FUNCTION
 
 _DATASETS, _MODELS = "datasets:", "models:"  # before the name or key of an entry of the store
 Source = JobSpec | Path | str | dict[str, Any] | list[str]  # a str is a path, a list is a command
+Convert = Callable[[str], str]
 
 
 def read_spec(source: Source, overrides: Iterable[str] = ()) -> JobSpec:
@@ -24,8 +38,8 @@ def read_spec(source: Source, overrides: Iterable[str] = ()) -> JobSpec:
     if isinstance(source, list):
         source = {"command": source, "launcher": "none", "limits": {"failures": 0}}
     if isinstance(source, dict):
-        return with_entries(job.from_values(source, overrides))
-    return with_entries(job.load(Path(source), overrides))
+        return with_entries(from_values(source, overrides))
+    return with_entries(load_spec(Path(source), overrides))
 
 
 def with_entries(spec: JobSpec) -> JobSpec:
@@ -51,9 +65,267 @@ def _place(text: str) -> str:
     return store.place(store.find(text).reference)
 
 
+def load_spec(path: Path, overrides: Iterable[str] = ()) -> JobSpec:
+    """The spec in the TOML file *path* with *overrides* applied; relative paths are relative to the file.
+
+    Raises:
+        WrongKeys: with every unknown key and every value of a wrong type.
+        InputError: no such file, malformed TOML, or an override that cannot be applied.
+    """
+    return from_values(resolve_paths(read_toml(path), path.parent), overrides)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values of a TOML file; InputError with the position if it is malformed."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
+    except FileNotFoundError:
+        command = hints.either("a command goes after --", "a command is a list")
+        raise input_error("spec", str(path), f"no such file; `spotmpi init` writes one, and {command}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise input_error("spec", str(path), f"cannot be read as a text file: {error}") from error
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and lists in lists
+        raise input_error("spec", str(path), f"is not TOML: {error}") from error
+
+
+def from_values(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> JobSpec:
+    """The spec that *values* and ``key.path=value`` *overrides* describe.
+
+    Raises:
+        WrongKeys: with every unknown key and every value of a wrong type.
+        InputError: an override that cannot be applied.
+    """
+    merged: dict[str, Any] = dict(values)
+    for text in overrides:
+        merged = override(merged, text)
+    merged = resolve_paths(reference_moved(merged), Path.cwd())
+    try:
+        return JobSpec.model_validate(merged)
+    except ValidationError as error:
+        problems = [problem(dict(detail), JobSpec) for detail in error.errors()]
+        wrong = {str(detail["loc"][0]) for detail in error.errors()}
+    rest = {key: value for key, value in merged.items() if key not in wrong}
+    raise WrongKeys(problems, JobSpec.model_validate(rest), frozenset(_likely_key(key) for key in wrong))
+
+
+class WrongKeys(InputError):
+    """A spec has unknown keys or values of wrong types; ``rest`` is the spec without the top-level keys ``wrong``."""
+
+    def __init__(self, problems: Sequence[Problem], rest: JobSpec, wrong: frozenset[str]) -> None:
+        super().__init__(problems)
+        self.rest, self.wrong = rest, wrong
+
+
+def problem(detail: dict[str, Any], model: type[SpecModel]) -> Problem:
+    """An error of pydantic for values of *model* as a Problem."""
+    field = ".".join(str(part) for part in detail["loc"]) or "spec"
+    if detail["type"] == "extra_forbidden":
+        return Problem(field, detail["input"], f"unknown key; {_near(detail['loc'], model)}")
+    if detail["type"] == "string_pattern_mismatch":  # every pattern of a spec is that of a size
+        return Problem(field, detail["input"], 'write a size such as "512Mi" or "4Gi"')
+    if detail["type"] in ("model_type", "dict_type"):
+        return Problem(field, detail["input"], "input should be a table")
+    if detail["type"] == "list_type":
+        return Problem(field, detail["input"], 'input should be a list, such as ["python", "train.py"]')
+    message = detail["msg"].removeprefix("Value error, ")
+    return Problem(field, detail["input"], message[0].lower() + message[1:])
+
+
+def _near(loc: tuple[Any, ...], model: Any) -> str:
+    """The known keys of the table that holds an unknown one, or the likeliest of them."""
+    for part in loc[:-1]:
+        model = model if isinstance(part, int) else model.model_fields[part].annotation
+        model = next(iter(get_args(model)), model)  # of a list or an Optional
+    known = list(model.model_fields)
+    close = _close(str(loc[-1]), known)
+    return f"did you mean {close}?" if close else f"known keys: {', '.join(known)}"
+
+
+def _likely_key(key: str) -> str:
+    """The key of a spec that *key* stands for: itself, or the one that an unknown key is likely to mean."""
+    known = list(JobSpec.model_fields)
+    return key if key in known else _close(key, known) or key
+
+
+def _close(key: str, known: list[str]) -> str | None:
+    import difflib
+
+    return next(iter(difflib.get_close_matches(key, known, n=1)), None)
+
+
+def override(values: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """*values* with one override applied: TOML, or else a plain string; what is appended to args is split by words.
+
+    Raises:
+        InputError: *text* is no override, or does not fit the values.
+    """
+    path, equals, raw = text.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise input_error(
+            hints.option("set"), text, 'write it as key=value, such as limits.failures=3 or image="pytorch"'
+        )
+    value = _value(keys, raw, text)
+    if keys == ["image"] and is_reference(value):
+        keys = ["kubernetes", "image"]  # and `image` still says what is in it
+    return _replace(values, keys, value, text)
+
+
+def is_reference(image: object) -> bool:
+    """Whether an image is a reference that pods pull, not the name of a folder under images/."""
+    return isinstance(image, str) and ("/" in image or ":" in image)
+
+
+def reference_moved(values: Mapping[str, Any]) -> dict[str, Any]:
+    """*values* with a reference in ``image`` as ``kubernetes.image``, unless there is another one."""
+    cluster = values.get("kubernetes", {})
+    if not is_reference(values.get("image")) or not isinstance(cluster, Mapping) or cluster.get("image"):
+        return dict(values)
+    rest = {key: value for key, value in values.items() if key != "image"}
+    return {**rest, "kubernetes": {**cluster, "image": values["image"]}}
+
+
+def _value(keys: list[str], raw: str, text: str) -> object:
+    try:
+        parsed = tomllib.loads(f"value = {raw}")
+    except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, or lists in lists
+        parsed = {}
+    value = parsed["value"] if parsed.keys() == {"value"} else raw  # a text may have lines like further keys
+    if keys == ["args+"] and not isinstance(value, list):
+        try:
+            return shlex.split(raw)
+        except ValueError as error:
+            raise input_error(hints.option("set"), text, f"cannot be split into arguments: {error}") from None
+    if keys[0] == "env" and not isinstance(value, str):
+        return raw.strip()  # a variable is text, even if it is written like a number
+    return value
+
+
+def _replace(values: Mapping[str, Any], keys: list[str], value: object, text: str) -> dict[str, Any]:
+    first, rest = keys[0], keys[1:]
+    if not rest:
+        return _append(values, first[:-1], value, text) if first.endswith("+") else {**values, first: value}
+    table = values.get(first, {})
+    if first == "data":
+        table = data_table(table)
+    if not isinstance(table, Mapping):
+        raise input_error(hints.option("set"), text, f"{first} is a single value and has no {'.'.join(rest)}")
+    return {**values, first: _replace(table, rest, value, text)}
+
+
+def _append(values: Mapping[str, Any], key: str, value: object, text: str) -> dict[str, Any]:
+    before = values.get(key, [])
+    if not isinstance(before, list):
+        raise input_error(hints.option("set"), text, f"{key} is not a list: += appends to lists only")
+    return {**values, key: [*before, *(value if isinstance(value, list) else [value])]}
+
+
+def resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
+    """*values* with absolute paths; relative ones are relative to *base*.
+
+    A relative path of data or init without a folder on this machine stays as it is: on a cluster it is relative to the
+    run volume.
+    So does the source of a stream without a file on this machine, and a relative checkpoint path, which is always
+    relative to the run folder.
+    """
+    data = data_table(values.get("data"))
+    if isinstance(data, dict) and isinstance(data.get("path"), str):
+        path = _resolve(base, data["path"])
+        values = {**values, "data": {**data, "path": path if _exists(path) else data["path"]}}
+    if isinstance(values.get("init"), str) and _exists(path := _resolve(base, values["init"])):
+        values = {**values, "init": path}
+    checkpoint = values.get("checkpoint")
+    if isinstance(checkpoint, dict) and isinstance(checkpoint.get("path"), str):
+        values = {**values, "checkpoint": {**checkpoint, "path": str(_expand(checkpoint["path"]))}}
+
+    def resolve(path: str) -> str:
+        return _resolve(base, path)
+
+    def absolute(path: str) -> str:  # a link is shipped under its own name
+        return os.path.normpath(base.absolute() / _expand(path))
+
+    def source(path: str) -> str:
+        pattern = absolute(path)
+        return pattern if path.startswith("~") or _has_files(pattern) else path
+
+    return _convert(values, resolve, absolute, source)
+
+
+def _expand(path: str) -> Path:
+    """The path below the home folder that it names; as it is where no user has that name."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def _resolve(base: Path, path: str) -> str:
+    """The absolute path; as it is where no file can have it, which validation reports."""
+    try:
+        return str((base / _expand(path)).resolve())
+    except (OSError, RuntimeError, ValueError):  # too long, a loop of links, a NUL character
+        return path
+
+
+def _exists(path: str) -> bool:
+    try:
+        return exists(Path(path))
+    except (OSError, ValueError):  # too long, not permitted, or with a NUL character: validation says so
+        return False
+
+
+def _has_files(pattern: str) -> bool:
+    try:
+        return os.path.lexists(pattern) or any(Path("/").glob(pattern[1:]))
+    except (OSError, ValueError):  # too long, a NUL character, or no pattern
+        return False
+
+
+def relative_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
+    """*values* in which the paths of code, files and templates below *base* are relative to it."""
+
+    def relative(path: str) -> str:
+        return str(Path(path).relative_to(base)) if Path(path).is_relative_to(base) else path
+
+    return _convert(values, relative, relative, relative)
+
+
+def _convert(values: dict[str, Any], resolve: Convert, absolute: Convert, source: Convert) -> dict[str, Any]:
+    """*values* with `code` and templates converted by *resolve*, `files` by *absolute*, sources by *source*."""
+    if isinstance(values.get("code"), str):
+        values = {**values, "code": resolve(values["code"])}
+    if isinstance(values.get("files"), list):
+        values = {**values, "files": [absolute(path) if isinstance(path, str) else path for path in values["files"]]}
+    stream = values.get("stream")
+    if isinstance(stream, dict) and isinstance(stream.get("source"), str) and is_path(stream["source"]):
+        values = {**values, "stream": {**stream, "source": source(stream["source"])}}
+    dataset = values.get("dataset")
+    if isinstance(dataset, dict) and isinstance(dataset.get("arguments"), dict):
+        arguments = {
+            name: source(value) if isinstance(value, str) and is_path(value) else value
+            for name, value in dataset["arguments"].items()
+        }
+        values = {**values, "dataset": {**dataset, "arguments": arguments}}
+    kubernetes = values.get("kubernetes")
+    if isinstance(kubernetes, dict) and isinstance(kubernetes.get("templates"), list):
+        templates = [resolve(name) if _is_file(name) else name for name in kubernetes["templates"]]
+        values = {**values, "kubernetes": {**kubernetes, "templates": templates}}
+    return values
+
+
+def is_path(source: str) -> bool:
+    """Whether the source of a stream is a path, neither a URL nor a function."""
+    return "://" not in source and not FUNCTION.fullmatch(source)
+
+
+def _is_file(template: object) -> bool:
+    return isinstance(template, str) and not template.startswith(CONFIG_MAP)
+
+
 def write_spec(spec: JobSpec, path: Path) -> None:
     """Write *spec* to a new file; paths below the file's folder are relative to it. InputError if *path* exists."""
-    write_new_file(path, spec.to_toml(path.parent.absolute()))
+    values = relative_paths(tomllib.loads(spec.to_toml()), path.parent.absolute())
+    write_new_file(path, tomli_w.dumps(values))
 
 
 def write_new_file(path: Path, text: str) -> None:

@@ -15,9 +15,9 @@ from spotmpi.core import hints, names
 from spotmpi.core.errors import input_error
 from spotmpi.images.environment import launchers_of
 from spotmpi.spec.dataset import DatasetBuild
-from spotmpi.spec.job import JobSpec, Metrics, read_toml
+from spotmpi.spec.job import JobSpec, Metrics
 from spotmpi.spec.script_output import pattern_of
-from spotmpi.spec.source import write_new_file
+from spotmpi.spec.source import read_toml, write_new_file
 from spotmpi.spec.stream import Stream
 from spotmpi.spec.workers import Pool, PostprocessWorkers, StreamWorkers
 

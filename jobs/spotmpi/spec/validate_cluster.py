@@ -13,8 +13,8 @@ from spotmpi.core.errors import Problem
 from spotmpi.spec import roles
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice, capability
+from spotmpi.spec.source import is_path
 from spotmpi.spec.stream import Stream
-from spotmpi.spec.values import is_path
 from spotmpi.streams.order import CONSUMER, FORMATS, PREDICT
 
 if TYPE_CHECKING:  # a local run starts faster without it

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
-from spotmpi.spec import job
 from spotmpi.spec.job import JobSpec
+from spotmpi.spec.source import from_values
 
 BASE = "base"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}")
@@ -91,7 +91,7 @@ def vary(spec: JobSpec, setting: str, text: str) -> JobSpec:
     if not equals or not key.strip("+"):
         raise input_error(hints.option(_FIELD), text, f"{setting!r} sets nothing: {_SHAPE}")
     try:
-        return job.from_values(spec.canonical(), [setting])
+        return from_values(spec.canonical(), [setting])
     except InputError as error:
         raise InputError(
             [Problem(f"{hints.option(_FIELD)} {text}", None, str(problem)) for problem in error.problems]

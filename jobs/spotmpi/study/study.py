@@ -14,7 +14,8 @@ from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.core.price import Price
 from spotmpi.spec import variants
-from spotmpi.spec.job import JobSpec, WrongKeys, duration
+from spotmpi.spec.job import JobSpec, duration
+from spotmpi.spec.source import WrongKeys
 from spotmpi.spec.variants import Variant
 
 PENDING = "pending"

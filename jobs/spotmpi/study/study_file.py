@@ -14,10 +14,10 @@ from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.price import Price
 from spotmpi.forecast.series import published_tables
-from spotmpi.spec import job, variants
+from spotmpi.spec import source, variants
 from spotmpi.spec.job import Duration, JobSpec
 from spotmpi.spec.kubernetes import SpecModel
-from spotmpi.spec.values import resolve_paths
+from spotmpi.spec.source import load_spec, problem, read_toml, resolve_paths
 from spotmpi.spec.variants import BASE, Variant
 from spotmpi.spec.workers import Count
 from spotmpi.study import parameters as known_parameters
@@ -77,7 +77,7 @@ def load(path: Path, overrides: Iterable[str] = (), options: StudyOptions = _NO_
         WrongStudy: with all problems of the file, its parameters, the spec and the options.
         InputError: the file cannot be read.
     """
-    values = {**job.read_toml(path), **options.overrides}
+    values = {**read_toml(path), **options.overrides}
     base, faults = read_base(lambda: _base(values.get("spec"), path.parent, overrides))
     remedy = f"not allowed with a study: {path.name} defines its own parameters"
     unused = [
@@ -95,9 +95,9 @@ def from_values(values: Mapping[str, Any]) -> Study:
 
 def _base(spec: object, folder: Path, overrides: Iterable[str] = ()) -> JobSpec:
     if isinstance(spec, str):
-        return job.load(folder / spec, overrides)
+        return load_spec(folder / spec, overrides)
     if isinstance(spec, dict):
-        return job.from_values(resolve_paths(spec, folder), overrides)
+        return source.from_values(resolve_paths(spec, folder), overrides)
     raise input_error("spec", spec, "give the path of the job spec to vary, or the spec as a table [spec]")
 
 
@@ -130,7 +130,7 @@ def _read_file(values: dict[str, Any], faults: Faults) -> tuple[StudyFile, Fault
     try:
         return StudyFile.model_validate(values), faults
     except ValidationError as error:
-        problems = [job.problem(dict(detail), StudyFile) for detail in error.errors()]
+        problems = [problem(dict(detail), StudyFile) for detail in error.errors()]
         wrong = {str(detail["loc"][0]) for detail in error.errors()}
     rest = {key: value for key, value in values.items() if key not in wrong}
     if "parameters" not in rest:
@@ -304,7 +304,7 @@ def _variant(tables: _Tables, base: JobSpec, values: Values, varied: Sequence[st
     title = ", ".join(word for _, word in named_values) or BASE
     nodes = values[NODES]
     assert isinstance(nodes, int)
-    return Variant(title, tuple(settings), job.from_values(spec.canonical()), named_values), nodes
+    return Variant(title, tuple(settings), source.from_values(spec.canonical()), named_values), nodes
 
 
 def _set(spec: JobSpec, setting: str, field: str) -> JobSpec:

@@ -16,7 +16,7 @@ from spotmpi.agent.files import lock_file, write_atomically
 from spotmpi.core import hints, names
 from spotmpi.core.errors import InputError, Problem, RunInUse, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.price import Price
-from spotmpi.spec import job
+from spotmpi.spec.source import from_values
 from spotmpi.study import study_file
 from spotmpi.study.study import Study, StudyOptions, Trial, grid_study
 
@@ -30,7 +30,7 @@ def _study_from_json(values: dict[str, Any]) -> Study:
     """The study whose ``source`` *values* are."""
     if "study" in values:
         return study_file.from_values(values["study"])
-    spec = job.from_values(values["spec"])
+    spec = from_values(values["spec"])
     return grid_study(spec, StudyOptions(**{key: value for key, value in values.items() if key != "spec"}))
 
 

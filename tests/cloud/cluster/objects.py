@@ -9,7 +9,7 @@ from typing import Any
 from spotmpi.agent.plan import NODE
 from spotmpi.core import names
 from spotmpi.plan import manifests
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from tests.cloud.cluster.answers import stamp_of
 from tests.cloud.cluster.kinds import BY_KIND
 from tests.cloud.cluster.store import Object

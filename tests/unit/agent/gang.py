@@ -16,7 +16,7 @@ from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.runs import pod_output
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from tests import transient_errors
 from tests.forked_python import ForkedPython
 from tests.testbed.web import free_pair, free_port

@@ -20,7 +20,7 @@ from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
 from spotmpi.plan.manifests import Submission, kubernetes_plan
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from tests.clocks import SetClock
 from tests.unit.agent.placed_cluster import START, PlacedCluster
 from tests.unit.agent.test_placement import ORDER, PARTIAL, PATIENCE, RATES, RETRY, target

@@ -18,7 +18,7 @@ from spotmpi.agent.launchers import LAUNCHERS, OpenMpi, Remote, Start
 from spotmpi.agent.plan import COORDINATOR, NODE, Command, Member
 from spotmpi.images import environment as image_environment
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from tests.unit.agent.agent_process import mounts_below
 
 REMOTE = Remote("/work/hosts", launchers.by_agent(["python3", "start.py", "/work/start.sock"]), "eth0")

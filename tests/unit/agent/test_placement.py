@@ -21,7 +21,7 @@ from spotmpi.agent.plan import NODE
 from spotmpi.agent.record import Record
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.manifests import Submission, kubernetes_plan
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from tests.clocks import SetClock
 from tests.unit.agent.placed_cluster import START, PlacedCluster
 

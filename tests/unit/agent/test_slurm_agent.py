@@ -20,7 +20,7 @@ from spotmpi.core.certificates import run_certificates, write_certificates
 from spotmpi.core.names import SOURCE
 from spotmpi.plan.agent_plan import AgentInputs
 from spotmpi.plan.slurm import SlurmTarget, slurm_plan
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from tests.clocks import SetClock
 
 TASK = {"SLURM_JOB_ID": "6007", "SLURM_PROCID": "1", "SPOTMPI_RESTART_COUNT": "3"}

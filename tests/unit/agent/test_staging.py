@@ -10,7 +10,7 @@ import pytest
 from spotmpi.agent import protocol
 from spotmpi.agent.readiness import Staging
 from spotmpi.core.errors import InputError
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from tests.contract.processes import wait_until
 from tests.transient_errors import READS_OF_A_COPY, TransientErrors
 

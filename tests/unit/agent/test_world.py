@@ -9,7 +9,7 @@ import pytest
 from spotmpi.agent import protocol
 from spotmpi.agent.launch import largest_size, on_hosts, world_of
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 
 
 def plan(nodes: int | list[int], **values: Any) -> Any:

@@ -20,7 +20,7 @@ from spotmpi.capacity.controller import DeadlinePolicy
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.manifests import Submission, kubernetes_plan
 from spotmpi.plan.placement import Beginning
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from tests.clocks import SetClock
 from tests.unit.agent.placed_cluster import START, PlacedCluster
 

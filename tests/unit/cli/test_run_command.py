@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.runs import reader
-from spotmpi.spec.job import load
+from spotmpi.spec.source import load_spec
 from tests.command_line import invoke
 from tests.unit.cli.terminal import job, only_run
 
@@ -171,7 +171,7 @@ def test_save_stores_the_overridden_spec_and_with_a_dry_run_nothing_is_started()
     process = invoke("run", job("true", nodes=3), "--nodes", "2", "--save", "two.toml", "--dry-run")
 
     assert json.loads(process.stdout)["spec"]["nodes"] == 2 and not Path("runs").exists()
-    assert load(Path("two.toml")).nodes == 2 and load(Path("job.toml")).nodes == 3
+    assert load_spec(Path("two.toml")).nodes == 2 and load_spec(Path("job.toml")).nodes == 3
 
 
 @pytest.mark.usefixtures("kubeconfig")

@@ -9,7 +9,7 @@ import pytest
 
 from spotmpi.aws.errors import CallError
 from spotmpi.core.errors import InputError, NotPermitted, Problem, RunInUse, SpotmpiError, UnknownRun
-from spotmpi.spec.job import WrongKeys, from_values
+from spotmpi.spec.source import WrongKeys, from_values
 from spotmpi.study.study import WrongStudy
 
 PROBLEM = Problem("nodes", 0, "at least 1")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from spotmpi.study.study import StudyOptions
 from tests.command_line import invoke
 from tests.unit.report.recorded_runs import SPEC, Recorded, record_sweep

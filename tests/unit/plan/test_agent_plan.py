@@ -9,7 +9,7 @@ import pytest
 from spotmpi.agent import boot, pod_context
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.plan.run_plan import memory_notes
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 
 
 @pytest.mark.parametrize(("path", "folder"), [("/shared/voc", "/shared/voc"), ("voc", "/spotmpi/volume/voc")])

@@ -14,7 +14,7 @@ from spotmpi.agent import launch
 from spotmpi.core import names
 from spotmpi.core.errors import InputError
 from spotmpi.plan.local import Machine, local_plan, preview
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 
 MACHINE = Machine(
     folder="/home/ann/work it's",

@@ -19,7 +19,7 @@ from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import ClusterTarget, in_order, on_groups
 from spotmpi.plan.manifests import Submission, kubernetes_plan, spec_of
 from spotmpi.plan.templates import Template
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 
 Golden = Callable[[str, str], None]
 

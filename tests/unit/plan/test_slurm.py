@@ -14,7 +14,7 @@ import pytest
 from spotmpi.agent import slurm as agent
 from spotmpi.plan.agent_plan import AgentInputs
 from spotmpi.plan.slurm import SlurmTarget, own_folder, script, slurm_plan
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 
 Golden = Callable[[str, str], None]
 HERE = SlurmTarget(

@@ -16,7 +16,7 @@ from spotmpi.core.errors import InputError
 from spotmpi.plan import pods
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.templates import Template
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import of_kind
 

@@ -15,7 +15,7 @@ from spotmpi.images.wheels import PackedWheels
 from spotmpi.plan import manifests, wheels
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.manifests import Submission, kubernetes_plan
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 
 PACKED = PackedWheels("x86_64", b"0123456789")
 VERSIONS = {"python": "3.11"}

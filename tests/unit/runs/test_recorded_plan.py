@@ -13,7 +13,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster import cached_plan
 from spotmpi.plan.local import Machine, local_plan
 from spotmpi.runs import recorded_plan
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 
 SPEC = from_values({"command": ["train"], "launcher": "none"})
 MACHINE = Machine("/work", "/usr/bin", "/source", None, 5, None, 4)

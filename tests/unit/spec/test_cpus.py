@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from spotmpi.core.errors import InputError
-from spotmpi.spec.job import JobSpec, from_values
-from spotmpi.spec.values import quantity, threads
+from spotmpi.plan.run_plan import threads
+from spotmpi.spec.job import JobSpec
+from spotmpi.spec.source import from_values
+from spotmpi.spec.workers import quantity
 
 TABLES = ("resources", "pool", "stream.workers")
 

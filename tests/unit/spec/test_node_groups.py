@@ -16,8 +16,9 @@ from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.images import build as images
 from spotmpi.images.registry import Pinned
-from spotmpi.spec.job import JobSpec, from_values
+from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice, choose, pods_per_node
+from spotmpi.spec.source import from_values
 from tests.unit.core.test_environment import OUTPUTS
 
 Object = dict[str, Any]

@@ -10,7 +10,7 @@ import pytest
 from spotmpi.core.errors import InputError
 from spotmpi.plan.run_plan import limits
 from spotmpi.spec import validate_cluster
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from tests.unit.spec.test_validate import COMMAND, GOOD, TARGET, problems
 
 POOL: dict[str, Any] = {"launcher": "pool", "pool": {"count": 2, "gpu": 1}}

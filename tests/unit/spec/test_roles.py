@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import Problem
 from spotmpi.spec import node_groups, roles
-from spotmpi.spec.job import from_values
 from spotmpi.spec.node_groups import Choice
+from spotmpi.spec.source import from_values
 from tests.unit.spec.test_node_groups import environments
 
 TAINT = {"key": "spotmpi.dev/runs", "value": "only", "effect": "NoSchedule"}

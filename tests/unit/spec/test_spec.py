@@ -17,8 +17,8 @@ import spotmpi
 from spotmpi.core import names
 from spotmpi.core.errors import InputError
 from spotmpi.spec import template
-from spotmpi.spec.job import JobSpec, duration, from_values, load, read_duration, seconds
-from spotmpi.spec.source import read_spec, write_spec
+from spotmpi.spec.job import JobSpec, duration, read_duration, seconds
+from spotmpi.spec.source import from_values, load_spec, read_spec, write_spec
 from tests.unit.spec.values import POSITIVE, tables
 
 
@@ -56,7 +56,7 @@ def test_every_spec_survives_being_written_and_read(values: dict[str, Any]) -> N
     with TemporaryDirectory() as folder:
         path = Path(folder, "job.toml")
         path.write_text(spec.to_toml())
-        assert load(path) == spec
+        assert load_spec(path) == spec
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_written_spec_has_paths_below_its_folder_relative_to_it(tmp_path: Path
     written = tomllib.loads((tmp_path / "project" / "job.toml").read_text())
     assert (written["code"], written["files"]) == ("src", [outside, "lib"])
     assert written["kubernetes"]["templates"] == ["pod.yaml", "configmap:pods"]
-    assert load(tmp_path / "project" / "job.toml") == spec
+    assert load_spec(tmp_path / "project" / "job.toml") == spec
 
 
 @pytest.mark.parametrize(
@@ -228,21 +228,21 @@ def test_a_malformed_file_is_refused_with_its_path(tmp_path: Path, content: byte
     path.write_bytes(content)
 
     with pytest.raises(InputError, match=message) as caught:
-        load(path)
+        load_spec(path)
     assert repr(str(path))[1:20] in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_file_may_begin_with_a_byte_order_mark_and_a_command_is_a_list(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_bytes(b'\xef\xbb\xbfcommand = "python train.py"')
     with pytest.raises(InputError, match=r"^command = 'python train.py': input should be a list, such as \["):
-        load(tmp_path / "job.toml")
+        load_spec(tmp_path / "job.toml")
 
 
 def test_a_missing_file_names_the_command_that_writes_one(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no such file; `spotmpi init` writes one"):
-        load(tmp_path / "job.toml")
+        load_spec(tmp_path / "job.toml")
     with pytest.raises(InputError, match="cannot be read as a text file"):
-        load(tmp_path)
+        load_spec(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_the_template_names_every_key_and_is_valid_with_and_without_them() -> No
 
 @pytest.mark.parametrize("path", sorted(names.EXAMPLES.glob("*.toml")), ids=lambda path: path.name)
 def test_every_example_is_a_valid_spec(path: Path) -> None:
-    assert load(path).title
+    assert load_spec(path).title
 
 
 @pytest.mark.parametrize(

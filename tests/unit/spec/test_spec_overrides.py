@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from spotmpi.core.errors import InputError
-from spotmpi.spec.job import Data, from_values, load
-from spotmpi.spec.values import override
+from spotmpi.spec.job import Data
+from spotmpi.spec.source import from_values, load_spec, override
 from tests.unit.spec.test_spec import problems
 from tests.unit.spec.values import TEXTS
 
@@ -120,9 +120,11 @@ def test_paths_in_a_file_are_meant_from_the_file_and_overrides_from_here(
     monkeypatch.chdir(working_folder)
     (file_folder / "job.toml").write_text('data = "voc"\n[kubernetes]\ntemplates = ["pod.yaml", "configmap:gpus"]\n')
 
-    assert load(file_folder / "job.toml").data == Data(path=str(file_folder / "voc"))
-    assert load(file_folder / "job.toml").kubernetes.templates == [str(file_folder / "pod.yaml"), "configmap:gpus"]
-    assert load(file_folder / "job.toml", ["data=sets/voc"]).data == Data(path="sets/voc"), "left for the run volume"
-    assert load(file_folder / "job.toml", ["data=voc"]).data == Data(path=str(working_folder / "voc"))
+    assert load_spec(file_folder / "job.toml").data == Data(path=str(file_folder / "voc"))
+    assert load_spec(file_folder / "job.toml").kubernetes.templates == [str(file_folder / "pod.yaml"), "configmap:gpus"]
+    assert load_spec(file_folder / "job.toml", ["data=sets/voc"]).data == Data(path="sets/voc"), (
+        "left for the run volume"
+    )
+    assert load_spec(file_folder / "job.toml", ["data=voc"]).data == Data(path=str(working_folder / "voc"))
     monkeypatch.setenv("HOME", str(file_folder))
     assert from_values({"data": "~/voc"}).data == Data(path=str(file_folder / "voc"))

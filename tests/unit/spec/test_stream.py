@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from spotmpi.spec.job import JobSpec, from_values
+from spotmpi.spec.job import JobSpec
+from spotmpi.spec.source import from_values, resolve_paths
 from spotmpi.spec.validate import TargetCapabilities, validate
-from spotmpi.spec.values import resolve_paths
 from spotmpi.streams.order import Settings
 
 FILES = {"source": "s3://set/*.parquet", "batch": 4096, "prepare": "flow:prepare"}

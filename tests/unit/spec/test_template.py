@@ -11,8 +11,7 @@ import pytest
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.spec import template
-from spotmpi.spec.job import from_values, load
-from spotmpi.spec.source import write_new_file
+from spotmpi.spec.source import from_values, load_spec, write_new_file
 
 TORCH = "import torch\nimport torch.distributed as dist\n"
 
@@ -89,7 +88,7 @@ def test_every_example_that_is_complete_can_be_copied_with_the_files_that_it_sen
         template.write_example(name, tmp_path / f"{name}.toml")
         assert "../" not in (tmp_path / f"{name}.toml").read_text()  # data lies in the folder of the copy
         if examples[name].parent == names.EXAMPLES:
-            load(tmp_path / f"{name}.toml")
+            load_spec(tmp_path / f"{name}.toml")
     assert (tmp_path / "factorization_machine.py").is_file()
     with pytest.raises(InputError, match="exists already"):
         template.write_example("digits", tmp_path / "digits.toml")

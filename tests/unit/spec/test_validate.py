@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from spotmpi.core.errors import InputError, Problem
-from spotmpi.spec.job import JobSpec, from_values
+from spotmpi.spec.job import JobSpec
+from spotmpi.spec.source import from_values
 from spotmpi.spec.validate import CHECKS, Check, TargetCapabilities, require_valid, validate
 
 TARGET = TargetCapabilities(

@@ -15,8 +15,8 @@ from spotmpi.backends.targets import Target
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import Problem
 from spotmpi.spec import roles
-from spotmpi.spec.job import from_values
 from spotmpi.spec.node_groups import Choice
+from spotmpi.spec.source import from_values
 from tests.unit.core.test_environment import OUTPUTS
 from tests.unit.spec.test_node_groups import group
 

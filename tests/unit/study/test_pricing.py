@@ -14,7 +14,7 @@ from spotmpi.core.errors import InputError
 from spotmpi.core.price import Price
 from spotmpi.forecast.forecast import Goal
 from spotmpi.report.gather import gather
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from spotmpi.study import execution, pricing
 from spotmpi.study.study import Study
 from spotmpi.study.sweep import Sweep, load_sweep

@@ -13,8 +13,9 @@ from spotmpi.api import studies
 from spotmpi.core import names
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import InputError
-from spotmpi.spec.job import JobSpec, from_values
+from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice, choose
+from spotmpi.spec.source import from_values
 from spotmpi.study import study_file
 from spotmpi.study.study import BASELINE, MEASURED, WITHOUT_ALLREDUCE, StudyOptions, grid_study
 from tests.unit.spec.test_node_groups import group

@@ -19,7 +19,7 @@ from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.plan import manifests
 from spotmpi.runs import reader
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from tests.cloud.cluster.answers import Request, stamp_of
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import a_pod, condition, jobset, log_line, unscheduled_pod

@@ -26,7 +26,8 @@ from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.volume_pod import store_command
 from spotmpi.runs import fingerprint
-from spotmpi.spec.job import JobSpec, from_values
+from spotmpi.spec.job import JobSpec
+from spotmpi.spec.source import from_values
 from tests.unit.agent.agent_process import mounts_below
 from tests.unit.agent.gang import LIMIT, Gang
 from tests.unit.backends.kubernetes.run_volume import VOLUME, FakeVolume

@@ -23,7 +23,8 @@ from spotmpi.plan import manifests
 from spotmpi.runs import fingerprint, ownership, reader, recorded_plan
 from spotmpi.runs.cache import RunCache
 from spotmpi.runs.pod_output import parse
-from spotmpi.spec.job import JobSpec, from_values, load
+from spotmpi.spec.job import JobSpec
+from spotmpi.spec.source import from_values, load_spec
 from tests.cloud.cluster import objects
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import RUN, condition
@@ -228,4 +229,4 @@ def test_every_field_that_sends_something_is_known() -> None:
         if re.search("of your code|copied|this terminal", str(field.description))
     ]
     assert sorted([*described, "kubernetes.templates"]) == sorted(ownership._SENT)
-    assert load.__doc__ and "relative paths" in load.__doc__
+    assert load_spec.__doc__ and "relative paths" in load_spec.__doc__

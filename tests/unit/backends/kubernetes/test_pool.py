@@ -29,7 +29,7 @@ from spotmpi.core.errors import InputError, NotPermitted, SpotmpiError, UnknownR
 from spotmpi.plan import manifests, pool
 from spotmpi.runs import cache
 from spotmpi.runs.reader import RunState
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from spotmpi.spec.validate import validate
 from tests.cloud.cluster import objects
 from tests.cloud.cluster.answers import Request

@@ -27,7 +27,8 @@ from spotmpi.images.wheels import PackedWheels
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.pods import forwarded_key
-from spotmpi.spec.job import JobSpec, from_values
+from spotmpi.spec.job import JobSpec
+from spotmpi.spec.source import from_values
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.cloud.cluster.objects import of_kind
 from tests.cloud.cluster.store import Object

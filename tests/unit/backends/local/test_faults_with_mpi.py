@@ -16,7 +16,7 @@ import pytest
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
 from spotmpi.runs import reader
-from spotmpi.spec.job import load
+from spotmpi.spec.source import load_spec
 from tests.contract.conftest import BackendHarness, local_harness
 from tests.contract.event_values import texts
 from tests.contract.processes import wait_until
@@ -191,7 +191,7 @@ def test_a_foreign_script_is_measured_by_its_own_lines_under_each_launcher(
     local: BackendHarness, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(names.PROJECT)
-    values = load(names.EXAMPLES / f"{name}.toml").model_dump(exclude_unset=True)
+    values = load_spec(names.EXAMPLES / f"{name}.toml").model_dump(exclude_unset=True)
     run = local.submit({**values, "args": ["--steps", "50"]})
 
     local.wait_for_state(run, "succeeded")
@@ -213,7 +213,7 @@ def test_a_foreign_script_is_measured_by_its_own_lines_under_each_launcher(
 )
 def test_the_light_examples_run(local: BackendHarness, name: str) -> None:
     light = {"allreduce": ["--max-bytes", "4096"]}.get(name, ["--global-batch", "64", "--epochs", "1"])
-    spec = load(names.EXAMPLES / f"{name}.toml", [f"args={json.dumps(light)}"])
+    spec = load_spec(names.EXAMPLES / f"{name}.toml", [f"args={json.dumps(light)}"])
 
     run = local.submit(spec.model_dump(exclude_unset=True))
 

@@ -13,7 +13,7 @@ from spotmpi.agent import record
 from spotmpi.agent.plan import COORDINATOR
 from spotmpi.backends.local import backend
 from spotmpi.images import wheels
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from tests.contract.conftest import BackendHarness
 from tests.contract.event_values import texts
 from tests.unit.backends.local_runs import python, shell

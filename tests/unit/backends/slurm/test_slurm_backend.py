@@ -17,7 +17,7 @@ from spotmpi.backends.slurm.queue import Job, parse
 from spotmpi.backends.targets import Target
 from spotmpi.core.errors import InputError, RunInUse, SpotmpiError
 from spotmpi.runs import reader
-from spotmpi.spec.job import from_values
+from spotmpi.spec.source import from_values
 from spotmpi.spec.validate import validate
 from tests.unit.backends.slurm.scripted_slurm import ScriptedSlurm
 

@@ -37,8 +37,16 @@ _UNUSED_STREAM = (
 _MAX_READS = 100  # of a pipe whose process has ended: others may go on to write to it
 
 
+class Deadlines(NamedTuple):
+    """When an attempt is over by a limit: *start* and *run* as `Clock.awake` counts, *cost* as `Clock.elapsed` does."""
+
+    start: Optional[float] = None
+    run: Optional[float] = None
+    cost: Optional[float] = None
+
+
 class Launch(NamedTuple):
-    """What an attempt starts on this machine.
+    """What an attempt starts on this machine, and until when.
 
     The *commands* end together with the first that fails; without any, the attempt lasts until it is to end. *replicas*
     are restarted each by itself meanwhile.
@@ -49,14 +57,11 @@ class Launch(NamedTuple):
     pid_file: str  # of rank 0
     replicas: Optional[ReplicatedRole] = None
     rate: Optional[float] = None  # US dollars per hour of all nodes
+    deadlines: Deadlines = Deadlines()
 
 
 class Attempt:
-    """Runs what *launch* says once.
-
-    *stop_source* is polled for a request to end the attempt. *deadlines* has ``start`` and ``run``, as `Clock.awake`
-    counts, and where cost is limited ``cost``, as `Clock.elapsed` does; each may be None.
-    """
+    """Runs what *launch* says once; *stop_source* is polled for a request to end the attempt."""
 
     def __init__(
         self,
@@ -65,7 +70,6 @@ class Attempt:
         launch: Launch,
         record: Record,
         stop_source: StopSource,
-        deadlines: dict[str, float | None],
         clock: Clock = CLOCK,
     ) -> None:
         self.number = number
@@ -74,7 +78,6 @@ class Attempt:
         self.record = record
         self.stop_source = stop_source
         self.clock = clock
-        self.deadlines = deadlines
         self.progress = Progress(clock.awake(), plan["metrics_pattern"])
         self.pid_file = launch.pid_file
         self._replicas = None if launch.replicas is None else Replicas(launch.replicas, clock)
@@ -273,14 +276,13 @@ class Attempt:
             self._signal_all(signal.SIGKILL)
 
     def _exceeded_limit(self, now: float) -> StopRequest | None:
-        allowed = self.plan["limits"]
-        if self.deadlines["run"] and now > self.deadlines["run"]:
+        allowed, deadlines = self.plan["limits"], self.launch.deadlines
+        if deadlines.run and now > deadlines.run:
             assert allowed["run"] is not None
             return _limit_request("run", "limits.run (%gs) is over; raise it and resume the run" % allowed["run"])
-        cost_deadline = self.deadlines.get("cost")
-        if cost_deadline is not None and self.clock.elapsed() > cost_deadline:
+        if deadlines.cost is not None and self.clock.elapsed() > deadlines.cost:
             return _limit_request("cost", limits.cost_reason(self.plan, self.launch.rate or 0.0))
-        if not self.progress.alive and self.deadlines["start"] and now > self.deadlines["start"]:
+        if not self.progress.alive and deadlines.start and now > deadlines.start:
             return _limit_request("start", "no output within limits.start (%gs); raise it" % allowed["start"])
         patience = allowed["no_progress"]
         if self.progress.alive and patience and now > self.progress.last_progress + patience:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from . import protocol, record, stop_requests
-from .attempt import Attempt, Launch
+from .attempt import Attempt, Deadlines, Launch
 from .attempt_history import AttemptHistory
 from .context import AgentContext
 from .fencing import Fenced
@@ -147,10 +147,10 @@ class CoordinatedAttempt(_NodeZero):
         self._repeat(lambda: history.record_start(self._number, [machines[node] for node in sorted(machines)]))
         self._members.broadcast(go=1)
         assert history.world is not None, "it has begun"
-        launch = launch._replace(rate=history.world.rate)
         start = clock.awake() + plan["limits"]["start"]  # counts from this attempt
-        deadlines = {"start": start, "run": run_deadline, "cost": history.cost_deadline()}
-        return Attempt(self._number, plan, launch, history.record, self._stop_source, deadlines, clock)
+        deadlines = Deadlines(start, run_deadline, history.cost_deadline())
+        launch = launch._replace(rate=history.world.rate, deadlines=deadlines)
+        return Attempt(self._number, plan, launch, history.record, self._stop_source, clock)
 
     def _run_launchers(self, attempt: Attempt) -> Outcome:
         self._stop_source.progress = attempt.progress

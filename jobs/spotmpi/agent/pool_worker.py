@@ -142,7 +142,7 @@ class PoolWorker:
         """Run the worker process, one after another, until *link* is over; the outcome where none can ever work."""
         launch = Launch([], environment, self._context.pid_file, PodWorker(self._context, environment))
         plan, clock = without_progress(self._context.plan), self._context.clock  # a worker without calls is not stuck
-        outcome = Attempt(self._number, plan, launch, self._record, link, {"start": None, "run": None}, clock).run()
+        outcome = Attempt(self._number, plan, launch, self._record, link, clock).run()
         return outcome if outcome.cause == NOT_RETRYABLE else None
 
     def _print(self, text: str) -> None:

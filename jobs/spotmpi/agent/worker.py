@@ -282,8 +282,7 @@ class Worker:
             self._record = PodRecord(context.folder, context.clock)
         commands = gang_commands(context.plan, [context.member.number], place(context, environment))
         plan, launch = without_progress(context.plan), Launch(commands, environment, context.pid_file)
-        limits: dict[str, float | None] = {"start": None, "run": None}
-        outcome = Attempt(link.attempt, plan, launch, self._record, link, limits, context.clock).run()
+        outcome = Attempt(link.attempt, plan, launch, self._record, link, context.clock).run()
         code = 0 if outcome.cause == SUCCEEDED else outcome.exit_code or protocol.FAILED
         link.report_end(code, outcome.reason)
 

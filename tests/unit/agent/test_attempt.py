@@ -11,7 +11,7 @@ import pytest
 
 import spotmpi
 from spotmpi.agent import protocol
-from spotmpi.agent.attempt import Attempt, Launch
+from spotmpi.agent.attempt import Attempt, Deadlines, Launch
 from spotmpi.agent.clock import CLOCK, Clock
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome, StopRequest
 from spotmpi.agent.plan import COORDINATOR, Command
@@ -124,8 +124,9 @@ def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the
     until = {name: None if seconds is None else counts[name] + seconds for name, seconds in deadlines.items()}
     record = Record(str(tmp_path), clock)
     command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": waits, "environment": {}}
-    launch = Launch([command], {}, str(tmp_path / "rank-0.pid"), rate=1.0)
-    source.attempt = Attempt(1, plan, launch, record, source, {"start": clock.awake() + 60.0, **until}, clock)
+    ends = Deadlines(clock.awake() + 60.0)._replace(**until)
+    launch = Launch([command], {}, str(tmp_path / "rank-0.pid"), rate=1.0, deadlines=ends)
+    source.attempt = Attempt(1, plan, launch, record, source, clock)
 
     outcome = source.attempt.run()
 
@@ -178,7 +179,7 @@ def test_a_program_that_takes_no_batch_of_its_stream_fails(
     record = Record(str(tmp_path), CLOCK)
     launch = Launch([command], {}, str(tmp_path / "rank-0.pid"))
 
-    outcome = Attempt(number, plan, launch, record, source, {"start": None, "run": None}).run()
+    outcome = Attempt(number, plan, launch, record, source).run()
 
     record.close()
     assert (outcome.cause, outcome.reason) == ((NOT_RETRYABLE, reason) if reason else (SUCCEEDED, None))
@@ -231,8 +232,7 @@ def test_what_is_left_when_a_node_is_lost_is_killed_at_once_but_for_a_checkpoint
     command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": arguments, "environment": environment}
     plan: Any = {"folder": str(tmp_path), "launcher": "none", "metrics_pattern": None, "limits": LIMITS, "grace": 60.0}
     record, source = Record(str(tmp_path)), LosingSource(tmp_path)
-    deadlines: dict[str, float | None] = {"start": None, "run": None}
-    source.attempt = Attempt(1, plan, Launch([command], {}, pid_file), record, source, deadlines)
+    source.attempt = Attempt(1, plan, Launch([command], {}, pid_file), record, source)
 
     outcome = source.attempt.run()
 
@@ -279,8 +279,7 @@ def test_after_its_checkpoint_a_program_is_asked_to_end_with_the_run_and_killed_
     command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": arguments, "environment": {}}
     plan: Any = {"folder": str(tmp_path), "launcher": "none", "metrics_pattern": None, "limits": LIMITS, "grace": 60.0}
     record, source = Record(str(tmp_path)), EndingSource(cause)
-    deadlines: dict[str, float | None] = {"start": None, "run": None}
-    source.attempt = Attempt(1, plan, Launch([command], {}, pid_file), record, source, deadlines)
+    source.attempt = Attempt(1, plan, Launch([command], {}, pid_file), record, source)
 
     outcome = source.attempt.run()
 
@@ -381,7 +380,7 @@ def run_to_the_end(
     record, source = Record(str(folder), clock), SuspendingSource(folder, clock, 0.0, worked)
     plan |= {"environment": {}, "slots": 1}
     launch = Launch([command], {}, str(folder / "rank-0.pid"))
-    source.attempt = Attempt(1, plan, launch, record, source, {"start": None, "run": None}, clock)
+    source.attempt = Attempt(1, plan, launch, record, source, clock)
     outcome = source.attempt.run()
     record.close()
     log = folder / "logs" / "1" / "node-0.log"

@@ -62,7 +62,6 @@ class LocalRun:
         self.after: Callable[[], object] = lambda: None
         self.attempts = 0
         self.progress: dict[str, Any] = {}  # of each attempt
-        self.deadlines: list[dict[str, float | None]] = []
         self.launches: list[Launch] = []
         self.plan: Any = {"limits": dict(LIMITS), "run": "r-1", "name": "r", "work": {}, "rate": None, "grace": 1.0}
         self.plan.update(environment={}, oversubscribed=False, launcher="none", run_on="all", slots=1, python="python3")
@@ -73,7 +72,6 @@ class LocalRun:
 
     def _attempt(self, number: int, plan: Any, launch: Launch, *others: Any) -> Any:
         self.launches.append(launch)
-        self.deadlines.append(others[2])
         progress = Progress(0.0)
         vars(progress).update(self.progress)
         return SimpleNamespace(number=number, progress=progress, run=self._run)
@@ -166,7 +164,7 @@ def test_an_attempt_after_a_night_asleep_has_the_time_that_the_run_has_left(run:
     run.plan["limits"]["run"], run.ends = 600.0, [FAILED, DONE]
     run.after = lambda: setattr(run.clock, "unix", run.clock.unix + 8 * 3600)
     run.run()
-    assert [until["run"] for until in run.deadlines] == [700.0, 700.0]
+    assert [launch.deadlines.run for launch in run.launches] == [700.0, 700.0]
 
 
 def test_a_signal_ends_a_run_that_nothing_starts_again_and_names_its_reason(run: LocalRun) -> None:

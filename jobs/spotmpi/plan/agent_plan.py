@@ -6,18 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from spotmpi.agent import boot, launchers, pod_context, protocol
+from spotmpi.agent import boot, pod_context, protocol
 from spotmpi.agent.plan import VERSION, RunPlan, StagingPlan, UserCode
 from spotmpi.core import names
-from spotmpi.plan.run_plan import (
-    elastic,
-    elastic_variables,
-    limits,
-    memory_variables,
-    preload,
-    roles,
-    thread_variables,
-)
+from spotmpi.plan.run_plan import elastic, limits, preload, rank_variables, roles
 from spotmpi.spec.job import Data, JobSpec
 from spotmpi.spec.source import is_path
 from spotmpi.spec.stream import Stream
@@ -138,19 +130,9 @@ def _environment(spec: JobSpec, run: str, layout: Layout) -> dict[str, str]:
     code = [layout.code] if spec.code or spec.files else []
     python_path = [*code, layout.package, *filter(None, [spec.env.get("PYTHONPATH")])]  # the program needs all of them
     environment = {
-        "PYTHONUNBUFFERED": "1",
         **layout.environment,
-        **thread_variables(spec.resources.cpu),
-        protocol.ENV_RUN: run,
-        protocol.ENV_WORLD_SIZE: str(spec.world_size),
+        **rank_variables(spec, run, layout.folder, f"{layout.memory}/checkpoints"),
         protocol.ENV_HOSTS: str(spec.nodes),
-        protocol.ENV_CHECKPOINT_PATH: names.checkpoints(layout.folder, spec.checkpoint.path),
-        protocol.ENV_CHECKPOINT_EVERY: f"{spec.checkpoint.every:g}",
-        protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
-        **elastic_variables(spec),
-        **memory_variables(spec, f"{layout.memory}/checkpoints"),
-        protocol.ENV_TENSORBOARD: f"{layout.folder}/tensorboard",
-        **launchers.variables(spec.launcher, spec.resources.gpu),
     }
     if spec.data is not None:
         stage = spec.data.stage

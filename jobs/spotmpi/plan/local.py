@@ -12,14 +12,12 @@ from spotmpi.core import hints, names
 from spotmpi.plan.run_plan import (
     elastic,
     elastic_notes,
-    elastic_variables,
     limits,
     memory_notes,
-    memory_variables,
     preload,
     preload_note,
+    rank_variables,
     roles,
-    thread_variables,
     threads,
 )
 
@@ -87,19 +85,9 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
     python_path = _python_path(spec, paths, machine)
     environment = {
         "PATH": f"{_cached(machine.image_bin)}:{machine.path}" if machine.image_bin else machine.path,
-        "PYTHONUNBUFFERED": "1",
-        **thread_variables(spec.resources.cpu),
-        protocol.ENV_RUN: paths.id,
-        protocol.ENV_WORLD_SIZE: str(spec.world_size),
-        protocol.ENV_HOSTS: "1",
-        protocol.ENV_CHECKPOINT_PATH: names.checkpoints(str(paths.folder), spec.checkpoint.path),
-        protocol.ENV_CHECKPOINT_EVERY: f"{spec.checkpoint.every:g}",
-        protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
-        **elastic_variables(spec),
-        **memory_variables(spec, names.memory_folder(paths.id)),
-        protocol.ENV_TENSORBOARD: str(paths.tensorboard),
         **launchers.transport_environment(machine.variables | spec.env.keys()),
-        **launchers.variables(spec.launcher, spec.resources.gpu),
+        **rank_variables(spec, paths.id, str(paths.folder), names.memory_folder(paths.id)),
+        protocol.ENV_HOSTS: "1",
         **python_path,
     }
     if spec.stream:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spotmpi.agent import protocol
+from spotmpi.agent import launchers, protocol
 from spotmpi.agent.plan import EACH, GANG, NODE, Elastic, Limits, Role
 from spotmpi.core import names
 from spotmpi.spec.job import POOL, seconds
@@ -33,7 +33,7 @@ def roles(spec: JobSpec, python: str) -> list[Role]:
             "restart": EACH,
             "command": [],
             "gpus": each.gpus,
-            "environment": thread_variables(each.cpu),
+            "environment": _thread_variables(each.cpu),
             "table": each.table,
         }
         for each in spec.workers
@@ -46,11 +46,6 @@ def elastic(spec: JobSpec) -> dict[str, Elastic]:
     if len(spec.sizes) == 1:
         return {}
     return {"elastic": {"sizes": list(spec.sizes), "patience": spec.capacity.patience}}
-
-
-def elastic_variables(spec: JobSpec) -> dict[str, str]:
-    """The variables of ranks whose number may change."""
-    return {protocol.ENV_MOST_RANKS: str(spec.world_size)} if len(spec.sizes) > 1 else {}
 
 
 def limits(spec: JobSpec) -> Limits:
@@ -96,12 +91,29 @@ def threads(cpus: float) -> int:
     return math.ceil(cpus)
 
 
-def thread_variables(cpus: float) -> dict[str, str]:
+def _thread_variables(cpus: float) -> dict[str, str]:
     """The variables that let the usual libraries use so many cores."""
     return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads(cpus)))
 
 
-def memory_variables(spec: JobSpec, folder: str) -> dict[str, str]:
+def rank_variables(spec: JobSpec, run: str, folder: str, memory: str) -> dict[str, str]:
+    """The variables of ranks everywhere; *folder* is that of the run, and checkpoints in memory are in *memory*."""
+    return {
+        "PYTHONUNBUFFERED": "1",
+        **_thread_variables(spec.resources.cpu),
+        protocol.ENV_RUN: run,
+        protocol.ENV_WORLD_SIZE: str(spec.world_size),
+        protocol.ENV_CHECKPOINT_PATH: names.checkpoints(folder, spec.checkpoint.path),
+        protocol.ENV_CHECKPOINT_EVERY: f"{spec.checkpoint.every:g}",
+        protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
+        **({protocol.ENV_MOST_RANKS: str(spec.world_size)} if len(spec.sizes) > 1 else {}),
+        **_memory_variables(spec, memory),
+        protocol.ENV_TENSORBOARD: f"{folder}/tensorboard",
+        **launchers.variables(spec.launcher, spec.resources.gpu),
+    }
+
+
+def _memory_variables(spec: JobSpec, folder: str) -> dict[str, str]:
     """The variables of ranks that write checkpoints to memory, in *folder* of each node."""
     every = spec.checkpoint.memory
     if every is None:

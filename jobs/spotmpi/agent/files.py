@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Optional, Union
 
 Path = Union[str, "os.PathLike[str]"]
@@ -63,16 +63,22 @@ def write_atomically(path: Path, text: str, errors: str = "strict", keep_mode: b
         raise
 
 
-def lock_file(file: int | IO[str], shared: bool = False) -> bool:
-    """Lock an open file until it is closed, without waiting; False where its file system has no locks.
+def lock_file(file: int | IO[str], shared: bool = False, on_wait: Callable[[], object] | None = None) -> bool:
+    """Lock an open file until it is closed; False where its file system has no locks.
 
     Raises:
-        BlockingIOError: another process holds the lock.
+        BlockingIOError: another process holds the lock; with *on_wait*, that is called, and the lock waited for.
     """
     import fcntl  # delays no start
 
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if on_wait is None:
+            raise
+        on_wait()
+        fcntl.flock(file, kind)
     except OSError as error:
         if error.errno in _NO_LOCKS:
             return False

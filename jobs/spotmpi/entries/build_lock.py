@@ -7,7 +7,6 @@ that its owner renews, and that others take over once it was not renewed for a w
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
@@ -89,11 +88,7 @@ def _file_lock(path: Path, echo: Echo, name: str) -> Iterator[None]:
     except OSError as error:
         raise SpotmpiError(f"{path} cannot be written: {error.strerror}; check the store's folder") from error
     with file:
-        try:
-            lock_file(file)
-        except BlockingIOError:
-            echo(f"waiting for another process that builds {name}")
-            fcntl.flock(file, fcntl.LOCK_EX)
+        lock_file(file, on_wait=lambda: echo(f"waiting for another process that builds {name}"))
         yield
         path.unlink(missing_ok=True)  # whoever waits for this file finds the entry
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import platform
@@ -82,11 +81,7 @@ def prepare(image: str, echo: Callable[[str], None] = lambda text: None, lock: s
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as turn:
-        try:
-            lock_file(turn)
-        except BlockingIOError:
-            echo(f"waiting for another process that installs the {image} image")
-            fcntl.flock(turn, fcntl.LOCK_EX)
+        lock_file(turn, on_wait=lambda: echo(f"waiting for another process that installs the {image} image"))
         if not is_installed(folder):
             echo(f"installing the {image} image's locked requirements (once)")
             _install(image, folder, lock)

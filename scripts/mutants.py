@@ -47,7 +47,6 @@ MODULES = (
     "plan/templates",
     "plan/volume_pod",
     "metrics/intervals",
-    "metrics/rank_times",
     "metrics/rates",
     "forecast/forecast",
     "forecast/model",

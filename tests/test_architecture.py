@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts import mutants
+
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGE = PROJECT / "jobs" / "spotmpi"
 PAGE = (PROJECT / "docs" / "architecture.md").read_text()
@@ -29,6 +31,11 @@ def test_every_file_that_the_page_names_exists(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:\./)?[\w.-]+/[\w./-]+)`", GUIDE))))
 def test_every_path_that_the_guide_for_contributors_names_exists(name: str) -> None:
     assert (PROJECT / name).exists() or name == "dist/"
+
+
+@pytest.mark.parametrize("module", mutants.MODULES)
+def test_every_module_that_is_mutated_exists(module: str) -> None:
+    assert (PACKAGE / f"{module}.py").is_file()
 
 
 def test_every_room_has_a_paragraph() -> None:

@@ -27,18 +27,24 @@ class Member(NamedTuple):
 
 def archive(files: Iterable[Member]) -> bytes:
     """A tar.gz of files, in order of name, without times and owners of this machine."""
-    import gzip  # few local runs need them
-    import tarfile
+    import gzip  # few local runs need it
 
     packed = io.BytesIO()
-    with (
-        gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, filename="") as zipped,
-        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
-    ):
-        for name, content, executable in sorted(files):
+    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, filename="") as zipped:
+        zipped.write(tar(sorted(files)))
+    return packed.getvalue()
+
+
+def tar(files: Iterable[Member]) -> bytes:
+    """A tar of files as they come, without times and owners of this machine."""
+    import tarfile  # few local runs need it
+
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as opened:
+        for name, content, executable in files:
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), 0o755 if executable else 0o644
-            tar.addfile(entry, io.BytesIO(content))
+            opened.addfile(entry, io.BytesIO(content))
     return packed.getvalue()
 
 

@@ -17,7 +17,6 @@ import platform
 import re
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -157,19 +156,12 @@ def _tar(wheels: dict[str, list[_Installed]]) -> bytes:
         "pythons": {python: [wheel.folder for wheel in each] for python, each in wheels.items()},
         "wheels": {folder: _entry(wheel, minimum) for folder, wheel in sorted(distinct.items())},
     }
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        _add(tar, MANIFEST, json.dumps(manifest).encode())
-        for folder, wheel in sorted(distinct.items()):
-            for path, content in sorted(wheel.files.items()):
-                _add(tar, f"{folder}/{path}", content)
-    return packed.getvalue()
-
-
-def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = len(content), 0o644
-    tar.addfile(entry, io.BytesIO(content))
+    files = [
+        archives.Member(f"{folder}/{path}", content)
+        for folder, wheel in sorted(distinct.items())
+        for path, content in sorted(wheel.files.items())
+    ]
+    return archives.tar([archives.Member(MANIFEST, json.dumps(manifest).encode()), *files])
 
 
 def _entry(wheel: _Installed, minimum: dict[str, str]) -> Wheel:

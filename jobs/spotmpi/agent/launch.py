@@ -187,8 +187,8 @@ def _pool_python(plan: RunPlan, place: Place) -> str:
     return plan["pool_python"] or place.python
 
 
-def local_place(plan: RunPlan, python: str, root: bool, port: str = launchers.PORT) -> Place:
+def local_place(plan: RunPlan, python: str, root: bool) -> Place:
     """That of a run whose processes are all on the machine of its agent; *root* is whether its user is root."""
     path = plan["mpi"]["path"]
     mpi = None if path is None else launchers.OpenMpi(path, plan["mpi"]["family"], root)
-    return Place(python, port, mpi=mpi, control=plan["environment"].get(protocol.ENV_POOL_CONTROL))
+    return Place(python, launchers.PORT, mpi=mpi, control=plan["environment"].get(protocol.ENV_POOL_CONTROL))

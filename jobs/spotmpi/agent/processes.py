@@ -74,13 +74,13 @@ def start(arguments: list[str], environment: dict[str, str], folder: str) -> sub
     )
 
 
-def descendants(root: int | None = None) -> list[int]:
-    """The process ids of all descendants of *root* (default: this process), except zombies."""
+def descendants() -> list[int]:
+    """The process ids of all descendants of this process, except zombies."""
     children: dict[int, list[int]] = {}
     for pid, parent in _parents():
         children.setdefault(parent, []).append(pid)
     below: list[int] = []
-    queue = [root or os.getpid()]
+    queue = [os.getpid()]
     while queue:
         direct = children.get(queue.pop(), [])
         below += direct

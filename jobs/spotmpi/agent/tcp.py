@@ -106,7 +106,7 @@ class Tcp:
         if self._starts is not None:
             self._starts.begin(context.hosts)
         elif launchers.is_mpi(context.plan["launcher"]) and not context.slurm:
-            self._starts = StartServer(context.start_socket, context.hosts, members.send_to)
+            self._starts = StartServer(context.start_socket, context.hosts, members.send_to, context.clock)
             members.relay = self._starts.relay
             start_sshd(context)
         environment = write_environment(context, number)

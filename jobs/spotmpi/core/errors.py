@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spotmpi.core.printable import cut
+
 EXIT_FAILURE = 1
 EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
+_LONGEST = 80  # letters of a value in a message
 
 
 class SpotmpiError(Exception):
@@ -30,8 +33,8 @@ class Problem:
     remedy: str
 
     def __str__(self) -> str:
-        shown = "" if self.value is None else f" = {_short(self.value)}"
-        field = self.field if self.field.isprintable() else _short(self.field)
+        shown = "" if self.value is None else f" = {cut(repr(self.value), _LONGEST)}"
+        field = self.field if self.field.isprintable() else cut(repr(self.field), _LONGEST)
         return f"{field}{shown}: {self.remedy}"
 
 
@@ -70,10 +73,3 @@ def input_error(field: str, value: object, remedy: str) -> InputError:
 def _new(kind: type[SpotmpiError], *args: object) -> SpotmpiError:
     """An error without its fields yet."""
     return kind.__new__(kind, *args)
-
-
-def _short(value: object, limit: int = 80) -> str:
-    """Both ends of a long value: the ends of paths differ."""
-    text = repr(value)
-    half = (limit - 3) // 2
-    return text if len(text) <= limit else f"{text[:half]}...{text[-half:]}"

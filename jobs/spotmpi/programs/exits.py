@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -62,10 +62,9 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def launcher_rank(environ: Mapping[str, str] | None = None) -> int:
+def launcher_rank() -> int:
     """The rank of this process, from the environment variables of mpirun or torchrun, or 0; needs no framework."""
-    environ = os.environ if environ is None else environ
-    return int(environ.get("OMPI_COMM_WORLD_RANK") or environ.get("RANK") or 0)
+    return int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("RANK") or 0)
 
 
 def _fatal(reason: str) -> NoReturn:

@@ -165,9 +165,9 @@ PICTURE = Theme(
 )
 
 
-def svg(chart: Drawing, theme: Theme = PAGE) -> str:
-    """The chart as one ``svg`` element; marks name their values when the pointer is over them."""
-    return ElementTree.tostring(_drawn(chart, theme), encoding="unicode")
+def svg(chart: Drawing) -> str:
+    """The chart as one ``svg`` element of a page; marks name their values when the pointer is over them."""
+    return ElementTree.tostring(_drawn(chart, PAGE), encoding="unicode")
 
 
 def picture(charts: Sequence[Drawing]) -> bytes:

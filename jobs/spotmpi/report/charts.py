@@ -157,9 +157,9 @@ def _traced_rows(report: Report) -> tuple[list[Row], str]:
     return most_ranks[:_LINES], f"training loss at the most ranks{of_each}"
 
 
-def averaged(points: Sequence[Point], most: int = _POINTS) -> list[XY]:
-    """*points* as (seconds, value), averaged to at most *most* points."""
-    size = math.ceil(len(points) / most)
+def averaged(points: Sequence[Point]) -> list[XY]:
+    """*points* as (seconds, value), averaged to at most `_POINTS` points."""
+    size = math.ceil(len(points) / _POINTS)
     groups = [points[at : at + size] for at in range(0, len(points), size)]
     return [(sum(p.time for p in group) / len(group), sum(p.value for p in group) / len(group)) for group in groups]
 

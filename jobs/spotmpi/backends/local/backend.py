@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
     from spotmpi.spec.validate import TargetCapabilities
 
+_RELEASE_TIMEOUT = 10.0  # seconds
+
 
 class LocalBackend:
     """Runs recorded under *runs_folder*; what only a start or a pool needs is imported for it, not to list runs."""
@@ -216,9 +218,9 @@ class LocalBackend:
         return names.RunPaths(self.runs_folder / run)
 
 
-def _acquire(paths: names.RunPaths, lock: int, timeout: float = 10.0) -> None:
+def _acquire(paths: names.RunPaths, lock: int) -> None:
     """Take the run's lock; an agent releases it shortly after it has recorded the end."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + _RELEASE_TIMEOUT
     while True:
         try:
             if not lock_file(lock):

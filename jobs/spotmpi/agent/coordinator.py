@@ -43,7 +43,13 @@ POLL_INTERVAL = 0.05  # seconds
 # Seconds in which every agent has to answer or send a heartbeat after a launcher failed, beyond those after which a
 # silent host counts as lost, of which the kernel may need half as many more.
 LIVENESS_MARGIN = 2.0
-_EXIT = {SUCCEEDED: 0, STOPPED: 0, FAILURE: 1, INTERRUPTION: 75, NOT_RETRYABLE: 78}
+_EXIT = {
+    SUCCEEDED: 0,
+    STOPPED: 0,
+    FAILURE: protocol.FAILED,
+    INTERRUPTION: protocol.INTERRUPTED,
+    NOT_RETRYABLE: protocol.NOT_RETRYABLE,
+}
 T = TypeVar("T")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from spotmpi.agent.plan import POSTPROCESS, WORKER
 from spotmpi.streams.chunk import Chunk
@@ -17,6 +17,14 @@ COUNTS = {WORKER: "workers", POSTPROCESS: "postprocess_workers"}
 _SECONDS = {WORKER: "preparing", POSTPROCESS: "postprocessing"}
 INTERVAL = 2.0  # seconds between the reports of a rank
 RANKS_A_SECOND = 4  # reports of all ranks, where there are so many ranks that the interval has to be longer
+
+
+class Counts(NamedTuple):
+    """Batches that a rank has taken, chunks under way to it, and batches that were skipped."""
+
+    batches: int = 0
+    under_way: int = 0
+    skipped: int = 0
 
 
 class Meter:
@@ -48,39 +56,32 @@ class Meter:
         self._busy[role] += chunk.seconds
         self.size += chunk.size
 
-    def report(self, batches: int, under_way: int, skipped: int, force: bool = False) -> None:
+    def report(self, counts: Counts, force: bool = False) -> None:
         """Report if that is due."""
         now = time.perf_counter()
         if force or self._pending or now - self._last_report >= self._interval:
             self._last_report, self._pending = now, False
-            self._report(batches, under_way, skipped)
+            self._report(counts)
 
     def report_pending(
-        self,
-        batches: int,
-        under_way: int,
-        skipped: int,
-        pending: dict[str, Any],
-        waited: float,
-        busy: float,
-        role: str = WORKER,
+        self, counts: Counts, pending: dict[str, Any], waited: float, busy: float, role: str = WORKER
     ) -> None:
         """Report that the rank has waited so many seconds for a batch, in *busy* of which a worker of *role* worked."""
         self._pending = True
         current = {"waited": round(self.waited + waited, 3), _SECONDS[role]: round(self._busy[role] + busy, 3)}
-        self._report(batches, under_way, skipped, **current, pending=pending)
+        self._report(counts, **current, pending=pending)
 
-    def _report(self, batches: int, under_way: int, skipped: int, **values: Any) -> None:
+    def _report(self, counts: Counts, **more: Any) -> None:
         if self._send is None:
             return
-        counts = {
+        values = {
             **self._identity,
-            "batches": batches,
+            "batches": counts.batches,
             "bytes": self.size,
             "seconds": round(self.seconds, 3),
             "waited": round(self.waited, 3),
             **{_SECONDS[role]: round(seconds, 3) for role, seconds in self._busy.items()},
-            "under_way": under_way,
-            "skipped": skipped,
+            "under_way": counts.under_way,
+            "skipped": counts.skipped,
         }
-        self._send({**counts, **values})
+        self._send({**values, **more})

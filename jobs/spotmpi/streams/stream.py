@@ -24,7 +24,7 @@ from spotmpi.streams.debug import Checks
 from spotmpi.streams.engine import Engine, Place, Task
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost
 from spotmpi.streams.figures import percent
-from spotmpi.streams.meter import Meter, Report
+from spotmpi.streams.meter import Counts, Meter, Report
 from spotmpi.streams.order import FunctionSource, Order, Part, describe, digest, read_settings
 from spotmpi.streams.source_list import Broadcast, compare_lists, share_list
 from spotmpi.streams.sources import parts_of
@@ -105,7 +105,7 @@ class Stream:
     def report_empty(self) -> None:
         """Report it if there is no batch to take, as where a checkpoint of the end is resumed."""
         if not len(self):
-            self._meter.report(0, 0, 0, force=True)
+            self._meter.report(Counts(), force=True)
 
     def __len__(self) -> int:
         """The number of batches of this rank, those that are skipped included."""
@@ -138,7 +138,7 @@ class Stream:
                     yield batch
         finally:
             if self.count and not self.finished:  # the loop was left early
-                self._meter.report(self.count, len(under_way), len(self.skips), force=True)
+                self._meter.report(self._counts(len(under_way)), force=True)
             self._checks.cancel()
             for each in under_way:
                 each.task.cancel()
@@ -164,7 +164,7 @@ class Stream:
         if self.settings.debug:
             self._checks.begin(result, requests, first=self.count == 0)
         # The first report tells the agent that the stream is used.
-        self._meter.report(self.count, len(under_way), len(self.skips), force=self.count == 0)
+        self._meter.report(self._counts(len(under_way)), force=self.count == 0)
         return result
 
     def submit(self, title: str, function: Any, *args: Any, priority: int, role: str) -> Task:
@@ -182,8 +182,7 @@ class Stream:
             waited = time.perf_counter() - begin
             preparing = min(place.batch[2], waited) if place and place.batch else 0.0
             pending = _pending(number, rows, place, waited)
-            counts = (self.count, under_way, len(self.skips))
-            self._meter.report_pending(*counts, pending, waited, preparing, role)
+            self._meter.report_pending(self._counts(under_way), pending, waited, preparing, role)
 
         result: Chunk = task.result(on_wait)
         self._meter.add(result, time.perf_counter() - begin, role)
@@ -196,10 +195,13 @@ class Stream:
             )
         return result
 
+    def _counts(self, under_way: int) -> Counts:
+        return Counts(self.count, under_way, len(self.skips))
+
     def _finish(self) -> None:
         self._checks.finish()
         self.finished = True
-        self._meter.report(self.count, 0, len(self.skips), force=True)
+        self._meter.report(self._counts(0), force=True)
         if self.rank == 0:
             print(waiting_share(self.waited, self._meter.seconds), file=sys.stderr, flush=True)
 

@@ -6,10 +6,10 @@ A file counts if a function of it runs. Functions are read in the order of their
 a switch is a step to a function in another file. docs/architecture.md has the numbers, which --update writes and a test
 holds: no story may run through more files. What is profiled:
 
-- run: `spotmpi run` of a command on 2 nodes of this machine, with the run's supervisor;
+- run: `spotmpi run` of a command on 2 nodes of this machine, with the run's agent;
 - reclaim: two agents and a training program as processes of this machine, from their start over SIGTERM in the agent of
   node 1 to the next iteration after the restart, and the terminal, which follows their output on a scripted cluster;
-- study: `spotmpi bench` of 4 trials on this machine to its page, with their supervisors.
+- study: `spotmpi bench` of 4 trials on this machine to its page, with their agents.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def test_each_function_is_counted_once_and_switches_are_steps_to_another_file() 
 def test_the_processes_of_the_package_are_traced_and_no_others() -> None:
     python, rank_wrapper = sys.executable, f"{tracer.PACKAGE}agent/rank_wrapper.py"
     trace = [tracer.__file__, "logs"]
-    supervisor = [python, "-S", "-E", "-m", "spotmpi.agent.supervisor", "folder"]
-    assert tracer.traced(supervisor, "logs") == [python, "-S", "-E", *trace, "spotmpi.agent.supervisor", "folder"]
+    agent = [python, "-S", "-E", "-m", "spotmpi.agent", "folder"]
+    assert tracer.traced(agent, "logs") == [python, "-S", "-E", *trace, "spotmpi.agent", "folder"]
     rank = [python, "-I", "-S", rank_wrapper, "--env", "file"]
     assert tracer.traced(rank, "logs") == [python, "-I", "-S", *trace, rank_wrapper, "--env", "file"]
     for other in (["git", "-m", "spotmpi.x"], [python, "-c", "pass"], [python, "-m", "pip"], [python], "sh"):

@@ -61,7 +61,7 @@ PLACES = {
     "jobs/spotmpi/core/names.py": (2, OWN),
     "jobs/spotmpi/data/local_source.py": (5, CHECK),
     "jobs/spotmpi/images/build.py": (4, OWN),
-    "jobs/spotmpi/images/environment.py": (9, OWN),
+    "jobs/spotmpi/images/environment.py": (10, OWN),
     "jobs/spotmpi/images/wheels.py": (1, FRESH),
     "jobs/spotmpi/runs/data_fingerprint.py": (1, CHECK),
     "jobs/spotmpi/runs/fingerprint.py": (4, "runs whose code could not be read are shown as different"),

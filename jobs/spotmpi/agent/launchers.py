@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
+from . import protocol
+
 _MCA = ("mca", "gmca", "omca", "prtemca", "pmixmca")
 
 PORT = "{spotmpi-port}"  # replaced by a port when the attempt starts
@@ -289,8 +291,10 @@ def is_mpi(name: str) -> bool:
 
 def variables(name: str, gpus: int) -> dict[str, str]:
     """The variables of all ranks of a launcher, each of which has so many GPUs."""
+    if gpus:
+        return {protocol.ENV_GPUS: str(gpus)}
     launcher = LAUNCHERS.get(name)
-    return {} if launcher is None or gpus else launcher.without_gpu
+    return {} if launcher is None else launcher.without_gpu
 
 
 def start_count(name: str, nodes: int, run_on: str) -> int:

@@ -68,6 +68,7 @@ ENV_RUN = "SPOTMPI_RUN"
 ENV_ATTEMPT = "SPOTMPI_ATTEMPT"
 ENV_WORLD_SIZE = "SPOTMPI_WORLD_SIZE"
 ENV_HOSTS = "SPOTMPI_HOSTS"  # distinct hosts to expect
+ENV_GPUS = "SPOTMPI_GPUS"  # of each rank, where the run asks for any
 ENV_MOST_RANKS = "SPOTMPI_MOST_RANKS"  # the world size of the most nodes that the run may have, where it may have fewer
 ENV_CHECKPOINT_PATH = "SPOTMPI_CHECKPOINT_PATH"
 ENV_CHECKPOINT_EVERY = "SPOTMPI_CHECKPOINT_EVERY"  # seconds

@@ -18,7 +18,7 @@ from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 
 LOCK = "requirements.lock"
-GPU_LOCK = "requirements-gpu.lock"  # of an image that needs more packages on machines with GPUs
+_GPU_LOCK = "requirements-gpu.lock"  # of an image that needs more packages for runs with GPUs
 BUILD_CONSTRAINTS = "build-constraints.txt"
 SITE_PACKAGES = "site-packages"  # a folder of an image: modules of its own, beside the locked packages
 _READY = ".ready"  # holds the path of the interpreter that the environment was installed for
@@ -29,21 +29,27 @@ def known_images() -> list[str]:
     return sorted(path.parent.name for path in names.IMAGES.glob(f"*/{LOCK}"))
 
 
-def lock_hash(image: str, lock: str = LOCK) -> str:
+def lock_hash(image: str, gpus: bool = False) -> str:
     """Twelve hex digits that name what gets installed for *image*; InputError for an unknown one."""
     folder = names.IMAGES / image
     if not (folder / LOCK).is_file():
         raise input_error("image", image, f"use one of: {', '.join(known_images())}")
     digest = hashlib.sha256(f"python {sys.version_info[0]}.{sys.version_info[1]}\n".encode())
-    for path in (folder / lock, folder / BUILD_CONSTRAINTS, *_own_modules(folder)):
+    for path in (_lock(image, gpus), folder / BUILD_CONSTRAINTS, *_own_modules(folder)):
         if path.is_file():
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 
-def location(image: str, lock: str = LOCK) -> Path:
-    """The folder of the environment of *image*, whether or not it is installed yet."""
-    return names.cache_folder() / "images" / f"{image}-{lock_hash(image, lock)}"
+def location(image: str, gpus: bool = False) -> Path:
+    """The folder of the environment of *image*, for runs with *gpus* or without, whether or not it is installed yet."""
+    return names.cache_folder() / "images" / f"{image}-{lock_hash(image, gpus)}"
+
+
+def _lock(image: str, gpus: bool) -> Path:
+    """The locked requirements of an image: it may have more for runs with GPUs."""
+    folder = names.IMAGES / image
+    return folder / _GPU_LOCK if gpus and (folder / _GPU_LOCK).is_file() else folder / LOCK
 
 
 def is_installed(folder: Path) -> bool:
@@ -67,8 +73,8 @@ def mark_installed(folder: Path) -> None:
     (folder / _READY).write_text(os.path.realpath(folder / "bin" / "python"))
 
 
-def prepare(image: str, echo: Callable[[str], None] = lambda text: None, lock: str = LOCK) -> Path:
-    """The environment of *image*, installed first where it is missing.
+def prepare(image: str, echo: Callable[[str], None] = lambda text: None, gpus: bool = False) -> Path:
+    """The environment of *image* for runs with *gpus* or without, installed first where it is missing.
 
     An interrupted install is repeated; concurrent callers wait for each other.
 
@@ -76,7 +82,7 @@ def prepare(image: str, echo: Callable[[str], None] = lambda text: None, lock: s
         InputError: no such image.
         SpotmpiError: uv is missing or could not install; the message holds uv's last lines.
     """
-    folder = location(image, lock)
+    folder = location(image, gpus)
     if is_installed(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -84,12 +90,12 @@ def prepare(image: str, echo: Callable[[str], None] = lambda text: None, lock: s
         lock_file(turn, on_wait=lambda: echo(f"waiting for another process that installs the {image} image"))
         if not is_installed(folder):
             echo(f"installing the {image} image's locked requirements (once)")
-            _install(image, folder, lock)
+            _install(image, folder, _lock(image, gpus))
             mark_installed(folder)
     return folder
 
 
-def _install(image: str, folder: Path, lock: str) -> None:
+def _install(image: str, folder: Path, lock: Path) -> None:
     source = names.IMAGES / image
     shutil.rmtree(folder, ignore_errors=True)
     _make_environment(image, folder)
@@ -98,7 +104,7 @@ def _install(image: str, folder: Path, lock: str) -> None:
     if sys.dont_write_bytecode:  # then each rank would compile its framework anew; else the first one does what it uses
         extra.append("--compile-bytecode")
     options = ("--quiet", "--python", str(folder / "bin" / "python"))
-    run_uv("pip", "sync", *options, *extra, str(source / lock))
+    run_uv("pip", "sync", *options, *extra, str(lock))
     (site_packages,) = folder.glob("lib/python3.*/site-packages")
     for module in _own_modules(source):
         shutil.copy(module, site_packages)

@@ -53,6 +53,11 @@ class Parser(argparse.ArgumentParser):
         raise Fatal(f"options: {message}; see --help")
 
 
+def requested_gpus() -> int:
+    """The GPUs that the run asks for, of each rank."""
+    return int(os.environ.get(protocol.ENV_GPUS, "0"))
+
+
 def training_parser(description: str, environ: Mapping[str, str] | None = None) -> Parser:
     """A parser with the options of TrainingOptions; programs add their own."""
     environ = os.environ if environ is None else environ

@@ -366,6 +366,11 @@ class JobSpec(SpecModel):
         return (self.pool,) if self.pool else self.stream.roles if self.stream else ()
 
     @property
+    def uses_gpus(self) -> bool:
+        """Whether ranks or the workers of a pool ask for GPUs."""
+        return self.resources.gpu > 0 or (self.pool is not None and self.pool.gpu > 0)
+
+    @property
     def code_paths(self) -> tuple[Path | None, list[Path]]:
         """The folder of `code`, if any, and each of `files`."""
         return Path(self.code) if self.code else None, [Path(path) for path in self.files]

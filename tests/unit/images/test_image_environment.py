@@ -72,6 +72,14 @@ def test_an_image_runs_with_the_interpreter_of_spotmpi_and_has_its_own_modules(i
     assert environment.prepare("small", pytest.fail) == folder, "installed once"
 
 
+def test_a_run_with_gpus_has_the_packages_for_gpus_where_an_image_has_such(images: Path) -> None:
+    assert environment.location("small", gpus=True) == environment.location("small")
+    (images / "small" / "requirements-gpu.lock").write_text("# CuPy\n")
+    assert environment.location("small", gpus=True) != environment.location("small")
+    folder = environment.prepare("small", gpus=True)
+    assert folder == environment.location("small", gpus=True) and run(folder, "print(1)") == "1\n"
+
+
 def test_a_changed_module_of_an_image_is_another_environment(images: Path) -> None:
     before = environment.location("small")
     (images / "small" / "site-packages" / "brought_along.py").write_text("ANSWER = 43\n")

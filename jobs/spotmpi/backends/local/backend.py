@@ -79,7 +79,7 @@ class LocalBackend:
 
         assert plan["backend"] == names.LOCAL
         if spec.image is not None:
-            image_environment.prepare(spec.image, echo)
+            image_environment.prepare(spec.image, echo, spec.uses_gpus)
         pooled = spec.pool is not None or spec.stream is not None
         packed = code_folder.pack(*spec.code_paths) if spec.files or (pooled and spec.code) else None
         paths = self._paths(plan["run"])

@@ -36,7 +36,7 @@ def inspect(spec: JobSpec) -> TargetCapabilities:
         data_is_folder=spec.data is None or _is_folder(spec.data.path),
         init_is_folder=spec.init is None or _is_folder(spec.init),
         tools=frozenset(_tools(spec)),
-        gpus=_gpus() if spec.resources.gpu or (spec.pool and spec.pool.gpu) else 0,
+        gpus=_gpus() if spec.uses_gpus else 0,
         processes=MAX_PROCESSES,
         command_found=not spec.command or _is_executable(spec.command[0], spec),
         rate=spec.price,
@@ -77,8 +77,8 @@ def _is_file(path: str) -> bool:
 
 def _is_executable(command: str, spec: JobSpec) -> bool:
     """Whether the first word of a command is executable; assumed while the image is not installed yet."""
-    is_known = spec.image and spec.image in environment.known_images()
-    image_bin = environment.location(spec.image) / "bin" if spec.image and is_known else ""
+    image = spec.image if spec.image and spec.image in environment.known_images() else None
+    image_bin = environment.location(image, spec.uses_gpus) / "bin" if image else ""
     if image_bin and not environment.is_installed(Path(image_bin).parent):
         return True
     path = spec.env.get("PATH") or f"{image_bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
@@ -100,7 +100,7 @@ def _working_folder(command: str, spec: JobSpec) -> Path:
 
 def describe(spec: JobSpec) -> Machine:
     """The facts that the plan depends on."""
-    image_bin = None if spec.image is None else environment.location(spec.image) / "bin"
+    image_bin = None if spec.image is None else environment.location(spec.image, spec.uses_gpus) / "bin"
     mpirun = str(image_bin / "mpirun") if image_bin else shutil.which("mpirun")
     asks = mpirun and not image_bin and launchers.is_mpi(spec.launcher)  # it takes 15 ms
     return Machine(

@@ -103,7 +103,7 @@ class SlurmBackend:
         if spec.image is not None:
             from spotmpi.images import environment
 
-            environment.prepare(spec.image, echo)
+            environment.prepare(spec.image, echo, spec.uses_gpus)
         paths = RunPaths(self.runs_folder / plan["run"])
         is_new = not exists(paths.events)
         if not is_new:
@@ -334,7 +334,7 @@ class SlurmBackend:
             start=self._start(spec, run),
             python=self._python,
             partition=self._partition,
-            image_bin=str(environment.location(spec.image) / "bin") if spec.image else None,
+            image_bin=str(environment.location(spec.image, spec.uses_gpus) / "bin") if spec.image else None,
             path=os.environ.get("PATH", os.defpath) if spec.image else None,
         )
 

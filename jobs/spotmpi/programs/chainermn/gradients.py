@@ -7,7 +7,7 @@ import chainermn
 import numpy as np
 
 from spotmpi.programs.exits import Fatal
-from spotmpi.programs.options import Parser
+from spotmpi.programs.options import Parser, requested_gpus
 from spotmpi.programs.world import World, check_world, distinct_hosts
 
 PURE_NCCL = "pure_nccl"
@@ -18,7 +18,8 @@ _ALLREDUCE_TYPES = {"fp16": np.float16, "fp32": np.float32}
 
 def gradient_options(parser: Parser) -> None:
     """Add --communicator, --allreduce-dtype and --double-buffering."""
-    default = PURE_NCCL if gpus() else _ON_CPU
+    # A run that asks for GPUs shall not train on the CPU where it finds none.
+    default = PURE_NCCL if gpus() or requested_gpus() else _ON_CPU
     parser.add_argument("--communicator", choices=_COMMUNICATORS, default=default, help="ChainerMN communicator")
     parser.add_argument("--allreduce-dtype", choices=sorted(_ALLREDUCE_TYPES), help=f"of gradients; {PURE_NCCL} only")
     parser.add_argument("--double-buffering", action="store_true", help=f"overlap with compute; {PURE_NCCL} only")
@@ -41,14 +42,20 @@ def communicator(options: Any) -> Any:
     try:
         comm = chainermn.create_communicator(options.communicator, **kwargs)
     except (RuntimeError, ImportError) as problem:
+        reason = f"{problem}" if chainer.cuda.available else f"{problem} CuPy: {_cupy_problem()}"
         raise Fatal(
-            f"--communicator {options.communicator} is not usable here: {problem}; without GPUs use naive"
+            f"--communicator {options.communicator} is not usable here: {reason}; without GPUs use naive"
         ) from None
     if uses_gpu(options):
         if gpus() <= comm.intra_rank:
             raise Fatal(f"rank {comm.rank} has no GPU: this node has {gpus()}; use fewer slots or naive")
         chainer.cuda.get_device_from_id(comm.intra_rank).use()
     return comm
+
+
+def _cupy_problem() -> str:
+    """Why Chainer does without CuPy."""
+    return str(getattr(chainer.cuda, "_resolution_error", "")).strip().partition("\n")[0]
 
 
 def uses_gpu(options: Any) -> bool:

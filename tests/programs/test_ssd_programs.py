@@ -49,7 +49,7 @@ def test_drawn_images_are_trained_on_without_a_folder(image: Image) -> None:
 def test_a_handful_of_images_is_learnt_by_heart(image: Image, tmp_path: Path) -> None:
     shapes.write_shapes(tmp_path, images=2, seed=2)
     few = ("--test-sets", "trainval", "--no-augmentation", "--global-batch", "2", "--learning-rate", "5e-4")
-    run = ssd(image, 1, tmp_path, *THIN, *few, "--iterations", "60", "--evaluate-every", "10").succeed()
+    run = ssd(image, 1, tmp_path, *THIN, *few, "--iterations", "80", "--evaluate-every", "10").succeed()
 
     losses = [line["loss"] for line in run.all(protocol.METRIC)]
     values = [line["mean_average_precision"] for line in run.all(protocol.EVALUATION)]

@@ -210,7 +210,7 @@ def test_weights_of_a_trunk_are_loaded_and_unknown_ones_are_ignored(tmp_path: Pa
 def test_a_checkpoints_state_serves_as_weights(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
     arrays = {f"parameters/{name}": np.zeros(shape) for name, shape in MODEL.items()}
-    path.write_bytes(b"".join(state.encode(arrays)))
+    path.write_bytes(b"".join(map(state.bytes_of, state.encode(arrays))))
     assert sorted(read_weights(path, read_arrays, MODEL, ["trunk/W"]).arrays) == sorted(MODEL)
 
 

@@ -9,6 +9,8 @@ import time
 from typing import Callable, Iterator, List, NamedTuple, Optional, Tuple
 
 from spotmpi.agent import hardware
+from spotmpi.checkpoint.device import DeviceArray
+from spotmpi.checkpoint.state import Part, bytes_of
 
 _PIECE = 1 << 20  # bytes between two looks whether to go on
 
@@ -41,7 +43,7 @@ class Background:
             return None
         return self._iteration, time.monotonic() - self._since
 
-    def start(self, iteration: int, copy: bytes, write: Callable[[Iterator[memoryview]], None]) -> None:
+    def start(self, iteration: int, copy: List[Part], write: Callable[[Iterator[memoryview]], None]) -> None:
         """Let *write* write the pieces of *copy*; the one before has ended."""
         self._iteration, self._since, self._dropped = iteration, time.monotonic(), threading.Event()
         self._thread = threading.Thread(target=write, args=(_pieces(copy, self._dropped),), name="checkpoint")
@@ -57,18 +59,21 @@ class Background:
             self._dropped.set()  # a call that waits for the volume goes on, and nobody waits for it
 
 
-def copied(parts: List[memoryview]) -> Optional[bytes]:
-    """A copy of all *parts*; None where memory does not suffice for it."""
-    return b"".join(parts) if sum(map(len, parts)) <= _available_memory() else None
+def copied(parts: List[Part]) -> Optional[List[Part]]:
+    """A copy of all *parts*, in order; None where memory does not suffice for it. Those on a GPU are copies already."""
+    if sum(map(len, parts)) > _available_memory():
+        return None
+    return [part if isinstance(part, DeviceArray) else memoryview(bytes(part)) for part in parts]
 
 
-def _pieces(copy: bytes, dropped: threading.Event) -> Iterator[memoryview]:
+def _pieces(copy: List[Part], dropped: threading.Event) -> Iterator[memoryview]:
     """The pieces of *copy*; `Dropped` once nobody wants them any more."""
-    view = memoryview(copy)
-    for start in range(0, len(view), _PIECE):
-        if dropped.is_set():
-            raise Dropped
-        yield view[start : start + _PIECE]
+    for part in copy:
+        view = bytes_of(part)
+        for start in range(0, len(view), _PIECE):
+            if dropped.is_set():
+                raise Dropped
+            yield view[start : start + _PIECE]
     if dropped.is_set():
         raise Dropped
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple, Union
+
+from spotmpi.checkpoint import device
+from spotmpi.checkpoint.device import DeviceArray
 
 _METADATA, _TREE = "__metadata__", "spotmpi"
 # The types that the format has names for; others are stored as bytes, and their own names are in the structure.
@@ -25,6 +28,7 @@ _KINDS = {
     "bool": "BOOL",
 }
 Node = Dict[str, Any]
+Part = Union[memoryview, DeviceArray]
 
 
 class _Entry(NamedTuple):
@@ -32,12 +36,14 @@ class _Entry(NamedTuple):
 
     kind: str
     shape: Tuple[int, ...]
-    data: memoryview  # of bytes
+    data: Part  # bytes
     width: int  # bytes of an element
 
 
-def encode(state: Any) -> list[memoryview]:
+def encode(state: Any) -> list[Part]:
     """The parts of the file for *state*, in order; those of arrays and tensors on the host share its memory.
+
+    Those on a GPU have been copied there.
 
     Raises:
         TypeError: it has a value of another type; the text names its place.
@@ -56,6 +62,11 @@ def encode(state: Any) -> list[memoryview]:
     return [memoryview(len(text).to_bytes(8, "little") + text), *(entry.data for _, entry in ordered)]
 
 
+def bytes_of(part: Part) -> memoryview:
+    """The bytes of a part of a file."""
+    return part.bytes_on_host() if isinstance(part, DeviceArray) else part
+
+
 def decode(data: bytearray) -> Any:
     """The state in the bytes of a file that `encode` gave the parts of."""
     start = 8 + int.from_bytes(data[:8], "little")
@@ -65,7 +76,12 @@ def decode(data: bytearray) -> Any:
 
 def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> Node:
     """The structure of *value*; its tensors go to *entries*."""
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    numpy, torch, cupy = (sys.modules.get(name) for name in ("numpy", "torch", "cupy"))
+    if cupy is not None and isinstance(value, cupy.ndarray):
+        value = device.copied(value) or cupy.asnumpy(value)
+    if isinstance(value, DeviceArray):
+        entry = _entry(value.dtype.name, value.shape, value, value.dtype.itemsize)
+        return {"array": _add(entry, path, entries), "type": value.type, "shape": list(value.shape)}
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         if not value.dtype.hasobject:
             array = numpy.asarray(value, order="C")
@@ -75,10 +91,9 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
             entry = _entry(name, array.shape, data, array.dtype.itemsize)
             return {kind: _add(entry, path, entries), "type": array.dtype.str, "shape": list(array.shape)}
     elif torch is not None and isinstance(value, torch.Tensor):
-        tensor, kind = value.detach().cpu().contiguous(), str(value.dtype).partition(".")[2]
-        data = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
-        entry = _entry(kind, tuple(tensor.shape), data, tensor.element_size())
-        return {"tensor": _add(entry, path, entries), "type": kind, "shape": list(tensor.shape)}
+        kind = str(value.dtype).partition(".")[2]
+        entry = _entry(kind, tuple(value.shape), device.copied(value) or _host_bytes(value), value.element_size())
+        return {"tensor": _add(entry, path, entries), "type": kind, "shape": list(value.shape)}
     elif isinstance(value, (bytes, bytearray)):
         entry = _entry("uint8", (len(value),), memoryview(value), 1)
         return {"bytes": _add(entry, path, entries)}
@@ -93,7 +108,13 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
     raise TypeError("%s of a checkpoint's state is a %s: %s" % ("/".join(path) or "all", type(value).__name__, remedy))
 
 
-def _entry(type_: str, shape: Tuple[int, ...], data: memoryview, width: int) -> _Entry:
+def _host_bytes(tensor: Any) -> memoryview:
+    import torch
+
+    return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def _entry(type_: str, shape: Tuple[int, ...], data: Part, width: int) -> _Entry:
     if type_ in _KINDS:
         return _Entry(_KINDS[type_], shape, data, width)
     return _Entry("U8", (len(data),), data, 1)

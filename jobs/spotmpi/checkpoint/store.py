@@ -15,7 +15,7 @@ from spotmpi.agent import protocol
 from spotmpi.agent.files import locked
 from spotmpi.checkpoint.background import Background, Dropped, Written, copied
 from spotmpi.checkpoint.memory import Memory
-from spotmpi.checkpoint.state import decode, encode
+from spotmpi.checkpoint.state import Part, bytes_of, decode, encode
 
 _DAMAGED = "damaged-"
 Values = Dict[str, Any]
@@ -119,7 +119,7 @@ class Store:
         # What is lost with this rank is in memory too, for which no attempt waits; else the agent waits for it.
         lock = None if self.memory and self.memory.names() else os.environ.get(protocol.ENV_PID_FILE)
 
-        def write(pieces: Iterable[memoryview]) -> None:
+        def write(pieces: Iterable[Part]) -> None:
             start = time.perf_counter()
             with locked(lock):
                 try:
@@ -135,7 +135,7 @@ class Store:
         else:
             self._background.start(iteration, copy, write)
 
-    def _write(self, iteration: int, values: Values, parts: Iterable[memoryview], reason: str) -> str:
+    def _write(self, iteration: int, values: Values, parts: Iterable[Part], reason: str) -> str:
         final = os.path.join(self._folder, files.name_of(iteration))
         if os.path.isfile(os.path.join(final, files.MANIFEST)):
             return final
@@ -188,14 +188,15 @@ class Store:
         return Found(path, manifest, decode(data))
 
 
-def _write_state(folder: str, parts: Iterable[memoryview]) -> tuple[int, str]:
+def _write_state(folder: str, parts: Iterable[Part]) -> tuple[int, str]:
     """Write the *parts* of a state to a file in a new *folder*; its size and SHA-256."""
     os.mkdir(folder)
     digest = hashlib.sha256()
     with open(os.path.join(folder, files.STATE), "wb") as file:
         for part in parts:
-            file.write(part)
-            digest.update(part)
+            data = bytes_of(part)
+            file.write(data)
+            digest.update(data)
         file.flush()
         os.fsync(file.fileno())
         return file.tell(), digest.hexdigest()

@@ -14,11 +14,12 @@ from spotmpi.agent.checkpoint_files import MANIFEST, Damaged
 from spotmpi.agent.outcomes import is_permanent
 from spotmpi.checkpoint import memory
 from spotmpi.checkpoint.background import Written
+from spotmpi.checkpoint.device import on_host
 from spotmpi.checkpoint.store import Store, WrongIdentity, read
 from spotmpi.programs.exits import Failed, Fatal
 
 Array = np.ndarray[Any, np.dtype[Any]]
-State = dict[str, Array]
+State = dict[str, Any]  # arrays, on the host or as a `DeviceArray`
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def parameters_checksum(state: Mapping[str, Array]) -> str:
     """The SHA-256 of every parameter in *state*: names, types, shapes and values, in the order of names."""
     digest = hashlib.sha256()
     for name in _parameters(state):
-        value = np.ascontiguousarray(state[name])
+        value = np.ascontiguousarray(on_host(state[name]))
         digest.update(f"{name} {value.dtype} {value.shape}\n".encode())
         digest.update(value.tobytes())
     return digest.hexdigest()

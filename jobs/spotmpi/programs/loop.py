@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from spotmpi.agent import protocol
 from spotmpi.checkpoint.background import Written
+from spotmpi.checkpoint.device import on_host
 from spotmpi.programs.checkpoint import (
     Checkpoints,
     Identity,
@@ -39,7 +40,10 @@ class TrainingAdapter(Protocol):
         """
 
     def state(self) -> State:
-        """What resuming needs, valid until the next step; the model is in names that start with ``parameters/``."""
+        """What resuming needs, valid until the next step; the model is in names that start with ``parameters/``.
+
+        Of arrays on a GPU it has copies there (`spotmpi.checkpoint.device`).
+        """
 
     def load_state(self, state: State) -> None:
         """Load a result of `state`, of this or another rank or attempt."""
@@ -117,7 +121,7 @@ def _restore(job: Job, batching: Batching, checkpoints: Checkpoints | None) -> t
 def _broadcast_state(world: World, adapter: TrainingAdapter) -> None:
     state = adapter.state() if world.rank == 0 else {}
     # One array at a time, so that no message is larger than the largest of them.
-    shared = {name: world.broadcast(state.get(name)) for name in world.broadcast(sorted(state))}
+    shared = {name: world.broadcast(on_host(state.get(name))) for name in world.broadcast(sorted(state))}
     if world.rank:
         adapter.load_state(shared)
 

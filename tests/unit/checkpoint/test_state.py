@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from spotmpi.checkpoint.state import decode, encode
+from spotmpi.checkpoint.state import bytes_of, decode, encode
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=8)
 ARRAYS = arrays.arrays(
@@ -28,7 +28,7 @@ STATES = st.recursive(
 
 
 def data_of(state: Any) -> bytearray:
-    return bytearray(b"".join(encode(state)))
+    return bytearray(b"".join(map(bytes_of, encode(state))))
 
 
 def equal(one: Any, other: Any) -> bool:

@@ -1,12 +1,13 @@
 """A Chainer model as the training loop sees it."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import chainer
 import numpy as np
 
+from spotmpi.checkpoint.device import copied, on_host
 from spotmpi.programs.checkpoint import State
 from spotmpi.programs.reporting import Clock, WallClock
 
@@ -73,16 +74,20 @@ class ChainerAdapter:
 
     def state(self) -> State:
         """Parameters, persistent values (batch statistics) and the optimizer's state."""
-        state = _gather(self._model, _PARAMETERS)
+        return {name: copied(value) or _on_host(value) for name, value in self._arrays()}
+
+    def _arrays(self) -> Iterator[tuple[str, Any]]:
+        for name, value in _values(self._model):
+            yield f"{_PARAMETERS}{name}", value
         for name, parameter in sorted(self._model.namedparams()):
             for key, value in sorted((parameter.update_rule.state or {}).items()):
-                state[f"{_OPTIMIZER}rule{name}:{key}"] = _on_host(value)
-            state[f"{_OPTIMIZER}times{name}"] = np.array(parameter.update_rule.t)
-        state[f"{_OPTIMIZER}t"] = np.array(self._optimizer.t)
-        return state
+                yield f"{_OPTIMIZER}rule{name}:{key}", value
+            yield f"{_OPTIMIZER}times{name}", np.array(parameter.update_rule.t)
+        yield f"{_OPTIMIZER}t", np.array(self._optimizer.t)
 
     def load_state(self, state: State) -> None:
         """Take over parameters, persistent values and the optimizer's state."""
+        state = {name: on_host(value) for name, value in state.items()}
         _scatter(self._model, _PARAMETERS, state)
         for name, parameter in self._model.namedparams():
             rule = parameter.update_rule
@@ -114,11 +119,6 @@ class CudaClock:
         """Seconds between two events; waits for the later one."""
         end.synchronize()
         return float(chainer.cuda.cupy.cuda.get_elapsed_time(start, end)) / 1000
-
-
-def _gather(model: Any, prefix: str) -> State:
-    """Every parameter and persistent value, by its path in the model."""
-    return {f"{prefix}{name}": _on_host(value) for name, value in _values(model)}
 
 
 def _scatter(model: Any, prefix: str, state: State) -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from spotmpi.checkpoint.device import copied, on_host
 from spotmpi.programs.checkpoint import State
 from spotmpi.programs.options import Parser
 from spotmpi.programs.reporting import Clock, WallClock
@@ -89,12 +90,15 @@ class TorchAdapter:
 
     def state(self) -> State:
         """Parameters, buffers and the optimizer's state."""
-        state = {f"{_PARAMETERS}{name}": _on_host(value) for name, value in self._model.state_dict().items()}
+        return {name: copied(value) or _on_host(value) for name, value in self._tensors()}
+
+    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, value in self._model.state_dict().items():
+            yield f"{_PARAMETERS}{name}", value
         for number, values in self._optimizer.state_dict()["state"].items():
             for key, value in values.items():
                 if value is not None:
-                    state[f"{_OPTIMIZER}{number}/{key}"] = _on_host(torch.as_tensor(value))
-        return state
+                    yield f"{_OPTIMIZER}{number}/{key}", torch.as_tensor(value)
 
     def load_state(self, state: State) -> None:
         """Take over parameters, buffers and the optimizer's state."""
@@ -157,4 +161,4 @@ def _on_host(value: torch.Tensor) -> Any:
 
 
 def _tensor(value: Any) -> torch.Tensor:
-    return torch.from_numpy(np.array(value))
+    return torch.from_numpy(np.array(on_host(value)))

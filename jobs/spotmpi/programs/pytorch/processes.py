@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from spotmpi.agent.network import interface_towards
 from spotmpi.programs.exits import Fatal, leave
-from spotmpi.programs.options import Parser
+from spotmpi.programs.options import Parser, requested_gpus
 from spotmpi.programs.world import World, alone, check_world, distinct_hosts
 
 _BACKENDS = ("gloo", "nccl")
@@ -19,7 +19,8 @@ _BACKENDS = ("gloo", "nccl")
 
 def process_options(parser: Parser) -> None:
     """Add --backend."""
-    default = "nccl" if torch.cuda.is_available() else "gloo"
+    # A run that asks for GPUs shall not train on the CPU where it finds none.
+    default = "nccl" if torch.cuda.is_available() or requested_gpus() else "gloo"
     parser.add_argument("--backend", choices=_BACKENDS, default=default, help="of torch.distributed")
 
 
@@ -29,7 +30,7 @@ def join(options: Any) -> World:
     Raises Fatal for a backend that this machine cannot run, too.
     """
     if options.backend == "nccl" and not torch.cuda.is_available():
-        raise Fatal("--backend nccl needs a GPU, and this node has none: use gloo")
+        raise Fatal("--backend nccl needs a GPU, and PyTorch finds none on this node: use gloo")
     if "RANK" in os.environ and "MASTER_ADDR" in os.environ:
         world = _initialize(options.backend, int(os.environ.get("LOCAL_RANK", "0")))
     elif "OMPI_COMM_WORLD_SIZE" in os.environ:
@@ -46,8 +47,19 @@ def device(world: World, options: Any) -> torch.device:
         return torch.device("cpu")
     if world.local_rank >= torch.cuda.device_count():
         raise Fatal(f"rank {world.rank} has no GPU: this node has {torch.cuda.device_count()}; use fewer slots")
+    _choose_deterministic_algorithms()
     torch.cuda.set_device(world.local_rank)
     return torch.device("cuda", world.local_rank)
+
+
+def _choose_deterministic_algorithms() -> None:
+    """Let a GPU give the same sums each time, so that a run has the same parameters after any interruption.
+
+    https://docs.pytorch.org/docs/stable/notes/randomness.html; an operation without such an algorithm warns.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def _join_mpirun(backend: str) -> World:

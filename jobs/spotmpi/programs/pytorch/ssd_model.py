@@ -27,9 +27,12 @@ class Ssd300(nn.Module):
 
     def __init__(self, classes: int, width: float = 1.0) -> None:
         super().__init__()
-        built = ssd300_vgg16(weights=None, weights_backbone=None, num_classes=classes + 1)
+        with torch.device("meta"):  # it would initialise all of VGG16 and infer once, two seconds of each start
+            built = ssd300_vgg16(weights=None, weights_backbone=None, num_classes=classes + 1)
         self.backbone = built.backbone
         self.head = built.head
+        self.to_empty(device="cpu")
+        _initialise(self)
         self.register_buffer("mean", torch.tensor(MEAN_COLOUR, dtype=torch.float32)[:, None, None], persistent=False)
         self.register_buffer("pixel_deviation", torch.tensor(PIXEL_DEVIATION))
         if width != 1:
@@ -40,6 +43,19 @@ class Ssd300(nn.Module):
         maps = self.backbone((images.float() - self.mean) / self.pixel_deviation)
         output = self.head(list(maps.values()))
         return output["bbox_regression"], output["cls_logits"]
+
+
+def _initialise(model: Ssd300) -> None:
+    """Give every parameter its first value, as torchvision does."""
+    trunk = set(trunk_names())
+    nn.init.constant_(model.backbone.scale_weight, 20)
+    for name, parameter in model.named_parameters():
+        if name.endswith(".bias"):
+            nn.init.zeros_(parameter)
+        elif name in trunk:
+            nn.init.kaiming_normal_(parameter, mode="fan_out", nonlinearity="relu")
+        elif name != "backbone.scale_weight":
+            nn.init.xavier_uniform_(parameter)
 
 
 def _thin(model: Ssd300, width: float) -> None:

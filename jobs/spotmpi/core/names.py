@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import zlib
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -165,9 +166,10 @@ def checkpoints(run_folder: str, path: str | None) -> str:
     return os.path.normpath(Path(run_folder, path or "checkpoints"))
 
 
-def memory_folder(run: str) -> str:
-    """The folder of a run on this machine in memory; its agent removes it at the end of the run."""
-    return f"/dev/shm/spotmpi-{run}"
+def memory_folder(run_folder: Path) -> str:
+    """The folder in memory of a run on this machine, not of one with its id in another folder; its agent removes it."""
+    mark = zlib.crc32(os.fsencode(run_folder.absolute()))
+    return f"/dev/shm/spotmpi-{run_folder.name}-{mark:08x}"
 
 
 LOCAL: Literal["local"] = "local"  # the backends, as plans name them

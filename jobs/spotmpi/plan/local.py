@@ -86,7 +86,7 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
     environment = {
         "PATH": f"{_cached(machine.image_bin)}:{machine.path}" if machine.image_bin else machine.path,
         **launchers.transport_environment(machine.variables | spec.env.keys()),
-        **rank_variables(spec, paths.id, str(paths.folder), names.memory_folder(paths.id)),
+        **rank_variables(spec, paths.id, str(paths.folder), names.memory_folder(paths.folder)),
         protocol.ENV_HOSTS: "1",
         **python_path,
     }

@@ -320,6 +320,6 @@ def remove(paths: RunPaths) -> None:
     """Delete the run's folder; the run must have ended, and the caller holds its lock."""
     try:
         shutil.rmtree(paths.folder)
-        shutil.rmtree(names.memory_folder(paths.id), ignore_errors=True)  # of an agent that was killed
+        shutil.rmtree(names.memory_folder(paths.folder), ignore_errors=True)  # of an agent that was killed
     except OSError as error:
         raise SpotmpiError(f"cannot delete {paths.folder}: {error.strerror} ({error.filename})") from error

@@ -47,7 +47,7 @@ def undisturbed() -> str:
     return hashlib.sha256(str(weights).encode()).hexdigest()
 
 
-def job(memory: str = "1", pause: float = 0.02, fail_at: int = 0, **more: Any) -> dict[str, Any]:
+def job(memory: str = "1", pause: float = 0.05, fail_at: int = 0, **more: Any) -> dict[str, Any]:
     checkpoint = {"memory": memory, "every": "1h", **more.pop("checkpoint", {})}
     return python(PROGRAM % (TOTAL, pause, fail_at), checkpoint=checkpoint, **more)
 
@@ -55,6 +55,10 @@ def job(memory: str = "1", pause: float = 0.02, fail_at: int = 0, **more: Any) -
 def wait_for_agents(local: BackendHarness, run: str) -> None:
     """Wait until the agent has ended, which comes after the end of the run."""
     wait_until(lambda: not processes.agents(paths_of(local, run).folder))
+
+
+def memory_of(local: BackendHarness, run: str) -> Path:
+    return Path(names.memory_folder(paths_of(local, run).folder))
 
 
 def result(local: BackendHarness, run: str) -> str:
@@ -76,7 +80,7 @@ def test_a_killed_rank_loses_at_most_one_iteration_and_no_bit_of_the_result(loca
     assert first["cause"] == "failure" and first["last_iteration"] - second["resumed_iteration"] in (0, 1)
     assert result(local, run) == undisturbed()
     wait_for_agents(local, run)
-    assert not Path(names.memory_folder(run)).exists(), "it takes memory only during the run"
+    assert not memory_of(local, run).exists(), "it takes memory only during the run"
 
 
 def test_what_only_memory_has_is_on_the_volume_when_the_run_ends(local: BackendHarness) -> None:
@@ -84,7 +88,7 @@ def test_what_only_memory_has_is_on_the_volume_when_the_run_ends(local: BackendH
     local.wait_for_state(run, "failed")
     wait_for_agents(local, run)
     assert [path.name for path in paths_of(local, run).checkpoints.iterdir()] == ["iteration-000000025"]
-    assert not Path(names.memory_folder(run)).exists()
+    assert not memory_of(local, run).exists()
 
     local.resume(run, job(pause=0))
 
@@ -105,7 +109,7 @@ def test_a_killed_agent_costs_a_resumed_run_no_more(local: BackendHarness, kille
     os.kill(guarded, signal.SIGKILL)
     wait_until(lambda: not processes.of_run(run) and not processes.agents(folder))
     local.wait_for_state(run, "lost")  # a process that ends has no command line any more while it still holds the lock
-    assert Path(names.memory_folder(run)).exists() == (killed == "both"), "nobody was left to remove it"
+    assert memory_of(local, run).exists() == (killed == "both"), "nobody was left to remove it"
     local.resume(run, job(pause=0))
 
     local.wait_for_state(run, "succeeded")
@@ -115,7 +119,7 @@ def test_a_killed_agent_costs_a_resumed_run_no_more(local: BackendHarness, kille
     assert second["resumed_iteration"] >= first["last_iteration"] - 1
     assert result(local, run) == undisturbed()
     wait_for_agents(local, run)
-    assert not Path(names.memory_folder(run)).exists()
+    assert not memory_of(local, run).exists()
 
 
 def test_the_memory_of_a_lost_run_is_free_once_its_record_is_deleted(local: BackendHarness) -> None:
@@ -125,6 +129,22 @@ def test_the_memory_of_a_lost_run_is_free_once_its_record_is_deleted(local: Back
         os.kill(process, signal.SIGKILL)
     wait_until(lambda: not processes.of_run(run))
 
+    memory = memory_of(local, run)
+    assert memory.exists()
+
     reader.remove(paths_of(local, run))
 
-    assert not Path(names.memory_folder(run)).exists()
+    assert not memory.exists()
+
+
+def test_a_run_of_the_same_id_in_another_folder_has_memory_of_its_own(tmp_path: Path) -> None:
+    one, other = (tmp_path / runs / "same-1" for runs in ("runs", "other"))
+    for folder in (one, other):
+        folder.mkdir(parents=True)
+        Path(names.memory_folder(folder)).mkdir()
+
+    reader.remove(names.RunPaths(one))
+
+    assert not Path(names.memory_folder(one)).exists() and Path(names.memory_folder(other)).exists()
+    reader.remove(names.RunPaths(other))
+    assert not Path(names.memory_folder(other)).exists()

@@ -116,7 +116,7 @@ class PoolContract:
             printed += capfd.readouterr().out
             return "[worker 1] it's \x1b[1m here\n" in printed
 
-        wait_until(arrived, 10)
+        wait_until(arrived)
 
     def test_what_cannot_be_pickled_is_the_error_of_its_call(self, pool: Pool) -> None:
         with pytest.raises(TypeError, match="the result of lock cannot be pickled"):

@@ -20,6 +20,7 @@ from spotmpi.core.certificates import run_certificates, write_certificates
 
 RUN = "plain-1"
 ATTEMPT = 7
+LIMIT = 60.0  # seconds for anything, on a busy machine
 
 
 @functools.cache
@@ -61,7 +62,7 @@ class Pair:
     def shake_hands(self) -> bool:
         """Whether each end authenticates the other."""
         ends = (self.worker, self.node_0)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + LIMIT
         while not all(end.authenticated or end.closed for end in ends) and time.monotonic() < deadline:
             for end in ends:
                 assert end.receive() == []
@@ -101,7 +102,7 @@ class ServedCoordinator:
     def serve_until_ready(self, node: int, connection: Connection) -> bool:
         """Whether the coordinator takes the connection of a worker that says so for ready."""
         connection.send(ready=1, attempt=ATTEMPT)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + LIMIT
         while Member(NODE, node) not in self.coordinator.ready and time.monotonic() < deadline:
             self.coordinator.serve(0.5)
         return Member(NODE, node) in self.coordinator.ready
@@ -110,7 +111,7 @@ class ServedCoordinator:
         """A client that has the run's key and has not greeted yet."""
 
         def shake_hands() -> Connection:
-            sock = socket.create_connection(("127.0.0.1", self.port), timeout=5)
+            sock = socket.create_connection(("127.0.0.1", self.port), timeout=LIMIT)
             connection = Connection(sock, identity().connecting)
             while not (connection.authenticated or connection.closed):
                 assert connection.receive() == []
@@ -127,7 +128,7 @@ class ServedCoordinator:
             answer = b""
             with (
                 contextlib.suppress(OSError),  # closed while there was still something to read
-                socket.create_connection(("127.0.0.1", self.port), timeout=5) as plain,
+                socket.create_connection(("127.0.0.1", self.port), timeout=LIMIT) as plain,
                 context.wrap_socket(plain) if context else plain as sock,
             ):
                 sock.sendall(data)
@@ -139,8 +140,8 @@ class ServedCoordinator:
 
 
 def wait_for_message(connection: Connection) -> list[dict[str, Any]]:
-    """The first messages but heartbeats that arrive within 5 s; none if the connection is closed before."""
-    deadline = time.monotonic() + 5
+    """The first messages but heartbeats that arrive within `LIMIT`; none if the connection is closed before."""
+    deadline = time.monotonic() + LIMIT
     while time.monotonic() < deadline and not connection.closed:
         messages = [message for message in connection.receive() if "beat" not in message]
         if messages:

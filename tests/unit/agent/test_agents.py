@@ -237,7 +237,7 @@ def test_a_worker_without_node_0_gives_up_after_the_start_limit(gang: Callable[.
 
 
 def test_a_worker_of_before_the_restart_is_refused_and_waited_for(gang: Callable[..., Gang], tmp_path: Path) -> None:
-    run = gang("true", started=0, limits={"start": "4s"})
+    run = gang("true", started=0)
     run.start(1, restart_count=0)
     leader = run.start(0, restart_count=1)
     run.until("the refusal", lambda: "restart count 0 is not 1" in (tmp_path / "output-1-0").read_text())

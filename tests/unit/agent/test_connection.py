@@ -20,7 +20,7 @@ from spotmpi.agent import protocol, ssh
 from spotmpi.agent.connection import PROTOCOL, Connection, Identity
 from spotmpi.core import certificates as core_certificates
 from spotmpi.core.certificates import run_certificates, write_certificates
-from tests.unit.agent.peer_ends import Pair, certificates, identity, new_identity
+from tests.unit.agent.peer_ends import LIMIT, Pair, certificates, identity, new_identity
 
 Received = dict[Connection, list[dict[str, Any]]]
 LARGE = "x" * 60_000  # one message takes several records, and more than the buffers of the sockets below
@@ -37,7 +37,7 @@ def pair() -> Iterator[Pair]:
 def exchange(pair: Pair, until: Callable[[Received], object]) -> Received:
     """What both ends receive, one after the other, until it is enough."""
     received: Received = {pair.worker: [], pair.node_0: []}
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + LIMIT
     while not until(received) and time.monotonic() < deadline:
         for end, messages in received.items():
             messages += end.receive()

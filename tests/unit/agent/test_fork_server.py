@@ -69,12 +69,12 @@ class Ranks:
 
     def run(self, *arguments: str, **more: Any) -> tuple[int, str, str]:
         rank = self.start(*arguments, **more)
-        output, errors = rank.communicate(timeout=30)
+        output, errors = rank.communicate(timeout=60)
         return rank.returncode, output, errors
 
     def new_interpreter(self, *arguments: str, **more: Any) -> tuple[int, str, str]:
         done = subprocess.run(
-            [*self.command, *arguments], capture_output=True, text=True, cwd=self.folder, timeout=30, **more
+            [*self.command, *arguments], capture_output=True, text=True, cwd=self.folder, timeout=60, **more
         )
         return done.returncode, done.stdout, done.stderr
 
@@ -126,7 +126,7 @@ def test_a_rank_on_a_terminal_has_the_streams_of_a_terminal(ranks: Ranks) -> Non
     ours, theirs = os.openpty()
     rank = ranks.start(stdout=theirs)
     os.close(theirs)
-    assert os.read(ours, 100) == b"True True\r\n" and rank.wait(20) == 0
+    assert os.read(ours, 100) == b"True True\r\n" and rank.wait(60) == 0
     os.close(ours)
 
 
@@ -182,7 +182,7 @@ def test_signals_to_a_rank_wrapper_reach_its_rank(ranks: Ranks) -> None:
     rank.send_signal(signal.SIGUSR1)
     assert rank.stdout.readline() == "usr1\n"
     rank.send_signal(signal.SIGTERM)
-    assert rank.wait(20) == 9
+    assert rank.wait(60) == 9
 
 
 WITH_CHILD = """
@@ -201,10 +201,10 @@ def test_a_rank_and_its_children_end_with_its_rank_wrapper(ranks: Ranks) -> None
 
     rank.kill()
 
-    wait_until(lambda: are_gone(pids), 20)
-    assert rank.wait(20) == -signal.SIGKILL and not are_gone(others) and ranks.server.poll() is None
+    wait_until(lambda: are_gone(pids))
+    assert rank.wait(60) == -signal.SIGKILL and not are_gone(others) and ranks.server.poll() is None
     other.kill()
-    wait_until(lambda: are_gone(others), 20)
+    wait_until(lambda: are_gone(others))
 
 
 def test_a_server_that_is_killed_takes_ranks_along_and_another_one_is_started(ranks: Ranks) -> None:
@@ -215,8 +215,8 @@ def test_a_server_that_is_killed_takes_ranks_along_and_another_one_is_started(ra
 
     before.kill()
 
-    wait_until(lambda: are_gone([pid]), 20)
-    assert rank.wait(20) == -signal.SIGKILL
+    wait_until(lambda: are_gone([pid]))
+    assert rank.wait(60) == -signal.SIGKILL
     code, output, errors = ranks.run("0")
     assert code == 0 and output and "ranks start without preload: no fork server: Connection refused" in errors
     ranks.serve((ranks.folder / "train.py").read_text(), ["json"])
@@ -238,7 +238,7 @@ def test_the_end_of_an_attempt_leaves_the_server_and_kills_its_ranks(
 
     assert processes.kill_descendants() == []
 
-    wait_until(lambda: are_gone(pids), 20)
+    wait_until(lambda: are_gone(pids))
     assert ranks.server.poll() is None
 
 

@@ -135,7 +135,7 @@ def test_other_pods_go_on_where_single_ones_are_replaced(gang: Callable[..., Gan
         run.start(node)
     assert run.agents[1].wait(LIMIT) == protocol.INTERRUPTED
     run.start(1, 1, machine="machine-7")
-    assert run.codes()[0] == 0
+    assert run.agents[0].wait(LIMIT) == 0  # node 1 waits for the end of the JobSet
     assert avoided_machines(str(run.paths.folder)).keys() == {"machine-1"}
 
 
@@ -145,7 +145,9 @@ attempt = int(os.environ["SPOTMPI_ATTEMPT"])
 if os.environ["SPOTMPI_MACHINE"][-1] == "0":
     print(json.dumps({"spotmpi": "metric", "iteration": 10 * attempt}, separators=(",", ":")), flush=True)
 elif attempt < 4:
-    time.sleep(1)  # once node 0 has reported
+    metrics, reported = sys.argv[2], '"iteration": %d,' % (10 * attempt)
+    while not (os.path.exists(metrics) and reported in open(metrics).read()):  # once node 0 has reported
+        time.sleep(0.05)
     os.kill(os.getpid(), signal.SIGKILL) if sys.argv[1] == "killed" else sys.exit(1)
 while attempt < 4:
     time.sleep(0.05)
@@ -153,12 +155,15 @@ while attempt < 4:
 
 
 @pytest.mark.parametrize("how", ["killed", "failed"])
-def test_failures_on_one_machine_take_no_pod_from_a_run_in_a_cluster(gang: Callable[..., Gang], how: str) -> None:
-    run = gang(sys.executable, "-c", KILLED, how, started=0, limits={"failures": 5})
+def test_failures_on_one_machine_take_no_pod_from_a_run_in_a_cluster(
+    gang: Callable[..., Gang], tmp_path: Path, how: str
+) -> None:
+    metrics = tmp_path / "runs" / "plain-1" / "metrics.jsonl"
+    run = gang(sys.executable, "-c", KILLED, how, str(metrics), started=0, limits={"failures": 5})
     run.plan["replaces_nodes"] = True
     for node in (0, 1):
         run.start(node)
-    assert run.codes() == [0, 0]
+    assert run.agents[0].wait(LIMIT) == 0  # node 1 waits for the end of the JobSet
     assert avoided_machines(str(run.paths.folder)) == {}
 
 

@@ -21,7 +21,7 @@ from spotmpi.agent.connection import Connection
 from spotmpi.agent.peers import Channel, join
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.agent.schema import Greeting
-from tests.unit.agent.peer_ends import ATTEMPT, ServedCoordinator, identity, new_identity, wait_for_message
+from tests.unit.agent.peer_ends import ATTEMPT, LIMIT, ServedCoordinator, identity, new_identity, wait_for_message
 
 NODE_1 = Member(NODE, 1)
 GREETING: Greeting = {"member": "node/1", "restart_count": 4, "machine": {"type": "g5.xlarge"}}
@@ -39,11 +39,8 @@ class Impostor:
     def join(self) -> Any:
         """The result of a worker that joins it."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            thread = threading.Thread(target=self._answer, args=(listener,))
-            thread.start()
-            joined = join("127.0.0.1", Channel(identity(), listener.getsockname()[1]), GREETING)
-            thread.join()
-        return joined
+            threading.Thread(target=self._answer, args=(listener,), daemon=True).start()
+            return join("127.0.0.1", Channel(identity(), listener.getsockname()[1]), GREETING)
 
     def _answer(self, listener: socket.socket) -> None:
         sock = listener.accept()[0]
@@ -55,7 +52,9 @@ class Impostor:
             data = self._data or received
             sock.sendall(data[:-5])
             sock.sendall(data[-5:])
-            time.sleep(0.2)
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(1 << 16):  # until the worker closes: a socket that is closed unread loses what it has sent
+                pass
         sock.close()
 
 
@@ -197,7 +196,7 @@ def test_whoever_relays_messages_can_neither_forge_repeat_nor_reorder_them(
     before = len(records)
     for message in ({"notice": "first"}, {"notice": "second"}):
         sender.send(**message)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + LIMIT
     while len(records) < before + 2 and time.monotonic() < deadline:
         time.sleep(0.005)
 
@@ -285,10 +284,10 @@ def test_workers_that_come_all_at_once_do_not_push_each_other_out(served: Served
     workers = []
     for number in range(24):
         source = (f"127.0.1.{number + 1}", 0)
-        sock = socket.create_connection(("127.0.0.1", served.port), timeout=5, source_address=source)
+        sock = socket.create_connection(("127.0.0.1", served.port), timeout=LIMIT, source_address=source)
         workers.append(Connection(sock, identity().connecting))
     waiting = list(workers)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + LIMIT
     while waiting and time.monotonic() < deadline:
         served.coordinator.serve(0)
         for worker in list(waiting):

@@ -21,7 +21,7 @@ RANK_WRAPPER = [sys.executable, "-I", "-S", str(names.SOURCE / "spotmpi" / "agen
 
 
 def rank_wrapper(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RANK_WRAPPER, *arguments], capture_output=True, text=True, timeout=20)
+    return subprocess.run([*RANK_WRAPPER, *arguments], capture_output=True, text=True, timeout=60)
 
 
 def test_the_rank_wrapper_becomes_the_command(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_tagged_rank_forwards_signals_and_does_not_wait_for_background_process
 
     rank.send_signal(signal.SIGTERM)
 
-    assert rank.wait(timeout=10) == 3 and rank.stdout.read() == "[0,0]<stdout>: taken\n"
+    assert rank.wait(timeout=60) == 3 and rank.stdout.read() == "[0,0]<stdout>: taken\n"
     os.killpg(rank.pid, signal.SIGKILL)
 
 
@@ -64,7 +64,7 @@ def test_a_tagged_rank_forwards_signals_and_does_not_wait_for_background_process
 def test_a_tagged_rank_that_fails_is_reported_after_its_output(code: str, end: int | None) -> None:
     environment = {**os.environ, "RANK": "3"}
     command = [*RANK_WRAPPER, "--report", "--tag", "sh", "-c", f"printf 'half'; echo err >&2; {code}"]
-    rank = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=20)
+    rank = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
 
     assert rank.returncode == (end or 0)
     for stream, output in (("out", rank.stdout), ("err", rank.stderr)):

@@ -30,7 +30,7 @@ class SlowBackend:
         self.ended.set()
 
     def stop(self, run: str, reason: str, now: bool) -> None:
-        assert self.ended.wait(30)
+        assert self.ended.wait(60)
 
     def state(self, run: str) -> RunState:
         return RunState("scan-1", str(self.folder), "scan", "stopped" if self.ended.is_set() else "running")
@@ -73,7 +73,7 @@ class UnreachableBackend(SlowBackend):
         while len(self.messages) < 2:
             yield Event(0.0, "waiting")
         signal.raise_signal(signal.SIGINT)
-        assert self.ended.wait(30)
+        assert self.ended.wait(60)
         yield Event(1.0, "stopped")
 
 

@@ -50,7 +50,7 @@ def test_ranks_of_one_run_are_killed_and_no_others(processes: list[subprocess.Po
 
     assert printed.split() == ["killed", "killed"]
     require_killed(printed, RUN, COORDINATOR)
-    assert rank.wait(10) == -signal.SIGKILL
+    assert rank.wait(60) == -signal.SIGKILL
     wait_until(lambda: _state(fork) == "Z")
     assert [each.poll() for each in (agent, of_other, server, server_of_other)] == [None] * 4
     assert _state(fork_of_other) == "S"

@@ -66,7 +66,8 @@ def test_json_has_the_same_figures_and_a_seed_gives_the_same_windows(spec: str) 
 
 def test_a_deadline_may_be_a_time_of_day(spec: str) -> None:
     later = (datetime.now(UTC) + timedelta(hours=12, seconds=30)).isoformat()
-    assert "12 h 1 min to the deadline" in simulate(spec, "--set", f"capacity.deadline={later}").stdout
+    printed = simulate(spec, "--set", f"capacity.deadline={later}").stdout
+    assert "12 h 1 min to the deadline" in printed or "12 h to the deadline" in printed  # up to 30 s later
     errors = simulate(spec, "--set", "capacity.deadline=2027-01-31T18:00").stderr
     assert "give the offset from UTC too" in errors
 

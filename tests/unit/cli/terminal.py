@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +41,7 @@ def on_a_terminal(command: list[str], press: Callable[[Callable[[bytes], int]], 
     child, terminal = pty.fork()
     if child == 0:
         os.execvpe(command[0], command, {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"})
-    screen, pressed, deadline = b"", press is None, time.monotonic() + 30
+    screen, pressed, deadline = b"", press is None, time.monotonic() + 60
     while time.monotonic() < deadline:
         if not pressed and press:
             pressed = press(lambda data: os.write(terminal, data))
@@ -52,6 +53,8 @@ def on_a_terminal(command: list[str], press: Callable[[Callable[[bytes], int]], 
             if not data:
                 break
             screen += data
+    else:
+        os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     os.close(terminal)
     return screen.decode("utf-8", "replace")

@@ -130,7 +130,7 @@ def test_ctrl_c_stops_the_trial_and_the_same_command_continues(spec: Path) -> No
     running = start_process(*words)
     wait_for_step_3()
     running.send_signal(signal.SIGINT)
-    _, message = running.communicate(timeout=30)
+    _, message = running.communicate(timeout=60)
     assert running.returncode == 130
     assert "the same command continues it" in message
 

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -107,7 +106,7 @@ def test_the_first_ctrl_c_stops_with_a_checkpoint() -> None:
 
     process.send_signal(signal.SIGINT)
 
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "stopping after a checkpoint; Ctrl-C again kills" in err and "checkpoint at iteration" in err
     assert out.splitlines()[-1] == f"{paths.id} stopped: Ctrl-C" and "Traceback" not in err
@@ -125,11 +124,13 @@ def test_the_second_ctrl_c_kills() -> None:
     wait_until(lambda: (paths.folder / "rank-0.pid").exists())
 
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    errors = process.stderr
+    assert errors is not None
+    wait_until(lambda: "Ctrl-C again kills" in errors.readline())  # two at once would be one signal
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
 
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "killing the run" in err
     assert reader.state(paths).state == "stopped"
     wait_until(lambda: not processes.of_run(paths.id))
@@ -144,7 +145,7 @@ def test_ctrl_c_while_following_logs_leaves_the_run_alone() -> None:
 
     process.send_signal(signal.SIGINT)
 
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in err
     assert reader.state(only_run()).state == "running"
     assert json.loads(invoke("stop", run, "--json").stdout)["state"] == "stopped"

@@ -128,7 +128,7 @@ def test_an_evicted_pod_ends_at_once_and_the_next_continues(volume: Volume, site
 
     pod.send_signal(signal.SIGTERM)
 
-    assert pod.wait(30) == fetch.INTERRUPTED  # though the site still holds its answers back
+    assert pod.wait(60) == fetch.INTERRUPTED  # though the site still holds its answers back
     site.open.set()
     code, result = volume.fetch([site.download(name, folder) for name in names])
     assert (code, volume.tree()) == (0, site.files)
@@ -352,7 +352,7 @@ def test_the_site_answers_as_s3_does(site: Site, headers: dict[str, str]) -> Non
     site.files["key"] = b"0123456789"
 
     def answer(url: str) -> tuple[int, dict[str, str | None], bytes]:
-        response = requests.get(url, headers=headers, timeout=10)
+        response = requests.get(url, headers=headers, timeout=60)
         whole = response.status_code < 400
         facts = {name: response.headers.get(name) for name in ("ETag", "Content-Range", "Content-Length") if whole}
         return response.status_code, facts, response.content if whole else b""

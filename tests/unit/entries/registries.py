@@ -330,5 +330,5 @@ def _real(folder: Path, login: bool, tokens: Tokens | None) -> Iterator[Registry
         (place / "docker/registry/v2/blobs/sha256" / name[:2] / name / "data").write_bytes(content)
 
     host, _, port = address.partition(":")
-    with Daemon("registry", command, folder).running(lambda: socket_health((host, int(port))), limit=30):
+    with Daemon("registry", command, folder).running(lambda: socket_health((host, int(port))), limit=60):
         yield Registry(address, replace, tokens)

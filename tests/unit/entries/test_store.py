@@ -249,7 +249,7 @@ def test_one_of_many_creators_at_once_wins_and_all_get_its_entry(store: Store, t
 
     def add(number: int) -> None:
         made, sources = entry_of[number]
-        barrier.wait(30)
+        barrier.wait(60)
         winners.append(store.add(made, sources).created)
 
     entry_of = [entry(tmp_path, created=float(number)) for number in range(8)]
@@ -257,7 +257,7 @@ def test_one_of_many_creators_at_once_wins_and_all_get_its_entry(store: Store, t
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert len(winners) == 8 and len(set(winners)) == 1
     assert store.problems(store.find("ratings")) == []
 

@@ -116,7 +116,7 @@ class Batch:
         # As slurmstepd starts it: a shell cannot trap what is ignored as it starts (POSIX, trap), and programs under
         # test leave SIGUSR1 ignored in this process.
         command = ["env", "--default-signal=USR1", "sh"]
-        done = subprocess.run(command, input=text(str(self.folder)), text=True, env=environment, timeout=20)
+        done = subprocess.run(command, input=text(str(self.folder)), text=True, env=environment, timeout=60)
         return done.returncode
 
     @property

@@ -96,12 +96,12 @@ def test_a_scheduler_that_was_stopped_for_an_hour_gives_drivers_time_to_come_bac
     asyncio.run(stop())
 
 
-def test_calls_of_a_driver_are_handed_over_once_and_only_when_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spotmpi.programs.pool.scheduler._RETURN", 0.3)
+def test_calls_of_a_driver_are_handed_over_once_and_only_when_it_is_gone() -> None:
     key = "int-spotmpi-a1-0-0"
 
     async def hand_over() -> None:
         scheduler, plugin = pool_of(1)
+        scheduler.clock = AwakeClock(lambda: 100.0)  # so that no driver comes too late
         async with scheduler, new_worker(scheduler, 0):
             async with NamedClient(scheduler.address, "a1") as first:
                 assert await first.submit(int, key=key) == 0

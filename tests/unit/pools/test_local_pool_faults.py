@@ -54,10 +54,10 @@ def test_a_lost_scheduler_ends_calls_with_node_and_reason_and_the_certificates_o
         killed = time.monotonic()
         with pytest.raises(PoolLost, match=r"node 0.*scheduler was killed by SIGKILL"):
             call.result(60)
-        assert time.monotonic() - killed < 15
+        assert time.monotonic() - killed < 30
         with pytest.raises(PoolLost):
             pool.submit(abs, 1)
-    assert not of_run(pool.id) and not of_run(other.id)
+    wait_until(lambda: not of_run(pool.id) and not of_run(other.id))
     with pytest.raises(PoolError, match="closed"):
         Engine.submit(_closed(), [])
     with pytest.raises(PoolError, match="a forked process cannot use its parent's pool"):
@@ -102,7 +102,7 @@ def test_a_run_ends_with_the_command_of_its_pool(target: Target, tmp_path: Path)
     assert (state.state, state.reason) == ("succeeded", None)
     assert lines[1:4] == [(COORDINATOR, f"run {state.id}"), (COORDINATOR, "sum 210"), (COORDINATOR, "workers 2")]
     assert (Member(WORKER, 1), "hello") in lines
-    assert not of_run(state.id)
+    wait_until(lambda: not of_run(state.id))
 
 
 def start_driver(code: str) -> tuple[subprocess.Popen[str], str]:
@@ -125,7 +125,7 @@ def test_a_pool_without_its_driver_ends_as_failed_with_the_reason(target: Target
     wait_until(lambda: spotmpi.status(run, on=target).over, 60)
     state = spotmpi.status(run, on=target)
     assert (state.state, state.reason) == ("failed", "no driver for 1s (limits.driver)")
-    assert not of_run(run)
+    wait_until(lambda: not of_run(run))
 
 
 def test_ctrl_c_in_a_driver_stops_its_run(target: Target) -> None:
@@ -136,7 +136,7 @@ def test_ctrl_c_in_a_driver_stops_its_run(target: Target) -> None:
     _, errors = process.communicate(timeout=60)
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert spotmpi.status(run, on=target).state == "stopped"
-    assert not of_run(run)
+    wait_until(lambda: not of_run(run))
 
 
 def test_a_detached_pool_is_joined_by_its_id_and_resized(target: Target) -> None:
@@ -152,7 +152,7 @@ def test_a_detached_pool_is_joined_by_its_id_and_resized(target: Target) -> None
             resize(state.id, 5000, on=target)
     finally:
         assert spotmpi.stop(state.id, on=target).state == "stopped"
-    assert not of_run(state.id)
+    wait_until(lambda: not of_run(state.id))
     with pytest.raises(SpotmpiError, match="stopped by its user"):
         resize(state.id, 3, on=target)
     with pytest.raises(SpotmpiError, match="stopped by its user"), targets.backend(target).pool_address(state.id):

@@ -105,7 +105,7 @@ def test_what_dask_leaves_unread_in_a_connection_prints_nothing(
     engine._loop.call_soon_threadsafe(unread.set_exception, TimeoutError("Timeout"))
     engine._loop.call_soon_threadsafe(lost.set_exception, ZeroDivisionError("a defect"))
     engine._loop.call_soon_threadsafe(failed.set)
-    assert failed.wait(30)
+    assert failed.wait(60)
 
     if closed:
         engine.close()
@@ -282,7 +282,7 @@ def test_a_pool_whose_opening_is_cancelled_is_closed() -> None:
 
         def open(self, output: object) -> Engine:
             self.begun.set()
-            assert self.ended.wait(10), "nobody ends the run"
+            assert self.ended.wait(60), "nobody ends the run"
             raise SpotmpiError("run scan-1 stopped: closed by its driver")
 
         def resize(self, workers: int) -> None: ...

@@ -33,7 +33,7 @@ def forward(cluster: FakeCluster) -> Forward:
 
 
 def connect(forwarded: PortForward) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", forwarded.port), timeout=10)
+    return socket.create_connection(("127.0.0.1", forwarded.port), timeout=60)
 
 
 def read(connection: socket.socket, size: int) -> bytes:

@@ -30,7 +30,7 @@ def paths(tmp_path: Path) -> names.RunPaths:
 
 def ended(agent: WaitingAgent) -> int:
     assert agent._process is not None
-    return agent._process.wait(20)
+    return agent._process.wait(60)
 
 
 def test_a_run_gets_the_agent_that_was_started_before_its_spec_was_read(

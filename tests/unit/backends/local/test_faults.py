@@ -128,7 +128,7 @@ def test_two_terminals_may_stop_at_once(local: BackendHarness) -> None:
 
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
 
-    outputs = [process.communicate(timeout=30)[0] for process in both]
+    outputs = [process.communicate(timeout=60)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert [json.loads(text)["state"] for text in outputs] == ["stopped", "stopped"]
 

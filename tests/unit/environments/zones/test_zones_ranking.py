@@ -151,7 +151,7 @@ def test_capacity_blocks_of_a_type_are_not_its_price_on_demand(account: FakeAcco
 
 
 def test_calls_are_in_flight_together(account: FakeAccount) -> None:
-    together = threading.Barrier(4, timeout=20)
+    together = threading.Barrier(4, timeout=60)
 
     def answer(region: str, request: Mapping[str, Any]) -> Any:
         together.wait()  # breaks, and the price is lost, unless four calls wait here at once

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from spotmpi.backends.base import Backend
 from spotmpi.core import names
@@ -21,8 +20,7 @@ KUBERNETES = names.KUBERNETES
 SLURM = names.SLURM
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """Where runs happen, and the folder in which this machine keeps their records.
 
     ``on`` is ``local``, ``kubernetes`` or ``kubernetes/NAMESPACE`` (the kubeconfig's current context), ``slurm`` or

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from spotmpi.core.printable import cut
 
@@ -24,8 +23,7 @@ class SpotmpiError(Exception):
         return _new, (type(self), *self.args), self.__dict__
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One thing wrong with the input: its field path, the value found there and the remedy."""
 
     field: str

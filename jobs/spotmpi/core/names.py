@@ -6,10 +6,9 @@ import getpass
 import os
 import re
 import zlib
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from spotmpi.core.errors import input_error
 
@@ -193,8 +192,7 @@ def run_labels(run: str) -> dict[str, str]:
     return {LABEL_APP: "spotmpi", LABEL_RUN: run}
 
 
-@dataclass(frozen=True)
-class RunPaths:
+class RunPaths(NamedTuple):
     """The paths in a run folder."""
 
     folder: Path

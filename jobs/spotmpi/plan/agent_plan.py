@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from spotmpi.agent import boot, pod_context, protocol
@@ -123,7 +122,7 @@ def _stream_settings(stream: Stream, volume: str) -> Settings:
     """What ranks and workers need of a stream; a relative source is on the run volume."""
     if not stream.source or not is_path(stream.source) or stream.source.startswith("/"):
         return stream.settings
-    return replace(stream.settings, source=f"{volume}/{stream.source}")
+    return stream.settings._replace(source=f"{volume}/{stream.source}")
 
 
 def _environment(spec: JobSpec, run: str, layout: Layout) -> dict[str, str]:

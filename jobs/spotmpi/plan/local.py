@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spotmpi.agent import launch, launchers, protocol
 from spotmpi.agent.plan import VERSION, RunPlan
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """The facts of this machine that a plan depends on."""
 
     folder: str  # where commands start

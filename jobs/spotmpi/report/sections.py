@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -258,7 +258,7 @@ def _stream_median(runs: Sequence[Figures | None]) -> Figures | None:
     if not known:
         return None
     medians = {key: statistics.median(getattr(figures, key) for figures in known) for key in _STREAM_MEDIANS}
-    return replace(known[-1], **medians, skipped=sum(figures.skipped for figures in known))
+    return known[-1]._replace(**medians, skipped=sum(figures.skipped for figures in known))
 
 
 def _stream_cells(row: Row, figures: Figures) -> tuple[str, ...]:

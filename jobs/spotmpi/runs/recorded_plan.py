@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +14,7 @@ from spotmpi.core.names import EKS, KUBERNETES, SLURM, RunPaths
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
-@dataclass(frozen=True)
-class RecordedPlan:
+class RecordedPlan(NamedTuple):
     """The plan in a run folder; what its backend lacks is None or empty."""
 
     backend: str

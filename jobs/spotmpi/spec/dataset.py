@@ -1,7 +1,5 @@
 """The data set of a job spec that is built before the run, which then reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

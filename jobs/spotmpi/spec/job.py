@@ -1,14 +1,12 @@
 """The job spec. Every default is defined here or in `spotmpi.spec.kubernetes`, and only there."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tomli_w
 from pydantic import BeforeValidator, Field, PlainSerializer, WrapValidator
@@ -71,14 +69,14 @@ class Sizes(int):
 
     allowed: tuple[int, ...]
 
-    def __new__(cls, allowed: Iterable[int]) -> Sizes:
+    def __new__(cls, allowed: Iterable[int]) -> Self:
         """The largest of *allowed*, of which there are at least two."""
         ordered = tuple(sorted(set(allowed)))
         sizes = super().__new__(cls, ordered[-1])
         sizes.allowed = ordered
         return sizes
 
-    def __reduce__(self) -> tuple[type[Sizes], tuple[tuple[int, ...]]]:
+    def __reduce__(self) -> tuple[type["Sizes"], tuple[tuple[int, ...]]]:
         return Sizes, (self.allowed,)
 
 

@@ -1,7 +1,5 @@
 """The part of a job spec for a cluster: where and how its pods run."""
 
-from __future__ import annotations
-
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -10,6 +8,7 @@ CONFIG_MAP = "configmap:"  # prefix of a template that is not in a file
 _SIZE = r"^\d+(Mi|Gi)$"
 
 
+# The files of models do not have `from __future__ import annotations`: pydantic would compile each of them at a start.
 class SpecModel(BaseModel):
     """A table of a spec: frozen, strict about types, and without unknown keys."""
 

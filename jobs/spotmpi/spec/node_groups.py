@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from spotmpi.core import names
 from spotmpi.core.errors import Problem
@@ -25,8 +24,7 @@ _ADD_GROUP = "add one to its stack (spotmpi:groups with `market`)"
 _MIB = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024}
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """The groups whose nodes a run may use, and the spec with its share of a node's GPUs."""
 
     groups: tuple[NodeGroup, ...]
@@ -98,7 +96,7 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup], gang: bool = True) -> Cho
     moves = gang and not more and not spec.kubernetes.queue
     fallbacks = tuple(each for each in like if each is not first) if moves else ()
     others = dict.fromkeys(name for choice in found for name in choice.others if name != first.shared_name)
-    return replace(best, others=tuple(others), fallbacks=fallbacks)
+    return best._replace(others=tuple(others), fallbacks=fallbacks)
 
 
 def _rank(spec: JobSpec, group: NodeGroup, groups: Sequence[NodeGroup]) -> tuple[bool, int]:
@@ -205,7 +203,7 @@ def _choose_in_order(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | lis
             remedy = "capacity.zones, instance_types and market leave none of its node groups: allow more, or remove it"
             problems.append(Problem(_ORDER, name, remedy))
         elif candidates and len(misfits) == len(candidates):
-            problems.append(replace(_refusal(spec, candidates, misfits), field=_ORDER, value=name))
+            problems.append(_refusal(spec, candidates, misfits)._replace(field=_ORDER, value=name))
         order |= {each.name: each for each in candidates if each.name not in misfits}
     chosen = tuple(order.values())
     problems += _differences(chosen, _ORDER)

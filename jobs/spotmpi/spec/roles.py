@@ -6,7 +6,6 @@ The gang of a pool is node 0 alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from spotmpi.agent.plan import WORKER
@@ -86,7 +85,7 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choices | list[Problem
         there = _choose_roles(spec.model_copy(update={"capacity": capacity}), groups)
         if isinstance(there, tuple):
             as_written = there[0].spec.model_copy(update={"capacity": spec.capacity})
-            return (replace(there[0], spec=as_written), *there[1:])
+            return (there[0]._replace(spec=as_written), *there[1:])
     roles = [
         f"{spec.nodes} nodes",
         *(f"its {'workers' if each.role == WORKER else each.table}" for each in spec.workers),
@@ -110,7 +109,7 @@ def _choose_workers(spec: JobSpec, workers: Workers, groups: Sequence[NodeGroup]
     if isinstance(choice, Choice):
         return choice
     fields = {"kubernetes.node_groups": f"{workers.table}.node_groups", "nodes": f"{workers.table}.count"}
-    return [replace(problem, field=fields.get(problem.field, problem.field)) for problem in choice]
+    return [problem._replace(field=fields.get(problem.field, problem.field)) for problem in choice]
 
 
 def _choose_gang(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]:

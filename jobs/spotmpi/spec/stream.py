@@ -1,7 +1,5 @@
 """The stream of a job spec: batches that CPU workers prepare for the ranks of the run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal
 

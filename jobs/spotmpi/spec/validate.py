@@ -6,9 +6,9 @@ import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from spotmpi.agent import pod_context, protocol
 from spotmpi.agent.launchers import LAUNCHERS, Launcher, start_count
@@ -22,11 +22,10 @@ if TYPE_CHECKING:  # a local run starts faster without it
     from spotmpi.core.environment import NodeGroup
 
 
-@dataclass(frozen=True)
-class TargetCapabilities:
+class TargetCapabilities(NamedTuple):
     """What a target offers to a spec, as its backend found by inspection."""
 
-    programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by image
+    programs: Mapping[str, tuple[str, ...]] = MappingProxyType({})  # by image
     data_is_folder: bool = True
     init_is_folder: bool = True
     code_is_folder: bool = True

@@ -1,7 +1,5 @@
 """The workers of a run besides its ranks or its driver, those of a pool or of a stream, and numbers of CPUs."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Annotated, ClassVar

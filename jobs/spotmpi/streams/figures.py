@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 RECENT = 30.0  # seconds of a rank's reports that rates come from
 HIGH_SHARE = 0.1  # of its time that a rank waits, from which a remedy is named
@@ -15,8 +14,7 @@ LOAD_INSIDE = 100.0  # MB/s of a rank, above which encryption costs more than lo
 _MOST = 0.95  # of its time that a rank waits: what it would take without waiting is unknown above
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(NamedTuple):
     """The figures of all ranks: counts since the attempt began, and rates and shares (0 to 1) of the time looked at.
 
     ``ranks_wait`` is the share of their time that ranks wait for batches, ``workers_wait`` the share that workers
@@ -46,7 +44,7 @@ class Figures:
 
     def to_json(self, price: float | None = None) -> dict[str, Any]:
         """Plain JSON values, with the advice; *price* is dollars per hour of a worker."""
-        return {**asdict(self), "advice": advice(self, price)}
+        return {**self._asdict(), "advice": advice(self, price)}
 
 
 class Reports:

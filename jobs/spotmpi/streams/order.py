@@ -13,7 +13,7 @@ import json
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from spotmpi.agent.plan import WORKER, WORKERS
@@ -52,8 +52,7 @@ class Slice(NamedTuple):
         return f"{self.part.name} rows {self.start} to {self.stop - 1}"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """The table ``[stream]`` of a job spec; of its workers the numbers alone."""
 
     source: str
@@ -83,7 +82,7 @@ class Settings:
 
     def to_json(self) -> str:
         """The settings as one line of JSON."""
-        return json.dumps(asdict(self))
+        return json.dumps(self._asdict())
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class FunctionSource:
     def order(self, settings: Settings) -> Order:
         """The order of the batches, with what *settings* say of prefetching and errors."""
         arguments = json.dumps(self.arguments)
-        settings = replace(settings, source=self.function, arguments=arguments, length=self.length)
+        settings = settings._replace(source=self.function, arguments=arguments, length=self.length)
         return Order([Part(self.function, self.length, 0, "")], settings)
 
 

@@ -12,7 +12,6 @@ import gc
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from spotmpi.agent import protocol
@@ -79,7 +78,7 @@ def train(name: str, batches: Stream) -> None:
 def every_row(text: str) -> str:
     """The settings of a stream for a prediction, which has a result for each row: incomplete batches are kept."""
     settings = read_settings(text)
-    return replace(settings, last_batch=KEEP if settings.last_batch == DROP else settings.last_batch).to_json()
+    return settings._replace(last_batch=KEEP if settings.last_batch == DROP else settings.last_batch).to_json()
 
 
 def main(arguments: list[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,7 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
     "pool-without-limit": ({"launcher": "pool", "pool": {"count": 1}, "limits": {"driver": "none"}}, BARE),
     "none-with-code-and-files": (
         {"command": ["./mine"], "launcher": "none", "code": "/home/ann/src", "files": ["/home/ann/helper.py"]},
-        replace(BARE, folder="/runs/digits-261121083059-bcdf/code", python_path="/home/ann/lib"),
+        BARE._replace(folder="/runs/digits-261121083059-bcdf/code", python_path="/home/ann/lib"),
     ),
     "mpirun-with-a-stream": (
         {
@@ -88,7 +87,7 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
                 "workers": {"count": 3, "cpu": 1.5},
             },
         },
-        replace(MACHINE, folder="/runs/digits-261121083059-bcdf/code"),
+        MACHINE._replace(folder="/runs/digits-261121083059-bcdf/code"),
     ),
     "none-on-the-first-node": (
         {
@@ -128,7 +127,7 @@ def test_a_plan_is_json_and_equals_its_golden_file(name: str, golden: Callable[[
 @pytest.mark.parametrize("own", ["OMPI_MCA_btl", "FI_PROVIDER"])
 def test_a_transport_that_the_user_chooses_for_mpi_stays(own: str) -> None:
     spec = from_values({"command": ["x"]})
-    inherited = local_plan(spec, PATHS, replace(MACHINE, variables=frozenset({own})), {})
+    inherited = local_plan(spec, PATHS, MACHINE._replace(variables=frozenset({own})), {})
     assert "OMPI_MCA_btl" not in inherited["environment"]
     of_spec = local_plan(from_values({"command": ["x"], "env": {own: "tcp"}}), PATHS, MACHINE, {})
     assert of_spec["environment"].get("OMPI_MCA_btl") == ("tcp" if own == "OMPI_MCA_btl" else None)
@@ -180,7 +179,7 @@ def test_what_this_machine_shares_or_does_not_heed_is_noted(values: dict[str, An
 def test_folders_that_the_program_needs_come_before_those_of_the_specs_python_path(
     values: dict[str, Any], folders: str
 ) -> None:
-    machine = replace(MACHINE, python_path="/home/ann/lib")
+    machine = MACHINE._replace(python_path="/home/ann/lib")
     plan = local_plan(from_values({**values, "env": {"PYTHONPATH": "/lib"}}), PATHS, machine, {})
     assert plan["environment"]["PYTHONPATH"] == folders
 
@@ -199,11 +198,11 @@ def test_python_is_that_of_the_image_or_the_one_on_path() -> None:
 @pytest.mark.parametrize(
     ("values", "machine", "paths", "place"),
     [
-        ({"command": ["./a"], "code": COLON}, replace(BARE, folder=COLON), PATHS, "code = "),
+        ({"command": ["./a"], "code": COLON}, BARE._replace(folder=COLON), PATHS, "code = "),
         ({"command": ["./a"], "files": ["a"]}, BARE, names.RunPaths(Path(COLON, "r-1")), "run folder = "),
         ({"launcher": "pool", "pool": {"count": 1}}, BARE, names.RunPaths(Path(COLON, "r-1")), "run folder = "),
-        ({**DIGITS, "image": "chainermn"}, replace(MACHINE, source=COLON), PATHS, "spotmpi = "),
-        ({**DIGITS, "image": "chainermn"}, replace(MACHINE, image_bin=COLON), PATHS, "spotmpi = "),
+        ({**DIGITS, "image": "chainermn"}, MACHINE._replace(source=COLON), PATHS, "spotmpi = "),
+        ({**DIGITS, "image": "chainermn"}, MACHINE._replace(image_bin=COLON), PATHS, "spotmpi = "),
     ],
     ids=["code", "files", "pool", "source", "image"],
 )
@@ -212,15 +211,15 @@ def test_a_folder_whose_path_has_a_colon_is_refused_where_it_would_be_an_entry_o
 ) -> None:
     spec = from_values(values)
     if spec.files:
-        machine = replace(machine, folder=str(paths.code))
+        machine = machine._replace(folder=str(paths.code))
     with pytest.raises(InputError, match=r"2026-11-23T21:43.*its path has a colon") as raised:
         local_plan(spec, paths, machine, {})
     assert str(raised.value).startswith(place) and "\n" not in str(raised.value)
 
 
 def test_a_colon_in_a_path_that_is_in_no_list_and_lists_of_the_user_are_left_alone() -> None:
-    machine = replace(BARE, folder=COLON, python_path="/a:/b", path="/c:/d")
+    machine = BARE._replace(folder=COLON, python_path="/a:/b", path="/c:/d")
     plan = local_plan(from_values({"command": ["./a"]}), names.RunPaths(Path(COLON, "r-1")), machine, {})
     assert plan["folder"] == COLON and "PYTHONPATH" not in plan["environment"]
-    plan = local_plan(from_values({"command": ["./a"], "code": "/e"}), PATHS, replace(machine, folder="/e"), {})
+    plan = local_plan(from_values({"command": ["./a"], "code": "/e"}), PATHS, machine._replace(folder="/e"), {})
     assert (plan["environment"]["PYTHONPATH"], plan["environment"]["PATH"]) == ("/e:/a:/b", "/c:/d")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ POOL: dict[str, Any] = {"launcher": "pool", "pool": {"count": 2, "gpu": 1}}
     ],
 )
 def test_a_pool_has_workers_and_one_driver(values: dict[str, Any], expected: list[str]) -> None:
-    assert problems(values, replace(TARGET, tools=TARGET.tools | {"pool"})) == expected
+    assert problems(values, TARGET._replace(tools=TARGET.tools | {"pool"})) == expected
 
 
 def test_a_driver_of_another_python_than_our_image_has_is_refused_before_pods_are_asked_for() -> None:

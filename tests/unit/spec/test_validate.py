@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -110,7 +109,7 @@ def test_numbers_of_nodes_that_cannot_share_the_batch_are_refused_with_those_tha
 
 
 def test_what_cannot_be_with_several_numbers_of_nodes_is_said_at_once() -> None:
-    target = replace(TARGET, persistent=())
+    target = TARGET._replace(persistent=())
     values = {
         **COMMAND,
         "nodes": [2, 4],
@@ -133,7 +132,7 @@ def test_what_cannot_be_with_several_numbers_of_nodes_is_said_at_once() -> None:
 
 
 def test_a_job_of_slurms_has_one_number_of_nodes() -> None:
-    target = replace(TARGET, several_sizes=False)
+    target = TARGET._replace(several_sizes=False)
     assert problems({**GOOD, "nodes": [2, 4]}, target) == [
         'nodes = [2, 4]: a Slurm job has a fixed number of nodes: give one number, or use on="kubernetes"'
     ]
@@ -204,7 +203,7 @@ def test_each_missing_capability_of_the_target_is_a_problem() -> None:
         'such as image = "pytorch"',
         "data = '/nowhere': not a readable folder; check the path",
     ]
-    bare = replace(TARGET, tools=frozenset({"mpirun"}))
+    bare = TARGET._replace(tools=frozenset({"mpirun"}))
     assert problems({"image": "pytorch", "program": "ssd", "launcher": "torchrun"}, bare) == [
         "launcher = 'torchrun': the pytorch image has no torchrun: use one of mpirun"
     ]
@@ -243,18 +242,18 @@ def test_the_margin_of_a_notice_is_part_of_the_grace() -> None:
 
 def test_code_of_the_users_is_a_folder_for_a_command() -> None:
     assert problems({**COMMAND, "code": "/mine"}) == []
-    assert problems({**GOOD, "code": "/mine"}, replace(TARGET, code_is_folder=False)) == [
+    assert problems({**GOOD, "code": "/mine"}, TARGET._replace(code_is_folder=False)) == [
         "code = '/mine': is for a command of your own; the programs of an image bring their code",
         "code = '/mine': not a readable folder; check the path",
     ]
-    assert problems(COMMAND, replace(TARGET, code_is_folder=False)) == []
+    assert problems(COMMAND, TARGET._replace(code_is_folder=False)) == []
 
 
 def test_a_target_may_be_used_up_to_its_processes_and_gpus() -> None:
     most = {**GOOD, "nodes": 2, "slots": 2, "resources": {"gpu": 1}}
-    assert problems(most, replace(TARGET, processes=4, gpus=4)) == []
-    assert problems(most, replace(TARGET, processes=None, gpus=4)) == []
-    assert problems(most, replace(TARGET, processes=3, gpus=3)) == [
+    assert problems(most, TARGET._replace(processes=4, gpus=4)) == []
+    assert problems(most, TARGET._replace(processes=None, gpus=4)) == []
+    assert problems(most, TARGET._replace(processes=3, gpus=3)) == [
         "nodes = 2: 2 nodes x 2 slots exceed the 3 processes possible here",
         "resources.gpu = 1: requested 4 GPUs, 3 available; with 0 the program runs on CPUs",
     ]
@@ -263,7 +262,7 @@ def test_a_target_may_be_used_up_to_its_processes_and_gpus() -> None:
 def test_a_cluster_without_node_groups_has_none_to_choose_from() -> None:
     requested = {"node_groups": ["g5"], "placement_group": False}
     remedy = 'needs an environment with node groups: use on="STACK", or node_selector'
-    assert problems({**GOOD, "kubernetes": requested}, replace(TARGET, persistent=RUN_VOLUME)) == [
+    assert problems({**GOOD, "kubernetes": requested}, TARGET._replace(persistent=RUN_VOLUME)) == [
         f"kubernetes.node_groups = ['g5']: {remedy}",
         f"kubernetes.placement_group = False: {remedy}",
     ]
@@ -274,14 +273,14 @@ def test_an_image_that_pods_could_pull_is_given_by_its_reference() -> None:
     expected = "image = 'caffe': use one of: chainermn, pytorch"
     values = {"image": "caffe", "command": ["x"]}
     assert problems(values) == [expected]
-    assert problems(values, replace(TARGET, persistent=RUN_VOLUME)) == [
+    assert problems(values, TARGET._replace(persistent=RUN_VOLUME)) == [
         f'{expected}; pods pull any other image by its reference, such as image="REGISTRY/caffe:TAG"'
     ]
 
 
 def test_each_file_that_is_shipped_can_be_read_and_has_a_name_of_its_own() -> None:
     files = ["/a/one.py", "/b/two.py", "/b/one.py", "/", "/c/lost.py"]
-    assert problems({**COMMAND, "files": files}, replace(TARGET, unreadable_files=(files[-1],))) == [
+    assert problems({**COMMAND, "files": files}, TARGET._replace(unreadable_files=(files[-1],))) == [
         "files = '/b/one.py': another file has the name one.py too; rename one of them",
         "files = '/': has no name under which it could be shipped; name what is needed in it",
         "files = '/c/lost.py': not a readable file or folder; check the path",
@@ -443,7 +442,7 @@ def test_all_problems_are_raised_at_once() -> None:
 def test_checkpoints_are_kept_where_they_outlive_a_pod_or_the_spec_is_refused(
     path: str, persistent: tuple[str, ...] | None, remedy: str | None
 ) -> None:
-    messages = problems({**GOOD, "checkpoint": {"path": path}}, replace(TARGET, persistent=persistent))
+    messages = problems({**GOOD, "checkpoint": {"path": path}}, TARGET._replace(persistent=persistent))
 
     words = f"checkpoint.path = {path!r}: is on no volume that outlives the pods: {remedy}"
     assert messages == ([] if remedy is None else [words])
@@ -469,7 +468,7 @@ def test_a_check_reads_no_key_of_a_spec_except_those_listed_for_it(check: Check)
         {**GOOD, "nodes": [2, 4]},
         {**GOOD, "limits": {"cost": 1.0}, "metrics": {"pattern": "x"}},
     ):
-        list(check(cast(JobSpec, Reads(from_values(values))), replace(TARGET, rate=1.0, persistent=())))
+        list(check(cast(JobSpec, Reads(from_values(values))), TARGET._replace(rate=1.0, persistent=())))
 
     assert read <= set(dict(CHECKS)[check].split())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -66,7 +65,7 @@ def test_the_time_of_workers_that_only_postprocess_is_counted_by_itself() -> Non
     assert figures.postprocess_workers == 4 and figures.postprocess_wait == pytest.approx(0.1)
     assert text(figures).endswith("workers wait 75 %, postprocess workers wait 10 %")
     assert advice(figures, 0.5) == "ranks wait 50 % for results: 8 nodes for the postprocess would do"
-    idle = dataclasses.replace(figures, ranks_wait=0.0, workers_wait=0.3, postprocess_wait=0.8)
+    idle = figures._replace(ranks_wait=0.0, workers_wait=0.3, postprocess_wait=0.8)
     assert advice(idle) == "postprocess workers wait 80 % for ranks: 1 node for the postprocess would do"
 
 
@@ -153,9 +152,9 @@ def test_a_new_attempt_and_a_new_iteration_count_from_zero() -> None:
     ],
 )
 def test_the_advice_is_one_line_with_its_cost(changes: dict[str, Any], price: float | None, expected: str) -> None:
-    assert advice(dataclasses.replace(FIGURES, **changes), price) == expected
+    assert advice(FIGURES._replace(**changes), price) == expected
 
 
 def test_the_figures_are_one_line() -> None:
     assert text(FIGURES) == "20 batches/s, 16 chunks under way, ranks wait 0 %, workers wait 0 %"
-    assert text(dataclasses.replace(FIGURES, skipped=3)).endswith(", 3 skipped")
+    assert text(FIGURES._replace(skipped=3)).endswith(", 3 skipped")

@@ -71,8 +71,7 @@ class KubernetesBackend:
 
     def inspect(self, spec: JobSpec) -> TargetCapabilities:
         """The capabilities to validate against; GPUs are left to the scheduler."""
-        return replace(
-            machine.inspect_client(spec),
+        return machine.inspect_client(spec)._replace(
             tools=frozenset(launchers_of(spec.image or "")),
             gpus=sum(role.resources.gpu * role.world_size for role in roles.role_specs(spec)),
             persistent=target.persistent_folders(spec, self._environment),

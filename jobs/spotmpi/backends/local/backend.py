@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,9 +63,9 @@ class LocalBackend:
         paths = self._paths(run)
         machine = local_machine.describe(spec)
         if spec.files:
-            machine = replace(machine, folder=str(paths.code))
+            machine = machine._replace(folder=str(paths.code))
         elif is_file(paths.plan) and spec.code is None:  # a resumed run starts in its first folder
-            machine = replace(machine, folder=recorded_plan.read(paths).folder or machine.folder)
+            machine = machine._replace(folder=recorded_plan.read(paths).folder or machine.folder)
         plan = local_plan(spec, paths, machine, fingerprint.identify(spec))
         needs_dask = (spec.pool is not None or spec.stream is not None) and spec.image is None
         return _with_dask(plan, spec, echo) if needs_dask else plan

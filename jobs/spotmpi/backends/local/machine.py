@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,9 +29,8 @@ def inspect(spec: JobSpec) -> TargetCapabilities:
     # That nothing of a run outlives it, whatever ends first, takes subreapers and death signals, prctl(2) of Linux; and
     # the wheels of MPI and of the images' frameworks are Linux's.
     if sys.platform != "linux":
-        return replace(inspect_client(spec), system_supported=False)
-    return replace(
-        inspect_client(spec),
+        return inspect_client(spec)._replace(system_supported=False)
+    return inspect_client(spec)._replace(
         data_is_folder=spec.data is None or _is_folder(spec.data.path),
         init_is_folder=spec.init is None or _is_folder(spec.init),
         tools=frozenset(_tools(spec)),

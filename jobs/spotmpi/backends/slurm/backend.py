@@ -67,8 +67,7 @@ class SlurmBackend:
         is_here = self._login.host is None
         capabilities = machine.inspect(spec) if is_here else machine.inspect_client(spec)
         loads = bool(spec.slurm.setup) or not is_here
-        return replace(
-            capabilities,
+        return capabilities._replace(
             tools=frozenset(launchers_of(spec.image or "")) if loads else capabilities.tools,
             command_found=loads or capabilities.command_found,
             gpus=spec.resources.gpu * spec.world_size,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,16 @@ def service_models() -> Iterator[None]:
     """AWS's descriptions of its services, parsed once in this process."""
     with shared_models():
         yield
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """In memory where a simulation asks for it: a disk takes milliseconds for each of its thousands of small files."""
+    if request.node.get_closest_marker("in_memory") is None or not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="spotmpi-tests-", dir="/dev/shm") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ from tests.clocks import SetClock
 from tests.unit.agent.placed_cluster import START, PlacedCluster
 from tests.unit.agent.test_placement import ORDER, PARTIAL, PATIENCE, RATES, RETRY, target
 
+pytestmark = pytest.mark.in_memory
+
 SIZES = [2, 4, 8]
 MOST = SIZES[-1]
 

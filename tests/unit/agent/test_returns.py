@@ -11,6 +11,8 @@ import pytest
 from spotmpi.agent import record
 from tests.unit.capacity.placed_run import FAR, NEAR, OTHER, SIZE, PlacedRun
 
+pytestmark = pytest.mark.in_memory
+
 HOUR = 3600.0
 ORDER = {"order": [NEAR, FAR], "patience": "10m", "retry": "1h", "overhead": "5m"}
 

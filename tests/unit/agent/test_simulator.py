@@ -35,6 +35,8 @@ from tests.unit.agent.simulator import (
     simulated,
 )
 
+pytestmark = pytest.mark.in_memory
+
 EXAMPLES = 300
 BY_ITSELF = ("program ended", "program hangs")
 OF_THE_MACHINE = ("notice", "lost", "disk error", "agent killed", "replaced")

@@ -21,6 +21,8 @@ from spotmpi.capacity import policy
 from spotmpi.core import archives, names
 from tests.unit.capacity.placed_run import FAR, NEAR, OTHER, SIZE, PlacedRun
 
+pytestmark = pytest.mark.in_memory
+
 MINUTE = 60.0
 WORK, DEADLINE, START = 20 * MINUTE, 50 * MINUTE, 60.0
 CAPACITY = {"deadline": "50m", "work": "20m", "overhead": "2m", "patience": "3m"}

@@ -13,6 +13,8 @@ from spotmpi.report.spending import avoided_section, spending_sections
 from tests.unit.capacity.placed_run import FAR, SIZE, PlacedRun
 from tests.unit.report import recorded_runs
 
+pytestmark = pytest.mark.in_memory
+
 MINUTE = 60.0
 
 

@@ -154,7 +154,7 @@ def test_the_thread_of_a_fence_ends_with_it_and_keeps_no_process_alive(tmp_path:
     (thread,) = set(threading.enumerate()) - before
     assert thread.daemon and thread.name == "fence"
     fence.stop()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 

@@ -116,7 +116,7 @@ def short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_fetch(cluster: FakeCluster) -> tuple[list[Transfer], list[str]]:
     messages: list[str] = []
     work = fetch.fetch(cluster.api(), VOLUME, [[DOWNLOAD]], "voc", messages.append, "CERTIFICATE")
-    return asyncio.run(asyncio.wait_for(work, 10)), messages
+    return asyncio.run(asyncio.wait_for(work, 60)), messages
 
 
 def test_a_job_is_created_suspended_gets_its_downloads_and_is_reported_until_it_ends(script: Start) -> None:

@@ -31,7 +31,7 @@ def follow(
 
     if cluster.key(of) not in cluster.store.objects:
         cluster.put(of)
-    return asyncio.run(asyncio.wait_for(collect(), 20))
+    return asyncio.run(asyncio.wait_for(collect(), 60))
 
 
 def look(cluster: FakeCluster, of: Object, diagnose: Callable[[], str | None] | None = None) -> list[Event]:
@@ -42,4 +42,4 @@ def look(cluster: FakeCluster, of: Object, diagnose: Callable[[], str | None] | 
         return [entry.event async for entries in batches for entry in entries if entry.event]
 
     cluster.put(of)
-    return asyncio.run(asyncio.wait_for(collect(), 20))
+    return asyncio.run(asyncio.wait_for(collect(), 60))

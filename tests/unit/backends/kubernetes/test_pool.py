@@ -123,7 +123,7 @@ def refuse_pool(cluster: FakeCluster, status: Object) -> None:
 
 
 def do(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(asyncio.wait_for(work, 20))
+    return asyncio.run(asyncio.wait_for(work, 60))
 
 
 @pytest.mark.parametrize(

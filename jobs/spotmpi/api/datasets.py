@@ -122,9 +122,9 @@ def _request(dataset: Dataset, store: Store, args: Sequence[Any], kwargs: Mappin
     marked += [name for name, value in values.items() if isinstance(value, DataSet) and name not in marked]
     if not marked:
         raise input_error(dataset.name, None, "has no source: give the function an argument with the files to read")
-    code = code_identity.identify(dataset.function, _image(dataset) is None, dataset.imported)
     resolved = {name: inputs.resolve(name, values.pop(name), store) for name in marked}
-    tokens = {name: code_identity.token(value, name) for name, value in values.items()}
+    code = code_identity.identify(dataset.function, values, _image(dataset) is None, dataset.imported)
+    tokens = {name: _token(dataset, name, value) for name, value in values.items()}
     image, group = _image(dataset), dataset.settings.row_group
     work = [FORMAT, code.digest, image, group, tokens]
     key = digest_of([*work, {name: each.input.digest for name, each in resolved.items()}])
@@ -177,7 +177,7 @@ def _build(request: _Request, store: Store) -> Manifest:
             kept[task.key] = [
                 (_file(record, task.key), f"{_own(store, task)}/{record[0]}") for record in built[task.key]
             ]
-    code_identity.identify(request.dataset.function, imported=request.dataset.imported)  # it was not changed meanwhile
+    code_identity.identify(request.dataset.function, request.arguments, imported=request.dataset.imported)  # unchanged
     files = sorted((each for task in request.tasks for each in kept[task.key]), key=lambda each: each[0].path)
     manifest = _manifest(request, tuple(file for file, _ in files), run, cost)
     found = store.add(manifest, {file.path: place for file, place in files})
@@ -256,7 +256,7 @@ def _pool(request: _Request, store: Store, count: int) -> Iterator[Any]:
         workers=min(settings.workers, count),
         image=settings.image,
         on=settings.on,
-        files=code_identity.files_of(request.dataset.function),
+        files=code_identity.files_of(request.dataset.function, request.arguments),
         overrides=overrides,
     ) as pool:
         yield pool
@@ -311,7 +311,7 @@ def _manifest(request: _Request, files: tuple[File, ...], run: str | None, cost:
     function, code = request.dataset.function, request.code
     file = inspect.getsourcefile(function)
     state = fingerprint.checkout(Path(file).parent) if file and Path(file).is_file() else {}
-    tokens = {name: code_identity.token(value, name) for name, value in request.arguments.items() if not _plain(value)}
+    tokens = {name: _token(request.dataset, name, each) for name, each in request.arguments.items() if not _plain(each)}
     parents = sorted({each.input.parent for each in request.inputs.values() if each.input.parent})
     first = next(iter(request.inputs.values()))
     parts = dict(zip((task.key for task in request.tasks), first.files.names, strict=True))
@@ -333,6 +333,11 @@ def _manifest(request: _Request, files: tuple[File, ...], run: str | None, cost:
         details={**details, "row_group": request.dataset.settings.row_group},
         spotmpi=__version__,
     )
+
+
+def _token(dataset: Dataset, name: str, value: Any) -> str:
+    """What identifies an argument; one with code in it is part of the code."""
+    return "code" if code_identity.has_code(value, dataset.function) else code_identity.token(value, name)
 
 
 def _plain(value: Any) -> bool:

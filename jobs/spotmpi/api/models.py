@@ -101,7 +101,10 @@ def _newest_checkpoint(paths: RunPaths) -> tuple[str, dict[str, Path]]:
     known = checkpoint_files.names(str(place)) if place.is_dir() else []
     complete = [each for each in known if (place / each / checkpoint_files.MANIFEST).is_file()]
     if not complete:
-        remedy = f"has no complete checkpoint in {names.shown(place)}: name the files of the model with --file"
+        save = "spotmpi.checkpoint.save(iteration, state, now=True) after the last iteration writes one"
+        remedy = (
+            f"has no complete checkpoint in {names.shown(place)}: {save}, or name the files of the model with --file"
+        )
         raise input_error("run", paths.id, remedy)
     newest = place / complete[-1]
     return newest.name, {path: newest / path for path in files_of_folder.files(str(newest))}

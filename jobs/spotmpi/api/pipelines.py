@@ -16,7 +16,7 @@ from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Echo
-from spotmpi.entries.code import shipped_file
+from spotmpi.entries.code import shipped_file, with_imports
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import Source, from_values, read_spec
@@ -33,7 +33,7 @@ class Pipeline:
     values: dict[str, Any]  # of the table [stream]
     mode: str
     consumer: str  # module:function
-    files: tuple[str, ...]  # the modules of its functions
+    files: tuple[str, ...]  # the modules of its functions, and those that they import
 
     def spec(self, source: Source | None = None, overrides: Iterable[str] = ()) -> JobSpec:
         """The spec that `run` submits: that of *source* with the stream, and with the function as its command.
@@ -112,7 +112,8 @@ def pipeline(
         raise input_error(mode, consumer, f"write module:function, such as flow:{mode}")
     name = _name(mode, consumer)
     files = [_file(each) for each in (source, prepare, postprocess, write, consumer)]
-    return Pipeline({**values, **options}, mode, name, tuple(dict.fromkeys(filter(None, files))))
+    shipped = with_imports(path for path in files if path)
+    return Pipeline({**values, **options}, mode, name, tuple(map(str, shipped)))
 
 
 def _name(field: str, value: str | Path | DataSet | Function) -> str:
@@ -129,13 +130,12 @@ def _name(field: str, value: str | Path | DataSet | Function) -> str:
     return f"{module}:{name}"
 
 
-def _file(function: Any) -> str | None:
+def _file(function: Any) -> Path | None:
     """The file or package of a function's module, to ship; None where it is installed, as are those of an image.
 
     That of a name, module:function, is looked for in the current folder.
     """
     if isinstance(function, str) and FUNCTION.fullmatch(function):
         top = Path.cwd() / function.partition(":")[0].partition(".")[0]
-        return next((str(each) for each in (top.with_suffix(".py"), top) if exists(each)), None)
-    path = shipped_file(function.__module__) if callable(function) else None
-    return str(path) if path else None
+        return next((each for each in (top.with_suffix(".py"), top) if exists(each)), None)
+    return shipped_file(function.__module__) if callable(function) else None

@@ -18,6 +18,8 @@ from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
 from spotmpi.runs.recorded_plan import json_object
 
+_NOT_METRICS = ("t", "awake", "attempt", "member", "kind", "seconds")  # of a line of metrics: when it came, and whence
+
 
 def run_manifest(
     kind: str, state: RunState, name: str, files: tuple[File, ...], parents: Sequence[Reference], store: Store
@@ -105,5 +107,5 @@ def _spec(paths: RunPaths) -> dict[str, Any]:
 
 def _metrics(summary: Mapping[str, Any], state: RunState) -> dict[str, Any]:
     """The result of a run, else its last scalars."""
-    values = summary.get("result") or state.scalars
+    values = summary.get("result") or {name: each for name, each in state.scalars.items() if name not in _NOT_METRICS}
     return {name: value for name, value in values.items() if isinstance(value, int | float | str)}

@@ -7,34 +7,50 @@ version, or by the lock of an image.
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
+import copyreg
+import enum
 import functools
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import io
 import linecache
+import os
+import pickle
 import sys
-import textwrap
 import types
-from collections.abc import Callable, Iterator, Mapping
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.entries.definitions import definition, imported_names, names_read, without_docstrings
 from spotmpi.entries.manifest import Code, digest_of
 
-_UNKNOWN = ("eval", "exec", "globals", "__import__")  # whoever uses these may use any code
+_UNKNOWN = (eval, exec, globals, __import__, importlib.import_module, sys.modules)  # by which any code can be used
+_ENVIRONMENT = (os.environ, os.environb, os.getenv, os.getenvb)
 _NO_SOURCE = "has no source that can be read: define it by `def` or `class` in a module, such as sets.py"
 _MISSING = object()
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_COLLECTIONS = (dict, list, tuple, set, frozenset)
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
+_ALIASES = (types.GenericAlias, types.UnionType)
+_Imported = Mapping[str, tuple[Any, int, int]]
 _noted: dict[str, tuple[Any, int, int]] = {}  # by module: its spec, which a reload replaces, size and time of its file
 
 
 def identify(
-    function: Callable[..., Any], packages: bool = True, imported: Mapping[str, tuple[Any, int, int]] | None = None
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any] | None = None,
+    packages: bool = True,
+    imported: _Imported | None = None,
 ) -> Code:
-    """The code of *function*; with *packages* the versions of the installed ones that it uses.
+    """The code of *function* and that of its *arguments*; with *packages* the versions of the installed ones in use.
 
     *imported* has for modules their spec, and size and time of their file, as they were when it was imported.
 
@@ -45,7 +61,7 @@ def identify(
     for module, state in (imported or {}).items():
         _noted.setdefault(module, state)
     reader = _Reader(packages, function.__module__)
-    reader.use(function, function_name(function))
+    reader.use_call(function, arguments or {})
     reader.use_package("pyarrow")  # which reads and writes the files of parts
     python = {"python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
     found = {**python, **dict(sorted(reader.packages.items()))}
@@ -53,12 +69,33 @@ def identify(
     return Code(digest_of([sources, values, found]), sources, values, found)
 
 
-def files_of(function: Callable[..., Any]) -> list[Path]:
-    """The files and packages that workers need for *function*: what it uses of modules that are not installed."""
+def files_of(function: Callable[..., Any], arguments: Mapping[str, Any] | None = None) -> list[Path]:
+    """The files and packages that workers need for a call: what it uses of modules that are not installed."""
     reader = _Reader(packages=False, own=function.__module__)
-    reader.use(function, function_name(function))
-    found = (shipped_file(module) for module in sorted(reader.modules))
-    return list(dict.fromkeys(path for path in found if path))
+    reader.use_call(function, arguments or {})
+    return with_imports(path for module in sorted(reader.modules) if (path := shipped_file(module)))
+
+
+def with_imports(paths: Iterable[Path]) -> list[Path]:
+    """The files and packages *paths* with those that they import and that are not installed, used or not."""
+    found = dict.fromkeys(paths)
+    queue = [*found]
+    for path in queue:  # which grows
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        names = sorted(
+            {name for file in files for name in imported_names(file)} - {"spotmpi"} - sys.stdlib_module_names
+        )
+        more = (shipped_file(name) if name in sys.modules else _beside(path, name) for name in names)
+        new = [each for each in more if each and each not in found]
+        found.update(dict.fromkeys(new))
+        queue += new
+    return [*found]
+
+
+def _beside(path: Path, name: str) -> Path | None:
+    """The module or package in the folder of another one, which is in the path of modules for it."""
+    module, package = path.with_name(f"{name}.py"), path.with_name(name)
+    return module if module.is_file() else package if (package / "__init__.py").is_file() else None
 
 
 def shipped_file(module: str) -> Path | None:
@@ -67,9 +104,18 @@ def shipped_file(module: str) -> Path | None:
     loaded = sys.modules.get(top)
     folders = list(getattr(loaded, "__path__", ()))
     path = folders[0] if folders else getattr(loaded, "__file__", None)
-    if path is None or top == "spotmpi" or top in sys.stdlib_module_names or "site-packages" in path:
+    if path is None or top == "spotmpi" or top in sys.stdlib_module_names or _is_installed(path):
         return None
     return Path(path).absolute()
+
+
+def has_code(value: Any, function: Callable[..., Any]) -> bool:
+    """Whether an argument of *function* has code in it that counts, such as a function or an object of its module."""
+    return _Reader(packages=False, own=function.__module__).has_code(value)
+
+
+def _is_installed(path: str | None) -> bool:
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(path or "").parts)
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -108,15 +154,24 @@ class _Reader:
         self.modules: set[str] = set()
         self._seen: dict[int, Any] = {}  # the functions and classes that were taken in, which keeps their ids theirs
 
+    def use_call(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+        """Take in a function, and the code that its arguments have."""
+        self.use(function, function_name(function))
+        for name, value in arguments.items():
+            if self.has_code(value):
+                self.use(value, f"argument {name}")
+
     def use(self, value: Any, name: str, chain: tuple[str, ...] = ()) -> None:
         """Take in *value*, which the code calls *name*, or what the attributes *chain* lead to from there."""
-        while isinstance(value, types.ModuleType) and chain and self._takes(value.__name__):
+        while isinstance(value, types.ModuleType) and chain and chain[0] != "__dict__" and self._takes(value.__name__):
             name, attribute, chain = f"{value.__name__}.{chain[0]}", chain[0], chain[1:]
             value = _attribute(value, attribute)
             if value is _MISSING:
                 return  # code that is never reached, or an error of its own
-        value = inspect.unwrap(value) if callable(value) else value
+        _require_known(value, name)
         if isinstance(value, types.ModuleType):
+            if chain:
+                _require_known(getattr(value, chain[0], None), name)
             self._use_module(value)
         elif isinstance(value, functools.partial):
             self.use(value.func, name)
@@ -126,7 +181,11 @@ class _Reader:
             self.use(value.__self__, name)
         elif isinstance(value, type | types.FunctionType):
             self._use_definition(value, name)
-        elif callable(value) and not self._takes(_module_of(value)):
+        elif isinstance(value, _ALIASES) or type(value).__module__ == "typing":
+            self.use(typing.get_origin(value), name)  # an annotation, or a generic class with its parameters
+        elif callable(value) and hasattr(value, "__wrapped__") and not self._takes(type(value).__module__):
+            self.use(value.__wrapped__, name)
+        elif callable(value) and _is_imported(value):
             self.use_package(_module_of(value))
         else:
             self._use_value(value, name)
@@ -140,64 +199,135 @@ class _Reader:
             self._take(name, name, ast.parse(inspect.getsource(module)), vars(module))
 
     def _use_definition(self, value: Any, called: str) -> None:
-        module = value.__module__
-        if not self._takes(module):
-            self.use_package(module)
-            return
         if id(value) in self._seen:
             return
         self._seen[id(value)] = value
-        name = called if "<" in value.__qualname__ else function_name(value)
+        is_class = isinstance(value, type)
+        module = value.__module__ if is_class else value.__globals__.get("__name__", "")
+        if not self._takes(module):
+            self.use_package(module)
+            for each in () if is_class else _free_variables(value).values():
+                self._use_code_in(each, called)
+            return
+        is_nested = "<" in (value.__qualname__ if is_class else value.__code__.co_qualname)
+        name = called if is_nested else function_name(value)
         while name in self.sources:
             name += "+"
-        scope = dict(vars(sys.modules[module]) if isinstance(value, type) else value.__globals__)
-        if isinstance(value, types.FunctionType):
-            for variable, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-                with contextlib.suppress(ValueError):  # it is not assigned yet
-                    scope[variable] = cell.cell_contents
-        self._take(name, module, self._definition(value, name, scope), scope)
-
-    def _definition(self, value: Any, name: str, scope: Mapping[str, Any]) -> ast.AST:
-        """The definition of a function or class, without the decorators of spotmpi itself."""
+        scope = dict(vars(sys.modules[module]) if is_class else value.__globals__)
+        for function in _methods(value) if is_class else (value,):
+            scope.update(_free_variables(function))
+            if is_class and not function.__qualname__.startswith(f"{value.__qualname__}."):
+                self.use(function, f"{name}.{function.__name__}")  # which was assigned to the class later
+        if not is_class and is_nested:  # what its defaults are is known by their values alone
+            self._use_value((value.__defaults__, value.__kwdefaults__), f"{name} defaults")
         try:
-            _require_unchanged(value.__module__)
-            statement = ast.parse(textwrap.dedent(inspect.getsource(value))).body[0]
-        except (OSError, TypeError, SyntaxError, IndexError) as error:
-            raise input_error("code", name, _NO_SOURCE) from error
-        own = value.__name__ if isinstance(value, type) else value.__code__.co_name
-        if own == "<lambda>":
-            functions = [node for node in ast.walk(statement) if isinstance(node, ast.Lambda)]
-            if len(functions) != 1:
-                raise input_error("code", name, "is one of several on its lines: give each a line, or use `def`")
-            return functions[0]
-        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-        if not isinstance(statement, kinds) or statement.name != own:
-            raise input_error("code", name, _NO_SOURCE)  # the source of something else, as of `python -c`
-        statement.decorator_list = [each for each in statement.decorator_list if not _is_own(each, scope)]
-        return statement
+            _require_unchanged(module)
+            tree = definition(value)
+        except OSError as error:
+            fields = _fields(value)
+            if fields is None:
+                raise input_error("code", name, _NO_SOURCE) from error
+            self.modules.add(module)
+            self.values[name] = token(fields, name)
+            return
+        if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            tree.decorator_list = [each for each in tree.decorator_list if not _is_own(each, scope)]
+        self._take(name, module, tree, scope)
 
     def _take(self, name: str, module: str, tree: ast.AST, scope: Mapping[str, Any]) -> None:
         self.modules.add(module)
-        tree = _without_docstrings(tree)
+        tree = without_docstrings(tree)
         self.sources[name] = ast.unparse(tree)
         imported = dict(_imports(tree, getattr(sys.modules.get(module), "__package__", None) or ""))
-        for variable, chain in _names(tree, {*imported}):
+        for variable, chain in names_read(tree, {*imported}):
             value = imported.get(variable, scope.get(variable, _MISSING))
             if value is not _MISSING:
                 self.use(value, f"{name.partition('.')[0]}.{variable}", chain)
-            elif variable in _UNKNOWN:
-                remedy = f"uses {variable}, by which the code that takes part is not known: call functions by name"
-                raise input_error("code", name, remedy)
+            else:
+                _require_known(getattr(builtins, variable, None), name)
 
     def _use_value(self, value: Any, name: str) -> None:
-        kind = type(value)
-        if _has_code(value):
-            for number, each in enumerate(_members(value)):
+        parts = [*self._parts(value, {})]
+        if len(parts) == 1 and parts[0] is value:
+            pickled, code = self._pickled(value)
+            for number, each in enumerate(code):
                 self.use(each, f"{name}[{number}]")
+            is_mark = type(value) is object  # which is compared, and has no content
+            self.values[name] = "object" if is_mark else pickled if code else token(value, name)
+        elif self.has_code(value):
+            for number, each in enumerate(parts):
+                self.use(each, f"{name}[{number}]")
+        else:
+            self.values[name] = token(value, name)
+
+    def has_code(self, value: Any) -> bool:
+        """Whether a value has functions, classes or modules in it."""
+        parts = self._parts(value, {})
+        return any(
+            callable(each) or isinstance(each, types.ModuleType) or self._pickled(each)[1]
+            for each in parts
+            if not isinstance(each, _PLAIN)
+        )
+
+    def _use_code_in(self, value: Any, name: str) -> None:
+        """Take in the code that a decorator of a package holds, and nothing else of it."""
+        for each in self._parts(value, {}):
+            if isinstance(each, _FUNCTIONS):
+                parts: tuple[Any, ...] = (each,)
+                if isinstance(each, functools.partial):
+                    parts = each.func, each.args, each.keywords
+                elif isinstance(each, types.MethodType):
+                    parts = each.__func__, each.__self__
+                for part in parts:
+                    if isinstance(part, types.FunctionType):
+                        self._use_definition(part, name)
+                    else:
+                        self._use_code_in(part, name)
+            elif not isinstance(each, _PLAIN):
+                for found in self._pickled(each)[1]:
+                    self.use(found, name)
+
+    def _parts(self, value: Any, known: dict[int, int]) -> Iterator[Any]:
+        """The members of a collection, or of an object of a shipped class, and of those in it, in a certain order.
+
+        *known* has the objects that were met, by their ids.
+        """
+        kind = type(value)
+        if not isinstance(value, (*_PLAIN, type, types.ModuleType, *_FUNCTIONS)) and self._takes(kind.__module__):
+            if id(value) in known:
+                yield f"object {known[id(value)]}"
+                return
+            known[id(value)] = len(known)
+            members: Any = (kind, *_state(value))
+        elif isinstance(value, dict):
+            members = (part for pair in value.items() for part in pair)
+        elif isinstance(value, set | frozenset):
+            members = sorted(value, key=function_name)
+        elif isinstance(value, _COLLECTIONS):
+            members = value
+        else:
+            yield value
             return
-        if self._takes(kind.__module__):
-            self._use_definition(kind, name)
-        self.values[name] = token(value, name)
+        for each in members:
+            yield from self._parts(each, known)
+
+    def _pickled(self, value: Any) -> tuple[str, list[Any]]:
+        """A digest of an object of a package, and the shipped code in it, such as a function that it calls."""
+        if isinstance(value, _PLAIN) or type(value) is object:
+            return "", []
+        file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
+        pickler = _CodePickler(file, 5, buffer_callback=buffers.append)
+        pickler.takes = self._takes
+        try:
+            pickler.dump(value)
+        except Exception:  # objects that cannot be pickled raise anything; `token` says so
+            return "", []
+        if not pickler.code:
+            return "", []
+        whole = hashlib.sha256(file.getvalue())
+        for each in buffers:
+            whole.update(each.raw())
+        return whole.hexdigest(), pickler.code
 
     def use_package(self, module: str) -> None:
         """Take in the version of what is installed."""
@@ -209,6 +339,25 @@ class _Reader:
     def _takes(self, module: str) -> bool:
         """Whether the code of a module counts: it is shipped, or it is that of the function itself."""
         return module == self._own or _is_shipped(module)
+
+
+class _CodePickler(pickle.Pickler):
+    """Pickles an object with numbers in place of the code in it that *takes* names the module of."""
+
+    takes: Callable[[str], bool]
+
+    @functools.cached_property
+    def code(self) -> list[Any]:
+        """The functions, classes and modules, by these numbers."""
+        return []
+
+    def persistent_id(self, each: Any) -> int | None:
+        """The number of code; None for other objects."""
+        is_code = isinstance(each, type | types.FunctionType) and self.takes(_module_of(each))
+        if not is_code and not isinstance(each, types.ModuleType):
+            return None
+        self.code.append(each)
+        return len(self.code)
 
 
 def _require_unchanged(module: str) -> None:
@@ -230,21 +379,63 @@ def _require_unchanged(module: str) -> None:
         raise SpotmpiError(f"{file} was changed after it was imported: {remedy}")
 
 
-def _members(value: Any) -> list[Any]:
-    """The members of a collection, and of those in it; of a set in an order that is the same in each process."""
-    if isinstance(value, dict):
-        return [each for pair in value.items() for part in pair for each in _members(part)]
-    if isinstance(value, list | tuple):
-        return [each for member in value for each in _members(member)]
-    if isinstance(value, set | frozenset):
-        return sorted(value, key=function_name)
-    return [value]
+def _require_known(value: Any, name: str) -> None:
+    """Raise InputError for what makes code unknown, or gives other results in another environment."""
+    if any(value is each for each in _UNKNOWN):
+        called = "sys.modules" if value is sys.modules else value.__name__
+        remedy = f"uses {called}, by which the code that takes part is not known: call functions by name"
+        raise input_error("code", name, remedy)
+    if any(value is each for each in _ENVIRONMENT):
+        remedy = "reads variables of the environment, which are not part of the key: give their values as arguments"
+        raise input_error("code", name, remedy)
 
 
-def _has_code(value: Any) -> bool:
-    """Whether a value is a collection with functions, classes or modules in it."""
-    is_collection = isinstance(value, dict | list | tuple | set | frozenset)
-    return is_collection and any(callable(each) or isinstance(each, types.ModuleType) for each in _members(value))
+def _free_variables(function: types.FunctionType) -> dict[str, Any]:
+    """The variables of a function that are those of the functions around it."""
+    found = {}
+    for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it is not assigned yet
+            found[variable] = cell.cell_contents
+    return found
+
+
+def _methods(kind: type) -> list[types.FunctionType]:
+    """The functions in a class, also those of its properties and class methods."""
+    found = [
+        getattr(each, name, None)
+        for each in vars(kind).values()
+        for name in ("__func__", "fget", "fset", "fdel", "func", "__call__")
+    ]
+    return [each for each in (*vars(kind).values(), *found) if isinstance(each, types.FunctionType)]
+
+
+def _fields(value: Any) -> Any:
+    """What tells a class apart that a call has made, such as of `namedtuple`; None for others."""
+    if isinstance(value, type) and issubclass(value, enum.Enum):
+        return [(member.name, member.value) for member in value]
+    if hasattr(value, "_field_defaults"):
+        return [value._fields, value._field_defaults]
+    return None
+
+
+def _state(value: Any) -> list[Any]:
+    """What an object holds, as `pickle` would take it."""
+    reduced = value.__reduce_ex__(4)
+    if isinstance(reduced, str):
+        return [reduced]
+    _, arguments, state, members, items = (*reduced, None, None, None)[:5]
+    return [arguments, state, [*(members or ())], [*(items or ())]]
+
+
+def _is_imported(value: Any) -> bool:
+    """Whether pickle names an object, such as a function in C, in place of what it holds."""
+    if isinstance(value, types.BuiltinFunctionType):
+        return value.__self__ is None or isinstance(value.__self__, types.ModuleType | type)
+    reduce = copyreg.dispatch_table.get(type(value))
+    try:
+        return isinstance(reduce(value) if reduce else value.__reduce_ex__(4), str)
+    except Exception:  # objects that cannot be pickled raise anything
+        return False
 
 
 @functools.cache
@@ -288,53 +479,6 @@ def _is_own(decorator: ast.expr, scope: Mapping[str, Any]) -> bool:
     return _module_of(value).partition(".")[0] == "spotmpi"
 
 
-def _without_docstrings(tree: ast.AST) -> ast.AST:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            body = node.body
-            if body and isinstance(body[0], ast.Expr) and isinstance(getattr(body[0].value, "value", None), str):
-                node.body = body[1:] or [ast.Pass()]
-    return ast.fix_missing_locations(tree)
-
-
-def _names(tree: ast.AST, imported: set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The globals that code reads, and those names that it has *imported*, each with attributes that follow."""
-    names = {*_globals(_compiled(tree)), *imported}
-    inner: set[int] = set()
-    found: set[tuple[str, tuple[str, ...]]] = set()
-    for node in ast.walk(tree):  # an attribute comes before what it is of
-        chain: list[str] = []
-        top: ast.AST = node
-        while isinstance(top, ast.Attribute):
-            chain.insert(0, top.attr)
-            top = top.value
-        if id(node) in inner or not isinstance(top, ast.Name) or top.id not in names:
-            continue
-        if isinstance(node, ast.Attribute):
-            inner.update(id(each) for each in ast.walk(node))
-        found.add((top.id, tuple(chain)))
-    yield from sorted(found)
-
-
-def _compiled(tree: ast.AST) -> types.CodeType:
-    if isinstance(tree, ast.expr):
-        return compile(ast.Expression(tree), "", "eval")
-    body = tree if isinstance(tree, ast.Module) else ast.Module([tree], [])  # type: ignore[list-item]
-    return compile(body, "", "exec")
-
-
-def _globals(code: types.CodeType) -> Iterator[str]:
-    """The names that code and the functions in it look up outside of themselves."""
-    import dis
-
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
-            yield str(instruction.argval)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _globals(constant)
-
-
 def _imports(tree: ast.AST, package: str) -> Iterator[tuple[str, Any]]:
     """What the code itself imports, by the name that it gives to it; modules that are not there are its own error."""
     for node in ast.walk(tree):
@@ -359,6 +503,6 @@ def _loaded(name: str) -> types.ModuleType:
     top = name.partition(".")[0]
     if top not in sys.modules:
         spec = importlib.util.find_spec(top)
-        if spec is not None and (top in sys.stdlib_module_names or "site-packages" in str(spec.origin)):
+        if spec is not None and (top in sys.stdlib_module_names or _is_installed(spec.origin)):
             return types.ModuleType(top)
     return importlib.import_module(name)

@@ -174,7 +174,8 @@ def _code(spec: JobSpec, local: bool) -> dict[str, Any]:
         words = (*(spec.command or []), *spec.args) if local else ()
         scripts = [path for path in map(Path, words) if _is_code(path)]
         files = {str(path): hash_files([path]) for path in scripts}
-        folder = next((path.resolve().parent for path in [*scripts, *further]), None)
+        own = [*further, *(path for path in scripts if not path.name.startswith("python"))]  # no interpreter's checkout
+        folder = next((path.resolve().parent for path in own), None)
     for path in further:
         files[path.name] = hash_tree(path.parent, sorted(code_folder.sources(None, [path])))
     return {"files": files, **(checkout(folder) if folder else _NO_CHECKOUT)}

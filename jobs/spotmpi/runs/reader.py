@@ -190,8 +190,11 @@ def state(paths: RunPaths, writer_alive: bool | None = None) -> RunState:
             values["total_iterations"] = metric["total_iterations"]
         if metric.get("iteration") is not None:
             values["iteration"] = metric["iteration"]
+            is_checkpoint = metric.get("kind") == protocol.CHECKPOINT  # whose path and seconds say nothing of the model
             scalars = {
-                key: value for key, value in metric.items() if isinstance(value, float | int | str) and key != "ranks"
+                key: value
+                for key, value in metric.items()
+                if isinstance(value, float | int | str) and key != "ranks" and (key == "t" or not is_checkpoint)
             }
             earlier = values.get("scalars", {}).items()
             # A value that is no longer a number, such as the loss of a model that diverged, has no last value.

@@ -17,6 +17,7 @@ from spotmpi.streams.order import Part, Settings, Slice
 from spotmpi.streams.storage import file_system
 
 ROW_GROUP = 1 << 16  # rows
+_INSTALLED = {"site-packages", "dist-packages"}  # the latter on Debian
 
 
 class Source(Mapping[str, Any]):
@@ -170,6 +171,6 @@ def _imported(function: Callable[..., Any]) -> Iterator[tuple[str, tuple[Any, in
     for name in names:
         module = sys.modules.get(name) if isinstance(name, str) else None
         file = getattr(module, "__file__", None)
-        if isinstance(name, str) and file and "site-packages" not in file and Path(file).is_file():
+        if isinstance(name, str) and file and not _INSTALLED.intersection(Path(file).parts) and Path(file).is_file():
             status = Path(file).stat()
             yield name, (getattr(module, "__spec__", None), status.st_size, status.st_mtime_ns)

@@ -32,6 +32,22 @@ def test_functions_become_names_and_their_files_are_shipped() -> None:
     assert spec.title == "train"
 
 
+def test_modules_that_a_module_imports_are_shipped_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "led_flow.py").write_text("import led_steps, json, numpy\ndef train(batches): ...\n")
+    (tmp_path / "led_steps").mkdir()
+    (tmp_path / "led_steps" / "__init__.py").write_text(
+        "def late():\n    from led_scale import SCALE\n    return SCALE\n"
+    )
+    (tmp_path / "led_scale.py").write_text("SCALE = 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    import led_flow  # type: ignore[import-not-found]
+
+    paths = [str(tmp_path / name) for name in ("led_flow.py", "led_steps", "led_scale.py")]
+    assert spotmpi.pipeline(Path("/set"), None, led_flow.train, batch=5).spec().files == paths
+    assert spotmpi.pipeline(Path("/set"), None, predict="led_flow:train", batch=5).spec().files == paths
+
+
 def test_a_module_is_shipped_as_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_flow.py").write_text("def prepare(rows, seed): ...\ndef train(batches): ...\n")
     monkeypatch.syspath_prepend(tmp_path)

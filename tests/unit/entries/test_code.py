@@ -277,12 +277,6 @@ def test_a_function_without_source_is_an_error_with_a_remedy() -> None:
         code_module.identify(scope["ghost"])
 
 
-def test_two_lambdas_of_one_line_are_an_error(folder: Path) -> None:
-    replace(folder, "sets.py", "double = lambda x: 2 * x", "double, half = (lambda x: 2 * x), (lambda x: x / 2)")
-    with pytest.raises(InputError, match=r"sets\.double.: is one of several on its lines"):
-        identify()
-
-
 @pytest.mark.parametrize("file", ["sets.py", "helpers.py"])
 def test_a_file_that_is_changed_after_its_import_is_an_error_until_it_is_imported_again(
     folder: Path, file: str

@@ -112,6 +112,16 @@ def test_the_newest_checkpoint_of_a_run_becomes_the_next_version(store: Store) -
     assert kept.manifest.parents == (manifest.reference,)
 
 
+def test_metrics_of_a_run_without_a_result_are_its_last_scalars_and_nothing_of_its_checkpoints(store: Store) -> None:
+    paths = run("digits-1")
+    written = Record(str(paths.folder), lambda: 1_700_000_001.0)
+    values = {"iteration": 5, "path": "/runs/digits-1", "seconds": 0.1, "reason": "end"}
+    written.metric(1, COORDINATOR, protocol.CHECKPOINT, values)
+    written.close()
+    paths.summary.unlink()
+    assert spotmpi.models.keep("digits-1", "digits").metrics == {"iteration": 5, "loss": 9.0}
+
+
 def test_the_same_again_is_the_same_version(store: Store) -> None:
     run("digits-1")
     kept = [api.keep("digits-1", "digits") for _ in range(2)]

@@ -173,6 +173,28 @@ def test_a_command_outside_any_checkout_has_no_commit(tmp_path: Path) -> None:
     assert (code["commit"], code["diff"], list(code["files"])) == (None, None, [str(script)])
 
 
+def test_the_commit_is_that_of_the_code_and_not_of_an_interpreter_in_another_checkout(tmp_path: Path) -> None:
+    def git(name: str, *arguments: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        command = ["git", "-C", str(tmp_path / name), *who, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    commits = {}
+    for name, file in (("pyenv", "python3"), ("mine", "flow.py")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(name)
+        git(name, "init")
+        git(name, "add", ".")
+        git(name, "commit", "-m", name)
+        commits[name] = git(name, "rev-parse", "HEAD")
+    python, flow = str(tmp_path / "pyenv" / "python3"), str(tmp_path / "mine" / "flow.py")
+    with_files = JobSpec(command=[python, "-m", "flow"], files=[flow], launcher="none")
+    assert fingerprint.identify(with_files)["code"]["commit"] == commits["mine"]
+    assert fingerprint.identify(JobSpec(command=[python, flow], launcher="none"))["code"]["commit"] == commits["mine"]
+    alone = JobSpec(command=[python, "-m", "installed"], launcher="none")
+    assert fingerprint.identify(alone)["code"]["commit"] is None
+
+
 def test_files_are_part_of_the_work(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "a.py").write_text("one")

@@ -1,0 +1,112 @@
+"""The source of functions and classes as syntax trees, and the names that it reads."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dis
+import inspect
+import textwrap
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def definition(value: Any) -> ast.AST:
+    """The definition of a function or class: of a decorated function that of the function which is called.
+
+    Raises:
+        OSError: it has no source, or that of something else, as with `python -c`.
+    """
+    if isinstance(value, types.FunctionType) and value.__code__.co_name == "<lambda>":
+        return _lambda(value.__code__)
+    try:
+        text = inspect.getsource(value if isinstance(value, type) else value.__code__)
+        statement = ast.parse(textwrap.dedent(text)).body[0]
+    except (TypeError, SyntaxError, IndexError) as error:
+        raise OSError(str(error)) from error
+    name = value.__name__ if isinstance(value, type) else value.__code__.co_name
+    if not isinstance(statement, _DEFINITIONS) or statement.name != name:
+        raise OSError(f"the source of {name} is that of something else")
+    return statement
+
+
+def _lambda(code: types.CodeType) -> ast.Lambda:
+    """The lambda of *code*: of those that begin in its line the innermost one around all of its instructions."""
+    try:
+        tree = ast.parse("".join(inspect.findsource(code)[0]))
+    except (TypeError, SyntaxError) as error:
+        raise OSError(str(error)) from error
+    places = [place for place in code.co_positions() if None not in place and place[2:] != (0, 0)]
+    first = min((line, column) for line, _, column, _ in places if line is not None and column is not None)
+    last = max((line, column) for _, line, _, column in places if line is not None and column is not None)
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Lambda)
+        and node.lineno == code.co_firstlineno
+        and (node.body.lineno, node.body.col_offset) <= first
+        and last <= (node.body.end_lineno, node.body.end_col_offset)
+    ]
+    if not around:
+        raise OSError(f"line {code.co_firstlineno} has no such lambda")
+    return max(around, key=lambda node: (node.body.lineno, node.body.col_offset))
+
+
+def without_docstrings(tree: ast.AST) -> ast.AST:
+    """*tree* without the docstrings of its modules, functions and classes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            body = node.body
+            if body and isinstance(body[0], ast.Expr) and isinstance(getattr(body[0].value, "value", None), str):
+                node.body = body[1:] or [ast.Pass()]
+    return ast.fix_missing_locations(tree)
+
+
+def names_read(tree: ast.AST, imported: set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The globals that code reads, and those names that it has *imported*, each with attributes that follow."""
+    names = {*_globals(_compiled(tree)), *imported}
+    inner: set[int] = set()
+    found: set[tuple[str, tuple[str, ...]]] = set()
+    for node in ast.walk(tree):  # an attribute comes before what it is of
+        chain: list[str] = []
+        top: ast.AST = node
+        while isinstance(top, ast.Attribute):
+            chain.insert(0, top.attr)
+            top = top.value
+        if id(node) in inner or not isinstance(top, ast.Name) or top.id not in names:
+            continue
+        if isinstance(node, ast.Attribute):
+            inner.update(id(each) for each in ast.walk(node))
+        found.add((top.id, tuple(chain)))
+    yield from sorted(found)
+
+
+def imported_names(file: Path) -> Iterator[str]:
+    """The top names of the modules that a file of Python imports anywhere; none where it cannot be read."""
+    with contextlib.suppress(OSError, SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.Import):
+                yield from (each.name.partition(".")[0] for each in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module.partition(".")[0]
+
+
+def _compiled(tree: ast.AST) -> types.CodeType:
+    if isinstance(tree, ast.expr):
+        return compile(ast.Expression(tree), "", "eval")
+    body = tree if isinstance(tree, ast.Module) else ast.Module([tree], [])  # type: ignore[list-item]
+    return compile(body, "", "exec")
+
+
+def _globals(code: types.CodeType) -> Iterator[str]:
+    """The names that code and the functions in it look up outside of themselves."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+            yield str(instruction.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _globals(constant)

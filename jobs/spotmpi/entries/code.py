@@ -31,6 +31,7 @@ from typing import Any
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.entries.definitions import definition, imported_names, names_read, without_docstrings
 from spotmpi.entries.manifest import Code, digest_of
+from spotmpi.streams.dataset import is_installed
 
 _UNKNOWN = (eval, exec, globals, __import__, importlib.import_module, sys.modules)  # by which any code can be used
 _ENVIRONMENT = (os.environ, os.environb, os.getenv, os.getenvb)
@@ -104,7 +105,7 @@ def shipped_file(module: str) -> Path | None:
     loaded = sys.modules.get(top)
     folders = list(getattr(loaded, "__path__", ()))
     path = folders[0] if folders else getattr(loaded, "__file__", None)
-    if path is None or top == "spotmpi" or top in sys.stdlib_module_names or _is_installed(path):
+    if path is None or top == "spotmpi" or top in sys.stdlib_module_names or is_installed(path):
         return None
     return Path(path).absolute()
 
@@ -112,10 +113,6 @@ def shipped_file(module: str) -> Path | None:
 def has_code(value: Any, function: Callable[..., Any]) -> bool:
     """Whether an argument of *function* has code in it that counts, such as a function or an object of its module."""
     return _Reader(packages=False, own=function.__module__).has_code(value)
-
-
-def _is_installed(path: str | None) -> bool:
-    return not {"site-packages", "dist-packages"}.isdisjoint(Path(path or "").parts)
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -503,6 +500,6 @@ def _loaded(name: str) -> types.ModuleType:
     top = name.partition(".")[0]
     if top not in sys.modules:
         spec = importlib.util.find_spec(top)
-        if spec is not None and (top in sys.stdlib_module_names or _is_installed(spec.origin)):
+        if spec is not None and (top in sys.stdlib_module_names or is_installed(spec.origin)):
             return types.ModuleType(top)
     return importlib.import_module(name)

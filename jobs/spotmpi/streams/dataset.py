@@ -17,7 +17,6 @@ from spotmpi.streams.order import Part, Settings, Slice
 from spotmpi.streams.storage import file_system
 
 ROW_GROUP = 1 << 16  # rows
-_INSTALLED = {"site-packages", "dist-packages"}  # the latter on Debian
 
 
 class Source(Mapping[str, Any]):
@@ -159,6 +158,11 @@ def dataset(function: Callable[..., Any] | None = None, /, **options: Any) -> An
     return Dataset(function, Options(**options))
 
 
+def is_installed(file: str | None) -> bool:
+    """Whether a file belongs to an installed package, also to one of Debian."""
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file or "").parts)
+
+
 def _is_source(annotation: Any) -> bool:
     return annotation is Source or (isinstance(annotation, str) and annotation.rpartition(".")[2] == "Source")
 
@@ -171,6 +175,6 @@ def _imported(function: Callable[..., Any]) -> Iterator[tuple[str, tuple[Any, in
     for name in names:
         module = sys.modules.get(name) if isinstance(name, str) else None
         file = getattr(module, "__file__", None)
-        if isinstance(name, str) and file and not _INSTALLED.intersection(Path(file).parts) and Path(file).is_file():
+        if isinstance(name, str) and file and not is_installed(file) and Path(file).is_file():
             status = Path(file).stat()
             yield name, (getattr(module, "__spec__", None), status.st_size, status.st_mtime_ns)

@@ -211,6 +211,65 @@ def test_hidden_state_is_found_and_leaves_nothing(raw: Path, modules: Modules, p
     assert len(hidden.options(check=0)(raw).manifest.files) == 3
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "datetime.date.today().isoformat()",
+        "Date.today().isoformat()",
+        "datetime.datetime.now(datetime.UTC).year",
+        "time.strftime('%H')",
+        "localtime().tm_yday",
+        "list({'a', 'b', 'c', 'd', 'e', 'f'})[0]",
+        "hash(raw.name)",
+        "os.getpid()",
+        "helpers.__dict__.setdefault('seen', []).append(1) or len(helpers.seen)",
+    ],
+)
+def test_hidden_state_that_stays_the_same_for_a_while_is_found(
+    raw: Path, modules: Modules, pool: InProcess, value: str
+) -> None:
+    imports = "import datetime\nfrom datetime import date as Date\nfrom time import localtime\n"
+    modules.write(sets=f"{imports}{SETS}\n@spotmpi.dataset\ndef hidden(raw):\n    return {{'x': [{value}]}}\n")
+    pool.other_process = True
+    with pytest.raises(SpotmpiError, match=r"hidden gives other files when it builds . again, so it has hidden state"):
+        modules.load().hidden.options(pool=pool)(raw)
+
+
+def test_a_part_that_is_built_again_in_another_process_is_the_same_or_fails_as_the_function_does(
+    raw: Path, modules: Modules, pool: InProcess
+) -> None:
+    modules.write(
+        sets=f"""import datetime, os, signal\n{SETS}
+@spotmpi.dataset
+def fine(raw):
+    begun = time.time()
+    day = datetime.datetime.strptime("2020-02-29", "%Y-%m-%d")
+    assert isinstance(day, datetime.datetime) and isinstance(datetime.date(2020, 2, 29), datetime.date)
+    assert type(datetime.datetime.now()) is type(day) and time.time() - begun < 60
+    return pa.table({{"day": [day, day + datetime.timedelta(1)], "name": [raw.name] * 2}})
+
+@spotmpi.dataset
+def late(raw):
+    if "spotmpi-" in os.path.dirname(sys.argv[1] if len(sys.argv) > 1 else ""):
+        raise KeyError("again")
+    return raw.table
+
+@spotmpi.dataset
+def killed(raw):
+    if "spotmpi-" in os.path.dirname(sys.argv[1] if len(sys.argv) > 1 else ""):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return raw.table
+""".replace("import time, random", "import sys, time, random")
+    )
+    pool.other_process = True
+    built = modules.load()
+    assert built.fine.options(pool=pool)(raw).rows == 6
+    with pytest.raises(SpotmpiError, match=r"late failed for .: KeyError: 'again'"):
+        built.late.options(pool=pool)(raw)
+    with pytest.raises(SpotmpiError, match="the process that builds a part again has ended with signal 9"):
+        built.killed.options(pool=pool)(raw)
+
+
 def test_one_percent_of_the_parts_is_built_twice_and_at_least_one(raw: Path, modules: Modules, pool: InProcess) -> None:
     for number in range(247):
         write(raw / f"more-{number}.csv", number)

@@ -142,6 +142,7 @@ COMPARISONS = {
     "jobs/spotmpi/cli/zones.py": (1, OF_AWS),
     "jobs/spotmpi/data/fetch.py": (3, ONE_CLOCK),
     "jobs/spotmpi/entries/build_lock.py": (2, MONOTONIC),
+    "jobs/spotmpi/entries/manifest.py": (1, "whether a date can show it: no order"),
     "jobs/spotmpi/environments/cost.py": (5, OF_AWS),
     "jobs/spotmpi/environments/nodes.py": (1, SHOWN),
     "jobs/spotmpi/environments/zones/comparison.py": (1, OF_AWS),

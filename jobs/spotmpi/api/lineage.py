@@ -109,7 +109,12 @@ def entry_node(manifest: Manifest, store: Store, file: File | None = None) -> No
         "cost": manifest.cost,
         "spotmpi": manifest.spotmpi,
     }
-    return Node(WORDS[manifest.kind], str(manifest.reference), _known(facts), tuple(_parents(manifest, store, file)))
+    try:
+        parents = tuple(_parents(manifest, store, file))
+    except RecursionError:
+        remedy = "`spotmpi data verify` and `spotmpi models verify` say which manifests are no longer what they were"
+        raise SpotmpiError(f"{manifest} was made from itself, by manifests of the store: {remedy}") from None
+    return Node(WORDS[manifest.kind], str(manifest.reference), _known(facts), parents)
 
 
 def _parents(manifest: Manifest, store: Store, file: File | None) -> Iterator[Node]:

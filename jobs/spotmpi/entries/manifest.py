@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from spotmpi.agent.store import size_and_digest
-from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.errors import InputError, SpotmpiError, input_error
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -27,6 +27,12 @@ COMMANDS = {DATASET: "spotmpi data", MODEL: "spotmpi models"}
 SHORT = 12  # digits of a key that people see
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 _KEY = re.compile(r"[0-9a-f]{64}")
+_LATEST = 253402300800.0  # Unix seconds of the year 10000, which dates do not reach
+_DETAILS: dict[str, type] = {  # what commands show of those of each kind
+    **dict.fromkeys(("metrics", "spec", "parts", "tokens"), dict),
+    **dict.fromkeys(("command", "function", "checkpoint", "state"), str),
+    "row_group": int,
+}
 
 
 class File(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -137,6 +143,7 @@ def write(manifest: Manifest) -> str:
         InputError: a name, key or path that cannot be one.
     """
     _check(manifest)
+    _check_files(manifest)
     values = msgspec.to_builtins(manifest)
     return json.dumps({**values, "digest": _digest(values)}, indent=1) + "\n"
 
@@ -154,7 +161,11 @@ def read(text: str, place: str) -> Manifest:
             remedy = f"update spotmpi, which reads format {FORMAT}"
             raise SpotmpiError(f"the manifest {place} has the format {values['format']}: {remedy}")
         if digest == _digest(values):
-            return msgspec.convert(values, Manifest)
+            found = msgspec.convert(values, Manifest)
+            _check(found)
+            return found
+    except InputError as error:
+        raise SpotmpiError(f"the manifest {place} is none that spotmpi writes: {error}") from error
     except (ValueError, KeyError, AttributeError, TypeError):  # msgspec.ValidationError is a ValueError
         pass
     remedy = "restore it from a copy, or remove its folder and make the entry again"
@@ -180,11 +191,24 @@ def check_name(name: str) -> str:
 
 
 def _check(manifest: Manifest) -> None:
-    check_name(manifest.name)
-    if manifest.kind not in KINDS:
-        raise input_error("kind", manifest.kind, f"use one of: {', '.join(KINDS)}")
-    if not _KEY.fullmatch(manifest.key):
-        raise input_error("key", manifest.key, "is a SHA-256 in 64 hex digits")
+    """Raise InputError for what no entry has: a registry may have manifests that others have written."""
+    parents = {*manifest.parents, *(each.parent for each in manifest.inputs if each.parent)}
+    for each in (manifest.reference, *sorted(parents)):
+        check_name(each.name)
+        if each.kind not in KINDS:
+            raise input_error("kind", each.kind, f"use one of: {', '.join(KINDS)}")
+        if not _KEY.fullmatch(each.key):
+            raise input_error("key", each.key, "is a SHA-256 in 64 hex digits")
+    if manifest.reference in parents:
+        raise input_error("parents", str(manifest), "is the entry itself: name what it was made from")
+    if not 0 <= manifest.created < _LATEST:
+        raise input_error("created", manifest.created, "is no time in Unix seconds")
+    for name, kind in _DETAILS.items():
+        if not isinstance(manifest.details.get(name, kind()), kind):
+            raise input_error(f"details.{name}", manifest.details[name], f"is no {kind.__name__}")
+
+
+def _check_files(manifest: Manifest) -> None:
     paths = [file.path for file in manifest.files]
     twice = next((path for path in paths if paths.count(path) > 1), None) if len({*paths}) < len(paths) else None
     if twice is not None:

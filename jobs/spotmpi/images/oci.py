@@ -30,6 +30,7 @@ _REFERENCE = re.compile(
 )
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _BLOCK = 1 << 20
+_LARGEST = 16 << 20  # bytes of a manifest, or of another answer; registries take manifests of 4 MiB
 _TIMEOUT = httpx2.Timeout(60, connect=10)  # seconds without any byte
 _COMMIT = httpx2.Timeout(600, connect=10)  # the registry hashes the whole blob before it answers
 _TAGS = 10  # that a message names
@@ -183,11 +184,25 @@ class Repository:
         url = path if "://" in path else self.image.url + path
         if httpx2.URL(url).netloc != httpx2.URL(self.image.url).netloc:
             options["auth"] = None  # a storage behind the registry, which gets no login
-        with self._errors():
-            response = self._client.request(method, url, **options)
+        with self._errors(), self._client.stream(method, url, **options) as stream:
+            response = self._read(stream)
         if response.status_code not in accept:
             self._refuse(response, path.rpartition("/")[2])
         return response
+
+    def _read(self, stream: httpx2.Response) -> httpx2.Response:
+        """A response with its whole content, which is no blob and so is small."""
+        content = bytearray()
+        for block in stream.iter_bytes(_BLOCK):
+            content += block
+            if len(content) > _LARGEST:
+                sent = f"more than {_LARGEST >> 20} MiB for {stream.request.url.path.rpartition('/')[2]}"
+                remedy = "no manifest has so many: ask who runs the registry"
+                raise SpotmpiError(f"{self.image.host} sends {sent} of {self.image.name}: {remedy}")
+        headers = {
+            name: text for name, text in stream.headers.items() if name not in ("content-encoding", "content-length")
+        }
+        return httpx2.Response(stream.status_code, headers=headers, content=bytes(content), request=stream.request)
 
     def _refuse(self, response: httpx2.Response, what: str) -> NoReturn:
         host, status = self.image.host, response.status_code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +17,7 @@ import spotmpi
 from spotmpi.api import models as api
 from spotmpi.core.errors import InputError
 from spotmpi.entries import manifest as form
-from spotmpi.entries.manifest import MODEL, File, Manifest, describe
+from spotmpi.entries.manifest import MODEL, File, Manifest, Reference, describe
 from spotmpi.entries.store import Store
 from spotmpi.images.oci import MANIFEST, digest_of, read_image
 from tests.command_line import invoke
@@ -292,6 +293,61 @@ def test_a_hostile_registry_leads_no_file_out_of_its_folder(model: Manifest, tmp
 def test_a_malformed_image_is_one_line(layers: object) -> None:
     with registries.hostile_registry(b"", layers) as host:
         assert "is no model that `spotmpi models push` has written" in failure("pull", f"{host}/team/evil:1")
+
+
+def push_by_hand(registry: Registry, entry: Manifest, **changes: object) -> str:
+    """An image with a manifest of the store that `models push` would not write."""
+    assert registry.data
+    values = msgspec.to_builtins(entry) | changes
+    text = json.dumps({**values, "digest": form.digest_of(values)}).encode()
+    layer = {"mediaType": "text/plain", "digest": digest_of(text), "size": len(text)}
+    layers = [{**layer, "annotations": {"org.cncf.model.filepath": "spotmpi-model.json"}}]
+    registry.data.blobs[digest_of(text)] = text
+    content = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "layers": layers}).encode()
+    registry.data.manifests["team/digits", "evil"] = (MANIFEST, content)
+    return f"{registry.host}/team/digits:evil"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"created": 1e300}, r"created = 1e\+300: is no time in Unix seconds"),
+        ({"created": -1.0}, r"created = -1\.0: is no time in Unix seconds"),
+        ({"created": float("nan")}, "created = nan: is no time in Unix seconds"),
+        ({"details": {"metrics": "none"}}, r"details\.metrics = 'none': is no dict"),
+        ({"details": {"spec": 7}}, r"details\.spec = 7: is no dict"),
+        ({"parents": [{"kind": "models", "name": "../x", "key": "c" * 64}]}, r"name = '\.\./x'"),
+        ({"parents": [{"kind": "../x", "name": "x", "key": "c" * 64}]}, r"kind = '\.\./x'"),
+        ({"parents": [{"kind": "models", "name": "x", "key": "../x"}]}, r"key = '\.\./x'"),
+        ({"parents": [{"kind": "models", "name": "digits", "key": "e" * 64}]}, "parents = .* is the entry itself"),
+    ],
+)
+def test_a_manifest_that_no_version_writes_is_not_kept_and_breaks_no_list(
+    tmp_path: Path, model: Manifest, changes: dict[str, object], message: str
+) -> None:
+    entry = msgspec.structs.replace(model, key="e" * 64, files=())
+    with registries.registry(tmp_path, False) as registry:
+        said = failure("pull", push_by_hand(registry, entry, **changes))
+    assert re.search(f"the manifest .* is none that spotmpi writes: {message}", said), said
+    assert invoke("models", "list").returncode == 0 and len(Store().list()) == 2
+
+
+def test_models_that_are_parents_of_each_other_are_one_line(tmp_path: Path) -> None:
+    with registries.registry(tmp_path, False) as registry:
+        keys = ("e" * 64, "f" * 64)
+        for key, other in (keys, keys[::-1]):
+            parents = (Reference(MODEL, "cycle", other),)
+            entry = Manifest(kind=MODEL, name="cycle", key=key, created=1.0, files=(), parents=parents)
+            assert invoke("models", "pull", push_by_hand(registry, entry)).returncode == 0
+    assert "was made from itself, by manifests of the store" in failure("show", "cycle")
+
+
+def test_a_registry_that_sends_a_manifest_without_end_is_one_line(tmp_path: Path) -> None:
+    with registries.registry(tmp_path, False) as registry:
+        assert registry.data
+        registry.data.manifests["team/digits", "evil"] = (MANIFEST, b" " * (17 << 20))
+        said = failure("pull", f"{registry.host}/team/digits:evil")
+    assert "sends more than 16 MiB for evil of team/digits: no manifest has so many" in said
 
 
 @pytest.mark.parametrize("auth", ["basic", "token"])

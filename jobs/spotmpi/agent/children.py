@@ -12,10 +12,10 @@ from .attempt import POLL_INTERVAL, Launch
 from .clock import Clock
 from .context import AgentContext, Mounts
 from .files import write_atomically
-from .launch import ADDRESS, WORKERS, Place, gang_commands, launcher_count, local_place, worker_command
+from .launch import ADDRESS, Place, gang_commands, launcher_count, local_place, size_file, worker_command
 from .lines import Line
 from .outcomes import Outcome, StopSource
-from .plan import COORDINATOR, WORKER, Command, Member, read_member, read_plan, workers
+from .plan import COORDINATOR, WORKERS, Command, Member, read_member, read_plan, workers
 from .record import WAITING, Record
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def _fork_socket(
 class LocalWorkers:
     """The workers of a pool or stream on this machine.
 
-    Of the role `WORKER` there are as many as the file `WORKERS` in *control* says.
+    Of each role there are as many as its `size_file` in *control* says.
     """
 
     interruption_pause = 0.0
@@ -209,8 +209,9 @@ class LocalWorkers:
     def members(self) -> Collection[Member]:
         """As many as are requested, by default as in the plan."""
         counts = {name: role["count"] for name, role in workers(self._plan).items()}
-        with contextlib.suppress(OSError, ValueError), open(os.path.join(self._control, WORKERS)) as file:
-            counts[WORKER] = max(1, int(file.read()))
+        for name in counts:
+            with contextlib.suppress(OSError, ValueError), open(os.path.join(self._control, size_file(name))) as file:
+                counts[name] = max(1, int(file.read()))
         return [Member(role, number) for role, count in counts.items() for number in range(count)]
 
     def is_ready(self) -> bool:
@@ -252,7 +253,7 @@ def process_ids(control: str) -> Iterator[tuple[Member, int]]:
 
 def _clear(control: str) -> None:
     """Remove what an earlier attempt has left in the control folder of a pool."""
-    for name in (ADDRESS, WORKERS):
+    for name in (ADDRESS, *map(size_file, WORKERS)):
         if os.path.exists(os.path.join(control, name)):
             os.remove(os.path.join(control, name))
 

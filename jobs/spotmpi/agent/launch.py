@@ -13,8 +13,13 @@ from .schema import WorldRecord
 LAUNCHER, SCHEDULER = "launcher", "scheduler"  # names of commands
 # In the control folder of a pool on one machine: where its scheduler listens, with its process id, and how many workers
 # the pool shall have, which any process may write.
-ADDRESS, WORKERS = "address.json", "workers"
+ADDRESS = "address.json"  # in the control folder of a pool
 RANK_WRAPPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank_wrapper.py")
+
+
+def size_file(role: str) -> str:
+    """The file in a pool's control folder with the number of workers that it shall have in a role."""
+    return "workers" if role == WORKER else "workers-" + role
 
 
 class World(NamedTuple):

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from spotmpi.agent import record
+from spotmpi.agent.plan import POSTPROCESS, WORKER
 from spotmpi.agent.schema import read_attempt
 from spotmpi.api import runs
 from spotmpi.backends import targets
 from spotmpi.backends.base import Backend
 from spotmpi.backends.follow import submit
 from spotmpi.backends.targets import TargetLike
+from spotmpi.core import hints
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
@@ -26,6 +28,7 @@ from spotmpi.pools.progress import print_message
 from spotmpi.spec.job import POOL
 from spotmpi.spec.source import Source, is_reference
 
+STAGES = {"prepare": WORKER, "postprocess": POSTPROCESS}  # the roles of the workers of a stream by what they do
 _CLOSED = "closed by its driver"
 Output = Callable[[int, str, Sequence[str]], None]
 
@@ -65,13 +68,21 @@ def pool(
     return Pool(NewRun({"launcher": POOL} if source is None else source, [*changes, *overrides], on, echo))
 
 
-def resize(run: str, workers: int, on: TargetLike = None) -> None:
-    """Change the number of workers of a pool or stream; this does not wait for them to start or leave."""
+def resize(run: str, workers: int, on: TargetLike = None, stage: str | None = None) -> None:
+    """Change the number of workers of a pool or stream; this does not wait for them to start or leave.
+
+    *stage* is ``prepare``, as by default, or ``postprocess`` where that has workers of its own.
+    """
+    if stage not in (None, *STAGES):
+        raise input_error(hints.option("stage"), stage, f"use one of: {', '.join(STAGES)}")
     if workers < 1:
         raise input_error("workers", workers, f"needs to be 1 or more; `spotmpi stop {run}` ends the run")
     backend = targets.backend_of(run, on)
     run = backend.state(run).id
-    backend.resize(run, workers)
+    role = STAGES[stage or "prepare"]
+    backend.resize(run, workers, role)
+    if role != WORKER:
+        return  # calls are sent to a certain worker in a pool alone
     with contextlib.suppress(PoolError), backend.pool_address(run) as address:
         engine = Engine(address.url, str(address.tls))
         engine.set_size(workers)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+
+from spotmpi.agent.plan import WORKER
+from spotmpi.core import hints
+from spotmpi.core.errors import input_error
 
 if TYPE_CHECKING:  # only commands that read a spec import what reads one
     from spotmpi.agent.plan import Member, RunPlan
@@ -18,6 +22,13 @@ if TYPE_CHECKING:  # only commands that read a spec import what reads one
     from spotmpi.spec.validate import TargetCapabilities
 
 Plan: TypeAlias = "RunPlan | ClusterPlan | SlurmPlan"  # distinguished by "backend"
+
+
+def require_role(run: str, role: str, known: Collection[str]) -> None:
+    """Raise InputError if a run has no workers in a role."""
+    if role not in known:
+        remedy = f"run {run} has no workers for it alone: omit {hints.option('stage')}, which changes those that it has"
+        raise input_error(hints.option("stage"), role, remedy)
 
 
 class PoolAddress(NamedTuple):
@@ -95,11 +106,11 @@ class Backend(Protocol):
         """A port of 127.0.0.1 on this machine that leads to *port* of 127.0.0.1 on node 0, while in the context."""
         ...
 
-    def resize(self, run: str, workers: int) -> None:
-        """Request that a pool has that many workers; they come and go some time after this returns.
+    def resize(self, run: str, workers: int, role: str = WORKER) -> None:
+        """Request that a pool or stream has that many workers of a role; they come and go some time after this returns.
 
         Raises:
-            InputError: the run is no pool.
+            InputError: the run has no such workers.
         """
         ...
 

@@ -6,10 +6,16 @@ import typer
 
 from spotmpi.cli.options import On, RunId, RunsFolder, target
 
+Stage = Annotated[
+    str | None,
+    typer.Option("--stage", help="prepare (the default), or postprocess where that has workers of its own."),
+]
+
 
 def command(
     run: RunId,
     workers: Annotated[int, typer.Argument(help="The new number of workers.")],
+    stage: Stage = None,
     on: On = None,
     runs: RunsFolder = None,
 ) -> None:
@@ -19,4 +25,4 @@ def command(
     """
     from spotmpi.api import pools
 
-    pools.resize(run, workers, target(on, runs))
+    pools.resize(run, workers, target(on, runs), stage)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from spotmpi.agent import protocol, ssh
 from spotmpi.agent.placement import initial, to_text
-from spotmpi.agent.plan import NODE, STANDBY, WORKERS, RunPlan, UserCode
+from spotmpi.agent.plan import NODE, STANDBY, WORKER, WORKERS, RunPlan, UserCode
 from spotmpi.agent.pod_context import PLACEMENT_ANNOTATION
 from spotmpi.core import names
 from spotmpi.core.archives import digest
@@ -123,9 +123,12 @@ def annotations_of(jobset: Mapping[str, Any]) -> Mapping[str, str]:
     return annotations
 
 
-def worker_count(jobset: Mapping[str, Any]) -> int | None:
-    """The number of workers that a run is to have, by its JobSet; None for a run that has none."""
-    text = annotations_of(jobset).get(pool.ANNOTATION_WORKERS, "")
+def worker_count(jobset: Mapping[str, Any], role: str = WORKER) -> int | None:
+    """The number of workers that a run is to have in a role, by its JobSet; None where that does not say it.
+
+    It always says it for the role `WORKER` of a run that has workers, and for others once they were resized.
+    """
+    text = annotations_of(jobset).get(pool.annotation(role), "")
     return int(text) if text.isdecimal() else None
 
 

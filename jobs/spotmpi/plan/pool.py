@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from spotmpi.agent import protocol
+from spotmpi.agent.plan import WORKER
 from spotmpi.plan import pods
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.spec.job import JobSpec
@@ -17,7 +18,7 @@ from spotmpi.spec.workers import Workers
 
 Object = dict[str, Any]
 
-ANNOTATION_WORKERS = "spotmpi.dev/workers"  # how many of the role `WORKER` a run is to have; a resize changes it
+ANNOTATION_WORKERS = "spotmpi.dev/workers"  # how many of the role `WORKER` a run is to have
 
 
 def workers_job(spec: JobSpec, own: Workers, target: ClusterTarget, run: str) -> Object:
@@ -50,3 +51,8 @@ def workers_job(spec: JobSpec, own: Workers, target: ClusterTarget, run: str) ->
 def sizes(workers: int) -> Object:
     """The fields of a Job that change together when the number of workers does."""
     return {"parallelism": workers, "completions": workers}
+
+
+def annotation(role: str) -> str:
+    """The annotation of a JobSet with the number of workers in a role, which a resize changes."""
+    return ANNOTATION_WORKERS if role == WORKER else f"spotmpi.dev/{role}-workers"

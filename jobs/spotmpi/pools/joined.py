@@ -9,7 +9,8 @@ from typing import Any
 
 from spotmpi.agent import protocol
 from spotmpi.agent.files import write_atomically
-from spotmpi.agent.launch import WORKERS
+from spotmpi.agent.launch import size_file
+from spotmpi.agent.plan import WORKER
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError
 from spotmpi.pools.pool import Pool, PoolSummary
@@ -31,7 +32,7 @@ class JoinedRun:
         if control is None:
             remedy = f"set pool.count, or run `spotmpi resize {self.run} {workers}` outside of the pool"
             raise PoolError(f"pods have no access to the cluster's API and cannot resize their pool: {remedy}")
-        write_atomically(Path(control, WORKERS), str(workers))
+        write_atomically(Path(control, size_file(WORKER)), str(workers))
 
     def summary(self) -> PoolSummary:
         """Nothing: what the pool costs is asked from outside of it."""

@@ -22,13 +22,13 @@ class OnePool:
     """A backend of which the run `scan-1` is a pool that ends at once."""
 
     def __init__(self) -> None:
-        self.sizes: list[tuple[str, int]] = []
+        self.sizes: list[tuple[str, int, str]] = []
 
     def state(self, run: str) -> SimpleNamespace:
         return SimpleNamespace(id="scan-1", over=True)
 
-    def resize(self, run: str, workers: int) -> None:
-        self.sizes.append((run, workers))
+    def resize(self, run: str, workers: int, role: str) -> None:
+        self.sizes.append((run, workers, role))
 
     @contextmanager
     def pool_address(self, run: str) -> Iterator[PoolAddress]:
@@ -64,5 +64,14 @@ def test_resize_requests_the_number_of_workers_which_is_at_least_one(backend: On
     problem = "spotmpi: workers = 0: needs to be 1 or more; `spotmpi stop scan` ends the run\n"
     assert invoke("resize", "scan", "0") == (2, "", problem)
     code, _, errors = invoke("resize", "scan", "24")
-    assert backend.sizes == [("scan-1", 24)]
+    assert backend.sizes == [("scan-1", 24, "worker")]
     assert (code, errors) == (1, "spotmpi: run scan-1 stopped: closed by its driver\n")
+
+
+def test_resize_takes_a_stage_of_a_stream(backend: OnePool) -> None:
+    problem = "spotmpi: --stage = 'predict': use one of: prepare, postprocess\n"
+    assert invoke("resize", "scan", "2", "--stage", "predict") == (2, "", problem)
+    assert backend.sizes == []
+    assert invoke("resize", "scan", "2", "--stage", "postprocess") == (0, "", "")
+    pools.resize("scan", 3, stage="postprocess")
+    assert backend.sizes == [("scan-1", 2, "postprocess"), ("scan-1", 3, "postprocess")]

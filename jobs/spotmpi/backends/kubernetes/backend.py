@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spotmpi.agent import pod_context, protocol, record
 from spotmpi.agent.files import exists, is_file
-from spotmpi.agent.plan import VERSION, Member
+from spotmpi.agent.plan import VERSION, WORKER, Member
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.backends.kubernetes import fault_injection, pool_access
 from spotmpi.backends.kubernetes import pull as pulling
@@ -284,9 +284,9 @@ class KubernetesBackend:
         """A port of this machine that leads to one of node 0's pod while the context lasts."""
         return pool_access.forward_to_node_0(self._api(), run, port)
 
-    def resize(self, run: str, workers: int) -> None:
+    def resize(self, run: str, workers: int, role: str = WORKER) -> None:
         """Let a pool have so many workers."""
-        call(pool_access.resize(self._api(), run, workers))
+        call(pool_access.resize(self._api(), run, workers, role))
 
     def pull(self, run: str, echo: Echo, part: str | None = None) -> Path:
         """Copy the run's folder from its run volume, through one of its pods or a short-lived reader pod."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spotmpi.agent import pod_context, protocol
 from spotmpi.agent.plan import COORDINATOR, WORKER
-from spotmpi.backends.base import PoolAddress
+from spotmpi.backends.base import PoolAddress, require_role
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.answers import OversizedAnswer
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
@@ -152,22 +152,24 @@ async def _find_pool(api: ClusterApi, run: str) -> Object:
     return jobset
 
 
-async def resize(api: ClusterApi, run: str, workers: int) -> None:
-    """Set the number of a run's workers; Kubernetes starts the new ones, or ends those with the highest numbers.
+async def resize(api: ClusterApi, run: str, workers: int, role: str = WORKER) -> None:
+    """Set the number of a run's workers in a role; Kubernetes starts new ones, or ends those with the highest numbers.
 
     Raises:
         UnknownRun: there is no such run.
-        InputError: it is no pool, has ended, or may not grow because of its cost limit.
+        InputError: it has no such workers, has ended, or may not grow because of its cost limit.
     """
     jobset = await _find_pool(api, run)
     spec = manifests.spec_of(jobset)
     if terminal_condition(jobset) or jobset["metadata"].get("deletionTimestamp"):
         raise input_error("run", run, "has ended; submit it again")
-    submitted = spec.workers[0].count
+    counts = {each.role: each.count for each in spec.workers}
+    require_role(run, role, counts)
+    submitted = counts[role]
     if spec.limits.cost is not None and workers > submitted:
         remedy = f"limits.cost is counted for the {submitted} workers of its submission; submit it again with more"
         raise input_error("workers", workers, remedy)
     with translate_errors(f"resize run {run}"):
-        await api.patch(cluster_api.JOB, names.workers_name(run, WORKER), {"spec": pool.sizes(workers)})
-        note = {"metadata": {"annotations": {pool.ANNOTATION_WORKERS: str(workers)}}}
+        await api.patch(cluster_api.JOB, names.workers_name(run, role), {"spec": pool.sizes(workers)})
+        note = {"metadata": {"annotations": {pool.annotation(role): str(workers)}}}
         await api.patch(cluster_api.JOBSET, run, note)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from spotmpi.agent import record, stop_requests
 from spotmpi.agent.files import exists, is_file, is_folder, lock_file, write_atomically
-from spotmpi.agent.plan import COORDINATOR, NODE, Member, RunPlan, read_plan
+from spotmpi.agent.plan import COORDINATOR, NODE, WORKER, Member, RunPlan, read_plan
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.core import hints, names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
@@ -170,11 +170,11 @@ class LocalBackend:
         """The same port: node 0 is this machine."""
         return nullcontext(port)
 
-    def resize(self, run: str, workers: int) -> None:
+    def resize(self, run: str, workers: int, role: str = WORKER) -> None:
         """Write the number of workers into the run's folder for its agent."""
         from spotmpi.backends.local.pool import request_workers
 
-        request_workers(self._own(run), workers)
+        request_workers(self._own(run), workers, role)
 
     def pull(self, run: str, echo: Echo, part: str | None = None) -> Path:
         """The run's folder, which is on this machine."""

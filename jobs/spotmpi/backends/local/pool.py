@@ -11,9 +11,10 @@ from contextlib import contextmanager
 
 from spotmpi.agent.children import process_ids
 from spotmpi.agent.files import is_folder, write_atomically
-from spotmpi.agent.launch import ADDRESS, WORKERS
-from spotmpi.agent.plan import Member
-from spotmpi.backends.base import PoolAddress
+from spotmpi.agent.launch import ADDRESS, size_file
+from spotmpi.agent.plan import Member, read_plan
+from spotmpi.agent.plan import workers as known_workers
+from spotmpi.backends.base import PoolAddress, require_role
 from spotmpi.backends.local.machine import MAX_PROCESSES
 from spotmpi.core import hints, names
 from spotmpi.core.errors import SpotmpiError, input_error
@@ -44,12 +45,13 @@ def pool_address(paths: names.RunPaths) -> Iterator[PoolAddress]:
     yield PoolAddress(url, paths.pool)
 
 
-def request_workers(paths: names.RunPaths, workers: int) -> None:
-    """Request that the pool has *workers* workers."""
+def request_workers(paths: names.RunPaths, workers: int, role: str) -> None:
+    """Request that the pool or stream has *workers* workers of a role."""
     _require_pool(paths)
+    require_role(paths.id, role, known_workers(read_plan(str(paths.plan))))
     if workers > MAX_PROCESSES:
         raise input_error("workers", workers, f"exceeds the {MAX_PROCESSES} processes possible here")
-    write_atomically(paths.pool / WORKERS, str(workers))
+    write_atomically(paths.pool / size_file(role), str(workers))
 
 
 def kill_pool_process(paths: names.RunPaths, member: Member, fault: str) -> None:

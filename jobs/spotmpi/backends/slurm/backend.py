@@ -17,7 +17,7 @@ from spotmpi.agent import record, stop_requests
 from spotmpi.agent import slurm as agent
 from spotmpi.agent.context import REQUESTS
 from spotmpi.agent.files import exists
-from spotmpi.agent.plan import NODE, Member
+from spotmpi.agent.plan import NODE, WORKER, Member
 from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.backends.kill_ranks import PROGRAM, require_killed
 from spotmpi.backends.slurm import queue
@@ -273,7 +273,7 @@ class SlurmBackend:
         """Never: only pools have ports to forward."""
         self._refuse_pool(run)
 
-    def resize(self, run: str, workers: int) -> None:
+    def resize(self, run: str, workers: int, role: str = WORKER) -> None:
         """Never: runs on Slurm are no pools."""
         self._refuse_pool(run)
 

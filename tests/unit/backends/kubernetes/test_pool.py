@@ -304,6 +304,34 @@ def test_a_resize_changes_both_numbers_of_the_job_together(cluster: FakeCluster,
     ]
 
 
+def test_a_resize_of_the_postprocess_changes_its_job_and_what_followers_expect(cluster: FakeCluster) -> None:
+    own = of_kind("Job", f"{RUN}-postprocess", spec={"template": {"spec": {"containers": []}}})
+    cluster.put(stages_jobset(), JOB, own)
+    do(pool_access.resize(cluster.api(), RUN, 4, POSTPROCESS))
+    note = {"metadata": {"annotations": {"spotmpi.dev/postprocess-workers": "4"}}}
+    assert cluster.patched == [
+        (api.JOB, f"{RUN}-postprocess", {"spec": {"parallelism": 4, "completions": 4}}),
+        (api.JOBSET, RUN, note),
+    ]
+    before = stages_jobset()
+    annotations = {**before["metadata"]["annotations"], **note["metadata"]["annotations"]}
+    resized = {**before, "metadata": {**before["metadata"], "annotations": annotations}}
+    assert jobsets.run_info(resized).workers == {WORKER: 3, POSTPROCESS: 4}
+
+
+def test_a_resize_of_the_postprocess_needs_workers_of_its_own_and_its_cost_limit_is_that_of_its_number(
+    cluster: FakeCluster,
+) -> None:
+    cluster.put(stream_jobset(), JOB)
+    with pytest.raises(InputError, match=r"stage = 'postprocess': run digits-1 has no workers for it alone: omit"):
+        do(pool_access.resize(cluster.api(), RUN, 4, POSTPROCESS))
+    spec = {"launcher": "mpirun", "nodes": 2, "command": ["x"], "stream": STAGES, "limits": {"cost": 5}}
+    cluster.put(jobset(spec=spec))
+    with pytest.raises(InputError, match=r"limits\.cost is counted for the 2 workers of its submission"):
+        do(pool_access.resize(cluster.api(), RUN, 3, POSTPROCESS))
+    assert not cluster.patched
+
+
 @pytest.mark.parametrize(
     ("run", "workers", "problem"),
     [

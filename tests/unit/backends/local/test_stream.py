@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 
+from spotmpi.agent.plan import POSTPROCESS
 from spotmpi.core import names
+from spotmpi.core.errors import InputError
 from spotmpi.streams.order import Order, Part, Settings
 from spotmpi.streams.results import encode
 from spotmpi.streams.stream import Stream
 from tests.contract.conftest import BackendHarness, local_harness
 from tests.contract.event_values import texts
+from tests.contract.processes import wait_until
 from tests.unit.backends.local_runs import attempts_of, paths_of
 from tests.unit.streams import stages
 from tests.unit.streams.conftest import InProcess
@@ -302,6 +305,53 @@ def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_of_each_st
     }
     folder = paths_of(local, run).stream / "results"
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == expected
+
+
+def test_the_number_of_workers_of_the_postprocess_changes_during_the_run(local: BackendHarness, tmp_path: Path) -> None:
+    more = tmp_path / "more"
+    (tmp_path / "flow.py").write_text(
+        f"""
+import time
+from pathlib import Path
+
+def predict(batches):
+    for batch in batches:
+        while not Path({str(more)!r}).exists():
+            time.sleep(0.02)
+        yield {{"x": batch["x"]}}
+
+def postprocess(result, seed):
+    return {{"y": result["x"] * 2}}
+"""
+    )
+    (tmp_path / "data.csv").write_text("x\n" + "".join(f"{row}\n" for row in range(40)))
+    stream = {"source": str(tmp_path / "data.csv"), "batch": 4, "last_batch": "keep", "write": "jsonl"}
+    own = {"postprocess": "flow:postprocess", "workers": {"count": 1}, "postprocess_workers": {"count": 1}}
+    values = {
+        "command": [sys.executable, "-m", "spotmpi.streams.rank", "predict", "flow:predict"],
+        "launcher": "none",
+        "files": [str(tmp_path / "flow.py")],
+        "stream": {**stream, **own},
+    }
+    run = local.submit(values)
+    paths = paths_of(local, run)
+    wait_until(lambda: (paths.pool / "postprocess-0.pid").exists())
+    local.backend.resize(run, 3, POSTPROCESS)
+    wait_until(lambda: (paths.pool / "postprocess-2.pid").exists())
+    assert not (paths.pool / "worker-1.pid").exists()
+    more.touch()
+    local.wait_for_state(run, "succeeded")
+    lines = [line for path in sorted((paths.stream / "results").iterdir()) for line in path.read_text().splitlines()]
+    assert [json.loads(line)["y"] for line in lines] == [2 * row for row in range(40)]
+
+
+def test_a_stage_without_workers_of_its_own_is_not_resized(local: BackendHarness, tmp_path: Path) -> None:
+    values = {"command": ["sleep", "30"], "launcher": "none", "files": [str(EXAMPLE)], "stream": STREAM}
+    run = local.submit(values)
+    with pytest.raises(InputError, match=rf"stage = 'postprocess': run {run} has no workers for it alone: omit"):
+        local.backend.resize(run, 2, POSTPROCESS)
+    local.backend.stop(run, "enough", now=True)
+    local.wait_for_state(run, "stopped")
 
 
 @pytest.mark.nightly("two runs of several seconds")

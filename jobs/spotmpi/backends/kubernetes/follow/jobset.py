@@ -12,7 +12,7 @@ from typing import Any
 from spotmpi.agent import placement, pod_context, protocol, record
 from spotmpi.agent.launchers import start_count
 from spotmpi.agent.outcomes import run_outcome
-from spotmpi.agent.plan import NODE, WORKER, WORKERS, Member
+from spotmpi.agent.plan import NODE, WORKERS, Member
 from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests
@@ -69,8 +69,8 @@ def run_info(jobset: Object) -> RunInfo:
 
 def resized(workers: Mapping[str, int], jobset: Object) -> dict[str, int]:
     """The numbers of *workers* by role, as they are after the latest resize."""
-    count = manifests.worker_count(jobset)
-    return {role: count if role == WORKER and count is not None else own for role, own in workers.items()}
+    counts = {role: manifests.worker_count(jobset, role) for role in workers}
+    return {role: own if (count := counts[role]) is None else count for role, own in workers.items()}
 
 
 def placement_state(jobset: Object) -> placement.State | None:

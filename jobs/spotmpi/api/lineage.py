@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from spotmpi.entries.store import Store, folder, is_reference, reference_in
 from spotmpi.runs import reader
 
 FILE, RUN, CODE, IMAGE, INPUT, RAW = "file", "run", "code", "image", "input", "raw file"
+LOCATIONS = "locations"  # the fact of an input that has the paths or URLs of all of its files
 _MAX_RAW = 20  # raw files of an input that a tree has, where no single one is meant
 
 
@@ -153,7 +155,24 @@ def _input_node(value: Input, store: Store, only: str | None) -> Node:
         return Node(INPUT, name, {}, (_reference_node(value.parent, store, only),))
     chosen = [file for file in value.files if only in (None, file.name)]
     raw = tuple(_raw_node(value, each) for each in chosen[:_MAX_RAW])
-    return Node(INPUT, name, {"files": len(value.files), "digest": value.digest}, raw)
+    locations = _locations(value.source, value.folder, [file.name for file in value.files])
+    return Node(INPUT, name, _known({"files": len(value.files), "digest": value.digest, LOCATIONS: locations}), raw)
+
+
+def _locations(source: str, folder: str, names: Sequence[str]) -> list[str]:
+    """The paths or URLs of the files of a source, which have their names below its *folder*, or from the root on."""
+    scheme, mark, _ = source.partition("://")
+    if scheme == "kafka":
+        return []
+    base = folder or (f"{scheme}{mark}" if mark else f"{folder_of(source, names)}/")
+    return [name if name.startswith("/") else base + name for name in names]
+
+
+def folder_of(source: str, names: Sequence[str]) -> str:
+    """The folder of a source, which is one, a pattern, or the only one of *names*."""
+    before = re.split(r"[*?\[]", source)[0]
+    is_folder = [name.rpartition("/")[2] for name in names] != [source.rpartition("/")[2]]
+    return source.rstrip("/") if before == source and is_folder else before.rpartition("/")[0]
 
 
 def _raw_node(value: Input, file: RawFile) -> Node:
@@ -205,7 +224,9 @@ def _parents_of_run(paths: RunPaths, work: dict[str, Any], store: Store) -> Iter
     source = _json(paths.stream / "source.json")
     if source and reference_in(source["source"]) is None:
         raw = tuple(Node(RAW, part[0], {"bytes": part[2], "version": part[3]}) for part in source["parts"][:_MAX_RAW])
-        yield Node(INPUT, source["source"], {"files": len(source["parts"]), "digest": source["digest"]}, raw)
+        locations = _locations(source["source"], "", [part[0] for part in source["parts"]])
+        facts = {"files": len(source["parts"]), "digest": source["digest"], LOCATIONS: locations}
+        yield Node(INPUT, source["source"], _known(facts), raw)
 
 
 def store_of(paths: RunPaths, text: str, store: Store) -> Store:
@@ -255,7 +276,7 @@ def _known(facts: dict[str, Any]) -> dict[str, Any]:
 def lines(node: Node, prefix: str = "", last: bool | None = None) -> Iterator[str]:
     """The tree for people, a line for each node."""
     mark = "" if last is None else "└─ " if last else "├─ "
-    facts = (fact(name, value) for name, value in node.facts.items() if name not in ("key", "sources"))
+    facts = (fact(name, value) for name, value in node.facts.items() if name not in ("key", "sources", LOCATIONS))
     yield f"{prefix}{mark}{node.what} {node.name}{''.join(f', {text}' for text in facts)}"
     below = prefix if last is None else prefix + ("   " if last else "│  ")
     for number, each in enumerate(node.parents):

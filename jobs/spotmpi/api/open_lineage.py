@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import urllib.parse
 import urllib.request
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from spotmpi import __version__
-from spotmpi.api.lineage import CODE, FILE, INPUT, RUN, Node
+from spotmpi.api.lineage import CODE, FILE, INPUT, LOCATIONS, RUN, Node, folder_of
 from spotmpi.core.errors import SpotmpiError
 
 _SCHEMA = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent"
@@ -83,20 +83,41 @@ def _inputs(node: Node) -> list[dict[str, Any]]:
     if "key" in node.facts:
         return [_dataset(node)]
     if node.what == INPUT:
-        return [_dataset(each) for each in node.parents if "key" in each.facts] or [_dataset(node)]
+        return [_dataset(each) for each in node.parents if "key" in each.facts] or [_raw(node)]
     return []
 
 
+def _raw(node: Node) -> dict[str, Any]:
+    """The files of a source: as one data set with the name of their folder, and those that were read as its subset.
+
+    Names with a pattern would be another data set for each pattern, and no other job writes to them.
+    """
+    locations = node.facts.get(LOCATIONS, [])
+    place = node.name.partition(" = ")[2] or node.name
+    if not locations or locations == [place]:
+        return _named(place, node.facts)
+    schema = f"{_FACETS}/1-0-0/BaseSubsetDatasetFacet.json#/$defs/InputSubsetInputDatasetFacet"
+    condition = {"type": "location", "locations": locations}
+    facet = {"_producer": _PRODUCER, "_schemaURL": schema, "inputCondition": condition}
+    return {**_named(folder_of(place, locations), node.facts), "inputFacets": {"subset": facet}}
+
+
 def _dataset(node: Node) -> dict[str, Any]:
-    """An entry by its name, files by their place; each with its version."""
-    if "key" in node.facts:
-        namespace, name = _NAMESPACE, node.name.partition("@")[0]
+    """An entry by its name, a file by its place; each with its version."""
+    return _named(node.name.partition("@")[0] if "key" in node.facts else node.name, node.facts)
+
+
+def _named(place: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The data set of a place, named as the specification names those of its storage, with its version."""
+    if "key" in facts:
+        namespace, name = _NAMESPACE, place
+    elif "://" in place:
+        scheme, _, path = place.partition("://")
+        authority, _, path = path.partition("/")
+        namespace, name = f"{scheme}://{authority}", path or "/"
     else:
-        place = node.name.partition(" = ")[2] or node.name
-        url = urllib.parse.urlsplit(place)
-        namespace = f"{url.scheme}://{url.netloc}" if "://" in place else "file"
-        name = url.path.lstrip("/") if "://" in place else place
-    version = next((node.facts[each] for each in ("key", "sha256", "digest", "content") if each in node.facts), None)
+        namespace, name = "file", place
+    version = next((facts[each] for each in ("key", "sha256", "digest", "content") if each in facts), None)
     schema = f"{_FACETS}/1-0-0/DatasetVersionDatasetFacet.json#/$defs/DatasetVersionDatasetFacet"
     facet = {"_producer": _PRODUCER, "_schemaURL": schema, "datasetVersion": version}
     return {"namespace": namespace, "name": name, "facets": {"version": facet} if version else {}}

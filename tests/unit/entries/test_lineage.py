@@ -14,9 +14,11 @@ import pytest
 import spotmpi
 from spotmpi.api import open_lineage
 from spotmpi.api.datasets import DataSet
-from spotmpi.api.lineage import Node, lines, trace
+from spotmpi.api.lineage import Node, entry_node, lines, trace
+from spotmpi.api.open_lineage import events
 from spotmpi.api.reproduce import reproduce
 from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.entries.manifest import Input, Manifest, RawFile
 from spotmpi.entries.store import Store
 from tests.command_line import invoke
 from tests.unit.entries.conftest import Modules
@@ -150,10 +152,52 @@ def test_events_name_each_data_set_with_its_inputs_and_version(sets: tuple[DataS
         ("datasets:ratings", parent.key),
         ("datasets:doubled", child.key),
     ]
-    assert events[1]["inputs"][0]["namespace"] == "file" and events[1]["inputs"][0]["name"] == f"{tmp_path}/raw/*.csv"
+    read = events[1]["inputs"][0]
+    assert (read["namespace"], read["name"]) == ("file", f"{tmp_path}/raw")
+    condition = {"type": "location", "locations": [f"{tmp_path}/raw/{name}.csv" for name in "abc"]}
+    assert read["inputFacets"]["subset"]["inputCondition"] == condition
     assert events[0]["run"] == events[1]["run"] != made["run"]
     for event in events:  # what the schema of OpenLineage 2-0-2 requires
         assert {"eventTime", "producer", "schemaURL", "run", "job"} <= event.keys()
+
+
+@pytest.mark.parametrize(
+    ("source", "folder", "names", "expected", "locations"),
+    [
+        (
+            "s3://bucket/raw/*/x.csv",
+            "s3://bucket/raw/",
+            ["1/x.csv", "2/x.csv"],
+            ("s3://bucket", "raw"),
+            ["s3://bucket/raw/1/x.csv", "s3://bucket/raw/2/x.csv"],
+        ),
+        ("s3://bucket/*.csv", "s3://bucket/", ["1.csv"], ("s3://bucket", "/"), ["s3://bucket/1.csv"]),
+        ("s3://bucket/raw/1.csv", "s3://bucket/raw/", ["1.csv"], ("s3://bucket", "raw/1.csv"), None),
+        (
+            "s3://bucket/set/",
+            "",  # as the source of a stream
+            ["bucket/set/1.csv", "bucket/set/2.csv"],
+            ("s3://bucket", "set"),
+            ["s3://bucket/set/1.csv", "s3://bucket/set/2.csv"],
+        ),
+        ("/raw", "", ["1.csv", "a/2.csv"], ("file", "/raw"), ["/raw/1.csv", "/raw/a/2.csv"]),
+        ("/raw", "", ["1.csv"], ("file", "/raw"), ["/raw/1.csv"]),
+        ("/raw/1.csv", "", ["1.csv"], ("file", "/raw/1.csv"), None),
+        ("/raw/[12].csv", "", ["/raw/1.csv"], ("file", "/raw"), ["/raw/1.csv"]),
+        ("kafka://broker:9092/topic", "", ["topic/0", "topic/1"], ("kafka://broker:9092", "topic"), None),
+    ],
+)
+def test_raw_files_are_a_data_set_of_their_folder_with_those_that_were_read(
+    source: str, folder: str, names: list[str], expected: tuple[str, str], locations: list[str] | None, tmp_path: Path
+) -> None:
+    files = tuple(RawFile(name, 1, "d") for name in names)
+    read = Input("raw", source, "e" * 64, files, folder=folder)
+    manifest = Manifest(kind="datasets", name="made", key="a" * 64, created=1.0, files=(), inputs=(read,))
+    (found,) = events(entry_node(manifest, Store(str(tmp_path))))[-1]["inputs"]
+    assert (found["namespace"], found["name"]) == expected
+    assert found["facets"]["version"]["datasetVersion"] == "e" * 64
+    subset = found.get("inputFacets", {}).get("subset", {}).get("inputCondition")
+    assert subset == (locations and {"type": "location", "locations": locations})
 
 
 def test_events_are_posted_to_a_catalogue_and_a_refusal_is_one_line(sets: tuple[DataSet, DataSet]) -> None:

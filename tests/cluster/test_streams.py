@@ -377,6 +377,34 @@ def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_and_of_a_p
     }
 
 
+@at_night
+def test_the_workers_of_the_postprocess_become_more_and_fewer_during_the_run(streams: Streams, tmp_path: Path) -> None:
+    volume = streams.runs.volume
+    assert volume is not None
+    for name in ("sets", "resized"):
+        (volume / name).mkdir(exist_ok=True)
+        (volume / name).chmod(0o777)
+    files = stages.write_files(tmp_path, f"{pod_context.VOLUME}/resized")
+    (volume / "sets" / "resized.csv").write_bytes((tmp_path / "data.csv").read_bytes())
+    command = ["python3", "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
+    stream = stages.stream("sets/resized.csv", write="jsonl", postprocess_workers={"count": 1, "memory": "256Mi"})
+    marks = volume / "resized"
+    (marks / "pause").touch()
+    run = streams.start({**streams.values(command=command, files=files, stream=stream), "limits": {"failures": 1}})
+    wait_for("the rank", lambda: stages.places(marks, "predict"), LIMIT)
+    added = Member(POSTPROCESS, 1)
+    streams.runs.backend.resize(run.id, 2, POSTPROCESS)
+    run.until(f"{added} to join", partial(_is_of, added, record.JOINED), limit=LIMIT)
+    streams.runs.backend.resize(run.id, 1, POSTPROCESS)
+    run.until(f"{added} to leave", partial(_is_of, added, record.LEFT), limit=LIMIT)
+    (marks / "pause").unlink()
+    assert run.end(LIMIT).kind == record.SUCCEEDED, run.recent_events()
+    assert results(run.folder) == {
+        f"results-{number:08d}.jsonl": encode("jsonl", "flow:postprocess", number, columns)
+        for number, columns in stages.expected()
+    }
+
+
 def _is_of(member: Member, kind: str, event: Event) -> bool:
     return (event.kind, event.values.get("member")) == (kind, member.text)
 

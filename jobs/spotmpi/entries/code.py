@@ -280,6 +280,8 @@ class _Reader:
                         self._use_definition(part, name)
                     else:
                         self._use_code_in(part, name)
+            elif hasattr(each, "__wrapped__"):
+                self._use_code_in(each.__wrapped__, name)
             elif not isinstance(each, _PLAIN):
                 for found in self._pickled(each)[1]:
                     self.use(found, name)
@@ -289,13 +291,13 @@ class _Reader:
 
         *known* has the objects that were met, by their ids.
         """
-        kind = type(value)
-        if not isinstance(value, (*_PLAIN, type, types.ModuleType, *_FUNCTIONS)) and self._takes(kind.__module__):
-            if id(value) in known:
-                yield f"object {known[id(value)]}"
-                return
+        if id(value) in known:
+            yield f"object {known[id(value)]}"
+            return
+        members: Any
+        if self._is_object(value) and (state := _state(value)) is not None:
             known[id(value)] = len(known)
-            members: Any = (kind, *_state(value))
+            members = (type(value), *state)
         elif isinstance(value, dict):
             members = (part for pair in value.items() for part in pair)
         elif isinstance(value, set | frozenset):
@@ -307,6 +309,11 @@ class _Reader:
             return
         for each in members:
             yield from self._parts(each, known)
+
+    def _is_object(self, value: Any) -> bool:
+        """Whether a value is an object of a shipped class."""
+        is_other = isinstance(value, (*_PLAIN, type, types.ModuleType, *_FUNCTIONS))
+        return not is_other and self._takes(type(value).__module__)
 
     def _pickled(self, value: Any) -> tuple[str, list[Any]]:
         """A digest of an object of a package, and the shipped code in it, such as a function that it calls."""
@@ -415,9 +422,14 @@ def _fields(value: Any) -> Any:
     return None
 
 
-def _state(value: Any) -> list[Any]:
-    """What an object holds, as `pickle` would take it."""
-    reduced = value.__reduce_ex__(4)
+def _state(value: Any) -> list[Any] | None:
+    """What an object holds, as Dask or `pickle` would take it; None where that is not possible."""
+    if hasattr(value, "__dask_tokenize__"):
+        return [value.__dask_tokenize__()]
+    try:
+        reduced = value.__reduce_ex__(4)
+    except Exception:  # objects that cannot be pickled raise anything; `token` says so
+        return None
     if isinstance(reduced, str):
         return [reduced]
     _, arguments, state, members, items = (*reduced, None, None, None)[:5]

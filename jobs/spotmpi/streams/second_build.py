@@ -7,6 +7,7 @@ Its hashes, and so the order of its sets, are others, and the modules of the use
 from __future__ import annotations
 
 import datetime
+import gc
 import os
 import pickle
 import subprocess
@@ -33,7 +34,10 @@ def call(function: Callable[[Any], Any], task: Any) -> Any:
         Exception: what the function raises.
     """
     import cloudpickle  # which comes with Dask
+    import pyarrow
 
+    gc.collect()
+    pyarrow.default_memory_pool().release_unused()  # the other process needs as much as this one did
     other = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     with tempfile.TemporaryDirectory(prefix="spotmpi-") as folder:
         request, answer = Path(folder, "request"), Path(folder, "answer")
@@ -41,8 +45,11 @@ def call(function: Callable[[Any], Any], task: Any) -> Any:
         command = [sys.executable, "-c", _PROGRAM, str(request), str(answer), *sys.path]
         code = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": other}, stdin=subprocess.DEVNULL).returncode
         if not answer.exists():
-            cause = f"signal {-code}" if code < 0 else f"exit status {code}"
-            raise StreamError(f"the process that builds a part again has ended with {cause}: see the worker's output")
+            cause, remedy = f"exit status {code}", "see the worker's output"
+            if code < 0:
+                cause = f"signal {-code}"
+                remedy = "if its memory was too little, give workers more; with check=0 no part is built again"
+            raise StreamError(f"the process that builds a part again has ended with {cause}: {remedy}")
         result, error = pickle.loads(answer.read_bytes())
     if error is not None:
         raise error

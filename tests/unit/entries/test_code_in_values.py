@@ -188,6 +188,19 @@ COUNTS = {
         """,
         [("x + 1", "x + 2")],
     ),
+    "what an object says of itself": (
+        """
+        class Table:
+            def __init__(self, name):
+                self.name, self.opened = name, object()
+            def __dask_tokenize__(self):
+                return self.name
+        table = Table("a")
+        def build(raw):
+            return table
+        """,
+        [('Table("a")', 'Table("b")')],
+    ),
     "a mark": (
         """
         MISSING = object()
@@ -248,6 +261,17 @@ def test_an_object_that_leads_to_itself_ends(modules: Modules) -> None:
         """,
     )
     assert digest(modules) == digest(modules)
+
+
+def test_an_object_that_cannot_be_pickled_is_an_error_that_names_it(modules: Modules) -> None:
+    text = (
+        "import socket\n\nclass Link(socket.socket):\n    pass\n\nlink = Link()\n\ndef build(raw):\n    return link\n"
+    )
+    modules.write(sets=text)
+    build = modules.load().build
+    with pytest.raises(InputError, match=r"sets\.link = .*: cannot be hashed, so that a change of it"):
+        code_module.identify(build)
+    build.__globals__["link"].close()
 
 
 @pytest.mark.parametrize(

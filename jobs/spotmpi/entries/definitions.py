@@ -40,20 +40,27 @@ def _lambda(code: types.CodeType) -> ast.Lambda:
         tree = ast.parse("".join(inspect.findsource(code)[0]))
     except (TypeError, SyntaxError) as error:
         raise OSError(str(error)) from error
+    found = [each for each in ast.walk(tree) if isinstance(each, ast.Lambda) and each.lineno == code.co_firstlineno]
     places = [place for place in code.co_positions() if None not in place and place[2:] != (0, 0)]
-    first = min((line, column) for line, _, column, _ in places if line is not None and column is not None)
-    last = max((line, column) for _, line, _, column in places if line is not None and column is not None)
-    around = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Lambda)
-        and node.lineno == code.co_firstlineno
-        and (node.body.lineno, node.body.col_offset) <= first
-        and last <= (node.body.end_lineno, node.body.end_col_offset)
-    ]
+    if places:
+        first = min((line, column) for line, _, column, _ in places if line is not None and column is not None)
+        last = max((line, column) for _, line, _, column in places if line is not None and column is not None)
+        around = [each for each in found if _begin(each) <= first and last <= _end(each)]
+    else:  # of one that returns a constant, Python 3.12 notes no place
+        around = [
+            each for each in found if isinstance(each.body, ast.Constant) and each.body.value == code.co_consts[-1]
+        ]
     if not around:
         raise OSError(f"line {code.co_firstlineno} has no such lambda")
-    return max(around, key=lambda node: (node.body.lineno, node.body.col_offset))
+    return max(around, key=_begin)
+
+
+def _begin(node: ast.Lambda) -> tuple[int, int]:
+    return node.body.lineno, node.body.col_offset
+
+
+def _end(node: ast.Lambda) -> tuple[int, int]:
+    return node.body.end_lineno or 0, node.body.end_col_offset or 0
 
 
 def without_docstrings(tree: ast.AST) -> ast.AST:

@@ -170,10 +170,11 @@ COUNTS = {
             "b": lambda x: (lambda y: y * 2)(x),
         }
         first, second = (lambda x: x - 3), (lambda x: x / 4)
+        none, seven = (lambda: None), (lambda: 7)
         def build(raw):
-            return [each(raw) for each in table.values()], first(raw), second(raw)
+            return [each(raw) for each in table.values()], first(raw), second(raw), none(), seven()
         """,
-        [("x + 1", "x + 2"), ("y * 2", "y * 3"), ("x - 3", "x - 4"), ("x / 4", "x / 5")],
+        [("x + 1", "x + 2"), ("y * 2", "y * 3"), ("x - 3", "x - 4"), ("x / 4", "x / 5"), ("7", "8")],
     ),
     "a generic class with its parameters": (
         """

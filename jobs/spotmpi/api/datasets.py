@@ -117,6 +117,7 @@ def _bound(dataset: Dataset, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def _request(dataset: Dataset, store: Store, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Request:
+    _require_importable(dataset)
     values = _bound(dataset, args, kwargs)
     marked = [name for name in dataset.source_arguments() if name in values]
     marked += [name for name, value in values.items() if isinstance(value, DataSet) and name not in marked]
@@ -132,6 +133,16 @@ def _request(dataset: Dataset, store: Store, args: Sequence[Any], kwargs: Mappin
     place = store.storage.place(f"{DATASET}/{dataset.name}/{PARTS}/{key}")
     tasks = _tasks(dataset, resolved, values, work, place)
     return _Request(dataset, reference, code, image, values, resolved, tasks)
+
+
+def _require_importable(dataset: Dataset) -> None:
+    """Raise InputError for a function that workers would not find by its name."""
+    name = dataset.function.__qualname__
+    if dataset.function.__module__ != "__main__" and not name.isidentifier():
+        remedy = (
+            "workers import it by name: define it at the top level of its module, and give decorators functools.wraps"
+        )
+        raise input_error("dataset", f"{dataset.function.__module__}:{name}", remedy)
 
 
 def _tasks(

@@ -464,6 +464,46 @@ def test_equal_arguments_have_one_key_whatever_their_order(raw: Path, modules: M
     assert unordered(raw, {"a", "b"}).key not in keys
 
 
+def test_a_function_that_workers_cannot_import_is_an_error_before_anything_is_built(
+    raw: Path, modules: Modules
+) -> None:
+    modules.write(
+        sets="""
+import functools, spotmpi
+
+def bare(function):
+    def wrapper(raw):
+        return function(raw)
+    return wrapper
+
+def wrapped(function):
+    return functools.wraps(function)(bare(function))
+
+@spotmpi.dataset
+@bare
+def lost(raw):
+    return raw.table
+
+@spotmpi.dataset
+@wrapped
+def found(raw):
+    return raw.table
+
+class Sets:
+    @spotmpi.dataset
+    def inner(raw):
+        return raw.table
+"""
+    )
+    sets = modules.load()
+    for function, name in ((sets.lost, r"bare\.<locals>\.wrapper"), (sets.Sets.inner, r"Sets\.inner")):
+        with pytest.raises(
+            InputError, match=f"dataset = 'sets:{name}': workers import it by name: define it at the top"
+        ):
+            function(raw)
+    assert sets.found.options(pool=InProcess())(raw).name == "found"
+
+
 def test_unknown_options_are_an_error(modules: Modules) -> None:
     modules.write(sets="import spotmpi\n@spotmpi.dataset(wrokers=2)\ndef f(raw):\n    return raw\n")
     with pytest.raises(TypeError, match="unknown options of a data set: wrokers"):

@@ -8,12 +8,17 @@ from pathlib import Path
 import pytest
 
 import spotmpi
+from spotmpi.agent import pod_context
 from spotmpi.api import dataset_specs
 from spotmpi.api.lineage import trace
 from spotmpi.backends.targets import Target
 from spotmpi.core.errors import InputError
 from spotmpi.data.datasets import Storage, clean
 from spotmpi.entries.store import Store
+from spotmpi.streams import part_files
+from spotmpi.streams.part_files import Files, Task
+from spotmpi.streams.sources import files_of
+from tests.cluster.pools import PoolRun
 from tests.cluster.runs import Runs
 from tests.unit.entries.test_lineage import find
 
@@ -82,3 +87,46 @@ def test_a_run_reads_the_data_set_of_its_spec_and_the_next_one_starts_from_its_m
     assert clean(3600.0, True, storage) == [], "the folders of both runs are new"
     assert {each["key"] for each in clean(0.0, True, storage)} == {data.key, first.key}
     assert copied.list() == [] and clean(0.0, False, storage) == []
+
+
+PARTS = """
+import datetime
+import spotmpi
+
+@spotmpi.dataset
+def copied(raw):
+    with raw.open() as file:
+        return {"a.txt": file.read()}
+
+@spotmpi.dataset
+def dated(raw):
+    return {"a.txt": datetime.date.today().isoformat()}
+"""
+
+
+@pytest.mark.pod_images("chainermn")
+def test_a_part_is_built_by_a_pod_and_compared_with_one_of_another_process_there(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert runs.volume is not None
+    for name in ("raw", "parts"):
+        (runs.volume / name).mkdir(exist_ok=True)
+        (runs.volume / name).chmod(0o777)
+    (runs.volume / "raw" / "a.txt").write_text("first")
+    (tmp_path / "podsets.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import podsets  # type: ignore[import-not-found]
+
+    (here,) = files_of(str(runs.volume / "raw"))
+    part = here._replace(name=f"{pod_context.VOLUME}/raw/a.txt")
+    files = Files(f"{pod_context.VOLUME}/raw", (part,), ("a.txt",))
+    tasks = [
+        Task(key * 64, dataset, {"raw": files}, {}, f"{pod_context.VOLUME}/parts", "a")
+        for key, dataset in (("a", podsets.copied), ("b", podsets.dated))
+    ]
+    up = PoolRun(runs, 1, files=[str(tmp_path / "podsets.py")])
+    with up.join() as pool:
+        built = list(pool.map(part_files.build, tasks))
+        again = list(pool.map(part_files.rebuild, tasks))
+    assert (runs.volume / "parts" / ("a" * 64) / "a.txt").read_text() == "first"
+    assert [record[0][2] == other[0][2] for record, other in zip(built, again, strict=True)] == [True, False]

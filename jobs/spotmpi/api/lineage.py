@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,8 @@ from spotmpi.runs import reader
 FILE, RUN, CODE, IMAGE, INPUT, RAW = "file", "run", "code", "image", "input", "raw file"
 LOCATIONS = "locations"  # the fact of an input that has the paths or URLs of all of its files
 _MAX_RAW = 20  # raw files of an input that a tree has, where no single one is meant
+
+_below: ContextVar[frozenset[str]] = ContextVar("_below", default=frozenset())  # keys of entries on the way to a node
 
 
 @dataclass(frozen=True)
@@ -111,11 +114,15 @@ def entry_node(manifest: Manifest, store: Store, file: File | None = None) -> No
         "cost": manifest.cost,
         "spotmpi": manifest.spotmpi,
     }
+    below = _below.get()
+    if manifest.key in below:
+        remedy = f"somebody has written them by hand: remove their folders from {store.storage.url}"
+        raise SpotmpiError(f"{manifest} was made from itself, by manifests of the store: {remedy}")
+    token = _below.set(below | {manifest.key})
     try:
         parents = tuple(_parents(manifest, store, file))
-    except RecursionError:
-        remedy = "`spotmpi data verify` and `spotmpi models verify` say which manifests are no longer what they were"
-        raise SpotmpiError(f"{manifest} was made from itself, by manifests of the store: {remedy}") from None
+    finally:
+        _below.reset(token)
     return Node(WORDS[manifest.kind], str(manifest.reference), _known(facts), parents)
 
 

@@ -194,10 +194,12 @@ def _run_again(paths: RunPaths, place: Path, maker: _Maker, on: TargetLike) -> R
     spec = load_spec(paths.spec)
     work = json.loads(paths.plan.read_text()).get("work") or {}
     code = (work.get("code") or {}).get("files")
-    if code is not None and fingerprint.identify(spec)["code"]["files"] != code:
+    now = fingerprint.identify(spec)["code"]["files"] if code else {}
+    changed = sorted(name for name in {*now, *(code or ())} if now.get(name) != (code or {}).get(name))
+    if changed:
         commit = work["code"].get("commit")
         remedy = f"check out commit {commit[:12]}" if commit else "restore it"
-        raise SpotmpiError(f"the code of run {paths.id} is not what it was: {remedy}")
+        raise SpotmpiError(f"the code of run {paths.id} is not what it was ({', '.join(changed[:5])}): {remedy}")
     state = runs.run(spec, on=on)
     if state.state != "succeeded":
         raise SpotmpiError(f"run {state.id} {state.state}: {state.reason or 'no reason recorded'}")

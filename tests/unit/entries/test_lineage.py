@@ -290,3 +290,6 @@ def test_a_prediction_leads_to_its_run_and_data_and_is_made_again(
     result = reproduce(str(file), modules.folder, pool=pool)
     assert result.different == () and result.files == 7
     assert result.made[:2] == (str(sets[0].manifest), str(sets[1].manifest)) and result.made[2] != state.id
+    (modules.folder / "flow.py").write_text((modules.folder / "flow.py").read_text() + "# a comment\n")
+    with pytest.raises(SpotmpiError, match=rf"the code of run {state.id} is not what it was \(flow\.py\): restore it"):
+        reproduce(str(file), modules.folder, pool=pool)

@@ -11,7 +11,7 @@ from infra.errors import Problem
 from infra.instance_types import InstanceType, catalog
 from infra.kubernetes_versions import KUBELET_SKEW, LATER, NEWEST, OLDEST, minor, node_version
 from infra.quotas import units
-from infra.settings import Group, Settings
+from infra.settings import BLOCK, Group, Settings
 from infra.sources import CHARTS, Chart
 
 # EKS quota, not adjustable: address ranges of the public endpoint.
@@ -294,7 +294,7 @@ def _type(key: str, name: str, gpus: bool = True) -> Iterator[Problem]:
 
 
 def _features(key: str, group: Group, kind: InstanceType, settings: Settings) -> Iterator[Problem]:
-    if group.placement_group and not kind.cluster_placement:
+    if group.has_placement_group and not kind.cluster_placement:
         remedy = f"set it to false: {group.type} does not support cluster placement groups"
         yield Problem(f"{key}.placement_group", True, remedy)
     if kind.pods <= _PODS_PER_NODE:
@@ -304,11 +304,33 @@ def _features(key: str, group: Group, kind: InstanceType, settings: Settings) ->
     if group.market == "on-demand" and kind.gpus and not settings.accelerators.on_demand:
         remedy = "set it to spot, or confirm with accelerators.on_demand: true"
         yield Problem(f"{key}.market", group.market, remedy)
+    yield from _capacity_block(key, group, settings)
     if group.efa and not kind.efa_interfaces:
         yield Problem(f"{key}.efa", True, f"set it to false: {group.type} has no Elastic Fabric Adapter")
     if len(kind.network_cards(group.efa)) > 1 and not settings.network.private:
         remedy = "set network.private: true; nodes with several network interfaces get no public address"
         yield Problem(f"{key}.efa", True, remedy)
+
+
+def _capacity_block(key: str, group: Group, settings: Settings) -> Iterator[Problem]:
+    """What a group in a Capacity Block has to have; whether the block is as the group says, the doctor asks AWS."""
+    if group.market != BLOCK:
+        if group.reservation:
+            remedy = f"set the group's market to {BLOCK}, or remove it: {group.market} nodes start in no reservation"
+            yield Problem(f"{key}.reservation", group.reservation, remedy)
+        return
+    if group.reservation is None:
+        remedy = "name the Capacity Block that was bought, such as cr-0123456789abcdef0; `aws ec2 "
+        remedy += "describe-capacity-reservations` lists them"
+        yield Problem(f"{key}.reservation", None, remedy)
+    if len(zones := group.zones or settings.zones) > 1:
+        yield Problem(f"{key}.zones", zones, "name one, that of the Capacity Block, which is in one zone")
+    if group.min:
+        remedy = "set it to 0: before the Capacity Block starts, and after its end, AWS starts no node in it"
+        yield Problem(f"{key}.min", group.min, remedy)
+    if group.placement_group and "placement_group" in group.model_fields_set:
+        remedy = "remove it: a Capacity Block's instances are close together, and start in no placement group"
+        yield Problem(f"{key}.placement_group", True, remedy)
 
 
 def find_warnings(settings: Settings) -> list[str]:
@@ -383,7 +405,7 @@ def _sources(settings: Settings) -> Iterator[Problem]:
 
 
 def _units(settings: Settings) -> int:
-    return units([group for group in settings.zone_groups if group.type in catalog()])
+    return units([group for group in settings.queued_groups if group.type in catalog()])
 
 
 def _queues(settings: Settings) -> Iterator[Problem]:

@@ -12,9 +12,10 @@ from infra.instance_types import InstanceType
 from infra.launch import Machine, launch_template
 from infra.node_replacement import NodeProtection
 from infra.scaling_groups import ScalingGroup, scaling_group_name
-from infra.settings import Group
+from infra.settings import BLOCK, Group
 from infra.sizes import Sizes, size_tag
 
+_CAPACITY_TYPES = {"spot": "SPOT", "on-demand": "ON_DEMAND", BLOCK: "CAPACITY_BLOCK"}
 _TEMPLATE_TAG = "k8s.io/cluster-autoscaler/node-template"
 
 
@@ -94,7 +95,7 @@ class NodeGroup(pulumi.ComponentResource):
     def _machine(self) -> Machine:
         group = self._args.group
         placement_group = None
-        if group.placement_group:
+        if group.has_placement_group:
             placement_group = ec2.PlacementGroup(
                 self._name, strategy="cluster", tags=dict(self._args.tags), opts=self._child
             ).name
@@ -104,6 +105,7 @@ class NodeGroup(pulumi.ComponentResource):
             join_local_disks=group.uses_local_disks(self._args.kind),
             placement_group=placement_group,
             network_interfaces=self._efa_interfaces() if group.efa else None,
+            capacity_block=(group.reservation, group.type) if group.reservation else None,
         )
 
     def _efa_interfaces(self) -> list[ec2.LaunchTemplateNetworkInterfaceArgs]:
@@ -156,9 +158,9 @@ class NodeGroup(pulumi.ComponentResource):
             cluster_name=host.cluster_name,
             node_role_arn=host.node_role_arn,
             subnet_ids=[host.subnet_id],
-            instance_types=[group.type],
+            instance_types=None if group.reservation else [group.type],  # of the template: EKS takes one of the two
             ami_type=kind.ami_type,
-            capacity_type="SPOT" if group.market == "spot" else "ON_DEMAND",
+            capacity_type=_CAPACITY_TYPES[group.market],
             version=kubernetes_versions.node_version(group.ami_release, host.cluster_version),
             release_version=group.ami_release,
             launch_template=eks.NodeGroupLaunchTemplateArgs(id=template.id, version=template.latest_version.apply(str)),

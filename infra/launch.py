@@ -3,11 +3,12 @@
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pulumi
 from pulumi_aws import ec2
 
-from infra.settings import DEFAULT_THROUGHPUT
+from infra.settings import BLOCK, DEFAULT_THROUGHPUT
 
 DEFAULT_IOPS = 3000  # of a gp3 disk, without additional cost; each allows 0.25 MiB/s
 # EKS adds its own part, with the cluster: https://docs.aws.amazon.com/eks/latest/userguide/launch-templates.html
@@ -34,7 +35,8 @@ spec:
 class Machine:
     """What may differ between machines: disk in GiB and MiB/s, placement group by name, network interfaces.
 
-    `join_local_disks` puts images and the files of pods on the machine's NVMe disks.
+    `join_local_disks` puts images and the files of pods on the machine's NVMe disks. `capacity_block` is the
+    reservation that machines start in, and their type.
     """
 
     disk_gib: int
@@ -42,6 +44,7 @@ class Machine:
     join_local_disks: bool = False
     placement_group: pulumi.Input[str] | None = None
     network_interfaces: Sequence[ec2.LaunchTemplateNetworkInterfaceArgs] | None = None
+    capacity_block: tuple[str, str] | None = None
 
 
 def launch_template(
@@ -63,6 +66,7 @@ def launch_template(
         block_device_mappings=[_root_disk(machine)],
         user_data=b64encode(_JOIN_LOCAL_DISKS.encode()).decode() if machine.join_local_disks else None,
         network_interfaces=machine.network_interfaces,
+        **_in_capacity_block(machine),
         tag_specifications=[
             ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=named)
             for kind in ("instance", "volume", "network-interface")
@@ -70,6 +74,26 @@ def launch_template(
         tags=named,
         opts=opts,
     )
+
+
+def _in_capacity_block(machine: Machine) -> dict[str, Any]:
+    """What EKS requires in the template of a group that starts machines in a Capacity Block, its type included.
+
+    https://docs.aws.amazon.com/eks/latest/userguide/capacity-blocks-mng.html
+    """
+    if machine.capacity_block is None:
+        return {}
+    reservation, kind = machine.capacity_block
+    target = ec2.LaunchTemplateCapacityReservationSpecificationCapacityReservationTargetArgs(
+        capacity_reservation_id=reservation
+    )
+    return {
+        "instance_type": kind,
+        "instance_market_options": ec2.LaunchTemplateInstanceMarketOptionsArgs(market_type=BLOCK),
+        "capacity_reservation_specification": ec2.LaunchTemplateCapacityReservationSpecificationArgs(
+            capacity_reservation_target=target
+        ),
+    }
 
 
 def disk_iops(throughput_mibps: int) -> int:

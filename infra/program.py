@@ -188,7 +188,7 @@ def _cluster_objects(settings: Settings, storage: FileSystemIds, machines: _Mach
         name, AccessArgs(settings.namespace, settings.network.https_out, settings.queueing.enabled), in_cluster
     )
     if settings.queueing.enabled:
-        teams, groups = settings.queueing.teams, settings.zone_groups
+        teams, groups = settings.queueing.teams, settings.queued_groups
         Queueing(
             name, QueueingArgs(teams, groups, access.namespace, charts["kueue"]), _after(in_cluster, jobset.installed)
         )

@@ -9,6 +9,7 @@ from infra import kubernetes_versions
 from infra.instance_types import InstanceType
 
 PROJECT = "spotmpi"
+BLOCK: Literal["capacity-block"] = "capacity-block"  # the market of a Capacity Block for ML
 DEFAULT_THROUGHPUT = 125  # MiB/s of a gp3 disk, without additional cost
 
 # Marks of settings that AWS or Kubernetes can't change in a built environment; fixed_settings.py refuses these changes.
@@ -96,8 +97,15 @@ class Group(_Part):
     zones: tuple[str, ...] = Field((), description="the zones of the group; default: all of the environment")
     max: int = Field(ge=1, description="the most nodes that may run at once in a zone")
     min: int = Field(0, ge=0, description="how many nodes are kept in a zone when nothing runs (all are billed)")
-    market: Literal["spot", "on-demand"] = Field("spot", description="how the machines are bought")
-    placement_group: bool = Field(True, description="keep the nodes close together in a cluster placement group")
+    market: Literal["spot", "on-demand", "capacity-block"] = Field("spot", description="how the machines are bought")
+    reservation: Annotated[str, Field(pattern=r"^cr-[0-9a-f]{8,17}$")] | None = Field(
+        None,
+        description="the Capacity Block that `market: capacity-block` starts nodes in, bought beforehand, such as "
+        "cr-0123456789abcdef0",
+    )
+    placement_group: bool = Field(
+        True, description="keep the nodes close together in a cluster placement group (those of a Capacity Block are)"
+    )
     efa: bool = Field(
         False,
         description="Elastic Fabric Adapter, if the type has one (with several network cards it needs "
@@ -120,6 +128,11 @@ class Group(_Part):
     ami_release: AmiRelease | None = Field(
         None, description="EKS AMI release, such as 1.35.2-20260901; `spotmpi upgrade` writes it; default: EKS's newest"
     )
+
+    @property
+    def has_placement_group(self) -> bool:
+        """Whether its nodes are in a cluster placement group; a Capacity Block needs none, and is in none."""
+        return self.placement_group and self.market != BLOCK
 
     def uses_local_disks(self, kind: InstanceType) -> bool:
         """Whether nodes keep images and the files of pods on the machine's own NVMe disks."""
@@ -272,6 +285,11 @@ class Settings(_Part):
     def zone_groups(self) -> tuple[Group, ...]:
         """All groups, each in one zone, in the order of preference."""
         return tuple(each for group in self.groups for each in self.in_zones(group))
+
+    @property
+    def queued_groups(self) -> tuple[Group, ...]:
+        """The groups whose nodes queues share; a Capacity Block has nodes for a while only, and runs wait for it."""
+        return tuple(group for group in self.zone_groups if group.market != BLOCK)
 
     @property
     def all_tags(self) -> dict[str, str]:

@@ -104,10 +104,13 @@ def gpus_without_taint(kind: str, inputs: Inputs) -> Iterator[str]:
             yield "has GPUs but no taint: add one with effect NO_SCHEDULE"
 
 
+_NOT_ON_DEMAND = ("SPOT", "CAPACITY_BLOCK")  # a block has been paid for
+
+
 def on_demand_gpus(kind: str, inputs: Inputs) -> Iterator[str]:
     """GPUs at the on-demand price, unless the stack allows that."""
     allowed = (inputs.get("tags") or {}).get(TAG_ON_DEMAND) == "requested"
-    if kind == _GROUP and _has_gpus(inputs) and inputs.get("capacityType") != "SPOT" and not allowed:
+    if kind == _GROUP and _has_gpus(inputs) and inputs.get("capacityType") not in _NOT_ON_DEMAND and not allowed:
         yield "buys GPUs on demand: use spot, or set accelerators.on_demand in the stack"
 
 

@@ -60,6 +60,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "groups[].name": ("other",),
     "groups[].zones": (["us-east-1a"], ["us-east-1b"]),
     "groups[].type": (lambda now: _LARGER[now], "r5.xlarge"),
+    "groups[].reservation": ("cr-0123456789abcdef0",),
     "groups[].disk_throughput": (250,),
     "groups[].ami_release": ("1.36.1-20261110", "1.36.0-20261001", "1.36.9-20270101"),
     "network.cidr": ("10.1.0.0/16",),

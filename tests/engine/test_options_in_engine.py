@@ -2,6 +2,7 @@
 
 import pytest
 
+from infra.settings import BLOCK
 from tests.engine.engine import GUARDRAILS, Engine
 from tests.engine.providers.aws_cluster import SCALING_TAG
 from tests.engine.providers.aws_network import NODE_GROUP
@@ -27,6 +28,7 @@ _EVERYTHING = {
         {"name": "g5", "type": "g5.48xlarge", "max": 2, "efa": True},
         {"name": "g4dn", "type": "g4dn.xlarge", "max": 4, "placement_group": False},
         {"name": "cpu", "type": "c6i.xlarge", "max": 4, "placement_group": False},
+        {"name": "block", "type": "p5.48xlarge", "max": 2, "market": BLOCK, "reservation": "cr-0123456789abcdef0"},
     ],
 }
 
@@ -40,6 +42,8 @@ def test_everything_that_can_be_switched_on_is_built_passes_the_guardrails_and_g
     engine.up("lab", "--policy-pack", str(GUARDRAILS)).require_success()
     tokens = {record.token.split(":")[-1] for record in cloud.records}
     assert {"Key", "NatGateway", "Budget", "LocalQueue", "PlacementGroup"} <= tokens
+    types = [record.inputs["capacityType"] for record in cloud.records.of(NODE_GROUP)]
+    assert types.count("CAPACITY_BLOCK") == 1
     again = engine.up("lab")
     assert again.changes == [], again.text
     engine.destroy("lab").require_success()

@@ -150,6 +150,33 @@ def test_a_placement_group_takes_no_burstable_machines_and_stays_while_used(clou
         cloud_builder.delete(placement)
 
 
+def test_a_group_in_a_capacity_block_needs_market_reservation_and_type_in_its_template(
+    cloud_builder: CloudBuilder,
+) -> None:
+    subnets = cloud_builder.node_group_requirements()
+    block: dict[str, object] = {
+        "instanceType": "p5.48xlarge",
+        "instanceMarketOptions": {"marketType": "capacity-block"},
+        "capacityReservationSpecification": {"capacityReservationTarget": {"capacityReservationId": "cr-0123abcd"}},
+    }
+
+    def nodes(name: str, template: dict[str, object], **group: object) -> None:
+        made = cloud_builder.make(LAUNCH_TEMPLATE, name=name, **template)
+        cloud_builder.nodes(subnets, name, desired=0, launchTemplate={"id": made.id, "version": "1"}, **group)
+
+    for key in block:
+        with pytest.raises(Refusal, match="needs a template with market, reservation and type"):
+            nodes(f"no-{key.lower()}", {**block, key: None}, capacityType="CAPACITY_BLOCK")
+    cloud_builder.make(PLACEMENT_GROUP, name="close", strategy="cluster")
+    with pytest.raises(Refusal, match="in no placement group"):
+        nodes("close", {**block, "placement": {"groupName": "close"}}, capacityType="CAPACITY_BLOCK")
+    with pytest.raises(Refusal, match="and in the group"):
+        nodes("twice", block, capacityType="CAPACITY_BLOCK", instanceTypes=["p5.48xlarge"])
+    with pytest.raises(Refusal, match="remove InstanceMarketOptions"):
+        nodes("spot", block, capacityType="SPOT")
+    nodes("block", block, capacityType="CAPACITY_BLOCK")
+
+
 def test_a_launch_template_has_only_the_versions_that_were_made(cloud_builder: CloudBuilder) -> None:
     subnets = cloud_builder.node_group_requirements()
     template = cloud_builder.make(LAUNCH_TEMPLATE, name="plain")

@@ -167,6 +167,40 @@ def test_on_demand_gpus_are_tagged_for_the_guardrails() -> None:
     assert "spotmpi:on-demand-gpus" not in run("lab").node_groups["g4dn"].inputs["tags"]
 
 
+BLOCK = {
+    "name": "block",
+    "type": "p5.48xlarge",
+    "max": 4,
+    "market": "capacity-block",
+    "reservation": "cr-0123456789abcdef0",
+}
+
+
+def test_a_group_in_a_capacity_block_has_what_eks_requires_of_its_template_and_no_placement_group() -> None:
+    recording = run("g5", groups=[BLOCK])
+    template, group = recording.one("LaunchTemplate", "spotmpi-g5-block").inputs, recording.node_groups["block"].inputs
+    assert template["instanceType"] == "p5.48xlarge" and "instanceTypes" not in group
+    assert template["instanceMarketOptions"] == {"marketType": "capacity-block"}
+    assert template["capacityReservationSpecification"] == {
+        "capacityReservationTarget": {"capacityReservationId": "cr-0123456789abcdef0"}
+    }
+    assert group["capacityType"] == "CAPACITY_BLOCK" and group["scalingConfig"]["desiredSize"] == 0
+    assert recording.of("PlacementGroup") == [] and "placement" not in template
+    (exported,) = recording.exports["node_groups"]
+    assert (exported["market"], exported["reservation"], exported["placement_group"]) == (
+        "capacity-block",
+        "cr-0123456789abcdef0",
+        False,
+    )
+
+
+def test_queues_share_no_nodes_of_a_capacity_block() -> None:
+    queues = {"enabled": True, "teams": [{"name": "a", "gpus": 2}]}
+    groups = [{"name": "g5", "type": "g5.xlarge", "max": 2}]
+    alone, beside = (run("g5", groups=each, queueing=queues).of("ClusterQueue") for each in (groups, [*groups, BLOCK]))
+    assert [each.inputs["spec"] for each in alone] == [each.inputs["spec"] for each in beside]
+
+
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [

@@ -56,6 +56,7 @@ CASES: list[tuple[str, str, Mapping[str, Any], str]] = [
     ("gpus-tainted", GROUP, {"amiType": "AL2023_x86_64_STANDARD", "instanceTypes": ["t3.medium"]}, ""),
     ("gpus-on-spot", GROUP, GPU_GROUP, ""),
     ("gpus-on-spot", GROUP, GPU_GROUP | {"capacityType": "ON_DEMAND", "tags": ON_DEMAND}, ""),
+    ("gpus-on-spot", GROUP, GPU_GROUP | {"capacityType": "CAPACITY_BLOCK"}, ""),
     ("gpus-on-spot", GROUP, {"amiType": "AL2023_x86_64_STANDARD", "capacityType": "ON_DEMAND"}, ""),
     ("no-load-balancers", SERVICE, {"spec": {"type": "ClusterIP"}}, ""),
     ("no-load-balancers", RELEASE, {"values": {"service": {"type": "ClusterIP"}}}, ""),

@@ -20,7 +20,7 @@ def test_every_setting_has_a_row_with_a_meaning() -> None:
     keys = {key for key, _ in rows}
     assert {"aws:region", "groups[].max", "cluster.system.nodes", "storage.keep", "budget", "budget.email"} <= keys
     assert all(meaning != "None" for _, meaning in rows)
-    assert any("(one of `spot`, `on-demand`)" in meaning for _, meaning in rows)
+    assert any("(one of `spot`, `on-demand`, `capacity-block`)" in meaning for _, meaning in rows)
     assert {name for name in Settings.model_fields if name not in ("project", "stack", "region")} <= {
         key.split(".")[0].removesuffix("[]") for key in keys
     }

@@ -23,6 +23,10 @@ def group(**values: Any) -> dict[str, Any]:
     return {**GROUP, **values}
 
 
+def block(**values: Any) -> dict[str, Any]:
+    return group(market="capacity-block", reservation="cr-0123456789abcdef0", **values)
+
+
 def groups(count: int, most: int) -> list[dict[str, Any]]:
     return [group(name=f"g{index}", max=most) for index in range(count)]
 
@@ -137,7 +141,21 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"groups": [group(type="t3.nano")]}, "groups.0.type", "its 4 pods are taken by the node's own"),
     ({"groups": [group(disk_throughput=100)]}, "groups.0.disk_throughput", "greater than or equal to 125"),
     ({"groups": [group(market="on-demand")]}, "groups.0.market", "accelerators.on_demand: true"),
-    ({"groups": [group(market="borrowed")]}, "groups.0.market", "'spot' or 'on-demand'"),
+    ({"groups": [group(market="borrowed")]}, "groups.0.market", "'spot', 'on-demand' or 'capacity-block'"),
+    ({"groups": [group(market="capacity-block")]}, "groups.0.reservation", "name the Capacity Block that was bought"),
+    ({"groups": [group(reservation="cr-0123abcd")]}, "groups.0.reservation", "set the group's market to capacity-bl"),
+    (
+        {"groups": [group(market="capacity-block", reservation="cb-0123abcd")]},
+        "groups.0.reservation",
+        "match the pattern ^cr-",
+    ),
+    ({"groups": [block(min=1)]}, "groups.0.min", "set it to 0: before the Capacity Block starts"),
+    ({"groups": [block(placement_group=True)]}, "groups.0.placement_group", "start in no placement group"),
+    (
+        {"zones": ["us-east-1a", "us-east-1b"], "storage": {"one_zone": False}, "groups": [block()]},
+        "groups.0.zones",
+        "name one, that of the Capacity Block",
+    ),
     ({"cluster": {"system": {"type": "p3.2xlarge"}}}, "cluster.system.type", "without GPUs"),
     ({"cluster": {"version": "latest"}}, "cluster.version", "does not match"),
     ({"cluster": {"version": "1.30"}}, "cluster.version", "use one of 1.31 to 1.37, or a later"),

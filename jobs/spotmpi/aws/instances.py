@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotmpi.aws.account import Aws
+from spotmpi.core.names import CAPACITY_BLOCK
 
 SPOT, ON_DEMAND = "spot", "on-demand"
+_LIFECYCLES = (SPOT, CAPACITY_BLOCK)  # EC2 names none for on-demand instances
 NO_GROUP = "none"
 _FILTER_VALUES = 200  # the most values that EC2 accepts in one filter
 
@@ -87,12 +89,12 @@ def instance_id(provider_id: str) -> str | None:
 
 
 def _instance(description: Mapping[str, Any]) -> Instance:
-    placement = description.get("Placement", {})
+    placement, lifecycle = description.get("Placement", {}), description.get("InstanceLifecycle")
     return Instance(
         id=description["InstanceId"],
         type=description.get("InstanceType"),
         zone=placement.get("AvailabilityZone"),
-        market=SPOT if description.get("InstanceLifecycle") == "spot" else ON_DEMAND,
+        market=lifecycle if lifecycle in _LIFECYCLES else ON_DEMAND,
         placement_group=placement.get("GroupName") or NO_GROUP,
         host=description.get("PrivateDnsName"),
     )

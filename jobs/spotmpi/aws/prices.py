@@ -12,6 +12,7 @@ from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.billing import PriceCurve
 from spotmpi.core.environment import Environment, NodeGroup
 from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.names import CAPACITY_BLOCK
 from spotmpi.core.price import Price
 
 HISTORY = timedelta(days=7)
@@ -149,7 +150,8 @@ def highest_node_price(
     now = now or datetime.now(UTC)
     prices = group_prices(environment, groups, aws, now)
     group = max(groups, key=lambda group: prices[group.name])
-    kind = "spot price" if group.market == "spot" else "list price on demand"
+    kinds = {"spot": "spot price", CAPACITY_BLOCK: "Capacity Block, paid in advance,"}
+    kind = kinds.get(group.market, "list price on demand")
     what = f"{kind} of {group.type} in {group.zone}, with its disk" + " and address" * group.public_address
     return Price(prices[group.name], f"{what}, {now:%Y-%m-%d %H:%M} UTC")
 
@@ -163,9 +165,14 @@ def group_prices(
 
 
 def group_price(environment: Environment, group: NodeGroup, aws: Aws, now: datetime) -> float:
-    """US dollars per hour of one node of *group* now: the zone's spot price or the list price on demand, and extras."""
+    """US dollars per hour of one node of *group* now: the zone's spot price or the list price on demand, and extras.
+
+    A Capacity Block was paid when it was bought, whether nodes run in it or not: a node there costs its extras alone.
+    """
     price: float | None
-    if group.market == "on-demand":
+    if group.market == CAPACITY_BLOCK:
+        price = 0.0
+    elif group.market == "on-demand":
         price = on_demand_price(aws, environment.region, group.type)
     else:
         spot = spot_prices(aws, environment.region, [group.type], now).get((group.type, group.zone))

@@ -41,7 +41,8 @@ class NodeGroup(_Part):
     name: str
     zone: str
     type: str
-    market: Literal["spot", "on-demand"]
+    market: Literal["spot", "on-demand", "capacity-block"]
+    reservation: str | None = None  # of a Capacity Block
     gpus: int = Field(ge=0)
     vcpus: int = Field(ge=1)
     memory_mib: int = Field(ge=1)

@@ -177,6 +177,7 @@ SLURM = "slurm"
 EKS = "eks:"  # before the ARN of a cluster that is reached by way of EKS, where others are contexts of a kubeconfig
 LABEL_RUN = "spotmpi.dev/run"
 LABEL_ROLE = "spotmpi.dev/role"  # of a pod, see `agent.plan`
+CAPACITY_BLOCK = "capacity-block"  # the market of nodes in a Capacity Block for ML, as EC2 names it
 LABEL_TYPE = "node.kubernetes.io/instance-type"  # every cloud sets it on its nodes
 LABEL_APP = "app.kubernetes.io/managed-by"
 PREFIX = "spotmpi.dev/"  # of labels and annotations by which runs are found, kept apart and ended

@@ -20,7 +20,7 @@ from spotmpi.aws.errors import CallError
 from spotmpi.aws.prices import node_extras, on_demand_price, spot_curve
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target, TargetLike
-from spotmpi.core import hints
+from spotmpi.core import hints, names
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
@@ -247,7 +247,9 @@ def _curves(aws: Aws, environment: Environment, kinds: Iterable[Kind], since: fl
 
 def _curve(aws: Aws, region: str, kind: Kind, since: float) -> PriceCurve:
     machine, zone, market = kind
-    if market == "on-demand":
+    if market == names.CAPACITY_BLOCK:
+        curve: PriceCurve | None = PriceCurve(((0.0, 0.0),))  # paid in advance, whether nodes run in it or not
+    elif market == "on-demand":
         price = on_demand_price(aws, region, machine)
         curve = None if price is None else PriceCurve(((0.0, price),))
     else:

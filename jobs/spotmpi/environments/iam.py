@@ -18,6 +18,7 @@ LOOK: Sequence[str] = (
     "cloudformation:ListStacks",  # describing all stacks needs both
     "ec2:DescribeAddresses",
     "ec2:DescribeAvailabilityZones",
+    "ec2:DescribeCapacityReservations",
     "ec2:DescribeInstanceTypeOfferings",
     "ec2:DescribeInstanceTypes",
     "ec2:DescribeInstances",

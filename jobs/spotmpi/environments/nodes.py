@@ -17,7 +17,7 @@ from spotmpi.core import names
 GPU = "nvidia.com/gpu"
 GROUP = "spotmpi.dev/group"
 _DRIVER = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.major")
-_MARKETS = {"SPOT": SPOT, "ON_DEMAND": ON_DEMAND}
+_MARKETS = {"SPOT": SPOT, "ON_DEMAND": ON_DEMAND, "CAPACITY_BLOCK": names.CAPACITY_BLOCK}
 _UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "k": 10**3, "M": 10**6, "G": 10**9}
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|Ki|Mi|Gi|Ti|k|M|G)?")
 

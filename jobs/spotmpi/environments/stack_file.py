@@ -34,6 +34,7 @@ class StackGroup:
     market: str
     placement_group: bool
     zones: tuple[str, ...] = ()  # none for all of the stack
+    reservation: str | None = None  # of a Capacity Block
 
 
 @dataclass(frozen=True)
@@ -284,8 +285,9 @@ def _group(values: Mapping[str, Any]) -> StackGroup:
         type=_text(values.get("type")),
         max=_count(values.get("max")),
         market=_text(values.get("market")) or "spot",
-        placement_group=values.get("placement_group") is not False,
+        placement_group=values.get("placement_group") is not False and values.get("market") != names.CAPACITY_BLOCK,
         zones=_texts(values.get("zones")),
+        reservation=_text(values.get("reservation")),
     )
 
 

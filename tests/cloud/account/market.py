@@ -13,6 +13,25 @@ NETWORK_QUOTAS = {"L-F678F1CE": "vpc", "L-A4707A72": "vpc", "L-0263D0A3": "ec2"}
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
 
+def capacity_block(id: str = "cr-0123456789abcdef0", state: str = "scheduled", **more: Any) -> dict[str, Any]:
+    """A Capacity Block as DescribeCapacityReservations returns it: blocks start and end at 11:30 UTC.
+
+    EC2 User Guide, Capacity Blocks for ML: how they work, and View Capacity Blocks.
+    """
+    start = NOW.replace(hour=11, minute=30) + timedelta(days=1)
+    return {
+        "CapacityReservationId": id,
+        "ReservationType": "capacity-block",
+        "InstanceType": "g5.xlarge",
+        "AvailabilityZone": "us-east-1a",
+        "TotalInstanceCount": 8,
+        "State": state,
+        "StartDate": start,
+        "EndDate": start + timedelta(days=2),
+        **more,
+    }
+
+
 def _zones() -> dict[str, dict[str, str]]:
     """Two regions; letters don't identify a zone: us-east-1b is use1-az3 here, which EKS does not support."""
     return {
@@ -46,7 +65,12 @@ class Ec2Market:
         default_factory=lambda: {"g5.xlarge": 0.40, "g4dn.xlarge": 0.20, "t3.xlarge": 0.05}
     )
     zone_prices: dict[tuple[str, str], float] = field(default_factory=dict)  # spot prices by type and zone
+    reservations: list[dict[str, Any]] = field(default_factory=list)  # as `capacity_block` makes one
     scores: dict[str, dict[str, int]] = field(default_factory=dict)  # by type and zone id, 3 otherwise
+
+    def describe_capacity_reservations(self, region: str, request: Request) -> Any:
+        """All reservations in a region, those that have ended too: each state of a block is one that it may show."""
+        return {"CapacityReservations": [each for each in self.reservations if each["AvailabilityZone"][:-1] == region]}
 
     def describe_regions(self, region: str, request: Request) -> Any:
         status = {True: "opted-in", False: "not-opted-in"}

@@ -111,6 +111,7 @@ def _new_node_group_rule(inputs: dict[str, Any], records: Records) -> None:
 
 def _check_template(inputs: dict[str, Any], records: Records) -> None:
     template = records.get(LAUNCH_TEMPLATE, str(value_at(inputs, "launchTemplate.id")))
+    _check_capacity_block(inputs, template.inputs if template else {})
     if template is None:
         return
     if inputs.get("diskSize"):
@@ -125,6 +126,26 @@ def _check_template(inputs: dict[str, Any], records: Records) -> None:
     zones = {zone_of(subnet.inputs) for one in inputs["subnetIds"] if (subnet := records.get(SUBNET, one))}
     if group and len(zones) > 1 and records.get(PLACEMENT_GROUP, group):
         raise Refusal(f"InvalidParameterValue: cluster placement group {group} can't span {sorted(zones)}")
+
+
+def _check_capacity_block(inputs: dict[str, Any], template: dict[str, Any]) -> None:
+    """What a group in a Capacity Block needs in its template, and others may not have there.
+
+    EKS rejects a group of type CAPACITY_BLOCK without one of these values (EKS user guide, capacity-blocks-mng), a
+    template with market options for any other group, and an instance type in both places (launch-templates).
+    """
+    if template.get("instanceType") and inputs.get("instanceTypes"):
+        raise Refusal("InvalidParameterException: instance types are in the launch template and in the group")
+    market = value_at(template, "instanceMarketOptions.marketType")
+    if inputs.get("capacityType") != "CAPACITY_BLOCK":
+        if market:
+            raise Refusal("InvalidParameterException: remove InstanceMarketOptions from the launch template")
+        return
+    target = value_at(template, "capacityReservationSpecification.capacityReservationTarget.capacityReservationId")
+    if market != "capacity-block" or not target or not template.get("instanceType"):
+        raise Refusal("InvalidParameterException: CAPACITY_BLOCK needs a template with market, reservation and type")
+    if value_at(template, "placement.groupName"):
+        raise Refusal("InvalidParameterCombination: the reservation is in no placement group")
 
 
 def _check_nodes_can_join(cluster: str, inputs: dict[str, Any], records: Records) -> None:

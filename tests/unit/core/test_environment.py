@@ -33,6 +33,7 @@ OUTPUTS: dict[str, Any] = {
             "zone": "us-east-1a",
             "type": "g4dn.xlarge",
             "market": "spot",
+            "reservation": None,
             "gpus": 1,
             "vcpus": 4,
             "memory_mib": 16384,

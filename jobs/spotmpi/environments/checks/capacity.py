@@ -1,4 +1,4 @@
-"""Capacity for the stack: types offered in each zone and their prices, quotas against `max`, and room for a network."""
+"""Capacity for the stack: types and their prices in each zone, Capacity Blocks, quotas, and room for a network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from spotmpi.aws import instances, prices, quotas
+from spotmpi.aws.capacity_blocks import USABLE, CapacityBlock, capacity_blocks
 from spotmpi.aws.errors import CallError
+from spotmpi.core.names import CAPACITY_BLOCK
 from spotmpi.environments.checks.check import Check, Finding, Level, Subject
 from spotmpi.environments.resource_kinds import TAG
 from spotmpi.environments.stack_file import SYSTEM, StackFile, StackGroup
@@ -42,6 +44,8 @@ def _prices(subject: Subject, machines: list[str]) -> Callable[[StackGroup, str]
             listed = {machine: prices.on_demand_price(aws, region, machine) for machine in machines}
 
     def of(group: StackGroup, zone: str) -> str:
+        if group.market == CAPACITY_BLOCK:
+            return ", in a Capacity Block that is paid in advance"
         if group.market == quotas.ON_DEMAND:
             price = listed.get(group.type or "")
         else:
@@ -49,6 +53,41 @@ def _prices(subject: Subject, machines: list[str]) -> Callable[[StackGroup, str]
         return "" if price is None else f", {group.market} for ${price:.4g} an hour"
 
     return of
+
+
+def blocks(subject: Subject) -> Iterator[Finding]:
+    """Whether the Capacity Block of each group that has one exists, lasts, and is as the group says."""
+    stack = subject.stack
+    groups = [group for group in stack.groups if group.market == CAPACITY_BLOCK] if stack else []
+    if stack is None or not groups:
+        return
+    bought = capacity_blocks(subject.aws, subject.region)
+    for group in groups:
+        name, block = f"Capacity Block of {group.name}", bought.get(group.reservation or "")
+        if block is None:
+            known = ", ".join(f"{each.id} ({each})" for each in bought.values() if each.state in USABLE)
+            remedy = f"set the group's reservation to one that was bought: {known or 'the account has none here'}"
+            yield Finding(name, "error", f"{subject.region} has no Capacity Block {group.reservation}", remedy)
+            continue
+        problems = [*_differences(stack, group, block)]
+        yield from (Finding(name, level, f"{block.id}: {message}", remedy) for level, message, remedy in problems)
+        if not problems:
+            yield Finding(name, "ok", f"{block.id}: {block}")
+
+
+def _differences(stack: StackFile, group: StackGroup, block: CapacityBlock) -> Iterator[tuple[Level, str, str]]:
+    """What of a group is not as in its Capacity Block, each with the remedy."""
+    if block.state not in USABLE:
+        remedy = "buy another and set the group's reservation to it, or remove the group"
+        yield "warning", f"{block.state}, it was there {block.period}, so no node starts in it", remedy
+    if group.type != block.type:
+        yield "error", f"has {block.type}, not {group.type}", f"set the group's type to {block.type}"
+    if (zones := list(group.zones or stack.zones)) != [block.zone]:
+        where = f"set the group's `zones` to [{block.zone}]"
+        where += "" if block.zone in stack.zones else ", and add it to `zones` of the stack"
+        yield "error", f"is in {block.zone}, not in {', '.join(zones)}", where
+    if (group.max or 0) > block.nodes:
+        yield "error", f"has {block.nodes} nodes, not {group.max}", f"set the group's max to {block.nodes}"
 
 
 def quota(subject: Subject) -> Iterator[Finding]:
@@ -137,4 +176,9 @@ def _quota(subject: Subject, group: StackGroup, vcpus: int, code: str, limit: in
     return Finding(f"quota of {group.name}", level, message, f"request an increase, or {fewer}", command)
 
 
-CHECKS = (Check("type offered", offers), Check("quota", quota), Check("network quota", network))
+CHECKS = (
+    Check("type offered", offers),
+    Check("Capacity Blocks", blocks),
+    Check("quota", quota),
+    Check("network quota", network),
+)

@@ -11,10 +11,13 @@ import pytest
 from infra.settings import Settings
 from spotmpi.aws import state_bucket
 from spotmpi.aws.zones import default_second_zone
+from spotmpi.environments.checks.check import Finding
 from spotmpi.environments.doctor import doctor, run_tool
+from spotmpi.environments.iam import LOOK
 from spotmpi.environments.stack_file import read_stack
 from tests.cloud.account.ec2 import machine
 from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.account.market import capacity_block
 from tests.unit.environments.doctor.scenarios import STACK, TAGS, TOOLS, finding_of, tool_output, write_stack
 
 LEFTOVERS = {
@@ -346,3 +349,58 @@ def test_each_zone_has_its_offer_with_its_price_and_its_support_by_eks(account: 
     assert offers[-1].remedy == "use another zone or type, or set the group's `zones` to those that offer it"
     quota = finding_of(account, "quota of gpus").message
     assert quota.endswith("of 8 x g5.xlarge in a zone; its 3 zones share the quota")
+
+
+BLOCK = "cr-0123456789abcdef0"
+
+
+def block_findings(account: FakeAccount, group: str, zones: str = "us-east-1a", **block: Any) -> list[Finding]:
+    """What is found of a group in a Capacity Block, beside all other checks of its stack."""
+    bought = block.pop("bought", True)
+    account.ec2.reservations = [capacity_block(**block)] if bought else []
+    account.ec2.reservations.append({**capacity_block("cr-00000001"), "ReservationType": "default"})
+    values = f"market: capacity-block, reservation: {BLOCK}, {group}"
+    write_stack(STACK.replace("us-east-1a", zones).replace("type: g5.xlarge, max: 8", values))
+    findings = doctor("mine", account, tool_output)
+    offered = [each for each in findings if each.check == "group gpus"]
+    assert all(each.message.endswith(", in a Capacity Block that is paid in advance") for each in offered)
+    assert not [each for each in findings if each.check == "quota of gpus"], "of spot and on-demand instances"
+    return [each for each in findings if each.check == "Capacity Block of gpus"]
+
+
+def test_a_group_in_a_capacity_block_is_compared_with_what_was_bought(account: FakeAccount) -> None:
+    (finding,) = block_findings(account, "type: g5.xlarge, max: 8")
+    assert (finding.level, finding.message) == (
+        "ok",
+        f"{BLOCK}: 8 x g5.xlarge in us-east-1a, scheduled, from 2026-11-21 11:30 to 2026-11-23 11:30 UTC",
+    )
+    findings = block_findings(account, "type: g4dn.xlarge, max: 9", "us-east-1a, us-east-1c", TotalInstanceCount=4)
+    assert [(each.level, each.message, each.remedy) for each in findings] == [
+        ("error", f"{BLOCK}: has g5.xlarge, not g4dn.xlarge", "set the group's type to g5.xlarge"),
+        (
+            "error",
+            f"{BLOCK}: is in us-east-1a, not in us-east-1a, us-east-1c",
+            "set the group's `zones` to [us-east-1a]",
+        ),
+        ("error", f"{BLOCK}: has 4 nodes, not 9", "set the group's max to 4"),
+    ]
+    (finding,) = block_findings(account, "type: g5.xlarge, max: 8", "us-east-1c")
+    assert finding.remedy == "set the group's `zones` to [us-east-1a], and add it to `zones` of the stack"
+
+
+def test_a_capacity_block_that_is_over_is_a_warning_and_one_that_nobody_bought_an_error(account: FakeAccount) -> None:
+    (finding,) = block_findings(account, "type: g5.xlarge, max: 8", state="expired")
+    assert finding.level == "warning" and finding.message == (
+        f"{BLOCK}: expired, it was there from 2026-11-21 11:30 to 2026-11-23 11:30 UTC, so no node starts in it"
+    )
+    (finding,) = block_findings(account, "type: g5.xlarge, max: 8", id="cr-00000002")
+    assert finding.level == "error" and finding.message == f"us-east-1 has no Capacity Block {BLOCK}"
+    assert finding.remedy.startswith("set the group's reservation to one that was bought: cr-00000002 (8 x g5.xlarge ")
+    (finding,) = block_findings(account, "type: g5.xlarge, max: 8", bought=False)
+    assert finding.remedy.endswith("one that was bought: the account has none here")
+    account.refuse("DescribeCapacityReservations", "UnauthorizedOperation")
+    (finding,) = [each for each in doctor("mine", account, tool_output) if each.check == "Capacity Blocks"]
+    assert (
+        finding.level == "warning" and "DescribeCapacityReservations in us-east-1 is not permitted" in finding.message
+    )
+    assert "ec2:DescribeCapacityReservations" in LOOK

@@ -19,7 +19,14 @@ from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.account.market import NOW
 from tests.cloud.cluster.fake_cluster import FakeCluster
 from tests.command_line import invoke
-from tests.unit.environments.doctor.scenarios import TAGS, HealthyEnvironment, finding_of, tool_output
+from tests.unit.environments.doctor.scenarios import (
+    STACK,
+    TAGS,
+    HealthyEnvironment,
+    finding_of,
+    tool_output,
+    write_stack,
+)
 
 ALLOWED_TO_ALL = {"sts:GetCallerIdentity"}
 
@@ -101,6 +108,8 @@ def test_failures_of_every_check_are_still_a_list_of_findings(
     monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://my-state")
     account.answers["GetCallerIdentity"] = account.sts.get_caller_identity
     monkeypatch.setattr(account, "handler", lambda service, operation: account.answers.get(operation, broken))
+    block = "    - {name: block, type: g5.xlarge, max: 8, market: capacity-block, reservation: cr-0123abcd}\n"
+    write_stack(STACK + block)
     findings = doctor("mine", account, broken)
     assert len(findings) == 1 + len(CHECKS) + 1 and findings[-1].check == "environment"
     assert {finding.level for finding in findings[1:]} == {"warning"}

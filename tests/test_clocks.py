@@ -32,6 +32,7 @@ ONE_CLOCK = "both are by the API server's clock"
 MONOTONIC = "both are of a clock that nobody sets"
 OF_SLURM = "limits of minutes, by clocks of machines that munge requires to agree within some"
 DEADLINE = "a deadline that is given as a date"
+OF_BLOCK = "the end of a Capacity Block, by AWS's clock and that of its instance, with a minute to spare"
 NO_TIME = "no time: a count or a set"
 
 READS = {
@@ -90,7 +91,7 @@ READS = {
 }
 COMPARISONS = {
     "infra/ci/commands.py": (1, "a lock that is hours old, by the clocks of two machines with NTP"),
-    "jobs/spotmpi/agent/attempt.py": (1, SHOWN),
+    "jobs/spotmpi/agent/attempt.py": (2, f"{SHOWN}; {OF_BLOCK}"),
     "jobs/spotmpi/agent/coordinator.py": (
         4,
         f"{NO_TIME}; limits.run counts from the submission",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from spotmpi.core import names
 from spotmpi.core.environment import Environment
 from spotmpi.plan.placement import PURPOSE
 from spotmpi.plan.volume_pod import LABEL_PURPOSE
+from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.account.market import capacity_block
 from tests.cluster.runs import FollowedRun, Runs, plain
 from tests.testbed.cluster import Cluster
 from tests.testbed.network import api_service
@@ -140,6 +143,41 @@ def test_a_run_whose_controller_is_dead_goes_on_where_it_is(placed: Runs) -> Non
     assert run.end().kind == "succeeded", run.recent_events()
     state = placed.backend.state(run.id)
     assert state.placement == {"group": "near", "type": "g4dn.xlarge", "market": "spot", "rate": 3.0}
+
+
+@pytest.mark.nightly("a minute of waiting for the start and the end of a block")
+@pytest.mark.pod_images("base")
+def test_a_gang_has_no_pods_before_its_capacity_block_starts_and_leaves_it_before_its_end(
+    placed: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    testbed, account = placed.testbed, FakeAccount()
+    near, far = testbed.nodes
+    near.set_gpus(2)
+    far.set_gpus(2)
+    values = environment(placed).model_dump()
+    values["node_groups"][0].update(market="capacity-block", reservation="cr-0123456789abcdef0")
+    monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account)
+    placed.backend = KubernetesBackend(placed.backend.runs_folder, None, placed.namespace, Environment(**values))
+    start = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=25)
+    end = start + timedelta(seconds=1860 + 1 + 35)  # left after 35 s
+    account.ec2.reservations = [capacity_block(StartDate=start, EndDate=end)]
+    run = placed.submit(spec(checkpoint={"grace": 1}) | {"capacity": {"order": ["near", "far"]}}, image="base")
+    while datetime.now(UTC) < start:
+        assert places(placed, run) == []
+        time.sleep(1)
+    wait_until_all_on(placed, run, near.name)
+    assert datetime.now(UTC) < start + timedelta(seconds=30)
+    wait_until_all_on(placed, run, far.name)
+    assert datetime.now(UTC) > start + timedelta(seconds=35)
+    assert placed.volume is not None
+    (placed.volume / "done").touch()
+    followed = FollowedRun(placed, run)
+    assert followed.end().kind == "succeeded", followed.recent_events()
+    reasons = [event.values["reason"] for event in followed.events if event.kind == record.PLACED]
+    assert [each.partition(" at ")[0] for each in reasons] == [
+        "the first in the order of its node groups; waits for the Capacity Block cr-0123456789abcdef0, which starts",
+        "the Capacity Block cr-0123456789abcdef0 ends",
+    ]
 
 
 DEADLINE, OVERHEAD, TOTAL = 300.0, 150.0, 100

@@ -38,11 +38,12 @@ _MAX_READS = 100  # of a pipe whose process has ended: others may go on to write
 
 
 class Deadlines(NamedTuple):
-    """When an attempt is over by a limit: *start* and *run* as `Clock.awake` counts, *cost* as `Clock.elapsed` does."""
+    """When an attempt is over: *start* and *run* as `Clock.awake` counts, *cost* as `Clock.elapsed`, *ending* as a date."""
 
     start: Optional[float] = None
     run: Optional[float] = None
     cost: Optional[float] = None
+    ending: Optional[float] = None  # of its nodes, as the plan knows it
 
 
 class Launch(NamedTuple):
@@ -282,6 +283,8 @@ class Attempt:
             return _limit_request("run", "limits.run (%gs) is over; raise it and resume the run" % allowed["run"])
         if deadlines.cost is not None and self.clock.elapsed() > deadlines.cost:
             return _limit_request("cost", limits.cost_reason(self.plan, self.launch.rate or 0.0))
+        if deadlines.ending is not None and self.clock() > deadlines.ending:
+            return _limit_request("ending", self.plan["ending"]["reason"])
         if not self.progress.alive and deadlines.start and now > deadlines.start:
             return _limit_request("start", "no output within limits.start (%gs); raise it" % allowed["start"])
         patience = allowed["no_progress"]
@@ -462,4 +465,4 @@ def _limit_request(limit: str, reason: str) -> StopRequest:
     if limit == "no_progress":
         return StopRequest(Outcome(FAILURE, reason, protocol.FAILED, limit=limit), False)
     outcome = Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE, limit=limit)
-    return StopRequest(outcome, checkpoint_first=limit in ("run", "cost"))
+    return StopRequest(outcome, checkpoint_first=limit in ("run", "cost", "ending"))

@@ -154,7 +154,8 @@ class CoordinatedAttempt(_NodeZero):
         self._members.broadcast(go=1)
         assert history.world is not None, "it has begun"
         start = clock.awake() + plan["limits"]["start"]  # counts from this attempt
-        deadlines = Deadlines(start, run_deadline, history.cost_deadline())
+        ending = plan.get("ending")
+        deadlines = Deadlines(start, run_deadline, history.cost_deadline(), ending and ending["at"])
         launch = launch._replace(rate=history.world.rate, deadlines=deadlines)
         return Attempt(self._number, plan, launch, history.record, self._stop_source, clock)
 

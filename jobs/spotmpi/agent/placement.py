@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple, TypedDict
 
-from .plan import Deadline, Forecast, PlacedCapacity, Placement, RunPlan
+from .plan import Block, Deadline, Ending, Forecast, PlacedCapacity, Placement, RunPlan
 from .schema import read_object
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 _KEPT = 20  # decisions in the annotation; node 0's agent records them at each attempt
 _SEEN = 60  # observations in the annotation
+_NO_OTHER = "no other node group is left: name one in capacity.order, and resume the run"
 
 
 class Decision(TypedDict, total=False):
@@ -27,6 +29,7 @@ class Decision(TypedDict, total=False):
     reason: str
     forecast: Forecast  # with the first decision about a run with a deadline
     until: float  # Unix seconds until which the run waits without nodes
+    starts: float  # Unix seconds at which the Capacity Block of the group starts
     idle: float  # node-seconds for which nodes that are given back had waited for others
     idle_dollars: Optional[float]  # what these cost
 
@@ -105,14 +108,14 @@ class Gang(NamedTuple):
 def initial(capacity: PlacedCapacity) -> State:
     """The state at the submission: on the first of the placements."""
     placements = capacity["placements"]
-    decision = _decision(placements[0], None, capacity["reason"])
+    decision = _decision(placements[0], None, capacity["reason"])  # in a Capacity Block it is suspended until its start
     if capacity["forecast"] is not None:
         decision["forecast"] = capacity["forecast"]
     return {
         "order": [each["name"] for each in placements],
         "at": placements[0]["name"],
         "tried": [],
-        "moving": False,
+        "moving": "starts" in decision,
         "decisions": [decision],
         "seen": [],
         "away": None,
@@ -131,28 +134,76 @@ def parse(text: str | None) -> State | None:
     return values if complete else None
 
 
-def untried(state: State) -> str | None:
-    """The first node group of the order that may still give a gang, or None."""
-    return next((name for name in state["order"] if name != state["at"] and name not in state["tried"]), None)
+def untried(state: State, closed: Sequence[str] = ()) -> str | None:
+    """The first node group of the order that may still give a gang and is not *closed*, or None."""
+    tried = {state["at"], *state["tried"], *closed}
+    return next((name for name in state["order"] if name not in tried), None)
+
+
+def closed(capacity: PlacedCapacity, now: float) -> List[str]:
+    """The node groups in Capacity Blocks that are not there at the time *now*, or not for long enough."""
+    blocks = {each["name"]: each["block"] for each in capacity["placements"] if "block" in each}
+    return [name for name, block in blocks.items() if not block["start"] <= now < block["leave"]]
+
+
+def utc(moment: float) -> str:
+    """A time in Unix seconds, for people."""
+    return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def waits_for(block: Block) -> str:
+    """For what a gang waits that is placed in a Capacity Block before its start."""
+    return "waits for the Capacity Block %s, which starts at %s" % (block["reservation"], utc(block["start"]))
+
+
+def _later(capacity: PlacedCapacity, now: float) -> Placement | None:
+    """The placement in the Capacity Block that starts next after the time *now*, or None."""
+    blocks = [each for each in capacity["placements"] if "block" in each and now < each["block"]["start"]]
+    return min(blocks, key=lambda each: each["block"]["start"], default=None)
 
 
 def next_state(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequence[int], now: float) -> State | None:
     """The state that follows from what is seen of the gang at the time *now*; None while nothing does.
 
-    A gang with one of the allowed *sizes* stays. The groups that were tried may be tried again once enough nodes were
+    A gang with one of the allowed *sizes* stays, up to the end of its Capacity Block. A part of one in a block is not
+    given back, since it has been paid. The groups that were tried may be tried again once enough nodes were
     there, or some were given back. `returns` tells when a gang that has its nodes goes back to an earlier group.
     """
     following, here = observed(state, gang, capacity, sizes, now), state["at"]
-    target = untried(following)
-    if here in following["tried"] and here not in state["tried"] and target is not None:
+    shut = closed(capacity, now)
+    if here in shut:
+        idle = idle_values(state, gang.idle_since, capacity, sizes, now)
+        return _left(following, gang.usable(sizes) is not None, idle, capacity, now)
+    target, in_block = untried(following, shut), [each["name"] for each in capacity["placements"] if "block" in each]
+    is_new = here not in state["tried"] or target in in_block  # which was passed over before its start
+    if here in following["tried"] and is_new and target is not None:
         reason = "%s %s" % (here, gang.shortage(capacity, sizes, now))
         idle = idle_values(state, gang.idle_since, capacity, sizes, now)
         return decided(following, placement_of(capacity, target), now, reason, idle)
-    if target is None and gang.is_partial_over(capacity, now):
+    if target is None and here not in in_block and gang.is_partial_over(capacity, now):
         pause = Pause("%s %s" % (here, gang.shortage(capacity, sizes, now)), backoff(state, capacity))
-        first = placement_of(capacity, state["order"][0])
+        first = placement_of(capacity, next(name for name in state["order"] if name not in shut))
         return given_back(following, first, now, pause, idle_values(state, gang.idle_since, capacity, sizes, now))
     return None if following == state else following
+
+
+def _left(state: State, is_led: bool, idle: Decision, capacity: PlacedCapacity, now: float) -> State | None:
+    """The state of a gang whose Capacity Block ends: on the next group, or in the block that starts next.
+
+    Where there is neither, the agent by which it *is led* ends the run, see `placed`. Without one no node is asked for.
+    """
+    here = placement_of(capacity, state["at"])
+    reason = "the Capacity Block %s ends at %s" % (here["block"]["reservation"], utc(here["block"]["end"]))
+    name = untried({**state, "tried": []}, closed(capacity, now))
+    following = placement_of(capacity, name) if name else _later(capacity, now)
+    if following is not None:
+        if not name:
+            reason = "%s; %s" % (reason, waits_for(following["block"]))
+        return decided({**state, "tried": []}, following, now, reason, idle)
+    if is_led:
+        return None
+    again: Decision = {**idle, "until": now + capacity["retry"]}
+    return {**decided(state, here, now, reason + "; " + _NO_OTHER, again), "moving": True}
 
 
 class Pause(NamedTuple):
@@ -221,7 +272,8 @@ def asked_for(away: Away | None) -> Away | None:
 
 def waits_until(state: State) -> float | None:
     """Unix time until which the run waits without nodes; None where it asks for them, or is about to."""
-    return state["decisions"][-1].get("until") if state["moving"] else None
+    last = state["decisions"][-1]
+    return last.get("until", last.get("starts")) if state["moving"] else None
 
 
 def observed(state: State, gang: Gang, capacity: PlacedCapacity, sizes: Sequence[int], now: float) -> State:
@@ -251,13 +303,29 @@ def placement_of(capacity: PlacedCapacity, name: str) -> Placement:
 
 
 def placed(plan: RunPlan, state: State) -> RunPlan:
-    """*plan* as it is in the current placement; ``limits.start`` allows for the time in which nodes may come there."""
+    """*plan* as it is in the current placement; ``limits.start`` allows for the time in which nodes may come there.
+
+    In a Capacity Block after which no group is left, it has an end.
+    """
     capacity = plan.get("capacity")
     if capacity is None:
         return plan
     placement, limits = placement_of(capacity, state["at"]), plan["limits"]
     limits = {**limits, "start": limits["start"] + wait_for_nodes(capacity, state, plan.get("submitted", 0.0))}
-    return {**plan, "rate": placement["rate"], "machine": dict(placement["machine"]), "limits": limits}
+    here: RunPlan = {**plan, "rate": placement["rate"], "machine": dict(placement["machine"]), "limits": limits}
+    ending = _ending(capacity, placement)
+    return here if ending is None else {**here, "ending": ending}
+
+
+def _ending(capacity: PlacedCapacity, here: Placement) -> Ending | None:
+    """The end of a run in the Capacity Block of the placement *here*; None where it goes on in another group."""
+    block = here.get("block")
+    if block is None or any(
+        "block" not in each or each["block"]["leave"] > block["leave"] for each in capacity["placements"]
+    ):
+        return None
+    reason = "the Capacity Block %s ends at %s; %s" % (block["reservation"], utc(block["end"]), _NO_OTHER)
+    return {"at": block["leave"], "reason": reason}
 
 
 def wait_for_nodes(capacity: PlacedCapacity, state: State, submitted: float) -> float:
@@ -282,7 +350,7 @@ def event_values(decision: Mapping[str, Any], submitted: float) -> Dict[str, Any
 
 def _decision(placement: Placement, moment: float | None, reason: str) -> Decision:
     machine = placement["machine"]
-    return {
+    decision: Decision = {
         "t": moment,
         "group": placement["name"],
         "type": machine["type"],
@@ -290,3 +358,6 @@ def _decision(placement: Placement, moment: float | None, reason: str) -> Decisi
         "rate": placement["rate"],
         "reason": reason,
     }
+    if "block" in placement:
+        decision["starts"] = placement["block"]["start"]
+    return decision

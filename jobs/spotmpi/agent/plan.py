@@ -105,14 +105,34 @@ class Wheels(TypedDict):
     sha256: str
 
 
-class Placement(TypedDict):
-    """One node group that the gang of a run in an environment may be placed on, and what its pods need there."""
+class Block(TypedDict):
+    """A Capacity Block: AWS starts nodes in it from *start*, and begins to end them 30 minutes before *end*."""
 
+    reservation: str
+    start: float  # Unix seconds, as the others
+    leave: float  # by which a run ends its attempt there, with a checkpoint
+    end: float
+
+
+class _Placement(TypedDict):
     name: str
     node_selector: Dict[str, str]
     tolerations: List[Dict[str, Any]]
     machine: Dict[str, str]  # what is known of its nodes before they start
     rate: Optional[float]  # US dollars per hour of all nodes of the run, where known
+
+
+class Placement(_Placement, total=False):
+    """One node group that the gang of a run in an environment may be placed on, and what its pods need there."""
+
+    block: Block  # of a group in a Capacity Block
+
+
+class Ending(TypedDict):
+    """By when a run has to end, in Unix seconds, and why."""
+
+    at: float
+    reason: str
 
 
 class Deadline(TypedDict):
@@ -206,6 +226,7 @@ class RunPlan(_RunPlan, total=False):
     elastic: Elastic  # where the number of nodes changes between attempts
     margin: float  # seconds of the grace that are left when a notice ends an attempt; all where it is missing
     standby: List[str]  # host names of pods that stand by for lost nodes
+    ending: Ending  # where nodes are there for a time and no others may follow
     # On this machine.
     backend: Literal["local"]
     spec: Dict[str, Any]

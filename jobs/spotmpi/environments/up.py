@@ -13,7 +13,7 @@ from spotmpi.aws.errors import CallError
 from spotmpi.aws.registry import has_image
 from spotmpi.aws.scaling import running_nodes
 from spotmpi.backends.targets import Target
-from spotmpi.core import environment
+from spotmpi.core import environment, names
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.environments import changes, location, node_group_sizes
@@ -288,10 +288,14 @@ class _Up:
         if not self.environment.repositories:
             self._dependencies.echo("no images, so there is nothing to run")
             return
+        groups = [group for group in self.environment.node_groups if group.market != names.CAPACITY_BLOCK]
+        if not groups:
+            self._dependencies.echo("all node groups are in Capacity Blocks, so nothing is run before these start")
+            return
         inventory, image = self._inventory(), min(self.environment.repositories)
-        gpus = max(group.gpus for group in self.environment.node_groups)
+        gpus = max(group.gpus for group in groups)
         # Two nodes also show that pods reach each other through the network and its policies.
-        nodes = min(2, max(group.max for group in self.environment.node_groups if bool(group.gpus) == bool(gpus)))
+        nodes = min(2, max(group.max for group in groups if bool(group.gpus) == bool(gpus)))
         smoke_run = f"{image}:{self._build_of(image).tag} on {nodes}"
         if smoke_run in inventory.of(SMOKE_RUNS):
             self._dependencies.echo(f"{image} has passed a smoke run before")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from spotmpi.agent import pod_context
-from spotmpi.agent.plan import NODE, Deadline, Forecast, PlacedCapacity, Placement
+from spotmpi.agent.plan import NODE, Block, Deadline, Forecast, PlacedCapacity, Placement
 from spotmpi.core import names
 from spotmpi.plan import pods
 from spotmpi.plan.cluster import ClusterTarget
@@ -20,10 +21,14 @@ _POLICY = "spotmpi.capacity.controller"  # the module of a controller that keeps
 
 
 class Beginning(NamedTuple):
-    """Why a run begins on the first of its node groups, and what it is expected to cost where it has a deadline."""
+    """Why a run begins on the first of its node groups, and what it is expected to cost where it has a deadline.
+
+    *blocks* are the Capacity Blocks of its node groups, by group.
+    """
 
     reason: str = "the first in the order of its node groups"
     forecast: Forecast | None = None
+    blocks: Mapping[str, Block] = MappingProxyType({})
 
 
 def capacity(
@@ -36,7 +41,7 @@ def capacity(
         "retry": spec.capacity.retry,
         "overhead": spec.capacity.overhead,
         "pods": f"{names.LABEL_RUN}={run},{names.LABEL_ROLE}={NODE}",
-        "placements": [_placement(spec, each, run, rates) for each in target.order],
+        "placements": [_in_block(_placement(spec, each, run, rates), beginning.blocks) for each in target.order],
         "reason": beginning.reason,
         "forecast": beginning.forecast,
         "deadline": _deadline(spec),
@@ -67,6 +72,11 @@ def _placement(spec: JobSpec, target: ClusterTarget, run: str, rates: Mapping[st
         "machine": machine,
         "rate": rates.get(machine["node_group"]),
     }
+
+
+def _in_block(placement: Placement, blocks: Mapping[str, Block]) -> Placement:
+    """*placement* with the Capacity Block of its node group, if it has one."""
+    return {**placement, "block": blocks[placement["name"]]} if placement["name"] in blocks else placement
 
 
 def controller_job(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, Any]:

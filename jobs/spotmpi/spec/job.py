@@ -218,8 +218,8 @@ class Capacity(SpecModel):
 
     order: list[str] = Field(
         [],
-        description='node groups or markets ("spot", "on-demand"): all nodes from the first (in each of its zones), '
-        "else all from the next",
+        description='node groups or markets ("spot", "on-demand", "capacity-block"): all nodes from the first (in each '
+        "of its zones), else all from the next",
     )
     patience: Duration = Field(600.0, description="how long the run waits for all its nodes before it tries the next")
     partial: Duration = Field(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spotmpi.core import names
 from spotmpi.core.errors import Problem
+from spotmpi.core.names import CAPACITY_BLOCK
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.workers import millicores
 
@@ -36,6 +37,11 @@ class Choice(NamedTuple):
     def every_group(self) -> tuple[NodeGroup, ...]:
         """The groups and their fallbacks."""
         return self.groups + self.fallbacks
+
+    @property
+    def blocks(self) -> tuple[NodeGroup, ...]:
+        """Those in Capacity Blocks."""
+        return tuple(group for group in self.every_group if group.market == CAPACITY_BLOCK)
 
     @property
     def capability(self) -> str | None:
@@ -73,9 +79,9 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup], gang: bool = True) -> Cho
         return _choose_in_order(spec, groups)
     if spec.capacity.deadline is not None:
         return _choose_for_deadline(spec, groups)
-    if problems := _unknown(spec, groups):
-        return problems
     named, candidates = spec.kubernetes.node_groups, _named(spec, groups)
+    if problems := [*_unknown(spec, groups), *_in_block(spec, candidates, gang)]:
+        return problems
     if len({group.shared_name for group in candidates}) > 1 and named and spec.nodes > 1 and gang:
         remedy = (
             "each node would be of any of them, and the gang in several placement groups: name one, or name them in "
@@ -97,6 +103,20 @@ def choose(spec: JobSpec, groups: Sequence[NodeGroup], gang: bool = True) -> Cho
     fallbacks = tuple(each for each in like if each is not first) if moves else ()
     others = dict.fromkeys(name for choice in found for name in choice.others if name != first.shared_name)
     return best._replace(others=tuple(others), fallbacks=fallbacks)
+
+
+def _in_block(spec: JobSpec, candidates: Sequence[NodeGroup], gang: bool) -> Iterable[Problem]:
+    """What does not go together with a node group in a Capacity Block, for which only a gang waits."""
+    blocks = [group.name for group in candidates if group.market == CAPACITY_BLOCK]
+    if not blocks:
+        return
+    field, named = "kubernetes.node_groups", spec.kubernetes.node_groups
+    if not gang:
+        yield Problem(field, named, f"workers wait for no start of a Capacity Block: name others than {blocks[0]}")
+    elif len(candidates) > 1:
+        remedy = f"a run waits for the Capacity Block of {blocks[0]}: name it alone, or all of them in capacity.order"
+        yield Problem(field, named, remedy)
+    yield from _conflicts(spec, field, named)
 
 
 def _rank(spec: JobSpec, group: NodeGroup, groups: Sequence[NodeGroup]) -> tuple[bool, int]:
@@ -130,15 +150,19 @@ def _names(group: NodeGroup) -> tuple[str, str]:
 
 
 def _allowed(spec: JobSpec, groups: Sequence[NodeGroup]) -> list[NodeGroup]:
-    """The groups that the spec's zones, instance types and (without a deadline) market allow."""
+    """The groups that the spec's zones, instance types and (without a deadline) market allow.
+
+    One in a Capacity Block, which starts at its time, only where the spec names it, or its market in an order.
+    """
     table = spec.capacity
+    named = {*table.order, *spec.kubernetes.node_groups}
     markets = MARKETS if table.market == "auto" or table.deadline is not None else (table.market,)
     return [
         group
         for group in groups
         if (not table.zones or group.zone in table.zones)
         and (not table.instance_types or group.type in table.instance_types)
-        and group.market in markets
+        and (group.market in markets or (group.market == CAPACITY_BLOCK and named & {group.market, *_names(group)}))
     ]
 
 
@@ -151,7 +175,12 @@ def _named(spec: JobSpec, groups: Sequence[NodeGroup]) -> list[NodeGroup]:
 def _unknown(spec: JobSpec, groups: Sequence[NodeGroup]) -> list[Problem]:
     """What a spec allows and the environment has not, or not together."""
     problems = list(_unknown_names(spec, groups))
-    if groups and not problems and not _named(spec, groups):
+    if problems or _named(spec, groups):
+        return problems
+    if groups and all(group.market == CAPACITY_BLOCK for group in groups):
+        remedy = f"the environment has Capacity Blocks alone, which only runs use that name one: {groups[0].name}"
+        problems.append(Problem("kubernetes.node_groups", spec.kubernetes.node_groups or None, remedy))
+    elif groups:
         key, value = next((key, value) for key, value in spec.capacity.choices.items() if key != _ORDER)
         has = ", ".join(f"{group.name} ({group.type}, {group.market}, in {group.zone})" for group in groups)
         remedy = f"with other keys it leaves no node group of the environment, which has {has}"
@@ -215,6 +244,9 @@ def _choose_for_deadline(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice |
     table = spec.capacity
     problems = [*_conflicts(spec, _DEADLINE, None), *_unknown(spec, groups)]
     candidates = _named(spec, groups)
+    if blocks := [group.name for group in candidates if group.market == CAPACITY_BLOCK]:
+        remedy = f"a deadline is kept with spot and on-demand groups: leave {blocks[0]} out, or the deadline"
+        problems.append(Problem("kubernetes.node_groups", spec.kubernetes.node_groups, remedy))
     misfits = {group.name: why for group in candidates if (why := _misfit(spec, group, group.max))}
     fitting: dict[tuple[str, str, str], NodeGroup] = {}
     for group in candidates:
@@ -249,9 +281,10 @@ def _without_groups(name: str, groups: Sequence[NodeGroup]) -> str:
     """Why an entry stands for no group, with the remedy."""
     if any(group.market == name for group in groups):
         return f"all {name} groups of the environment are named already: remove it"
-    if name in MARKETS:
+    if name in (*MARKETS, CAPACITY_BLOCK):
         return f"the environment has no {name} group: {_ADD_GROUP}, or remove it"
-    return f"the environment has the groups {', '.join(group.name for group in groups)}; markets are spot and on-demand"
+    has = ", ".join(group.name for group in groups)
+    return f"the environment has the groups {has}; markets are {', '.join(MARKETS)} and {CAPACITY_BLOCK}"
 
 
 def _conflicts(spec: JobSpec, field: str, value: object) -> Iterable[Problem]:

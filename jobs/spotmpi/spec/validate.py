@@ -15,7 +15,7 @@ from spotmpi.agent.launchers import LAUNCHERS, Launcher, start_count
 from spotmpi.core import hints
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.spec import validate_cluster
-from spotmpi.spec.job import POOL, JobSpec
+from spotmpi.spec.job import POOL, Capacity, JobSpec
 from spotmpi.streams.order import FORMATS
 
 if TYPE_CHECKING:  # a local run starts faster without it
@@ -42,7 +42,7 @@ class TargetCapabilities(NamedTuple):
     workers: bool = True  # whether it runs the workers of pools and streams
     several_sizes: bool = True  # whether a run may have another number of nodes at its next attempt
     images: bool = True  # whether it has spotmpi's images
-    deadline: tuple[Problem, ...] = ()  # why the work cannot be done there by its deadline
+    capacity: tuple[Problem, ...] = ()  # why its deadline cannot be kept there, or a Capacity Block not be used
 
 
 # Keys of the table `capacity` that need no deadline, and those of simulations alone.
@@ -369,7 +369,12 @@ def _capacity(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Probl
             yield Problem(f"capacity.{key}", given[key], "is for a deadline: set capacity.deadline, or remove it")
         if table.prices and not table.order:
             yield Problem("capacity.prices", table.prices, "is for capacity.order or a deadline: set one, or `price`")
-        return
+    else:
+        yield from _deadline(table, capabilities)
+    yield from capabilities.capacity
+
+
+def _deadline(table: Capacity, capabilities: TargetCapabilities) -> Iterable[Problem]:
     if table.order:
         yield Problem("capacity.order", table.order, "capacity.deadline decides the order: remove one of the two")
     if table.work is None:
@@ -378,7 +383,6 @@ def _capacity(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Probl
     if capabilities.persistent is not None and pod_context.VOLUME not in capabilities.persistent:
         remedy = "needed for capacity.deadline, or each move starts from zero: name a claim for the run volume"
         yield Problem("kubernetes.volume", None, remedy)
-    yield from capabilities.deadline
 
 
 def _sizes(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:

@@ -12,6 +12,9 @@ It knows from where it has its rules:
   the finalizer away first). JobSet creates missing Jobs and leaves the parallelism of others (pkg/controllers/
   jobset_controller.go, reconcileReplicatedJobs; where its alpha ElasticJobSet is off).
 - A JSON patch applies in whole or, where a test operation does not hold, not at all (RFC 6902, section 5).
+- A Capacity Block has its nodes from its start on, and 30 minutes before its end EC2 begins to end those that still run
+  (EC2 User Guide, Capacity Blocks for ML). A JobSet whose gang waits for one is submitted suspended, and it gets the
+  condition Suspended without ever having had pods (jobset_controller.go, suspendJobs).
 - Times are whole seconds by the API server's clock.
 - The cluster autoscaler says of each pod for which it starts no node why not, with the numbers of node groups by reason
   and without their names, again in each of its loops (kubernetes/autoscaler, cluster-autoscaler/processors/status/
@@ -20,6 +23,7 @@ It knows from where it has its rules:
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,9 +45,10 @@ class PlacedCluster:
         self.size = size
         self._jobset = {**copied(jobset), "status": {}}
         self._jobset["metadata"]["resourceVersion"] = "1"
-        self._jobset["spec"]["suspend"] = False
+        self._jobset["spec"]["suspend"] = self.state["moving"]
+        self.blocks: dict[str, tuple[float, float]] = {}  # start and end by group
+        self.ended_by_ec2 = 0  # nodes
         self._selector: Object = dict(self._template["spec"]["nodeSelector"])  # of the Job
-        self._pods: list[Object] = []
         self.parallelism = dict.fromkeys(range(size), 1)  # of the Job of each node
         self.may_scale = True
         self.last_first = False  # the scheduler, which has no order for pods of one time, takes the last pods first
@@ -51,7 +56,9 @@ class PlacedCluster:
         self.meddle = False  # somebody else changes the JobSet between a look and a patch, once
         self.patches: list[Object] = []  # the JobSet after each
         self.refusals: dict[str, str] = {}  # what the autoscaler says of pods that wait, by group
-        self._create_pods()
+        self._pods: list[Object] = []
+        if not self.suspended:
+            self._create_pods()
 
     @property
     def _template(self) -> Object:
@@ -127,6 +134,7 @@ class PlacedCluster:
     def pass_time(self, seconds: float = 5.0) -> None:
         """What happens in some seconds."""
         self.now += seconds
+        self._end_blocks()
         if self.suspended:
             if self._pods:
                 self._pods = []
@@ -138,6 +146,17 @@ class PlacedCluster:
             self._selector = {**self._selector, **self._template["spec"]["nodeSelector"]}
             self._create_pods()
         self._schedule()
+
+    def _end_blocks(self) -> None:
+        """EC2 ends the nodes that still run 30 minutes before the end of their Capacity Block."""
+        for group, (_, end) in self.blocks.items():
+            lost = [pod for pod in self._pods if pod["spec"].get("nodeName") == group and self.now >= end - 1800]
+            self.ended_by_ec2 += len(lost)
+            self._pods = [self._pod(int(each["metadata"]["name"])) if each in lost else each for each in self._pods]
+
+    def _free(self, group: str) -> int:
+        start, end = self.blocks.get(group, (-math.inf, math.inf))
+        return self.free.get(group, 0) if start <= self.now < end - 1800 else 0
 
     def places(self) -> list[str | None]:
         """The group of each pod."""
@@ -161,7 +180,7 @@ class PlacedCluster:
     def _schedule(self) -> None:
         group = self._selector["group"]
         for pod in sorted(self._pods, key=lambda pod: pod["metadata"]["name"], reverse=self.last_first):
-            if "nodeName" not in pod["spec"] and self.places().count(group) < self.free.get(group, 0):
+            if "nodeName" not in pod["spec"] and self.places().count(group) < self._free(group):
                 pod["spec"]["nodeName"] = group
                 scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self._stamp()}
                 pod["status"] = {"phase": "Running", "conditions": [scheduled]}

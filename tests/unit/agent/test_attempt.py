@@ -87,6 +87,7 @@ class SuspendingSource:
 
 NO_PROGRESS = "no progress for limits.no_progress (300s), last iteration none"
 COST = "limits.cost ($1) is nearly spent"
+ENDING = "the Capacity Block cr-00000001 ends at 2026-11-19 11:06 UTC"
 
 
 @pytest.mark.parametrize(
@@ -96,8 +97,10 @@ COST = "limits.cost ($1) is nearly spent"
         (0.0, 301.0, {"run": None}, {}, FAILURE, NO_PROGRESS),
         (0.0, 601.0, {"run": 600.0}, {"no_progress": None}, NOT_RETRYABLE, "limits.run (600s) is over"),
         (8 * HOURS, 0.0, {"run": None, "cost": HOURS}, {"cost": 1.0}, NOT_RETRYABLE, COST),
+        (0.0, HOURS, {"run": None, "ending": HOURS + 1}, {"no_progress": None}, SUCCEEDED, "None"),
+        (0.0, HOURS, {"run": None, "ending": HOURS - 1}, {"no_progress": None}, NOT_RETRYABLE, ENDING),
     ],
-    ids=["asleep", "awake without progress", "awake too long", "asleep at a price"],
+    ids=["asleep", "awake without progress", "awake too long", "asleep at a price", "in time", "its block ends"],
 )
 def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the_run(
     tmp_path: Path,
@@ -118,9 +121,10 @@ def test_time_asleep_costs_money_and_is_neither_lack_of_progress_nor_time_of_the
         "limits": {**LIMITS, **limits},
         "grace": 1.0,
         "environment": {},
+        "ending": {"at": 0.0, "reason": ENDING},
     }
     source = SuspendingSource(tmp_path, clock, slept, worked)
-    counts = {"run": clock.awake(), "cost": clock.elapsed()}
+    counts = {"run": clock.awake(), "cost": clock.elapsed(), "ending": clock()}
     until = {name: None if seconds is None else counts[name] + seconds for name, seconds in deadlines.items()}
     record = Record(str(tmp_path), clock)
     command: Command = {"member": COORDINATOR, "name": "launcher", "arguments": waits, "environment": {}}

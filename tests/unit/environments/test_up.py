@@ -48,6 +48,19 @@ def test_the_smoke_run_has_two_nodes_if_a_group_allows_them(lab: FakeEnvironment
     assert lab.smoke_run["nodes"] == nodes
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_smoke_run_waits_for_no_capacity_block(lab: FakeEnvironment, alone: bool) -> None:
+    (group,) = OUTPUTS["node_groups"]
+    block = {**group, "name": "block", "gpus": 0, "max": 1, "market": "capacity-block", "reservation": "cr-00000001"}
+    groups = [block] if alone else [block, {**group, "max": 2}]
+    (lab.folder / "outputs").write_text(json.dumps({**OUTPUTS, "node_groups": groups}))
+    lab.up()
+    if alone:
+        assert lab.output[-1] == "all node groups are in Capacity Blocks, so nothing is run before these start"
+    else:
+        assert (lab.smoke_run["nodes"], lab.smoke_run["resources"]["gpu"]) == (2, 1)
+
+
 def test_data_is_pushed_before_the_smoke_run_and_again_by_the_next_up(lab: FakeEnvironment) -> None:
     data = (("set", "voc"), ("s3://sets/coco/", "coco"))
     lab.failures["data"] = "the terminal went away"

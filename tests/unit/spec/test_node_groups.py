@@ -234,7 +234,7 @@ def test_all_problems_of_an_order_come_at_once_each_with_its_remedy() -> None:
         "; kubernetes.node_groups = ['g6']: capacity.order names the groups already: remove one of the two",
         "order = 'g6': is named twice: remove one of the two",
         "order = 'g6': 2 nodes x 4 slots fit no node group; g6 (g6.xlarge): there are at most 1 nodes",
-        "order = 'p9': the environment has the groups g6, g5, c6i; markets are spot and on-demand",
+        "order = 'p9': the environment has the groups g6, g5, c6i; markets are spot, on-demand and capacity-block",
         "order = 'on-demand': the environment has no on-demand group: add one to its stack (spotmpi:groups with "
         "`market`), or remove it",
         "order = 'spot': all spot groups of the environment are named already: remove it",

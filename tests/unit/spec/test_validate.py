@@ -149,7 +149,7 @@ def test_a_batch_of_each_rank_would_change_with_the_number_of_nodes() -> None:
 def test_a_deadline_needs_the_time_of_the_work_a_run_volume_and_no_order() -> None:
     tools = frozenset({"none"})
     target = TargetCapabilities(
-        persistent=(), tools=tools, deadline=(Problem("capacity.zones", "b", "the target's own"),)
+        persistent=(), tools=tools, capacity=(Problem("capacity.zones", "b", "the target's own"),)
     )
     spec = {"command": ["true"], "launcher": "none", "capacity": {"deadline": "30h", "order": ["g5"]}}
     assert problems(spec, target)[:4] == [

@@ -26,7 +26,15 @@ from spotmpi.backends.kubernetes.client.portal import call, iterate
 from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts, submission_time
 from spotmpi.backends.kubernetes.follow.run import RUNNING, ClusterFollower
 from spotmpi.backends.kubernetes.follow.waiting import CloudDiagnosis
-from spotmpi.backends.kubernetes.submit import adaptation, code, deadline, pod_templates, target, wheels
+from spotmpi.backends.kubernetes.submit import (
+    adaptation,
+    capacity_blocks,
+    code,
+    deadline,
+    pod_templates,
+    target,
+    wheels,
+)
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.local import machine
 from spotmpi.core import archives, hints, names
@@ -71,13 +79,17 @@ class KubernetesBackend:
 
     def inspect(self, spec: JobSpec) -> TargetCapabilities:
         """The capabilities to validate against; GPUs are left to the scheduler."""
+        now = datetime.now(UTC)
         return machine.inspect_client(spec)._replace(
             tools=frozenset(launchers_of(spec.image or "")),
             gpus=sum(role.resources.gpu * role.world_size for role in roles.role_specs(spec)),
             persistent=target.persistent_folders(spec, self._environment),
             groups=self._environment.node_groups if self._environment else (),
             rate=target.hourly_rate(spec, self._environment),
-            deadline=tuple(deadline.problems(spec, self._environment, datetime.now(UTC))),
+            capacity=(
+                *deadline.problems(spec, self._environment, now),
+                *capacity_blocks.problems(spec, self._environment, now),
+            ),
         )
 
     def plan(self, spec: JobSpec, run: str, echo: Echo) -> ClusterPlan:
@@ -120,7 +132,8 @@ class KubernetesBackend:
         keys = [*submitting.generate_keys(), *protocol.TLS_FILES, *map(pods.forwarded_key, spec.env_passthrough)]
         rates = target.placement_rates(resolved.spec, self._environment)
         prices = target.hourly_rates(resolved.spec, self._environment)
-        on, beginning, expectation = deadline.begin(resolved.spec, resolved.target, rates, datetime.now(UTC))
+        blocks = capacity_blocks.read(resolved.spec, self._environment)
+        on, beginning, expectation = deadline.begin(resolved.spec, resolved.target, rates, datetime.now(UTC), blocks)
         policy = {"policy.tar.gz": archives.policy_side(names.SOURCE)} if spec.capacity.deadline and on.order else {}
         submission = manifests.Submission(
             run=run,

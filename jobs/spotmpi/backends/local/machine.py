@@ -38,7 +38,7 @@ def inspect(spec: JobSpec) -> TargetCapabilities:
         processes=MAX_PROCESSES,
         command_found=not spec.command or _is_executable(spec.command[0], spec),
         rate=spec.price,
-        deadline=_deadline_problems(spec),
+        capacity=_deadline_problems(spec),
     )
 
 

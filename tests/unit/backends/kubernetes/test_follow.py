@@ -197,6 +197,19 @@ def test_a_run_that_gave_nodes_back_waits_without_nodes_for_no_longer_than_the_s
     assert last.reason == f"{before}{text}{after}"
 
 
+def test_a_run_that_waits_for_the_start_of_its_capacity_block_says_so_and_is_not_given_up(cluster: FakeCluster) -> None:
+    """Its submission was 15 minutes ago, and the start limit is 10."""
+    why = "waits for the Capacity Block cr-00000001, which starts at 2026-11-21 11:30 UTC"
+    decision: placement.Decision = {**decided("g6", None), "reason": why, "starts": time.time() + 26.5 * 3600}
+    waits = placed_jobset(decision, tried=[], age=900)
+    annotations = waits["metadata"]["annotations"]
+    state = json.loads(annotations[pod_context.PLACEMENT_ANNOTATION])
+    annotations[pod_context.PLACEMENT_ANNOTATION] = json.dumps({**state, "moving": True})
+    waits["spec"]["suspend"] = True
+    *_, last = look(cluster, waits)
+    assert not last.terminal and last.reason == f"no nodes are asked for, for 27 h: {why}"
+
+
 def test_a_run_with_a_deadline_may_wait_for_its_nodes_up_to_then(cluster: FakeCluster) -> None:
     cluster.put(unscheduled_pod(0, "no GPU", 900))
     waits = placed_jobset(decided("g6", None), tried=["g5"], age=900)

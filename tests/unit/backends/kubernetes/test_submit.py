@@ -8,6 +8,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import pod_context, protocol, ssh
+from spotmpi.agent.plan import Block
 from spotmpi.backends.kubernetes import stop
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.client.api import ClusterApi
@@ -26,6 +28,7 @@ from spotmpi.core.errors import InputError, NotPermitted, RunInUse, SpotmpiError
 from spotmpi.images.wheels import PackedWheels
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import ClusterTarget
+from spotmpi.plan.placement import Beginning
 from spotmpi.plan.pods import forwarded_key
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import from_values
@@ -166,6 +169,19 @@ def test_agents_count_limits_from_the_creation_of_the_jobset(cluster: FakeCluste
     plan_json = json.loads(created(cluster, "ConfigMap")["data"]["plan.json"])
     moment = cluster.get("JobSet", "x-1")["metadata"]["creationTimestamp"]
     assert plan_json["submitted"] == datetime.fromisoformat(moment).timestamp() > time.time() + 500
+
+
+def test_a_run_that_waits_for_a_capacity_block_stays_suspended_and_its_controller_begins(cluster: FakeCluster) -> None:
+    spec = from_values({**SPEC, "capacity": {"order": ["block"]}})
+    target = ClusterTarget("here", "any:1", None, {}, (), False, machine=(("node_group", "block"), ("type", "p5")))
+    machine = (*target.machine, ("market", "capacity-block"))
+    target = replace(target, order=(replace(target, machine=machine),), placement_account="mover")
+    block = Block(reservation="cr-00000001", start=1.0, leave=2.0, end=3.0)
+    keys = dict.fromkeys([*generate_keys(), *protocol.TLS_FILES], "later")
+    submission = manifests.Submission("x-1", "ann", keys, {}, {}, beginning=Beginning(blocks={"block": block}))
+    objects = manifests.kubernetes_plan(spec, target, submission)
+    submit(cluster, {"run": "x-1", "namespace": "here", "objects": objects, "ssh_secret": None})
+    assert cluster.patched == [("Job", "x-1-placement", GO)]
 
 
 @pytest.mark.parametrize("readable", [False, True], ids=["as in environments", "that may be read"])

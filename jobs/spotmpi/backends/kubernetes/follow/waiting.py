@@ -328,6 +328,8 @@ def reason_key(reason: str) -> frozenset[str]:
 
 
 def _time_left(left: float) -> str:
+    if left > 7200:
+        return f"{math.ceil(left / 3600)} h"
     if left > 120:
         return f"{math.ceil(left / 60)} min"
     step = 10 if left > 10 else 1

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
+from spotmpi.backends.kubernetes.submit import capacity_blocks
 from spotmpi.backends.kubernetes.submit.target import placement_rates
 from spotmpi.core.errors import Problem, SpotmpiError
 from spotmpi.plan.cluster import ClusterTarget, beginning_on
@@ -15,7 +16,7 @@ from spotmpi.spec import roles
 from spotmpi.spec.job import JobSpec
 
 if TYPE_CHECKING:
-    from spotmpi.agent.plan import Forecast
+    from spotmpi.agent.plan import Block, Forecast
     from spotmpi.capacity.market import Market
     from spotmpi.capacity.placement import Offer
     from spotmpi.core.environment import Environment
@@ -50,11 +51,14 @@ def problems(spec: JobSpec, environment: Environment | None, now: datetime) -> I
 
 
 def begin(
-    spec: JobSpec, target: ClusterTarget, rates: Mapping[str, float], now: datetime
+    spec: JobSpec, target: ClusterTarget, rates: Mapping[str, float], now: datetime, blocks: Mapping[str, Block]
 ) -> tuple[ClusterTarget, Beginning, list[str]]:
-    """*target* with the node group first on which a valid run begins, why, and notes on what to expect of it."""
+    """*target* with the node group first on which a valid run begins, why, and notes on what to expect of it.
+
+    *blocks* are the Capacity Blocks of its node groups, by group.
+    """
     if spec.capacity.deadline is None:
-        return target, Beginning(), []
+        return target, capacity_blocks.beginning(target, blocks, now), capacity_blocks.notes(blocks)
     if not target.order:
         note = "capacity.deadline: the run fits one node group alone, so there is nothing to choose"
         return target, Beginning(), [note]

@@ -15,11 +15,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from lightkube import ApiError
 
 from spotmpi.agent import ssh
+from spotmpi.agent.placement import waits_until
 from spotmpi.backends.kubernetes import stop
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
-from spotmpi.backends.kubernetes.follow.jobset import submission_time
+from spotmpi.backends.kubernetes.follow.jobset import placement_state, submission_time
 from spotmpi.core import names
 from spotmpi.core.certificates import run_certificates
 from spotmpi.core.errors import RunInUse, SpotmpiError
@@ -94,7 +95,9 @@ async def _create_all(api: ClusterApi, objects: Sequence[Object]) -> CreatedRun:
                 raise failure
         if manifests.LABEL_QUEUE not in jobset["metadata"]["labels"]:
             jobs = [(part["kind"], part["metadata"]["name"]) for part in parts if part["kind"] == cluster_api.JOB]
-            for kind, name in [(cluster_api.JOBSET, run), *jobs]:
+            state = placement_state(jobset)  # its controller resumes a run that waits for a Capacity Block
+            waits = state is not None and waits_until(state) is not None
+            for kind, name in [*([] if waits else [(cluster_api.JOBSET, run)]), *jobs]:
                 await api.patch(kind, name, {"spec": {"suspend": False}})
     except BaseException:
         await api.delete(cluster_api.JOBSET, run)

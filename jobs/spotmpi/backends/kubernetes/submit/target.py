@@ -83,7 +83,9 @@ def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str,
     """
     choices = roles.choose(spec, environment.node_groups) if environment else []
     decides, elastic = spec.capacity.deadline is not None, len(spec.sizes) > 1
-    if environment is None or isinstance(choices, list) or not (choices[0].fallbacks or decides or elastic):
+    if environment is None or isinstance(choices, list):
+        return {}
+    if not (choices[0].fallbacks or decides or elastic or choices[0].blocks):
         return {}
     (gang, *workers), specs = choices, roles.role_specs(spec)
     if spec.price is not None:
@@ -180,7 +182,7 @@ def _on_nodes(target: ClusterTarget, choice: Choice, environment: Environment | 
     if environment is None or not choice.groups:
         return target
     elastic = len(choice.spec.sizes) > 1 and len(choice.groups) == 1 and environment.placement_account is not None
-    if not choice.fallbacks and not elastic:
+    if not choice.fallbacks and not elastic and not choice.blocks:
         return on_groups(target, choice.groups)
     if environment.placement_account is None:
         remedy = f"environment {environment.name} has no service account that moves runs; `spotmpi up` adds it"

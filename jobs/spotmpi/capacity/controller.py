@@ -10,10 +10,11 @@ in the image. Without it, or after an error of the policy, the run stays where i
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional
 
 from spotmpi.agent import placement as placed
 from spotmpi.agent import pod_context
@@ -45,6 +46,7 @@ class DeadlinePolicy:
         self._progress: Optional[RunProgress] = None
         self._nodes: Optional[int] = 0  # on which the gang could work at the last decision
         self._measured, self._read_at = NOTHING, -math.inf
+        self._closed: Optional[List[str]] = None  # blocks that were not there at the last decision
         self._failure = ""  # of the policy
 
     def __call__(self, plan: RunPlan, state: placed.State, gang: placed.Gang, now: float) -> Optional[placed.State]:
@@ -52,12 +54,13 @@ class DeadlinePolicy:
         capacity, sizes = plan["capacity"], sizes_of(plan)
         folder = os.path.join(self._runs, plan["run"])
         following = seen = placed.observed(state, gang, capacity, sizes, now)
-        nodes = gang.usable(sizes)
-        is_new = self._nodes != nodes or now - self._read_at >= _tick(plan)
+        nodes, closed = gang.usable(sizes), placed.closed(capacity, now)
+        is_new = self._nodes != nodes or self._closed != closed or state["at"] in closed
+        is_new = is_new or now - self._read_at >= _tick(plan)
         if gang.created is not None and (is_new or nodes is None):  # a gang that waits needs a decision at each look
             if is_new:
                 self._read(folder, plan, now)
-            self._nodes = nodes
+            self._nodes, self._closed = nodes, closed
             view = _View(plan, seen, gang, now, self._measured)
             following = _follow(view, self._decide(view), newly_refused=seen["tried"] != state["tried"])
         return None if following == state else following
@@ -203,15 +206,16 @@ def _by_policy(view: _View) -> Decided:
         Observation(each["t"] - submitted, _offer(view, groups[each["group"]], each["nodes"]))
         for each in view.state["seen"]
     ]
-    offers = [_offer(view, each, view.available(each)) for each in groups.values()]
+    offers = {name: _offer(view, each, view.available(each)) for name, each in groups.items()}
     here = _offer(view, view.at, None)
-    gang = Gang(here.zone, here.market, here.instance_type, view.nodes) if view.nodes is not None else None
+    gang = None
+    if view.nodes is not None:
+        gang = Gang(here.zone, here.market, here.instance_type, view.nodes, here.reservation)
     state = State(view.job, gang, view.work, view.starting, view.measured.spent, view.unsaved)
-    decision = policy.decide(state, offers, history, Clock(view.elapsed, view.tick))
+    decision = policy.decide(state, [*offers.values()], history, Clock(view.elapsed, view.tick))
     if isinstance(decision, (Keep, Wait)):
         return Decided(_STAY if isinstance(decision, Keep) else _WAIT, decision.reason)
-    wanted = (decision.placement.zone, decision.placement.market, decision.placement.instance_type)
-    return Decided(next(name for name, each in groups.items() if _kind(each) == wanted), decision.reason)
+    return Decided(next(name for name, each in offers.items() if each.has(decision.placement)), decision.reason)
 
 
 def _offer(view: _View, group: Placement, nodes: Optional[int]) -> Offer:
@@ -219,8 +223,13 @@ def _offer(view: _View, group: Placement, nodes: Optional[int]) -> Offer:
 
     rate = group["rate"]
     assert rate is not None, "a plan with a deadline has all prices"
-    zone, market, kind = _kind(group)
-    return Offer(zone, market, kind, rate / view.size, nodes)
+    machine, block = group["machine"], group.get("block")
+    market: Any = machine["market"]
+    offer = Offer(machine["zone"], market, machine["type"], rate / view.size, nodes)
+    if block is None:
+        return offer
+    start, leave = (moment - view.now + view.elapsed for moment in (block["start"], block["leave"]))
+    return dataclasses.replace(offer, reservation=block["reservation"], start=start, end=leave)
 
 
 def _by_last_safe_moment(view: _View, error: str) -> Decided:
@@ -228,7 +237,7 @@ def _by_last_safe_moment(view: _View, error: str) -> Decided:
     slack = view.job.slack(view.elapsed, view.work) - view.tick
     fallback = [each for each in view.capacity["placements"] if _market(each) == "on-demand"]
     why = "the policy cannot be asked (%s), so only the last safe moment is kept" % error
-    if slack > 0 or not fallback or _market(view.at) == "on-demand":
+    if slack > 0 or not fallback or _market(view.at) != "spot":
         return Decided(_STAY if view.whole else _WAIT, why)
     left = "%s of work left, and a start takes %s" % (hours(view.work), hours(view.job.overhead))
     return Decided(fallback[0]["name"], "last safe moment: %s; %s" % (left, why))
@@ -237,6 +246,10 @@ def _by_last_safe_moment(view: _View, error: str) -> Decided:
 def _follow(view: _View, decided: Decided, newly_refused: bool) -> placed.State:
     """The state that follows from a decision."""
     state, here = view.state, view.state["at"]
+    closed = placed.closed(view.capacity, view.now)
+    if here in closed and decided.group in (_WAIT, _STAY, here):  # its block is over, and the others gave none lately
+        others = [each["name"] for each in view.capacity["placements"] if each["name"] not in closed]
+        decided = decided._replace(group=others[0])
     idle = placed.idle_values(state, view.gang.idle_since, view.capacity, view.sizes, view.now)
     if decided.group not in (_WAIT, _STAY, here):
         target = placed.placement_of(view.capacity, decided.group)
@@ -257,7 +270,7 @@ def _next_to_ask(view: _View) -> Optional[Placement]:
     """The group that a waiting gang asks after the present one, once that gave none for the patience."""
     if not view.gang.is_over(view.capacity, view.now):
         return None
-    groups = view.capacity["placements"]
+    groups = [each for each in view.capacity["placements"] if "block" not in each]
     late = view.job.slack(view.elapsed, view.work) <= view.tick
     asked = [each for each in groups if late or _market(each) == "spot" or view.job.market == "on-demand"]
     names = [each["name"] for each in asked]
@@ -276,11 +289,6 @@ def _pause(view: _View, decided: Decided) -> placed.Pause:
 
 def _market(group: Placement) -> str:
     return group["machine"]["market"]
-
-
-def _kind(group: Placement) -> Tuple[str, Any, str]:
-    """Zone, market and instance type, of which the plan has one group each."""
-    return group["machine"]["zone"], _market(group), group["machine"]["type"]
 
 
 if __name__ == "__main__":

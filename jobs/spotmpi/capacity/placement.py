@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, Union
 
 from spotmpi.capacity.job import Job
+
+CAPACITY_BLOCK: Literal["capacity-block"] = "capacity-block"
+OfferMarket = Literal["spot", "on-demand", "capacity-block"]
 
 
 @dataclass(frozen=True, order=True)
@@ -24,9 +28,10 @@ class Placement:
     """Where a gang runs: all its nodes in one zone, on one market, of one instance type."""
 
     zone: str
-    market: Literal["spot", "on-demand"]
+    market: OfferMarket
     instance_type: str
     nodes: int
+    reservation: str = ""  # of a Capacity Block
 
     def __str__(self) -> str:
         nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
@@ -38,14 +43,26 @@ class Offer:
     """What a zone has of an instance type on a market: dollars per node and hour, and how many nodes.
 
     ``available`` counts the nodes that the job already has there. None is unknown, which a request finds out at no
-    cost where gangs are launched all or nothing; 0 stands for a request that was refused.
+    cost where gangs are launched all or nothing; 0 stands for a request that was refused. A Capacity Block is there
+    from ``start`` to ``end``, seconds after the start of the job, and its price is what nodes cost besides it.
     """
 
     zone: str
-    market: Literal["spot", "on-demand"]
+    market: OfferMarket
     instance_type: str
     price: float
     available: int | None = None
+    reservation: str = ""
+    start: float = -inf
+    end: float = inf
+
+    def __str__(self) -> str:
+        return f"the Capacity Block {self.reservation}" if self.reservation else f"{self.pool}, {self.market}"
+
+    def has(self, placement: Placement) -> bool:
+        """Whether it is the offer of the nodes of *placement*."""
+        there = (placement.zone, placement.market, placement.instance_type, placement.reservation)
+        return (self.zone, self.market, self.instance_type, self.reservation) == there
 
     @property
     def pool(self) -> CapacityPool:

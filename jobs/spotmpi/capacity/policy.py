@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spotmpi.capacity.blocks import beside_blocks, choose_block
 from spotmpi.capacity.choice import FIT_AGAIN, Choice, Moment, Planner, planned_pools
 from spotmpi.capacity.job import Job, hours
 from spotmpi.capacity.market import Market
 from spotmpi.capacity.placement import (
+    CAPACITY_BLOCK,
     CapacityPool,
     Clock,
     Decision,
@@ -34,24 +36,40 @@ def decide(state: State, offers: Sequence[Offer], history: Sequence[Observation]
     """What to do now: the cheapest in expectation of what cannot miss the deadline or the budget.
 
     The last safe moment goes to on-demand nodes, and a switch has to pay for its start and more. ``history`` may begin
-    before the job, and is better with it; the offers of now need not be in it.
+    before the job, and is better with it; the offers of now need not be in it. A Capacity Block costs next to nothing,
+    so the job is in it where that gains anything, and waits for it where it has time for all of the work.
 
     Raises:
         NothingOffered: the deadline is to be kept, and no on-demand nodes are offered; or only spot nodes are allowed,
             and none are offered.
     """
-    view = _View.of(state, offers, history, clock)
     if state.work <= 0:
         return Keep("the work is done")
+    blocks = [offer for offer in offers if offer.market == CAPACITY_BLOCK and offer.available != 0]
+    chosen = choose_block(state, blocks, clock)
+    if chosen is not None:
+        return _in_block(state, *chosen)
+    beside = beside_blocks(state, blocks, clock)
+    view = _View.of(beside, offers, history, clock)
     choice = view.planner.choose(view.moment)
     mode = int(choice.mode[0])
     reason = _reason(view, choice)
+    if beside.job is not state.job:
+        reason += "; without the work and the time of its Capacity Blocks"
     if mode == NONE:
         return Wait(clock.elapsed + max(0.0, min(clock.tick, view.slack)), reason)
     if mode == view.moment.mode[0]:
         return Keep(reason)
     placement = view.placement(mode)
-    return Start(placement, reason) if state.placement is None else Switch(placement, reason)
+    return Start(placement, reason) if beside.placement is None else Switch(placement, reason)
+
+
+def _in_block(state: State, block: Offer, reason: str) -> Decision:
+    here, nodes = state.placement, state.job.sizes[-1]
+    if here is not None and block.has(here):
+        return Keep(reason)
+    placement = Placement(block.zone, block.market, block.instance_type, nodes, block.reservation)
+    return Start(placement, reason) if here is None else Switch(placement, reason)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from spotmpi.agent.files import is_folder
 from spotmpi.core.errors import SpotmpiError
 
 LARGEST = 700_000  # bytes of archive that a ConfigMap takes along
-POLICY = ("__init__", "chains", "choice", "controller", "job", "market", "placement", "policy", "values")
+POLICY = ("__init__", "blocks", "chains", "choice", "controller", "job", "market", "placement", "policy", "values")
 DIGITS = 16  # hex digits of a SHA-256 that name an archive
 
 

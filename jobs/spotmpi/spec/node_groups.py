@@ -240,19 +240,19 @@ def _choose_in_order(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | lis
 
 
 def _choose_for_deadline(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]:
-    """All groups on which a run with a deadline may be placed, one of each zone, market and type, spot groups first."""
+    """All groups on which a run with a deadline may be placed, one of each zone, market and type, spot groups first.
+
+    Those in Capacity Blocks that it names come last; it needs others besides, as they are there for a time only.
+    """
     table = spec.capacity
     problems = [*_conflicts(spec, _DEADLINE, None), *_unknown(spec, groups)]
     candidates = _named(spec, groups)
-    if blocks := [group.name for group in candidates if group.market == CAPACITY_BLOCK]:
-        remedy = f"a deadline is kept with spot and on-demand groups: leave {blocks[0]} out, or the deadline"
-        problems.append(Problem("kubernetes.node_groups", spec.kubernetes.node_groups, remedy))
     misfits = {group.name: why for group in candidates if (why := _misfit(spec, group, group.max))}
-    fitting: dict[tuple[str, str, str], NodeGroup] = {}
+    fitting: dict[tuple[str, str, str, str | None], NodeGroup] = {}
     for group in candidates:
         if group.name not in misfits:
-            fitting.setdefault((group.zone, group.market, group.type), group)
-    markets = MARKETS if table.market == "auto" else (table.market,)
+            fitting.setdefault((group.zone, group.market, group.type, group.reservation), group)
+    markets = (*(MARKETS if table.market == "auto" else (table.market,)), CAPACITY_BLOCK)
     chosen = tuple(group for market in markets for group in fitting.values() if group.market == market)
     if not fitting and not problems:
         problems.append(_refusal(spec, candidates, misfits))
@@ -262,7 +262,7 @@ def _choose_for_deadline(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice |
             f"the deadline needs an on-demand group that the run fits, and there is none: {_ADD_GROUP}, or {without}"
         )
         problems.append(Problem("capacity.market", table.market, remedy))
-    elif fitting and not chosen:
+    elif fitting and all(group.market == CAPACITY_BLOCK for group in chosen):
         remedy = f"the run fits no {table.market} group of the environment: {_ADD_GROUP}, or allow another market"
         problems.append(Problem("capacity.market", table.market, remedy))
     problems += _differences(chosen, "capacity.instance_types")

@@ -13,7 +13,7 @@ from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.launch import largest_size, on_hosts
 from spotmpi.agent.outcomes import INTERRUPTION, SUCCEEDED, Outcome
 from spotmpi.agent.placement_controller import Controller, OrderPolicy, Policy
-from spotmpi.agent.plan import COORDINATOR, NODE, Forecast, Member
+from spotmpi.agent.plan import COORDINATOR, NODE, Block, Forecast, Member
 from spotmpi.agent.progress import Progress
 from spotmpi.agent.record import Record
 from spotmpi.capacity.controller import DeadlinePolicy
@@ -25,8 +25,9 @@ from tests.clocks import SetClock
 from tests.unit.agent.placed_cluster import START, PlacedCluster
 
 SIZE = 4
-NEAR, OTHER, FAR = "near", "other", "far"
-RATES = {NEAR: 4.0, OTHER: 5.0, FAR: 12.0}  # dollars per hour of all nodes
+NEAR, OTHER, FAR, BLOCK = "near", "other", "far", "block"
+RATES = {NEAR: 4.0, OTHER: 5.0, FAR: 12.0, BLOCK: 0.1}  # dollars per hour of all nodes
+LEAVE = 1920.0  # seconds before the end of a Capacity Block
 PACE = 1.0  # seconds per iteration
 FORECAST: Forecast = {
     "dollars": 3.5,
@@ -39,18 +40,24 @@ FORECAST: Forecast = {
 
 
 def target(group: str) -> ClusterTarget:
-    market = "on-demand" if group == FAR else "spot"
+    market = {FAR: "on-demand", BLOCK: "capacity-block"}.get(group, "spot")
     zone = "us-east-1b" if group == OTHER else "us-east-1a"  # otherwise like NEAR
     kind = "far.xlarge" if group == FAR else "near.xlarge"
     machine = {"node_group": group, "type": kind, "market": market, "zone": zone}
     return ClusterTarget("here", "any:1", "claim", {"group": group}, (), False, machine=tuple(machine.items()))
 
 
-def planned(groups: tuple[str, ...], nodes: int | list[int] = SIZE, **capacity: Any) -> tuple[Any, Any]:
-    """The JobSet of a run on *groups*, and the plan of its agents."""
+def planned(
+    groups: tuple[str, ...], nodes: int | list[int] = SIZE, block: tuple[float, float] | None = None, **capacity: Any
+) -> tuple[Any, Any]:
+    """The JobSet of a run on *groups*, and the plan of its agents; the *block* starts and ends at these seconds."""
+    blocks = {}
+    if block is not None:
+        start, end = (START + each for each in block)
+        blocks[BLOCK] = Block(reservation="cr-00000001", start=start, leave=end - LEAVE, end=end)
     spec = from_values({"command": ["x"], "nodes": nodes, "capacity": capacity})
     order = tuple(replace(target(each), job_per_node=isinstance(nodes, list)) for each in groups)
-    rate, beginning = RATES[groups[0]], Beginning("it is the cheapest", FORECAST)
+    rate, beginning = RATES[groups[0]], Beginning("it is the cheapest", FORECAST, blocks)
     submission = Submission("x-1", "ann", {}, {}, {}, rate=rate, rates=RATES, beginning=beginning)
     objects = kubernetes_plan(spec, replace(order[0], order=order), submission)
     return objects[0], {**json.loads(objects[1]["data"]["plan.json"]), "submitted": float(START)}
@@ -66,13 +73,15 @@ class PlacedRun:
     """
 
     def __init__(self, folder: Path, free: dict[str, int], iterations: int, start: float, **capacity: Any) -> None:
-        nodes = capacity.pop("nodes", SIZE)
-        groups = tuple(group for group in capacity.get("order", (NEAR, OTHER, FAR)) if group in free)
-        jobset, self.plan = planned(groups, nodes, **capacity)
+        nodes, block = capacity.pop("nodes", SIZE), capacity.pop("block", None)
+        order = capacity.get("order") or capacity.pop("groups", (NEAR, OTHER, FAR))
+        groups = tuple(group for group in order if group in free)
+        jobset, self.plan = planned(groups, nodes, block, **capacity)
         self.used: list[int] = []  # the pods of the nodes of an attempt
         self.share = 1.0  # of the speed that the nodes should have, which they have
         self._enough = 0.0  # seconds for which there were enough nodes
         self.cluster = PlacedCluster(jobset, SIZE, free)
+        self.cluster.blocks = {BLOCK: (START + block[0], START + block[1])} if block else {}
         self.iterations, self.start = iterations, start
         self.mortal = False
         self.every: int | None = 60

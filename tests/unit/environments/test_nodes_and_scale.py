@@ -38,6 +38,7 @@ LAB = environment.parse(LAB_OUTPUTS)
 def nodes(cluster: FakeCluster) -> FakeCluster:
     """A cluster with a node that is ready, one that is not, and one that takes no pods."""
     waiting = node("b") | {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    waiting["metadata"]["labels"]["eks.amazonaws.com/capacityType"] = "CAPACITY_BLOCK"
     cordoned = node("c", gpus=0)
     cordoned["spec"]["unschedulable"] = True
     cordoned["metadata"]["labels"] = {}
@@ -58,6 +59,7 @@ def test_each_node_has_its_capacity_placement_and_runs(nodes: FakeCluster) -> No
     ]
     one = rest[0]
     assert (one.type, one.zone, one.market, one.instance) == ("g4dn.xlarge", "us-east-1a", "spot", f"i-{'a':0>17}")
+    assert rest[1].market == "capacity-block"
     assert (one.cpus, one.memory_gib, one.gpus, one.driver, one.age) == (3.92, 15.0, 1, "580.95.05", 3600.0)
 
 

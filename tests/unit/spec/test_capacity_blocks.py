@@ -100,6 +100,24 @@ def test_a_run_in_a_block_waits_for_its_start_and_costs_the_disks_and_addresses_
     assert plan["notes"][0].startswith("capacity: all 2 nodes from block (block.xlarge, capacity-block, $")
 
 
+DEADLINE = ("capacity.deadline=60h", "capacity.work=20h", "capacity.market=spot")
+
+
+def test_a_run_with_a_deadline_waits_for_a_block_that_it_names_where_that_has_time_for_its_work(lab_file: Path) -> None:
+    both = 'kubernetes.node_groups=["g5", "block"]'
+    plan = planned(lab_file, *DEADLINE, both)
+    first, second = agents(plan)["capacity"]["placements"]
+    assert (first["name"], second["name"]) == ("block", "g5") and first["block"]["reservation"] == BLOCK
+    decision = state(plan)["decisions"][0]
+    assert state(plan)["moving"] and decision["starts"] == START.timestamp()
+    assert decision["reason"].endswith("is paid, and has time for the 20 h of work left")
+    assert 0 < decision["forecast"]["dollars"] < 1 and decision["forecast"]["in_time"] == 1.0
+    longer = planned(lab_file, *DEADLINE, both, "capacity.work=50h")
+    assert state(longer)["decisions"][0]["group"] == "g5" and not state(longer)["moving"]
+    assert 3 < state(longer)["decisions"][0]["forecast"]["dollars"] < 8, "of 50 h at $0.80, 46 h are the block's"
+    assert "capacity" not in agents(planned(lab_file, *DEADLINE)), "it names no block, so one group is left"
+
+
 def test_a_block_that_has_started_is_not_waited_for(lab_file: Path, account: FakeAccount) -> None:
     began = datetime.now(UTC) - timedelta(hours=5)
     account.ec2.reservations = [capacity_block(state="active", StartDate=began, EndDate=END)]
@@ -122,10 +140,9 @@ def test_what_a_block_does_not_go_together_with_is_said_at_once(lab_file: Path) 
         "kubernetes.node_groups: the environment has Capacity Blocks alone, which only runs use that name one: block"
     )
     assert "workers wait for no start of a Capacity Block" in of_workers
-    deadline = ("capacity.deadline=30h", "capacity.work=20h", "capacity.market=spot", "capacity.prices={block=1, g5=1}")
-    assert problems(lab_file, *deadline, 'kubernetes.node_groups=["block", "g5"]') == [
-        "kubernetes.node_groups = ['block', 'g5']: a deadline is kept with spot and on-demand groups: leave block out, "
-        "or the deadline",
+    assert problems(lab_file, ALONE, *DEADLINE) == [
+        "capacity.market = 'spot': the run fits no spot group of the environment: add one to its stack (spotmpi:groups "
+        "with `market`), or allow another market"
     ]
 
 

@@ -131,6 +131,7 @@ def test_a_node_that_aws_confirms_has_no_caveat(machines: Machines) -> None:
         ({"AvailabilityZone": "us-east-1b"}, {}, "is in zone us-east-1b, but the environment specifies us-east-1a"),
         ({"kind": "g5.2xlarge"}, {}, "is of type g5.2xlarge, but the environment specifies g5.xlarge"),
         ({"market": None}, {}, "is of market on-demand, but the environment specifies spot"),
+        ({"market": "capacity-block"}, {}, "is of market capacity-block, but the environment specifies spot"),
     ],
 )
 def test_where_aws_and_the_environment_differ_the_node_is_named(

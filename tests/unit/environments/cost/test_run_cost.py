@@ -104,6 +104,18 @@ def test_a_machine_is_paid_at_the_market_that_its_agents_recorded(account: FakeA
     assert run_cost("big", Target(runs_folder=tmp_path), None, account, NOW).dollars == pytest.approx(1.50 + 0.20)
 
 
+def test_a_machine_in_a_capacity_block_costs_its_disk_and_address_alone(account: FakeAccount, tmp_path: Path) -> None:
+    values = LAB.model_dump(mode="json")
+    spot = [{**each, "disk_gib": 100, "public_address": True} for each in values["node_groups"]]
+    dollars = []
+    for name, groups in (("spot", spot), ("block", [{**each, "market": "capacity-block"} for each in spot])):
+        record_run(tmp_path / name, BIG, outputs={**values, "node_groups": groups})
+        target = Target(runs_folder=tmp_path / name)
+        dollars.append(run_cost("big", target, None, account, NOW).dollars)
+    assert dollars[1] is not None and dollars[0] is not None
+    assert 0 < dollars[1] < 0.1 * dollars[0] and dollars[0] - dollars[1] == pytest.approx(1.50 + 0.20)
+
+
 def test_a_given_price_needs_no_aws(tmp_path: Path) -> None:
     record_run(tmp_path, BIG)
     cost = run_cost("big", Target(runs_folder=tmp_path), price=1.0, now=NOW)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, cast
 
 from spotmpi.backends.kubernetes.submit import capacity_blocks
 from spotmpi.backends.kubernetes.submit.target import placement_rates
@@ -18,7 +18,7 @@ from spotmpi.spec.job import JobSpec
 if TYPE_CHECKING:
     from spotmpi.agent.plan import Block, Forecast
     from spotmpi.capacity.market import Market
-    from spotmpi.capacity.placement import Offer
+    from spotmpi.capacity.placement import Offer, OfferMarket
     from spotmpi.core.environment import Environment
 
 
@@ -63,6 +63,7 @@ def begin(
         note = "capacity.deadline: the run fits one node group alone, so there is nothing to choose"
         return target, Beginning(), [note]
     from spotmpi.capacity import requirements
+    from spotmpi.capacity.blocks import beside_blocks
     from spotmpi.capacity.controller import TICK
     from spotmpi.capacity.expectation import expect
     from spotmpi.capacity.placement import Clock, Start, State
@@ -70,38 +71,51 @@ def begin(
 
     job, _ = requirements.job_of(spec, now)
     tick = min(TICK, job.deadline / 100)
-    offers = _offers(spec, target, rates)
-    decision = decide(State(job, None, job.work), [*offers.values()], [], Clock(0.0, tick))
-    assert isinstance(decision, Start), "of a valid run nothing is known to be missing"
-    wanted = (decision.placement.zone, decision.placement.market, decision.placement.instance_type)
-    first = next(name for name, each in offers.items() if (each.zone, each.market, each.instance_type) == wanted)
-    expected = expect(job, _market([*offers.values()], spec.nodes, tick))
+    offers = _offers(spec, target, rates, now, blocks)
+    state, clock = State(job, None, job.work), Clock(0.0, tick)
+    decision = decide(state, [*offers.values()], [], clock)
+    others = [name for name in offers if name not in blocks]
+    first = min(others, key=lambda name: offers[name].price)  # who waits asks as well
+    if isinstance(decision, Start):
+        first = next(name for name, each in offers.items() if each.has(decision.placement))
+    beside = beside_blocks(state, [offers[name] for name in blocks], Clock(-1.0))  # one that has started counts, too
+    market = _market([offers[name] for name in others], spec.nodes, tick)
+    expected = expect(replace(beside.job, work=beside.work), market)
+    if beside.work <= 1.0:  # all of it is done in blocks
+        dollars = rates[first] * (job.work + job.overhead) / 3600.0
+        expected = replace(expected, dollars=dollars, low=dollars, high=dollars, in_time=1.0)
+    on_demand = job.on_demand_cost(market.on_demand)
     forecast: Forecast = {
         "dollars": round(expected.dollars, 2),
         "low": round(expected.low, 2),
         "high": round(expected.high, 2),
         "in_time": round(expected.in_time, 3),
-        "on_demand": round(expected.on_demand, 2),
+        "on_demand": round(on_demand, 2),
         "deadline": job.deadline,
     }
     note = (
         f"deadline: expected to cost ${expected.dollars:.2f} (90 % of cases: ${expected.low:.2f} to "
         f"${expected.high:.2f}), {100 * expected.in_time:.0f} % in time; on-demand nodes alone: "
-        f"${expected.on_demand:.2f}; spot nodes are assumed to come and go as they usually do"
+        f"${on_demand:.2f}; spot nodes are assumed to come and go as they usually do"
     )
-    notes = [note, f"deadline: begins on {first}: {decision.reason}"]
-    return beginning_on(target, first), Beginning(decision.reason, forecast), notes
+    notes = [note, f"deadline: begins on {first}: {decision.reason}", *capacity_blocks.notes(blocks)]
+    return beginning_on(target, first), Beginning(decision.reason, forecast, blocks), notes
 
 
-def _offers(spec: JobSpec, target: ClusterTarget, rates: Mapping[str, float]) -> dict[str, Offer]:
+def _offers(
+    spec: JobSpec, target: ClusterTarget, rates: Mapping[str, float], now: datetime, blocks: Mapping[str, Block]
+) -> dict[str, Offer]:
     """The offer of each node group, of which nobody knows yet whether it has nodes."""
     from spotmpi.capacity.placement import Offer
 
     offers = {}
     for group in (dict(each.machine) for each in target.order):
-        market: Literal["spot", "on-demand"] = "spot" if group["market"] == "spot" else "on-demand"
-        price = rates[group["node_group"]] / spec.nodes
-        offers[group["node_group"]] = Offer(group["zone"], market, group["type"], price)
+        name, market = group["node_group"], cast("OfferMarket", group["market"])
+        offer = Offer(group["zone"], market, group["type"], rates[name] / spec.nodes)
+        if block := blocks.get(name):
+            start, end = (max(0.0, block[key] - now.timestamp()) for key in ("start", "leave"))
+            offer = replace(offer, reservation=block["reservation"], start=start, end=end)
+        offers[name] = offer
     return offers
 
 

@@ -38,12 +38,15 @@ _MAX_READS = 100  # of a pipe whose process has ended: others may go on to write
 
 
 class Deadlines(NamedTuple):
-    """When an attempt is over: *start* and *run* as `Clock.awake` counts, *cost* as `Clock.elapsed`, *ending* as a date."""
+    """When an attempt is over: *start* and *run* as `Clock.awake` counts, *cost* as `Clock.elapsed` does.
+
+    *ending* is in Unix seconds.
+    """
 
     start: Optional[float] = None
     run: Optional[float] = None
     cost: Optional[float] = None
-    ending: Optional[float] = None  # of its nodes, as the plan knows it
+    ending: Optional[float] = None  # of its nodes
 
 
 class Launch(NamedTuple):

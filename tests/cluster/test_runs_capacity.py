@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import record
+from spotmpi.agent.plan import STANDBY, Member
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.core import names
 from spotmpi.core.environment import Environment
@@ -122,6 +123,39 @@ def test_a_gang_moves_as_a_whole_while_no_terminal_follows_it_and_goes_back_only
     assert len(recorded) == 3, recorded
     summary = followed.summary()
     assert summary["attempts"][-1]["world"]["rate"] == 3.0 and summary["hardware"][0]["node_group"] == "near"
+
+
+@pytest.mark.nightly("a minute; the unit tier decides what moves a gang with a pod that stands by")
+@pytest.mark.pod_images("base")
+def test_a_pod_that_stands_by_takes_over_where_the_gang_is_and_moves_with_it(placed: Runs) -> None:
+    testbed = placed.testbed
+    near, far = testbed.nodes
+    near.set_gpus(3)
+    far.set_gpus(3)
+    run = placed.start(spec(standby=1), image="base")
+    run.until_kind(record.JOINED)
+    observed = len(run.events)
+    near.set_gpus(2)
+    lost = placed.pod(run.id, 1)["metadata"]["name"]
+    testbed.kubectl("delete", "pod", lost, "-n", placed.namespace, "--grace-period=0", "--force")
+    run.until_kind(record.PROMOTED, observed)
+    run.until_attempt(2, observed)
+    time.sleep(PATIENCE + 6)
+    assert sorted(places(placed, run.id), key=str) == [None, near.name, near.name], "no move while all nodes are there"
+
+    near.set_gpus(1)
+    promoted = placed.pod(run.id, Member(STANDBY, 0))["metadata"]["name"]
+    testbed.kubectl("delete", "pod", promoted, "-n", placed.namespace, "--grace-period=0", "--force")
+    wait_for(f"all pods on {far.name}", lambda: places(placed, run.id) == [far.name] * 3, LIMIT)
+    run.until_attempt(3, observed)
+    assert placed.volume is not None
+    (placed.volume / "done").touch()
+    assert run.end().kind == "succeeded", run.recent_events()
+    placements = [event.values for event in run.events if event.kind == record.PLACED]
+    assert [(each["group"], each["rate"]) for each in placements] == [("near", 4.5), ("far", 4.5)], run.recent_events()
+    assert placements[1]["reason"] == f"near gave 1 of 2 nodes within {PATIENCE:g}s"
+    worlds = [each["world"]["pods"] for each in run.summary()["attempts"]]
+    assert worlds[:2] == [["node/0", "node/1"], ["node/0", "standby/0"]], worlds
 
 
 @pytest.mark.nightly("half a minute of waiting, in which nothing moves")

@@ -55,6 +55,24 @@ def test_of_two_runs_with_quota_for_one_the_second_waits_with_a_reason_and_then_
         assert [call(api.has_queue(name)) for name in ("one-at-a-time", "absent")] == [True, False]
 
 
+def test_a_queue_admits_a_run_with_its_pod_that_stands_by_which_takes_over_in_the_same_quota(runs: Runs) -> None:
+    controller = Kueue(runs.testbed.plane)
+    queued = {"kubernetes": {"queue": "three"}, "resources": {"cpu": "100m"}, "nodes": 2, "standby": 1}
+    with controller.running():
+        controller.queue(runs.namespace, "three", {"cpu": "300m"})
+        run = runs.start(plain("sleep", "600", **queued), image="base")
+        run.until_kind(record.JOINED)
+        other = runs.start(plain("echo", "my turn", **queued), image="base")
+        other.until_reason("insufficient unused quota")
+        observed = len(run.events)
+        lost = run.pod(1)["metadata"]["name"]
+        runs.testbed.kubectl("delete", "pod", lost, "-n", runs.namespace, "--grace-period=0", "--force")
+        run.until_kind(record.PROMOTED, observed)
+        run.until_kind(record.JOINED, observed)  # the next pod of the lost node, without a new admission
+        runs.backend.stop(run.id, "done", now=True)
+        assert other.end().kind == "succeeded", other.recent_events()
+
+
 @pytest.mark.pod_images("chainermn")
 def test_node_0_and_the_workers_of_a_pool_are_admitted_on_their_own_and_a_resize_queues_the_workers_again(
     runs: Runs, tmp_path: Path

@@ -19,7 +19,7 @@ _NO_OTHER = "no other node group is left: name one in capacity.order, and resume
 
 
 class Decision(TypedDict, total=False):
-    """One placement: the node group, what all nodes of the run cost there, and why."""
+    """One placement: the node group, what all nodes of the run, with those that stand by, cost there, and why."""
 
     t: Optional[float]  # Unix seconds by the API server's clock; None for that of the submission
     group: str
@@ -65,7 +65,10 @@ class State(TypedDict):
 
 
 class Gang(NamedTuple):
-    """What is seen of the pods of a gang; *sizes* are its allowed numbers of nodes, the smallest first."""
+    """What is seen of the pods of a gang; *sizes* are its allowed numbers of nodes, the smallest first.
+
+    A pod that stands by counts as a node: it takes the place of one that is lost.
+    """
 
     placed: int  # that have a node
     waiting_since: Optional[float]  # Unix seconds since which too few nodes are there; None while none is waited for
@@ -241,7 +244,7 @@ def idle_values(
     if not since:
         return {}
     seconds, rate = sum(now - each for each in since), placement_of(capacity, state["at"])["rate"]
-    dollars = None if rate is None else round(seconds * rate / sizes[-1] / 3600.0, 4)
+    dollars = None if rate is None else round(seconds * rate / (sizes[-1] + capacity["standby"]) / 3600.0, 4)
     return {"idle": seconds, "idle_dollars": dollars}
 
 

@@ -28,20 +28,21 @@ from urllib.parse import quote
 from . import context, files, placement, pod_context, record, returns, surplus
 from .clock import CLOCK, Clock
 from .launch import sizes_of
-from .plan import NODE, RunPlan, read_plan
+from .plan import NODE, STANDBY, RunPlan, read_plan
 from .run_progress import RunProgress, pods_in_use
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 INTERVAL = 5.0  # seconds between looks at the run
 _TIMEOUT = 30.0  # seconds of a request
 _BETWEEN_RETURNS = 60.0  # seconds between decisions about a gang that has all its nodes
-_TEMPLATE = "/spec/replicatedJobs/0/template/spec/template"
+_TEMPLATE = "/spec/replicatedJobs/%d/template/spec/template"
 _JSON_PATCH = "application/json-patch+json"
 _ENDED = ("Completed", "Failed")
 _NO_SCALE_UP = "NotTriggerScaleUp"  # the cluster autoscaler's reason of events
 _BACKOFF = "in backoff after failed scale-up"
 _OTHER_REASONS = ("max node group size reached", "not ready for scale-up", "limit reached")
 _LABELS_INDEX = ("batch.kubernetes.io/job-completion-index", "jobset.sigs.k8s.io/job-index")  # of a pod, and its Job
+_LABEL_ROLE = "jobset.sigs.k8s.io/replicatedjob-name"
 _POINTER = pod_context.PLACEMENT_ANNOTATION.replace("/", "~1")  # RFC 6901
 
 Object = Dict[str, Any]
@@ -200,7 +201,7 @@ class Controller:
             seen = seen._replace(refusal=refusal(self._api.events(_NO_SCALE_UP), pods, seen))
         following = self._policy(self._plan, state, seen, self._api.now) or self._surplus(state, seen)
         if following is not None:
-            self._patch(jobset, following, self._move(following) if following["moving"] else [])
+            self._patch(jobset, following, self._move(jobset, following) if following["moving"] else [])
         self._scale(following or state, [number for number, _ in seen.nodes])
         return False
 
@@ -242,16 +243,19 @@ class Controller:
             files.write_atomically(os.path.join(self._folder, record.PLACEMENT), text)
             self._shared = text
 
-    def _move(self, state: placement.State) -> Patch:
-        """What suspends the JobSet, for pods on the node group of *state*."""
+    def _move(self, jobset: Object, state: placement.State) -> Patch:
+        """What suspends the JobSet, for pods on the node group of *state*: nodes, and those that stand by."""
         target = placement.placement_of(self._capacity, state["at"])
         note = placement.to_text({**state, "moving": False})
-        return [
-            _replace("/spec/suspend", True),
-            _replace(_TEMPLATE + "/spec/nodeSelector", target["node_selector"]),
-            _replace(_TEMPLATE + "/spec/tolerations", target["tolerations"]),
-            _replace("%s/metadata/annotations/%s" % (_TEMPLATE, _POINTER), note),
-        ]
+        changes = [_replace("/spec/suspend", True)]
+        for index in range(len(jobset["spec"]["replicatedJobs"])):
+            template = _TEMPLATE % index
+            changes += [
+                _replace(template + "/spec/nodeSelector", target["node_selector"]),
+                _replace(template + "/spec/tolerations", target["tolerations"]),
+                _replace("%s/metadata/annotations/%s" % (template, _POINTER), note),
+            ]
+        return changes
 
     def _patch(self, jobset: Object, state: placement.State, changes: Patch) -> None:
         """Apply *changes* with the *state* to the JobSet as it was seen, or not at all."""
@@ -270,10 +274,10 @@ def gang(pods: List[Object], sizes: Sequence[int]) -> placement.Gang:
     own = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     own = [pod for pod in own if pod["status"].get("phase") in ("Pending", "Running")]
     waiting, created = [pod for pod in own if not pod["spec"].get("nodeName")], min(map(_created, own), default=None)
-    nodes = tuple(sorted((_number(pod), _scheduled(pod)) for pod in own if pod["spec"].get("nodeName")))
+    nodes = tuple(sorted((_number(pod, sizes[-1]), _scheduled(pod)) for pod in own if pod["spec"].get("nodeName")))
     newest, missing = sorted(map(_created, waiting), reverse=True), sizes[0] - len(nodes)
     waits = [newest[:missing][-1]] if newest and missing > 0 else []
-    waits += [_created(pod) for pod in waiting if _number(pod) == 0]
+    waits += [_created(pod) for pod in waiting if _number(pod, sizes[-1]) == 0]
     if not waits:
         return placement.Gang(len(nodes), None, created, nodes=nodes)
     since = min(waits)
@@ -317,10 +321,11 @@ def _created(pod: Object) -> float:
     return _unix_time(pod["metadata"]["creationTimestamp"])
 
 
-def _number(part: Object) -> int:
-    """The number of a pod of the gang, or of the Job of one."""
-    labels = part["metadata"].get("labels") or {}
-    return sum(int(labels.get(label) or 0) for label in _LABELS_INDEX)
+def _number(pod: Object, nodes: int) -> int:
+    """The number of a pod of the gang; those that stand by come after its *nodes*."""
+    labels = pod["metadata"].get("labels") or {}
+    number = sum(int(labels.get(label) or 0) for label in _LABELS_INDEX)
+    return number + nodes if labels.get(_LABEL_ROLE) == STANDBY else number
 
 
 def run(policy: Optional[Policy] = None, clock: Clock = CLOCK) -> int:

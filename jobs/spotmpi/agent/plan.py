@@ -164,7 +164,8 @@ class PlacedCapacity(TypedDict):
     partial: float  # seconds for which nodes that came wait for others
     retry: float  # seconds after which a gang on on-demand nodes asks spot groups again, see `placement.retry_at`
     overhead: float  # seconds that a start is expected to take
-    pods: str  # selector of the gang's
+    pods: str  # selector of the gang's, and of those that stand by
+    standby: int  # as many of these
     placements: List[Placement]
     reason: str  # for which it begins on the first
     deadline: Optional[Deadline]  # None where the order alone decides

@@ -85,7 +85,6 @@ def kubernetes_plan(
     if target.order:
         agents["capacity"] = placement.capacity(spec, target, submission.run, submission.rates, submission.beginning)
         state = to_text(initial(agents["capacity"]))
-        job["spec"]["template"]["metadata"]["annotations"][PLACEMENT_ANNOTATION] = state
     parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission, target.egress_denied)]
     for workers, on in zip(spec.workers, worker_targets or [target] * len(spec.workers), strict=True):
         parts.append(_workers(spec, workers, on, submission))
@@ -94,8 +93,8 @@ def kubernetes_plan(
     for part in parts:
         part["metadata"]["namespace"] = target.namespace
     jobset = _jobset(spec, target, submission, job, digest(json.dumps(agents, sort_keys=True).encode()))
-    if state is not None:
-        jobset["metadata"]["annotations"][PLACEMENT_ANNOTATION] = state
+    for part in [jobset, *pod_templates(jobset)] if state is not None else ():
+        part["metadata"]["annotations"][PLACEMENT_ANNOTATION] = state
     return [jobset, *parts]
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from spotmpi.agent import pod_context
-from spotmpi.agent.plan import NODE, Block, Deadline, Forecast, PlacedCapacity, Placement
+from spotmpi.agent.plan import NODE, STANDBY, Block, Deadline, Forecast, PlacedCapacity, Placement
 from spotmpi.core import names
 from spotmpi.plan import pods
 from spotmpi.plan.cluster import ClusterTarget
@@ -35,12 +35,14 @@ def capacity(
     spec: JobSpec, target: ClusterTarget, run: str, rates: Mapping[str, float], beginning: Beginning
 ) -> PlacedCapacity:
     """The node groups of *target* in their order, as the plan of the agents has them."""
+    role = f"{names.LABEL_ROLE} in ({NODE},{STANDBY})" if spec.standby else f"{names.LABEL_ROLE}={NODE}"
     return {
         "patience": spec.capacity.patience,
         "partial": spec.capacity.partial,
         "retry": spec.capacity.retry,
         "overhead": spec.capacity.overhead,
-        "pods": f"{names.LABEL_RUN}={run},{names.LABEL_ROLE}={NODE}",
+        "pods": f"{names.LABEL_RUN}={run},{role}",
+        "standby": spec.standby,
         "placements": [_in_block(_placement(spec, each, run, rates), beginning.blocks) for each in target.order],
         "reason": beginning.reason,
         "forecast": beginning.forecast,

@@ -149,7 +149,12 @@ def standby_notes(spec: JobSpec, rates: Sequence[float] | None, replaces_nodes: 
     cost = "at an unknown price (`price` in the spec gives one)"
     if rates is not None:
         cost = f"for ${rates[0] * spec.standby / (spec.nodes + spec.standby):.4g} of ${sum(rates):.4g} an hour"
-    return [f"{count} by for lost nodes {cost}; where there is no room, the run goes on without"]
+    without = "where there is no room, the run goes on without"
+    if spec.kubernetes.queue:
+        without = (
+            f"queue {spec.kubernetes.queue} admits the run once it has quota for all {spec.nodes + spec.standby} pods"
+        )
+    return [f"{count} by for lost nodes {cost}; {without}"]
 
 
 def _command(spec: JobSpec, python: str) -> list[str]:

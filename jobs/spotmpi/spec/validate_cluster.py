@@ -64,15 +64,12 @@ def standby(spec: JobSpec, persistent: Sequence[str] | None) -> Iterable[Problem
     if persistent is None:
         reasons = [f"only pods stand by for lost nodes: leave it out, or use {hints.option('on', 'kubernetes')}"]
     else:
-        capacity = "order" if spec.capacity.order else "deadline" if spec.capacity.deadline is not None else None
         reasons = [
             reason
             for applies, reason in (
                 (spec.pool is not None, "a pool restarts its workers by itself: give more of them as pool.count"),
                 (spec.pool is None and spec.nodes == 1, "node 0 is not taken over by another pod: use more nodes"),
                 (pod_context.VOLUME not in persistent, "needs a run volume: set kubernetes.volume to a claim"),
-                (spec.kubernetes.queue, "Kueue admits all pods of a run or none: remove it, or kubernetes.queue"),
-                (capacity, f"capacity.{capacity} moves all nodes of a run together: remove one of the two"),
             )
             if applies
         ]

@@ -5,6 +5,8 @@ It knows from where it has its rules:
 - The pod template of a JobSet may change only while the JobSet is suspended or by the patch that suspends it, and only
   in labels, annotations, node selector, tolerations and scheduling gates (kubernetes-sigs/jobset,
   pkg/webhooks/jobset_webhook.go, ValidateUpdate). The rest of the template is immutable.
+- A replicated Job that depends on another one being Ready is created, and resumed, once all pods of that run; it may be
+  restarted alone later (kubernetes-sigs/jobset, pkg/controllers/depends_on.go).
 - Suspending deletes the pods, and then the JobSet gets the condition Suspended; resuming merges the selector into that
   of the Job, whose keys stay (pkg/controllers/jobset_controller.go, suspendJobs and resumeJob).
 - A Job whose `parallelism` is 0 has no pod, and its pod that was deleted for that counts as no failure; 1 brings a new
@@ -24,11 +26,13 @@ It knows from where it has its rules:
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 from spotmpi.agent import placement, pod_context
 from spotmpi.agent.placement_controller import RequestFailed
+from spotmpi.core.names import LABEL_ROLE
 from tests.cloud.json_values import copied
 
 Object = dict[str, Any]
@@ -48,7 +52,8 @@ class PlacedCluster:
         self._jobset["spec"]["suspend"] = self.state["moving"]
         self.blocks: dict[str, tuple[float, float]] = {}  # start and end by group
         self.ended_by_ec2 = 0  # nodes
-        self._selector: Object = dict(self._template["spec"]["nodeSelector"])  # of the Job
+        self._selectors: list[Object] = [dict(each["spec"]["nodeSelector"]) for each in self._templates]  # of the Jobs
+        self.standby = sum(each["replicas"] for each in self._jobset["spec"]["replicatedJobs"][1:])
         self.parallelism = dict.fromkeys(range(size), 1)  # of the Job of each node
         self.may_scale = True
         self.last_first = False  # the scheduler, which has no order for pods of one time, takes the last pods first
@@ -61,9 +66,9 @@ class PlacedCluster:
             self._create_pods()
 
     @property
-    def _template(self) -> Object:
-        template: Object = self._jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
-        return template
+    def _templates(self) -> list[Object]:
+        """The pod templates: of nodes, and of pods that stand by, if there are any."""
+        return [each["template"]["spec"]["template"] for each in self._jobset["spec"]["replicatedJobs"]]
 
     @property
     def suspended(self) -> bool:
@@ -80,10 +85,12 @@ class PlacedCluster:
         return state
 
     def pods(self, selector: str) -> list[Object]:
-        return copied(self._pods)
+        """Those of the roles that *selector* has, as ``role=NAME`` or ``role in (NAME,NAME)``."""
+        roles = set(re.split(r"role=|role in \(|,|\)", selector.partition(",")[2]))
+        return copied([pod for pod in self._pods if pod["metadata"]["labels"][LABEL_ROLE] in roles])
 
     def events(self, reason: str) -> list[Object]:
-        message = self.refusals.get(self._selector["group"])
+        message = self.refusals.get(self._selectors[0]["group"])
         if reason != "NotTriggerScaleUp" or message is None:
             return []
         waiting = [pod["metadata"]["name"] for pod in self._pods if "nodeName" not in pod["spec"]]
@@ -121,9 +128,10 @@ class PlacedCluster:
         self._jobset["status"] = {"conditions": [{"type": "Completed", "status": "True"}]}
 
     def replace_a_pod(self, number: int = -1) -> None:
-        """JobSet restarts the Job of one node alone, by default of the last, which has lost it."""
-        number %= self.size
-        self.parallelism[number] = 1  # of the new Job
+        """JobSet restarts the Job of one node alone, by default the last; or of a pod that stands by."""
+        number = self.size - 1 if number < 0 else number
+        if number < self.size:
+            self.parallelism[number] = 1  # of the new Job
         kept = [pod for pod in self._pods if pod["metadata"]["name"] != str(number)]
         self._pods = [*kept, self._pod(number)]
 
@@ -143,9 +151,14 @@ class PlacedCluster:
             return
         if not self._pods:
             self._jobset["status"] = {"conditions": [{"type": "Suspended", "status": "False"}]}
-            self._selector = {**self._selector, **self._template["spec"]["nodeSelector"]}
+            both = zip(self._selectors, self._templates, strict=True)
+            self._selectors = [{**selector, **template["spec"]["nodeSelector"]} for selector, template in both]
             self._create_pods()
         self._schedule()
+        present = {pod["metadata"]["name"] for pod in self._pods}
+        others = [number for number in range(self.size, self.size + self.standby) if str(number) not in present]
+        if others and self.placed() == list(range(self.size)):
+            self._pods += map(self._pod, others)
 
     def _end_blocks(self) -> None:
         """EC2 ends the nodes that still run 30 minutes before the end of their Capacity Block."""
@@ -170,7 +183,13 @@ class PlacedCluster:
         self._pods = [self._pod(number) for number, parallelism in self.parallelism.items() if parallelism]
 
     def _pod(self, number: int) -> Object:
-        labels = {"batch.kubernetes.io/job-completion-index": "0", "jobset.sigs.k8s.io/job-index": str(number)}
+        role, index = ("node", number) if number < self.size else ("standby", number - self.size)
+        labels = {
+            "batch.kubernetes.io/job-completion-index": "0",
+            "jobset.sigs.k8s.io/job-index": str(index),
+            "jobset.sigs.k8s.io/replicatedjob-name": role,
+            LABEL_ROLE: role,
+        }
         metadata = {"name": str(number), "creationTimestamp": self._stamp(), "labels": labels}
         return {"metadata": metadata, "spec": {}, "status": {"phase": "Pending"}}
 
@@ -178,8 +197,8 @@ class PlacedCluster:
         return datetime.fromtimestamp(int(self.now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _schedule(self) -> None:
-        group = self._selector["group"]
         for pod in sorted(self._pods, key=lambda pod: pod["metadata"]["name"], reverse=self.last_first):
+            group = self._selectors[int(pod["metadata"]["name"]) >= self.size]["group"]
             if "nodeName" not in pod["spec"] and self.places().count(group) < self._free(group):
                 pod["spec"]["nodeName"] = group
                 scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self._stamp()}
@@ -204,10 +223,10 @@ class PlacedCluster:
         """As JobSet's webhook checks an update."""
         before, after = copied(self._jobset), copied(changed)
         for jobset in (before, after):
-            template = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
-            if before["spec"]["suspend"] or changed["spec"]["suspend"]:
-                template["metadata"]["annotations"] = {}
-                for field in MUTABLE:
-                    template["spec"].pop(field, None)
+            for template in [each["template"]["spec"]["template"] for each in jobset["spec"]["replicatedJobs"]]:
+                if before["spec"]["suspend"] or changed["spec"]["suspend"]:
+                    template["metadata"]["annotations"] = {}
+                    for field in MUTABLE:
+                        template["spec"].pop(field, None)
         if before["spec"]["replicatedJobs"] != after["spec"]["replicatedJobs"]:
             raise RequestFailed("422 spec.replicatedJobs: field is immutable", 422)

@@ -37,31 +37,37 @@ def target(group: str) -> ClusterTarget:
     return ClusterTarget("here", "any:1", None, {"group": group}, tolerations, False, machine=tuple(machine.items()))
 
 
-def planned() -> tuple[Any, Any]:
+def planned(standby: int = 0) -> tuple[Any, Any]:
     """The JobSet of a run on the groups of `ORDER`, and the plan of its agents."""
     spec = from_values(
         {
             "command": ["x"],
             "nodes": SIZE,
+            "standby": standby,
             "capacity": {"order": list(ORDER), "patience": f"{PATIENCE:g}s", "partial": f"{PARTIAL:g}s"},
         }
     )
-    order = tuple(map(target, ORDER))
+    order = tuple(replace(target(group), job_per_node=bool(standby)) for group in ORDER)
     objects = kubernetes_plan(spec, replace(order[0], order=order), Submission("x-1", "ann", {}, {}, {}, rates=RATES))
     return objects[0], {**json.loads(objects[1]["data"]["plan.json"]), "submitted": float(START)}
 
 
 JOBSET, PLAN = planned()
+STANDBY_JOBSET, STANDBY_PLAN = planned(standby=1)
 
 
 def cluster_with(**free: int) -> PlacedCluster:
     return PlacedCluster(JOBSET, SIZE, free)
 
 
+def cluster_with_standby(**free: int) -> PlacedCluster:
+    return PlacedCluster(STANDBY_JOBSET, SIZE, free)
+
+
 def look(cluster: PlacedCluster) -> bool:
     """One look of a controller that was started a moment ago: what it knew before is lost."""
     api: Any = cluster
-    return Controller(api, PLAN).look()
+    return Controller(api, STANDBY_PLAN if cluster.standby else PLAN).look()
 
 
 def run_for(cluster: PlacedCluster, seconds: float) -> None:
@@ -106,6 +112,52 @@ def test_a_gang_of_which_only_a_part_came_moves_as_a_whole_once_its_patience_is_
         "idle": 3 * (PATIENCE - 5),
         "idle_dollars": 0.0115,
     }
+
+
+def test_pods_that_stand_by_go_where_their_gang_goes_which_does_not_wait_for_them() -> None:
+    cluster = cluster_with_standby(g5=SIZE - 1, g6=SIZE)
+    run_for(cluster, 10 * PATIENCE)
+    assert cluster.places() == ["g6"] * SIZE + [None], "there is no room for the fifth, and the run goes on"
+    assert groups_of(state_of(cluster)) == ["g5", "g6"]
+    cluster.free["g6"] += 1
+    run_for(cluster, 10)
+    assert cluster.places() == ["g6"] * (SIZE + 1)
+    selector = "spotmpi.dev/run=x-1,spotmpi.dev/role in (node,standby)"
+    assert STANDBY_PLAN["capacity"]["pods"] == selector, "which all of these pods have"
+
+
+def test_a_gang_of_which_a_pod_that_stands_by_took_over_a_lost_node_goes_on_where_it_is() -> None:
+    cluster = cluster_with_standby(g5=SIZE + 1, g6=SIZE + 1)
+    run_for(cluster, 30)
+    cluster.free["g5"] = SIZE
+    cluster.replace_a_pod()
+    run_for(cluster, 10 * PATIENCE)
+    assert cluster.places().count("g5") == SIZE and cluster.places().count(None) == 1
+    assert groups_of(state_of(cluster)) == ["g5"], "the next pod of the lost node waits, and stands by then"
+    cluster.free["g5"] = SIZE - 1
+    cluster.replace_a_pod(SIZE)
+    run_for(cluster, PATIENCE - 5)
+    assert groups_of(state_of(cluster)) == ["g5"]
+    run_for(cluster, 30)
+    assert cluster.places() == ["g6"] * (SIZE + 1)
+    assert state_of(cluster)["decisions"][1]["reason"] == "g5 gave 3 of 4 nodes within 60s"
+
+
+def test_a_pod_that_stands_by_is_not_node_0_which_is_waited_for() -> None:
+    cluster = cluster_with_standby(g5=SIZE + 1, g6=SIZE + 1)
+    run_for(cluster, 30)
+    cluster.free["g5"] = SIZE
+    cluster.replace_a_pod(0)
+    run_for(cluster, PATIENCE + 30)
+    assert cluster.places() == ["g6"] * (SIZE + 1)
+    assert state_of(cluster)["decisions"][1]["reason"].startswith("g5 gave 4 of 4 nodes, and none for node 0")
+
+
+def test_nodes_that_are_given_back_have_cost_their_share_of_what_all_pods_cost() -> None:
+    cluster = cluster_with_standby(g5=SIZE - 1, g6=SIZE)
+    run_for(cluster, PATIENCE + 5)
+    given_back = state_of(cluster)["decisions"][1]
+    assert given_back["idle_dollars"] == round(given_back["idle"] * RATES["g5"] / (SIZE + 1) / 3600, 4)
 
 
 def test_the_last_group_of_the_order_is_waited_for() -> None:

@@ -48,15 +48,20 @@ def target(group: str) -> ClusterTarget:
 
 
 def planned(
-    groups: tuple[str, ...], nodes: int | list[int] = SIZE, block: tuple[float, float] | None = None, **capacity: Any
+    groups: tuple[str, ...],
+    nodes: int | list[int] = SIZE,
+    block: tuple[float, float] | None = None,
+    standby: int = 0,
+    **capacity: Any,
 ) -> tuple[Any, Any]:
     """The JobSet of a run on *groups*, and the plan of its agents; the *block* starts and ends at these seconds."""
     blocks = {}
     if block is not None:
         start, end = (START + each for each in block)
         blocks[BLOCK] = Block(reservation="cr-00000001", start=start, leave=end - LEAVE, end=end)
-    spec = from_values({"command": ["x"], "nodes": nodes, "capacity": capacity})
-    order = tuple(replace(target(each), job_per_node=isinstance(nodes, list)) for each in groups)
+    spec = from_values({"command": ["x"], "nodes": nodes, "standby": standby, "capacity": capacity})
+    job_per_node = isinstance(nodes, list) or standby > 0
+    order = tuple(replace(target(each), job_per_node=job_per_node) for each in groups)
     rate, beginning = RATES[groups[0]], Beginning("it is the cheapest", FORECAST, blocks)
     submission = Submission("x-1", "ann", {}, {}, {}, rate=rate, rates=RATES, beginning=beginning)
     objects = kubernetes_plan(spec, replace(order[0], order=order), submission)
@@ -69,14 +74,15 @@ class PlacedRun:
     Its agents take *start* seconds from the nodes to the first iteration. A checkpoint is written ``every`` so many
     iterations, if any, and before a move where the program writes one ``at_notice``; later iterations are repeated.
     With several numbers of ``nodes`` it begins on what is there after the patience, goes on with what is left at once,
-    and is as fast as these are many.
+    and is as fast as these are many. One of ``standby`` takes the place of a lost node at once.
     """
 
     def __init__(self, folder: Path, free: dict[str, int], iterations: int, start: float, **capacity: Any) -> None:
         nodes, block = capacity.pop("nodes", SIZE), capacity.pop("block", None)
+        standby = capacity.pop("standby", 0)
         order = capacity.get("order") or capacity.pop("groups", (NEAR, OTHER, FAR))
         groups = tuple(group for group in order if group in free)
-        jobset, self.plan = planned(groups, nodes, block, **capacity)
+        jobset, self.plan = planned(groups, nodes, block, standby, **capacity)
         self.used: list[int] = []  # the pods of the nodes of an attempt
         self.share = 1.0  # of the speed that the nodes should have, which they have
         self._enough = 0.0  # seconds for which there were enough nodes

@@ -55,6 +55,20 @@ def test_a_run_whose_spot_nodes_vanish_waits_up_to_the_last_safe_moment_and_ends
     assert move["market"] == "on-demand" and "min to the deadline" in move["reason"]
 
 
+@pytest.mark.parametrize("mortal", [False, True])
+def test_a_run_of_which_a_pod_that_stands_by_took_over_a_lost_node_goes_on_where_it_is(
+    tmp_path: Path, mortal: bool
+) -> None:
+    run = PlacedRun(tmp_path, {NEAR: SIZE + 1, FAR: SIZE + 1}, int(WORK), START, **CAPACITY, standby=1)
+    run.mortal = mortal
+    run.run_for(10 * MINUTE)
+    run.cluster.free[NEAR] = SIZE
+    run.cluster.replace_a_pod()  # which finds no node any more
+    run.run_until(lambda: False, DEADLINE)
+    assert run.groups == [NEAR] and run.ended is not None
+    assert run.ended <= WORK + 3 * START, "one more start, and what was done since the last checkpoint"
+
+
 def test_a_part_of_a_gang_is_given_back_and_asked_for_again_as_long_as_there_is_time(tmp_path: Path) -> None:
     run = run_on(tmp_path, near=SIZE - 1, far=SIZE)
     held = 0.0

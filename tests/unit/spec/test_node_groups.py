@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spotmpi
+from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.targets import Target
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import InputError, SpotmpiError
@@ -414,6 +415,27 @@ def test_a_run_that_may_have_fewer_nodes_has_a_controller_with_an_order_and_with
     without = plan_of(lab_file, *sizes)
     assert "capacity" not in agents_plan_of(without)
     assert any(note.endswith("pods beyond that stand by, and cost as much as nodes") for note in without["notes"])
+
+
+def test_pods_that_stand_by_are_in_the_price_of_each_group_and_move_with_the_gang(
+    lab_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices = {"g4dn": 0.2, "p3": 1.05}
+    monkeypatch.setattr(
+        "spotmpi.aws.prices.group_prices", lambda _, groups: {each.name: prices[each.name] for each in groups}
+    )
+    monkeypatch.setattr("spotmpi.aws.prices.node_price", lambda *_: 1.05)
+    monkeypatch.setattr(KubernetesBackend, "_restart_obstacle", lambda *_: None)
+    plan = plan_of(lab_file, *ORDER, "standby=1")
+    assert plan["notes"][0].startswith(
+        "capacity: all 2 nodes, and 1 to stand by, from g4dn (g4dn.xlarge, spot, $0.6 an hour), else from p3"
+    )
+    assert any(note.startswith("1 pod stands by for lost nodes for $1.05 of $3.15 an hour") for note in plan["notes"])
+    agents = agents_plan_of(plan)
+    assert [each["rate"] for each in agents["capacity"]["placements"]] == pytest.approx([0.6, 3.15])
+    assert agents["capacity"]["standby"] == 1
+    fixed = plan_of(lab_file, *ORDER, "standby=1", "price=1.5")
+    assert [each["rate"] for each in agents_plan_of(fixed)["capacity"]["placements"]] == [4.5, 4.5]
 
 
 def raise_no_rights(environment: Any, groups: Any) -> Any:

@@ -168,23 +168,17 @@ def test_a_deadline_needs_the_time_of_the_work_a_run_volume_and_no_order() -> No
         ({}, RUN_VOLUME, []),
         ({}, (), ["needs a run volume: set kubernetes.volume to a claim"]),
         ({"nodes": 1}, RUN_VOLUME, ["node 0 is not taken over by another pod: use more nodes"]),
-        (
-            {"kubernetes": {"queue": "team"}},
-            RUN_VOLUME,
-            ["Kueue admits all pods of a run or none: remove it, or kubernetes.queue"],
-        ),
-        (
-            {"capacity": {"order": ["g5"]}},
-            RUN_VOLUME,
-            ["capacity.order moves all nodes of a run together: remove one of the two"],
-        ),
+        ({"kubernetes": {"queue": "team"}}, RUN_VOLUME, []),
+        ({"capacity": {"order": ["g5"]}}, RUN_VOLUME, []),
+        ({"capacity": {"deadline": "30h", "work": "20h"}}, RUN_VOLUME, []),
+        ({"checkpoint": {"memory": "1"}}, RUN_VOLUME, []),
         (
             {"stream": {"source": "s3://b/*.csv", "prepare": "m:f"}},
             RUN_VOLUME,
             [],
         ),
     ],
-    ids=["not a cluster", "fits", "no volume", "one node", "queue", "order", "stream"],
+    ids=["not a cluster", "fits", "no volume", "one node", "queue", "order", "deadline", "memory", "stream"],
 )
 def test_pods_stand_by_where_they_can_take_the_place_of_a_lost_one(
     values: dict[str, Any], persistent: tuple[str, ...] | None, expected: list[str]

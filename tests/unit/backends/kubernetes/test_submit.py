@@ -510,6 +510,14 @@ def test_pods_stand_by_where_jobset_restarts_single_jobs_and_elsewhere_a_line_sa
     assert note in own["notes"]
     assert agent_plan(own)["rate"] == 7.5 and agent_plan(own)["standby"] == ["x-1-standby-0-0"]
 
+    cluster.restarts_jobs = True
+    cluster.put(of_kind("LocalQueue", "q"))
+    queued = backend.plan(
+        from_values({**SPEC, "standby": 1, "price": 2.5, "kubernetes": {**kubernetes, "queue": "q"}}), "x-1", print
+    )
+    admits = "queue q admits the run once it has quota for all 3 pods"
+    assert f"1 pod stands by for lost nodes for $2.5 of $7.5 an hour; {admits}" in queued["notes"]
+
     assert len(shared["objects"][0]["spec"]["replicatedJobs"]) == 1
     assert "standby = 1 has no effect: no pod can take the place of a single lost node here" in shared["notes"]
     assert agent_plan(shared)["rate"] == 5.0 and "standby" not in agent_plan(shared), "for which nobody pays"

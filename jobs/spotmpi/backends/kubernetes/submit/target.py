@@ -76,10 +76,10 @@ def hourly_rates(spec: JobSpec, environment: Environment | None) -> list[float] 
 
 
 def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str, float]:
-    """US dollars per hour of all nodes of a run by the node group of its gang, where that may be one of several.
+    """US dollars per hour of a run by the node group of its gang, where that may be one of several.
 
-    Also where it may have several numbers of nodes. Empty where AWS does not tell the prices; for a run with a
-    deadline a SpotmpiError says why.
+    That is all its nodes, pods that stand by and workers. Also where it may have several numbers of nodes. Empty where
+    AWS does not tell the prices; for a run with a deadline a SpotmpiError says why.
     """
     choices = roles.choose(spec, environment.node_groups) if environment else []
     decides, elastic = spec.capacity.deadline is not None, len(spec.sizes) > 1
@@ -89,7 +89,7 @@ def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str,
         return {}
     (gang, *workers), specs = choices, roles.role_specs(spec)
     if spec.price is not None:
-        total = sum((role.price or spec.price) * role.nodes for role in specs)
+        total = sum((role.price or spec.price) * (role.nodes + role.standby) for role in specs)
         return {group.name: total for group in gang.every_group}
     from spotmpi.aws.prices import group_prices, highest_node_price
 
@@ -110,7 +110,7 @@ def placement_rates(spec: JobSpec, environment: Environment | None) -> dict[str,
         if decides:
             raise
         return {}
-    return {name: price * spec.nodes + rest for name, price in prices.items()}
+    return {name: price * (spec.nodes + spec.standby) + rest for name, price in prices.items()}
 
 
 def group_names(spec: JobSpec, environment: Environment) -> list[str]:
@@ -247,6 +247,8 @@ def capacity_note(spec: JobSpec, target: ClusterTarget, rates: Mapping[str, floa
     what = "the node" if spec.nodes == 1 else f"all {spec.nodes} nodes"
     if len(spec.sizes) > 1:
         what += f", or at least {spec.sizes[0]},"
+    if spec.standby:
+        what += f", and {spec.standby} to stand by,"
     patience, gpus = duration(spec.capacity.patience), spec.resources.gpu
     if spec.nodes > 1 and spec.capacity.partial < spec.capacity.patience:
         patience += f", {duration(spec.capacity.partial)} once some are there"

@@ -171,15 +171,25 @@ def test_an_agent_with_a_successor_ends_its_ranks_and_writes_nothing(gang: Calla
     assert kinds(run.events(0, 0)) == ["started"]
 
 
+# Prints nothing while its agent is about to be stopped, for lines that it has read it may still write, and then much.
+PRINTS_WHILE_STOPPED = """
+trap '' TERM
+echo begins
+while [ ! -e enough ]; do echo "$SPOTMPI_ATTEMPT" >> beats; [ ! -e stopped ] || echo beat; sleep 0.02; done
+"""
+
+
 def test_an_agent_that_wakes_up_after_the_end_of_its_run_writes_nothing(
     gang: Callable[..., Gang], tmp_path: Path
 ) -> None:
-    run = gang("sh", "-c", BEATS, nodes=1, started=0)
+    run = gang("sh", "-c", PRINTS_WHILE_STOPPED, nodes=1, started=0)
     old = run.start(0)
-    wait_until(lambda: beats(tmp_path, 1))
     log = run.paths.logs / "1" / "node-0.log"
-    wait_until(lambda: log.exists() and log.read_text())
+    wait_until(lambda: log.exists() and "begins" in log.read_text())
     old.send_signal(signal.SIGSTOP)
+    (tmp_path / "stopped").touch()
+    printed = beats(tmp_path, 1) + 10
+    wait_until(lambda: beats(tmp_path, 1) > printed)
     frozen = time.monotonic()
     new = run.start(0, restart_count=1, pod="-again")
     wait_until(lambda: beats(tmp_path, 2))

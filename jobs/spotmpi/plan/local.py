@@ -150,9 +150,10 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
     notes = []
     count = _threads(spec)
     if count > machine.cores:
-        workers = f"{sum(each.count for each in spec.workers)} workers" if spec.workers else ""
-        processes = " and ".join(filter(None, ["" if spec.pool else f"{spec.world_size} ranks", workers]))
-        notes.append(f"oversubscribed: {count} threads of {processes} share {machine.cores} cores")
+        counts = {"rank": 0 if spec.pool else spec.world_size, "worker": sum(each.count for each in spec.workers)}
+        processes = " and ".join(f"{number} {each}{'s' * (number > 1)}" for each, number in counts.items() if number)
+        cores = f"{machine.cores} core{'s' * (machine.cores > 1)}"
+        notes.append(f"oversubscribed: {count} threads of {processes} share {cores}")
     if spec.files:
         what = "workers start in copies of" if spec.pool and not spec.command else "the command starts in"
         notes.append(f"{what} {machine.folder}, which has copies of its files")

@@ -138,6 +138,7 @@ def test_a_transport_that_the_user_chooses_for_mpi_stays(own: str) -> None:
     [
         ({"slots": 4}, []),
         ({"slots": 5}, ["oversubscribed: 5 threads of 5 ranks share 4 cores"]),
+        ({"slots": 1, "resources": {"cpu": 5}}, ["oversubscribed: 5 threads of 1 rank share 4 cores"]),
         ({"launcher": "pool", "pool": {"count": 2, "cpu": 2}}, []),
         (
             {"launcher": "pool", "pool": {"count": 2, "cpu": 3, "memory": "2Gi"}},
@@ -158,7 +159,15 @@ def test_a_transport_that_the_user_chooses_for_mpi_stays(own: str) -> None:
             ['preload has no effect: it needs a command such as ["python", "train.py"] or ["python", "-m", "train"]'],
         ),
     ],
-    ids=["as many ranks as cores", "more ranks", "as many workers", "more workers", "data and memory", "preload"],
+    ids=[
+        "as many ranks as cores",
+        "more ranks",
+        "one rank",
+        "as many workers",
+        "more workers",
+        "data and memory",
+        "preload",
+    ],
 )
 def test_what_this_machine_shares_or_does_not_heed_is_noted(values: dict[str, Any], notes: list[str]) -> None:
     plan = local_plan(from_values({"command": ["x"], **values}), PATHS, MACHINE, {})

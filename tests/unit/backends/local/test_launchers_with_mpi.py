@@ -244,6 +244,39 @@ def test_an_exception_in_a_rank_is_the_reason(local: BackendHarness, start: dict
     assert "rank 1 ended with exit code 1: ValueError: no such weights" in (state.reason or "")
 
 
+# Each rank notes that it has printed: one that mpirun kills before that has lost nothing.
+AT_ONCE = """
+import os, sys
+from mpi4py import MPI
+
+rank, printed = MPI.COMM_WORLD.rank, os.path.join(sys.argv[1], os.environ["SPOTMPI_ATTEMPT"])
+os.makedirs(printed, exist_ok=True)
+MPI.COMM_WORLD.Barrier()
+os.write(1, b"rank %d says why\\n" % rank)
+os.write(2, b"rank %d warns\\n" % rank)
+open(os.path.join(printed, str(rank)), "w").close()
+os._exit(1)
+"""
+TIMES = 20
+
+
+@pytest.mark.nightly("20 attempts, 10 s; of ranks that fail one after the other the last lines are tested by day")
+def test_the_last_lines_of_forked_ranks_that_all_fail_at_once_are_not_lost(
+    local: BackendHarness, tmp_path: Path
+) -> None:
+    (tmp_path / "fails.py").write_text(AT_ONCE)
+    work = {"command": ["python3", "fails.py", str(tmp_path / "printed")], "files": [str(tmp_path / "fails.py")]}
+    limits = {"failures": TIMES - 1}
+
+    events = local.all_events({**MPIRUN, **work, "slots": 4, "preload": ["mpi4py.MPI"], "limits": limits})
+
+    lines = {(event.attempt, event.values["text"]) for event in events if event.kind == record.LINE}
+    printed = [(int(path.parent.name), path.name) for path in (tmp_path / "printed").glob("*/*")]
+    assert len(printed) >= 3 * TIMES, "of most attempts all ranks have come to their end"
+    expected = {(attempt, f"rank {rank} {what}") for attempt, rank in printed for what in ("says why", "warns")}
+    assert not expected - lines
+
+
 @LAUNCHERS
 def test_every_rank_sees_the_same_variables_except_its_own_numbers(
     local: BackendHarness, start: dict[str, Any]

@@ -101,7 +101,7 @@ COMPARISONS = {
         4,
         "pauses between agents on two machines, from 0 to 10 min; what records of old agents lack",
     ),
-    "jobs/spotmpi/agent/placement.py": (4, f"{ONE_CLOCK}; {DEADLINE}"),
+    "jobs/spotmpi/agent/placement.py": (6, f"{ONE_CLOCK}; {DEADLINE}"),
     "jobs/spotmpi/agent/placement_controller.py": (2, ONE_CLOCK),
     "jobs/spotmpi/agent/returns.py": (1, ONE_CLOCK),
     "jobs/spotmpi/agent/pod_record.py": (1, SHOWN),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -151,6 +152,17 @@ def test_pods_stand_by_once_all_nodes_have_theirs_and_count_towards_no_limit(con
         assert {other for other, uid in jobs.uids().items() if before[other] == uid} == {0, 1, 2, 3} - {node}
     counts = jobs.counts()
     assert (counts["node"]["jobRestarts"], counts["standby"]["jobRestarts"]) == ([0, 1, 0], [2])
+
+    before = jobs.uids()
+    jobs.end(0, FAILED, "PodFailurePolicy", EXIT % protocol.INTERRUPTED)
+    jobs.wait_until_replaced(0, before[0])
+    jobs.end(3, FAILED, "PodFailurePolicy", EXIT % protocol.INTERRUPTED)
+    wait_for("none stands by", lambda: 3 not in jobs.uids())
+    time.sleep(3)
+    assert jobs.uids().keys() == {0, 1, 2}, "its room is for node 0"
+    jobs.start(0)
+    wait_for("one stands by", lambda: jobs.uids().keys() == {0, 1, 2, 3})
+    counts = jobs.counts()
     assert not any(sum(each.get("jobRestartsCountTowardsMax", [])) for each in counts.values())
 
     jobs.end(0, COMPLETE, "CompletionsReached", "")

@@ -12,6 +12,7 @@ import pytest
 
 from spotmpi.agent import record
 from spotmpi.agent.plan import STANDBY, Member
+from spotmpi.agent.worker import VACATE_AFTER
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.core import names
 from spotmpi.core.environment import Environment
@@ -156,6 +157,51 @@ def test_a_pod_that_stands_by_takes_over_where_the_gang_is_and_moves_with_it(pla
     assert placements[1]["reason"] == f"near gave 1 of 2 nodes within {PATIENCE:g}s"
     worlds = [each["world"]["pods"] for each in run.summary()["attempts"]]
     assert worlds[:2] == [["node/0", "node/1"], ["node/0", "standby/0"]], worlds
+
+
+@pytest.mark.nightly("a minute; the unit tier decides when a pod that stands by makes room")
+@pytest.mark.pod_images("base")
+@pytest.mark.parametrize("promoted", [False, True], ids=["at the beginning", "after a promotion"])
+def test_node_0_whose_machine_is_lost_gets_that_of_the_pod_that_stands_by(placed: Runs, promoted: bool) -> None:
+    """After a promotion that is the next pod of another node, whose Job JobSet makes anew at once."""
+    near, _ = placed.testbed.nodes
+    near.set_gpus(3)
+    values = spec(standby=1)
+    values["kubernetes"]["node_groups"] = ["near"]
+    del values["capacity"]
+    run = placed.start(values, image="base")
+    run.until_kind(record.JOINED)
+    observed, last = len(run.events), 2
+
+    def lose(node: int) -> None:
+        name = placed.pod(run.id, node)["metadata"]["name"]
+        placed.testbed.kubectl("delete", "pod", name, "-n", placed.namespace, "--grace-period=0", "--force")
+
+    if promoted:
+        lose(1)
+        run.until_attempt(2, observed)
+        run.until_kind(record.JOINED, observed)
+        observed, last = len(run.events), 3
+    other = placed.pod(run.id, Member(STANDBY, 0) if promoted else 1)["metadata"]["uid"]
+    near.set_gpus(2)
+    lose(0)
+    began = time.monotonic()
+    run.until_attempt(last, observed)
+    seconds = time.monotonic() - began
+    print(f"node 0 was lost for {seconds:.1f} s")
+    assert VACATE_AFTER < seconds < VACATE_AFTER + LIMIT / 2
+    now = placed.pod(run.id, Member(STANDBY, 0) if promoted else 1)["metadata"]["uid"]
+    assert now == other, "the other node stays"
+
+    near.set_gpus(3)
+    run.until_kind(record.JOINED, observed)
+    assert placed.volume is not None
+    (placed.volume / "done").touch()
+    assert run.end().kind == "succeeded", run.recent_events()
+    summary = run.summary()
+    assert [each["cause"] for each in summary["attempts"]] == ["interruption"] * (last - 1) + ["succeeded"]
+    worlds = [each["world"]["pods"] for each in summary["attempts"]]
+    assert worlds[-1] == ["node/0", "standby/0" if promoted else "node/1"]
 
 
 @pytest.mark.nightly("half a minute of waiting, in which nothing moves")

@@ -10,6 +10,7 @@ import struct
 _SIOCGIFADDR = 0x8915
 _IPV6_TABLE = "/proc/net/if_inet6"  # address, index, prefix, scope, flags, name; only where the kernel has IPv6
 _BACKLOG = 1024
+_UNKNOWN = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))  # not that no server answered
 
 
 def listen(port: int) -> socket.socket:
@@ -51,6 +52,17 @@ def addresses(host: str) -> set[str]:
         return {str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)}
     except OSError:
         return set()
+
+
+def has_no_address(host: str) -> bool:
+    """Whether the host's name has no address; False also where the name service does not answer."""
+    try:
+        socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+    except socket.gaierror as error:
+        return error.errno in _UNKNOWN
+    except OSError:
+        pass
+    return False
 
 
 def _address(name: str) -> str | None:

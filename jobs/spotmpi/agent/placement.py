@@ -137,6 +137,19 @@ def parse(text: str | None) -> State | None:
     return values if complete else None
 
 
+def waiting_since_whole(state: State, gang: Gang, now: float) -> Gang:
+    """*gang*, whose wait for nodes began no earlier than when it was seen with all of them last.
+
+    Where pods stand by, one that waits may not have been needed before, and a lost one that stood by has no next pod.
+    """
+    last = state["seen"][-1] if state["seen"] else None
+    if gang.waiting_since is None or last is None or last["group"] != state["at"] or last["nodes"] == 0:
+        return gang
+    since = last["t"] if last["nodes"] is None else now
+    idle = tuple(max(each, since) for each in gang.idle_since)
+    return gang._replace(waiting_since=max(gang.waiting_since, since), idle_since=idle)
+
+
 def untried(state: State, closed: Sequence[str] = ()) -> str | None:
     """The first node group of the order that may still give a gang and is not *closed*, or None."""
     tried = {state["at"], *state["tried"], *closed}

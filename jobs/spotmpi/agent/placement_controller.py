@@ -197,6 +197,8 @@ class Controller:
                 self._scale(state)
             return False
         seen = gang(pods, self._sizes)
+        if self._capacity["standby"]:
+            seen = placement.waiting_since_whole(state, seen, self._api.now)
         if seen.waiting_since is not None:
             seen = seen._replace(refusal=refusal(self._api.events(_NO_SCALE_UP), pods, seen))
         following = self._policy(self._plan, state, seen, self._api.now) or self._surplus(state, seen)

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from . import hardware, processes, protocol
+from . import hardware, network, processes, protocol
 from .attempt import Attempt, Launch
 from .context import AgentContext
 from .launch import gang_commands
@@ -38,6 +38,9 @@ from .starts import StartedProcesses
 from .stop_source import Notice
 from .tcp import Tcp
 
+# Seconds without an address of node 0 after which a pod that stands by ends, so that node 0's next pod may have its
+# machine; and how much longer each further one waits, since the first may be enough.
+VACATE_AFTER, VACATE_NEXT_AFTER = 15.0, 10.0
 END_GRACE = 60.0  # seconds from the end of a run to the end of its pods
 _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
 
@@ -141,14 +144,14 @@ def run(
     Where nodes are replaced one by one, it joins each agent of node 0 that follows, and outlives the last one: the
     first pod of a run that ends with 0 ends all of them.
     """
-    worker = Worker(context, on_begin)
+    worker, place = Worker(context, on_begin), context.member
     while True:
-        joined = join_coordinator(context, transport, notice, started)
+        joined = join_coordinator(context, transport, notice, started, place=place)
         if joined is None:
             return protocol.INTERRUPTED
         link = CoordinatorLink(joined, notice, context.mounts.cgroup, context.mounts.work)
         worker.run(link)
-        started = context.clock()
+        started, place = context.clock(), link.place or place
         if link.over or notice.reason or not context.replaces_nodes:
             break
     worker.close()
@@ -288,20 +291,29 @@ class Worker:
 
 
 def join_coordinator(
-    context: AgentContext, transport: Tcp, notice: Notice, started: float, limit: float | None = None
+    context: AgentContext,
+    transport: Tcp,
+    notice: Notice,
+    started: float,
+    limit: float | None = None,
+    place: Member | None = None,
 ) -> Joined | None:
     """The connection to node 0; None after *limit* seconds, or on notice.
 
     *started* is the Unix time from which on this node works for the run. By default *limit* is ``limits.start``.
 
-    Waiting for node 0 costs nothing but time: it may be scheduled later, and its name may not resolve yet.
+    Waiting for node 0 costs nothing but time: it may be scheduled later, and its name may not resolve yet. But a pod
+    that stands by, as *place* says, leaves while node 0 has no address: its next pod may have no other machine.
     """
     greeting: Greeting = {
         "member": context.member.text,
         "restart_count": context.restart_count,
         "machine": hardware.identify(context.member, started),
     }
-    last_reason = ""
+    last_reason, seen = "", context.clock.awake()
+    patience = None
+    if context.standby and place is not None and place.role == STANDBY:
+        patience = VACATE_AFTER + VACATE_NEXT_AFTER * place.number
     deadline = context.clock.awake() + (context.plan["limits"]["start"] if limit is None else limit)
     while context.clock.awake() < deadline and not notice.reason:
         answer = transport.join(context, greeting)
@@ -310,6 +322,11 @@ def join_coordinator(
         if answer != last_reason:
             last_reason = answer
             sys.stderr.write("waiting for node 0: %s\n" % answer)
+        if patience is not None and not network.has_no_address(context.hosts[0]):
+            seen = context.clock.awake()
+        elif patience is not None and context.clock.awake() >= seen + patience:
+            notice.give("node 0 has had no address for %g s: its next pod may need this machine" % patience)
+            sys.stderr.write("%s\n" % notice.reason)
         context.clock.sleep(POLL_INTERVAL)
     return None
 

@@ -5,8 +5,8 @@ It knows from where it has its rules:
 - The pod template of a JobSet may change only while the JobSet is suspended or by the patch that suspends it, and only
   in labels, annotations, node selector, tolerations and scheduling gates (kubernetes-sigs/jobset,
   pkg/webhooks/jobset_webhook.go, ValidateUpdate). The rest of the template is immutable.
-- A replicated Job that depends on another one being Ready is created, and resumed, once all pods of that run; it may be
-  restarted alone later (kubernetes-sigs/jobset, pkg/controllers/depends_on.go).
+- A Job of a replicated Job that depends on another one being Ready is created, and resumed, while all pods of that run,
+  also where it is restarted (kubernetes-sigs/jobset, pkg/controllers/depends_on.go).
 - Suspending deletes the pods, and then the JobSet gets the condition Suspended; resuming merges the selector into that
   of the Job, whose keys stay (pkg/controllers/jobset_controller.go, suspendJobs and resumeJob).
 - A Job whose `parallelism` is 0 has no pod, and its pod that was deleted for that counts as no failure; 1 brings a new
@@ -132,8 +132,8 @@ class PlacedCluster:
         number = self.size - 1 if number < 0 else number
         if number < self.size:
             self.parallelism[number] = 1  # of the new Job
-        kept = [pod for pod in self._pods if pod["metadata"]["name"] != str(number)]
-        self._pods = [*kept, self._pod(number)]
+        self._pods = [pod for pod in self._pods if pod["metadata"]["name"] != str(number)]
+        self._pods += [self._pod(number)] if number < self.size else []
 
     def lose_a_node(self) -> None:
         """JobSet restarts the gang of a run that lost a node: all pods anew."""
@@ -157,7 +157,7 @@ class PlacedCluster:
         self._schedule()
         present = {pod["metadata"]["name"] for pod in self._pods}
         others = [number for number in range(self.size, self.size + self.standby) if str(number) not in present]
-        if others and self.placed() == list(range(self.size)):
+        if others and set(range(self.size)) <= set(self.placed()):
             self._pods += map(self._pod, others)
 
     def _end_blocks(self) -> None:

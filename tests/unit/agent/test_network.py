@@ -69,6 +69,8 @@ def test_an_address_that_no_interface_has_is_an_error_with_both_addresses(monkey
 def test_a_host_has_all_addresses_that_its_name_resolves_to(monkeypatch: pytest.MonkeyPatch) -> None:
     def resolve(host: str, port: Any, **options: Any) -> list[Any]:
         addresses = {"run-0": ["10.0.0.1", "10.0.0.2"]}
+        if host == "run-2":
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
         if host not in addresses:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         assert options == {"type": socket.SOCK_DGRAM}, "each address once"
@@ -76,7 +78,9 @@ def test_a_host_has_all_addresses_that_its_name_resolves_to(monkeypatch: pytest.
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     assert network.addresses("run-0") == {"10.0.0.1", "10.0.0.2"}
-    assert network.addresses("run-1") == set()
+    assert network.addresses("run-1") == network.addresses("run-2") == set()
+    hosts = [host for host in ("run-0", "run-1", "run-2") if network.has_no_address(host)]
+    assert hosts == ["run-1"], "nobody knows about one while no server answers"
 
 
 NO_SSH = pytest.mark.skipif(not shutil.which("ssh"), reason="needs ssh: openssh-client")

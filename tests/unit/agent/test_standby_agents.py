@@ -13,9 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spotmpi.agent.notice import Notice
 
-from spotmpi.agent import protocol
+from spotmpi.agent import network, protocol, worker
 from spotmpi.agent.checkpoint_files import newest_iteration
+from spotmpi.agent.context import AgentContext, Mounts
+from spotmpi.agent.plan import NODE, STANDBY, Member
+from spotmpi.agent.worker import VACATE_AFTER, VACATE_NEXT_AFTER
+from tests.clocks import SetClock
 from tests.contract.processes import are_gone, wait_until
 from tests.unit.agent.gang import LIMIT, Gang, kinds
 
@@ -256,3 +261,48 @@ def test_a_pod_that_stands_by_takes_over_from_a_node_that_fails_its_check_and_th
     ]
     assert [each["machine"] for each in events(run, "avoided")] == ["machine-1"]
     assert {each["machine"]["name"] for each in events(run, "joined")} == {"machine-3"}
+
+
+class Away:
+    """A transport that finds no node 0."""
+
+    def join(self, context: Any, greeting: Any) -> str:
+        return "run-0: Name or service not known"
+
+
+@pytest.mark.parametrize(
+    ("place", "standby", "addressless", "left"),
+    [
+        (Member(STANDBY, 0), 1, (0.0, 99.0), VACATE_AFTER),
+        (Member(STANDBY, 1), 2, (0.0, 99.0), VACATE_AFTER + VACATE_NEXT_AFTER),
+        (Member(STANDBY, 0), 1, (20.0, 99.0), 20.0 + VACATE_AFTER),
+        (Member(STANDBY, 1), 2, (0.0, VACATE_AFTER + 5.0), None),
+        (Member(NODE, 1), 1, (0.0, 99.0), None),
+        (Member(STANDBY, 0), 0, (0.0, 99.0), None),
+    ],
+    ids=["it leaves", "the second, later", "from the loss on", "the first was enough", "a node stays", "surplus"],
+)
+def test_a_pod_that_stands_by_makes_room_for_node_0_whose_next_pod_has_no_address(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    place: Member,
+    standby: int,
+    addressless: tuple[float, float],
+    left: float | None,
+) -> None:
+    """The place is not what the pod was at the beginning. Surplus nodes are given back by the placement controller."""
+    clock, transport, (start, end) = SetClock(0.0), Away(), addressless
+    monkeypatch.setattr(network, "has_no_address", lambda host: host == "run-0" and start <= clock.seconds <= end)
+    plan: Any = {"hosts": ["run-0", "run-1"], "standby": ["other"] * standby, "limits": {"start": 60.0}}
+    mounts = Mounts("", "", "", "", "")
+    context = AgentContext(plan, Member(NODE, 1), 1, None, mounts, clock)
+    notice = Notice("the pod of this node", signals=())
+
+    joined = worker.join_coordinator(context, transport, notice, 0.0, place=place)  # type: ignore[arg-type]
+
+    assert joined is None
+    assert clock.seconds == pytest.approx(60.0 if left is None else left, abs=0.2)
+    patience = VACATE_AFTER + VACATE_NEXT_AFTER * place.number
+    said = f"node 0 has had no address for {patience:g} s: its next pod may need this machine"
+    assert notice.reason == (None if left is None else said)
+    assert (said in capsys.readouterr().err) == (left is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import resource
 import time
 from collections import deque
@@ -171,6 +172,17 @@ def test_entries_lost_to_rotation_while_the_clock_of_their_node_was_set_back_com
     assert pod.numbers() == list(range(1, 10))
     pod = FakePod([*earlier[:3], CUT], later[2:], later[2:], folder=[*earlier[:3], *later[3:]])
     assert pod.numbers() == [1, 2, 3, "3 missing", 7, 8, 9]
+
+
+def test_the_end_of_an_earlier_submission_is_not_read_where_the_clock_of_a_resumed_run_is_behind() -> None:
+    """Node 0's next pod prints times before the submission, by the clock of the API server."""
+    end = json.dumps({"n": 0, "e": {"t": 990.0, "event": record.FAILED, "reason": "no space"}})
+    began = json.dumps({"n": 0, "e": {"t": 401.0, "event": record.STARTED, "attempt": 2}})
+    later = [line(number, time=500.0 + number) for number in (1, 2)]
+    pod = FakePod(later, folder=[end, began], has_predecessors=True)
+    events, _ = pod.read(follow=False)
+    assert [event.kind for event in events] == [record.STARTED, record.LINE, record.LINE]
+    assert pod.folder_reads == [(0.0, math.inf)]
 
 
 def test_a_reader_that_starts_after_rotation_reads_the_beginning_from_the_run_folder() -> None:

@@ -192,8 +192,10 @@ class PodLog:
     async def _recover(self, missing: int, entry: Entry) -> list[Entry]:
         """What the run folder holds of *missing* entries before *entry*, and an event for what it lacks."""
         member, until = self._source.member, entry.time or self._client.now()
-        # Where the node's clock was set back meanwhile, no span of its times has what is missing.
-        span = (self._time, until) if until >= self._time else (0.0, math.inf)
+        # Where the node's clock was set back meanwhile, no span of its times has what is missing. All of the folder may
+        # have the end of an earlier submission.
+        is_set_back = until < self._time
+        span = (0.0, math.inf) if is_set_back else (self._time, until)
         try:
             entries = await self._source.read_folder(self._source.pod, member, *span)
         except SpotmpiError as error:
@@ -201,6 +203,8 @@ class PodLog:
                 reason = f"the output of earlier attempts of {member} is no longer available: {error}"
                 return [Entry(0, event=Event(until, record.GAP, values={"reason": reason}))]
             entries = []
+        if is_set_back:
+            entries = [each for each in entries if not (each.event and each.event.terminal)]
         earlier = [each for some in entries for each in some.split() if not _is_line_after(each, entry)]
         new = [each for each in earlier if self._is_new(each)]
         # The folder may repeat lines at both ends of the span, of which one is *entry* itself.

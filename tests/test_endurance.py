@@ -3,36 +3,50 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION
 from tests.cluster.endurance import Look, Passed, growth
-from tests.cluster.faults import FAULTS_BY_DAY, KINDS, OF_STREAMS, SEED, STAYS, kinds, schedule
+from tests.cluster.faults import (
+    ALONE,
+    FAULTS_BY_DAY,
+    KINDS,
+    OF_STREAMS,
+    PARTS,
+    SEED,
+    STAYS,
+    STREAM,
+    schedule,
+)
 from tests.contract.processes import wait_until
 from tests.testbed.faults import Fault, ShiftedClocks, stopped
 
-KNOWN = kinds(stream=True)
 COUNTS = (FAILURE, INTERRUPTION, None)
 
 
 def test_a_seed_gives_the_same_faults_and_no_kind_comes_again_before_all_have_come() -> None:
-    faults = schedule(3, 40, stream=True)
+    faults = schedule(3, 40, STREAM)
 
-    assert faults == schedule(3, 40, stream=True) != schedule(4, 40, stream=True)
-    assert schedule(3, 25, stream=True) == faults[:25]
+    assert faults == schedule(3, 40, STREAM) != schedule(4, 40, STREAM)
+    assert schedule(3, 25, STREAM) == faults[:25]
     assert {fault.kind for fault in faults[:19]} == {fault.kind for fault in faults[19:38]} == {*KINDS, *OF_STREAMS}
-    assert {fault.kind for fault in schedule(3, 40, stream=False)} == set(KINDS)
+    assert {fault.kind for fault in schedule(3, 40, ALONE)} == set(KINDS)
 
 
-def test_faults_hit_nodes_of_their_kind_for_as_long_as_it_says_and_never_take_the_node_that_stays() -> None:
-    for fault in schedule(1, 1000, stream=True):
-        kind = KNOWN[fault.kind]
+@pytest.mark.parametrize("part", PARTS)
+def test_faults_hit_nodes_of_their_kind_for_as_long_as_it_says_and_never_take_the_node_that_stays(part: str) -> None:
+    faults = schedule(1, 1000, part)
+    assert {fault.kind for fault in faults} == set(PARTS[part])
+    for fault in faults:
+        kind = PARTS[part][fault.kind]
         assert fault.node in kind.nodes and kind.seconds[0] <= fault.seconds <= kind.seconds[1]
         assert fault.gap > 0 and bool(fault.jump) == (fault.kind == "clock")
         assert not (kind.counts == INTERRUPTION and fault.node == STAYS)
@@ -40,8 +54,8 @@ def test_faults_hit_nodes_of_their_kind_for_as_long_as_it_says_and_never_take_th
 
 
 def test_the_faults_of_the_day_are_of_each_sort() -> None:
-    faults = schedule(SEED, FAULTS_BY_DAY, stream=False)
-    by_count = {each: {fault.kind for fault in faults if KNOWN[fault.kind].counts == each} for each in COUNTS}
+    faults = schedule(SEED, FAULTS_BY_DAY, ALONE)
+    by_count = {each: {fault.kind for fault in faults if KINDS[fault.kind].counts == each} for each in COUNTS}
     assert by_count == {
         FAILURE: {"rank", "launcher"},
         INTERRUPTION: {"force", "evict", "delete node 0"},
@@ -93,6 +107,38 @@ def test_slower_recoveries_are_growth_but_not_those_that_wait_for_what_was_away(
     assert growth(passed) == ["seconds of a recovery grew from 2.5 to 9.0 (medians of the first and the last quarter)"]
     for each in passed[60:]:
         each.fault = Fault("JobSet", 1, seconds=3.0)
+    assert growth(passed) == []
+
+
+def test_what_grows_a_little_with_each_fault_is_named_before_it_is_much() -> None:
+    passed, noise = looks(80), Random(1)
+    for at, each in enumerate(passed):
+        each.look = replace(each.look, memory={**each.look.memory, 3: 30.0 + 0.1 * at + noise.uniform(-3, 3)})
+    assert growth(passed[:40]) == [], "4 MiB in 40 faults may be chance"
+    (problem,) = growth(passed)
+    assert re.fullmatch(
+        r"MiB of the agent of node 3 grew by [6-9]\.\d from 3\d\.\d, a little with each fault", problem
+    ), problem
+
+
+def test_noise_and_outliers_are_no_growth() -> None:
+    for seed in range(200):
+        passed, noise = looks(60), Random(seed)
+        for each in passed:
+            values = {node: noise.gauss(40, 4) for node in range(4)}
+            each.look = replace(each.look, memory=values)
+            each.fault = Fault(noise.choice(("rank", "delete", "two nodes")), 0)
+            usual = {"rank": 0.5, "delete": 3.0, "two nodes": 6.0}[each.fault.kind]
+            each.seconds = usual + noise.expovariate(2) + 40 * (noise.random() < 0.05)
+        assert growth(passed) == [], seed
+
+
+def test_each_kind_of_fault_has_its_own_seconds() -> None:
+    """The last third has only the kind that takes longest, and takes no longer than before."""
+    passed = looks(90)
+    for at, each in enumerate(passed):
+        each.fault = Fault("two nodes" if at % 3 == 0 or at >= 60 else "rank", 0)
+        each.seconds = (9.0 if each.fault.kind == "two nodes" else 0.5) + at % 5 / 10
     assert growth(passed) == []
 
 

@@ -108,7 +108,7 @@ def inject(place: Place, fault: Fault, records: Sequence[Record]) -> None:
         _kill(place, pod, newest.pid)
     else:
         how = fault.kind if fault.kind in TAKEN else "delete"
-        take_pod(place.cluster, place.namespace, pod["metadata"]["name"], how)
+        take_pod(place.cluster, place.namespace, pod["metadata"]["name"], how=how)
 
 
 def _pod_of(place: Place, record: Record) -> Object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import secrets
 import statistics
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scripts.faults.records import Injected, Record, effective, recovered, recoveries
 from scripts.faults.watch import Watch
@@ -20,7 +21,7 @@ from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE
 from spotmpi.agent.plan import NODE
 from spotmpi.core import names
 from tests.cluster import endurance_program
-from tests.cluster.faults import COMMANDS, NODES, Injector, kinds
+from tests.cluster.faults import COMMANDS, NODES, PARTS, STANDS_BY, STREAM, WITH_STANDBY, Injector
 from tests.cluster.pools import small_pods
 from tests.cluster.runs import FollowedRun, Runs, local_events
 from tests.testbed.faults import Fault, ShiftedClocks
@@ -72,10 +73,10 @@ class Passed:
 
 
 class Endurance:
-    """A run on four pods of the test cluster, with or without a stream, and its faults so far."""
+    """A run on four pods of the test cluster in one of `PARTS`, and its faults so far."""
 
-    def __init__(self, runs: Runs, folder: Path, stream: bool) -> None:
-        self.runs, self.kinds = runs, kinds(stream)
+    def __init__(self, runs: Runs, folder: Path, part: str) -> None:
+        self.runs, self.kinds = runs, PARTS[part]
         self.shared = runs.testbed.shared_volume(runs.namespace, _CLAIM)
         (self.shared / "records").mkdir(mode=0o777)
         (self.shared / "records").chmod(0o777)
@@ -84,13 +85,14 @@ class Endurance:
         self.passed: list[Passed] = []
         self.causes: list[str] = []  # of the attempts that the faults should have ended
         self._folder, self._began = folder, time.monotonic()
-        self._values = self._spec(stream)
+        self._values = self._spec(part)
         run = f"endurance-{secrets.token_hex(3)}"
-        for node in range(NODES):
-            self.clocks.set(names.pod_host(run, node, job_per_node=True), 0)
+        hosts = [names.pod_host(run, node, job_per_node=True) for node in range(NODES)]
+        for host in [*hosts, names.standby_host(run, STANDS_BY.number)]:
+            self.clocks.set(host, 0)
         self.run = FollowedRun(runs, runs.submit(self._values, run=run))
 
-    def _spec(self, stream: bool) -> dict[str, Any]:
+    def _spec(self, part: str) -> dict[str, Any]:
         template = self._folder / "clocks.json"
         container = {"name": "node", "env": self.clocks.variables}
         template.write_text(json.dumps({"spec": {"containers": [container]}}))
@@ -104,7 +106,8 @@ class Endurance:
             "checkpoint": {"every": "3s", "memory": "1"},
             "limits": {"failures": MANY, "interruptions": MANY},
             "kubernetes": kubernetes,
-            **({"stream": _STREAM} if stream else {}),
+            **({"stream": _STREAM} if part == STREAM else {}),
+            **({"standby": 1} if part == WITH_STANDBY else {}),
         }
 
     def start(self) -> None:
@@ -127,13 +130,13 @@ class Endurance:
             beyond = self.watch.furthest + 1
             self._until(lambda: self.watch.furthest > beyond, _RECOVERY, f"no iterations after {fault}")
         else:
-            self.causes.append(counts)
             self._until(lambda: recovered(self.watch.records[mark:], injected), _RECOVERY, f"no recovery from {fault}")
             (recovery,) = recoveries(self.watch.records[mark:], [injected])
             seconds, repeated = recovery.seconds, recovery.repeated
-        newest = int(self.watch.records[-1].attempt)
-        wanted = attempt + (counts is not None)
-        assert newest == wanted, f"attempt {newest}, not {wanted}, after {fault}: {self.diagnosis()}"
+        newest, most = int(self.watch.records[-1].attempt), self.kinds[fault.kind].most
+        wanted = range(attempt + 1, attempt + 1 + most) if counts is not None else range(attempt, attempt + 1)
+        assert newest in wanted, f"attempt {newest}, not {[*wanted]}, after {fault}: {self.diagnosis()}"
+        self.causes += [] if counts is None else [counts] * (newest - attempt)
         self.passed.append(Passed(fault, self.look(newest), seconds, repeated))
         return self.passed[-1]
 
@@ -168,7 +171,7 @@ class Endurance:
         for pod in self.runs.testbed.pods(self.runs.namespace):
             agent = self._agent(pod)
             if agent is not None:
-                node = int(pod["metadata"]["labels"]["jobset.sigs.k8s.io/job-index"])
+                node = int(pod["metadata"]["labels"]["jobset.sigs.k8s.io/job-index"])  # by the pod: it may stand by
                 memory[node], open_files[node] = resident(agent), len(list(Path(f"/proc/{agent}/fd").iterdir()))
         files = [path.relative_to(self.run.folder).parts for path in self.run.folder.rglob("*") if path.is_file()]
         of_attempts = sum(parts[0] in ("attempts", "logs") for parts in files)
@@ -215,6 +218,10 @@ class Endurance:
         problems = growth(self.passed)
         assert not problems, "\n".join(problems)
 
+    def recorded_events(self) -> list[str]:
+        """The lines of the record's events."""
+        return (self.run.folder / record.EVENTS).read_text().splitlines()
+
     def diagnosis(self) -> str:
         """The newest events of the run, and the state of its pods, for failures."""
         pods = self.runs.testbed.try_kubectl("get", "pods", "-n", self.runs.namespace).stdout
@@ -249,34 +256,69 @@ def resident(process: int) -> float:
 
 
 def growth(passed: Sequence[Passed]) -> list[str]:
-    """What grows more from the first quarter of the faults to the last one than chance explains. Pure.
+    """What grows over the run more than chance explains, by its slope and from the first quarter to the last one. Pure.
 
-    Few faults show nothing: their agents have only begun, and the kinds of the quarters differ.
+    A slope finds what grows a little with each fault, the quarters what has grown late. Few faults show nothing: their
+    agents have only begun, and the kinds of the quarters differ.
     """
     if len(passed) < _ENOUGH:
         return []
-    quarter = len(passed) // 4
-    first, last = passed[:quarter], passed[-quarter:]
     problems = []
-
-    def compare(what: str, before: Sequence[float], after: Sequence[float], factor: float, more: float) -> None:
-        if before and after:
-            old, new = statistics.median(before), statistics.median(after)
-            if new > factor * old + more:
-                problems.append(f"{what} grew from {old:.1f} to {new:.1f} (medians of the first and the last quarter)")
-
-    for node in range(NODES):
-        memory = [[each.look.memory[node] for each in part if node in each.look.memory] for part in (first, last)]
-        opened = [[each.look.open_files[node] for each in part if node in each.look.memory] for part in (first, last)]
-        compare(f"MiB of the agent of node {node}", memory[0], memory[1], 1.2, 6)
-        compare(f"open files of the agent of node {node}", opened[0], opened[1], 1.0, 6)
-    others = [[float(each.look.others) for each in part] for part in (first, last)]
-    compare("files of the run folder besides those of attempts", others[0], others[1], 1.0, 3)
-    of_each = [[each.look.of_attempts / each.look.attempt for each in part] for part in (first, last)]
-    compare("files of each attempt", of_each[0], of_each[1], 1.0, 1)
-    seconds = [[each.seconds for each in part if each.seconds and not each.fault.seconds] for part in (first, last)]
-    compare("seconds of a recovery", seconds[0], seconds[1], 2.0, 2)
+    for series in observed(passed):
+        quarter = len(series.values) // 4
+        if not quarter:
+            continue
+        old, new = statistics.median(series.values[:quarter]), statistics.median(series.values[-quarter:])
+        rise = rise_of(series.values)
+        if new > series.factor * old + series.more:
+            medians = "medians of the first and the last quarter"
+            problems.append(f"{series.what} grew from {old:.1f} to {new:.1f} ({medians})")
+        elif rise > (series.factor - 1) / 2 * old + series.more / 2:
+            problems.append(f"{series.what} grew by {rise:.1f} from {old:.1f}, a little with each fault")
     return problems
+
+
+class Series(NamedTuple):
+    """What was observed after each fault, and how much it may grow: by a *factor*, and *more* of its unit."""
+
+    what: str
+    values: list[float]
+    factor: float
+    more: float
+
+
+def observed(passed: Sequence[Passed]) -> list[Series]:
+    """What must not grow. The seconds of a recovery are those of its kind of fault, as if all kinds took as long."""
+    found = []
+    for node in range(NODES):
+        looks = [each.look for each in passed if node in each.look.memory]
+        found.append(Series(f"MiB of the agent of node {node}", [each.memory[node] for each in looks], 1.2, 6))
+        opened = [float(each.open_files[node]) for each in looks]
+        found.append(Series(f"open files of the agent of node {node}", opened, 1.0, 6))
+    others = [float(each.look.others) for each in passed]
+    found.append(Series("files of the run folder besides those of attempts", others, 1.0, 3))
+    found.append(
+        Series("files of each attempt", [each.look.of_attempts / each.look.attempt for each in passed], 1.0, 1)
+    )
+    timed = [(each.fault.kind, each.seconds) for each in passed if each.seconds and not each.fault.seconds]
+    of_kind = {kind: statistics.median(seconds for other, seconds in timed if other == kind) for kind, _ in timed}
+    usual = statistics.median([seconds for _, seconds in timed] or [0.0])
+    seconds = [seconds - of_kind[kind] + usual for kind, seconds in timed]
+    return [*found, Series("seconds of a recovery", seconds, 2.0, 2)]
+
+
+def rise_of(values: Sequence[float]) -> float:
+    """How much values rise from the first to the last by the median slope of all pairs; 0 without a trend.
+
+    A few outliers change neither (Theil and Sen; a trend is one by Mann's and Kendall's test, beyond 3 sigma).
+    """
+    pairs = [(b - a, j - i) for (i, a), (j, b) in itertools.combinations(enumerate(values), 2)]
+    count = len(values)
+    sign = sum((change > 0) - (change < 0) for change, _ in pairs)
+    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    if not pairs or sign <= 3 * deviation:
+        return 0.0
+    return statistics.median(change / distance for change, distance in pairs) * (count - 1)
 
 
 def _differences(passed: Sequence[Passed], summary: dict[str, Any]) -> str:
@@ -300,6 +342,9 @@ def report(endurance: Endurance, result: dict[str, Any]) -> str:
         elif own:
             lines.append(f"{kind}: {len(own)}, no attempt lost")
     first, last = passed[0].look, passed[-1].look
+    rises = [f"{each.what} {rise:.1f}" for each in observed(passed) if (rise := rise_of(each.values))]
     files = f"files of attempts {first.of_attempts} to {last.of_attempts}, others {first.others} to {last.others}"
     memory = f"MiB of agents {first.memory} to {last.memory}, open files {first.open_files} to {last.open_files}"
+    promoted = sum(each["event"] == record.PROMOTED for each in map(json.loads, endurance.recorded_events()))
+    lines.append(f"{promoted} promotions; rises over the run: {', '.join(rises) or 'none'}")
     return "\n".join([f"{result['iteration']} iterations, {last.attempt} attempts", *lines, memory, files])

@@ -16,27 +16,34 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION
-from spotmpi.agent.plan import NODE, WORKER, Member
+from spotmpi.agent.plan import NODE, STANDBY, WORKER, Member
 from tests.cluster import endurance_program
 from tests.cluster.runs import FollowedRun
 from tests.testbed import faults
 from tests.testbed.faults import TAKEN, Fault, ShiftedClocks
 from tests.testbed.kubernetes import Object
+from tests.testbed.waiting import wait_for
 
 NODES = endurance_program.PARTS
-FAULTS_BY_DAY, FAULTS_AT_NIGHT = 9, 500  # at night as many with a stream as without
+FAULTS_BY_DAY, FAULTS_AT_NIGHT = 9, 500  # at night as many in each part
 SEED = 14105  # of which those of the day are of each sort
 STAYS = 3  # the node of it that is never lost: what grows in an agent is seen in one that lives
+STANDS_BY = Member(STANDBY, 0)  # at the beginning, in the part where one pod does
 _GAPS = (5, 20)  # iterations of undisturbed training before a fault
+_LONG_GAPS = (5, 120)  # after some of which the next pod stands by
 _JUMP = 900  # seconds by which a clock is wrong at most
 
 
 class Kind(NamedTuple):
-    """What a kind of fault counts as, the nodes that it may hit, and for how long it lasts: at least and at most."""
+    """What a kind of fault counts as, the nodes that it may hit, and for how long it lasts: at least and at most.
+
+    Two losses at once cost as many attempts at *most*: the second may come when the next one has begun.
+    """
 
     counts: str | None
     nodes: tuple[int, ...]
     seconds: tuple[float, float] = (0.0, 0.0)
+    most: int = 1
 
 
 _SHORT, _LONG = (1.5, 3.5), (3.0, 5.0)  # beyond `limits.silence`, after which a silent host is lost
@@ -64,19 +71,24 @@ OF_STREAMS = {
     "kill worker": Kind(None, (0, 1)),
     "scheduler": Kind(FAILURE, (0,)),
 }
+# Where a pod stands by: of two lost nodes one is taken over, and one that is lost with that pod by none.
+OF_STANDBY = {
+    "evict standby": Kind(None, (0,)),
+    "agent standby": Kind(None, (0,)),
+    "two nodes": Kind(INTERRUPTION, (1,), most=2),
+    "node and standby": Kind(INTERRUPTION, (1, 2), most=2),
+}
+ALONE, STREAM, WITH_STANDBY = "alone", "stream", "standby"
+PARTS = {ALONE: KINDS, STREAM: {**KINDS, **OF_STREAMS}, WITH_STANDBY: {**KINDS, **OF_STANDBY}}
 
 
-def kinds(stream: bool) -> dict[str, Kind]:
-    """The kinds of faults of a run with or without a stream."""
-    return {**KINDS, **OF_STREAMS} if stream else KINDS
-
-
-def schedule(seed: int, count: int, stream: bool) -> list[Fault]:
-    """So many faults of the endurance test, of each kind one before any comes again. Pure."""
-    generator, known = random.Random(seed), kinds(stream)
+def schedule(seed: int, count: int, part: str) -> list[Fault]:
+    """So many faults of a part of the endurance test, of each kind one before any comes again. Pure."""
+    generator, known = random.Random(seed), PARTS[part]
+    gaps = _LONG_GAPS if part == WITH_STANDBY else _GAPS
     found = []
     for kind in faults.rounds(generator, known, count):
-        node, gap = generator.choice(known[kind].nodes), generator.randint(*_GAPS)
+        node, gap = generator.choice(known[kind].nodes), generator.randint(*gaps)
         seconds = round(generator.uniform(*known[kind].seconds), 1)
         other = STAYS if kind == "partition" else 0
         jump = generator.choice((-1, 1)) * generator.randint(1, _JUMP) if kind == "clock" else 0
@@ -101,24 +113,24 @@ class Injector:
         run, testbed = self.run, self.run.runs.testbed
         with contextlib.ExitStack() as lasting:
             if fault.kind == "stop rank":
-                lasting.enter_context(faults.stopped(run.rank(fault.node)))
+                lasting.enter_context(faults.stopped(run.rank(run.at_work(fault.node))))
             elif fault.kind == "stop agent":
-                lasting.enter_context(faults.stopped(self._process(fault.node, "agent")))
+                lasting.enter_context(faults.stopped(self._process(run.at_work(fault.node), "agent")))
             elif fault.kind.startswith("partition"):
                 lasting.enter_context(faults.partitioned(*self._end(fault.node), *self._end(fault.other)))
             elif fault.kind == "full volume":
                 assert run.runs.volume is not None
                 lasting.enter_context(faults.filled(run.runs.volume))
             elif fault.kind == "API server":
-                rank = run.rank(fault.node)  # needs the server
+                rank = run.rank(run.at_work(fault.node))  # needs the server
                 lasting.enter_context(testbed.plane.without_api_server())
                 os.kill(rank, signal.SIGKILL)
             elif fault.kind == "JobSet":
                 lasting.enter_context(testbed.jobset.stopped())
-                self._take("delete", fault.node)
+                self._take("delete", run.at_work(fault.node))
             elif fault.kind == "clock":
                 assert self.clocks is not None
-                self.clocks.set(run.pod(fault.node)["spec"]["hostname"], fault.jump)
+                self.clocks.set(run.pod(run.at_work(fault.node))["spec"]["hostname"], fault.jump)
             else:
                 self._strike(fault)
             yield
@@ -126,27 +138,42 @@ class Injector:
     def _strike(self, fault: Fault) -> None:
         """Cause a fault that is over at once."""
         how, _, who = fault.kind.partition(" ")
-        backend = self.run.runs.backend
+        backend, run = self.run.runs.backend, self.run
+        pod = self._standing_by() if who == "standby" else run.at_work(fault.node)
         if who == "worker" or how == "kill":
             member = Member(WORKER if who == "worker" else NODE, fault.node)
-            backend.inject_fault(self.run.id, member, how)
+            backend.inject_fault(run.id, member, how)
         elif how in TAKEN:
-            self._take(how, fault.node)
+            self._take(how, pod)
         elif how == "rank":
-            os.kill(self.run.rank(fault.node), signal.SIGKILL)
+            os.kill(run.rank(pod), signal.SIGKILL)
+        elif fault.kind == "two nodes":
+            self._take("force", pod, run.at_work(2))
+        elif fault.kind == "node and standby":
+            self._take("force", pod, self._standing_by())
         else:
-            os.kill(self._process(fault.node, how), signal.SIGKILL)
+            os.kill(self._process(pod, how), signal.SIGKILL)
 
-    def _take(self, how: str, node: int) -> None:
+    def _standing_by(self) -> Member:
+        """The pod that stands by, by what it was at the beginning; it may be on its way."""
+        at_work = [self.run.at_work(node) for node in range(NODES)]
+        pods = [*(Member(NODE, node) for node in range(NODES)), STANDS_BY]
+        (pod,) = [each for each in pods if each not in at_work]
+        wait_for("a pod that stands by", lambda: self.run.runs.pods(self.run.id, pod))
+        return pod
+
+    def _take(self, how: str, *members: Member) -> None:
+        """Take the pods of some members, all of them by one command."""
         runs = self.run.runs
-        faults.take_pod(runs.testbed, runs.namespace, self.run.pod(node)["metadata"]["name"], how)
+        pods = [self.run.pod(member)["metadata"]["name"] for member in members]
+        faults.take_pod(runs.testbed, runs.namespace, *pods, how=how)
 
-    def _process(self, node: int, what: str) -> int:
-        return self.run.process(node, what, COMMANDS[what])
+    def _process(self, member: Member, what: str) -> int:
+        return self.run.process(member, what, COMMANDS[what])
 
     def _end(self, node: int) -> tuple[int, str]:
         """A process of a node's pod, and the pod's address."""
-        pod: Object = self.run.pod(node)
+        pod: Object = self.run.pod(self.run.at_work(node))
         processes = self.run.runs.testbed.node(pod["spec"]["nodeName"]).pod_processes(pod["metadata"]["uid"])
         return min(processes), str(pod["status"]["podIP"])
 

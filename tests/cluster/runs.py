@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import exit_diagnosis, record
+from spotmpi.agent.attempt_history import pods_at_work
 from spotmpi.agent.plan import NODE, Member
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.follow.jobset import member_of
@@ -139,6 +140,11 @@ class FollowedRun:
         """A node's newest pod."""
         return self.runs.pod(self.id, node)
 
+    def at_work(self, node: int) -> Member:
+        """The pod that does the work of a node, by what it was at the beginning: where pods stand by, that changes."""
+        pods = None if self.runs.volume is None else pods_at_work(str(self.folder))
+        return Member(NODE, node) if pods is None else pods[node]
+
     def wait_for_next_pod(self, node: int, uid: str) -> None:
         """Wait until a node has another pod than the one of *uid*; between the two it has none for a moment."""
 
@@ -147,14 +153,14 @@ class FollowedRun:
 
         wait_for(f"the next pod of node {node}", lambda: uids() - {uid})
 
-    def processes(self, node: int) -> dict[int, str]:
+    def processes(self, node: Member | int) -> dict[int, str]:
         """The command line of every process in a node's pods, by process id on this machine; none before it has one."""
-        pods = self.runs.pods(self.id, Member(NODE, node))
+        pods = self.runs.pods(self.id, Member(NODE, node) if isinstance(node, int) else node)
         started = {pod["metadata"]["uid"]: pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]}
         by_pod = [self.runs.testbed.node(name).pod_processes(uid) for uid, name in started.items()]
         return {pid: command for each in by_pod for pid, command in each.items()}
 
-    def process(self, node: int, what: str, matches: Callable[[str], bool]) -> int:
+    def process(self, node: Member | int, what: str, matches: Callable[[str], bool]) -> int:
         """The id, on this machine, of a process in a node's pod whose command line matches; waits for one."""
         pids: list[int] = []
 
@@ -169,12 +175,12 @@ class FollowedRun:
         """The id, on this machine, of the process that forks the ranks of a node."""
         return self._forks(node)[0]
 
-    def rank(self, node: int) -> int:
+    def rank(self, node: Member | int) -> int:
         """The id, on this machine, of a node's only rank; waits for one."""
         wait_for(f"a rank on node {node}", lambda: len(self._forks(node)) > 1)
         return self._forks(node)[1]
 
-    def _forks(self, node: int) -> list[int]:
+    def _forks(self, node: Member | int) -> list[int]:
         """The fork server of a node, then its ranks, which have the same command line."""
         pids = [pid for pid, command in self.processes(node).items() if "/fork_server.py " in command]
         return sorted(pids, key=lambda pid: _parent(pid) in pids)

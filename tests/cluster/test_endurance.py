@@ -1,4 +1,4 @@
-"""A run survives many random faults: by day some, at night 1,000, with a stream and without.
+"""A run survives many random faults: by day some, at night 1,500, alone, with a stream and with a pod that stands by.
 
 Afterwards its parameters are those of an undisturbed run, with each sample once, and its record has one attempt for
 each fault that costs one, with the right cause. In a long run nothing may have grown: memory and open files of agents,
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.endurance import MEGABYTES, Endurance, report, undisturbed
-from tests.cluster.faults import FAULTS_AT_NIGHT, FAULTS_BY_DAY, SEED, schedule
+from tests.cluster.faults import ALONE, FAULTS_AT_NIGHT, FAULTS_BY_DAY, PARTS, SEED, schedule
 from tests.cluster.runs import Runs, runs_in
 from tests.testbed.cluster import Cluster
 
@@ -35,25 +35,25 @@ def volume_runs(testbed: Cluster, runs_namespace: str, tmp_path: Path) -> Iterat
 def test_a_run_survives_some_faults_of_all_sorts(
     volume_runs: Runs, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    survive(volume_runs, tmp_path, request.config, FAULTS_BY_DAY, stream=False)
+    survive(volume_runs, tmp_path, request.config, FAULTS_BY_DAY, ALONE)
 
 
 @pytest.mark.nightly("hours; by day some of the faults")
 @pytest.mark.timeout(HOURS * 3600)
-@pytest.mark.parametrize("stream", [False, True], ids=["alone", "stream"])
+@pytest.mark.parametrize("part", PARTS)
 def test_a_run_survives_500_faults(
-    volume_runs: Runs, tmp_path: Path, request: pytest.FixtureRequest, stream: bool
+    volume_runs: Runs, tmp_path: Path, request: pytest.FixtureRequest, part: str
 ) -> None:
-    survive(volume_runs, tmp_path, request.config, FAULTS_AT_NIGHT, stream)
+    survive(volume_runs, tmp_path, request.config, FAULTS_AT_NIGHT, part)
 
 
-def survive(runs: Runs, folder: Path, config: pytest.Config, count: int, stream: bool) -> None:
+def survive(runs: Runs, folder: Path, config: pytest.Config, count: int, part: str) -> None:
     """Let a run go through so many faults, and compare it with an undisturbed one."""
     chosen = config.getoption("--faults"), config.getoption("--seed")
     count, seed = (default if each is None else each for each, default in zip(chosen, (count, SEED), strict=True))
-    faults = schedule(seed, count, stream)
-    print(f"--seed {seed} --faults {count}, stream: {stream}", *faults, sep="\n", flush=True)
-    endurance = Endurance(runs, folder, stream)
+    faults = schedule(seed, count, part)
+    print(f"--seed {seed} --faults {count}, {part}", *faults, sep="\n", flush=True)
+    endurance = Endurance(runs, folder, part)
     endurance.start()
     for number, fault in enumerate(faults, 1):
         passed = endurance.go_through(fault)

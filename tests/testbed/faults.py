@@ -45,13 +45,14 @@ def rounds(generator: random.Random, kinds: Collection[str], count: int) -> Iter
         count -= len(kinds)
 
 
-def take_pod(cluster: Kubernetes, namespace: str, pod: str, how: str) -> None:
-    """Take a pod from whoever runs it, in one of the ways of `TAKEN`."""
+def take_pod(cluster: Kubernetes, namespace: str, *pods: str, how: str) -> None:
+    """Take pods from whoever runs them, in one of the ways of `TAKEN`."""
     if how == "evict":
-        cluster.evict(pod, namespace)
+        for pod in pods:
+            cluster.evict(pod, namespace)
         return
     options = ["--force", "--grace-period=0"] if how == "force" else []
-    cluster.kubectl("delete", "pod", pod, "-n", namespace, "--wait=false", *options)
+    cluster.kubectl("delete", "pod", *pods, "-n", namespace, "--wait=false", *options)
 
 
 @contextlib.contextmanager

@@ -385,6 +385,12 @@ NOTICE_IN_PROMOTION = STANDBY._replace(
 )
 NOTICE_AND_NODE_0 = GOES_ON_TO_THE_STANDBY._replace(events=(*GOES_ON_TO_THE_STANDBY.events, Event(22, "reclaim", 0)))
 NODE_0_LOST_AFTER_PROMOTION = STANDBY._replace(events=(Event(20, "kill", 1), Event(30, "kill", 0)))
+NODE_0_AND_STANDBY_LOST = STANDBY._replace(events=(Event(20, "kill", 0), Event(21, "kill", 3)))
+NODE_0_AND_NODE_LOST = STANDBY._replace(events=(Event(20, "kill", 0), Event(20, "kill", 1)))
+NODE_0_LOST_IN_PROMOTION = STANDBY._replace(events=(Event(20, "kill", 1), Event(21.2, "kill", 0)))
+TWO_LOST_TWO_STAND_BY = STANDBY._replace(standby=2, events=(Event(20, "kill", 1), Event(20, "kill", 2)))
+LOST_IN_THE_PROMOTION_OF_ANOTHER = TWO_LOST_TWO_STAND_BY._replace(events=(Event(20, "kill", 1), Event(21.2, "kill", 2)))
+SILENT_AND_STANDBY = STANDBY._replace(events=(Event(20, "partition", 0),))
 LOST_AT_AN_INTERRUPTION = Schedule(events=(Event(14, "partition", 0),), nodes=2, ends=("75@3",), interruptions=1)
 REPLACED_IN_RECOVERY = Schedule(
     events=(Event(33, "stumble", 5), Event(46, "stumble", 6), Event(47, "replace", 0)), nodes=1, interruptions=3
@@ -420,6 +426,9 @@ RECLAIMED_ALONE = Schedule(events=(Event(20, "reclaim", 2),), nodes=3, grace=12.
 @example(NOTICE_AND_NODE_0)
 @example(TWO_LOST_ONE_STANDS_BY)
 @example(NODE_0_LOST_AFTER_PROMOTION)
+@example(NODE_0_LOST_IN_PROMOTION)
+@example(NODE_0_AND_STANDBY_LOST)
+@example(LOST_IN_THE_PROMOTION_OF_ANOTHER)
 @given(schedules)
 @settings(max_examples=EXAMPLES)
 def test_whatever_happens_to_a_run_it_ends_once_and_its_record_is_true(
@@ -493,7 +502,7 @@ def test_a_lost_node_alone_is_replaced_and_training_goes_on_from_the_checkpoint(
     assert run.records[run.numbers[-1]]["resumed_iteration"] > 0
 
 
-SIMULATED = ("node/0", "node/1", "node/2", "standby/0")  # the pods of `STANDBY`
+SIMULATED = ("node/0", "node/1", "node/2", "standby/0", "standby/1")  # the pods of `STANDBY`, or of two
 
 
 @pytest.mark.parametrize(
@@ -508,6 +517,14 @@ SIMULATED = ("node/0", "node/1", "node/2", "standby/0")  # the pods of `STANDBY`
         pytest.param(TWO_LOST_ONE_STANDS_BY, [[0, 1, 2], [0, 3, 2]], id="two nodes"),
         pytest.param(REPLACED_STANDS_BY, [[0, 1, 2], [0, 3, 2], [0, 1, 2]], id="one after the other"),
         pytest.param(NODE_0_LOST_AFTER_PROMOTION, [[0, 1, 2], None, [0, 3, 2]], id="node 0 after a promotion"),
+        pytest.param(NODE_0_LOST_IN_PROMOTION, [[0, 1, 2], None, [0, 1, 2]], id="node 0 during a promotion"),
+        pytest.param(NODE_0_AND_STANDBY_LOST, [None, [0, 1, 2]], id="node 0, and the pod that stands by"),
+        pytest.param(NODE_0_AND_NODE_LOST, [None, [0, 1, 2]], id="node 0 and a node at once"),
+        pytest.param(SILENT_AND_STANDBY, [[0, 1, 2], [0, 3, 2]], id="a silent node"),
+        pytest.param(TWO_LOST_TWO_STAND_BY, [[0, 1, 2], [0, 3, 4]], id="two nodes, for which two stand by"),
+        pytest.param(
+            LOST_IN_THE_PROMOTION_OF_ANOTHER, [[0, 1, 2], None, [0, 3, 4]], id="one during the promotion of another"
+        ),
     ],
 )
 def test_a_pod_that_stands_by_takes_the_place_of_a_lost_one(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,40 @@ def test_a_node_that_is_switched_off_is_replaced(harness: BackendHarness, slurm:
     last = [event for event in events if event.kind == "started"][-1]
     assert victim not in [machine["name"] for machine in last.values["machines"]]
     assert first_iterations(events)[-1] > 1
+
+
+SAVES = """
+import json, os, time, spotmpi
+from spotmpi.agent import protocol
+if os.environ["RANK"] != "0":
+    raise SystemExit
+found = spotmpi.checkpoint.load(broadcast=lambda value: value)
+for iteration in range(found.iteration + 1 if found else 1, 151):
+    time.sleep(0.05)
+    print(protocol.encode("metric", iteration=iteration), flush=True)
+    spotmpi.checkpoint.save(iteration, str(iteration))
+"""
+
+
+@pytest.mark.nightly("Slurm takes half a minute to notice; agents by themselves are tested by day")
+def test_node_0_that_is_switched_off_costs_no_more_than_the_newest_copy_in_memory_of_the_next(
+    harness: BackendHarness, slurm: Slurm
+) -> None:
+    """The run folder has no checkpoint then: its interval is an hour."""
+    job = {"command": [sys.executable, "-c", SAVES], "launcher": "none", "nodes": 2}
+    run = harness.submit({**job, "checkpoint": {"memory": "1", "every": "1h"}})
+    reached = harness.wait_for_iteration(run, 40)
+    machines = next(event for event in harness.backend.events(run, False) if event.kind == "started").values["machines"]
+    victim = machines[0]["name"]
+    try:
+        slurm.kill_node(victim)
+        events = harness.events(run)
+    finally:
+        slurm.start_node(victim)
+
+    assert kinds(events)[-1] == "succeeded", events[-1]
+    assert first_iterations(events)[-1] > reached - 20, "copies are made ten times a second"
+    assert harness.backend.state(run).interruptions == 1
 
 
 @pytest.mark.nightly("imports PyTorch on each node")

@@ -1,6 +1,6 @@
 """A real Slurm cluster on this machine: Debian's slurmctld, munged, and a slurmd for each node.
 
-A node has what a machine has: a host name, an address, processes and a /tmp of its own, by namespaces of the kernel.
+A node has what a machine has: a host name, an address, processes, memory and a /tmp of its own, by namespaces.
 All other folders are the shared file system.
 """
 
@@ -65,7 +65,7 @@ PartitionName=urgent Nodes=ALL PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE
 PartitionName=closed Nodes=ALL State=DOWN
 """
 
-# The node's own /tmp hides that of the machine, but for the folders of the tests, which are shared.
+# The node's own /tmp and /dev/shm hide those of the machine, but for the folders of the tests, which are shared.
 _NODE = """\
 set -e
 folder=$1 name=$2 address=$3 gateway=$4 shared=$5
@@ -79,6 +79,7 @@ mount --bind "$folder/hosts" /etc/hosts
 mkdir -p "$shared" "$folder/shared-$name"
 mount --bind "$shared" "$folder/shared-$name"
 mount -t tmpfs tmpfs /tmp
+mount -t tmpfs tmpfs /dev/shm
 chmod 1777 /tmp
 mkdir -p "$shared"
 mount --bind "$folder/shared-$name" "$shared"
@@ -138,6 +139,7 @@ class Slurm:
         self._nodes[name] = node = Daemon(name, [*unshare, "sh", "-c", _NODE, "node", *arguments], self.folder)
         node.start()
         outside = f"{self.slot.bridge}{name}"
+        self._remove_interface(name)  # of a cluster before: a connection to a dead node outlives processes
         run_command(["ip", "link", "add", outside, "type", "veth", "peer", "name", f"{outside}p"])
         run_command(["ip", "link", "set", outside, "master", self.slot.bridge, "up"])
         self._move_interface(f"{outside}p", node)
@@ -145,7 +147,7 @@ class Slurm:
     def kill_node(self, name: str) -> None:
         """Switch a node off: all its processes end at once, and its network is gone."""
         self._nodes[name].kill()
-        subprocess.run(["ip", "link", "delete", f"{self.slot.bridge}{name}"], check=False, capture_output=True)
+        self._remove_interface(name)
 
     def command(self, *arguments: object) -> str:
         """What one of Slurm's commands printed; TestbedError where it failed."""
@@ -159,7 +161,13 @@ class Slurm:
         """End all daemons and remove what they put on this machine."""
         for daemon in (*self._nodes.values(), self._controller, self._munged):
             daemon.kill()
+        for name in self.names:
+            self._remove_interface(name)
         leftovers.clean(self.slot)
+
+    def _remove_interface(self, name: str) -> None:
+        command = ["ip", "link", "delete", f"{self.slot.bridge}{name}"]
+        subprocess.run(command, check=False, capture_output=True)
 
     def _move_interface(self, name: str, node: Daemon) -> None:
         def problem() -> str:

@@ -85,7 +85,10 @@ def run_member(context: AgentContext, transport: Tcp, notice: Notice, copies_por
             return code
         if context.is_worker:
             return pool_worker.run(context, transport, notice, started)
-        return worker.run(context, transport, notice, started, exchange)
+        code = worker.run(context, transport, notice, started, exchange)
+        if context.slurm and code == protocol.INTERRUPTED:  # node 0's memory may be lost, and this one's ends now
+            _keep_checkpoints(context)
+        return code
     finally:
         _close(copies)
         processes.kept.clear()

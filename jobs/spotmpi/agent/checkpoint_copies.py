@@ -213,16 +213,17 @@ class _NoRoom(OSError):
 def start(context: AgentContext, port: int = PORT) -> Copies | None:
     """Serve this node's checkpoints in memory to the other of the first two nodes, and copy that one's.
 
-    None on other nodes, on one node alone, and on Slurm, whose agents keep nothing in memory when they end.
+    None on other nodes, and on one node alone. On Slurm agents have nothing in memory at their start: those before have
+    copied it to the volume.
     """
     memory = folder_of(context)
-    if memory is None or context.member not in _PAIR or len(context.hosts) < 2 or context.slurm:
+    if memory is None or context.member not in _PAIR or len(context.hosts) < 2:
         return None
     if context.identity is None:
         return None
     copies = Copies(context.plan["run"], memory, context.identity, context.mounts.cgroup, context.clock)
     has_predecessor = context.replaces_nodes and context.restart_count > 0  # which node 1 has outlived
-    if context.is_coordinator and (has_predecessor or fencing.newest(context.folder)):
+    if context.is_coordinator and not context.slurm and (has_predecessor or fencing.newest(context.folder)):
         _fetch(context, copies, memory, port)
     try:
         copies.serve(port + context.member.number)

@@ -1,4 +1,4 @@
-"""What node 0's agent does with the checkpoints of rank 0 in memory, which would be lost with its pod or run."""
+"""What agents do with the checkpoints of rank 0 in memory, which would be lost with their pod, job or run."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import Mapping
+from typing import Mapping, NamedTuple
 
 from . import __main__, hardware, protocol, record
 from .attempt_history import avoided_machines
@@ -36,8 +36,8 @@ OUTPUT = "job.log"
 PACKAGE = "package"  # the folder with the agent's code
 ENV_RESTART_COUNT = "SPOTMPI_RESTART_COUNT"  # how often the agents were started before
 NOTICE_INTERVAL = 1.0  # seconds between looks for the notice, on a file system that is shared
-# Ports below those that Linux gives to clients, two for each job: several jobs may share a node.
-_FIRST_PORT, _PAIRS = 20000, 6000
+# Ports below those that Linux gives to clients, as many for each job: several jobs may share a node.
+_FIRST_PORT, _PORTS, _JOBS = 20000, 4, 3000
 # What describes the task of an agent would mislead the ranks that it starts, which are no tasks of Slurm's.
 _OF_JOB = ("SLURM_JOB_", "SLURM_JOBID", "SLURM_CONF", "SLURM_CLUSTER_NAME")
 
@@ -88,10 +88,18 @@ def memory_folder(run: str) -> str:
     return "/dev/shm/spotmpi-" + run
 
 
-def ports(job: int) -> tuple[int, int]:
-    """The ports of a job, for agents and ranks: neighbours in the queue, which may share a node, have other ones."""
-    first = _FIRST_PORT + job % _PAIRS * 2
-    return first, first + 1
+class Ports(NamedTuple):
+    """The ports of a job, for agents, ranks, and checkpoints in memory, of which the next one is used too."""
+
+    agents: int
+    ranks: int
+    copies: int
+
+
+def ports(job: int) -> Ports:
+    """Those of *job*: neighbours in the queue, which may share a node, have other ones."""
+    first = _FIRST_PORT + job % _JOBS * _PORTS
+    return Ports(first, first + 1, first + 2)
 
 
 def read_context(folder: str, environ: Mapping[str, str], hosts: list[str], clock: Clock) -> AgentContext:
@@ -105,7 +113,7 @@ def read_context(folder: str, environ: Mapping[str, str], hosts: list[str], cloc
         Identity(plan["run"], os.path.join(folder, FOLDER)),
         own,
         clock,
-        ports(int(environ["SLURM_JOB_ID"]))[1],
+        ports(int(environ["SLURM_JOB_ID"])).ranks,
         slurm=True,
     )
 
@@ -118,14 +126,14 @@ def main(folder: str) -> int:
     context = read_context(folder, os.environ, hosts, CLOCK)
     for name in [name for name in os.environ if name.startswith("SLURM") and not name.startswith(_OF_JOB)]:
         del os.environ[name]
-    own = os.path.join(folder, FOLDER)
+    own, used = os.path.join(folder, FOLDER), ports(int(job))
     notice = JobNotice(os.path.join(own, NOTICE), CLOCK)
     if context.is_coordinator:
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(own, UNSTARTED))
     _make_private(context.mounts.work)
     try:
-        code = __main__.run_member(context, Tcp(ports(int(job))[0]), notice)
+        code = __main__.run_member(context, Tcp(used.agents), notice, used.copies)
     finally:
         shutil.rmtree(context.mounts.work, ignore_errors=True)
         shutil.rmtree(memory_folder(context.plan["run"]), ignore_errors=True)

@@ -178,7 +178,7 @@ def _notes(spec: JobSpec) -> list[str]:
         notes.append("limits.run is the time limit of the Slurm job as well")
     if spec.preload:
         notes.append("preload has no effect on Slurm: each rank imports its modules itself")
-    return [*notes, *memory_notes(spec, "/dev/shm")]
+    return [*notes, *memory_notes(spec, "/dev/shm", copied=True)]
 
 
 def _sets(arguments: Sequence[str], *options: str) -> bool:

@@ -17,12 +17,16 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import checkpoint_copies, checkpoint_memory, network, protocol
+from spotmpi.agent import __main__, checkpoint_copies, checkpoint_memory, network, processes, protocol, worker
 from spotmpi.agent import checkpoint_files as files
 from spotmpi.agent.checkpoint_copies import Copies
 from spotmpi.agent.checkpoint_files import newest_iteration
+from spotmpi.agent.clock import CLOCK
+from spotmpi.agent.context import AgentContext, Mounts
+from spotmpi.agent.notice import Notice
+from spotmpi.agent.plan import NODE, Member
 from tests.contract.processes import wait_until
-from tests.testbed.web import free_port
+from tests.testbed.web import free_pair, free_port
 from tests.unit.agent.gang import LIMIT, Gang
 from tests.unit.agent.peer_ends import RUN, identity
 
@@ -344,3 +348,40 @@ def test_what_agents_copy_from_memory_at_their_end_leaves_as_many_on_the_volume_
         write(memory, iteration)
         checkpoint_memory.preserve(context)
     assert names(volume) == [files.name_of(3), files.name_of(4)]
+
+
+@pytest.mark.parametrize(
+    ("on_slurm", "code", "iterations"),
+    [(True, protocol.INTERRUPTED, [7]), (True, 0, []), (False, protocol.INTERRUPTED, [])],
+    ids=["it lost node 0", "the run has ended", "a pod, which stays"],
+)
+def test_on_slurm_the_next_node_copies_what_it_has_to_the_volume_before_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_slurm: bool, code: int, iterations: list[int]
+) -> None:
+    memory, volume = tmp_path / "memory", tmp_path / "volume"
+    for name in ("adopt_orphans", "protect_output", "kill_descendants"):
+        monkeypatch.setattr(processes, name, lambda: None)
+    environment = {
+        protocol.ENV_CHECKPOINT_MEMORY_PATH: str(memory),
+        protocol.ENV_CHECKPOINT_PATH: str(volume),
+        protocol.ENV_CHECKPOINT_KEEP: "3",
+    }
+    node_0, first = tmp_path / "node-0", free_pair()
+    write(node_0, 7)
+    sender = Copies(RUN, str(node_0), identity(RUN))
+    sender.serve(first)
+    plan: Any = {"run": RUN, "environment": environment, "hosts": ["127.0.0.1", "n1"]}
+    mounts = Mounts("", str(tmp_path / "work"), str(tmp_path / "runs"), "", "")
+    context = AgentContext(plan, Member(NODE, 1), 0, identity(RUN), mounts, CLOCK, slurm=on_slurm)
+
+    def work(*arguments: Any) -> int:
+        wait_until(lambda: newest_iteration(str(memory)) == 7)
+        return code
+
+    monkeypatch.setattr(worker, "run", work)
+    try:
+        transport: Any = None
+        assert __main__.run_member(context, transport, Notice("this node", signals=()), first) == code
+    finally:
+        sender.close()
+    assert names(volume) == [files.name_of(iteration) for iteration in iterations]

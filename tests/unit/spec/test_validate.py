@@ -173,12 +173,17 @@ def test_a_deadline_needs_the_time_of_the_work_a_run_volume_and_no_order() -> No
         ({"capacity": {"deadline": "30h", "work": "20h"}}, RUN_VOLUME, []),
         ({"checkpoint": {"memory": "1"}}, RUN_VOLUME, []),
         (
+            {"launcher": "pool", "nodes": 1, "pool": {"count": 2}},
+            RUN_VOLUME,
+            ["a pool restarts its workers by itself: give more of them as pool.count"],
+        ),
+        (
             {"stream": {"source": "s3://b/*.csv", "prepare": "m:f"}},
             RUN_VOLUME,
             [],
         ),
     ],
-    ids=["not a cluster", "fits", "no volume", "one node", "queue", "order", "deadline", "memory", "stream"],
+    ids=["not a cluster", "fits", "no volume", "one node", "queue", "order", "deadline", "memory", "pool", "stream"],
 )
 def test_pods_stand_by_where_they_can_take_the_place_of_a_lost_one(
     values: dict[str, Any], persistent: tuple[str, ...] | None, expected: list[str]

@@ -324,6 +324,22 @@ def test_a_folder_in_place_of_a_forbidden_log_gives_lines_of_any_time_once(monke
     assert [entry.event.number for entry in entries if entry.event] == [1, 2, 3, 4, 5]
 
 
+def test_a_folder_in_place_of_a_forbidden_log_does_not_give_the_end_of_an_earlier_submission() -> None:
+    ends = [json.dumps({"n": 0, "e": {"t": time, "event": record.FAILED, "reason": "why"}}) for time in (990.0, 1002.0)]
+    pod = FakePod(folder=[ends[0], line(1), ends[1]])
+    source = Source("pod", COORDINATOR, 999.0, False, lambda: True, None, pod.replay)
+
+    async def collect() -> list[Entry]:
+        client: Any = SimpleNamespace(namespace="ours", now=time.time)
+        return [entry async for entries in FolderLog(client).entries(source, True) for entry in entries]
+
+    _, *entries = asyncio.run(collect())
+    assert [(entry.event.kind, entry.event.time) for entry in entries if entry.event] == [
+        (record.LINE, 1001.0),
+        (record.FAILED, 1002.0),
+    ]
+
+
 def test_a_refusal_by_a_server_that_has_just_started_is_retried() -> None:
     pod = FakePod([*lines(1, 3), CUT], *[[FORBIDDEN]] * 10, lines(1, 5))
     assert pod.numbers() == [1, 2, 3, 4, 5]

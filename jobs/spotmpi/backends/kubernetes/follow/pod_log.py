@@ -204,7 +204,7 @@ class PodLog:
                 return [Entry(0, event=Event(until, record.GAP, values={"reason": reason}))]
             entries = []
         if is_set_back:
-            entries = [each for each in entries if not (each.event and each.event.terminal)]
+            entries = [each for each in entries if not _is_end(each)]
         earlier = [each for some in entries for each in some.split() if not _is_line_after(each, entry)]
         new = [each for each in earlier if self._is_new(each)]
         # The folder may repeat lines at both ends of the span, of which one is *entry* itself.
@@ -227,6 +227,11 @@ class PodLog:
             return False
         self._lines[key] = event.number
         return True
+
+
+def _is_end(entry: Entry) -> bool:
+    """Whether this is the end of a run."""
+    return entry.event is not None and entry.event.terminal
 
 
 def _is_same_line(one: Entry, other: Entry) -> bool:
@@ -352,7 +357,8 @@ class FolderLog:
     async def entries(self, source: Source, follow: bool) -> AsyncIterator[list[Entry]]:
         """What the run folder holds of a pod's node, once, with *follow* until the pod has ended.
 
-        Its last reading is of all times: the node's clock may have been set back, or not be the API server's.
+        Its last reading is of all times: the node's clock may have been set back, or not be the API server's. An end in
+        it that is older than the pod is that of an earlier submission.
         """
         right = f"you may not read logs of pods in namespace {self._client.namespace}: ask for `get` on `pods/log`"
         for entries in self._report(f"{right}; until then output comes from the run folder alone"):
@@ -367,7 +373,8 @@ class FolderLog:
                 for entries in self._report(f"the run folder cannot be read either: {error}"):
                     yield entries
                 return
-            new = [each for entry in found for each in entry.split() if known.is_new(each)]
+            own = [entry for entry in found if not _is_end(entry) or (entry.time or 0.0) >= source.since]
+            new = [each for entry in own for each in entry.split() if known.is_new(each)]
             if new:
                 since = max(since, *(entry.time or 0.0 for entry in new))
                 yield new

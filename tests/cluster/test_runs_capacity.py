@@ -148,14 +148,15 @@ def test_a_pod_that_stands_by_takes_over_where_the_gang_is_and_moves_with_it(pla
     promoted = placed.pod(run.id, Member(STANDBY, 0))["metadata"]["name"]
     testbed.kubectl("delete", "pod", promoted, "-n", placed.namespace, "--grace-period=0", "--force")
     wait_for(f"all pods on {far.name}", lambda: places(placed, run.id) == [far.name] * 3, LIMIT)
-    run.until_attempt(3, observed)
+    # One that waited for the lost node may have begun before.
+    run.until("an attempt", lambda event: event.kind == record.STARTED and (event.attempt or 0) >= 3, observed)
     assert placed.volume is not None
     (placed.volume / "done").touch()
     assert run.end().kind == "succeeded", run.recent_events()
     placements = [event.values for event in run.events if event.kind == record.PLACED]
     assert [(each["group"], each["rate"]) for each in placements] == [("near", 4.5), ("far", 4.5)], run.recent_events()
     assert placements[1]["reason"] == f"near gave 1 of 2 nodes within {PATIENCE:g}s"
-    worlds = [each["world"]["pods"] for each in run.summary()["attempts"]]
+    worlds = [each["world"].get("pods") for each in run.summary()["attempts"]]
     assert worlds[:2] == [["node/0", "node/1"], ["node/0", "standby/0"]], worlds
 
 

@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from spotmpi.agent.notice import Notice
 
 from spotmpi.agent import __main__, checkpoint_copies, checkpoint_memory, network, processes, protocol, worker
 from spotmpi.agent import checkpoint_files as files
@@ -25,6 +24,7 @@ from spotmpi.agent.checkpoint_files import newest_iteration
 from spotmpi.agent.clock import CLOCK
 from spotmpi.agent.context import AgentContext, Mounts
 from spotmpi.agent.plan import NODE, Member
+from spotmpi.agent.stop_source import Notice
 from tests.contract.processes import wait_until
 from tests.testbed.web import free_pair, free_port
 from tests.unit.agent.gang import LIMIT, Gang

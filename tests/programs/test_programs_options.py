@@ -92,8 +92,8 @@ def test_paths_are_no_part_of_the_work() -> None:
     ("ranks", "hosts", "problem"),
     [
         (4, ("a", "b"), None),
-        (1, ("a", "b"), "wrong world: 1 ranks, expected 4"),
-        (4, ("a",), r"wrong world: 1 hosts \(a\), expected 2"),
+        (1, ("a", "b"), "wrong number of ranks: 1, expected 4"),
+        (4, ("a",), r"wrong number of hosts \(a\): 1, expected 2"),
     ],
 )
 def test_ranks_that_did_not_find_each_other_or_crowd_on_fewer_hosts_are_fatal(

@@ -74,7 +74,10 @@ def _torch_copy(torch: Any, tensor: Any) -> Optional[DeviceArray]:
             stream.wait_event(done)
             torch.frombuffer(data, dtype=torch.uint8).copy_(copy)  # waits for it
 
-    type_ = "" if tensor.dtype is torch.bfloat16 else torch.empty(0, dtype=tensor.dtype).numpy().dtype.str
+    try:
+        type_ = torch.empty(0, dtype=tensor.dtype).numpy().dtype.str
+    except TypeError:  # NumPy has no such type, as bfloat16; what is in the state is a tensor then
+        type_ = ""
     return DeviceArray(type_, tuple(tensor.shape), copy.numel(), fill)
 
 

@@ -69,4 +69,4 @@ def check_world(world: World, environ: Mapping[str, str] | None = None) -> None:
 def _compare(environ: Mapping[str, str], name: str, actual: int, what: str, remedy: str) -> None:
     expected = environ.get(name)
     if expected and int(expected) != actual:
-        raise Fatal(f"wrong world: {actual} {what}, expected {expected} ({name}); {remedy}")
+        raise Fatal(f"wrong number of {what}: {actual}, expected {expected} ({name}); {remedy}")

@@ -45,7 +45,7 @@ def test_a_run_by_ssh_is_followed_stopped_resumed_and_pulled(
 ) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "data.txt").write_text("mine\n")
-    job = fake_job(iterations=60, pause=0.05, every=1000, code=str(tmp_path / "code"), nodes=2)
+    job = fake_job(iterations=600, pause=0.05, every=1000, code=str(tmp_path / "code"), nodes=2)
     run = remote.submit(job)
     remote.wait_for_iteration(run, 2)
     remote.backend.stop(run, "enough", now=False)
@@ -54,7 +54,7 @@ def test_a_run_by_ssh_is_followed_stopped_resumed_and_pulled(
     events = remote.events(run)
 
     assert kinds(events)[-1] == "succeeded", events[-1]
-    assert iterations(events) == list(range(1, 61))
+    assert iterations(events) == list(range(1, 601))
     assert stopped.reason == "enough"
     assert [event.to_json() for event in remote.events(run)] == [event.to_json() for event in events]
     copy = tmp_path / "copies" / run

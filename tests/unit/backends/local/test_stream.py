@@ -295,7 +295,8 @@ def test_results_are_the_same_bit_for_bit_after_the_loss_of_a_process_of_each_st
     assert folders["prepare"] <= {"worker-0", "worker-1"}
     if own:
         assert folders["postprocess"] == {"postprocess-0"}
-        assert list((paths_of(local, run).folder / "logs").glob("*/postprocess-0.log"))
+        logs = (paths_of(local, run).folder / "logs").glob("*/postprocess-0.log")
+        assert "the first batch is postprocessed\n" in "".join(each.read_text() for each in logs)
         figures = local.backend.list()[-1].stream
         assert figures and (figures["workers"], figures["postprocess_workers"]) == (2, 1)
         assert any("postprocess 0 was killed by SIGKILL" in text for text in texts(local.events(run)))

@@ -77,13 +77,15 @@ def test_options_that_need_nccl_are_refused_without_it(chainermn: Image, option:
     assert "is not supported by --communicator naive: use pure_nccl" in run.refusal()
 
 
-def test_nccl_without_a_gpu_is_refused_with_the_way_out(image: Image) -> None:
+@pytest.mark.parametrize("asks", [False, True], ids=["by its option", "by what the run asks for"])
+def test_nccl_without_a_gpu_is_refused_with_the_way_out(image: Image, asks: bool) -> None:
     option, remedy = {
         "chainermn": (["--communicator", "pure_nccl"], "use naive"),
         "pytorch": (["--backend", "nccl"], "use gloo"),
     }[image.name]
 
-    run = image.alone(*image.program("digits"), *SHORT, *option, CUDA_VISIBLE_DEVICES="")
+    environment = {"CUDA_VISIBLE_DEVICES": "", **({protocol.ENV_GPUS: "1"} if asks else {})}
+    run = image.alone(*image.program("digits"), *SHORT, *([] if asks else option), **environment)
 
     assert remedy in run.refusal()
 

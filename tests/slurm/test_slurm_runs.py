@@ -104,17 +104,22 @@ def test_a_job_that_is_preempted_writes_a_checkpoint_first(harness: BackendHarne
     assert iterations(events) == list(range(1, 121))
 
 
+def with_a_node_switched_off(harness: BackendHarness, slurm: Slurm, run: str, place: int) -> tuple[str, list[Event]]:
+    """The name of that node of a run, and all events of the run, which goes on without it."""
+    machines = next(event for event in harness.backend.events(run, False) if event.kind == "started").values["machines"]
+    victim = str(machines[place]["name"])
+    try:
+        slurm.kill_node(victim)
+        return victim, harness.events(run)
+    finally:
+        slurm.start_node(victim)
+
+
 @pytest.mark.nightly("Slurm takes half a minute to notice; a job that is requeued goes the same way")
 def test_a_node_that_is_switched_off_is_replaced(harness: BackendHarness, slurm: Slurm) -> None:
     run = harness.submit(fake_job(iterations=150, pause=0.05, every=5, nodes=2, launcher="none"))
     harness.wait_for_iteration(run, 12)
-    machines = next(event for event in harness.backend.events(run, False) if event.kind == "started").values["machines"]
-    victim = machines[1]["name"]
-    try:
-        slurm.kill_node(victim)
-        events = harness.events(run)
-    finally:
-        slurm.start_node(victim)
+    victim, events = with_a_node_switched_off(harness, slurm, run, 1)
 
     assert kinds(events)[-1] == "succeeded", events[-1]
     assert f"lost {victim}" in reasons(events, "interrupted")[0]
@@ -144,13 +149,7 @@ def test_node_0_that_is_switched_off_costs_no_more_than_the_newest_copy_in_memor
     job = {"command": [sys.executable, "-c", SAVES], "launcher": "none", "nodes": 2}
     run = harness.submit({**job, "checkpoint": {"memory": "1", "every": "1h"}})
     reached = harness.wait_for_iteration(run, 40)
-    machines = next(event for event in harness.backend.events(run, False) if event.kind == "started").values["machines"]
-    victim = machines[0]["name"]
-    try:
-        slurm.kill_node(victim)
-        events = harness.events(run)
-    finally:
-        slurm.start_node(victim)
+    _, events = with_a_node_switched_off(harness, slurm, run, 0)
 
     assert kinds(events)[-1] == "succeeded", events[-1]
     assert first_iterations(events)[-1] > reached - 20, "copies are made ten times a second"

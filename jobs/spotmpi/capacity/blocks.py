@@ -36,7 +36,7 @@ def choose_block(state: State, blocks: Sequence[Offer], clock: Clock) -> tuple[O
     return block, f"{block} starts in {starts}, is paid, and has time for the {hours(state.work)} of work left"
 
 
-def beside_blocks(state: State, blocks: Sequence[Offer], clock: Clock) -> State:
+def without_blocks(state: State, blocks: Sequence[Offer], clock: Clock) -> State:
     """*state* without what its job does in blocks that have not started, and without the time of these.
 
     A start in the block and one after it are time that no work is done in. Nodes in a block are left.

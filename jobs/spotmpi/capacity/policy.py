@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spotmpi.capacity.blocks import beside_blocks, choose_block
+from spotmpi.capacity.blocks import choose_block, without_blocks
 from spotmpi.capacity.choice import FIT_AGAIN, Choice, Moment, Planner, planned_pools
 from spotmpi.capacity.job import Job, hours
 from spotmpi.capacity.market import Market
@@ -49,7 +49,7 @@ def decide(state: State, offers: Sequence[Offer], history: Sequence[Observation]
     chosen = choose_block(state, blocks, clock)
     if chosen is not None:
         return _in_block(state, *chosen)
-    beside = beside_blocks(state, blocks, clock)
+    beside = without_blocks(state, blocks, clock)
     view = _View.of(beside, offers, history, clock)
     choice = view.planner.choose(view.moment)
     mode = int(choice.mode[0])

@@ -1,6 +1,6 @@
 """Arrays on GPUs in the state of a checkpoint: copied on the GPU at once, and to the host by a thread, later.
 
-A copy on the GPU takes a thousandth of the time of one to the host, and training goes on behind it.
+Of 208 MB a copy on an H200 takes 2 to 3 ms, and one to the host 24 to 160 ms, for which training would wait.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def on_host(value: Any) -> Any:
     return numpy.frombuffer(value.bytes_on_host(), value.dtype).reshape(value.shape)
 
 
-def copied(value: Any) -> Optional[DeviceArray]:
+def copy_on_device(value: Any) -> Optional[DeviceArray]:
     """A copy of a CuPy array or PyTorch tensor on its GPU; None of what is not on one, or where there is no room."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and isinstance(value, torch.Tensor):

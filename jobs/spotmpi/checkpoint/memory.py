@@ -26,7 +26,7 @@ _WAITED_FOR = 16_000_000  # bytes: checkpoints of up to so many are complete som
 class Memory:
     """The checkpoints of *run* in *folder*, which is in memory: one every *every* (iterations, ``10s`` or so).
 
-    A checkpoint of more than 16 MB is left out while the one before is being completed, which takes 0.1 s for 200 MB:
+    A checkpoint of more than 16 MB is left out while the one before is being completed, which takes 0.25 s for 208 MB:
     of iterations that are faster not each has one, and none of them waits.
     A problem there is printed once, and from then on checkpoints go to the volume alone.
     """

@@ -10,8 +10,7 @@ import json
 import sys
 from typing import Any, Dict, List, NamedTuple, Tuple, Union
 
-from spotmpi.checkpoint import device
-from spotmpi.checkpoint.device import DeviceArray
+from spotmpi.checkpoint.device import DeviceArray, copy_on_device
 
 _METADATA, _TREE = "__metadata__", "spotmpi"
 # The types that the format has names for; others are stored as bytes, and their own names are in the structure.
@@ -78,7 +77,7 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
     """The structure of *value*; its tensors go to *entries*."""
     numpy, torch, cupy = (sys.modules.get(name) for name in ("numpy", "torch", "cupy"))
     if cupy is not None and isinstance(value, cupy.ndarray):
-        value = device.copied(value) or cupy.asnumpy(value)
+        value = copy_on_device(value) or cupy.asnumpy(value)
     if isinstance(value, DeviceArray):
         entry = _entry(value.dtype.name, value.shape, value, value.dtype.itemsize)
         return {"array": _add(entry, path, entries), "type": value.type, "shape": list(value.shape)}
@@ -92,7 +91,7 @@ def _flatten(value: Any, path: Tuple[str, ...], entries: Dict[str, _Entry]) -> N
             return {kind: _add(entry, path, entries), "type": array.dtype.str, "shape": list(array.shape)}
     elif torch is not None and isinstance(value, torch.Tensor):
         kind = str(value.dtype).partition(".")[2]
-        entry = _entry(kind, tuple(value.shape), device.copied(value) or _host_bytes(value), value.element_size())
+        entry = _entry(kind, tuple(value.shape), copy_on_device(value) or _host_bytes(value), value.element_size())
         return {"tensor": _add(entry, path, entries), "type": kind, "shape": list(value.shape)}
     elif isinstance(value, (bytes, bytearray)):
         entry = _entry("uint8", (len(value),), memoryview(value), 1)

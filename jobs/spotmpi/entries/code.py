@@ -86,14 +86,14 @@ def with_imports(paths: Iterable[Path]) -> list[Path]:
         names = sorted(
             {name for file in files for name in imported_names(file)} - {"spotmpi"} - sys.stdlib_module_names
         )
-        more = (shipped_file(name) if name in sys.modules else _beside(path, name) for name in names)
+        more = (shipped_file(name) if name in sys.modules else _sibling_module(path, name) for name in names)
         new = [each for each in more if each and each not in found]
         found.update(dict.fromkeys(new))
         queue += new
     return [*found]
 
 
-def _beside(path: Path, name: str) -> Path | None:
+def _sibling_module(path: Path, name: str) -> Path | None:
     """The module or package in the folder of another one, which is in the path of modules for it."""
     module, package = path.with_name(f"{name}.py"), path.with_name(name)
     return module if module.is_file() else package if (package / "__init__.py").is_file() else None

@@ -15,7 +15,7 @@ import pytest
 
 from spotmpi.checkpoint import memory
 from spotmpi.checkpoint.background import Written
-from spotmpi.checkpoint.device import DeviceArray, copied, on_host
+from spotmpi.checkpoint.device import DeviceArray, copy_on_device, on_host
 from spotmpi.checkpoint.memory import Memory
 from spotmpi.checkpoint.state import bytes_of, decode, encode
 from spotmpi.checkpoint.store import Store
@@ -61,7 +61,7 @@ def test_a_file_has_the_same_bytes_as_of_an_array_on_the_host() -> None:
     assert b"".join(map(bytes_of, parts)) == b"".join(map(bytes_of, encode({"a": array, "b": 1})))
     assert np.array_equal(decode(bytearray(b"".join(map(bytes_of, parts))))["a"], array)
     assert np.array_equal(on_host(gpu.copied()), array) and gpu.copied().dtype == np.float32
-    assert copied(array) is None, "what is on the host stays there"
+    assert copy_on_device(array) is None, "what is on the host stays there"
 
 
 def test_a_checkpoint_in_memory_does_not_wait_for_the_copy_to_the_host(store: Store) -> None:

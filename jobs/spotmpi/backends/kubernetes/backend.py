@@ -166,7 +166,7 @@ class KubernetesBackend:
                 *target.capacity_note(resolved.spec, on, rates),
                 *expectation,
                 *resolved.notes,
-                *elastic_notes(spec, _beyond(spec, on)),
+                *elastic_notes(spec, _unused_pods_note(spec, on)),
                 *standby_notes(requested, prices, obstacle is None),
                 *([shipment.note] if shipment else []),
                 *memory_notes(spec, pod_context.MEMORY, copied=True),
@@ -395,7 +395,7 @@ def _namespace(api: ClusterApi) -> ClusterNamespace:
     return ClusterNamespace(api.context, api.namespace)
 
 
-def _beyond(spec: JobSpec, on: ClusterTarget) -> str:
+def _unused_pods_note(spec: JobSpec, on: ClusterTarget) -> str:
     """What becomes of pods that an attempt does not use, of a run that may have fewer nodes."""
     if on.order:
         return f"pods beyond that are given back after {duration(spec.capacity.partial)}, and asked for again later"

@@ -7,7 +7,7 @@ from typing import Any
 import chainer
 import numpy as np
 
-from spotmpi.checkpoint.device import copied, on_host
+from spotmpi.checkpoint.device import copy_on_device, on_host
 from spotmpi.programs.checkpoint import State
 from spotmpi.programs.reporting import Clock, WallClock
 
@@ -74,7 +74,7 @@ class ChainerAdapter:
 
     def state(self) -> State:
         """Parameters, persistent values (batch statistics) and the optimizer's state."""
-        return {name: copied(value) or _on_host(value) for name, value in self._arrays()}
+        return {name: copy_on_device(value) or _on_host(value) for name, value in self._arrays()}
 
     def _arrays(self) -> Iterator[tuple[str, Any]]:
         for name, value in _values(self._model):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from spotmpi.checkpoint.device import copied, on_host
+from spotmpi.checkpoint.device import copy_on_device, on_host
 from spotmpi.programs.checkpoint import State
 from spotmpi.programs.options import Parser
 from spotmpi.programs.reporting import Clock, WallClock
@@ -90,7 +90,7 @@ class TorchAdapter:
 
     def state(self) -> State:
         """Parameters, buffers and the optimizer's state."""
-        return {name: copied(value) or _on_host(value) for name, value in self._tensors()}
+        return {name: copy_on_device(value) or _on_host(value) for name, value in self._tensors()}
 
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, value in self._model.state_dict().items():

@@ -16,8 +16,9 @@ from spotmpi.backends.local import agent_process, machine
 from spotmpi.backends.local.agent_process import WaitingAgent
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.images import environment
 from spotmpi.runs import fingerprint, reader
-from spotmpi.spec.job import JobSpec
+from spotmpi.spec.job import JobSpec, Resources
 from tests.contract.processes import wait_until
 
 
@@ -139,3 +140,10 @@ def test_only_a_run_under_mpirun_asks_mpirun_for_its_version(
     facts = machine.describe(JobSpec(command=["true"], launcher=launcher))
 
     assert len(questions) == asked and facts.mpirun_family == (4 if asked else 5)
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_run_has_the_environment_of_its_image_for_gpus_if_it_asks_for_any(asked: int) -> None:
+    facts = machine.describe(JobSpec(program="digits", image="chainermn", resources=Resources(gpu=asked)))
+    assert facts.image_bin == str(environment.location("chainermn", gpus=bool(asked)) / "bin")
+    assert environment.location("chainermn") != environment.location("chainermn", gpus=True)

@@ -63,7 +63,7 @@ def begin(
         note = "capacity.deadline: the run fits one node group alone, so there is nothing to choose"
         return target, Beginning(), [note]
     from spotmpi.capacity import requirements
-    from spotmpi.capacity.blocks import beside_blocks
+    from spotmpi.capacity.blocks import without_blocks
     from spotmpi.capacity.controller import TICK
     from spotmpi.capacity.expectation import expect
     from spotmpi.capacity.placement import Clock, Start, State
@@ -78,7 +78,7 @@ def begin(
     first = min(others, key=lambda name: offers[name].price)  # who waits asks as well
     if isinstance(decision, Start):
         first = next(name for name, each in offers.items() if each.has(decision.placement))
-    beside = beside_blocks(state, [offers[name] for name in blocks], Clock(-1.0))  # one that has started counts, too
+    beside = without_blocks(state, [offers[name] for name in blocks], Clock(-1.0))  # one that has started counts, too
     market = _market([offers[name] for name in others], spec.nodes, tick)
     expected = expect(replace(beside.job, work=beside.work), market)
     if beside.work <= 1.0:  # all of it is done in blocks

@@ -168,7 +168,7 @@ def test_a_wrong_world_is_refused_before_training(image: Image) -> None:
     options = ("--global-batch", "32", "--iterations", "1")
     run = image.alone(*image.program("digits"), *options, SPOTMPI_WORLD_SIZE="2", SPOTMPI_HOSTS="1")
 
-    assert "1 ranks, expected 2" in run.refusal()
+    assert "wrong number of ranks: 1, expected 2" in run.refusal()
     assert not run.all(protocol.METRIC)
 
 

@@ -24,6 +24,10 @@ RUN_ELSEWHERE = {
     "./scripts/demo": ".ci/run",
     "./scripts/test": ".ci/run",
     "spotmpi bench cpu.toml": "tests/unit/study/test_study_with_mpi.py",
+    "spotmpi models keep ID digits": "tests/unit/entries/test_kept_models.py",
+    "spotmpi models predict digits:1 --data datasets:ratings --with flow:predict": "tests/unit/entries/test_predictions.py",
+    "spotmpi why FILE": "tests/unit/entries/test_lineage.py",
+    "spotmpi reproduce FILE": "tests/unit/entries/test_lineage.py",
     "helm install jobset oci://registry.k8s.io/jobset/charts/jobset --namespace jobset-system --create-namespace": (
         "tests/testbed/jobset.py"  # the same controller, from its module
     ),
@@ -51,6 +55,11 @@ def _commands() -> list[str]:
     return [line for line in lines if line]
 
 
+def _build_of_the_data_set() -> str:
+    (command,) = (command for command in _commands() if command.startswith('python3 -c "import sets'))
+    return command
+
+
 @pytest.mark.parametrize("page", [*PROJECT.glob("*.md"), *PROJECT.glob("docs/*.md")], ids=lambda page: page.name)
 def test_every_link_leads_to_a_file_of_this_project_and_to_a_heading_in_it(page: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
@@ -66,7 +75,7 @@ def test_every_link_leads_to_a_file_of_this_project_and_to_a_heading_in_it(page:
 
 def test_every_command_is_run_here_or_named_with_the_tests_that_run_it() -> None:
     commands = {command for command in _commands() if command.startswith("spotmpi ") and command not in RUN_ELSEWHERE}
-    assert set(_commands()) == commands | set(RUN_ELSEWHERE)
+    assert set(_commands()) == commands | set(RUN_ELSEWHERE) | {_build_of_the_data_set()}
     for place in RUN_ELSEWHERE.values():
         assert (PROJECT / place).exists(), place
 
@@ -113,6 +122,36 @@ def test_the_notebook_cell_executes_functions_in_a_pool(tmp_path: Path) -> None:
     )
 
     assert (done.returncode, done.stdout) == (0, "1200\n"), done.stderr
+
+
+@pytest.mark.images
+def test_the_data_set_is_built_by_its_command_and_found_again(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    (module,) = (
+        block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "@spotmpi.dataset" in block
+    )
+    (tmp_path / "sets.py").write_text(module)
+    (tmp_path / "raw").mkdir()
+    for name, stars in {"a": [0.1, 0.9], "b": [0.7, 0.6]}.items():
+        table = pyarrow.table({"user": [1, 2], "stars": stars, "text": ["good", "bad"]})
+        pyarrow.parquet.write_table(table, tmp_path / "raw" / f"{name}.parquet")
+    own = {name: str(tmp_path / name.lower()) for name in ("SPOTMPI_RUNS", "SPOTMPI_STORE")}
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **own}
+
+    def build() -> subprocess.CompletedProcess[str]:
+        command = _build_of_the_data_set()
+        return subprocess.run(
+            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100
+        )
+
+    first, second = build(), build()
+
+    assert (first.returncode, first.stdout) == (0, second.stdout), first.stderr
+    assert first.stdout == "ratings:1\n" and "built" in first.stderr and "built" not in second.stderr
+    (folder,) = (path.parent for path in tmp_path.rglob("b.parquet") if path.parent.name != "raw")
+    assert pyarrow.parquet.read_table(folder / "b.parquet").to_pydict() == {"user": [1, 2], "stars": [0.7, 0.6]}
 
 
 def test_every_toml_block_is_a_valid_part_of_a_spec() -> None:

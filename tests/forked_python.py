@@ -172,6 +172,7 @@ def _run(start: dict[str, Any], files: Sequence[int]) -> NoReturn:
         kind, program, *arguments = start["arguments"]
         sys.argv[:] = [kind, *arguments]
         if kind == "-m":
+            sys.path.insert(0, start["folder"])
             runpy.run_module(program, run_name="__main__", alter_sys=True)
         else:
             sys.modules["__main__"] = types.ModuleType("__main__")

@@ -75,9 +75,9 @@ def test_its_end_is_that_of_the_process(start: START, program: str, code: int, e
     assert ended == code and text.endswith(end) and bool(text) == bool(end)
 
 
-def test_a_module_is_the_main_module(start: START, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, text = run(start, "-m", "json.tool", "input", "--json-lines")
-    assert code == 1 and text.startswith("Expecting value: line 1")
+def test_a_module_is_the_main_module(start: START) -> None:
+    Path("shown.py").write_text("import sys; print(__name__, sys.argv[1:]); sys.exit(3)")
+    assert run(start, "-m", "shown", "one", "two words") == (3, "__main__ ['one', 'two words']\n")
 
 
 def test_it_is_signalled_and_waited_for_like_a_child(start: START) -> None:

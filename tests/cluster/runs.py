@@ -177,7 +177,11 @@ class FollowedRun:
 
     def rank(self, node: Member | int) -> int:
         """The id, on this machine, of a node's only rank; waits for one."""
-        wait_for(f"a rank on node {node}", lambda: len(self._forks(node)) > 1)
+
+        def seen() -> str:
+            return f"{self.processes(node)}, {self.lines()[-20:]}"
+
+        wait_for(f"a rank on node {node}", lambda: len(self._forks(node)) > 1, seen=seen)
         return self._forks(node)[1]
 
     def _forks(self, node: Member | int) -> list[int]:

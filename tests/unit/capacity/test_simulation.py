@@ -97,7 +97,7 @@ def test_the_optimum_is_the_least_of_all_sequences(overhead: float) -> None:
     random = np.random.default_rng(round(overhead))
     for _ in range(2):
         market = described(*random.choice([0, 1], (2, 5), p=[0.4, 0.6]), on_demand=2.5)
-        market = replace(market, price=random.choice([0.5, 1.0, 2.0], (2, 5)))
+        market = replace(market, price=random.choice(np.array([0.5, 1.0, 2.0]), (2, 5)))
         job = Job(1500.0, 3000.0, overhead=overhead)
         assert optimum(job, market, ZERO)[0] == pytest.approx(_exhaustive(job, market, 5), rel=1e-5)
 

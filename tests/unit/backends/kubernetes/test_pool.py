@@ -175,7 +175,7 @@ def test_a_pod_that_stands_by_for_a_stream_and_has_no_node_is_reported_once_all_
         ),
         pytest.param(
             stream_jobset,
-            lambda: [NODE_0, unscheduled_pod(1, "no GPU"), unscheduled(0)],
+            lambda: [objects.pod(0, "Running"), unscheduled_pod(1, "no GPU"), unscheduled(0)],
             "1/2 nodes: no GPU (gives up in",
             id="a gang",
         ),

@@ -20,8 +20,8 @@ from typing import Any
 
 PACKAGE = str(Path(__file__).resolve().parents[2] / "jobs" / "spotmpi") + os.sep
 MODULES = ("spotmpi.", "tests.")
-# Parts of a function that are frames of their own in some versions of Python and not in others.
-COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
+# What has a frame of its own in some versions of Python and not in others; the last since 3.14, for a class's annotations.
+OF_SOME_VERSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "__annotate__")
 _OPTIMIZED = 1  # inspect.CO_OPTIMIZED: a function, and not the body of a module or class
 
 
@@ -34,7 +34,7 @@ def start(logs: str, name: str) -> None:
         code = frame.f_code
         if event == "call" and id(code) not in seen:
             seen[id(code)] = code
-            is_function = code.co_flags & _OPTIMIZED and code.co_name not in COMPREHENSIONS
+            is_function = code.co_flags & _OPTIMIZED and code.co_name not in OF_SOME_VERSIONS
             if is_function and code.co_filename.startswith(PACKAGE):
                 file = code.co_filename[len(PACKAGE) :]
                 os.write(log, f"{file}\t{code.co_name}:{code.co_firstlineno}\n".encode())

@@ -150,11 +150,18 @@ class Endurance:
         self.watch.until(look, limit, what)
 
     def _has_ended_for_want_of_space(self) -> bool:
-        """Whether the run has ended since its volume was full, or else goes on: ranks live for some iterations."""
+        """Whether the run has ended since its volume was full, or else goes on: ranks live for some iterations.
+
+        A busy follower hears of the end later than iterations are on record, but then node 0 has no agent any more.
+        """
         beyond = self.watch.furthest + _ENDS_WITHIN
-        self.watch.until(
-            lambda: self.run.has_ended or self.watch.furthest > beyond, _RECOVERY, "neither iterations nor an end"
-        )
+
+        def is_known() -> bool:
+            return self.run.has_ended or (
+                self.watch.furthest > beyond and self._agent(self.run.pod(self.run.at_work(0))) is not None
+            )
+
+        self.watch.until(is_known, _RECOVERY, "neither iterations nor an end")
         return self.run.has_ended
 
     def _resume(self) -> str:

@@ -10,17 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi.agent.launchers import LAUNCHERS
+from tests.unit.plan.test_local import PLANS
+
 PROJECT = Path(__file__).resolve().parent.parent
 GUIDE = (PROJECT / "CONTRIBUTING.md").read_text()
 
 # Starts the ranks of its node after each other, which a shell can do.
-LAUNCHER = """
+LAUNCHER = r"""
     "serial": Launcher(
-        lambda world: [
-            "sh", "-c", 'for RANK in $(seq 0 $0); do RANK=$RANK "$@" || exit; done', str(world.slots - 1)
+        lambda start: [
+            "sh", "-c", 'for RANK in $(seq 0 $0); do RANK=$RANK "$@" || exit; done', str(start.slots - 1)
         ],
         tags=False,
+        script=r"^import serial\b",
     ),
+    "absent": Launcher(lambda start: [start.python, "-m", "absent.run"], module="absent", requirement="absent"),
 """
 DOCSTRING = '    """A job as its user describes it, frozen; `load` reads one from TOML."""'
 
@@ -62,8 +67,20 @@ def test_a_launcher_is_one_entry(copy: Path) -> None:
     assert [line for line in result.stdout.splitlines() if "this is" in line] == [
         f"this is {rank}" for rank in range(3)
     ]
-    assert "--launcher serial|mpirun|" in spotmpi(copy, "run", "--help").stdout
-    assert refused.returncode == 2 and "launcher = 'serail': input should be 'serial', 'mpirun'" in refused.stderr
+    assert "--launcher serial|absent|mpirun|" in spotmpi(copy, "run", "--help").stdout
+    assert refused.returncode == 2
+    assert "launcher = 'serail': input should be 'serial', 'absent', 'mpirun'" in refused.stderr
+    missing = spotmpi(copy, "run", "--launcher", "absent", "--", "true")
+    assert "launcher = 'absent': no python3 with the module absent on PATH: install it\n" in missing.stderr
+    (copy / "train.py").write_text("import serial\n")
+    assert spotmpi(copy, "init", "job.toml").returncode == 0
+    assert 'launcher = "serial"' in (copy / "job.toml").read_text()
+
+
+def test_every_launcher_has_a_plan_and_a_row_as_the_recipe_says() -> None:
+    rows = (PROJECT / "docs" / "programs.md").read_text().partition("| `launcher` |")[2].partition("\n\n")[0]
+    assert {row.split("`")[1] for row in rows.splitlines()[2:]} == set(LAUNCHERS)
+    assert {str(spec["launcher"]) for spec, _ in PLANS.values() if "launcher" in spec} >= set(LAUNCHERS) - {"mpirun"}
 
 
 def test_a_check_of_the_doctor_is_a_function_in_its_list(copy: Path) -> None:

@@ -57,7 +57,7 @@ class Launcher(NamedTuple):
     once: bool = False  # one process on node 0 starts the ranks of all nodes; else one on each node starts its own
     parallel: bool = True  # whether it starts more than one rank on a node
     mpi: bool = False  # needs Open MPI's mpirun; its arguments choose MPI's transport
-    module: str | None = None  # the module of Python that it is part of
+    module: str | None = None  # the module of Python that it is part of, where it is started by python3
     requirement: str | None = None  # the package that brings it, as locks of images name it
     tags: bool = True  # whether it marks the lines of ranks; else the rank wrapper does
     script: str | None = None  # a pattern of what scripts that need it contain

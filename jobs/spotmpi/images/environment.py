@@ -175,3 +175,8 @@ def launchers_of(image: str) -> list[str]:
         for name, launcher in LAUNCHERS.items()
         if launcher.requirement is None or re.search(f"^{launcher.requirement}==", text, re.MULTILINE)
     ]
+
+
+def image_with(launcher: str) -> str | None:
+    """One of our images that has a launcher; None where none has."""
+    return next((image for image in reversed(known_images()) if launcher in launchers_of(image)), None)

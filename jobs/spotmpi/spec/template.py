@@ -38,8 +38,9 @@ _FIRST_CHOICES = ("train.py", "main.py")
 _COMPLETE = re.compile(r"^(program|files) = ", re.MULTILINE)  # an example that needs no other file
 _NOT_SCRIPTS = re.compile(r"setup|conftest|__\w+__|test_.*|.*_test")
 
-# What a script imports, and the image that it suggests.
-_TORCH = re.compile(r"^\s*(import|from)\s+(torch|accelerate)\b", re.MULTILINE)
+# What a script imports, and the image that it suggests: launchers that are modules of Python start ranks of PyTorch.
+_MODULES = "|".join(dict.fromkeys(each.module for each in LAUNCHERS.values() if each.module))
+_TORCH = re.compile(rf"^\s*(import|from)\s+({_MODULES})\b", re.MULTILINE)
 _CHAINER = re.compile(r"^\s*(import|from)\s+chainer(mn)?\b", re.MULTILINE)
 _SAMPLE_VALUES: dict[str, Any] = {
     "name": "my-run",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,6 +31,7 @@ class TargetCapabilities(NamedTuple):
     code_is_folder: bool = True
     unreadable_files: tuple[str, ...] = ()  # of the spec's files
     tools: frozenset[str] = frozenset()  # launchers that can be started
+    launcher_image: str | None = None  # an image that has the spec's launcher, where it cannot be started without one
     processes: int | None = None  # that may be started; None without a limit
     command_found: bool = True
     gpus: int = 0
@@ -132,14 +133,16 @@ def _launcher(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Probl
     if spec.run_on == "first" and spec.launcher != "none":
         yield Problem("run_on", spec.run_on, 'needs launcher = "none"')
     if launcher is not None and spec.launcher not in capabilities.tools:  # what a pool needs is checked in `_pool`
-        yield Problem("launcher", spec.launcher, _missing(spec, launcher, capabilities.tools))
+        yield Problem("launcher", spec.launcher, _missing(spec, launcher, capabilities))
 
 
-def _missing(spec: JobSpec, launcher: Launcher, tools: Collection[str]) -> str:
+def _missing(spec: JobSpec, launcher: Launcher, capabilities: TargetCapabilities) -> str:
     if spec.image is None:
-        name = launcher.name or spec.launcher
-        return f'no {name} on PATH: install it, or name an image that has it, such as image = "pytorch"'
-    others = ", ".join(name for name in LAUNCHERS if name in tools)
+        python = f"python3 with the module {launcher.module}" if launcher.module else spec.launcher
+        image = capabilities.launcher_image
+        remedy = f'install it, or name an image that has it, such as image = "{image}"' if image else "install it"
+        return f"no {launcher.name or python} on PATH: {remedy}"
+    others = ", ".join(name for name in LAUNCHERS if name in capabilities.tools)
     return f"the {spec.image} image has no {spec.launcher}: use one of {others}"
 
 

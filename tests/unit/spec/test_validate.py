@@ -196,11 +196,15 @@ def test_pods_stand_by_where_they_can_take_the_place_of_a_lost_one(
 
 def test_each_missing_capability_of_the_target_is_a_problem() -> None:
     bare = TargetCapabilities(tools=frozenset({"none"}), data_is_folder=False, command_found=False)
-    assert problems({**COMMAND, "data": "/nowhere", "launcher": "torchrun"}, bare) == [
+    offered = bare._replace(launcher_image="pytorch")
+    assert problems({**COMMAND, "data": "/nowhere", "launcher": "torchrun"}, offered) == [
         "command = 'x': command not found; check the name, PATH, `code` and `files`",
-        "launcher = 'torchrun': no torchrun on PATH: install it, or name an image that has it, "
+        "launcher = 'torchrun': no python3 with the module torch on PATH: install it, or name an image that has it, "
         'such as image = "pytorch"',
         "data = '/nowhere': not a readable folder; check the path",
+    ]
+    assert problems({**COMMAND, "launcher": "deepspeed"}, bare._replace(command_found=True, data_is_folder=True)) == [
+        "launcher = 'deepspeed': no python3 with the module deepspeed on PATH: install it"
     ]
     bare = TARGET._replace(tools=frozenset({"mpirun"}))
     assert problems({"image": "pytorch", "program": "ssd", "launcher": "torchrun"}, bare) == [

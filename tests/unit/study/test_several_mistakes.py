@@ -9,6 +9,7 @@ import pytest
 import tomli_w
 
 import spotmpi
+from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.spec.job import JobSpec
 from spotmpi.study.parameters import KNOWN
 from spotmpi.study.study import StudyOptions
@@ -74,7 +75,7 @@ def test_a_spec_with_mistakes_in_its_keys_options_and_variants() -> None:
         "data = 'nowhere': not a readable folder; check the path",
         "price = -1: input should be greater than 0",
         'slots = 2: "none" starts one process per node: use slots = 1, or another launcher '
-        "(mpirun, torchrun, accelerate, deepspeed)",
+        f"({', '.join(name for name in LAUNCHERS if name != 'none')})",
     ]
 
 

@@ -30,10 +30,12 @@ def inspect(spec: JobSpec) -> TargetCapabilities:
     # the wheels of MPI and of the images' frameworks are Linux's.
     if sys.platform != "linux":
         return inspect_client(spec)._replace(system_supported=False)
+    tools = _tools(spec)
     return inspect_client(spec)._replace(
         data_is_folder=spec.data is None or _is_folder(spec.data.path),
         init_is_folder=spec.init is None or _is_folder(spec.init),
-        tools=frozenset(_tools(spec)),
+        tools=frozenset(tools),
+        launcher_image=None if spec.image or spec.launcher in tools else environment.image_with(spec.launcher),
         gpus=_gpus() if spec.uses_gpus else 0,
         processes=MAX_PROCESSES,
         command_found=not spec.command or _is_executable(spec.command[0], spec),

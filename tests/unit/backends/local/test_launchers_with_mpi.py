@@ -86,7 +86,8 @@ def fake(start: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def launcher(run: str) -> list[int]:
     """The process ids of the run's launchers."""
-    words = re.compile(r"prterun|torch\.distributed\.run|accelerate\.commands|\bmpirun ")
+    modules = "|".join(each.module for each in launchers.LAUNCHERS.values() if each.module)
+    words = re.compile(rf"prterun|\bmpirun |-m ({modules})\.")
     return wait_until(
         lambda: [pid for pid, command in processes.of_run(run).items() if words.search(command.split(" -c ")[0])]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -110,17 +111,67 @@ def test_a_command_is_a_file_and_an_entry(copy: Path) -> None:
     assert "Greet somebody." in spotmpi(copy, "--help").stdout
 
 
-def test_a_key_of_the_spec_is_a_field(copy: Path) -> None:
-    assert "A field with a description in `jobs/spotmpi/spec`" in GUIDE
-    field = '    mood: str = Field("fair", description="how it went")\n'
+def add_mood(copy: Path) -> None:
+    """Add a key to the spec, its check, and what it does."""
+    field = '    mood: str | None = Field(None, description="how it went", examples=["fair"])\n'
     insert(copy, "jobs/spotmpi/spec/job.py", DOCSTRING, field)
+    check = """
+def _mood(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    if spec.mood == "bad" and spec.nodes > 1:
+        yield Problem("mood", spec.mood, "only one node may have it: use nodes = 1")
 
-    result = spotmpi(copy, "run", "--set", "mood=good", "--save", "job.toml", "--dry-run", "--", "true")
+
+CHECKS = (*CHECKS, (_mood, "mood nodes"))
+"""
+    insert(copy, "jobs/spotmpi/spec/validate.py", "", check)
+    variables = '        "PYTHONUNBUFFERED": "1",'
+    insert(copy, "jobs/spotmpi/plan/run_plan.py", variables, '        "MOOD": str(spec.mood),\n')
+
+
+def test_a_key_of_the_spec_is_a_field_its_check_and_a_line_of_the_plan(copy: Path) -> None:
+    assert "A field in `jobs/spotmpi/spec` with a description, and an example if it has no default." in GUIDE
+    assert "checked by a function of `CHECKS` in `validate.py` there" in GUIDE
+    assert "`jobs/spotmpi/plan/run_plan.py` has what all backends share" in GUIDE
+    add_mood(copy)
+
+    result = spotmpi(copy, "run", "--set", "mood=good", "--save", "job.toml", "--", "sh", "-c", "echo it is $MOOD")
 
     assert result.returncode == 0, result.stderr
-    assert 'mood = "good"' in (copy / "job.toml").read_text()
+    assert "it is good" in result.stdout and 'mood = "good"' in (copy / "job.toml").read_text()
+    refused = spotmpi(copy, "run", "--nodes", "2", "--set", "mood=bad", "--", "true")
+    assert refused.returncode == 2 and "mood = 'bad': only one node may have it: use nodes = 1" in refused.stderr
     assert spotmpi(copy, "init", "new.toml").returncode == 0
     assert '# mood = "fair"' in (copy / "new.toml").read_text()
+
+
+def test_an_option_of_run_is_a_field_with_the_key_that_it_overrides(copy: Path) -> None:
+    assert "A field of `SpecOptions` in `jobs/spotmpi/cli/run.py`, with the `Key` of the spec" in GUIDE
+    add_mood(copy)
+    option = '    mood: Annotated[str | None, typer.Option("--mood", help="How it went."), Key("mood")] = None\n'
+    after = '    """Options that override keys of the spec."""'
+    insert(copy, "jobs/spotmpi/cli/run.py", after, option)
+
+    result = spotmpi(copy, "run", "--mood", "good", "--", "sh", "-c", "echo it is $MOOD")
+
+    assert "it is good" in result.stdout, result.stderr
+    assert "--mood <str>" in spotmpi(copy, "run", "--help").stdout
+
+
+def test_a_training_program_is_a_file_with_a_main(copy: Path) -> None:
+    assert "A file with a `main` in `jobs/spotmpi/programs/chainermn` or `pytorch`" in GUIDE
+    program = copy / "jobs" / "spotmpi" / "programs" / "pytorch" / "greet.py"
+    program.write_text('def main() -> None:\n    print("hello")\n\n\nif __name__ == "__main__":\n    main()\n')
+    (copy / "job.toml").write_text('image = "pytorch"\nprogram = "greet"\nlauncher = "torchrun"\n')
+
+    result = spotmpi(copy, "run", "job.toml", "--dry-run")
+
+    assert result.returncode == 0, result.stderr
+    (command,) = json.loads(result.stdout)["commands"]
+    assert command["arguments"][-2:] == ["-m", "spotmpi.programs.pytorch.greet"]
+    refused = spotmpi(copy, "run", "job.toml", "--set", "program=great")
+    assert "program = 'great': the pytorch image has: allreduce, digits, greet, " in refused.stderr
+    by_hand = [sys.executable, "-m", "spotmpi.programs.pytorch.greet"]
+    assert subprocess.run(by_hand, cwd=copy / "jobs", capture_output=True, text=True).stdout == "hello\n"
 
 
 def test_a_backend_is_a_class_and_an_entry(copy: Path) -> None:

@@ -166,7 +166,7 @@ class Resources(SpecModel):
     """Resources of one slot."""
 
     cpu: Cpus = Field(1, description='CPUs per slot, such as 2, 0.5 or "500m"; it has as many threads, rounded up')
-    memory: Memory | None = Field(None, description='memory per slot, such as "4Gi"')
+    memory: Memory | None = Field(None, description='memory per slot, such as "4Gi"', examples=["4Gi"])
     gpu: int = Field(0, ge=0, description="GPUs per slot")
 
 
@@ -175,15 +175,20 @@ class Checkpoint(SpecModel):
 
     every: Duration = Field(600.0, description="time between checkpoints")
     keep: Count = Field(3, description="number of complete checkpoints to keep")
-    path: FilePath | None = Field(None, description="folder; relative to the run folder (default: checkpoints)")
+    path: FilePath | None = Field(
+        None, description="folder; relative to the run folder (default: checkpoints)", examples=["checkpoints"]
+    )
     memory: Annotated[str | None, BeforeValidator(memory_interval)] = Field(
-        None, description='iterations, such as "1", or time between checkpoints in the memory of nodes, besides'
+        None,
+        description='iterations, such as "1", or time between checkpoints in the memory of nodes, besides',
+        examples=["1"],
     )
     grace: Duration = Field(60.0, description="how long a stop waits for a complete checkpoint")
     margin: Duration | None = Field(
         None,
         description="on a cluster: the part of `grace` that is left when the notice of a node ends the attempt, unless "
         "a pod that stands by takes its place before (default: half with `standby`, else all)",
+        examples=["30s"],
     )
 
 
@@ -192,7 +197,9 @@ class Limits(SpecModel):
 
     start: Duration = Field(600.0, description="time from submission to the first output of the program")
     run: Duration | None = Field(
-        None, description="time from submission to the end, not counting time in which this machine sleeps"
+        None,
+        description="time from submission to the end, not counting time in which this machine sleeps",
+        examples=["8h"],
     )
     no_progress: Duration = Field(
         600.0, description="time without a new iteration (or output line, until an iteration is reported)"
@@ -200,7 +207,9 @@ class Limits(SpecModel):
     failures: int = Field(2, ge=0, description="number of failed attempts that are retried")
     interruptions: int = Field(100, ge=0, description="number of interrupted attempts that are retried")
     cost: Money | None = Field(
-        None, description="US dollars for nodes since submission; the run ends with a checkpoint before that"
+        None,
+        description="US dollars for nodes since submission; the run ends with a checkpoint before that",
+        examples=[25.0],
     )
     silence: Duration = Field(
         1.0,
@@ -220,6 +229,7 @@ class Capacity(SpecModel):
         [],
         description='node groups or markets ("spot", "on-demand", "capacity-block"): all nodes from the first (in each '
         "of its zones), else all from the next",
+        examples=[["g5", "g6", "on-demand"]],
     )
     patience: Duration = Field(600.0, description="how long the run waits for all its nodes before it tries the next")
     partial: Duration = Field(
@@ -235,11 +245,15 @@ class Capacity(SpecModel):
     prices: dict[str, Money] = Field(
         {}, description="US dollars per node and hour by node group (default: AWS's current prices)"
     )
-    work: Duration | None = Field(None, description="time that the work takes on the most nodes, without interruption")
-    deadline: Deadline | None = Field(
-        None, description='when it has to be done: a time since the start, or a date such as "2027-01-31T18:00+01:00"'
+    work: Duration | None = Field(
+        None, description="time that the work takes on the most nodes, without interruption", examples=["20h"]
     )
-    budget: Money | None = Field(None, description="US dollars for nodes, which are not exceeded")
+    deadline: Deadline | None = Field(
+        None,
+        description='when it has to be done: a time since the start, or a date such as "2027-01-31T18:00+01:00"',
+        examples=["30h"],
+    )
+    budget: Money | None = Field(None, description="US dollars for nodes, which are not exceeded", examples=[400.0])
     market: Literal["auto", "spot", "on-demand"] = Field(
         "auto",
         description='which node groups are allowed: "auto" for all; it keeps a deadline for the least expected cost, '
@@ -256,7 +270,9 @@ class Capacity(SpecModel):
     )
     overhead: Duration = Field(300.0, description="time from the request for nodes to the first new iteration")
     lost_work: Duration | None = Field(
-        None, description="work that a loss of nodes may cost (default: none, as with a checkpoint at the notice)"
+        None,
+        description="work that a loss of nodes may cost (default: none, as with a checkpoint at the notice)",
+        examples=["10m"],
     )
 
     @property
@@ -274,8 +290,11 @@ class Metrics(SpecModel):
         None,
         description="regular expression with the named group iteration; further named groups are scalars; without it "
         "well-known forms are recognized",
+        examples=[r"step (?P<iteration>\d+) loss (?P<loss>\S+)"],
     )
-    samples_per_iteration: Count | None = Field(None, description="global batch size of a program read by pattern")
+    samples_per_iteration: Count | None = Field(
+        None, description="global batch size of a program read by pattern", examples=[64]
+    )
 
 
 class Mpi(SpecModel):
@@ -294,19 +313,24 @@ class Slurm(SpecModel):
 class JobSpec(SpecModel):
     """A job as its user describes it, frozen; `load` reads one from TOML."""
 
-    name: str = Field("", description="display name (default: that of the program or command)")
+    name: str = Field("", description="display name (default: that of the program or command)", examples=["my-run"])
     image: str | None = Field(
         None,
         description="a folder under images/, or a reference for `kubernetes.image`; "
         "without one, this machine's own software",
+        examples=["pytorch"],
     )
-    program: str | None = Field(None, description="a training program of the image")
-    command: list[str] | None = Field(None, description="or your own command, as a list")
+    program: str | None = Field(None, description="a training program of the image", examples=["digits"])
+    command: list[str] | None = Field(
+        None, description="or your own command, as a list", examples=[["python", "train.py"]]
+    )
     args: list[str] = Field([], description="arguments after the program or command")
     code: FilePath | None = Field(
-        None, description="folder of your code, where the command starts; shipped to a cluster"
+        None, description="folder of your code, where the command starts; shipped to a cluster", examples=["src"]
     )
-    files: list[FilePath] = Field([], description="files and folders that are copied to where the command starts")
+    files: list[FilePath] = Field(
+        [], description="files and folders that are copied to where the command starts", examples=[["helper.py", "lib"]]
+    )
     nodes: Nodes = Field(1, description="number of nodes, or a list of those that the run may have, such as [2, 4, 8]")
     slots: Count = Field(1, description="processes per node")
     standby: int = Field(0, ge=0, description="on a cluster: further pods that take the places of lost nodes at once")
@@ -316,24 +340,32 @@ class JobSpec(SpecModel):
         None,
         description='modules that are imported once per node, in a process of which ranks are forks, such as ["torch"] '
         "(default: those of a training program); [] for none",
+        examples=[["torch"]],
     )
     data: Annotated[Data | None, BeforeValidator(data_table), PlainSerializer(_short_data)] = Field(
-        None, description='folder of the data set, or { path = ..., stage = "node" or "memory" }'
+        None,
+        description='folder of the data set, or { path = ..., stage = "node" or "memory" }',
+        examples=["data/VOCdevkit"],
     )
     init: FilePath | None = Field(
-        None, description="folder of the model to start from, or models:NAME, models:NAME:VERSION or models:NAME:ALIAS"
+        None,
+        description="folder of the model to start from, or models:NAME, models:NAME:VERSION or models:NAME:ALIAS",
+        examples=["models:digits:prod"],
     )
     keep: str | None = Field(
         None,
         description="model of which the newest checkpoint becomes a version once the run has succeeded; for a "
         "prediction, the data set of its results",
+        examples=["digits"],
     )
     price: Money | None = Field(
-        None, description="US dollars per node and hour (default: the current price in the environment)"
+        None, description="US dollars per node and hour (default: the current price in the environment)", examples=[0.2]
     )
     env: dict[str, str] = Field({}, description="variables of every rank")
     env_passthrough: list[str] = Field(
-        [], description="names of variables of this terminal to pass to ranks; on a cluster, in a Secret"
+        [],
+        description="names of variables of this terminal to pass to ranks; on a cluster, in a Secret",
+        examples=[["WANDB_API_KEY"]],
     )
     resources: Resources = Resources()
     checkpoint: Checkpoint = Checkpoint()

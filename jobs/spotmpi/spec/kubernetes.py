@@ -52,29 +52,51 @@ class Mount(SpecModel):
 class Kubernetes(SpecModel):
     """Where and how pods run; for the kubernetes backend only."""
 
-    context: str | None = Field(None, description="context of the kubeconfig (default: its current one)")
-    namespace: str | None = Field(None, description="namespace (default: the environment's, else the context's)")
-    image: str | None = Field(None, description="reference to pull, such as registry/chainermn@sha256:...")
-    volume: str | None = Field(None, description="claim (RWX) that keeps runs, checkpoints and data")
-    mounts: list[Mount] = Field([], description="more volumes: a claim, secret, config_map or empty folder at a path")
-    exclusive: bool | None = Field(None, description="whether each pod has a node to itself")
-    node_groups: list[str] = Field(
-        [], description="node groups of the environment (default: the first that the run fits)"
+    context: str | None = Field(
+        None, description="context of the kubeconfig (default: its current one)", examples=["my-cluster"]
     )
-    instance_type: str | None = Field(None, description="only nodes of this type, such as g5.xlarge")
-    placement_group: bool | None = Field(None, description="only node groups that have one (true) or have none (false)")
+    namespace: str | None = Field(
+        None, description="namespace (default: the environment's, else the context's)", examples=["training"]
+    )
+    image: str | None = Field(
+        None,
+        description="reference to pull, such as registry/chainermn@sha256:...",
+        examples=["registry.example/chainermn:1"],
+    )
+    volume: str | None = Field(None, description="claim (RWX) that keeps runs, checkpoints and data", examples=["runs"])
+    mounts: list[Mount] = Field(
+        [],
+        description="more volumes: a claim, secret, config_map or empty folder at a path",
+        examples=[[{"path": "/cache", "claim": "cache"}]],
+    )
+    exclusive: bool | None = Field(None, description="whether each pod has a node to itself", examples=[True])
+    node_groups: list[str] = Field(
+        [], description="node groups of the environment (default: the first that the run fits)", examples=[["g5"]]
+    )
+    instance_type: str | None = Field(
+        None, description="only nodes of this type, such as g5.xlarge", examples=["g5.xlarge"]
+    )
+    placement_group: bool | None = Field(
+        None, description="only node groups that have one (true) or have none (false)", examples=[True]
+    )
     node_selector: dict[str, str] = Field({}, description="labels that nodes must have")
     avoid: list[str] = Field([], description="names of nodes that get no pod of the run, such as one with a broken GPU")
     tolerations: list[Toleration] = Field([], description="taints of nodes that the pods tolerate")
     labels: dict[str, str] = Field({}, description="labels of JobSet, Jobs and pods")
     secrets: list[str] = Field([], description="Secrets whose keys become variables of every rank")
-    secret_env: dict[str, str] = Field({}, description="variables of every rank, each from one SECRET/KEY")
+    secret_env: dict[str, str] = Field(
+        {},
+        description="variables of every rank, each from one SECRET/KEY",
+        examples=[{"HF_TOKEN": "hugging-face/token"}],
+    )
     pull_secrets: list[str] = Field([], description="Secrets for pulling the image")
     ssh_secret: str | None = Field(
-        None, description="Secret with keys for SSH and TLS, for users who may not create Secrets"
+        None, description="Secret with keys for SSH and TLS, for users who may not create Secrets", examples=["mpi-ssh"]
     )
-    queue: str | None = Field(None, description="Kueue LocalQueue that admits the run")
+    queue: str | None = Field(None, description="Kueue LocalQueue that admits the run", examples=["gpus"])
     shm: str = Field("1Gi", description="size of the memory-backed /dev/shm", pattern=_SIZE)
     templates: list[FilePath] = Field(
-        [], description="pod templates merged over spotmpi's, in order: YAML files, or configmap:NAME"
+        [],
+        description="pod templates merged over spotmpi's, in order: YAML files, or configmap:NAME",
+        examples=[["pod.yaml", "configmap:our-pods"]],
     )

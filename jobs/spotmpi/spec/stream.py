@@ -19,20 +19,35 @@ class Stream(SpecModel):
     """Where batches come from, and how they are prepared; see docs/streams.md."""
 
     source: FilePath | None = Field(
-        None, description="file, folder, pattern or URL of files; or module:function, called with a number"
+        None,
+        description="file, folder, pattern or URL of files; or module:function, called with a number",
+        examples=["s3://set/*.parquet"],
     )
-    split: str | None = Field(None, description='of a folder as Hugging Face lays it out, such as "train"')
-    batch: Count | None = Field(None, description="rows of a batch (docs/streams.md says what a row of each format is)")
+    split: str | None = Field(
+        None, description='of a folder as Hugging Face lays it out, such as "train"', examples=["train"]
+    )
+    batch: Count | None = Field(
+        None, description="rows of a batch (docs/streams.md says what a row of each format is)", examples=[4096]
+    )
     epochs: Count = Field(1, description="how often the source is read")
-    length: Count | None = Field(None, description="batches per epoch, if the source is module:function")
-    prepare: str | None = Field(None, description="module:function that workers call with rows and seed of each batch")
+    length: Count | None = Field(
+        None, description="batches per epoch, if the source is module:function", examples=[256]
+    )
+    prepare: str | None = Field(
+        None,
+        description="module:function that workers call with rows and seed of each batch",
+        examples=["flow:prepare"],
+    )
     postprocess: str | None = Field(
-        None, description="module:function that workers call with result and seed of each batch of a prediction"
+        None,
+        description="module:function that workers call with result and seed of each batch of a prediction",
+        examples=["flow:postprocess"],
     )
     write: str | None = Field(
         None,
         description='how predictions are written: "parquet", "jsonl", "files", kafka://BROKER:9092/TOPIC, or '
         "module:function(results, number)",
+        examples=["parquet"],
     )
     prefetch: Count = Field(8, description="number of chunks of batches under way for each rank")
     seed: int = Field(0, ge=0, description="determines the order of batches and the seed of each batch")

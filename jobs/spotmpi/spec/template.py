@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -14,12 +14,9 @@ from spotmpi.agent.launchers import LAUNCHERS
 from spotmpi.core import hints, names
 from spotmpi.core.errors import input_error
 from spotmpi.images.environment import launchers_of
-from spotmpi.spec.dataset import DatasetBuild
 from spotmpi.spec.job import JobSpec, Metrics
 from spotmpi.spec.script_output import pattern_of
 from spotmpi.spec.source import read_toml, write_new_file
-from spotmpi.spec.stream import Stream
-from spotmpi.spec.workers import Pool, PostprocessWorkers, StreamWorkers
 
 _HEADER = """\
 # A spotmpi job spec. `spotmpi run THIS-FILE` runs it; what is commented out shows its default or a possible value.
@@ -42,47 +39,6 @@ _NOT_SCRIPTS = re.compile(r"setup|conftest|__\w+__|test_.*|.*_test")
 _MODULES = "|".join(dict.fromkeys(each.module for each in LAUNCHERS.values() if each.module))
 _TORCH = re.compile(rf"^\s*(import|from)\s+({_MODULES})\b", re.MULTILINE)
 _CHAINER = re.compile(r"^\s*(import|from)\s+chainer(mn)?\b", re.MULTILINE)
-_SAMPLE_VALUES: dict[str, Any] = {
-    "name": "my-run",
-    "data": "data/VOCdevkit",
-    "code": "src",
-    "files": ["helper.py", "lib"],
-    "memory": "4Gi",
-    "path": "checkpoints",
-    "margin": "30s",
-    "run": "8h",
-    "work": "20h",
-    "deadline": "30h",
-    "budget": 400.0,
-    "lost_work": "10m",
-    "cost": 25.0,
-    "price": 0.2,
-    "init": "models:digits:prod",
-    "keep": "digits",
-    "pattern": r"step (?P<iteration>\d+) loss (?P<loss>\S+)",
-    "samples_per_iteration": 64,
-    "launcher": "mpirun",
-    "context": "my-cluster",
-    "namespace": "training",
-    "image": "pytorch",
-    "volume": "runs",
-    "exclusive": True,
-    "ssh_secret": "mpi-ssh",
-    "queue": "gpus",
-    "node_groups": ["g5"],
-    "order": ["g5", "g6", "on-demand"],
-    "length": 256,
-    "split": "train",
-    "postprocess": "flow:postprocess",
-    "write": "parquet",
-    "instance_type": "g5.xlarge",
-    "placement_group": True,
-    "env_passthrough": ["WANDB_API_KEY"],
-    "preload": ["torch"],
-    "mounts": [{"path": "/cache", "claim": "cache"}],
-    "secret_env": {"HF_TOKEN": "hugging-face/token"},
-    "templates": ["pod.yaml", "configmap:our-pods"],
-}
 
 
 def scripts(folder: Path) -> list[str]:
@@ -105,33 +61,17 @@ def template(script: str | None = None) -> str:
     text = None if script is None else _read_script(script)
     start, keys = (_EXAMPLE, _EXAMPLE_KEYS) if script is None or text is None else _for_script(script, text)
     pattern = text and pattern_of(text)
-    values = JobSpec().model_dump(mode="json")
-    values["checkpoint"]["memory"] = "1"
-    values["kubernetes"]["image"] = "registry.example/chainermn:1"
     tops, parts = [], []
     for name, info in JobSpec.model_fields.items():
-        kind = info.annotation
-        if name == "pool":
-            parts.append(_table(name, Pool, Pool(count=4).model_dump(mode="json")))
-        elif name == "dataset":
-            raw = {"raw": "s3://set/*.csv", "cut": 0.5}
-            call = DatasetBuild(build="sets:ratings", arguments=raw, workers=4, cpu=2, memory="4Gi")
-            parts.append(_table(name, DatasetBuild, call.model_dump(mode="json")))
-        elif name == "stream":
-            image = "registry/stage:1"
-            sample = StreamWorkers(count=4, cpu=2, memory="4Gi", node_groups=["cpu"], image=image, price=0.1)
-            own = PostprocessWorkers(**sample.model_dump())
-            files = Stream(source="s3://set/*.parquet", batch=4096, prepare="flow:prepare")
-            example = files.model_copy(update={"workers": sample, "postprocess_workers": own})
-            parts.append(_table(name, Stream, example.model_dump(mode="json")))
-        elif name == "metrics" and pattern:
-            parts.append(_with_pattern(_table(name, Metrics, values[name]), pattern))
-        elif isinstance(kind, type) and issubclass(kind, BaseModel):
-            parts.append(_table(name, kind, values[name]))
+        table = _table_of(info)
+        if name == "metrics" and pattern:
+            parts.append(_with_pattern(_table(name, Metrics), pattern))
+        elif table is not None:
+            parts.append(_table(name, table))
         elif name == "env":
             parts.append('\n# Variables of every rank.\n# [env]\n# NCCL_DEBUG = "INFO"\n')
         elif name not in keys:
-            tops.append(_line(name, info, values[name]))
+            tops.append(_line(name, info, _sample(JobSpec, name)))
     return _HEADER + start + "".join(tops) + "".join(parts)
 
 
@@ -197,17 +137,34 @@ def _for_script(script: str, text: str) -> tuple[str, frozenset[str]]:
     return "".join(lines), _SCRIPT_KEYS | {"launcher"} | ({"image"} if image else frozenset())
 
 
-def _table(name: str, model: type[BaseModel], values: dict[str, Any]) -> str:
-    lines = [_line(key, info, values[key]) for key, info in model.model_fields.items()]
+def _table(name: str, model: type[BaseModel]) -> str:
+    lines = [_line(key, info, _sample(model, key)) for key, info in model.model_fields.items()]
     about = (model.__doc__ or "").strip().splitlines()[0]
     return f"\n# {about}\n# [{name}]\n" + "".join(lines)
 
 
-def _line(name: str, info: FieldInfo, value: object) -> str:
-    sample = _inline(_SAMPLE_VALUES.get(name, value) if value in (None, "", [], {}) else value)
-    text = f"# {name} = {sample}"
+def _line(name: str, info: FieldInfo, sample: object) -> str:
+    text = f"# {name} = {_inline(sample)}"
     about = info.description or ""
     return f"{text:<36}  # {about}\n" if about else f"{text}\n"
+
+
+def _table_of(info: FieldInfo) -> type[BaseModel] | None:
+    """The model of a key that is a table; None for any other, and for one with an example, which is on one line."""
+    optional = get_args(info.annotation) if get_origin(info.annotation) is not list else ()
+    kinds = (info.annotation, *optional)
+    tables = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    return tables[0] if tables and not info.examples else None
+
+
+def _sample(model: type[BaseModel], key: str) -> object:
+    """A value of a key as JSON: its example, else its default, and of a table those of its keys."""
+    info = model.model_fields[key]
+    if info.examples:
+        return info.examples[0]
+    if table := _table_of(info):
+        return {each: _sample(table, each) for each in table.model_fields}
+    return model.model_construct().model_dump(mode="json")[key]
 
 
 def _inline(value: object) -> str:

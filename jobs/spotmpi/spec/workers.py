@@ -45,10 +45,12 @@ class Workers(SpecModel):
     table: ClassVar[str]  # of the spec
     role: ClassVar[str] = WORKER
 
-    count: Count = Field(1, description="number of workers")
+    count: Count = Field(1, description="number of workers", examples=[4])
     cpu: Cpus = Field(1, description='CPUs of each worker, such as 2, 0.5 or "500m"')
-    memory: Memory | None = Field(None, description='memory of each worker, such as "4Gi"')
-    node_groups: list[str] = Field([], description="node groups of the environment that workers may use")
+    memory: Memory | None = Field(None, description='memory of each worker, such as "4Gi"', examples=["4Gi"])
+    node_groups: list[str] = Field(
+        [], description="node groups of the environment that workers may use", examples=[["cpu"]]
+    )
 
     @property
     def gpus(self) -> int:
@@ -61,7 +63,7 @@ class Pool(Workers):
 
     table = "pool"
 
-    count: Count = Field(description="number of workers")
+    count: Count = Field(description="number of workers", examples=[4])
     gpu: int = Field(0, ge=0, description="GPUs of each worker")
 
     @property
@@ -78,9 +80,10 @@ class StreamWorkers(Workers):
     image: str | None = Field(
         None,
         description="reference of the image of their pods (default: that of the ranks), with the same Python and Dask",
+        examples=["registry/stage:1"],
     )
     price: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None, description="US dollars per worker and hour (default: `price`)"
+        None, description="US dollars per worker and hour (default: `price`)", examples=[0.1]
     )
 
 

@@ -262,6 +262,7 @@ def test_a_run_without_a_name_is_named_after_its_program(values: dict[str, Any],
 
 def test_the_template_names_every_key_and_is_valid_with_and_without_them() -> None:
     text = template.template()
+    assert not re.findall(r"^# \w+ = null", text, re.MULTILINE), "a key without a default needs an example"
     spec = from_values(tomllib.loads(text))
     assert (spec.image, spec.program, spec.world_size) == ("chainermn", "digits", 2)
     lines = []

@@ -79,5 +79,6 @@ def _scalars(kind: Any, metadata: Sequence[Any]) -> st.SearchStrategy[Any]:
     if kind is str:
         return SIZES if any(getattr(each, "pattern", None) for each in metadata) else TEXTS
     if kind is int:
-        return st.integers(max((getattr(each, "ge", 0) for each in metadata), default=0), 10**6)
+        limits = {name: [getattr(each, name) for each in metadata if hasattr(each, name)] for name in ("ge", "le")}
+        return st.integers(max(limits["ge"], default=0), min(limits["le"], default=10**6))
     return {bool: st.booleans(), float: POSITIVE}[kind]

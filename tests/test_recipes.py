@@ -175,7 +175,7 @@ def test_a_training_program_is_a_file_with_a_main(copy: Path) -> None:
 
 
 def test_a_backend_is_a_class_and_an_entry(copy: Path) -> None:
-    assert "an entry in `targets.py`" in GUIDE
+    assert "an entry in `backend` of\n`targets.py`, in `has_pods` there" in GUIDE
     entry = """
     if target.name == "twin":
         from spotmpi.backends.twin import TwinBackend
@@ -184,6 +184,9 @@ def test_a_backend_is_a_class_and_an_entry(copy: Path) -> None:
 """
     start = "    # Only runs on a cluster pay for the import of a Kubernetes client."
     insert(copy, "jobs/spotmpi/backends/targets.py", start, entry)
+    docstring = '        """Whether its runs are pods: it is a Kubernetes cluster or an environment."""'
+    no_pods = '        if self.name == "twin":\n            return False\n'
+    insert(copy, "jobs/spotmpi/backends/targets.py", docstring, no_pods)
     (copy / "jobs" / "spotmpi" / "backends" / "twin.py").write_text(
         "from spotmpi.backends.local.backend import LocalBackend\n\n\n"
         "class TwinBackend(LocalBackend):\n"
@@ -196,3 +199,5 @@ def test_a_backend_is_a_class_and_an_entry(copy: Path) -> None:
 
     assert result.returncode == 0, result.stderr
     assert "the twin takes it" in result.stderr and "from the twin" in result.stdout
+    refused = spotmpi(copy, "run", "--on", "twin", "--image", "docker.io/library/python:3.12", "--", "true")
+    assert "only pods pull an image" in refused.stderr

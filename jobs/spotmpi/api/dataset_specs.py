@@ -73,7 +73,7 @@ def _require_readable(spec: JobSpec, dataset: Dataset, on: TargetLike) -> None:
     url, target = Store(dataset.settings.store).storage.url, targets.target_of(on)
     if "://" in url and _for_stream(spec):
         return
-    if target.is_local or target.is_slurm:
+    if not target.has_pods:
         if "://" in url:
             remedy = (
                 f"would be behind a URL, which ranks cannot read as a folder, in {url}: add a [stream] without a source"

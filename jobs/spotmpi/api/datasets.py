@@ -241,8 +241,7 @@ def _require_reachable(request: _Request, store: Store) -> None:
         run = RunPaths(names.default_runs_folder() / (settings.pool.id or settings.pool.open().id))
         in_pods = isinstance(recorded_plan.cluster_of(run), recorded_plan.ClusterNamespace)
     else:
-        target = targets.target_of(settings.on)
-        in_pods = not target.is_local and not target.is_slurm
+        in_pods = targets.target_of(settings.on).has_pods
     here = "or build it on this machine first (`spotmpi data build SPEC`): runs on a cluster read a copy"
     places = {name: (each.files.source, "s3://bucket/raw") for name, each in request.inputs.items()}
     places["store"] = store.storage.url, f"s3://bucket/store in SPOTMPI_STORE; {here}"

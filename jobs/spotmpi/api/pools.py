@@ -59,7 +59,7 @@ def pool(
             if value:
                 raise input_error(name, value, f"run {source} is up already; `resize` and `upload` change a pool")
         return Pool(ExistingRun(source, on))
-    if is_reference(image) and (targets.target_of(on).is_local or targets.target_of(on).is_slurm):
+    if is_reference(image) and not targets.target_of(on).has_pods:
         raise input_error("image", image, "only pods pull an image: add on= with a cluster, or name one under images/")
     changes = [f"pool.count={workers}"] if workers is not None else []
     changes += [f'image="{image}"'] if image is not None else []

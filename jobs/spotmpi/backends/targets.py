@@ -51,6 +51,11 @@ class Target(NamedTuple):
         """Whether it is a Slurm cluster."""
         return self.name.partition("/")[0].partition("@")[0] == SLURM
 
+    @property
+    def has_pods(self) -> bool:
+        """Whether its runs are pods: it is a Kubernetes cluster or an environment."""
+        return not self.is_local and not self.is_slurm
+
 
 TargetLike = Target | str | None  # a str is a value of --on
 
@@ -118,6 +123,6 @@ def environment_of(on: TargetLike) -> Environment | None:
     from spotmpi.core import environment
 
     name = target_of(on).name
-    if name == LOCAL or target_of(on).is_slurm or name.partition("/")[0] == KUBERNETES:
+    if not target_of(on).has_pods or name.partition("/")[0] == KUBERNETES:
         return None
     return environment.load(Path(name)) if name.endswith(".json") else environment.of_stack(name)

@@ -214,7 +214,7 @@ def _checked_source(work: _Work, image: str | None, changes: Sequence[str], plac
     from spotmpi.spec.source import is_reference
 
     problems = list(_conflicts(work))
-    if is_reference(image) and (place.is_local or place.is_slurm):
+    if is_reference(image) and not place.has_pods:
         remedy = "only pods pull an image: add --on with a cluster, or omit --image to use this machine's software"
         problems.append(Problem("--image", image, remedy))
     source: Source = work.spec or work.command or []

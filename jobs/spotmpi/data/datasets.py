@@ -206,7 +206,7 @@ def _with_store(storage: Storage, echo: Echo, work: Callable[[DataStore], Corout
 def open_storage(storage: Storage) -> tuple[ClusterApi, Volume]:
     """The cluster and the volume of a storage; InputError if the target has none."""
     target = targets.target_of(storage.on)
-    if target.is_local or target.is_slurm:
+    if not target.has_pods:
         where = "runs on Slurm read any shared" if target.is_slurm else "runs on this machine read any"
         raise input_error("--on", target.name, f"name an environment, or kubernetes: {where} folder")
     environment = targets.environment_of(target)

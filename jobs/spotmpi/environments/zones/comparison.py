@@ -15,7 +15,7 @@ from spotmpi.aws.prices import Design
 from spotmpi.aws.quotas import Increase
 from spotmpi.aws.zones import regions as all_regions
 from spotmpi.core.errors import InputError, Problem, input_error
-from spotmpi.environments.zones.market_data import MarketData, fetch_market_data
+from spotmpi.environments.zones.market_data import MarketData, MarketQuery, fetch_market_data
 from spotmpi.environments.zones.ranking import rank
 from spotmpi.environments.zones.rows import Row, comparison_rows
 
@@ -61,7 +61,7 @@ def compare_zones(
         regions = (aws.region,)
     _require_enabled(aws, regions)
     design = design or Design()
-    market = fetch_market_data(aws, regions, types, nodes, design.system_type, now)
+    market = fetch_market_data(aws, regions, MarketQuery(types, nodes, design.system_type, now))
     _require_existing(market, types, regions)
     rows = rank(comparison_rows(market, types, nodes, design))
     if not rows:

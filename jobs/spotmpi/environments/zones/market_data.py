@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import NamedTuple
 
 from spotmpi.aws import instances, prices, quotas
 from spotmpi.aws import zones as aws_zones
 from spotmpi.aws.account import Aws
-from spotmpi.aws.concurrent_calls import CallFailure, ConcurrentCalls, PendingCall
+from spotmpi.aws.concurrent_calls import CallFailure, ConcurrentCalls
 from spotmpi.aws.instances import InstanceType
 from spotmpi.aws.prices import SpotPrice
 from spotmpi.aws.quotas import Increase
@@ -25,9 +26,9 @@ class RegionData:
     region: str
     zones: tuple[Zone, ...] | CallFailure
     machines: Mapping[str, InstanceType] | CallFailure
-    offered: frozenset[tuple[str, str]] | CallFailure
-    spot: Mapping[tuple[str, str], SpotPrice] | CallFailure
-    on_demand: Mapping[str, float | CallFailure | None]
+    offered: frozenset[tuple[str, str]] | CallFailure  # types with names of zones
+    spot: Mapping[tuple[str, str], SpotPrice] | CallFailure  # by type and name of the zone
+    on_demand: Mapping[str, float | CallFailure | None]  # US dollars per hour by type
     limits: Mapping[str, int | CallFailure]
     running: Counter[str] | CallFailure
     scores: Mapping[str, Mapping[str, int] | CallFailure]  # placement scores by type and zone id
@@ -52,66 +53,49 @@ class MarketData:
         return tuple(distinct)
 
 
-@dataclass
-class _PendingRegion:
-    zones: PendingCall[tuple[Zone, ...]]
-    machines: PendingCall[dict[str, InstanceType]]
-    offered: PendingCall[frozenset[tuple[str, str]]]
-    spot: PendingCall[dict[tuple[str, str], SpotPrice]]
-    running: PendingCall[Counter[str]]
-    scores: dict[str, PendingCall[dict[str, int]]]
-    on_demand: dict[str, PendingCall[float | None]] = field(default_factory=dict)
-    limits: dict[str, PendingCall[int]] = field(default_factory=dict)
-    increases: dict[str, PendingCall[tuple[Increase, ...]]] = field(default_factory=dict)
+class MarketQuery(NamedTuple):
+    """What AWS is asked about each region, at the time *now*."""
+
+    types: Sequence[str]
+    nodes: int  # for placement scores
+    system_type: str  # of the system nodes, whose price is asked as well
+    now: datetime
 
 
-def fetch_market_data(
-    aws: Aws, regions: Sequence[str], types: Sequence[str], nodes: int, system_type: str, now: datetime
-) -> MarketData:
-    """Data on *types* in all *regions*, with the placement scores of *nodes* machines and the price of system nodes.
+def fetch_market_data(aws: Aws, regions: Sequence[str], query: MarketQuery) -> MarketData:
+    """The answers of all *regions*.
 
     CloudError where AWS can't be called at all, as without credentials; a single call may fail.
     """
     with ConcurrentCalls() as calls:
-        pending = {region: _start_calls(calls, aws, region, types, nodes, now) for region in regions}
-        for region, answers in pending.items():
-            answers.on_demand.setdefault(
-                system_type, calls.submit(partial(prices.on_demand_price, aws, region, system_type))
-            )
-        return MarketData(tuple(_region_data(region, answers) for region, answers in pending.items()))
+        answers = [_ask(calls, aws, region, query) for region in regions]
+        return MarketData(tuple(answer() for answer in answers))
 
 
-def _start_calls(
-    calls: ConcurrentCalls, aws: Aws, region: str, types: Sequence[str], nodes: int, now: datetime
-) -> _PendingRegion:
+def _ask(calls: ConcurrentCalls, aws: Aws, region: str, query: MarketQuery) -> Callable[[], RegionData]:
+    """Start all calls to a region; the function that waits for their answers."""
+    types = query.types
     # The slowest first: scores and price lists have one call for each type.
-    scores = {each: calls.submit(partial(aws_zones.placement_scores, aws, region, each, nodes)) for each in types}
-    pending = _PendingRegion(
-        zones=calls.submit(partial(aws_zones.zones, aws, region)),
-        machines=calls.submit(partial(instances.instance_types, aws, region, types)),
-        offered=calls.submit(partial(instances.offerings, aws, region, types)),
-        spot=calls.submit(partial(prices.spot_prices, aws, region, types, now)),
-        running=calls.submit(partial(quotas.vcpus_in_use, aws, region)),
-        scores=scores,
-    )
-    for each in types:
-        pending.on_demand[each] = calls.submit(partial(prices.on_demand_price, aws, region, each))
-    for code in sorted({code for code in map(quotas.quota_code, types) if code}):
-        pending.limits[code] = calls.submit(partial(quotas.limit, aws, region, code))
-        pending.increases[code] = calls.submit(partial(quotas.pending_increases, aws, region, code))
-    return pending
-
-
-def _region_data(region: str, pending: _PendingRegion) -> RegionData:
-    return RegionData(
+    scores = {each: calls.submit(partial(aws_zones.placement_scores, aws, region, each, query.nodes)) for each in types}
+    zones = calls.submit(partial(aws_zones.zones, aws, region))
+    machines = calls.submit(partial(instances.instance_types, aws, region, types))
+    offered = calls.submit(partial(instances.offerings, aws, region, types))
+    spot = calls.submit(partial(prices.spot_prices, aws, region, types, query.now))
+    running = calls.submit(partial(quotas.vcpus_in_use, aws, region))
+    priced = dict.fromkeys((*types, query.system_type))
+    on_demand = {each: calls.submit(partial(prices.on_demand_price, aws, region, each)) for each in priced}
+    codes = sorted({code for code in map(quotas.quota_code, types) if code})
+    limits = {code: calls.submit(partial(quotas.limit, aws, region, code)) for code in codes}
+    increases = {code: calls.submit(partial(quotas.pending_increases, aws, region, code)) for code in codes}
+    return lambda: RegionData(
         region=region,
-        zones=pending.zones.result(),
-        machines=pending.machines.result(),
-        offered=pending.offered.result(),
-        spot=pending.spot.result(),
-        on_demand={each: answer.result() for each, answer in pending.on_demand.items()},
-        limits={code: answer.result() for code, answer in pending.limits.items()},
-        running=pending.running.result(),
-        scores={each: answer.result() for each, answer in pending.scores.items()},
-        increases={code: answer.result() for code, answer in pending.increases.items()},
+        zones=zones.result(),
+        machines=machines.result(),
+        offered=offered.result(),
+        spot=spot.result(),
+        on_demand={each: answer.result() for each, answer in on_demand.items()},
+        limits={code: answer.result() for code, answer in limits.items()},
+        running=running.result(),
+        scores={each: answer.result() for each, answer in scores.items()},
+        increases={code: answer.result() for code, answer in increases.items()},
     )
